@@ -1,0 +1,34 @@
+# `make demo` shows what the lab does; `make test` shows that it works. Both need only Python >= 3.11.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup demo test lint bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "attnlab needs Python >= 3.11; set PYTHON=")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt "pip>=25.1"
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group dev -e .
+	touch $(STAMP)
+
+demo: setup
+	$(BIN)/attnlab run shapes
+
+lint: setup
+	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests
+	$(BIN)/pyrefly check --summarize-errors
+	$(BIN)/python -m tests.lint_docstrings
+
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+
+bench: setup
+	$(BIN)/attnlab bench loop
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""A laboratory for attention: build, train, compare and look inside attention and Transformer variants."""

@@ -1,0 +1,140 @@
+"""What crosses layers: the few types that models, tasks, training and studies agree on.
+
+A model is any ``torch.nn.Module`` called as ``model(*batch.inputs)``. A task is anything that keeps
+`Task`; `StudyTask` adds what a study needs to plan and to judge. Nothing here knows a concrete one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Hold what a model is called with and what it should answer.
+
+    Parameters
+    ----------
+    inputs : tuple of Tensor
+        Positional arguments of the model; batch axis first in each.
+    targets : Tensor
+        What the task's loss compares the outputs with; batch axis first.
+    """
+
+    inputs: tuple[Tensor, ...]
+    targets: Tensor
+
+    def to(self, device: torch.device | str) -> Batch:
+        """Return the same batch on another device."""
+        return Batch(
+            tuple(tensor.to(device, non_blocking=True) for tensor in self.inputs),
+            self.targets.to(device, non_blocking=True),
+        )
+
+
+Predict = Callable[[Batch], "Tensor"]
+"""A model in evaluation mode without gradients: from a batch to the model's outputs."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Name a measured quantity with its unit and direction."""
+
+    name: str
+    unit: str
+    better: Literal["lower", "higher"]
+    title: str = ""
+
+    def improves(self, new: float, old: float) -> bool:
+        """Return whether `new` is strictly better than `old`."""
+        return new < old if self.better == "lower" else new > old
+
+
+@dataclass(frozen=True)
+class Floor:
+    """State a reference value of a metric, and for whom it is a limit.
+
+    Parameters
+    ----------
+    name : str
+        What it is, in words: ``chance``, ``bigram (sees 1 character)``, ``noise``.
+    value : float
+        The value of the metric.
+    unit : str
+        Unit of the value.
+    metric : str
+        Name of the metric it refers to.
+    kind : {"chance", "floor", "best"}
+        What knowing nothing gives; a limit; the best known result.
+    reach : int or None
+        For a floor: it limits models whose output depends on at most this many input
+        positions (itself included); None limits every model.
+    tolerance : float
+        How far below a floor a result may lie before it is called impossible, in the metric's unit.
+    source : str
+        Where the value comes from.
+    """
+
+    name: str
+    value: float
+    unit: str
+    metric: str
+    kind: Literal["chance", "floor", "best"]
+    reach: int | None = None
+    tolerance: float = 0.0
+    source: str = ""
+
+
+class Task(Protocol):
+    """What the training loop needs of a task."""
+
+    metrics: tuple[Metric, ...]
+    """Everything `evaluate` returns, over all parts; the first decides which checkpoint is best."""
+    parts: tuple[str, ...]
+    """Held-out parts in the order they are evaluated: "validation" first, perhaps "test"."""
+    tokens_per_step: int
+    """Positions with a loss in one training batch."""
+
+    def train_batch(self, step: int, seed: int) -> Batch:
+        """Return the batch of one training step: a pure function of step and seed."""
+        ...
+
+    def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+        """Return the mean training loss of a batch as a scalar."""
+        ...
+
+    def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
+        """Return the metrics of one whole held-out part."""
+        ...
+
+
+class StudyTask(Task, Protocol):
+    """What a study needs of a task beyond training on it."""
+
+    name: str
+
+    def model_arguments(self) -> Mapping[str, Any]:
+        """Return what a model must know of the task, by constructor name (vocab_size, d_in, ...)."""
+        ...
+
+    def floors(self) -> tuple[Floor, ...]:
+        """Return chance, limits and best known results."""
+        ...
+
+    def alarms(self) -> tuple[str, ...]:
+        """Return what is suspicious about the data itself, in words; empty if nothing is."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return what identifies the data: sizes, hashes, source. JSON types only."""
+        ...
+
+    def examples(self, predict: Predict) -> dict[str, Any]:
+        """Return a few held-out inputs, targets and predictions for the report. JSON types only."""
+        ...

@@ -1,0 +1,61 @@
+"""Errors a person can act on.
+
+Every error the lab raises on purpose derives from `AttnlabError`; the command line prints its text and
+nothing else. A text says what must be what, what was got, where, and how to go on.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AttnlabError(Exception):
+    """Tell a person what went wrong and what to do; base of all errors raised on purpose."""
+
+
+class SpecError(AttnlabError):
+    """Report a specification (study file, part name, constructor argument) that cannot be built."""
+
+
+class DataError(AttnlabError):
+    """Report data that is missing, unreadable, or unfit for the task."""
+
+
+class ModuleError(AttnlabError):
+    """Report a user's module that raised, or returned another shape or type than its place needs."""
+
+
+class TrainingError(AttnlabError):
+    """Report a training run that had to stop, with the step and, where known, the layer."""
+
+
+class RunError(AttnlabError):
+    """Report a run folder that cannot be used: locked, full disk, damaged, or of another study."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a hint that names the known word closest to `name`, or lists all of them.
+
+    Parameters
+    ----------
+    name : str
+        The word that was not found.
+    known : iterable of str
+        The words that would have been right.
+
+    Returns
+    -------
+    str
+        ``did you mean 'x'?`` where something is close, else ``known: a, b, c``.
+
+    Examples
+    --------
+    >>> nearest("sofmax", ["softmax", "sigmoid"])
+    "did you mean 'softmax'?"
+    """
+    words = sorted(known)
+    close = difflib.get_close_matches(name, words, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return "known: " + ", ".join(words)

@@ -1,0 +1,1 @@
+"""Look inside any module: attention maps, reach, cost."""

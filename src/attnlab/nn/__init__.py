@@ -1,0 +1,1 @@
+"""The parts of attention and of a block, one file per axis of variation."""

@@ -1,0 +1,1 @@
+"""Studies: variants x seeds under rules fixed beforehand, from question to verdict."""

@@ -1,0 +1,1 @@
+"""Tasks: data, loss, metrics, floors."""
