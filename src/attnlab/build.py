@@ -11,14 +11,32 @@ import contextlib
 import importlib.util
 import inspect
 import sys
+import traceback
 import typing
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pydantic
-
+from attnlab.constructors import SIZE_ALIASES, UnsetError, check_arguments, fill_in, glossary_word, signature_of
 from attnlab.errors import AttnlabError, ModuleError, SpecError, nearest
+
+__all__ = [
+    "SIZE_ALIASES",
+    "Order",
+    "Spec",
+    "Table",
+    "build",
+    "check_arguments",
+    "describe_exception",
+    "fill_in",
+    "is_path",
+    "load_object",
+    "look_up",
+    "parse",
+    "prepare",
+    "signature_of",
+]
 
 Spec = str | Mapping[str, Any]
 """A name, or a mapping with ``name`` and constructor arguments."""
@@ -26,21 +44,32 @@ Spec = str | Mapping[str, Any]
 Table = Mapping[str, Callable[..., Any]]
 """What a name may stand for: name -> class."""
 
-SIZE_ALIASES: dict[str, tuple[str, ...]] = {
-    "d_model": (
-        "dim", "embed_dim", "emb_size", "emb_dim", "embedding_dim", "n_embd", "embed_size", "hidden_size",
-        "model_dim", "hidden_dim", "d", "width", "channels", "in_channels", "out_channels", "input_dim", "hidden",
-    ),
-    "n_heads": ("heads", "num_heads", "n_head", "h", "nhead", "nheads", "num_attention_heads"),
-    "d_head": ("head_dim", "dim_head", "d_k", "head_size", "key_channels"),
-    "dropout": ("p", "drop", "dropout_p", "p_drop", "attn_dropout", "attn_pdrop", "dropout_rate"),
-    "max_length": (
-        "max_len", "block_size", "seq_len", "context", "context_length", "context_size", "ctx_len", "sequence_length",
-        "max_seq_len",
-    ),
-    "causal": ("is_causal",),
-}  # fmt: skip
-"""Names under which people's own constructors ask for the sizes of the glossary."""
+
+@dataclass(frozen=True)
+class Order:
+    """Hold a constructor and its checked arguments, ready to be called any number of times."""
+
+    factory: Callable[..., Any]
+    arguments: Mapping[str, Any]
+    where: str
+    foreign: bool
+
+    def make(self) -> Any:
+        """Call the constructor.
+
+        Returns
+        -------
+        object
+            What the constructor returned.
+
+        Raises
+        ------
+        SpecError
+            If the constructor refuses an argument, or asks its config for a value nobody gave.
+        ModuleError
+            If the constructor of a person's own class raises.
+        """
+        return _construct(self.factory, self.arguments, self.where, foreign=self.foreign)
 
 
 def parse(spec: Spec, axis: str) -> tuple[str, dict[str, Any]]:
@@ -100,12 +129,44 @@ def build(spec: Any, table: Table, *, axis: str, offered: Mapping[str, Any] | No
     """
     if not isinstance(spec, str | Mapping):
         return spec
+    return prepare(spec, table, axis=axis, offered=offered).make()
+
+
+def prepare(spec: Spec, table: Table, *, axis: str, offered: Mapping[str, Any] | None = None) -> Order:
+    """Find the constructor that a specification names and check its arguments, without calling it.
+
+    Parameters
+    ----------
+    spec : str or mapping
+        A name, or a mapping with ``name`` and arguments.
+    table : mapping of str to class
+        The entries that a name may stand for.
+    axis : str
+        What is being built, in the singular, for error texts.
+    offered : mapping, optional
+        Arguments the surroundings can give, as for `build`.
+
+    Returns
+    -------
+    Order
+        Constructor and arguments; ``make()`` calls it.
+
+    Raises
+    ------
+    SpecError
+        If the name or an argument is unknown, missing, or of the wrong type.
+    ModuleError
+        If a person's own file raises while it is imported.
+    """
     name, arguments = parse(spec, axis)
-    factory = load_object(name) if is_path(name) else look_up(name, table, axis)
+    foreign = is_path(name)
+    factory = load_object(name) if foreign else look_up(name, table, axis)
     where = f"{axis} '{name}'"
-    filled = fill_in(factory, arguments, offered or {}, foreign=is_path(name))
-    checked = check_arguments(factory, filled, where)
-    return _construct(factory, checked, where, foreign=is_path(name))
+    try:
+        filled = fill_in(factory, arguments, offered or {}, foreign=foreign)
+    except SpecError as error:
+        raise SpecError(f"{where}: {error}") from error
+    return Order(factory, check_arguments(factory, filled, where), where, foreign)
 
 
 def look_up(name: str, table: Table, axis: str) -> Callable[..., Any]:
@@ -149,9 +210,10 @@ def _import_file(path: Path) -> Any:
     try:
         with _on_path(path.parent):
             module_spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[module_name]
-        raise ModuleError(f"{path} raised while it was imported: {type(error).__name__}: {error}") from error
+        text = describe_exception(error, str(path))
+        raise ModuleError(f"{path} raised while it was imported: {text}") from error
     return module
 
 
@@ -165,94 +227,6 @@ def _on_path(folder: Path) -> typing.Iterator[None]:
         sys.path.remove(str(folder))
 
 
-def fill_in(
-    factory: Callable[..., Any], given: Mapping[str, Any], offered: Mapping[str, Any], *, foreign: bool = False
-) -> dict[str, Any]:
-    """Add to the given arguments what the surroundings offer and the constructor asks for.
-
-    Parameters
-    ----------
-    factory : callable
-        The constructor.
-    given : mapping
-        Arguments set in the specification; they always win.
-    offered : mapping
-        Arguments by glossary name.
-    foreign : bool
-        Whether the usual aliases of `SIZE_ALIASES` count as the glossary's names.
-
-    Returns
-    -------
-    dict
-        Arguments to call the constructor with.
-    """
-    wanted = _parameters(factory)
-    filled = dict(given)
-    for canonical, value in offered.items():
-        names = (canonical, *SIZE_ALIASES.get(canonical, ())) if foreign else (canonical,)
-        for name in names:
-            if name in wanted and name not in filled:
-                filled[name] = value
-    if foreign:
-        _single_head_size(filled, given, wanted, offered)
-    return filled
-
-
-def _single_head_size(
-    filled: dict[str, Any], given: Mapping[str, Any], wanted: Mapping[str, Any], offered: Mapping[str, Any]
-) -> None:
-    """Give a class that knows no number of heads one head as wide as the model."""
-    knows_heads = any(name in wanted for name in ("n_heads", *SIZE_ALIASES["n_heads"]))
-    if knows_heads or "d_model" not in offered:
-        return
-    for name in ("d_head", *SIZE_ALIASES["d_head"]):
-        if name in wanted and name not in given:
-            filled[name] = offered["d_model"]
-
-
-def check_arguments(factory: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Check arguments against a constructor's annotated signature.
-
-    Raises
-    ------
-    SpecError
-        If an argument is unknown, missing, or not of its annotated type; all of them are named at once.
-    """
-    parameters = _parameters(factory)
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    problems = [
-        f"unknown argument '{name}'; {nearest(name, parameters)}"
-        for name in arguments
-        if name not in parameters and not takes_any
-    ]
-    problems += [
-        f"missing argument '{name}'"
-        for name, parameter in parameters.items()
-        if name not in arguments and _is_required(parameter)
-    ]
-    hints = _hints(factory)
-    checked = dict(arguments)
-    for name in arguments:
-        if name in hints:
-            checked[name], problem = _convert(name, arguments[name], hints[name])
-            problems += [problem] if problem else []
-    if problems:
-        raise SpecError(f"{where}: " + "; ".join(problems))
-    return checked
-
-
-def _convert(name: str, value: Any, hint: Any) -> tuple[Any, str]:
-    """Return a value checked against an annotation, and what is wrong with it."""
-    try:
-        adapter = pydantic.TypeAdapter(hint, config=pydantic.ConfigDict(arbitrary_types_allowed=True))
-        return adapter.validate_python(value, strict=True), ""
-    except pydantic.ValidationError as error:
-        wanted = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
-        return value, f"'{name}' must be {wanted}; got {value!r} ({error.errors()[0]['msg']})"
-    except pydantic.errors.PydanticUserError:
-        return value, ""  # an annotation pydantic cannot check, in a person's own class
-
-
 def _construct(factory: Callable[..., Any], arguments: Mapping[str, Any], where: str, *, foreign: bool) -> Any:
     """Call a constructor and say where it stood if it raises."""
     try:
@@ -261,33 +235,39 @@ def _construct(factory: Callable[..., Any], arguments: Mapping[str, Any], where:
         raise SpecError(f"{where}: {error}") from error
     except AttnlabError:
         raise
+    except UnsetError as error:
+        word = glossary_word(str(error))
+        raise SpecError(f"{where}: its config has no '{error}'; give it as {word}: ...") from error
     except Exception as error:
         if not foreign:
             raise
-        raise ModuleError(f"{where}: its constructor raised {type(error).__name__}: {error}") from error
+        text = describe_exception(error, _file_of(factory))
+        raise ModuleError(f"{where}: its constructor raised {text}") from error
 
 
-def signature_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the named parameters of a constructor, `self` left out."""
-    return dict(_parameters(factory))
+def describe_exception(error: BaseException, file: str) -> str:
+    """Return type, text and, where the traceback passes through `file`, the line of an exception.
+
+    Parameters
+    ----------
+    error : BaseException
+        What was raised.
+    file : str
+        Path of the person's own file.
+
+    Returns
+    -------
+    str
+        Such as ``ValueError: too small (mine.py, line 12)``.
+    """
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    place = f" ({Path(file).name}, line {lines[-1]})" if lines else ""
+    return f"{type(error).__name__}: {error}{place}"
 
 
-def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def _file_of(factory: Callable[..., Any]) -> str:
+    """Return the file a class or function was defined in, or nothing where it has none."""
     try:
-        return dict(inspect.signature(factory).parameters)
-    except ValueError:  # a builtin without a signature
-        return {}
-
-
-def _is_required(parameter: inspect.Parameter) -> bool:
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return parameter.default is inspect.Parameter.empty and parameter.kind not in variadic
-
-
-def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a constructor, or none where they cannot be resolved."""
-    target = factory.__init__ if isinstance(factory, type) else factory
-    try:
-        return typing.get_type_hints(target)
-    except (NameError, TypeError, AttributeError):
-        return {}
+        return inspect.getfile(factory)
+    except TypeError:  # a builtin
+        return ""

@@ -70,8 +70,8 @@ class Floor:
         Unit of the value.
     metric : str
         Name of the metric it refers to.
-    kind : {"chance", "floor", "best"}
-        What knowing nothing gives; a limit; the best known result.
+    kind : {"chance", "floor", "best", "reference"}
+        What knowing nothing gives; a limit; the best known result; a value to compare with, no limit.
     reach : int or None
         For a floor: it limits models whose output depends on at most this many input
         positions (itself included); None limits every model.
@@ -85,7 +85,7 @@ class Floor:
     value: float
     unit: str
     metric: str
-    kind: Literal["chance", "floor", "best"]
+    kind: Literal["chance", "floor", "best", "reference"]
     reach: int | None = None
     tolerance: float = 0.0
     source: str = ""
@@ -118,6 +118,8 @@ class StudyTask(Task, Protocol):
     """What a study needs of a task beyond training on it."""
 
     name: str
+    causal: bool
+    """Whether an output may depend on inputs up to its own position only."""
 
     def model_arguments(self) -> Mapping[str, Any]:
         """Return what a model must know of the task, by constructor name (vocab_size, d_in, ...)."""

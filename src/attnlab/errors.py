@@ -34,6 +34,10 @@ class RunError(AttnlabError):
     """Report a run folder that cannot be used: locked, full disk, damaged, or of another study."""
 
 
+class Interrupted(RunError):  # noqa: N818 a person's wish is no error
+    """Report that a person stopped a run, and how it goes on."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint that names the known word closest to `name`, or lists all of them.
 

@@ -1,1 +1,15 @@
-"""Tasks: data, loss, metrics, floors."""
+"""Tasks: data, loss, metrics, floors.
+
+`TASKS` is the table a study file's ``task: {name: ...}`` is looked up in. Every entry keeps
+`attnlab.contracts.StudyTask`. Named texts are in `attnlab.tasks.datasets`.
+"""
+
+from __future__ import annotations
+
+from attnlab.tasks.char_lm import CharLM
+from attnlab.tasks.shapes import Shapes
+
+TASKS = {
+    "shapes": Shapes,
+    "char-lm": CharLM,
+}

@@ -1,0 +1,69 @@
+"""The command line: every command is one call of the library.
+
+Exit codes: 0 fine, 1 a run failed, 2 wrong use, 130 stopped with Ctrl-C. Nothing heavy is imported
+before a command needs it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import cyclopts
+from rich.console import Console
+
+from attnlab.errors import AttnlabError, DataError, Interrupted, RunError, SpecError
+
+FINE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
+HELP = """A laboratory for attention: what is each part worth, on my task, on my machine, and how sure can I be?
+
+Try: attnlab run shapes
+"""
+
+app = cyclopts.App(name="attnlab", help=HELP, version_flags=["--version"])
+app.command("attnlab.cli.run:run", name="run", help="Run a study to its verdict; go on where it stopped.")
+app.command("attnlab.cli.plan:plan", name="plan", help="Say what a study would cost, before a second is spent.")
+app.command("attnlab.cli.report:report", name="report", help="Write the report of a study's folder anew.")
+app.command("attnlab.cli.catalog:show", name="list", help="List studies, tasks, models and every part.")
+app.command("attnlab.cli.bench:bench", name="bench", help="Measure attnlab beside its alternatives, in one run.")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its code.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        The words after ``attnlab``; those of the process by default.
+    """
+    sys.exit(call(arguments))
+
+
+def call(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; a person's mistake is a sentence, never a traceback.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        The words after ``attnlab``; those of the process by default.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
+    errors = Console(stderr=True)
+    try:
+        code = app(arguments, exit_on_error=False, print_error=True, error_console=errors, result_action="return_value")
+    except cyclopts.CycloptsError:
+        return WRONG_USE
+    except Interrupted as error:
+        errors.print(f"\n{error}", markup=False, soft_wrap=True)
+        return INTERRUPTED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except AttnlabError as error:
+        errors.print("[bold red]attnlab:[/] ", end="")
+        errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        return WRONG_USE if isinstance(error, SpecError | DataError | RunError) else FAILED
+    return code if isinstance(code, int) else FINE

@@ -1,0 +1,144 @@
+"""``attnlab list``: everything a study may name, read from the tables without importing them.
+
+The tables are literals at the end of their files, so their source says what importing torch would take
+seconds to say.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from attnlab.errors import SpecError, nearest
+
+PACKAGE = Path(__file__).resolve().parent.parent
+TABLES: dict[str, tuple[str, str]] = {
+    "tasks": ("tasks/__init__.py", "TASKS"),
+    "models": ("models/__init__.py", "MODELS"),
+    "blocks": ("nn/block.py", "BLOCKS"),
+    "mixers": ("nn/mixers.py", "MIXERS"),
+    "heads": ("nn/heads.py", "HEADS"),
+    "positions": ("nn/positions.py", "POSITIONS"),
+    "scores": ("nn/scores.py", "SCORES"),
+    "masks": ("nn/masks.py", "MASKS"),
+    "normalizers": ("nn/normalizers.py", "NORMALIZERS"),
+    "combiners": ("nn/combiners.py", "COMBINERS"),
+    "feedforwards": ("nn/feedforward.py", "FEEDFORWARDS"),
+    "norms": ("nn/norms.py", "NORMS"),
+    "inits": ("nn/init.py", "INITS"),
+    "optimizers": ("training/optim.py", "OPTIMIZERS"),
+    "schedules": ("training/schedule.py", "SCHEDULES"),
+}
+"""Where each table lies: file and name."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Hold one name that a study may use, with its summary."""
+
+    name: str
+    summary: str
+
+
+def show(kind: str | None = None, /, *, json: bool = False) -> int:
+    """List studies, tasks, models and every part.
+
+    Parameters
+    ----------
+    kind : str, optional
+        One table alone: ``studies``, ``tasks``, ``scores``, ...
+    json : bool
+        Print JSON.
+
+    Returns
+    -------
+    int
+        0.
+    """
+    kinds = ("studies", *TABLES)
+    if kind is not None and kind not in kinds:
+        raise SpecError(f"no table '{kind}'; {nearest(kind, kinds)}")
+    content = {name: entries(name) for name in ([kind] if kind else kinds)}
+    if json:
+        from attnlab.cli.run import print_json
+
+        print_json({name: {entry.name: entry.summary for entry in found} for name, found in content.items()})
+    else:
+        _print(content)
+    return 0
+
+
+def entries(kind: str) -> list[Entry]:
+    """Return the entries of a table, from the plainest to the strangest.
+
+    Parameters
+    ----------
+    kind : str
+        ``studies`` or a key of `TABLES`.
+
+    Returns
+    -------
+    list of Entry
+        Name and summary of each.
+    """
+    if kind == "studies":
+        return [_study(path) for path in sorted((PACKAGE / "studies" / "library").glob("*.yaml"))]
+    file, table = TABLES[kind]
+    return [Entry(name, _summary(PACKAGE / file, target)) for name, target in _literal(PACKAGE / file, table).items()]
+
+
+def _study(path: Path) -> Entry:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    question = next((line for line in lines if line.startswith("question:")), "question:")
+    return Entry(path.stem, question.removeprefix("question:").strip().strip("\"'"))
+
+
+@functools.cache
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def _literal(file: Path, table: str) -> dict[str, str]:
+    """Return a literal table of a file as name -> name of the class."""
+    for node in _tree(file).body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        named = any(isinstance(target, ast.Name) and target.id == table for target in targets)
+        if named and isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
+            pairs = zip(node.value.keys, node.value.values, strict=True)
+            return {str(key.value): ast.unparse(value) for key, value in pairs if isinstance(key, ast.Constant)}
+    raise SpecError(f"{file} has no literal table {table}")
+
+
+def _summary(file: Path, target: str) -> str:
+    """Return the first line of the docstring of a class or function named in a file, wherever it is defined."""
+    for node in _tree(file).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == target:
+            return (ast.get_docstring(node) or "").split("\n", 1)[0]
+        if isinstance(node, ast.ImportFrom) and node.module and any(alias.name == target for alias in node.names):
+            return _summary(_module_file(node.module), target)
+    return ""
+
+
+def _module_file(module: str) -> Path:
+    """Return the file of one of the lab's own modules."""
+    path = PACKAGE.joinpath(*module.split(".")[1:])
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def _print(content: dict[str, list[Entry]]) -> None:
+    console = Console()
+    for kind, found in content.items():
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
+        table.add_column(no_wrap=True, style="bold")
+        table.add_column()
+        for entry in found:
+            table.add_row(entry.name, entry.summary)
+        console.print(f"\n[bold cyan]{kind}[/]")
+        console.print(table)

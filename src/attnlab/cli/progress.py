@@ -1,0 +1,97 @@
+"""What a person sees while a study runs: a bar per running cell on a terminal, a line per finished one elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from attnlab.studies.plan import CellPlan
+
+
+class TerminalWatcher:
+    """Show the progress of a study.
+
+    Parameters
+    ----------
+    console : Console
+        Where to show it.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[shown]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._bars: dict[str, TaskID] = {}
+        self._overall: TaskID | None = None
+        self._count = (0, 0)
+        self._begun = time.monotonic()
+
+    def __enter__(self) -> Self:
+        """Begin to draw."""
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        """Leave the terminal as it was."""
+        self._progress.stop()
+
+    def phase(self, title: str, cells: Sequence[CellPlan], done: int) -> None:
+        """Begin a phase of the study."""
+        total = len(cells) + done
+        self._count = (done, total)
+        self._begun = time.monotonic()
+        already = f", {done} of them done before" if done else ""
+        self._console.print(f"{title}: {total} runs{already}")
+        if self._overall is not None:
+            self._progress.remove_task(self._overall)
+        self._overall = self._progress.add_task(title, total=total, completed=done, shown="")
+
+    def message(self, cell: CellPlan, message: Mapping[str, Any]) -> None:
+        """Show one message about a cell."""
+        if message["kind"] in {"finished", "failed"}:
+            self._finish(cell, message)
+        elif message["kind"] in {"step", "evaluation"}:
+            self._update(cell, message)
+
+    def _update(self, cell: CellPlan, message: Mapping[str, Any]) -> None:
+        name = _title(cell)
+        if name not in self._bars:
+            self._bars[name] = self._progress.add_task("  " + escape(name), total=message.get("steps"), shown="")
+        loss = message.get("loss")
+        shown = "" if loss is None else f"loss {loss:.4g}"
+        self._progress.update(self._bars[name], completed=message["step"], shown=shown)
+
+    def _finish(self, cell: CellPlan, message: Mapping[str, Any]) -> None:
+        bar = self._bars.pop(_title(cell), None)
+        if bar is not None:
+            self._progress.remove_task(bar)
+        done, total = self._count[0] + 1, self._count[1]
+        self._count = (done, total)
+        if self._overall is not None:
+            self._progress.update(self._overall, completed=done)
+        if message["kind"] == "failed":
+            self._console.print(f"[bold red]failed[/] {escape(_title(cell))}: {escape(str(message['error']))}")
+        else:
+            metrics = "  ".join(f"{name} {value:.4g}" for name, value in message["metrics"].items())
+            elapsed = time.monotonic() - self._begun
+            self._console.print(f"[dim]{done}/{total} {elapsed:5.0f} s[/]  {escape(_title(cell))}  [dim]{metrics}[/]")
+
+
+def _title(cell: CellPlan) -> str:
+    tuned = " ".join(f"{key} {value:g}" for key, value in cell.tuned.items())
+    run = "tuning" if "/tune-" in cell.folder else f"seed {cell.seed}"
+    return f"{cell.variant}, {run}" + (f", {tuned}" if tuned else "")

@@ -1,0 +1,29 @@
+"""``attnlab report``: the report of what a folder holds, finished or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def report(folder: Path, /, *, json: bool = False) -> int:
+    """Write the report of a study's folder anew.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of a study, such as ``runs/shapes``.
+    json : bool
+        Print ``report.json`` alone on standard output.
+
+    Returns
+    -------
+    int
+        0, or 1 if a run failed.
+    """
+    from attnlab.cli.run import show
+    from attnlab.studies.collect import collect
+    from attnlab.studies.report import write_report
+
+    results = collect(folder)
+    show(results, write_report(results, folder), json=json)
+    return int(any(variant.failed for variant in results.variants))

@@ -1,0 +1,90 @@
+"""``attnlab run``: a study from its rules to its verdict."""
+
+from __future__ import annotations
+
+import json as json_text
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+
+def run(
+    study: str,
+    /,
+    *,
+    scale: str | None = None,
+    out: Path | None = None,
+    seeds: int | None = None,
+    device: str = "auto",
+    jobs: int | None = None,
+    json: bool = False,
+) -> int:
+    """Run a study to its verdict, or what is missing of it.
+
+    Parameters
+    ----------
+    study : str
+        Name of a study of the library, or a YAML file.
+    scale : str, optional
+        One of the study's scales, for example ``small``.
+    out : Path, optional
+        Folder of the study; ``runs/STUDY`` (``runs/STUDY-SCALE``) by default.
+    seeds : int, optional
+        Number of seeds, instead of the study's own. More seeds than before extend a finished study.
+    device : str
+        ``cpu``, ``cuda``, or ``auto``.
+    jobs : int, optional
+        Worker processes; measured and chosen by default.
+    json : bool
+        Print ``report.json`` alone on standard output.
+
+    Returns
+    -------
+    int
+        0, or 1 if a run failed.
+    """
+    from attnlab.cli.progress import TerminalWatcher
+    from attnlab.studies.execute import run_study
+    from attnlab.studies.report import write_report
+    from attnlab.studies.study import load
+
+    changes = {"rules": {"seeds": seeds}} if seeds is not None else {}
+    question = load(study, scale=scale, changes=changes)
+    folder = out or default_folder(question.name, scale)
+    console = Console(stderr=json)
+    console.print(f"[bold]{question.question}[/]")
+    with TerminalWatcher(console) as watcher:
+        results = run_study(question, folder, device=device, jobs=jobs, watcher=watcher)
+    page = write_report(results, folder)
+    show(results, page, json=json)
+    return int(any(variant.failed for variant in results.variants))
+
+
+def default_folder(name: str, scale: str | None) -> Path:
+    """Return where a study lives unless told otherwise."""
+    return Path("runs") / (f"{name}-{scale}" if scale else name)
+
+
+def show(results: Any, page: Path, *, json: bool) -> None:
+    """Print a study's verdict for a person, or its report for a program."""
+    if json:
+        sys.stdout.write((page.parent / "report.json").read_text(encoding="utf-8"))
+        return
+    from attnlab.studies.report import headline, verdict_table
+
+    console = Console()
+    console.print(verdict_table(results))
+    for alarm in results.alarms:
+        about = f"{alarm.variant}: " if alarm.variant else ""
+        console.print(f"[bold yellow]! {alarm.check}[/] ", end="")
+        console.print(about + alarm.message, markup=False)
+    console.print()
+    console.print(headline(results), markup=False)
+    console.print(f"\nreport: {page}", markup=False, soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON on standard output."""
+    sys.stdout.write(json_text.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

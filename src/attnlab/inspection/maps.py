@@ -1,0 +1,64 @@
+"""Turn captured attention into data that a page can draw."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from attnlab.inspection.watch import Captured
+
+LARGEST_BYTE = 255  # one byte per weight: 8 heads of 128 x 128 take 171 KB in a page
+
+
+def attention_maps(
+    trace: Mapping[str, Captured], labels: Sequence[str] | None = None, *, sample: int = 0
+) -> dict[str, Any]:
+    """Return the attention weights of one sequence as JSON-ready data.
+
+    Parameters
+    ----------
+    trace : mapping of str to Captured
+        What `capture` recorded. Entries whose weights could not be seen are left out.
+    labels : sequence of str, optional
+        One text per position, to write along the axes.
+    sample : int, default 0
+        Which sequence of the batch.
+
+    Returns
+    -------
+    dict
+        ``{"labels": [...] or None, "layers": [{"name", "shape", "max", "weights"}]}``. ``shape`` is
+        [heads, q_len, k_len]; ``weights`` is base64 of one byte per weight, row by row, where 255
+        stands for ``max``, the largest weight of the layer.
+
+    Notes
+    -----
+    Weights that are no probabilities may be negative: their absolute value is drawn. What is not
+    finite is drawn as 0.
+
+    Examples
+    --------
+    >>> attention_maps({}, ["a", "b"])
+    {'labels': ['a', 'b'], 'layers': []}
+    """
+    layers = [
+        _layer(name, captured.weights[sample]) for name, captured in trace.items() if captured.weights is not None
+    ]
+    return {"labels": None if labels is None else list(labels), "layers": layers}
+
+
+def _layer(name: str, weights: Float[Tensor, "heads q_len k_len"]) -> dict[str, Any]:
+    """Return one layer's weights as bytes."""
+    magnitude = weights.detach().cpu().double().abs().nan_to_num(nan=0.0, posinf=0.0)
+    largest = float(magnitude.max())
+    steps = (magnitude * (LARGEST_BYTE / largest)).round() if largest > 0 else magnitude
+    return {
+        "name": name,
+        "shape": list(weights.shape),
+        "max": largest,
+        "weights": base64.b64encode(steps.byte().contiguous().numpy().tobytes()).decode("ascii"),
+    }

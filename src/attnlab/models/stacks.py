@@ -1,0 +1,348 @@
+"""Stacks of blocks: the decoder predicts the next token, the encoder maps sequence to sequence.
+
+What differs between two studied models is an argument of the constructor; nothing here knows a
+concrete mixer, position or norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attnlab.build import Spec, build, is_path, load_object, look_up, parse, signature_of
+from attnlab.errors import SpecError
+from attnlab.nn.block import BLOCKS
+from attnlab.nn.init import INITS
+from attnlab.nn.mixers import MIXERS
+from attnlab.nn.norms import NORMS
+from attnlab.nn.positions import POSITIONS
+
+Norm = Literal["pre", "post", "none"]
+NO_POSITIONS = "none"  # act nowhere, so it does not matter that no mixer takes them
+
+
+class Decoder(nn.Module):
+    """Predict each next token from the tokens before it: embedding, blocks, logits. Always causal.
+
+    Parameters
+    ----------
+    vocab_size : int
+        Number of distinct tokens.
+    max_length : int
+        Longest sequence it has positions for.
+    d_model : int, default 128
+        Width of the residual stream.
+    n_layers : int, default 4
+        Number of blocks.
+    mixer : Spec or list of Spec, default "attention"
+        What mixes positions; a list gives one per layer.
+    feedforward : Spec, optional
+        Feed-forward sublayer; None leaves the choice to the block.
+    block : Spec, default "transformer"
+        Wiring of the sublayers.
+    norm : {"pre", "post", "none"}, optional
+        Place of the norm; None leaves the choice to the block. A transformer block with "pre" gets one
+        more norm after the last block.
+    norm_kind : str, optional
+        Which norm; None leaves the choice to the block.
+    residual : bool, optional
+        Whether sublayers have an identity path beside them; None leaves the choice to the block.
+    dropout : float, default 0.0
+        At the embedding, and whatever the block does with it.
+    positions : Spec, default "learned"
+        Where a token stands: added to the embedding, or, where they act on scores, given to every mixer
+        that takes them.
+    tied : bool, default True
+        Whether the logits use the embedding's weights (and no bias); else a linear layer of its own.
+    init : str, default "gpt"
+        Scheme of the initial weights.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive, a list of mixers has another length than `n_layers`, or an argument
+        has no effect with the chosen block or mixers.
+
+    Notes
+    -----
+    Parameters of the defaults: vocab_size d + max_length d + n_layers (12 d^2 + 13 d) + 2 d, d = d_model.
+
+    References
+    ----------
+    .. [1] Vaswani et al., 2017, arXiv:1706.03762, section 3.
+    .. [2] Press, Wolf, 2017, arXiv:1608.05859 (tied embeddings).
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        max_length: int,
+        *,
+        d_model: int = 128,
+        n_layers: int = 4,
+        mixer: Spec | Sequence[Spec] = "attention",
+        feedforward: Spec | None = None,
+        block: Spec = "transformer",
+        norm: Norm | None = None,
+        norm_kind: str | None = None,
+        residual: bool | None = None,
+        dropout: float = 0.0,
+        positions: Spec = "learned",
+        tied: bool = True,
+        init: str = "gpt",
+    ) -> None:
+        super().__init__()
+        check_sizes(vocab_size=vocab_size, d_model=d_model)
+        self.embedding = nn.Embedding(vocab_size, d_model)
+        wiring = {"feedforward": feedforward, "norm": norm, "norm_kind": norm_kind, "residual": residual}
+        self.stack = Stack(
+            d_model,
+            max_length,
+            n_layers=n_layers,
+            mixer=mixer,
+            block=block,
+            wiring=wiring,
+            dropout=dropout,
+            positions=positions,
+            causal=True,
+        )
+        self.logits = nn.Linear(d_model, vocab_size, bias=not tied)
+        if tied:
+            self.logits.weight = self.embedding.weight
+        look_up(init, INITS, "init")(self, n_layers)
+
+    def forward(self, tokens: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length vocab_size"]:
+        """Return the logits of the token after each position."""
+        x = self.embedding(tokens)  # (batch, length, d_model)
+        return self.logits(self.stack(x))
+
+
+class Encoder(nn.Module):
+    """Map a sequence of vectors to another of the same length; every position sees all.
+
+    Parameters
+    ----------
+    d_in : int
+        Features of one input position.
+    d_out : int
+        Features of one output position.
+    max_length : int
+        Longest sequence it has positions for.
+    d_model : int, default 128
+        Width of the residual stream.
+    n_layers : int, default 4
+        Number of blocks.
+    mixer : Spec or list of Spec, default "attention"
+        What mixes positions; a list gives one per layer.
+    feedforward : Spec, optional
+        Feed-forward sublayer; None leaves the choice to the block.
+    block : Spec, default "transformer"
+        Wiring of the sublayers.
+    norm : {"pre", "post", "none"}, optional
+        Place of the norm; None leaves the choice to the block. A transformer block with "pre" gets one
+        more norm after the last block.
+    norm_kind : str, optional
+        Which norm; None leaves the choice to the block.
+    residual : bool, optional
+        Whether sublayers have an identity path beside them; None leaves the choice to the block.
+    dropout : float, default 0.0
+        At the embedding, and whatever the block does with it.
+    positions : Spec, default "learned"
+        Where an element stands: added to the embedding, or, where they act on scores, given to every
+        mixer that takes them.
+    init : str, default "gpt"
+        Scheme of the initial weights.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive, a list of mixers has another length than `n_layers`, or an argument
+        has no effect with the chosen block or mixers.
+
+    References
+    ----------
+    .. [1] Vaswani et al., 2017, arXiv:1706.03762, section 3.
+    """
+
+    def __init__(
+        self,
+        d_in: int,
+        d_out: int,
+        max_length: int,
+        *,
+        d_model: int = 128,
+        n_layers: int = 4,
+        mixer: Spec | Sequence[Spec] = "attention",
+        feedforward: Spec | None = None,
+        block: Spec = "transformer",
+        norm: Norm | None = None,
+        norm_kind: str | None = None,
+        residual: bool | None = None,
+        dropout: float = 0.0,
+        positions: Spec = "learned",
+        init: str = "gpt",
+    ) -> None:
+        super().__init__()
+        check_sizes(d_in=d_in, d_out=d_out, d_model=d_model)
+        self.embedding = nn.Linear(d_in, d_model)
+        wiring = {"feedforward": feedforward, "norm": norm, "norm_kind": norm_kind, "residual": residual}
+        self.stack = Stack(
+            d_model,
+            max_length,
+            n_layers=n_layers,
+            mixer=mixer,
+            block=block,
+            wiring=wiring,
+            dropout=dropout,
+            positions=positions,
+            causal=False,
+        )
+        self.output = nn.Linear(d_model, d_out)
+        look_up(init, INITS, "init")(self, n_layers)
+
+    def forward(self, x: Float[Tensor, "batch length d_in"]) -> Float[Tensor, "batch length d_out"]:
+        """Return one output vector per position."""
+        return self.output(self.stack(self.embedding(x)))
+
+
+class Stack(nn.Module):
+    """Add positions, apply the blocks one after another, and normalize at the end where needed.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the residual stream.
+    max_length : int
+        Longest sequence it has positions for.
+    n_layers : int
+        Number of blocks.
+    mixer : Spec or list of Spec
+        One for all layers, or one per layer.
+    block : Spec
+        Wiring of the sublayers.
+    wiring : mapping
+        Arguments of the block by name; those that are None are left to the block.
+    dropout : float
+        After the positions, and offered to the block.
+    positions : Spec
+        Input level positions are applied here, score level ones offered to the mixers.
+    causal : bool
+        Whether a position sees only itself and what is before it.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive, the number of mixers is wrong, or an argument has no effect.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        max_length: int,
+        *,
+        n_layers: int,
+        mixer: Spec | Sequence[Spec],
+        block: Spec,
+        wiring: Mapping[str, Any],
+        dropout: float,
+        positions: Spec,
+        causal: bool,
+    ) -> None:
+        super().__init__()
+        check_sizes(max_length=max_length, n_layers=n_layers)
+        mixers = one_per_layer(mixer, n_layers)
+        context = {"causal": causal, "max_length": max_length} | offer_positions(positions, mixers)
+        given = {name: value for name, value in wiring.items() if value is not None}
+        check_taken(given, block)
+        offered = {"d_model": d_model, "dropout": dropout, "context": context} | given
+        self.positions = build_input_positions(positions, {"d_model": d_model, "causal": causal} | context)
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(
+            build(block, BLOCKS, axis="block", offered=offered | {"mixer": one}) for one in mixers
+        )
+        self.norm = final_norm(block, given, d_model)
+
+    def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
+        """Return the sequence after the last block."""
+        x = self.dropout(self.positions(x))
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x)
+
+
+def check_sizes(**sizes: int) -> None:
+    """Raise a `SpecError` for the first size that is below 1."""
+    for name, value in sizes.items():
+        if value < 1:
+            raise SpecError(f"{name} must be at least 1; got {value}")
+
+
+def one_per_layer(mixer: Spec | Sequence[Spec], n_layers: int) -> list[Spec]:
+    """Return one mixer specification for each layer.
+
+    Raises
+    ------
+    SpecError
+        If a list has another number of entries than there are layers.
+    """
+    if isinstance(mixer, str | Mapping):
+        return [mixer] * n_layers
+    if len(mixer) != n_layers:
+        raise SpecError(f"a list of mixers needs one entry per layer; got {len(mixer)} for n_layers {n_layers}")
+    return list(mixer)
+
+
+def offer_positions(positions: Spec, mixers: Sequence[Spec]) -> dict[str, Spec]:
+    """Return what mixers are to be offered of the positions: nothing, if those act on the input.
+
+    Raises
+    ------
+    SpecError
+        If the positions act on attention scores and no mixer has any.
+    """
+    name, _ = parse(positions, "positions")
+    if name == NO_POSITIONS or _level(positions) == "input":
+        return {}
+    if not any("positions" in signature_of(_class_of(mixer, MIXERS, "mixer")) for mixer in mixers):
+        raise SpecError(f"positions '{name}' act on attention scores, but no mixer of this model takes positions")
+    return {"positions": positions}
+
+
+def build_input_positions(positions: Spec, offered: Mapping[str, Any]) -> nn.Module:
+    """Return the module that marks positions on the input: the identity, if they act on scores."""
+    if _level(positions) == "input":
+        return build(positions, POSITIONS, axis="positions", offered=offered)
+    return nn.Identity()
+
+
+def check_taken(given: Mapping[str, Any], block: Spec) -> None:
+    """Raise a `SpecError` for arguments that the block has no use for."""
+    name, _ = parse(block, "block")
+    parameters = signature_of(_class_of(block, BLOCKS, "block"))
+    unused = [argument for argument in given if argument not in parameters]
+    if unused:
+        raise SpecError(f"block '{name}' takes no {', '.join(unused)}; leave it out")
+
+
+def final_norm(block: Spec, given: Mapping[str, Any], d_model: int) -> nn.Module:
+    """Return the norm after the last block: a pre-norm transformer's own kind, else the identity."""
+    name, arguments = parse(block, "block")
+    defaults = {key: p.default for key, p in signature_of(_class_of(block, BLOCKS, "block")).items()}
+    chosen = defaults | dict(given) | arguments
+    if name != "transformer" or chosen["norm"] != "pre":
+        return nn.Identity()
+    return build(chosen["norm_kind"], NORMS, axis="norm", offered={"d_model": d_model})
+
+
+def _class_of(spec: Spec, table: Mapping[str, Any], axis: str) -> Any:
+    """Return the class that a specification names."""
+    name, _ = parse(spec, axis)
+    return load_object(name) if is_path(name) else look_up(name, table, axis)
+
+
+def _level(positions: Spec) -> str:
+    """Return where positions act: on the "input" or on the "scores"."""
+    return _class_of(positions, POSITIONS, "positions").level

@@ -1,0 +1,228 @@
+"""Blocks: how a mixer and a feed-forward part are wired with residual, norm and dropout."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attnlab.build import Spec, build, parse
+from attnlab.nn.attention import check_probability
+from attnlab.nn.feedforward import FEEDFORWARDS
+from attnlab.nn.heads import check_positive
+from attnlab.nn.mixers import build_mixer
+from attnlab.nn.norms import NORMS
+
+ABSENT = "none"
+"""The name under which a sublayer is left out altogether."""
+
+
+class Wiring(nn.Module):
+    """Wire a part into the residual stream.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the stream.
+    norm : {"pre", "post", "none"}
+        Where the norm stands.
+    norm_kind : str or mapping
+        Which norm; entry of `NORMS`.
+    residual : bool
+        Whether the part's input is added to its output.
+    dropout : float
+        Probability that a feature of the output is set to zero in training.
+
+    Raises
+    ------
+    SpecError
+        If the norm cannot be built, or the probability is not in [0, 1).
+
+    Notes
+    -----
+    pre: ``x + drop(part(norm(x)))`` [1]_; post: ``norm(x + drop(part(x)))`` [2]_; without residual the ``x +``
+    is gone.
+
+    References
+    ----------
+    .. [1] Xiong et al., 2020, arXiv:2002.04745, section 3.
+    .. [2] Vaswani et al., 2017, arXiv:1706.03762, sections 3.1 and 5.4.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        norm: Literal["pre", "post", "none"] = "pre",
+        norm_kind: Spec = "layer",
+        residual: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        offered = {"d_model": d_model}
+        self.before = build(norm_kind, NORMS, axis="norm", offered=offered) if norm == "pre" else nn.Identity()
+        self.drop = nn.Dropout(check_probability("dropout", dropout))
+        self.after = build(norm_kind, NORMS, axis="norm", offered=offered) if norm == "post" else nn.Identity()
+        self.residual = residual
+
+    def forward(
+        self, x: Float[Tensor, "batch length d_model"], part: Callable[[Tensor], Tensor]
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Return the stream after `part`, which maps activations to activations."""
+        found = self.drop(part(self.before(x)))
+        return self.after(x + found if self.residual else found)
+
+
+class Block(nn.Module):
+    """Mix positions, then map each on its own: the block of a Transformer.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the residual stream.
+    mixer : str or mapping
+        What mixes positions; entry of `MIXERS` or ``path.py:Class``. With "none" the sublayer is left out.
+    feedforward : str or mapping
+        What maps each position; entry of `FEEDFORWARDS`. With "none" the sublayer is left out.
+    norm : {"pre", "post", "none"}
+        Where the norms stand.
+    norm_kind : str or mapping
+        Which norm; entry of `NORMS`.
+    residual : bool
+        Whether each sublayer adds its input to its output.
+    dropout : float
+        Probability at the end of each sublayer; offered to the mixer too (attention: of its weights).
+    context : mapping, optional
+        What else the mixer may ask for: ``causal``, ``max_length``, ``positions``, ``n_heads``.
+
+    Raises
+    ------
+    SpecError
+        If a part cannot be built.
+
+    References
+    ----------
+    .. [1] Vaswani et al., 2017, arXiv:1706.03762, section 3.1.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        mixer: Spec = "attention",
+        *,
+        feedforward: Spec = "gelu",
+        norm: Literal["pre", "post", "none"] = "pre",
+        norm_kind: Spec = "layer",
+        residual: bool = True,
+        dropout: float = 0.0,
+        context: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        check_positive({"d_model": d_model})
+        offered = {"d_model": d_model, "dropout": dropout, **(context or {})}
+
+        wire = functools.partial(Wiring, d_model, norm=norm, norm_kind=norm_kind, residual=residual, dropout=dropout)
+        self.mixer = self.feedforward = None
+        if not is_absent(mixer, "mixer"):
+            self.mixer, self.around_mixer = build_mixer(mixer, offered), wire()
+        if not is_absent(feedforward, "feed-forward"):
+            self.feedforward = build(feedforward, FEEDFORWARDS, axis="feed-forward", offered={"d_model": d_model})
+            self.around_feedforward = wire()
+
+    def forward(
+        self, x: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"] | None = None
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Return the residual stream after both sublayers."""
+        if self.mixer is not None:
+            x = self.around_mixer(x, functools.partial(self.mixer, padding=padding))
+        return x if self.feedforward is None else self.around_feedforward(x, self.feedforward)
+
+
+class LiteralBlock(nn.Module):
+    """Wire a layer as beginners do when they write attention by hand: everything passes a linear map and a ReLU.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the activations.
+    mixer : str or mapping
+        What mixes positions; entry of `MIXERS` or ``path.py:Class``. With "none" it is left out.
+    norm : {"pre", "post", "none"}
+        Where a norm stands around the mixer; "post" is layer norm of the sum.
+    norm_kind : str or mapping
+        Which norm; entry of `NORMS`.
+    residual : bool
+        Whether the mixer's input is added to its output.
+    dropout : float
+        Probability that a feature of the output is set to zero in training; offered to the mixer too.
+    context : mapping, optional
+        What else the mixer may ask for: ``causal``, ``max_length``, ``positions``, ``n_heads``.
+
+    Raises
+    ------
+    SpecError
+        If a part cannot be built.
+
+    Notes
+    -----
+    ``y = drop(relu(W norm(x + mix(x)) + b))``. There is no path around W and the ReLU, so no identity through
+    the stack, whatever is called residual inside: with torch's default start the signal shrinks in every block.
+    With one head and the combiner "concatenate" the mixer is ``softmax(q k^T / sqrt(d_model)) v`` literally.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        mixer: Spec = "attention",
+        *,
+        norm: Literal["pre", "post", "none"] = "none",
+        norm_kind: Spec = "layer",
+        residual: bool = True,
+        dropout: float = 0.0,
+        context: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        check_positive({"d_model": d_model})
+        offered = {"d_model": d_model, "dropout": dropout, **(context or {})}
+        self.mixer = None
+        if not is_absent(mixer, "mixer"):
+            self.mixer = build_mixer(mixer, offered)
+            self.around_mixer = Wiring(d_model, norm=norm, norm_kind=norm_kind, residual=residual)
+        self.linear = nn.Linear(d_model, d_model)
+        self.drop = nn.Dropout(check_probability("dropout", dropout))
+
+    def forward(
+        self, x: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"] | None = None
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Return the rectified map of what the mixer left."""
+        if self.mixer is not None:
+            x = self.around_mixer(x, functools.partial(self.mixer, padding=padding))
+        return self.drop(F.relu(self.linear(x)))
+
+
+def is_absent(spec: Spec, axis: str) -> bool:
+    """Return whether a specification leaves a sublayer out.
+
+    Parameters
+    ----------
+    spec : str or mapping
+        The sublayer's part.
+    axis : str
+        What it is, for error texts.
+
+    Returns
+    -------
+    bool
+        True for "none".
+    """
+    return parse(spec, axis)[0] == ABSENT
+
+
+BLOCKS: Mapping[str, Callable[..., nn.Module]] = {
+    "transformer": Block,
+    "literal": LiteralBlock,
+}

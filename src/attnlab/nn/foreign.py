@@ -1,0 +1,232 @@
+"""A person's own module in the place of a mixer, unchanged.
+
+The calling convention is learned once, on a small instance on the CPU, and kept; the instance that is
+trained is then built wherever the lab builds, the meta device included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attnlab.build import Order, Spec, parse, prepare
+from attnlab.errors import ModuleError, SpecError
+from attnlab.nn.conventions import Convention, Label, call, label_of
+from attnlab.nn.probing import learn, quiet
+
+_LEARNED: dict[tuple[Any, ...], Convention] = {}
+"""Conventions by file, time of its last change, arguments and place."""
+
+
+@final
+class ForeignMixer(nn.Module):
+    """Call a person's own module like every other mixer.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The person's module; its weights are under ``module.`` in the state dict.
+    convention : Convention
+        How it wants to be called.
+    name : str, optional
+        What the person called it, for error texts; the name of its class if left out.
+
+    Notes
+    -----
+    ``convention.notes`` says what a reader of results should know: that the module sees the future, that
+    padding cannot be told to it, in which layout it was taken to read. Where padding is merged into a mask,
+    a padded position sees itself, so that no row is left without anything to look at.
+    """
+
+    def __init__(self, module: nn.Module, convention: Convention, *, name: str | None = None) -> None:
+        super().__init__()
+        self.module = module
+        self.convention = convention
+        self.label = label_of(module, name)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch q_len d_model"],
+        memory: Float[Tensor, "batch k_len d_model"] | None = None,
+        padding: Bool[Tensor, "batch k_len"] | None = None,
+    ) -> Float[Tensor, "batch q_len d_model"]:
+        """Return the module's output in the lab's layout.
+
+        Parameters
+        ----------
+        x : Tensor
+            What asks, (batch, q_len, d_model).
+        memory : Tensor, optional
+            What is looked at, where that is not `x`.
+        padding : Tensor, optional
+            True = a real position of what is looked at.
+
+        Returns
+        -------
+        Tensor
+            (batch, q_len, d_model).
+
+        Raises
+        ------
+        ModuleError
+            If the module raises, returns another shape, or cannot look at a memory.
+        """
+        if memory is not None and all(slot.source == "x" for slot in self.convention.slots):
+            raise ModuleError(
+                f"{self.label.name}: forward takes one sequence, so it cannot look at another"
+                " (hint: let it take q, k, v, or x and memory)"
+            )
+        with _where_tensors_are_made(x):
+            return call(self.module, self.convention, x, memory, padding=padding, label=self.label)
+
+    def extra_repr(self) -> str:
+        """Return how the module is called, for printing.
+
+        Returns
+        -------
+        str
+            The convention in one line.
+        """
+        return str(self.convention)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ForeignMixer:
+        twin = ForeignMixer.__new__(ForeignMixer)
+        memo[id(self)] = twin
+        _detach_leftovers(self.module, memo)
+        twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return twin
+
+
+def _where_tensors_are_made(x: Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Let masks that a module makes itself, on the default device, be as weightless as its input on meta."""
+    return torch.device("meta") if x.is_meta else contextlib.nullcontext()
+
+
+def _detach_leftovers(module: nn.Module, memo: dict[int, Any]) -> None:
+    """Make tensors that a forward pass left on a module (`self.weights = ...`) copyable."""
+    for part in module.modules():
+        for value in vars(part).values():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                memo[id(value)] = value.detach().clone()
+
+
+def build_foreign(spec: Spec, offered: Mapping[str, Any]) -> ForeignMixer:
+    """Build a mixer from a person's own class.
+
+    Parameters
+    ----------
+    spec : str or mapping
+        ``path.py:Class``, or a mapping with that as ``name`` and constructor arguments.
+    offered : mapping
+        What the place can give: ``d_model`` (required), ``n_heads``, ``dropout``, ``causal``, ``max_length``.
+
+    Returns
+    -------
+    ForeignMixer
+        On the current default device.
+
+    Raises
+    ------
+    SpecError
+        If the file, the class or an argument is missing or wrong.
+    ModuleError
+        If the class raises, returns another shape or NaN, or cannot be made causal by its own mask.
+
+    Notes
+    -----
+    The class is built twice: once on the CPU to learn how to call it, which leaves the random state as it
+    was, and once for use. The first is skipped for a class, file and arguments that were met before.
+    """
+    if not isinstance(offered.get("d_model"), int):
+        raise SpecError(f"a mixer of your own needs d_model as an integer; got {offered.get('d_model')!r}")
+    order = prepare(spec, {}, axis="mixer", offered=offered)
+    convention = _learned(parse(spec, "mixer")[0], order, offered)
+    return ForeignMixer(_module_of(order), convention, name=order.where)
+
+
+def _learned(name: str, order: Order, offered: Mapping[str, Any]) -> Convention:
+    """Return the convention of a class, from memory where it was learned before."""
+    path = Path(name.rpartition(":")[0]).expanduser().resolve()
+    place = {key: offered.get(key) for key in ("d_model", "causal", "max_length")}
+    key = (name, str(path), path.stat().st_mtime_ns, repr(sorted(order.arguments.items())), repr(place))
+    if key not in _LEARNED:
+        with quiet():
+            probe = _module_of(order)
+        _LEARNED[key] = learn(
+            probe,
+            d_model=offered["d_model"],
+            causal=bool(offered.get("causal", False)),
+            max_length=offered.get("max_length"),
+            label=label_of(probe, order.where),
+        )
+    return _LEARNED[key]
+
+
+def _module_of(order: Order) -> nn.Module:
+    """Call the constructor and insist on a module."""
+    module = order.make()
+    if not isinstance(module, nn.Module):
+        raise ModuleError(f"{order.where}: it must be a torch.nn.Module; got {type(module).__name__}")
+    return module
+
+
+def adapt(
+    module: nn.Module,
+    *,
+    d_model: int,
+    causal: bool = False,
+    max_length: int | None = None,
+    name: str | None = None,
+    convention: Convention | None = None,
+) -> ForeignMixer:
+    """Wrap a ready instance of a person's own module.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The instance; it is used as it is, a copy of it on the CPU is called to learn how.
+    d_model : int
+        Width of what goes in and must come out.
+    causal : bool
+        Whether a position may see none after it.
+    max_length : int, optional
+        Longest sequence it will meet.
+    name : str, optional
+        What to call it in error texts; the name of its class if left out.
+    convention : Convention, optional
+        How to call it, where that is known; nothing is learned then.
+
+    Returns
+    -------
+    ForeignMixer
+        Around the instance itself.
+
+    Raises
+    ------
+    ModuleError
+        If it raises, returns another shape or NaN, lies on the meta device, or cannot be made causal by its own mask.
+    """
+    label = label_of(module, name)
+    if convention is None:
+        twin = _twin(module, label)
+        convention = learn(twin, d_model=d_model, causal=causal, label=label, max_length=max_length)
+    return ForeignMixer(module, convention, name=name)
+
+
+def _twin(module: nn.Module, label: Label) -> nn.Module:
+    """Return a copy of a module on the CPU."""
+    if any(parameter.is_meta for parameter in module.parameters()):
+        raise ModuleError(
+            f"{label.name}: it lies on the meta device, where nothing can be learned by calling it"
+            " (hint: build it on the CPU, or give the convention)"
+        )
+    memo: dict[int, Any] = {}
+    _detach_leftovers(module, memo)
+    return copy.deepcopy(module, memo).to("cpu")

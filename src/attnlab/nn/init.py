@@ -1,0 +1,98 @@
+"""Init: how the parameters of a finished model start. Every entry uses torch's global generator."""
+
+# ruff: noqa: ARG001 -- entries share one signature; not every entry needs all of it
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import nn
+
+from attnlab.errors import SpecError
+
+GPT_STD = 0.02  # source: Radford et al., 2018, "Improving Language Understanding", section 4.1
+RESIDUAL_OUTPUT = "to_residual"  # what every linear layer whose output joins the residual stream is called
+
+
+def leave(module: nn.Module, n_layers: int) -> None:
+    """Leave every parameter as its layer made it: torch's defaults.
+
+    Parameters
+    ----------
+    module : Module
+        The model.
+    n_layers : int
+        Number of blocks.
+
+    Notes
+    -----
+    Linear layers: uniform with bound ``1 / sqrt(fan_in)``, standard deviation ``1 / sqrt(3 fan_in)``: behind each
+    such layer without a skip, the signal shrinks.
+    """
+
+
+@torch.no_grad()
+def gpt(module: nn.Module, n_layers: int) -> None:
+    """Draw weights from N(0, 0.02), smaller where a layer writes to the residual stream; biases are zero.
+
+    Parameters
+    ----------
+    module : Module
+        The model; its linear layers and embeddings are changed.
+    n_layers : int
+        Number of blocks; outputs to the residual stream start with ``0.02 / sqrt(2 n_layers)``.
+
+    Raises
+    ------
+    SpecError
+        If there is no layer.
+
+    References
+    ----------
+    .. [1] Radford et al., 2019, "Language Models are Unsupervised Multitask Learners", section 2.3.
+    """
+    if n_layers < 1:
+        raise SpecError(f"n_layers must be positive; got {n_layers}")
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Linear | nn.Embedding):
+            writes = name.rpartition(".")[2] == RESIDUAL_OUTPUT
+            part.weight.normal_(0.0, GPT_STD / math.sqrt(2 * n_layers) if writes else GPT_STD)
+        if isinstance(part, nn.Linear) and part.bias is not None:
+            part.bias.zero_()
+
+
+@torch.no_grad()
+def xavier(module: nn.Module, n_layers: int) -> None:
+    """Draw linear weights so that the signal keeps its variance forward and backward; biases are zero.
+
+    Parameters
+    ----------
+    module : Module
+        The model; its linear layers are changed.
+    n_layers : int
+        Number of blocks; not used.
+
+    Notes
+    -----
+    Uniform with bound ``sqrt(6 / (fan_in + fan_out))``. Queries, keys and values are one packed matrix, whose
+    fan_out counts all three, as in torch's ``nn.MultiheadAttention``.
+
+    References
+    ----------
+    .. [1] Glorot, Bengio, 2010, "Understanding the difficulty of training deep feedforward neural networks",
+       equation 16.
+    """
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.xavier_uniform_(part.weight)
+            if part.bias is not None:
+                part.bias.zero_()
+
+
+INITS: Mapping[str, Callable[[nn.Module, int], None]] = {
+    "torch": leave,
+    "gpt": gpt,
+    "xavier": xavier,
+}

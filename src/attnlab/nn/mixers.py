@@ -1,0 +1,168 @@
+"""Mixers: what lets positions speak with each other inside a block.
+
+Attention is one of them; the others have no (q_len, k_len) matrix and are its rivals. All are called as
+``mixer(x, memory=None, padding=None)`` and return the shape of `x`. Padding is True at real positions, which
+stand on the left. Recurrent and linear-time mixers are in `attnlab.nn.recurrences`.
+"""
+
+# ruff: noqa: ARG002 -- entries of an axis share one signature; not every entry needs all of it
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attnlab.build import Spec, build, is_path, parse
+from attnlab.nn.attention import Attention
+from attnlab.nn.heads import check_positive
+from attnlab.nn.recurrences import Fastformer, LinearAttention, Lstm, refuse_memory
+
+
+class NoMixer(nn.Module):
+    """Mix nothing; a block leaves the whole sublayer out.
+
+    Notes
+    -----
+    ``y = x``. No parameters. What a stack of these reaches is what position-wise layers alone are worth.
+    """
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch length d_model"],
+        memory: Float[Tensor, "batch k_len d_model"] | None = None,
+        padding: Bool[Tensor, "batch length"] | None = None,
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Return `x` as it is."""
+        refuse_memory(memory, "none")
+        return x
+
+
+class PositionWise(nn.Module):
+    """Map every position on its own with one linear layer and a ReLU.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the activations.
+
+    Raises
+    ------
+    SpecError
+        If ``d_model`` is not positive.
+
+    Notes
+    -----
+    ``y = relu(W x + b)``; ``d_model^2`` weights. It cannot mix positions: the control for "is attention
+    worth more than a layer of any kind?".
+    """
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        check_positive({"d_model": d_model})
+        self.linear = nn.Linear(d_model, d_model)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch length d_model"],
+        memory: Float[Tensor, "batch k_len d_model"] | None = None,
+        padding: Bool[Tensor, "batch length"] | None = None,
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Return the rectified map of every position."""
+        refuse_memory(memory, "position-wise")
+        return F.relu(self.linear(x))
+
+
+class ConvolutionMixer(nn.Module):
+    """Mix a fixed neighborhood with a convolution.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the activations.
+    kernel_size : int
+        Number of positions that are seen.
+    dilation : int
+        Distance between them.
+    causal : bool
+        Whether the own and earlier positions are seen, rather than both sides.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive.
+
+    Notes
+    -----
+    ``y_p = sum_o W_o x_{p + o} + b``; ``kernel_size * d_model^2`` weights, time linear in the length. No
+    nonlinearity: the feed-forward sublayer has one. Padded positions count as zero.
+
+    References
+    ----------
+    .. [1] Gehring et al., 2017, arXiv:1705.03122, section 3.2; dilation: van den Oord et al., 2016,
+       arXiv:1609.03499, section 2.1.
+    """
+
+    def __init__(self, d_model: int, *, kernel_size: int = 5, dilation: int = 1, causal: bool = False) -> None:
+        super().__init__()
+        check_positive({"d_model": d_model, "kernel_size": kernel_size, "dilation": dilation})
+        self.convolution = nn.Conv1d(d_model, d_model, kernel_size, dilation=dilation)
+        reach = (kernel_size - 1) * dilation
+        before = reach if causal else (kernel_size - 1) // 2 * dilation
+        self.pad = (before, reach - before)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch length d_model"],
+        memory: Float[Tensor, "batch k_len d_model"] | None = None,
+        padding: Bool[Tensor, "batch length"] | None = None,
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Return the convolved sequence."""
+        refuse_memory(memory, "convolution")
+        if padding is not None:
+            x = x.masked_fill(~padding.unsqueeze(-1), 0)
+        x = F.pad(x.transpose(1, 2), self.pad)  # (batch, d_model, length + reach)
+        return self.convolution(x).transpose(1, 2)
+
+
+MIXERS: Mapping[str, Callable[..., nn.Module]] = {
+    "none": NoMixer,
+    "position-wise": PositionWise,
+    "convolution": ConvolutionMixer,
+    "lstm": Lstm,
+    "attention": Attention,
+    "linear-attention": LinearAttention,
+    "fastformer": Fastformer,
+}
+
+
+def build_mixer(spec: Spec, offered: Mapping[str, Any]) -> nn.Module:
+    """Build a mixer by name, or fit a person's own module into its place.
+
+    Parameters
+    ----------
+    spec : str or mapping
+        Entry of `MIXERS` or ``path.py:Class``, with constructor arguments.
+    offered : mapping
+        What the surroundings know: ``d_model``, ``causal``, ``max_length``, ...
+
+    Returns
+    -------
+    Module
+        Called as ``mixer(x, memory=None, padding=None)``.
+
+    Raises
+    ------
+    SpecError
+        If the name or an argument is unknown or wrong.
+    ModuleError
+        If a person's own module cannot be built or fitted.
+    """
+    if isinstance(spec, str | Mapping) and is_path(parse(spec, "mixer")[0]):
+        from attnlab.nn.foreign import build_foreign
+
+        return build_foreign(spec, offered)
+    return build(spec, MIXERS, axis="mixer", offered=offered)

@@ -1,0 +1,71 @@
+"""Norms: how activations are brought back to one scale, position by position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import nn
+
+from attnlab.nn.heads import check_positive
+
+EPSILON = 1e-5  # torch's default for layer norm, used for both so that they differ in one thing only
+
+
+class LayerNorm(nn.LayerNorm):
+    """Subtract the mean of the features, divide by their standard deviation, scale and shift.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the activations.
+
+    Raises
+    ------
+    SpecError
+        If ``d_model`` is not positive.
+
+    Notes
+    -----
+    ``g * (x - mean(x)) / sqrt(var(x) + 1e-5) + b``; gain and bias are learned.
+
+    References
+    ----------
+    .. [1] Ba, Kiros, Hinton, 2016, arXiv:1607.06450, equation 4.
+    """
+
+    def __init__(self, d_model: int) -> None:
+        check_positive({"d_model": d_model})
+        super().__init__(d_model, eps=EPSILON)
+
+
+class RmsNorm(nn.RMSNorm):
+    """Divide by the root of the mean square of the features, and scale.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the activations.
+
+    Raises
+    ------
+    SpecError
+        If ``d_model`` is not positive.
+
+    Notes
+    -----
+    ``g * x / sqrt(mean(x^2) + 1e-5)``; the gain is learned. Layer norm without mean and bias.
+
+    References
+    ----------
+    .. [1] Zhang, Sennrich, 2019, arXiv:1910.07467, equation 4.
+    """
+
+    def __init__(self, d_model: int) -> None:
+        check_positive({"d_model": d_model})
+        super().__init__(d_model, eps=EPSILON)
+
+
+NORMS: Mapping[str, Callable[..., nn.Module]] = {
+    "layer": LayerNorm,
+    "rms": RmsNorm,
+}

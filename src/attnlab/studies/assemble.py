@@ -1,0 +1,54 @@
+"""Where models and tasks meet: both are built here from their specifications, each from its own table."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+from torch import nn
+
+from attnlab.build import Spec, build
+from attnlab.contracts import StudyTask
+from attnlab.models import MODELS
+from attnlab.tasks import TASKS
+
+
+def build_task(spec: Spec) -> StudyTask:
+    """Build a task; equal specifications give the same object, whose data is then read only once.
+
+    Parameters
+    ----------
+    spec : str or mapping
+        Name of a task of `TASKS` or ``path.py:Class``, with constructor arguments.
+
+    Returns
+    -------
+    StudyTask
+        The task. Tasks keep no state between calls, so sharing one is safe.
+    """
+    return _build_task(json.dumps(spec, sort_keys=True))
+
+
+@functools.lru_cache(maxsize=2)
+def _build_task(spec_json: str) -> StudyTask:
+    return cast(StudyTask, build(json.loads(spec_json), TASKS, axis="task"))
+
+
+def build_model(spec: Mapping[str, Any], task: StudyTask) -> nn.Module:
+    """Build a model that fits a task, on the current default device with the current generator.
+
+    Parameters
+    ----------
+    spec : mapping
+        ``name`` of a model of `MODELS` or ``path.py:Class``, with constructor arguments.
+    task : StudyTask
+        Offers what a model must know of it: sizes of vocabulary, features, length.
+
+    Returns
+    -------
+    nn.Module
+        The model, called as ``model(*batch.inputs)``.
+    """
+    return cast(nn.Module, build(spec, MODELS, axis="model", offered=task.model_arguments()))

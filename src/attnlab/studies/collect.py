@@ -1,0 +1,239 @@
+"""Read a study's run folder into plain data, and ask of every number whether it can be true."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from attnlab.contracts import Floor
+from attnlab.errors import RunError
+from attnlab.studies.cell import read_inside
+from attnlab.studies.plan import CellPlan, Plan, PlannedVariant, choose, restore_plan, setting_key
+from attnlab.studies.results import Alarm, CellResults, StudyResults, VariantResults
+from attnlab.studies.study import parse
+from attnlab.training.atomic import read_json
+
+TUNING = "tuning.json"
+"""File of a study with what tuning tried and chose."""
+
+
+def load_plan(out: Path) -> Plan:
+    """Return the plan of the study that a folder holds.
+
+    Parameters
+    ----------
+    out : Path
+        Folder of the study.
+
+    Returns
+    -------
+    Plan
+        The plan as it was saved.
+
+    Raises
+    ------
+    RunError
+        If the folder holds no study.
+    """
+    path = out / "study.json"
+    if not path.exists():
+        raise RunError(f"{out} holds no study: no study.json in it. Run one with: attnlab run STUDY --out {out}")
+    saved = read_json(path)
+    study = parse(saved["content"], name=saved["name"], path=Path(saved["folder"]) / "study.yaml")
+    return restore_plan(study.model_copy(update={"scale": saved["scale"]}), saved["variants"])
+
+
+def collect(out: Path, plan: Plan | None = None) -> StudyResults:
+    """Read everything a study has found so far.
+
+    Parameters
+    ----------
+    out : Path
+        Folder of the study.
+    plan : Plan, optional
+        Its plan, if at hand.
+
+    Returns
+    -------
+    StudyResults
+        Cells that have not run are in it as missing.
+
+    Raises
+    ------
+    RunError
+        If the folder holds no study.
+    """
+    plan = plan or load_plan(out)
+    chosen = choose(plan, read_scores(plan, out))
+    tuning = read_json(out / TUNING) if (out / TUNING).exists() else {}
+    cells: dict[str, list[CellPlan]] = {variant.name: [] for variant in plan.variants}
+    for cell in plan.judged_cells(chosen):
+        cells[cell.variant].append(cell)
+    variants = tuple(_variant(v, out, cells[v.name], tuning.get(v.name)) for v in plan.variants)
+    rules = read_json(out / "rules.json")
+    return StudyResults(
+        study=plan.study.name,
+        question=plan.study.question,
+        task=plan.task.describe(),
+        metric=plan.metric,
+        metrics=plan.task.metrics,
+        floors=plan.task.floors(),
+        rules=rules,
+        baseline=plan.study.baseline,
+        scale=plan.study.scale,
+        variants=variants,
+        alarms=tuple(_alarms(plan, out, variants, rules)),
+        environment=read_json(out / "environment.json"),
+        complete=all(cell.status != "missing" for variant in variants for cell in variant.cells),
+    )
+
+
+def read_scores(plan: Plan, out: Path) -> dict[str, dict[str, float | None]]:
+    """Return the tuning metric of every tuning run; None for those that failed or have not run.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    out : Path
+        Folder of the study.
+
+    Returns
+    -------
+    dict
+        Variant -> settings as text -> value.
+    """
+    scores: dict[str, dict[str, float | None]] = {variant.name: {} for variant in plan.variants}
+    for cell in plan.tuning_cells():
+        result = out / cell.folder / "result.json"
+        value = read_json(result)["metrics"].get(plan.tune_metric.name) if result.exists() else None
+        scores[cell.variant][setting_key(cell.tuned)] = value
+    return scores
+
+
+def _variant(
+    planned: PlannedVariant, out: Path, cells: list[CellPlan], tuning: Mapping[str, Any] | None
+) -> VariantResults:
+    return VariantResults(
+        name=planned.name,
+        spec=planned.model,
+        parameters=planned.parameters,
+        flops_per_token=planned.flops_per_token,
+        activation_bytes=planned.activation_bytes,
+        notes=planned.notes,
+        tuning=tuning,
+        cells=tuple(_cell(out / cell.folder, cell.seed) for cell in cells),
+    )
+
+
+def _cell(folder: Path, seed: int) -> CellResults:
+    if (folder / "result.json").exists():
+        result = read_json(folder / "result.json")
+        inside = read_inside(folder)
+        return CellResults(
+            seed=seed,
+            status="done",
+            metrics=result["metrics"],
+            seconds=result["seconds"],
+            curve=read_curve(folder),
+            predictions=inside.get("predictions"),
+            attention=inside.get("attention"),
+        )
+    if (folder / "failed.json").exists():
+        return CellResults(
+            seed=seed, status="failed", error=read_json(folder / "failed.json")["error"], curve=read_curve(folder)
+        )
+    return CellResults(seed=seed, status="missing")
+
+
+def read_curve(folder: Path) -> list[Mapping[str, Any]]:
+    """Return the lines of a cell's ``metrics.jsonl``; a last line that a kill cut off is left out."""
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    curve = []
+    for number, line in enumerate(lines):
+        try:
+            curve.append(json.loads(line))
+        except json.JSONDecodeError:
+            if number + 1 < len(lines):
+                raise RunError(f"{path} line {number + 1} is damaged: {line[:60]!r}") from None
+    return curve
+
+
+def _alarms(plan: Plan, out: Path, variants: tuple[VariantResults, ...], rules: Mapping[str, Any]) -> Iterator[Alarm]:
+    """Yield everything that makes a number of this study doubtful."""
+    for message in plan.task.alarms():
+        yield Alarm("data", None, message)
+    for variant, planned in zip(variants, plan.variants, strict=True):
+        reached = _reach(out, plan, planned)
+        yield from _reach_alarms(plan, variant, reached)
+        yield from _floor_alarms(plan, variant, reached)
+        yield from _run_alarms(variant)
+    if rules["seeds"] == 1:
+        yield Alarm("one seed", None, "one seed shows nothing: the difference of two runs may be noise")
+    for step in rules.get("extended", []):
+        message = (
+            f"seeds were extended from {step['from']} to {step['to']} after results were seen; intervals are optimistic"
+        )
+        yield Alarm("extended", None, message)
+
+
+def _reach(out: Path, plan: Plan, variant: PlannedVariant) -> Mapping[str, Any]:
+    """Return the measured reach of a variant's first model, or an empty mapping."""
+    first = next(c for c in plan.judged_cells(choose(plan, read_scores(plan, out))) if c.variant == variant.name)
+    return read_inside(out / first.folder).get("reach") or {}
+
+
+def _reach_alarms(plan: Plan, variant: VariantResults, reached: Mapping[str, Any]) -> Iterator[Alarm]:
+    if reached.get("future") and plan.task.causal:
+        message = (
+            f"its outputs depend on inputs up to {reached['future']} positions ahead: it sees what it should predict"
+        )
+        yield Alarm("causality", variant.name, message)
+    if reached.get("mixes_batch"):
+        message = "its outputs depend on other samples of the batch: samples see each other, its numbers mean nothing"
+        yield Alarm("batch", variant.name, message)
+
+
+def _floor_alarms(plan: Plan, variant: VariantResults, reached: Mapping[str, Any]) -> Iterator[Alarm]:
+    """Yield an alarm for every limit and best known result that a variant's mean beats."""
+    for floor in plan.task.floors():
+        values = list(variant.values(floor.metric).values())
+        if not values or not _beats(plan, fmean(values), floor):
+            continue
+        got = f"{floor.metric} {fmean(values):.4g} {floor.unit}"
+        if floor.kind == "best":
+            yield Alarm(
+                "best known",
+                variant.name,
+                f"{got} is better than the best known, {floor.name}: {floor.value:.4g}; suspect a leak",
+            )
+        elif floor.kind == "floor" and _applies(floor, reached):
+            seen = "" if floor.reach is None else f" although its outputs depend on {reached['past']} input position(s)"
+            message = f"{got} lies below the floor '{floor.name}' of {floor.value:.4g}{seen}: leak or mixing suspected"
+            yield Alarm("floor", variant.name, message)
+
+
+def _applies(floor: Floor, reached: Mapping[str, Any]) -> bool:
+    """Return whether a limit holds for a model of the measured reach."""
+    return floor.reach is None or ("past" in reached and reached["past"] <= floor.reach)
+
+
+def _beats(plan: Plan, value: float, floor: Floor) -> bool:
+    metric = next(metric for metric in plan.task.metrics if metric.name == floor.metric)
+    limit = floor.value - floor.tolerance if metric.better == "lower" else floor.value + floor.tolerance
+    return metric.improves(value, limit)
+
+
+def _run_alarms(variant: VariantResults) -> Iterator[Alarm]:
+    for cell in variant.failed:
+        yield Alarm("failed", variant.name, f"seed {cell.seed} failed: {cell.error}")
+    if variant.untuned and variant.tuning:
+        setting, best = variant.tuning["setting"], variant.tuning["chosen"]
+        message = f"the best {setting} tried, {best}, lies at the edge of its grid: a better one may lie outside"
+        yield Alarm("untuned", variant.name, message)

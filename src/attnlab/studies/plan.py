@@ -1,0 +1,368 @@
+"""What a study would cost, and whether it can be run at all, before a second is spent.
+
+Every variant is built on the meta device: what cannot be built is said for all variants at once;
+parameters, FLOPs and memory are read off the built module; widths are matched where the rules ask for it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnlab.contracts import Batch, Floor, Metric, StudyTask
+from attnlab.errors import AttnlabError, SpecError, nearest
+from attnlab.inspection.cost import Cost, cost, seconds_per_step
+from attnlab.studies.assemble import build_model, build_task
+from attnlab.studies.matching import match_width
+from attnlab.studies.rules import TUNING_SEED, at_edge, fingerprint
+from attnlab.studies.study import Study, slug
+from attnlab.training.recipe import Recipe
+
+TIMED_STEPS = 3
+"""Training steps timed for an estimate, after those that warm up: seconds, not minutes, for a large study."""
+
+
+@dataclass(frozen=True)
+class PlannedVariant:
+    """Hold one variant as it will be built and trained, and what that costs.
+
+    Parameters
+    ----------
+    name : str
+        Name in the study file.
+    model : dict
+        Full model specification, with the width that matching chose.
+    training : dict
+        Settings of the training recipe, tuned settings left out.
+    steps : int or None
+        Training steps of one run; None where the budget is in seconds.
+    parameters : int
+        Number of trainable parameters; tied ones count once.
+    flops_per_token : float
+        Training FLOPs (forward and backward) per token.
+    activation_bytes : int
+        Bytes kept between forward and backward of one batch.
+    seconds_per_seed : float or None
+        Estimated training time of one run on one core; None where it was not calibrated.
+    notes : tuple of str
+        What matching chose, what could not be counted.
+    """
+
+    name: str
+    model: dict[str, Any]
+    training: dict[str, Any]
+    steps: int | None
+    parameters: int
+    flops_per_token: float
+    activation_bytes: int
+    seconds_per_seed: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CellPlan:
+    """Describe one run: which variant, seed and tuned settings, and where it lives."""
+
+    variant: str
+    seed: int
+    tuned: dict[str, int | float]
+    folder: str
+    spec: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Hold a study that can be run, with its costs.
+
+    Parameters
+    ----------
+    study : Study
+        The study.
+    task : StudyTask
+        The built task.
+    metric : Metric
+        What the verdict is about.
+    tune_metric : Metric
+        What tuning looks at.
+    variants : tuple of PlannedVariant
+        In the order of the file.
+    """
+
+    study: Study
+    task: StudyTask
+    metric: Metric
+    tune_metric: Metric
+    variants: tuple[PlannedVariant, ...]
+
+    @property
+    def floors(self) -> tuple[Floor, ...]:
+        """Reference values of the study's metric."""
+        return tuple(floor for floor in self.task.floors() if floor.metric == self.metric.name)
+
+    def variant(self, name: str) -> PlannedVariant:
+        """Return the planned variant of a name."""
+        return next(variant for variant in self.variants if variant.name == name)
+
+    def rules_record(self) -> dict[str, Any]:
+        """Return the rules with everything that fixes the comparison, and their hash."""
+        rules = self.study.rules.model_dump()
+        rules |= {"metric": self.metric.name, "tune_by": self.tune_metric.name, "baseline": self.study.baseline}
+        rules |= {"scale": self.study.scale}
+        return {**rules, "hash": fingerprint({"rules": rules, "study": self.study.content})}
+
+    def tuning_cells(self) -> list[CellPlan]:
+        """Return the runs that choose each variant's settings; none where nothing is tuned."""
+        grid = list(self.study.rules.grid())
+        if len(grid) < 2:
+            return []
+        return [self._cell(variant, TUNING_SEED, tuned) for tuned in grid for variant in self.variants]
+
+    def judged_cells(self, chosen: Mapping[str, Mapping[str, int | float]]) -> list[CellPlan]:
+        """Return the runs the verdict stands on.
+
+        Parameters
+        ----------
+        chosen : mapping
+            For each variant the settings that tuning chose.
+
+        Returns
+        -------
+        list of CellPlan
+            Seed by seed, so that an interrupted study has comparable runs of every variant.
+        """
+        seeds = range(self.study.rules.seeds)
+        return [self._cell(variant, seed, dict(chosen[variant.name])) for seed in seeds for variant in self.variants]
+
+    def _cell(self, variant: PlannedVariant, seed: int, tuned: dict[str, int | float]) -> CellPlan:
+        tuning = seed == TUNING_SEED
+        setting = "tune-" + "-".join(f"{key}-{value:g}" for key, value in tuned.items())
+        folder = "/".join([slug(variant.name), *([setting] if tuning else []), f"seed-{seed}"])
+        spec = {
+            "task": self.study.model_dump()["task"],
+            "model": variant.model,
+            "recipe": {**variant.training, **tuned, "budget": self.study.rules.budget},
+            "flops_per_token": variant.flops_per_token,
+            "seed": seed,
+            "look_inside": seed == 0,
+        }
+        return CellPlan(variant.name, seed, tuned, folder, spec)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan with the documented, stable keys of ``attnlab plan --json``."""
+        floors = [{"name": floor.name, "value": floor.value, "unit": floor.unit} for floor in self.floors]
+        keys = ("name", "parameters", "flops_per_token", "activation_bytes", "seconds_per_seed", "steps", "notes")
+        return {
+            "study": self.study.name,
+            "task": self.task.name,
+            "metric": self.metric.name,
+            "floors": floors,
+            "rules": self.rules_record(),
+            "variants": [{key: getattr(variant, key) for key in keys} for variant in self.variants],
+        }
+
+
+def make_plan(study: Study, *, calibrate: bool = False) -> Plan:
+    """Build every variant without training it, and count what it costs.
+
+    Parameters
+    ----------
+    study : Study
+        The study.
+    calibrate : bool
+        Whether to time a few training steps of every variant on one core of this machine.
+
+    Returns
+    -------
+    Plan
+        The plan.
+
+    Raises
+    ------
+    SpecError
+        If the metric, a training setting, or any variant is wrong; all variants are named at once.
+    """
+    task = build_task(study.model_dump()["task"])
+    metric = _metric(task, study.rules.metric, "metric")
+    tune_metric = _metric(task, study.rules.tune_by, "tune_by")
+    if study.rules.tune and tune_metric.name.startswith("test_"):
+        raise SpecError(
+            f"rules.tune_by: '{tune_metric.name}' is measured on the test part; tune on a validation metric"
+        )
+    variants = _plan_variants(study, task)
+    if study.rules.match != "none":
+        variants = _match(study, task, variants)
+    if calibrate:
+        variants = tuple(replace(v, seconds_per_seed=_seconds(v, study, task)) for v in variants)
+    return Plan(study, task, metric, tune_metric, variants)
+
+
+def restore_plan(study: Study, variants: Sequence[Mapping[str, Any]]) -> Plan:
+    """Return a plan from its study and the variants as `Plan.variants` were saved, building no model.
+
+    Parameters
+    ----------
+    study : Study
+        The study.
+    variants : sequence of mapping
+        Fields of each `PlannedVariant`.
+
+    Returns
+    -------
+    Plan
+        The plan.
+    """
+    task = build_task(study.model_dump()["task"])
+    planned = tuple(_restore_variant(fields) for fields in variants)
+    rules = study.rules
+    return Plan(study, task, _metric(task, rules.metric, "metric"), _metric(task, rules.tune_by, "tune_by"), planned)
+
+
+def _restore_variant(fields: Mapping[str, Any]) -> PlannedVariant:
+    kept: dict[str, Any] = dict(fields) | {"notes": tuple(fields["notes"])}
+    return PlannedVariant(**kept)
+
+
+def choose(plan: Plan, scores: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, int | float]]:
+    """Return for each variant the settings with the best tuning score.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    scores : mapping
+        Variant -> setting as text (`setting_key`) -> value of the tuning metric, None where the run failed.
+
+    Returns
+    -------
+    dict
+        Variant -> chosen settings; the first of the grid where nothing is tuned.
+    """
+    grid = list(plan.study.rules.grid())
+    chosen = {}
+    for variant in plan.variants:
+        best = grid[0]
+        best_score = None
+        for setting in grid:
+            score = scores.get(variant.name, {}).get(setting_key(setting))
+            if score is not None and (best_score is None or plan.tune_metric.improves(score, best_score)):
+                best, best_score = setting, score
+        chosen[variant.name] = best
+    return chosen
+
+
+def setting_key(setting: Mapping[str, int | float]) -> str:
+    """Return tuned settings as text: the value alone where one setting is tuned."""
+    if len(setting) == 1:
+        return f"{next(iter(setting.values())):g}"
+    return ", ".join(f"{key} {value:g}" for key, value in setting.items())
+
+
+def tuning_record(
+    plan: Plan, variant: str, scores: Mapping[str, float | None], chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what tuning tried and chose for a variant, as it is saved and reported."""
+    return {
+        "setting": ", ".join(plan.study.rules.tune),
+        "scores": dict(scores),
+        "metric": plan.tune_metric.name,
+        "chosen": setting_key(chosen),
+        "settings": dict(chosen),
+        "at_edge": at_edge(plan.study.rules, chosen),
+        "variant": variant,
+    }
+
+
+def _metric(task: StudyTask, name: str | None, key: str) -> Metric:
+    metrics = {metric.name: metric for metric in task.metrics}
+    if name is None:
+        return task.metrics[0]
+    if name not in metrics:
+        raise SpecError(f"rules.{key}: task '{task.name}' has no metric '{name}'; {nearest(name, metrics)}")
+    return metrics[name]
+
+
+def _plan_variants(study: Study, task: StudyTask) -> tuple[PlannedVariant, ...]:
+    """Plan every variant, or raise one error that names the problems of all."""
+    planned, problems = [], []
+    for name in study.variants:
+        try:
+            planned.append(_plan_variant(study, task, name, study.model_spec(name)))
+        except AttnlabError as error:
+            problems.append(f"variant '{name}': {error}")
+    if problems:
+        raise SpecError("\n".join(problems))
+    return tuple(planned)
+
+
+def _plan_variant(
+    study: Study, task: StudyTask, name: str, model: dict[str, Any], notes: tuple[str, ...] = ()
+) -> PlannedVariant:
+    training = study.training_settings(name)
+    recipe = _check_recipe(study, training)
+    counted = count(model, task)
+    steps = recipe.total_steps(task.tokens_per_step, counted.flops_per_token)
+    return PlannedVariant(
+        name=name,
+        model=model,
+        training=training,
+        steps=steps,
+        parameters=counted.parameters,
+        flops_per_token=counted.flops_per_token,
+        activation_bytes=counted.activation_bytes,
+        notes=(*notes, *counted.notes),
+    )
+
+
+def _check_recipe(study: Study, training: Mapping[str, Any]) -> Recipe:
+    """Return the recipe with the first settings of the grid; every one of the grid must be valid."""
+    recipes = [
+        Recipe.parse({**training, **setting, "budget": study.rules.budget}, "training")
+        for setting in study.rules.grid()
+    ]
+    return recipes[0]
+
+
+def count(model: Mapping[str, Any], task: StudyTask) -> Cost:
+    """Return parameters, FLOPs and memory of a model specification, built on the meta device."""
+    return cost(lambda: build_model(copy.deepcopy(dict(model)), task), task.train_batch(0, 0).inputs)
+
+
+def _match(study: Study, task: StudyTask, variants: tuple[PlannedVariant, ...]) -> tuple[PlannedVariant, ...]:
+    """Give every variant the width at which the matched quantity is closest to the baseline's."""
+    quantity = "parameters" if study.rules.match == "parameters" else "flops_per_token"
+    baseline = next(variant for variant in variants if variant.name == study.baseline)
+    target = float(getattr(baseline, quantity))
+    matched = []
+    for variant in variants:
+        if variant is baseline:
+            matched.append(variant)
+            continue
+        model, note = match_width(
+            variant.model, target, lambda spec: float(getattr(count(spec, task), quantity)), quantity=quantity
+        )
+        matched.append(_plan_variant(study, task, variant.name, model, (note,)))
+    return tuple(matched)
+
+
+def _seconds(variant: PlannedVariant, study: Study, task: StudyTask) -> float:
+    """Estimate the training seconds of one run on one thread from a few timed steps."""
+    if variant.steps is None:
+        return float(study.rules.budget["seconds"])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        model = build_model(variant.model, task)
+        return variant.steps * step_seconds(model, task)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def step_seconds(model: nn.Module, task: StudyTask) -> float:
+    """Return the median seconds of one forward and backward on a training batch of the task."""
+    batch: Batch = task.train_batch(0, 0)
+    return seconds_per_step(model, batch.inputs, loss=lambda outputs: task.loss(outputs, batch), repeats=TIMED_STEPS)

@@ -1,0 +1,74 @@
+"""The report of a study: words first, then charts, then everything needed to check them.
+
+`write_report` writes ``report.html`` (self-contained), ``report.md``, ``report.json`` and ``charts/*.png`` from
+`StudyResults`; `report` is the machine-readable form, `headline` the answer in words, `verdict_table` the terminal's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnlab.errors import RunError
+from attnlab.studies.report.content import report
+from attnlab.studies.report.terminal import verdict_table
+from attnlab.studies.report.words import headline
+
+if TYPE_CHECKING:
+    from attnlab.studies.results import StudyResults
+
+__all__ = ["headline", "report", "verdict_table", "write_report"]
+
+
+def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
+    """Write the report of a study in all its forms.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study has found so far; it may be incomplete.
+    folder : path
+        Where to write ``report.html``, ``report.md``, ``report.json`` and ``charts/``; created if missing.
+
+    Returns
+    -------
+    Path
+        The page, ``report.html``.
+
+    Raises
+    ------
+    RunError
+        If the folder cannot be written.
+    """
+    from attnlab.studies.report.figures import figures
+    from attnlab.studies.report.html import page
+    from attnlab.studies.report.markdown import markdown
+
+    drawn = figures(results)
+    machine = json.dumps(report(results), ensure_ascii=False, allow_nan=False, indent=2)
+    files = {f"charts/{figure.drawing.name}.png": figure.drawing.png for figure in drawn}
+    files |= {
+        "report.json": f"{machine}\n".encode(),
+        "report.md": markdown(results, drawn).encode(),
+        "report.html": page(results, drawn).encode(),
+    }
+    target = Path(folder)
+    try:
+        for name, content in files.items():
+            _replace(target / name, content)
+    except OSError as error:
+        raise RunError(f"the report could not be written to {target}: {error.strerror or error}") from error
+    return target / "report.html"
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file so that a reader sees the old or the new one, never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(content)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,306 @@
+"""The two charts a verdict is read from: effects with intervals, and quality against cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from attnlab.studies.report import words
+from attnlab.studies.report.span import Span, beside, span_of
+from attnlab.studies.report.style import BAND, GRID, INK, MUTED, NORMAL, PAPER, VERDICT_COLORS, label
+from attnlab.studies.verdicts import confidence, judge, smallest_effect
+
+if TYPE_CHECKING:
+    from attnlab.contracts import Metric
+    from attnlab.studies.results import StudyResults, VariantResults
+    from attnlab.studies.verdicts import Verdict
+
+EFFECT_WIDTH, ROW_HEIGHT = 430, 40
+PANEL_WIDTH, PANEL_HEIGHT = 250, 250
+OUTLYING = 8.0
+"""How many times the median effect the largest must be before the axis is compressed."""
+POINT_SIZE = 19.0
+"""Diameter of a numbered point in px."""
+SPREAD_FOR_LOG = 5.0
+"""Ratio of largest to smallest cost from which a logarithmic axis shows more."""
+CURVED_FOR_LOG = 30.0
+"""The same for a metric: a loss that falls from 4 to 1.5 stays on a linear axis."""
+
+
+def effects(results: StudyResults) -> Any:
+    """Return the chart of effects: each variant's difference to the baseline with its interval.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study has found so far; at least one variant beside the baseline.
+
+    Returns
+    -------
+    altair.LayerChart
+        Rows from the largest improvement to the largest loss; a band marks effects too small to matter.
+    """
+    import altair as alt
+
+    rows = [_effect_row(one) for one in _ranked(judge(results), results.metric)]
+    y = _rows_axis(alt, rows)
+    base = alt.Chart(alt.Data(values=rows)).encode(y=y)
+    scale, axis = _effect_scale(alt, rows, results)
+    x = alt.X("difference:Q", scale=scale, axis=axis)
+    color = _verdict_color(alt)
+    layers = [
+        *_band(alt, results, scale),
+        alt.Chart(alt.Data(values=[{"zero": 0}]))
+        .mark_rule(color=INK, strokeWidth=1)
+        .encode(x=alt.X("zero:Q", scale=scale)),
+        alt.Chart(alt.Data(values=_seed_rows(results, rows)))
+        .mark_circle(size=16, opacity=0.45, yOffset=11)
+        .encode(x=alt.X("value:Q", scale=scale), y=y, color=color),
+        base.mark_rule(strokeWidth=2.5).encode(x=alt.X("low:Q", scale=scale), x2="high:Q", color=color),
+        base.transform_filter("datum.verdict != 'undecided'")
+        .mark_point(size=95, filled=True, opacity=1)
+        .encode(x=x, color=color),
+        base.transform_filter("datum.verdict == 'undecided'")
+        .mark_point(size=85, filled=True, fill=PAPER, opacity=1, strokeWidth=2)
+        .encode(x=x, stroke=color),
+        base.mark_text(align="left", fontSize=NORMAL, fontWeight="bold", dy=-8).encode(
+            x=alt.value(EFFECT_WIDTH + 20), text="verdict:N", color=color
+        ),
+        base.mark_text(align="left", color=MUTED, dy=9).encode(x=alt.value(EFFECT_WIDTH + 20), text="measured:N"),
+        *_directions(alt, results.metric),
+    ]
+    return alt.layer(*layers).properties(width=EFFECT_WIDTH, height=ROW_HEIGHT * len(rows))
+
+
+def _ranked(found: tuple[Verdict, ...], metric: Metric) -> list[Verdict]:
+    """Return verdicts from the largest improvement to the largest loss; those without a number last."""
+    sign = 1 if metric.better == "lower" else -1
+    missing = math.inf
+
+    def place(one: Verdict) -> float:
+        return missing if one.comparison.difference is None else sign * one.comparison.difference
+
+    return sorted(found, key=place)
+
+
+def _effect_row(one: Verdict) -> dict[str, Any]:
+    """Return one row of the chart of effects."""
+    measured = words.difference(one.comparison)
+    if one.comparison.low is not None:
+        measured = f"{measured}  ({words.interval(one.comparison)})"
+    return {
+        "variant": one.variant,
+        "label": label(one.variant),
+        "verdict": one.verdict,
+        "difference": one.comparison.difference,
+        "low": one.comparison.low,
+        "high": one.comparison.high,
+        "measured": measured,
+    }
+
+
+def _seed_rows(results: StudyResults, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the difference of every seed, the raw data behind an interval."""
+    name = results.metric.name
+    baseline = results.variant(results.baseline).values(name)
+    return [
+        {"label": row["label"], "verdict": row["verdict"], "value": value - baseline[seed]}
+        for row in rows
+        for seed, value in results.variant(row["variant"]).values(name).items()
+        if seed in baseline and math.isfinite(value - baseline[seed])
+    ]
+
+
+def _rows_axis(alt: Any, rows: list[dict[str, Any]]) -> Any:
+    """Return the axis with the names of the variants."""
+    axis = alt.Axis(
+        labelExpr="split(datum.label, '\\n')",
+        labelLimit=280,
+        labelFontSize=NORMAL,
+        labelColor=INK,
+        labelPadding=14,
+        title=None,
+        ticks=False,
+        domain=False,
+        grid=False,
+    )
+    return alt.Y("label:N", scale=alt.Scale(domain=[row["label"] for row in rows]), axis=axis)
+
+
+def _effect_scale(alt: Any, rows: list[dict[str, Any]], results: StudyResults) -> tuple[Any, Any]:
+    """Return scale and axis of differences; compressed where one effect would hide all others."""
+    ends = [row[key] for row in rows for key in ("low", "high", "difference") if row[key] is not None]
+    band = smallest_effect(results)
+    low, high = min([*ends, -1.5 * band, 0.0]), max([*ends, 1.5 * band, 0.0])
+    limit = max(-low, high) or 1.0
+    sizes = sorted(abs(row["difference"]) for row in rows if row["difference"] is not None)
+    middle = max(sizes[len(sizes) // 2], band)
+    title = f"difference to the baseline in {words.metric_title(results.metric)} ({results.metric.unit})"
+    if middle > 0 and limit > OUTLYING * middle:
+        domain = [min(1.3 * low, -middle), max(1.3 * high, middle)]
+        axis = alt.Axis(values=_compressed_ticks(middle, domain), format="~g", title=f"{title}, compressed axis")
+        return alt.Scale(type="symlog", constant=middle, domain=domain, nice=False), axis
+    margin = 0.05 * ((high - low) or 1.0)
+    scale = alt.Scale(domain=[low - margin, high + margin], nice=False)
+    return scale, alt.Axis(title=title, tickCount=6, format="~g")
+
+
+def _compressed_ticks(middle: float, domain: list[float]) -> list[float]:
+    """Return zero, and a few round numbers on both sides from the middle of the effects outwards."""
+    powers = range(math.floor(math.log10(middle)), math.ceil(math.log10(max(map(abs, domain)))) + 1)
+    factors = (1, 3) if len(powers) < 4 else (1,)
+    ticks = [factor * 10.0**power for power in powers for factor in factors if factor * 10.0**power >= middle]
+    return [tick for tick in [*(-tick for tick in reversed(ticks)), 0.0, *ticks] if domain[0] <= tick <= domain[1]]
+
+
+def _band(alt: Any, results: StudyResults, scale: Any) -> list[Any]:
+    """Return the band of effects too small to matter, where the rules name one."""
+    band = smallest_effect(results)
+    if band == 0:
+        return []
+    data = alt.Data(values=[{"from": -band, "to": band}])
+    return [alt.Chart(data).mark_rect(color=BAND).encode(x=alt.X("from:Q", scale=scale), x2="to:Q")]
+
+
+def _directions(alt: Any, metric: Metric) -> list[Any]:
+    """Return the words that say which side is the better one."""
+    left, right = ("← better", "worse →") if metric.better == "lower" else ("← worse", "better →")
+    places = ((0, "left", left), (EFFECT_WIDTH, "right", right))
+    return [
+        alt.Chart(alt.Data(values=[{}]))
+        .mark_text(align=align, color=MUTED)
+        .encode(x=alt.value(x), y=alt.value(-12), text=alt.value(text))
+        for x, align, text in places
+    ]
+
+
+def _verdict_color(alt: Any, field: str = "verdict") -> Any:
+    """Return the encoding of a verdict by color."""
+    scale = alt.Scale(domain=list(VERDICT_COLORS), range=list(VERDICT_COLORS.values()))
+    return alt.Color(f"{field}:N", scale=scale, legend=None)
+
+
+def effect_caption(results: StudyResults) -> str:
+    """Return what the chart of effects shows, in words.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study has found so far.
+
+    Returns
+    -------
+    str
+        The caption, with `words.named` variants.
+    """
+    band = smallest_effect(results)
+    within = f" The shaded band marks differences below {words.number(band)}, too small to matter here." if band else ""
+    return (
+        f"Difference to the baseline {words.named(results.baseline)}, paired over seeds. Lines are "
+        f"{words.percent(confidence(results))} t intervals, small dots single seeds.{within} A hollow point is undecided."
+    )
+
+
+def cost(results: StudyResults) -> Any:
+    """Return quality against cost: one panel each for parameters, FLOPs per token, and training time.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study has found so far; at least one variant has finished a seed.
+
+    Returns
+    -------
+    altair.HConcatChart
+        Points carry the variant's number in the verdict table; bars span all seeds.
+    """
+    import altair as alt
+
+    rows = _cost_rows(results)
+    panels = (
+        ("parameters", "parameters", "~s"),
+        ("flops", "forward FLOPs per token", "~s"),
+        ("seconds", "training time of a seed (s)", "~g"),
+    )
+    shown = [panel for panel in panels if any(row[panel[0]] for row in rows)]
+    return alt.hconcat(
+        *(_cost_panel(alt, rows, panel, results.metric, first=not index) for index, panel in enumerate(shown)),
+        spacing=28,
+    )
+
+
+def _cost_rows(results: StudyResults) -> list[dict[str, Any]]:
+    """Return one row per variant that finished a seed."""
+    words_of = {one.variant: one.verdict for one in judge(results)} | {results.baseline: "baseline"}
+    rows = []
+    for place, variant in enumerate(results.variants, start=1):
+        values = [value for value in variant.values(results.metric.name).values() if math.isfinite(value)]
+        if values:
+            rows.append(_cost_row(place, variant, values, words_of[variant.name]))
+    return rows
+
+
+def _cost_row(place: int, variant: VariantResults, values: list[float], verdict: str) -> dict[str, Any]:
+    """Return one point of the cost chart."""
+    return {
+        "number": str(place),
+        "verdict": verdict,
+        "parameters": variant.parameters,
+        "flops": variant.flops_per_token,
+        "seconds": words.mean_seconds(variant),
+        "mean": math.fsum(values) / len(values),
+        "low": min(values),
+        "high": max(values),
+    }
+
+
+def _cost_panel(
+    alt: Any, rows: list[dict[str, Any]], panel: tuple[str, str, str], metric: Metric, *, first: bool
+) -> Any:
+    """Return one panel of the cost chart; only the first has labels on its quality axis."""
+    field, title, form = panel
+    span = quality_span(row[key] for row in rows for key in ("low", "high"))
+    placed, across = _placed([row for row in rows if row[field]], field, span)
+    y_title = f"{words.metric_title(metric)} ({metric.unit})" if first else None
+    y_axis = alt.Axis(title=y_title, labels=first, ticks=False, domain=False, tickCount=6, format="~g")
+    x_axis = alt.Axis(title=title, grid=False, tickCount=4, format=form, labelOverlap=True)
+    y = alt.Y("mean:Q", scale=span.scale(alt), axis=y_axis)
+    base = alt.Chart(alt.Data(values=placed)).encode(
+        x=alt.X("place:Q", scale=across.scale(alt), axis=x_axis), color=_verdict_color(alt)
+    )
+    hollow = "datum.verdict == 'undecided'"
+    text = {"fontSize": 10, "fontWeight": "bold", "dy": 0.5}
+    return alt.layer(
+        base.mark_rule(strokeWidth=2, opacity=0.5).encode(
+            y=alt.Y("low:Q", scale=span.scale(alt), axis=y_axis), y2="high:Q"
+        ),
+        base.mark_circle(size=POINT_SIZE**2 * 0.79, opacity=1, stroke=PAPER, strokeWidth=1).encode(y=y),
+        base.transform_filter(hollow).mark_circle(size=POINT_SIZE**2 * 0.55, opacity=1, fill=PAPER).encode(y=y),
+        base.transform_filter(f"!({hollow})").mark_text(**text).encode(y=y, text="number:N", color=alt.value(PAPER)),
+        base.transform_filter(hollow).mark_text(**text).encode(y=y, text="number:N", color=alt.value(INK)),
+    ).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT, view=alt.ViewConfig(stroke=GRID))
+
+
+def _placed(rows: list[dict[str, Any]], field: str, span: Span) -> tuple[list[dict[str, Any]], Span]:
+    """Return the rows with the place of each point, moved aside where it would cover another, and the cost axis."""
+    across = span_of((row[field] for row in rows), ratio_for_log=SPREAD_FOR_LOG, margin=0.1)
+    width, height = POINT_SIZE / PANEL_WIDTH, POINT_SIZE / PANEL_HEIGHT
+    places = beside([(across.at(row[field]), span.at(row["mean"])) for row in rows], width, height)
+    wide = Span(
+        across.value(min(0.0, min(places) - width)), across.value(max(1.0, max(places) + width)), across.logarithmic
+    )
+    return [row | {"place": across.value(place)} for row, place in zip(rows, places, strict=True)], wide
+
+
+def quality_span(values: Iterable[float]) -> Span:
+    """Return the range of a metric: logarithmic where positive values span orders of magnitude."""
+    return span_of(values, ratio_for_log=CURVED_FOR_LOG, margin=0.07)
+
+
+COST_CAPTION = (
+    "The number in a point is the variant's number in the verdict table; a bar spans its seeds; a point that would cover "
+    "another is moved sideways. "
+    "Blue is better than the baseline, orange worse, gray equivalent or (hollow) undecided, black the baseline."
+)
+"""What the cost chart shows, in words."""

@@ -1,0 +1,119 @@
+"""The machine-readable report: the dictionary behind ``report.json``, with stable keys.
+
+Keys: ``study``, ``question``, ``task``, ``rules`` (with ``hash``), ``floors``, ``complete``, ``variants`` (``name``,
+``parameters``, ``flops_per_token``, ``seconds``, ``metrics``: name to ``mean``, ``std``, ``values``), ``verdicts``
+(``variant``, ``baseline``, ``metric``, ``difference``, ``low``, ``high``, ``p_adjusted``, ``verdict``, ``seeds_needed``),
+``alarms`` (``check``, ``variant``, ``message``), ``environment``.
+
+Every number is finite or null. ``values`` has one entry per seed in the order of the rules, null for a seed that did
+not finish, so that values of two variants at one index belong together. ``seconds`` is the mean over finished seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from attnlab.studies.report.words import mean_seconds
+from attnlab.studies.verdicts import judge
+
+if TYPE_CHECKING:
+    from attnlab.studies.results import StudyResults, VariantResults
+    from attnlab.studies.verdicts import Verdict
+
+FLOOR_KEYS = ("name", "value", "unit", "metric", "kind", "reach", "source")
+"""What a floor says in the report; its tolerance is a matter of the alarms."""
+
+
+def report(results: StudyResults) -> dict[str, Any]:
+    """Return the machine-readable report of a study.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study has found so far.
+
+    Returns
+    -------
+    dict
+        JSON types only; every number finite or None.
+    """
+    return finite(
+        {
+            "study": results.study,
+            "question": results.question,
+            "task": results.task,
+            "rules": results.rules,
+            "floors": [{key: asdict(floor)[key] for key in FLOOR_KEYS} for floor in results.floors],
+            "complete": results.complete,
+            "variants": [_variant(variant, results) for variant in results.variants],
+            "verdicts": [_verdict(one) for one in judge(results)],
+            "alarms": [asdict(alarm) for alarm in results.alarms],
+            "environment": results.environment,
+        }
+    )
+
+
+def _variant(variant: VariantResults, results: StudyResults) -> dict[str, Any]:
+    """Return what the report says of one variant."""
+    return {
+        "name": variant.name,
+        "parameters": variant.parameters,
+        "flops_per_token": variant.flops_per_token,
+        "seconds": mean_seconds(variant),
+        "metrics": {metric.name: summary(variant, metric.name) for metric in results.metrics},
+    }
+
+
+def summary(variant: VariantResults, metric: str) -> dict[str, Any]:
+    """Return mean, standard deviation and values of one metric.
+
+    Parameters
+    ----------
+    variant : VariantResults
+        The variant.
+    metric : str
+        Name of the metric.
+
+    Returns
+    -------
+    dict
+        ``mean`` (None without a finished seed), ``std`` (None with fewer than two), ``values`` in seed order.
+    """
+    by_seed = {seed: value for seed, value in variant.values(metric).items() if math.isfinite(value)}
+    present = list(by_seed.values())
+    mean = math.fsum(present) / len(present) if present else None
+    std = None
+    if mean is not None and len(present) > 1:
+        std = math.sqrt(math.fsum((value - mean) ** 2 for value in present) / (len(present) - 1))
+    return {"mean": mean, "std": std, "values": [by_seed.get(cell.seed) for cell in variant.cells]}
+
+
+def _verdict(one: Verdict) -> dict[str, Any]:
+    """Return what the report says of one verdict."""
+    return {
+        "variant": one.variant,
+        "baseline": one.baseline,
+        "metric": one.metric,
+        "difference": one.comparison.difference,
+        "low": one.comparison.low,
+        "high": one.comparison.high,
+        "p_adjusted": one.p_adjusted,
+        "verdict": one.verdict,
+        "seeds_needed": one.seeds_needed,
+    }
+
+
+def finite(value: Any) -> Any:
+    """Return JSON types with every number that is not finite replaced by None, at any depth."""
+    match value:
+        case Mapping():
+            return {str(key): finite(one) for key, one in value.items()}
+        case list() | tuple():
+            return [finite(one) for one in value]
+        case float():
+            return float(value) if math.isfinite(value) else None
+        case _:
+            return value

@@ -1,0 +1,89 @@
+"""Which charts a report has, in which order, and what is said below each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attnlab.studies.report import charts, curves, words
+from attnlab.studies.report.style import Drawing, draw
+from attnlab.studies.verdicts import judge
+
+if TYPE_CHECKING:
+    from attnlab.contracts import Metric
+    from attnlab.studies.results import StudyResults
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Hold a chart with its words.
+
+    Parameters
+    ----------
+    drawing : Drawing
+        The chart.
+    title : str
+        What it answers.
+    caption : str
+        How to read it, with `words.named` variants.
+    """
+
+    drawing: Drawing
+    title: str
+    caption: str
+
+
+def figures(results: StudyResults) -> list[Figure]:
+    """Draw every chart that the results so far allow.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study has found so far.
+
+    Returns
+    -------
+    list of Figure
+        In the order of the report; empty before anything has finished.
+    """
+    found = [_effects(results), _curves(results), _cost(results), _predictions(results)]
+    return [figure for figure in found if figure is not None]
+
+
+def _effects(results: StudyResults) -> Figure | None:
+    """Draw the effects if there is one."""
+    if all(one.comparison.difference is None for one in judge(results)):
+        return None
+    return Figure(
+        draw(charts.effects(results), "effects"), "How large are the effects?", charts.effect_caption(results)
+    )
+
+
+def _curves(results: StudyResults) -> Figure | None:
+    """Draw the learning curves if any were recorded."""
+    metric = curves.curve_metric(results)
+    if metric is None:
+        return None
+    return Figure(
+        draw(curves.learning_curves(results, metric), "curves"), "How do they learn?", _curve_caption(results, metric)
+    )
+
+
+def _curve_caption(results: StudyResults, metric: Metric) -> str:
+    """Say what the curves show."""
+    start = " The first tenth of the steps may lie outside."
+    title = words.metric_title(metric)
+    return f"{title[:1].upper() + title[1:]} during training: mean over seeds, the band from the lowest to the highest.{start}"
+
+
+def _cost(results: StudyResults) -> Figure | None:
+    """Draw quality against cost if a variant has finished."""
+    if all(words.mean_of(variant, results.metric.name) is None for variant in results.variants):
+        return None
+    return Figure(draw(charts.cost(results), "cost"), "What does it cost?", charts.COST_CAPTION)
+
+
+def _predictions(results: StudyResults) -> Figure | None:
+    """Draw predictions against targets if the task predicts series."""
+    chart = curves.predictions(results)
+    return chart and Figure(draw(chart, "predictions"), "What do they predict?", curves.PREDICTION_CAPTION)

@@ -1,0 +1,134 @@
+"""The report as Markdown: the same answer, tables and charts, for a repository or a mail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from attnlab.studies.report import html, words
+
+if TYPE_CHECKING:
+    from attnlab.studies.report.figures import Figure
+    from attnlab.studies.results import StudyResults
+
+SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|])")
+"""Characters that Markdown, or the HTML inside it, would take as markup."""
+
+
+def markdown(results: StudyResults, figures: Sequence[Figure]) -> str:
+    """Return the report of a study as Markdown.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study has found so far.
+    figures : sequence of Figure
+        The charts; they are linked as ``charts/NAME.png``.
+
+    Returns
+    -------
+    str
+        The document, ending with a newline.
+    """
+    blocks = [
+        f"# {escape(results.question)}",
+        *(emphasized(sentence) for sentence in words.sentences(results)),
+        " · ".join(map(escape, html.facts(results))),
+        *_alarms(results),
+        *_failures(results),
+        *_charts(figures, ("effects",)),
+        "## Verdicts",
+        _verdicts(results),
+        *_charts(figures, ("curves", "cost", "predictions")),
+        *_background(results),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def escape(text: str) -> str:
+    """Return a text of the user's so that Markdown shows it as it is, on one line."""
+    return SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def emphasized(text: str) -> str:
+    """Return a sentence escaped, with the names of variants in bold."""
+    return escape(text).replace(words.OPEN, "**").replace(words.CLOSE, "**")
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table; its cells are escaped.
+
+    Parameters
+    ----------
+    header : sequence of str
+        Column titles.
+    rows : iterable of sequence of str
+        Cells as text.
+
+    Returns
+    -------
+    str
+        The table.
+    """
+    lines = [header, ["---"] * len(header), *([escape(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _alarms(results: StudyResults) -> list[str]:
+    """Return the alarms, first thing after the answer."""
+    told = [
+        f"- **{escape(alarm.check)}**{f' ({escape(alarm.variant)})' if alarm.variant else ''}: {escape(alarm.message)}"
+        for alarm in results.alarms
+    ]
+    return ["## Alarms", "\n".join(told)] if told else []
+
+
+def _failures(results: StudyResults) -> list[str]:
+    """Return the runs that stopped."""
+    rows = [(name, str(seed), error) for name, seed, error in html.failures(results)]
+    return ["## Runs that failed", table(("variant", "seed", "error"), rows)] if rows else []
+
+
+def _charts(figures: Sequence[Figure], names: Sequence[str]) -> list[str]:
+    """Return the blocks of some charts."""
+    blocks = []
+    for figure in figures:
+        if figure.drawing.name in names:
+            picture = f"![{escape(figure.title)}](charts/{figure.drawing.name}.png)"
+            blocks += [f"## {escape(figure.title)}", picture, emphasized(figure.caption)]
+    return blocks
+
+
+def _verdicts(results: StudyResults) -> str:
+    """Return the verdict table."""
+    metric = f"{words.metric_title(results.metric)} ({results.metric.unit}, {words.direction(results.metric)})"
+    header = ("", "variant", "verdict", "difference", "interval", "p (Holm)", metric, "seeds", "parameters")
+    header = (*header, "FLOPs/token", "time a seed", "why")
+    keys = ("number", "name", "verdict", "difference", "interval", "p", "reached", "seeds", "parameters")
+    keys = (*keys, "flops", "seconds", "reason")
+    return table(header, ([str(row[key]) for key in keys] for row in html.verdict_rows(results)))
+
+
+def _background(results: StudyResults) -> list[str]:
+    """Return everything that says how the answer was obtained."""
+    tuned = [
+        (
+            row["name"],
+            row["setting"],
+            ", ".join(f"{value}: {reached}" for value, reached in row["tried"]),
+            row["chosen"],
+        )
+        for row in html.tuning_rows(results)
+    ]
+    seeds = [(name, ", ".join(values)) for name, values in html.seed_rows(results)]
+    sections = (
+        ("Answer on record", results.answer and escape(results.answer)),
+        ("Reference values", results.floors and table(("name", "value", "metric", "source"), html.floor_rows(results))),
+        ("Rules, fixed beforehand", table(("rule", "value"), words.flat(results.rules))),
+        ("Tuning", tuned and table(("variant", "setting", "tried", "chosen"), tuned)),
+        ("Seeds", table(("variant", f"{results.metric.name} by seed"), seeds)),
+        ("Data", table(("", "value"), words.flat(results.task))),
+        ("Versions and hardware", table(("", "value"), words.flat(results.environment))),
+    )
+    return [block for title, body in sections if body for block in (f"## {title}", body)]

@@ -1,0 +1,171 @@
+"""The range of an axis, known before it is drawn, so that labels can be kept apart on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Span:
+    """Hold the range of an axis and whether it is logarithmic.
+
+    Parameters
+    ----------
+    low : float
+        Smallest value shown.
+    high : float
+        Largest value shown, above `low`.
+    logarithmic : bool
+        Whether equal distances are equal ratios.
+    """
+
+    low: float
+    high: float
+    logarithmic: bool
+
+    def at(self, value: float) -> float:
+        """Return where a value lies: 0 at the low end, 1 at the high end.
+
+        Parameters
+        ----------
+        value : float
+            A value; positive on a logarithmic axis.
+
+        Returns
+        -------
+        float
+            Its place.
+        """
+        place = math.log if self.logarithmic else float
+        return (place(value) - place(self.low)) / (place(self.high) - place(self.low))
+
+    def value(self, place: float) -> float:
+        """Return the value that lies at a place.
+
+        Parameters
+        ----------
+        place : float
+            0 at the low end, 1 at the high end.
+
+        Returns
+        -------
+        float
+            The value.
+        """
+        if self.logarithmic:
+            return math.exp(math.log(self.low) + place * (math.log(self.high) - math.log(self.low)))
+        return self.low + place * (self.high - self.low)
+
+    def scale(self, alt: Any) -> Any:
+        """Return the altair scale of this range.
+
+        Parameters
+        ----------
+        alt : module
+            altair.
+
+        Returns
+        -------
+        altair.Scale
+            The scale.
+        """
+        kind = "log" if self.logarithmic else "linear"
+        return alt.Scale(type=kind, domain=[self.low, self.high], nice=False, zero=False)
+
+
+def span_of(values: Iterable[float], *, ratio_for_log: float, margin: float) -> Span:
+    """Return the range that shows all values with a margin.
+
+    Parameters
+    ----------
+    values : iterable of float
+        Finite values, at least one.
+    ratio_for_log : float
+        Ratio of largest to smallest value from which a logarithmic axis shows more; all must be positive for it.
+    margin : float
+        Room at both ends, as a fraction of the range.
+
+    Returns
+    -------
+    Span
+        The range; never empty.
+
+    Examples
+    --------
+    >>> span_of([1.0, 3.0], ratio_for_log=5, margin=0.5)
+    Span(low=0.0, high=4.0, logarithmic=False)
+    """
+    shown = list(values)
+    low, high = min(shown), max(shown)
+    if low > 0 and high > ratio_for_log * low:
+        tight = Span(low, high, logarithmic=True)
+    elif low < high:
+        tight = Span(low, high, logarithmic=False)
+    else:
+        room = abs(low) / 10 or 1.0
+        tight = Span(low - room, high + room, logarithmic=False)
+    return Span(tight.value(-margin), tight.value(1 + margin), tight.logarithmic)
+
+
+def apart(places: Sequence[float], gap: float) -> list[float]:
+    """Return places moved as little as needed upwards, or down from the top, to lie a gap apart.
+
+    Parameters
+    ----------
+    places : sequence of float
+        Wanted places between 0 and 1, in any order.
+    gap : float
+        Least distance.
+
+    Returns
+    -------
+    list of float
+        Places in the same order.
+
+    Examples
+    --------
+    >>> [round(place, 2) for place in apart([0.5, 0.52], 0.1)]
+    [0.5, 0.6]
+    """
+    order = sorted(range(len(places)), key=places.__getitem__)
+    moved = list(places)
+    for below, index in zip(order, order[1:], strict=False):
+        moved[index] = max(moved[index], moved[below] + gap)
+    top = 1.0
+    for index in reversed(order):
+        moved[index] = min(moved[index], max(top, places[index]))
+        top = moved[index] - gap
+    return moved
+
+
+def beside(points: Sequence[tuple[float, float]], width: float, height: float) -> list[float]:
+    """Return horizontal places at which points do not cover each other.
+
+    Parameters
+    ----------
+    points : sequence of (float, float)
+        Horizontal and vertical place of each point.
+    width : float
+        Horizontal size of a point.
+    height : float
+        Vertical size of a point.
+
+    Returns
+    -------
+    list of float
+        Horizontal places in the same order, moved sideways in steps of `width` where needed.
+
+    Examples
+    --------
+    >>> beside([(0.5, 0.5), (0.5, 0.5), (0.5, 0.9)], 0.1, 0.1)
+    [0.5, 0.6, 0.5]
+    """
+    placed: list[tuple[float, float]] = []
+    for x, y in points:
+        steps = (x + sign * step * width for step in range(len(points) + 1) for sign in (1, -1))
+        free = (at for at in steps if all(abs(at - a) >= width * 0.99 or abs(y - b) >= height for a, b in placed))
+        placed.append((next(free, x), y))
+    return [x for x, _ in placed]

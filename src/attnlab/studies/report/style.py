@@ -1,0 +1,162 @@
+"""How every chart looks, and how a chart becomes a file and a piece of a page.
+
+Charts are written with altair and turned into SVG without a browser, so that the page needs no script to be read.
+The few named colors become CSS variables in the SVG: the same drawing is readable on light and on dark ground.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+INK, MUTED, GRID, BAND, PAPER = "#1f2430", "#667085", "#e4e7ec", "#eef1f5", "#fffffe"
+FAINT = "#c4cad4"
+"""Text, secondary text, grid lines, the band of effects too small to matter, the ground; lines that stay behind."""
+
+VERDICT_COLORS = {
+    "better": "#0b72b5",
+    "worse": "#cc5500",
+    "equivalent": "#7d8590",
+    "undecided": "#7d8591",
+    "baseline": "#1f2431",
+}
+"""Blue and vermilion differ for every kind of color vision; what is not decided stays gray."""
+
+VARIANT_COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6bb1", "#6b8e23")
+"""Okabe and Ito's palette, safe for color-blind readers, without yellow and with two more hues at the end."""
+
+VARIABLES = {
+    INK: "--ink",
+    MUTED: "--muted",
+    GRID: "--grid",
+    FAINT: "--faint",
+    BAND: "--band",
+    PAPER: "--paper",
+    **{color: f"--{word}" for word, color in VERDICT_COLORS.items()},
+}
+"""Colors of the drawing that follow the page's color scheme."""
+
+FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
+SMALL, NORMAL = 12, 13
+"""Font sizes in px at the natural width of a chart."""
+
+PNG_SCALE = 2
+"""Pixels per px: sharp on a screen of double density."""
+
+LABEL_WIDTH = 34
+"""Characters after which the name of a variant continues on a second line."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Hold one finished chart.
+
+    Parameters
+    ----------
+    name : str
+        Name of its file, without ending.
+    svg : str
+        The drawing, for a page.
+    png : bytes
+        The same as a picture, for documents.
+    """
+
+    name: str
+    svg: str
+    png: bytes
+
+
+def draw(chart: Any, name: str) -> Drawing:
+    """Return a chart as SVG and PNG.
+
+    Parameters
+    ----------
+    chart : altair.TopLevelMixin
+        The chart.
+    name : str
+        Name of its file; also keeps the identifiers inside the SVG apart from those of other charts.
+
+    Returns
+    -------
+    Drawing
+        Both forms.
+    """
+    import vl_convert
+
+    spec = chart.configure(**theme()).to_dict()
+    return Drawing(
+        name, for_page(vl_convert.vegalite_to_svg(spec), name), vl_convert.vegalite_to_png(spec, scale=PNG_SCALE)
+    )
+
+
+def for_page(svg: str, name: str) -> str:
+    """Return an SVG that fits its place in a page: fluid, in the page's colors, with identifiers of its own.
+
+    Parameters
+    ----------
+    svg : str
+        A drawing with fixed size and colors.
+    name : str
+        Prefix of its identifiers.
+
+    Returns
+    -------
+    str
+        The changed drawing.
+    """
+    svg = re.sub(
+        r'(<svg[^>]*?) width="([\d.]+)" height="[\d.]+"', r'\1 style="width:100%;max-width:\2px"', svg, count=1
+    )
+    svg = re.sub(r'<rect width="[\d.]+" height="[\d.]+" fill="#fffffe"/>', "", svg, count=1)
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
+    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", svg)
+    for color, variable in VARIABLES.items():
+        svg = svg.replace(f'"{color}"', f'"var({variable})"')
+    return svg
+
+
+def theme() -> dict[str, Any]:
+    """Return the altair configuration shared by all charts."""
+    title = {"titleFontSize": NORMAL, "titleFontWeight": "normal", "titleColor": MUTED}
+    quiet = {"labelColor": MUTED, "labelFontSize": SMALL, "gridColor": GRID, "domainColor": GRID, "tickColor": GRID}
+    return {
+        "background": PAPER,
+        "font": FONT,
+        "view": {"stroke": None},
+        "axis": {**title, **quiet, "titlePadding": 10, "labelPadding": 6},
+        "legend": {
+            **title,
+            "labelColor": INK,
+            "labelFontSize": SMALL,
+            "labelLimit": 230,
+            "symbolStrokeWidth": 3,
+            "symbolType": "stroke",
+            "symbolSize": 220,
+            "symbolOpacity": 1,
+        },
+        "header": {"labelColor": INK, "labelFontSize": SMALL, "title": None},
+        "text": {"color": INK, "fontSize": SMALL},
+        "title": {"color": INK, "fontSize": NORMAL, "fontWeight": "normal", "anchor": "start"},
+    }
+
+
+def label(name: str, width: int = LABEL_WIDTH) -> str:
+    """Return a name over at most two lines, the end of a longer one cut.
+
+    Parameters
+    ----------
+    name : str
+        The name.
+    width : int
+        Characters in a line.
+
+    Returns
+    -------
+    str
+        The name with a line break where it continues.
+    """
+    balanced = (textwrap.wrap(name, narrow) for narrow in range(len(name) // 2 + 1, width))
+    both = next((lines for lines in balanced if len(lines) == 2), None) if len(name) > width else None
+    return "\n".join(both or textwrap.wrap(name, width, max_lines=2, placeholder=" …")) or name

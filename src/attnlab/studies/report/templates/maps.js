@@ -1,0 +1,80 @@
+(function () {
+  "use strict";
+  // From the page's ground to the blue of "better": weight 0 disappears, the largest weight is dark.
+  function shade(dark) {
+    var from = dark ? [23, 27, 34] : [255, 255, 255], to = dark ? [130, 200, 255] : [3, 57, 108], table = [];
+    for (var level = 0; level < 256; level++) {
+      var part = Math.pow(level / 255, 0.6); // small weights stay visible
+      table.push(from.map(function (low, channel) { return Math.round(low + (to[channel] - low) * part); }));
+    }
+    return table;
+  }
+
+  function bytes(text) {
+    var raw = atob(text), out = new Uint8Array(raw.length);
+    for (var at = 0; at < raw.length; at++) out[at] = raw.charCodeAt(at);
+    return out;
+  }
+
+  function option(select, text, value) {
+    var item = document.createElement("option");
+    item.textContent = text;
+    item.value = value;
+    select.appendChild(item);
+  }
+
+  function start(article) {
+    var data = JSON.parse(article.querySelector("script").textContent), canvas = article.querySelector("canvas");
+    var layers = article.querySelector(".layer"), heads = article.querySelector(".head"), out = article.querySelector("output");
+    var scheme = window.matchMedia("(prefers-color-scheme: dark)"), decoded = data.layers.map(function () { return null; });
+
+    function layer() { return data.layers[layers.value]; }
+    function weights() {
+      if (!decoded[layers.value]) decoded[layers.value] = bytes(layer().weights);
+      return decoded[layers.value];
+    }
+    function listHeads() {
+      var before = heads.value || "0", count = layer().shape[0];
+      heads.textContent = "";
+      for (var head = 0; head < count; head++) option(heads, String(head + 1), head);
+      heads.value = Number(before) < count ? before : "0";
+    }
+    function draw() {
+      var shape = layer().shape, rows = shape[1], columns = shape[2], all = weights(), offset = heads.value * rows * columns;
+      var colors = shade(scheme.matches);
+      canvas.width = columns;
+      canvas.height = rows;
+      canvas.style.aspectRatio = columns + " / " + rows;
+      var context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
+      for (var at = 0; at < rows * columns; at++) {
+        var color = colors[all[offset + at]];
+        image.data.set([color[0], color[1], color[2], 255], 4 * at);
+      }
+      context.putImageData(image, 0, 0);
+    }
+    function label(at) {
+      if (!data.labels || data.labels[at] === undefined) return "position " + (at + 1);
+      return JSON.stringify(data.labels[at]) + " (" + (at + 1) + ")";
+    }
+    function tell(event) {
+      var shape = layer().shape, box = canvas.getBoundingClientRect();
+      var column = Math.floor((event.clientX - box.left) / box.width * shape[2]);
+      var row = Math.floor((event.clientY - box.top) / box.height * shape[1]);
+      if (row < 0 || column < 0 || row >= shape[1] || column >= shape[2]) return;
+      var weight = weights()[(heads.value * shape[1] + row) * shape[2] + column] / 255 * layer().max;
+      out.textContent = label(row) + " looks at " + label(column) + ": " + weight.toPrecision(2);
+      canvas.title = out.textContent;
+    }
+
+    data.layers.forEach(function (one, index) { option(layers, one.name, index); });
+    listHeads();
+    layers.addEventListener("change", function () { listHeads(); draw(); });
+    heads.addEventListener("change", draw);
+    canvas.addEventListener("mousemove", tell);
+    canvas.addEventListener("mouseleave", function () { out.textContent = "hover over a weight"; });
+    scheme.addEventListener("change", draw);
+    draw();
+  }
+
+  document.querySelectorAll("article.map").forEach(start);
+})();

@@ -1,0 +1,91 @@
+"""The rules of a study: what is measured, at what budget, how often, and what counts as an effect.
+
+They are fixed, hashed and written to disk before the first step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+TUNING_SEED = 1_000_003
+"""Seed of every tuning run: far from the seeds 0, 1, 2 ... that are judged, so that tuning never sees them."""
+
+
+class Rules(BaseModel):
+    """State how the variants of a study are compared.
+
+    Parameters
+    ----------
+    metric : str, optional
+        Name of the metric the verdict is about; the task's first by default.
+    budget : dict
+        Exactly one of ``steps``, ``tokens``, ``flops``, ``seconds``, the same for every variant.
+    seeds : int
+        Number of runs of every variant; variants share data order within a seed.
+    tune : dict
+        For each training setting the values tried, the same for every variant. One tuning run per
+        combination at the full budget, with a seed that no judged run has; the best on `tune_by` is used.
+    tune_by : str, optional
+        Metric that tuning looks at; the task's first by default. Never one of a test part.
+    match : {"none", "parameters", "flops"}
+        Quantity made equal to the baseline's by solving for each variant's width.
+    smallest_effect : float
+        Smallest difference that matters, in the metric's unit; differences surely smaller are "equivalent".
+    confidence : float
+        Coverage of the intervals.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    metric: str | None = None
+    budget: dict[str, int | float]
+    seeds: int = Field(default=5, ge=1)
+    tune: dict[str, list[int | float]] = Field(default_factory=dict)
+    tune_by: str | None = None
+    match: Literal["none", "parameters", "flops"] = "none"
+    smallest_effect: float = Field(ge=0)
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
+
+    @field_validator("budget")
+    @classmethod
+    def _check_budget(cls, budget: dict[str, int | float]) -> dict[str, int | float]:
+        kinds = ("steps", "tokens", "flops", "seconds")
+        if len(budget) != 1 or next(iter(budget)) not in kinds:
+            raise ValueError(f"must be exactly one of {', '.join(kinds)}; got {dict(budget)!r}")
+        kind, amount = next(iter(budget.items()))
+        if amount <= 0:
+            raise ValueError(f"{kind} must be positive; got {amount!r}")
+        return budget
+
+    @field_validator("tune")
+    @classmethod
+    def _check_tune(cls, tune: dict[str, list[int | float]]) -> dict[str, list[int | float]]:
+        for setting, values in tune.items():
+            if not values or len(set(values)) != len(values):
+                raise ValueError(f"{setting} needs one or more different values; got {values!r}")
+        return tune
+
+    def grid(self) -> Iterator[dict[str, int | float]]:
+        """Yield every combination of the tuned settings, in the order written."""
+        for values in itertools.product(*self.tune.values()):
+            yield dict(zip(self.tune, values, strict=True))
+
+
+def at_edge(rules: Rules, chosen: Mapping[str, int | float]) -> bool:
+    """Return whether a chosen setting is the smallest or largest of its grid.
+
+    A grid of one value is no tuning and has no edge.
+    """
+    return any(len(values) > 1 and chosen[key] in (min(values), max(values)) for key, values in rules.tune.items())
+
+
+def fingerprint(content: Mapping[str, Any]) -> str:
+    """Return the sha256 of a mapping of JSON types, whatever the order of its keys."""
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,288 @@
+"""A study as a person writes it: read, merged with a scale, checked, with file and line in every complaint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Self
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import MarkedYAMLError
+
+from attnlab.build import is_path
+from attnlab.errors import SpecError, nearest
+from attnlab.studies.rules import Rules, fingerprint
+
+SpecValue = str | dict[str, Any]
+
+
+class Study(BaseModel):
+    """Ask one question: variants x seeds on a task, a baseline, and rules.
+
+    Parameters
+    ----------
+    question : str
+        The question in words.
+    task : str or dict
+        Name of a task, or a mapping with ``name`` and constructor arguments.
+    model : dict
+        The model all variants share: ``name`` and constructor arguments.
+    baseline : str
+        Name of the variant the others are compared with.
+    variants : dict
+        For each name what differs: merged over `model`. A mapping whose ``name`` differs replaces.
+        The key ``training`` merges over `training`.
+    rules : Rules
+        How the variants are compared.
+    training : dict
+        Settings of the training recipe that all variants share.
+    name : str
+        Name of the study, from its file.
+    scale : str, optional
+        The scale that was merged in.
+    folder : str
+        Folder that relative paths in the file start from.
+    content : dict
+        The merged file as it was written: what the study's hash covers.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    question: str = Field(min_length=1)
+    task: SpecValue
+    model: dict[str, Any]
+    baseline: str
+    variants: dict[str, dict[str, Any] | None] = Field(min_length=1)
+    rules: Rules
+    training: dict[str, Any] = Field(default_factory=dict)
+    name: str = "study"
+    scale: str | None = None
+    folder: str = "."
+    content: dict[str, Any] = Field(default_factory=dict, repr=False)
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        if self.baseline not in self.variants:
+            raise ValueError(f"baseline '{self.baseline}' is no variant; {nearest(self.baseline, self.variants)}")
+        if "name" not in self.model:
+            raise ValueError("model needs a 'name'")
+        slugs: dict[str, str] = {}
+        for variant in self.variants:
+            other = slugs.setdefault(slug(variant), variant)
+            if other != variant:
+                raise ValueError(f"variants '{other}' and '{variant}' would share the folder '{slug(variant)}'")
+        return self
+
+    @property
+    def hash(self) -> str:
+        """Return the sha256 of everything the study file says at this scale."""
+        return fingerprint(self.content)
+
+    def model_spec(self, variant: str) -> dict[str, Any]:
+        """Return the full model specification of a variant."""
+        override = {key: value for key, value in (self.variants[variant] or {}).items() if key != "training"}
+        return merge(self.model, override)
+
+    def training_settings(self, variant: str) -> dict[str, Any]:
+        """Return the training settings of a variant, budget and tuned settings left out."""
+        return merge(self.training, (self.variants[variant] or {}).get("training") or {})
+
+
+def slug(name: str) -> str:
+    """Return a name as a folder name: letters, digits, dots and single hyphens."""
+    return re.sub(r"[^\w.]+", "-", name.strip().lower()).strip("-.") or "variant"
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two nested mappings; what is above wins.
+
+    A nested mapping with a ``name`` of its own that differs replaces the one below: arguments of one
+    part make no sense for another.
+
+    Examples
+    --------
+    >>> merge({"mixer": {"name": "attention", "n_heads": 4}}, {"mixer": {"name": "attention", "dropout": 0.1}})
+    {'mixer': {'name': 'attention', 'n_heads': 4, 'dropout': 0.1}}
+    >>> merge({"mixer": {"name": "attention", "n_heads": 4}}, {"mixer": {"name": "lstm"}})
+    {'mixer': {'name': 'lstm'}}
+    """
+    if "name" in above and above["name"] != below.get("name"):
+        return dict(above)
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def library() -> dict[str, Path]:
+    """Return the studies that come with the lab, by name."""
+    folder = Path(str(resources.files("attnlab.studies") / "library"))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def load(source: str | Path, *, scale: str | None = None, changes: Mapping[str, Any] | None = None) -> Study:
+    """Read a study from a file or from the library.
+
+    Parameters
+    ----------
+    source : str or Path
+        Path of a YAML file, or the name of a study of the library.
+    scale : str, optional
+        Name of one of the file's ``scales``, merged over the rest.
+    changes : mapping, optional
+        Merged over everything, as ``{"rules": {"seeds": 3}}``.
+
+    Returns
+    -------
+    Study
+        The checked study; relative ``path.py:Class`` names are resolved against the file's folder.
+
+    Raises
+    ------
+    SpecError
+        With file and line of every problem.
+    """
+    path = _find(source)
+    raw = _read(path)
+    return parse(raw, name=path.stem, scale=scale, changes=changes, path=path)
+
+
+def parse(
+    raw: Mapping[str, Any],
+    *,
+    name: str = "study",
+    scale: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    path: Path | None = None,
+) -> Study:
+    """Check a study given as a mapping; see `load`."""
+    folder = path.parent if path else Path.cwd()
+    plain = _plain(raw)
+    if not isinstance(plain, dict):
+        raise SpecError(f"{path or name}: a study file must be a mapping; got {type(plain).__name__}")
+    scales = plain.pop("scales", {}) or {}
+    if scale is not None:
+        if scale not in scales:
+            raise SpecError(
+                f"{path or name}: no scale '{scale}'; {nearest(scale, scales) if scales else 'it has none'}"
+            )
+        plain = merge(plain, scales[scale])
+    plain = merge(plain, changes or {})
+    resolved = _resolve_paths(plain, folder)
+    try:
+        return Study.model_validate({**resolved, "name": name, "scale": scale, "folder": str(folder), "content": plain})
+    except pydantic.ValidationError as error:
+        raise SpecError(_explain(error, raw, path or Path(name))) from error
+
+
+def _find(source: str | Path) -> Path:
+    path = Path(source).expanduser()
+    if path.suffix in {".yaml", ".yml"} or path.exists():
+        if not path.is_file():
+            raise SpecError(f"no study file {path}")
+        return path.resolve()
+    known = library()
+    if str(source) not in known:
+        raise SpecError(f"no study '{source}' in the library and no file of that name; {nearest(str(source), known)}")
+    return known[str(source)]
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        return YAML(typ="rt").load(path.read_text(encoding="utf-8"))
+    except DuplicateKeyError as error:
+        mark = error.problem_mark
+        line = f"{path} line {mark.line + 1}" if mark else str(path)
+        key = re.search(r'duplicate key "([^"]*)"', str(error))
+        raise SpecError(f"{line}: '{key[1] if key else '?'}' is written twice; names must differ") from error
+    except MarkedYAMLError as error:
+        mark = error.problem_mark
+        raise SpecError(f"{path} line {mark.line + 1 if mark else '?'}: {error.problem}") from error
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path} is not UTF-8 text: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """Return ruamel's values as plain dict, list, str, int, float, bool."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return value
+
+
+def _resolve_paths(value: Any, folder: Path) -> Any:
+    """Make every relative ``path.py:Class`` absolute."""
+    if isinstance(value, dict):
+        return {key: _resolve_paths(item, folder) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_resolve_paths(item, folder) for item in value]
+    if isinstance(value, str) and is_path(value):
+        path, _, attribute = value.rpartition(":")
+        return f"{(folder / Path(path).expanduser()).resolve()}:{attribute}"
+    return value
+
+
+def _explain(error: pydantic.ValidationError, raw: Mapping[str, Any], path: Path) -> str:
+    """Return all problems of a study, one a line, each with file and line."""
+    lines = []
+    for problem in error.errors():
+        where = _keys_on_path(raw, problem["loc"] or _subject(problem["msg"]))
+        line = line_of(raw, where)
+        place = f"{path} line {line}" if line else str(path)
+        lines.append(f"{place}: {_sentence(problem, where)}")
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _sentence(problem: Mapping[str, Any], where: Sequence[Any]) -> str:
+    key = ".".join(str(part) for part in problem["loc"]) if problem["loc"] else "study"
+    if problem["type"] == "extra_forbidden":
+        known = Rules.model_fields if problem["loc"][0] == "rules" else [*_FILE_KEYS, "scales"]
+        return f"unknown key '{problem['loc'][-1]}'; {nearest(str(problem['loc'][-1]), known)}"
+    if problem["type"] == "missing":
+        return f"'{key}' is missing"
+    text = problem["msg"].removeprefix("Value error, ")
+    shown = "" if problem["type"] == "value_error" else f"; got {problem['input']!r}"
+    name = ".".join(str(part) for part in where) if problem["loc"] else ""
+    return f"{name}: {text}{shown}" if name else f"{text}{shown}"
+
+
+_FILE_KEYS = ("question", "task", "model", "baseline", "variants", "rules", "training")
+
+
+def _subject(message: str) -> Sequence[str]:
+    """Return the key of the file that a complaint about the whole study begins with."""
+    first = message.removeprefix("Value error, ").split()[0]
+    return [first] if first in _FILE_KEYS else []
+
+
+def _keys_on_path(raw: Any, location: Sequence[Any]) -> list[Any]:
+    """Return the leading parts of a location that are keys of the file."""
+    found = []
+    for part in location:
+        if not isinstance(raw, Mapping) or part not in raw:
+            break
+        found.append(part)
+        raw = raw[part]
+    return found
+
+
+def line_of(raw: Any, location: Sequence[Any]) -> int | None:
+    """Return the 1-based line of a key of a file read with positions, or None where unknown."""
+    line = None
+    for part in location:
+        if not isinstance(raw, CommentedMap) or part not in raw:
+            break
+        line = raw.lc.key(part)[0] + 1
+        raw = raw[part]
+    return line

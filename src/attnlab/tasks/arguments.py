@@ -1,0 +1,48 @@
+"""Checks of what a task is constructed with, for those who construct it from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from attnlab.errors import SpecError, nearest
+
+
+def require_positive(name: str, value: int) -> None:
+    """Raise unless a size is at least 1.
+
+    Parameters
+    ----------
+    name : str
+        Name of the constructor argument.
+    value : int
+        Its value.
+
+    Raises
+    ------
+    SpecError
+        If the value is below 1.
+    """
+    if value < 1:
+        raise SpecError(f"'{name}' must be at least 1; got {value}")
+
+
+def require_known(name: str, value: str, known: Iterable[str]) -> None:
+    """Raise unless a word is one of the known ones.
+
+    Parameters
+    ----------
+    name : str
+        Name of the constructor argument, or what the word chooses.
+    value : str
+        The word.
+    known : iterable of str
+        The words that are right.
+
+    Raises
+    ------
+    SpecError
+        If the word is unknown; the text names the nearest known one.
+    """
+    words = list(known)
+    if value not in words:
+        raise SpecError(f"'{name}' must be one of {', '.join(words)}; got '{value}'; {nearest(value, words)}")

@@ -1,0 +1,77 @@
+"""The user's cache folder, and small results kept in it as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pooch
+
+VARIABLE = "ATTNLAB_CACHE"
+
+
+def cache_folder() -> Path:
+    """Return the folder for what can be fetched or computed again.
+
+    Returns
+    -------
+    Path
+        ``$ATTNLAB_CACHE`` if set, else the operating system's cache folder for ``attnlab``; it need not exist.
+    """
+    given = os.environ.get(VARIABLE)
+    return Path(given).expanduser() if given else Path(pooch.os_cache("attnlab"))
+
+
+def read_result(name: str) -> Any:
+    """Return a result kept earlier.
+
+    Parameters
+    ----------
+    name : str
+        File name inside the cache folder, without ending.
+
+    Returns
+    -------
+    object
+        What was kept, or None where there is none or it cannot be read: it is computed again then.
+    """
+    try:
+        return json.loads(_path(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def keep_result(name: str, result: Any) -> None:
+    """Keep a result, replacing an earlier one in a single step.
+
+    Parameters
+    ----------
+    name : str
+        File name inside the cache folder, without ending.
+    result : object
+        JSON types only.
+
+    Notes
+    -----
+    A cache that cannot be written (full disk, read-only home) is no error: the result is merely
+    computed again the next time.
+    """
+    path = _path(name)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(result, file)
+            os.replace(temporary, path)
+        except OSError:
+            os.unlink(temporary)
+            raise
+
+
+def _path(name: str) -> Path:
+    return cache_folder() / "results" / f"{name}.json"

@@ -1,0 +1,220 @@
+"""Texts by name, fetched once from a pinned address, and texts from a person's own files.
+
+`TEXTS` is the table of names. A named text is looked for in ``$ATTNLAB_DATA``, then in the user's
+cache, then fetched; wherever it comes from, its content must have the pinned sha256.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pooch
+
+from attnlab.errors import DataError, nearest
+from attnlab.tasks.cache import cache_folder
+from attnlab.tasks.text import decode_utf8
+
+VARIABLE = "ATTNLAB_DATA"
+HOST = "https://raw.githubusercontent.com"
+RETRIES = 2  # after a failed attempt; pooch waits 1 and 2 seconds
+TIMEOUT_S = 30.0  # without an answer
+
+
+@dataclass(frozen=True)
+class NamedText:
+    """Pin a text: where it comes from, what it must contain, under which license.
+
+    Parameters
+    ----------
+    file : str
+        Folder and file below ``$ATTNLAB_DATA`` and below the cache; ``.gz`` may be added there.
+    repository : str
+        Owner and name on GitHub.
+    commit : str
+        Commit, 40 hexadecimal digits.
+    path : str
+        Path inside the repository.
+    sha256 : str
+        Hash of the content (uncompressed).
+    size_bytes : int
+        Size of the content.
+    license : str
+        License as its source states it.
+    """
+
+    file: str
+    repository: str
+    commit: str
+    path: str
+    sha256: str
+    size_bytes: int
+    license: str
+
+    @property
+    def address(self) -> str:
+        """Return the pinned address.
+
+        Returns
+        -------
+        str
+            The raw file at the repository, commit and path.
+        """
+        return f"{HOST}/{self.repository}/{self.commit}/{self.path}"
+
+
+TEXTS = {
+    "tinyshakespeare": NamedText(
+        file="tinyshakespeare/input.txt",
+        repository="karpathy/char-rnn",
+        commit="6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e",
+        path="data/tinyshakespeare/input.txt",
+        sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+        size_bytes=1_115_394,
+        license="repository MIT; the plays are in the public domain",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Text:
+    """Hold a text and what identifies it.
+
+    Parameters
+    ----------
+    name : str
+        Name or path it was asked for by.
+    content : str
+        The whole text.
+    sha256 : str
+        Hash of its bytes.
+    size_bytes : int
+        Number of its bytes.
+    source : str
+        Address or path it comes from.
+    license : str
+        License as its source states it.
+    """
+
+    name: str
+    content: str
+    sha256: str
+    size_bytes: int
+    source: str
+    license: str
+
+
+def load_text(text: str) -> Text:
+    """Load a named text or a UTF-8 file.
+
+    Parameters
+    ----------
+    text : str
+        A name of `TEXTS`, or the path of a file; a relative path starts at the current folder, ``~`` at home.
+
+    Returns
+    -------
+    Text
+        The text with its hash and source.
+
+    Raises
+    ------
+    DataError
+        If it is neither a name nor a file, empty, not UTF-8, not the pinned content, or cannot be fetched.
+    """
+    if text in TEXTS:
+        named = TEXTS[text]
+        content, source, license_text = load_named(named), named.address, named.license
+    else:
+        content, source, license_text = _read_own(text), text, "not stated"
+    digest = hashlib.sha256(content).hexdigest()
+    return Text(text, decode_utf8(content, text), digest, len(content), source, license_text)
+
+
+def _read_own(text: str) -> bytes:
+    """Return the content of a person's own file."""
+    path = Path(text).expanduser().absolute()
+    if path.is_dir():
+        raise DataError(f"a text must be a file; {path} is a folder")
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise DataError(f"no file {path}, and no text is named '{text}'; {nearest(text, TEXTS)}") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"the text {path} cannot be read: {error}") from error
+
+
+def load_named(named: NamedText) -> bytes:
+    """Return the content of a named text, fetched if it is not on this machine.
+
+    Parameters
+    ----------
+    named : NamedText
+        An entry of `TEXTS`.
+
+    Returns
+    -------
+    bytes
+        Content with the pinned hash.
+
+    Raises
+    ------
+    DataError
+        If a file found has another hash (both are named), or nothing is found and fetching fails (the text
+        names the address, the hash, and where to put the file by hand).
+    """
+    given = os.environ.get(VARIABLE)
+    if given:
+        for ending in ("", ".gz"):
+            path = Path(given).expanduser() / (named.file + ending)
+            if path.is_file():
+                return _read_pinned(path, named)
+    return _read_pinned(_fetch(named), named)
+
+
+def _read_pinned(path: Path, named: NamedText) -> bytes:
+    """Return a file's content, uncompressed, if it has the pinned hash."""
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:
+        raise DataError(f"the text {path} cannot be read: {error}") from error
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != named.sha256:
+        raise DataError(
+            f"{path} must have sha256 {named.sha256}; got {digest}; replace it by {named.address} or remove it"
+        )
+    return content
+
+
+def _fetch(named: NamedText) -> Path:
+    """Return the cached file, downloaded if it is absent or damaged; progress and license go to stderr."""
+    folder = cache_folder() / "texts"
+    if not (folder / named.file).is_file():
+        print(f"fetching {named.address}\nlicense: {named.license}", file=sys.stderr)
+    store = pooch.create(
+        path=folder,
+        base_url="",
+        registry={named.file: f"sha256:{named.sha256}"},
+        urls={named.file: named.address},
+        retry_if_failed=RETRIES,
+    )
+    downloader = pooch.HTTPDownloader(progressbar=True, timeout=TIMEOUT_S)
+    try:
+        return Path(store.fetch(named.file, downloader=downloader))  # pyrefly: ignore
+    except (OSError, ValueError) as error:  # what requests raises is an OSError, a wrong hash a ValueError
+        raise DataError(
+            f"cannot fetch {named.address}: {_root(error)}\n"
+            f"Get the file with sha256 {named.sha256} by other means and put it at "
+            f"{folder / named.file}, or at {named.file} in a folder that {VARIABLE} names."
+        ) from error
+
+
+def _root(error: BaseException) -> BaseException:
+    """Return where a chain of errors began: the library that fetches repeats it in three others."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error

@@ -1,0 +1,162 @@
+"""Text as characters: decoding a file, splitting before windowing, numbering the characters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Int, Int32, Int64, UInt32
+from torch import Tensor
+
+from attnlab.errors import DataError
+
+UNKNOWN = "\ufffd"  # Unicode's replacement character stands for what the training part lacks
+CODE_POINTS = 0x110000  # Unicode's size
+
+
+def decode_utf8(content: bytes, where: str) -> str:
+    """Return text from bytes that must be UTF-8 and not empty.
+
+    Parameters
+    ----------
+    content : bytes
+        A whole file. Line ends are left as they are.
+    where : str
+        The file's name for error texts.
+
+    Returns
+    -------
+    str
+        The text.
+
+    Raises
+    ------
+    DataError
+        If there is nothing in it, or a byte is not UTF-8; the text says at which offset and line.
+    """
+    if not content:
+        raise DataError(f"{where} is empty; a text to train on is needed")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"{where} must be UTF-8; got byte 0x{content[error.start]:02x} at offset {error.start} (line {line}): "
+            f"{error.reason}; save it as UTF-8 and try again"
+        ) from error
+
+
+def split_text(text: str, *, test: bool) -> dict[str, str]:
+    """Cut a text into contiguous parts, before any window is taken from it.
+
+    Parameters
+    ----------
+    text : str
+        The whole text.
+    test : bool
+        Whether a test part is wanted beside the validation part.
+
+    Returns
+    -------
+    dict
+        ``train`` (the first 90 %), ``validation`` and, if wanted, ``test``: the last 10 %, halved.
+    """
+    train_end, middle = len(text) * 9 // 10, len(text) * 19 // 20
+    if not test:
+        return {"train": text[:train_end], "validation": text[train_end:]}
+    return {"train": text[:train_end], "validation": text[train_end:middle], "test": text[middle:]}
+
+
+@final
+class Vocabulary:
+    """Number the characters of a training text.
+
+    Parameters
+    ----------
+    parts : sequence of str
+        The training text first; then the texts held out. Characters are taken from the first alone; if
+        a later one has others, they all become `UNKNOWN`, which is then part of the vocabulary.
+
+    Notes
+    -----
+    Characters are Unicode code points in their order. Nothing is learned from the held-out parts but
+    whether an unknown token is needed, so that a text without such characters keeps its usual size.
+    """
+
+    def __init__(self, parts: Sequence[str]) -> None:
+        train, *held_out = (_code_points(part) for part in parts)
+        known = np.bincount(train, minlength=CODE_POINTS) > 0
+        seen = np.zeros_like(known)
+        for codes in held_out:
+            seen |= np.bincount(codes, minlength=CODE_POINTS) > 0
+        self.unknown_characters = [chr(code) for code in np.flatnonzero(seen & ~known)]
+        known[ord(UNKNOWN)] |= bool(self.unknown_characters)
+        codes = np.flatnonzero(known)
+        self.symbols = [chr(code) for code in codes]
+        self._tokens = np.full(CODE_POINTS, -1, dtype=np.int32)
+        self._tokens[codes] = np.arange(len(codes), dtype=np.int32)
+
+    def encode(self, text: str) -> Int64[Tensor, " length"]:
+        """Return the token of each character.
+
+        Parameters
+        ----------
+        text : str
+            Any text.
+
+        Returns
+        -------
+        Tensor
+            Token numbers, (length).
+
+        Raises
+        ------
+        DataError
+            If a character is not in the vocabulary and the vocabulary has no unknown token.
+        """
+        return torch.from_numpy(self.tokens(text)).long()
+
+    def tokens(self, text: str) -> Int32[np.ndarray, " length"]:
+        """Return the token of each character as a numpy array; `encode` says what it raises.
+
+        Parameters
+        ----------
+        text : str
+            Any text.
+
+        Returns
+        -------
+        ndarray
+            Token numbers, (length).
+        """
+        tokens = self._tokens[_code_points(text)]
+        missing = np.flatnonzero(tokens < 0)
+        if not len(missing):
+            return tokens
+        if UNKNOWN not in self.symbols:
+            first = int(missing[0])
+            raise DataError(f"the training text has no character {text[first]!r} (position {first} of the text given)")
+        tokens[missing] = self._tokens[ord(UNKNOWN)]
+        return tokens
+
+    def decode(self, tokens: Int[Tensor, " length"]) -> str:
+        """Return the text of tokens.
+
+        Parameters
+        ----------
+        tokens : Tensor
+            Token numbers, (length).
+
+        Returns
+        -------
+        str
+            One character per token.
+        """
+        return "".join(self.symbols[token] for token in tokens.tolist())
+
+
+def _code_points(text: str) -> UInt32[np.ndarray, " length"]:
+    """Return the Unicode code point of each character."""
+    return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")

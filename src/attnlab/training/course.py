@@ -1,0 +1,53 @@
+"""How far a run is through its budget, and what is due there: learning rate, evaluations, records."""
+
+from __future__ import annotations
+
+from attnlab.training.recipe import Recipe
+from attnlab.training.schedule import rate_factor
+from attnlab.training.state import RunState
+
+EVALUATIONS = 10  # where the recipe does not say: enough points for a curve, and cheap beside the training
+RECORDS = 200  # points of the training curve: as many as a chart of usual width can show
+
+
+class Course:
+    """Answer what a state of a run means under a recipe; holds no state itself.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe.
+    total_steps : int or None
+        Steps the budget buys; None where it is in seconds.
+    """
+
+    def __init__(self, recipe: Recipe, total_steps: int | None) -> None:
+        self.total_steps = total_steps
+        self._lr = recipe.lr
+        self._evaluate_every = recipe.evaluate_every
+        self._seconds = recipe.budget.seconds or 1.0  # used only where the budget is in seconds
+        self._warmup = recipe.warmup_fraction(total_steps)
+        self._schedule = recipe.build_schedule()
+
+    def progress(self, state: RunState) -> float:
+        """Return how much of the budget is used, in [0, 1]."""
+        if self.total_steps is None:
+            return min(1.0, state.seconds / self._seconds)
+        return state.step / self.total_steps
+
+    def learning_rate(self, state: RunState) -> float:
+        """Return the rate at the middle of the coming step, so that neither the first nor the last is zero."""
+        half_step = 0.0 if self.total_steps is None else 0.5 / self.total_steps
+        return self._lr * rate_factor(self._schedule, self.progress(state) + half_step, self._warmup)
+
+    def marks(self, state: RunState) -> tuple[int, int]:
+        """Return how many evaluations and how many records are due up to a state."""
+        evaluations, records = self._evenly(state, EVALUATIONS), self._evenly(state, RECORDS)
+        if self._evaluate_every is not None:
+            evaluations = state.step // self._evaluate_every
+        return evaluations, records
+
+    def _evenly(self, state: RunState, marks: int) -> int:
+        if self.total_steps is None:
+            return int(self.progress(state) * marks)
+        return state.step * marks // self.total_steps  # whole numbers, since 0.29 * 100 is less than 29

@@ -1,0 +1,110 @@
+"""Evaluate a model on a held-out part: evaluation mode, no gradients, every number finite."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from attnlab.contracts import Batch, Predict, Task
+from attnlab.errors import DataError
+from attnlab.training.diagnosis import NonFiniteError
+from attnlab.training.precision import Precision
+from attnlab.training.step import Caller
+
+
+def predictor(caller: Caller, precision: Precision, *, step: int = 0) -> Predict:
+    """Return a model as a task's `evaluate` wants it.
+
+    Parameters
+    ----------
+    caller : Caller
+        The model.
+    precision : Precision
+        What matrix products are computed in.
+    step : int
+        Updates made, for error texts.
+
+    Returns
+    -------
+    callable
+        From a batch to the model's outputs, on the device of the batch's targets.
+    """
+
+    def predict(batch: Batch) -> Tensor:
+        outputs = caller.outputs(batch.to(caller.device), precision, step=step)
+        return outputs.to(batch.targets.device)
+
+    return predict
+
+
+def evaluate(caller: Caller, task: Task, part: str, precision: Precision, *, step: int = 0) -> dict[str, float]:
+    """Return the metrics of one held-out part; the model is afterwards in training mode.
+
+    Parameters
+    ----------
+    caller : Caller
+        The model.
+    task : Task
+        Whose part.
+    part : str
+        One of ``task.parts``.
+    precision : Precision
+        What matrix products are computed in.
+    step : int
+        Updates made, for error texts.
+
+    Returns
+    -------
+    dict of str to float
+        The metrics.
+
+    Raises
+    ------
+    NonFiniteError
+        If a metric is NaN or infinite.
+
+    Notes
+    -----
+    Uses ``no_grad`` and not ``inference_mode``: a module that fills a table at its first call could not be trained
+    with it afterwards.
+    """
+    caller.model.eval()
+    try:
+        with torch.no_grad():
+            metrics = task.evaluate(predictor(caller, precision, step=step), part)
+    finally:
+        caller.model.train()
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise NonFiniteError(f"after step {step}: {name} is {value} though the training loss is finite", step=step)
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def is_better(task: Task, new: dict[str, float], best: dict[str, float]) -> bool:
+    """Return whether new metrics of the first part beat the best so far.
+
+    Parameters
+    ----------
+    task : Task
+        Whose first metric decides.
+    new, best : dict of str to float
+        Metrics; `best` is empty before the first evaluation.
+
+    Returns
+    -------
+    bool
+        True at the first evaluation, then where the first metric improves.
+
+    Raises
+    ------
+    DataError
+        If the task's evaluation does not give its first metric.
+    """
+    metric = task.metrics[0]
+    if metric.name not in new:
+        raise DataError(
+            f"the task's first metric is '{metric.name}', but evaluating '{task.parts[0]}' gave {sorted(new)}"
+        )
+    return not best or metric.improves(new[metric.name], best[metric.name])

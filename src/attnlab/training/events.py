@@ -1,0 +1,70 @@
+"""What a run tells while it goes on: plain mappings handed to one function of the caller.
+
+==============  ===========================================================================================
+``kind``        further keys
+==============  ===========================================================================================
+every           step, steps (None with a budget in seconds)
+``start``       precision, reason, resumed (bool)
+``step``        progress, loss, lr, rate (tokens a second), seconds_left (None at first); at most five a second
+``evaluation``  progress, part, metrics, best (bool: the best so far)
+``stopping``    a person asked the run to stop; it saves and ends
+``done``        metrics, best, seconds
+==============  ===========================================================================================
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+OnEvent = Callable[[Mapping[str, Any]], None]
+"""What a caller gives to be told."""
+
+STEP_INTERVAL_S = 0.2  # five a second: smooth to the eye, nothing beside a step of milliseconds
+
+
+def ignore_event(event: Mapping[str, Any]) -> None:
+    """Do nothing with an event."""
+    del event
+
+
+class Pace:
+    """Measure how fast a run goes, and say when the next step is worth telling.
+
+    Parameters
+    ----------
+    progress : float
+        Progress of the budget now, where this process begins.
+    """
+
+    def __init__(self, progress: float) -> None:
+        self.started = time.perf_counter()
+        self.start_progress = progress
+        self.told = 0.0
+        self.tokens = 0
+        self.seconds = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """Count one training step."""
+        self.tokens += tokens
+        self.seconds += seconds
+
+    def is_due(self) -> bool:
+        """Return whether enough time has gone by since a step was told, and count it as told."""
+        now = time.perf_counter()
+        if now - self.told < STEP_INTERVAL_S:
+            return False
+        self.told = now
+        return True
+
+    def rate(self) -> float:
+        """Return training positions per second of training steps."""
+        return self.tokens / self.seconds if self.seconds > 0.0 else 0.0
+
+    def seconds_left(self, progress: float) -> float | None:
+        """Return the wall time left, evaluation included, if the run goes on as it did; None before the first step."""
+        gained = progress - self.start_progress
+        if gained <= 0.0:
+            return None
+        return (time.perf_counter() - self.started) / gained * max(0.0, 1.0 - progress)

@@ -1,0 +1,210 @@
+"""What a run leaves behind while it goes on: records and checkpoints in a folder, or records in memory."""
+
+from __future__ import annotations
+
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.errors import RunError
+from attnlab.training.atomic import new_name, old_name, recover_folder, replace_folder, writing
+from attnlab.training.checkpoints import (
+    load_weights,
+    read_state,
+    read_tensors,
+    save_checkpoint,
+    weights_of,
+    write_checkpoint,
+)
+from attnlab.training.optim import OptimizerSet
+from attnlab.training.runs import MetricsLog, read_metrics
+from attnlab.training.state import RunState
+
+RANDOM = "random."
+"""Before the names of the random number generators' states, beside the optimizers' names."""
+
+
+class AbstractKeeper(ABC):
+    """Keep what a run produces, and give back where an earlier run stopped."""
+
+    @abstractmethod
+    def resume(self, model: nn.Module, optimizer: OptimizerSet) -> RunState | None:
+        """Restore weights, optimizer and random numbers of an earlier run; return its state, None if there is none."""
+
+    @abstractmethod
+    def record(self, values: Mapping[str, Any]) -> None:
+        """Keep one record of the training curve."""
+
+    @abstractmethod
+    def remember_best(self, model: nn.Module, state: RunState) -> None:
+        """Keep the weights of the best evaluation so far, for the next checkpoint."""
+
+    @abstractmethod
+    def save(self, model: nn.Module, optimizer: OptimizerSet, state: RunState) -> None:
+        """Keep a checkpoint from which the run can go on, and the best one with it."""
+
+    @abstractmethod
+    def curve(self) -> list[dict[str, Any]]:
+        """Return all records."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the keeping."""
+
+    @abstractmethod
+    def how_to_go_on(self) -> str:
+        """Say what a person does after stopping the run."""
+
+
+@final
+class MemoryKeeper(AbstractKeeper):
+    """Keep the records in memory and no checkpoints."""
+
+    def __init__(self) -> None:
+        self._records: list[dict[str, Any]] = []
+
+    def resume(self, model: nn.Module, optimizer: OptimizerSet) -> RunState | None:
+        """Return None: there is nothing to go on from."""
+        del model, optimizer
+
+    def record(self, values: Mapping[str, Any]) -> None:
+        """Keep one record."""
+        self._records.append(dict(values))
+
+    def remember_best(self, model: nn.Module, state: RunState) -> None:
+        """Keep nothing."""
+        del model, state
+
+    def save(self, model: nn.Module, optimizer: OptimizerSet, state: RunState) -> None:
+        """Keep nothing."""
+        del model, optimizer, state
+
+    def curve(self) -> list[dict[str, Any]]:
+        """Return all records."""
+        return self._records
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def how_to_go_on(self) -> str:
+        """Say that nothing was kept."""
+        return "nothing was saved, since the run has no folder"
+
+
+@final
+class FolderKeeper(AbstractKeeper):
+    """Keep records and checkpoints in a run folder.
+
+    Parameters
+    ----------
+    folder : Path
+        The run folder, held with ``runs.lock``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._log: MetricsLog | None = None
+        self._new_best: tuple[dict[str, Tensor], dict[str, Any]] | None = None
+
+    def resume(self, model: nn.Module, optimizer: OptimizerSet) -> RunState | None:
+        """Restore the last checkpoint, and drop records made after it."""
+        recover_folder(self.folder / "last")
+        values = read_state(self.folder / "last")
+        if values is None:
+            self._log = MetricsLog(self.folder, after_step=-1)
+            return None
+        state = RunState.from_json(values)
+        load_weights(model, self.folder / "last")
+        if not state.stopped:
+            tensors = read_tensors(self.folder / "last")
+            restore_generators(tensors)
+            optimizer.load_state_tensors({k: v for k, v in tensors.items() if not k.startswith(RANDOM)})
+        self._recover_best(state.best.get("step"))
+        self._log = MetricsLog(self.folder, after_step=state.step)
+        return state
+
+    def _recover_best(self, step: int | None) -> None:
+        """Put the best checkpoint in its place if the process died while it was replaced."""
+        best = self.folder / "best"
+        for found in (best, new_name(best), old_name(best)):
+            if step is not None and _step_of(found) == step:
+                if found != best:
+                    shutil.rmtree(best, ignore_errors=True)
+                    found.rename(best)
+                break
+        for leftover in (new_name(best), old_name(best)):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    def record(self, values: Mapping[str, Any]) -> None:
+        """Append one record to ``metrics.jsonl``."""
+        self._open_log().append(values)
+
+    def remember_best(self, model: nn.Module, state: RunState) -> None:
+        """Copy the weights; they reach the disk with the next checkpoint, so that both are of one history."""
+        self._new_best = weights_of(model), dict(state.best)
+
+    def save(self, model: nn.Module, optimizer: OptimizerSet, state: RunState) -> None:
+        """Write ``best`` beside the old one, then ``last``, then put ``best`` in its place."""
+        self._open_log().synchronize()
+        best = self.folder / "best"
+        if self._new_best is not None:
+            write_checkpoint(new_name(best), *self._new_best)
+        tensors = None if state.stopped else {**optimizer.state_tensors(), **generator_states()}
+        save_checkpoint(self.folder / "last", weights_of(model), state.to_json(), tensors=tensors)
+        if self._new_best is not None:
+            with writing(self.folder):
+                replace_folder(new_name(best), best)
+            self._new_best = None
+
+    def curve(self) -> list[dict[str, Any]]:
+        """Return all records."""
+        return read_metrics(self.folder)
+
+    def close(self) -> None:
+        """Close the file of records."""
+        if self._log is not None:
+            self._log.close()
+
+    def how_to_go_on(self) -> str:
+        """Say that the same run can be started again."""
+        return f"start the same run again to go on from there (saved in {self.folder})"
+
+    def _open_log(self) -> MetricsLog:
+        if self._log is None:
+            raise RunError(f"{self.folder} was not opened: call resume first")
+        return self._log
+
+
+def _step_of(folder: Path) -> int | None:
+    """Return the step of a whole checkpoint, None for any other folder."""
+    try:
+        return (read_state(folder) or {}).get("step")
+    except RunError:
+        return None
+
+
+def generator_states() -> dict[str, Tensor]:
+    """Return the states of torch's global generators, of the CPU and of the current CUDA device if it is in use."""
+    states = {f"{RANDOM}cpu": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states[f"{RANDOM}cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def restore_generators(states: Mapping[str, Tensor]) -> None:
+    """Set torch's global generators to what `generator_states` returned.
+
+    Parameters
+    ----------
+    states : mapping of str to Tensor
+        The states; further names are left alone.
+    """
+    if f"{RANDOM}cpu" in states:
+        torch.set_rng_state(states[f"{RANDOM}cpu"])
+    if f"{RANDOM}cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states[f"{RANDOM}cuda"])

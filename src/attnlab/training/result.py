@@ -1,0 +1,110 @@
+"""What a training run ends with."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from attnlab.errors import RunError
+from attnlab.training.atomic import read_json, write_json
+from attnlab.training.runs import RESULT
+
+
+@dataclass(frozen=True)
+class Result:
+    """Hold the numbers of a finished run.
+
+    Parameters
+    ----------
+    metrics : dict of str to float
+        Metrics of every held-out part, with the weights at the end.
+    best : dict
+        ``step`` and ``metrics`` of the best evaluation on the first part.
+    steps : int
+        Updates made.
+    tokens : int
+        Training positions with a loss that were seen.
+    seconds : float
+        Time spent on training steps.
+    evaluation_seconds : float
+        Time spent on evaluation.
+    train_loss : float
+        Mean training loss since the record before the last.
+    stopped : str
+        Why it ended: ``budget`` or ``early stop``.
+    precision : str
+        ``float32`` or ``bf16``.
+    precision_reason : str
+        Why that one.
+    compiled : bool
+        Whether the model was compiled.
+    seed : int
+        Seed of data order and dropout.
+    resumed_at : list of int
+        Steps after which the run went on from a checkpoint.
+    environment : dict
+        Versions, hardware, threads, device.
+    curve : list of dict
+        The records of ``metrics.jsonl``; kept there alone in a run folder.
+    """
+
+    metrics: dict[str, float]
+    best: dict[str, Any]
+    steps: int
+    tokens: int
+    seconds: float
+    evaluation_seconds: float
+    train_loss: float
+    stopped: str
+    precision: str
+    precision_reason: str
+    compiled: bool
+    seed: int
+    resumed_at: list[int]
+    environment: dict[str, Any]
+    curve: list[dict[str, Any]] = field(default_factory=list)
+
+
+def write_result(folder: Path, result: Result) -> None:
+    """Write ``result.json``, which marks the run as done.
+
+    Parameters
+    ----------
+    folder : Path
+        The run folder.
+    result : Result
+        What to write; its curve stays in ``metrics.jsonl``.
+    """
+    record = {name: value for name, value in asdict(result).items() if name != "curve"}
+    write_json(folder / RESULT, record)
+
+
+def read_result(folder: Path | str, curve: list[dict[str, Any]] | None = None) -> Result | None:
+    """Read the result of a run folder.
+
+    Parameters
+    ----------
+    folder : Path or str
+        The run folder.
+    curve : list of dict, optional
+        Records to put into the result, from ``read_metrics``.
+
+    Returns
+    -------
+    Result or None
+        None if the run is not done.
+
+    Raises
+    ------
+    RunError
+        If the file is damaged.
+    """
+    path = Path(folder) / RESULT
+    if not path.exists():
+        return None
+    record = read_json(path)
+    wanted = {one.name for one in fields(Result)} - {"curve"}
+    if not isinstance(record, dict) or wanted != record.keys():
+        raise RunError(f"{path} is not a result of this version: it must have {sorted(wanted)}")
+    return Result(**record, curve=curve or [])

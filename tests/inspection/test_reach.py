@@ -1,0 +1,114 @@
+"""The measured reach must be the reach that follows from the architecture."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnlab.errors import ModuleError
+from attnlab.inspection import Reach, reach
+
+BATCH, LENGTH, WIDTH, VOCAB = 3, 17, 5, 11
+
+
+class Tokens(nn.Module):
+    """An embedding, something over (batch, length, width), and logits."""
+
+    def __init__(self, middle: nn.Module) -> None:
+        super().__init__()
+        self.embedding, self.middle, self.logits = nn.Embedding(VOCAB, WIDTH), middle, nn.Linear(WIDTH, VOCAB)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.logits(self.middle(self.embedding(tokens)))
+
+
+class Convolution(nn.Module):
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__()
+        self.padding = (before, after)
+        self.convolution = nn.Conv1d(WIDTH, WIDTH, before + after + 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.convolution(nn.functional.pad(x.transpose(1, 2), self.padding)).transpose(1, 2)
+
+
+class Over(nn.Module):
+    """Mix with whatever function of (batch, length, width)."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def causal_attention(x: Tensor) -> Tensor:
+    return nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+
+@pytest.fixture
+def tokens() -> Tensor:
+    torch.manual_seed(2)
+    return torch.randint(VOCAB, (BATCH, LENGTH))
+
+
+@pytest.mark.parametrize(
+    ("middle", "expected"),
+    [
+        (nn.Identity(), Reach(1, 0, mixes_batch=False)),
+        (Over(torch.zeros_like), Reach(0, 0, mixes_batch=False)),
+        (Convolution(3, 0), Reach(4, 0, mixes_batch=False)),
+        (Convolution(3, 2), Reach(4, 2, mixes_batch=False)),
+        (nn.Sequential(Convolution(3, 0), nn.ReLU(), Convolution(2, 0)), Reach(6, 0, mixes_batch=False)),
+        (Over(causal_attention), Reach(LENGTH, 0, mixes_batch=False)),
+        (Over(lambda x: x + x.mean(1, keepdim=True)), Reach(LENGTH, LENGTH - 1, mixes_batch=False)),
+        (Over(lambda x: x + x.roll(1, 0)), Reach(1, 0, mixes_batch=True)),
+        (Over(lambda x: x.cumsum(0)), Reach(1, 0, mixes_batch=True)),
+        (Over(lambda x: x.roll(-1, 1)), Reach(LENGTH, 1, mixes_batch=False)),  # the last sees the first
+    ],
+)
+def test_reach_of_known_functions(tokens: Tensor, middle: nn.Module, expected: Reach) -> None:
+    assert reach(Tokens(middle), (tokens,)) == expected
+
+
+def test_a_tiny_influence_is_seen(tokens: Tensor) -> None:
+    model = Tokens(Over(lambda x: x + 1e-9 * x.mean(1, keepdim=True)))
+    assert reach(model, (tokens,)).past == LENGTH
+
+
+def test_float_inputs_and_a_single_sequence() -> None:
+    model = Convolution(2, 3)
+    assert reach(model, (torch.randn(1, LENGTH, WIDTH),)) == Reach(3, 3, mixes_batch=False)
+
+
+def test_text_of_one_letter() -> None:
+    model = Tokens(Over(causal_attention))
+    assert reach(model, (torch.zeros(BATCH, LENGTH, dtype=torch.long),)).past == LENGTH
+
+
+def test_position_in_the_middle(tokens: Tensor) -> None:
+    model = Tokens(Over(causal_attention))
+    assert reach(model, (tokens,), position=6) == Reach(7, 0, mixes_batch=False)
+
+
+def test_the_model_and_the_random_numbers_stay(tokens: Tensor) -> None:
+    model = Tokens(nn.Dropout(0.5)).train()
+    state = torch.get_rng_state()
+    assert reach(model, (tokens,)).past == 1
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training
+    assert next(model.parameters()).dtype == torch.float32
+
+
+def test_other_outputs_are_refused(tokens: Tensor) -> None:
+    pooled = Tokens(Over(lambda x: x.mean(1)))
+    with pytest.raises(ModuleError, match=r"the output must be \(batch, length, ...\) with \(3, 17\)"):
+        reach(pooled, (tokens,))
+
+
+@pytest.mark.parametrize("position", [LENGTH, -LENGTH - 1])
+def test_positions_outside_are_refused(tokens: Tensor, position: int) -> None:
+    with pytest.raises(ModuleError, match=f"must lie within the 17 positions of the input; got {position}"):
+        reach(Tokens(nn.Identity()), (tokens,), position=position)

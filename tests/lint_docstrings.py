@@ -1,0 +1,63 @@
+"""Check public docstrings against signatures: ``python -m tests.lint_docstrings``.
+
+Functions and classes of a module must document every parameter and what they return. Methods may do with
+a summary, but what they document must exist. Checked by importing, so that dataclasses count with the
+constructor they really have.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from numpydoc.validate import validate
+
+import attnlab
+
+FULL = {"GL08", "PR01", "PR02", "RT01"}
+SUMMARY = {"GL08", "PR02"}
+
+
+def modules() -> Iterator[ModuleType]:
+    """Yield every module of the package."""
+    for found in pkgutil.walk_packages(attnlab.__path__, "attnlab."):
+        yield importlib.import_module(found.name)
+
+
+def public_names(module: ModuleType) -> Iterator[tuple[str, Any, set[str]]]:
+    """Yield every public object a module defines, with the checks it must pass."""
+    for name, thing in vars(module).items():
+        if name.startswith("_") or getattr(thing, "__module__", None) != module.__name__:
+            continue
+        if inspect.isfunction(thing):
+            yield f"{module.__name__}.{name}", thing, FULL
+        elif inspect.isclass(thing):
+            yield f"{module.__name__}.{name}", thing, FULL - {"RT01"}
+            for method_name, method in vars(thing).items():
+                if not method_name.startswith("_") and inspect.isfunction(method):
+                    yield f"{module.__name__}.{name}.{method_name}", method, SUMMARY
+
+
+def problems() -> list[str]:
+    """Return one line per problem."""
+    lines = []
+    for module in modules():
+        for name, _, checks in public_names(module):
+            found = validate(name)
+            lines += [
+                f"{found['file']}:{found['file_line']}: {name}: {code} {text}"
+                for code, text in found["errors"]
+                if code in checks
+            ]
+    return lines
+
+
+if __name__ == "__main__":
+    found = problems()
+    print("\n".join(found) or "docstrings: fine")
+    sys.exit(bool(found))

@@ -1,0 +1,367 @@
+"""What every entry of every table keeps. The cases come from the tables: a new entry is covered by being listed."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_model, save_model
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from attnlab.build import build
+from attnlab.nn.block import BLOCKS
+from attnlab.nn.combiners import COMBINERS
+from attnlab.nn.feedforward import FEEDFORWARDS
+from attnlab.nn.heads import HEADS
+from attnlab.nn.init import INITS
+from attnlab.nn.masks import MASKS
+from attnlab.nn.mixers import MIXERS
+from attnlab.nn.normalizers import NORMALIZERS
+from attnlab.nn.norms import NORMS
+from attnlab.nn.positions import POSITIONS
+from attnlab.nn.scores import SCORES
+
+BATCH, LENGTH, D_MODEL, N_HEADS = 3, 7, 24, 4  # d_head 6: all sizes differ
+HUGE = 1e4  # finite, and far from anything a layer has seen
+
+NEEDED: dict[str, dict[str, Any]] = {"window": {"width": 3}, "dilated": {"width": 2, "dilation": 2}}
+"""Arguments that an entry cannot be built without."""
+
+BATCHED_OVER_SEEDS: dict[str, dict[str, Any]] = {
+    "lstm": {"path": "readable"},  # torch has no batching rule for its LSTM kernel
+    "attention": {"path": "readable"},  # none that is fast or knows a learned bias for its fused attention
+}
+"""Arguments with which an entry runs under vmap."""
+
+AXES = {
+    "heads": HEADS,
+    "positions": {name: entry for name, entry in POSITIONS.items() if entry.level == "scores"},
+    "scores": SCORES,
+    "masks": MASKS,
+    "normalizers": NORMALIZERS,
+    "combiners": COMBINERS,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One layer under test."""
+
+    kind: str
+    spec: dict[str, Any]
+    causal: bool = False
+
+    def __str__(self) -> str:
+        inner = [f"{key}={value['name'] if isinstance(value, dict) else value}" for key, value in self.spec.items()]
+        return f"{self.kind} {' '.join(inner)}{' causal' if self.causal else ''}"
+
+    @property
+    def is_attention(self) -> bool:
+        return self.kind == "mixer" and self.spec["name"] == "attention"
+
+    @property
+    def blocks_future(self) -> bool:
+        return self.causal or (self.is_attention and "causal" in str(self.spec.get("masks")))
+
+    def make(self, seed: int = 0, dtype: torch.dtype = torch.float64, **changes: Any) -> nn.Module:
+        """Build the layer with parameters that are nowhere special, not even where they start as zero or identity."""
+        table = {"mixer": MIXERS, "block": BLOCKS, "feed-forward": FEEDFORWARDS, "norm": NORMS, "positions": POSITIONS}
+        offered = {"d_model": D_MODEL, "n_heads": N_HEADS, "max_length": 13, "causal": self.causal}
+        if self.kind == "block":
+            offered["context"] = {name: offered[name] for name in ("causal", "max_length", "n_heads")}
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            module = build(self.spec | changes, table[self.kind], axis=self.kind, offered=offered).to(dtype).eval()
+            with torch.no_grad():
+                for parameter in module.parameters():
+                    parameter.add_(0.1 * torch.randn_like(parameter))
+        return module
+
+    def call(self, module: nn.Module, x: Tensor, padding: Tensor | None = None) -> Tensor:
+        return module(x, padding=padding) if self.kind in ("mixer", "block") else module(x)
+
+
+def spec_of(name: str) -> dict[str, Any]:
+    return {"name": name, **NEEDED.get(name, {})}
+
+
+def compositions() -> list[dict[str, Any]]:
+    """Return attention layers in which every entry meets every entry of every other axis, drawn with a fixed seed."""
+    draw = random.Random(11)
+    names = {axis: sorted(table) for axis, table in AXES.items()}
+    open_pairs = {
+        frozenset(((a, left), (b, right)))
+        for a, b in itertools.combinations(names, 2)
+        for left, right in itertools.product(names[a], names[b])
+    } - {CONTRADICTION}
+    chosen = []
+    while open_pairs:
+        tries = [{axis: draw.choice(options) for axis, options in names.items()} for _ in range(60)]
+        tries = [one for one in tries if CONTRADICTION not in pairs_of(one)]
+        best = max(tries, key=lambda one: len(open_pairs & pairs_of(one)))
+        open_pairs -= pairs_of(best)
+        chosen.append({"name": "attention"} | {axis: spec_of(name) for axis, name in best.items()})
+    return chosen
+
+
+def pairs_of(composition: dict[str, str]) -> set[frozenset]:
+    return {frozenset(pair) for pair in itertools.combinations(composition.items(), 2)}
+
+
+CONTRADICTION = frozenset((("heads", "full-width"), ("combiners", "concatenate")))
+"""Wide heads side by side are wider than the model, which the constructor refuses."""
+
+BOTH = (False, True)
+SINGLE_AXIS = [
+    Case("mixer", {"name": "attention", axis: spec_of(name)}, causal)
+    for axis, table in AXES.items()
+    for name in table
+    for causal in BOTH
+    if name != "full-width" or axis == "heads"
+]
+ATTENTIONS = SINGLE_AXIS + [Case("mixer", spec, index % 2 == 1) for index, spec in enumerate(compositions())]
+MIXES = [Case("mixer", spec_of(name), causal) for name in MIXERS for causal in BOTH if name != "attention"]
+WIRED = [
+    Case("block", {"name": block, "mixer": mixer, "norm": norm}, causal)
+    for block in BLOCKS
+    for mixer, norm, causal in (("none", "none", True), ("attention", "pre", True), ("attention", "post", False))
+]
+POINTWISE = [Case("feed-forward", spec_of(name)) for name in FEEDFORWARDS]
+POINTWISE += [Case("norm", spec_of(name)) for name in NORMS]
+POINTWISE += [Case("positions", spec_of(name)) for name, entry in POSITIONS.items() if entry.level == "input"]
+
+PADDED = ATTENTIONS + MIXES + WIRED
+EVERY = PADDED + POINTWISE
+FUSED = [case for case in ATTENTIONS if case.make().fused_obstacle() is None]
+
+
+def each(cases: list[Case]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", cases, ids=str)
+
+
+def activations(seed: int = 1, dtype: torch.dtype = torch.float64, length: int = LENGTH) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(BATCH, length, D_MODEL, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def padding_of(lengths: list[int], length: int = LENGTH) -> Tensor:
+    return torch.arange(length) < torch.tensor(lengths)[:, None]
+
+
+@each(EVERY)
+def test_shape_is_kept(case: Case) -> None:
+    x = activations()
+    assert case.call(case.make(), x).shape == x.shape
+
+
+@each([case for case in PADDED if case.blocks_future])
+def test_no_gradient_comes_from_the_future(case: Case) -> None:
+    module, x = case.make(), activations().requires_grad_()
+    here = 3
+    (gradient,) = torch.autograd.grad(case.call(module, x)[:, here].pow(2).sum(), x)
+    assert torch.all(gradient[:, here + 1 :] == 0)
+    assert torch.any(gradient[:, here] != 0)
+
+
+@each([case for case in PADDED if case.blocks_future])
+def test_the_future_can_be_changed(case: Case) -> None:
+    module, x, here = case.make(), activations(), 3
+    changed = x.clone()
+    changed[:, here + 1 :] = HUGE * activations(seed=2)[:, here + 1 :]
+    before, after = case.call(module, x), case.call(module, changed)
+    torch.testing.assert_close(after[:, : here + 1], before[:, : here + 1])
+    unmoved = case.spec.get("mixer", case.spec["name"]) == "none"
+    assert unmoved or not torch.allclose(after[:, here + 1 :], before[:, here + 1 :])
+
+
+@each(ATTENTIONS)
+def test_forbidden_weights_are_zero(case: Case) -> None:
+    module = case.make()
+    padding = padding_of([LENGTH, 5, 2])
+    weights = module.trace(activations(), padding=padding).weights
+    allowed = module.mask.allowed(LENGTH, LENGTH) & padding[:, None, None, :]
+    assert torch.all(weights.masked_select(~allowed) == 0)
+    assert torch.any(weights.masked_select(allowed) != 0)
+
+
+@each(PADDED)
+def test_padding_changes_nothing(case: Case) -> None:
+    module, x, lengths = case.make(), activations(), [LENGTH, 5, 2]
+    x = torch.where(padding_of(lengths)[..., None], x, HUGE * x)
+    together = case.call(module, x, padding_of(lengths))
+    for row, length in enumerate(lengths):
+        alone = case.call(module, x[row : row + 1, :length])
+        torch.testing.assert_close(together[row : row + 1, :length], alone)
+
+
+@each(PADDED)
+def test_padding_of_nothing_is_no_padding(case: Case) -> None:
+    module, x = case.make(), activations()
+    torch.testing.assert_close(case.call(module, x, padding_of([LENGTH] * BATCH)), case.call(module, x))
+
+
+@each(PADDED)
+def test_a_sequence_of_padding_stays_finite(case: Case) -> None:
+    module, x = case.make(), activations().requires_grad_()
+    output = case.call(module, x, padding_of([LENGTH, 5, 0]))
+    gradients = torch.autograd.grad(output.pow(2).sum(), [x, *module.parameters()], allow_unused=True)
+    assert torch.isfinite(output).all()
+    assert all(torch.isfinite(gradient).all() for gradient in gradients if gradient is not None)
+
+
+@each(ATTENTIONS)
+def test_heads_that_may_see_nothing_give_zeros(case: Case) -> None:
+    module, x, padding = case.make(), activations(), padding_of([LENGTH, 5, 0])
+    trace = module.trace(x, padding=padding)
+    assert torch.all(trace.head_outputs[2] == 0)
+    torch.testing.assert_close(module(x, padding=padding), trace.output)
+
+
+@each(ATTENTIONS)
+@pytest.mark.parametrize("k_len", [LENGTH, 5, 11])
+def test_trace_ends_in_the_output(case: Case, k_len: int) -> None:
+    module, x, memory = case.make(), activations(), activations(seed=3, length=k_len)
+    memory = None if k_len == LENGTH else memory
+    trace = module.trace(x, memory)
+    torch.testing.assert_close(module(x, memory), trace.output)
+    assert trace.weights.shape == trace.scores.shape == (BATCH, N_HEADS, LENGTH, k_len)
+    assert trace.head_outputs.shape == (BATCH, N_HEADS, LENGTH, module.heads.d_v)
+
+
+def twins(case: Case, dtype: torch.dtype) -> tuple[nn.Module, nn.Module]:
+    fused = case.make(dtype=dtype, path="fused")
+    readable = case.make(dtype=dtype, path="readable")
+    readable.load_state_dict(fused.state_dict())
+    return fused, readable
+
+
+TOLERANCES = {
+    torch.float64: {"rtol": 1e-9, "atol": 1e-10},
+    torch.float32: {"rtol": 1e-4, "atol": 1e-5},  # rounding of sums in another order, through two matrices
+}
+
+
+@each(FUSED)
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("padded", BOTH, ids=["whole", "padded"])
+def test_fused_is_readable_forward_and_backward(case: Case, dtype: torch.dtype, padded: bool) -> None:
+    padding = padding_of([LENGTH, 5, 0]) if padded else None
+    results = []
+    for module in twins(case, dtype):
+        x = activations(dtype=dtype).requires_grad_()
+        output = module(x, padding=padding)
+        gradients = torch.autograd.grad(output.pow(2).mean(), [x, *module.parameters()])
+        results.append((output, *gradients))
+    for fused, readable in zip(*results, strict=True):
+        torch.testing.assert_close(fused, readable, **TOLERANCES[dtype])
+
+
+@each(EVERY)
+def test_batched_over_seeds_is_one_by_one(case: Case) -> None:
+    changes = BATCHED_OVER_SEEDS.get(case.spec["name"], {})
+    if case.spec.get("mixer") == "attention":
+        changes = {"mixer": {"name": "attention", **BATCHED_OVER_SEEDS["attention"]}}
+    modules = [case.make(seed, **changes) for seed in range(2)]
+    x, padding = activations(), padding_of([LENGTH, 5, 2])
+    parameters, buffers = stack_module_state(modules)
+    skeleton = copy.deepcopy(modules[0]).to("meta")
+    arguments = (x, None, padding) if case.kind == "mixer" else (x, padding) if case.kind == "block" else (x,)
+
+    def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
+        return functional_call(skeleton, (parameters, buffers), arguments)
+
+    if parameters:
+        together = vmap(one)(parameters, buffers)
+        for result, module in zip(together, modules, strict=True):
+            torch.testing.assert_close(result, case.call(module, x, padding))
+
+
+@each(EVERY)
+def test_saved_and_loaded_is_the_same(case: Case, tmp_path: Path) -> None:
+    module, other, x = case.make(seed=0), case.make(seed=1), activations()
+    save_model(module, str(tmp_path / "model.safetensors"))
+    load_model(other, str(tmp_path / "model.safetensors"))
+    assert torch.equal(case.call(other, x), case.call(module, x))
+
+
+@each(EVERY)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_types_are_kept_and_near_float64(case: Case, dtype: torch.dtype) -> None:
+    x = activations(dtype=dtype)
+    output = case.call(case.make(dtype=dtype), x, padding_of([LENGTH, 5, 2]) if case in PADDED else None)
+    assert output.dtype == dtype
+    assert torch.isfinite(output).all()
+
+
+@each(EVERY)
+def test_equal_seeds_give_equal_numbers(case: Case) -> None:
+    changes = {"dropout": 0.3} if case.is_attention or case.kind in ("block", "feed-forward") else {}
+    changes = {} if case.spec["name"] == "none" else changes
+    results = []
+    for _ in range(2):
+        module = case.make(seed=5, **changes).train()
+        with torch.random.fork_rng():
+            torch.manual_seed(7)
+            results.append(case.call(module, activations()))
+    assert torch.equal(*results)
+
+
+@each(EVERY)
+def test_builds_and_runs_on_the_meta_device(case: Case) -> None:
+    with torch.device("meta"):
+        module = case.make()
+        output = case.call(module, torch.empty(BATCH, LENGTH, D_MODEL, dtype=torch.float64))
+    assert output.is_meta
+    assert output.shape == (BATCH, LENGTH, D_MODEL)
+
+
+@each(EVERY)
+def test_forward_leaves_nothing_behind(case: Case) -> None:
+    module = case.make().train()
+    before = {name: dict(vars(part)) for name, part in module.named_modules()}
+    weights = {name: value.clone() for name, value in module.state_dict().items()}
+    case.call(module, activations())
+    after = {name: dict(vars(part)) for name, part in module.named_modules()}
+    assert {name: list(state) for name, state in before.items()} == {name: list(s) for name, s in after.items()}
+    assert all(after[name][key] is value for name, state in before.items() for key, value in state.items())
+    assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())
+
+
+@each(EVERY)
+def test_prints(case: Case) -> None:
+    assert type(case.make()).__name__ in repr(case.make())
+
+
+@each(EVERY)
+def test_can_be_copied(case: Case) -> None:
+    module, x = case.make(), activations()
+    assert torch.equal(case.call(copy.deepcopy(module), x), case.call(module, x))
+
+
+@pytest.mark.parametrize("name", INITS)
+def test_inits_leave_a_working_layer(name: str) -> None:
+    for block in BLOCKS:
+        module = Case("block", {"name": block}, causal=True).make()
+        INITS[name](module, 3)
+        assert torch.isfinite(module(activations())).all()
+
+
+def test_every_entry_is_documented() -> None:
+    tables = [*AXES.values(), POSITIONS, MIXERS, FEEDFORWARDS, NORMS, BLOCKS, INITS]
+    entries = {entry for table in tables for entry in table.values()}
+    assert all(entry.__doc__ and entry.__module__.startswith("attnlab.nn.") for entry in entries)
+
+
+def test_the_cases_reach_every_pair_of_entries() -> None:
+    seen = [{axis: part["name"] for axis, part in spec.items() if axis != "name"} for spec in compositions()]
+    for a, b in itertools.combinations(AXES, 2):
+        met = {(one[a], one[b]) for one in seen}
+        missing = set(itertools.product(AXES[a], AXES[b])) - met
+        assert missing <= {("full-width", "concatenate")}

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from attnlab.errors import SpecError
+from attnlab.nn.block import Block
+from attnlab.nn.init import INITS
+
+WIDTH = 64  # wide enough that a standard deviation is known to a few percent
+
+
+def parameters(block: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in block.named_parameters()}
+
+
+def test_torch_changes_nothing() -> None:
+    block = Block(WIDTH)
+    before = parameters(block)
+    INITS["torch"](block, 5)
+    assert all(torch.equal(value, before[name]) for name, value in parameters(block).items())
+
+
+def test_gpt_draws_smaller_weights_for_what_is_added() -> None:
+    block = nn.ModuleDict({"embedding": nn.Embedding(101, WIDTH), "block": Block(WIDTH)})
+    INITS["gpt"](block, 5)
+    expected = {"embedding.weight": 0.02, "block.mixer.heads.packed.linear.weight": 0.02}
+    expected |= {"block.mixer.combiner.to_residual.weight": 0.02 / math.sqrt(10)}
+    expected |= {"block.feedforward.widen.weight": 0.02, "block.feedforward.to_residual.weight": 0.02 / math.sqrt(10)}
+    drawn = parameters(block)
+    assert {name: drawn[name].std().item() for name in expected} == pytest.approx(expected, rel=0.1)
+    assert all(torch.all(value == 0) for name, value in drawn.items() if name.endswith("bias"))
+    assert torch.all(drawn["block.around_mixer.before.weight"] == 1)
+
+
+def test_xavier_bounds() -> None:
+    block = Block(WIDTH)
+    INITS["xavier"](block, 5)
+    weight = block.feedforward.widen.weight
+    bound = math.sqrt(6 / (WIDTH + 4 * WIDTH))
+    assert 0.95 * bound < weight.abs().max().item() <= bound
+    assert torch.all(block.feedforward.widen.bias == 0)
+
+
+@pytest.mark.parametrize("name", INITS)
+def test_equal_seeds_give_equal_weights(name: str) -> None:
+    block, drawn = Block(WIDTH), []
+    for _ in range(2):
+        torch.manual_seed(3)
+        INITS[name](block, 5)
+        drawn.append(parameters(block))
+    assert all(torch.equal(drawn[0][key], drawn[1][key]) for key in drawn[0])
+
+
+def test_gpt_needs_layers() -> None:
+    with pytest.raises(SpecError, match="n_layers must be positive; got 0"):
+        INITS["gpt"](Block(WIDTH), 0)

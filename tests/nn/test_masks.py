@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnlab.build import build
+from attnlab.errors import ModuleError, SpecError
+from attnlab.nn.masks import MASKS, AbstractMask, Causal, Dilated, Full, Padding, Window, draw
+
+WIDTHS = {"window": {"width": 2}, "dilated": {"width": 2, "dilation": 3}}
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("k_len", [5, 7, 11])
+def test_queries_are_the_last_positions(name: str, k_len: int) -> None:
+    mask = build({"name": name, **WIDTHS.get(name, {})}, MASKS, axis="mask")
+    allowed = mask.allowed(5, k_len)
+    assert allowed.dtype == torch.bool
+    assert torch.equal(allowed, mask.allowed(k_len, k_len)[-5:])
+    assert torch.all(allowed.diagonal(k_len - 5))
+
+
+def test_by_hand() -> None:
+    for query in range(9):
+        for key in range(9):
+            assert Causal().allowed(9, 9)[query, key] == (key <= query)
+            assert Window(3).allowed(9, 9)[query, key] == (abs(query - key) <= 2)
+            assert Dilated(2, 3).allowed(9, 9)[query, key] == (abs(query - key) in (0, 3))
+            assert Full().allowed(9, 9)[query, key]
+
+
+leaves = st.sampled_from([Full(), Causal(), Window(2), Dilated(2, 2), Padding(torch.tensor([[True] * 4 + [False]]))])
+trees = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map(lambda two: two[0] & two[1]),
+        st.tuples(inner, inner).map(lambda two: two[0] | two[1]),
+        inner.map(lambda one: ~one),
+    ),
+    max_leaves=5,
+)
+
+
+@given(trees, trees)
+def test_operators_are_those_of_the_matrices(left: AbstractMask, right: AbstractMask) -> None:
+    a, b = left.allowed(5, 5), right.allowed(5, 5)
+    assert torch.equal((left & right).allowed(5, 5), a & b)
+    assert torch.equal((left | right).allowed(5, 5), a | b)
+    assert torch.equal((~left).allowed(5, 5), ~a)
+
+
+@given(trees)
+def test_what_a_mask_says_of_itself_is_true(mask: AbstractMask) -> None:
+    allowed = mask.allowed(5, 5)
+    assert mask.kind != "full" or torch.all(allowed)
+    assert mask.kind != "causal" or torch.equal(allowed, torch.ones(5, 5).bool().tril())
+    assert not mask.blocks_future or not torch.any(allowed.triu(1))
+
+
+def test_kinds_that_need_no_matrix_are_found() -> None:
+    assert (Causal() & Full() & Causal()).kind == "causal"
+    assert (Full() & Full()).kind == "full"
+    assert (Causal() & Window(3)).blocks_future
+    assert not (Causal() | Window(3)).blocks_future
+
+
+def test_prints_as_a_matrix() -> None:
+    assert str(Causal() & Window(2)).splitlines()[:3] == ["■ · · · · · · ·", "■ ■ · · · · · ·", "· ■ ■ · · · · ·"]
+    padding = Padding(torch.tensor([[True, True, False], [True, False, False]]))
+    assert str(padding).splitlines() == ["■ ■ ·"] * 3 + [""] + ["■ · ·"] * 3
+    assert str(Causal() & padding).splitlines()[:3] == ["■ · ·", "■ ■ ·", "■ ■ ·"]
+    assert draw(~Full().allowed(1, 2)) == "· ·"
+
+
+def test_repr_says_how_it_was_made() -> None:
+    padding = Padding(torch.tensor([[True, False]]))
+    assert repr(~(Causal() & Window(3)) | padding) == "(~(Causal() & Window(width=3)) | Padding([1] of 2))"
+
+
+def test_padding_of_another_length() -> None:
+    with pytest.raises(ModuleError, match="padding has 3 positions; got 5 keys"):
+        Padding(torch.ones(2, 3, dtype=torch.bool)).allowed(5, 5)
+
+
+def test_widths_must_be_positive() -> None:
+    with pytest.raises(SpecError, match=r"mask 'window'.*got width=0"):
+        build({"name": "window", "width": 0}, MASKS, axis="mask")
+    with pytest.raises(SpecError, match="got dilation=-1"):
+        Dilated(3, -1)

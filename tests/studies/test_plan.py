@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from attnlab.errors import SpecError
+from attnlab.studies.plan import choose, make_plan
+from attnlab.studies.rules import TUNING_SEED
+from attnlab.studies.study import parse
+
+
+def plan_of(study, **options):
+    return make_plan(parse(study), **options)
+
+
+def test_costs_are_read_off_the_built_module(tiny):
+    plan = plan_of(tiny)
+    plain = plan.variant("plain")
+    by_hand = (1 * 6 * 3 + 6) + (6 * 6 * 3 + 6) + (6 * 1 * 3 + 1)
+    assert plain.parameters == by_hand
+    products = 3 * (1 * 6 + 6 * 6 + 6 * 1)  # multiply-adds of the three convolutions, per position
+    assert plain.flops_per_token == pytest.approx(2 * 3 * products, rel=0.1)  # forward + backward; the input has no gradient
+    assert plain.steps == 5
+    assert plain.seconds_per_seed is None
+
+
+def test_calibration_gives_seconds(tiny):
+    plan = plan_of(tiny, calibrate=True)
+    assert all(variant.seconds_per_seed > 0 for variant in plan.variants)
+
+
+def test_json_has_the_documented_keys(tiny):
+    content = json.loads(json.dumps(plan_of(tiny).to_json(), allow_nan=False))
+    assert set(content) == {"study", "task", "metric", "floors", "rules", "variants"}
+    assert {"name", "value", "unit"} == set(content["floors"][0])
+    assert len(content["rules"]["hash"]) == 64
+    assert {"name", "parameters", "flops_per_token", "activation_bytes", "seconds_per_seed"} <= set(content["variants"][0])
+
+
+def test_what_cannot_be_built_is_said_for_all_variants_at_once(tiny):
+    tiny["variants"]["odd kernel"] = {"kernel_size": 4}
+    tiny["variants"]["typo"] = {"mixer": {"name": "atention"}, "mixer_at": 1}
+    tiny["variants"]["heads"] = {"mixer": {"name": "attention", "n_heads": 5}, "mixer_at": 1}
+    tiny["variants"]["fused additive"] = {
+        "mixer": {"name": "attention", "n_heads": 2, "scores": "additive", "path": "fused"},
+        "mixer_at": 1,
+    }
+    tiny["variants"]["unknown argument"] = {"chanels": 5}
+    with pytest.raises(SpecError) as caught:
+        plan_of(tiny)
+    text = str(caught.value)
+    assert "variant 'odd kernel': model 'cnn': kernel_size must be odd" in text
+    assert "unknown mixer 'atention'; did you mean 'attention'?" in text
+    assert "variant 'heads'" in text
+    assert "5" in text
+    assert "6" in text
+    assert "variant 'fused additive'" in text
+    assert "unknown argument 'chanels'; did you mean 'channels'?" in text
+
+
+def test_wrong_metric_training_or_tuning(tiny):
+    tiny["rules"]["metric"] = "test_msee"
+    with pytest.raises(SpecError, match="has no metric 'test_msee'; did you mean 'test_mse'"):
+        plan_of(tiny)
+    tiny["rules"]["metric"] = "test_mse"
+    with pytest.raises(SpecError, match="unknown key 'warmpu'; did you mean 'warmup'"):
+        plan_of({**tiny, "training": {"warmpu": 3}})
+    with pytest.raises(SpecError, match="optimizer"):
+        plan_of({**tiny, "training": {"optimizer": "adamm"}})
+    tiny["rules"] |= {"tune": {"lr": [0.1, 0.2]}, "tune_by": "test_mse"}
+    with pytest.raises(SpecError, match="measured on the test part"):
+        plan_of(tiny)
+    tiny["rules"] |= {"tune": {"lrr": [0.1, 0.2]}, "tune_by": None}
+    with pytest.raises(SpecError, match="unknown key 'lrr'; did you mean 'lr'"):
+        plan_of(tiny)
+
+
+@pytest.mark.parametrize("quantity", ["parameters", "flops"])
+def test_matching_makes_the_comparison_fair(tiny, quantity):
+    tiny["model"]["channels"] = 24
+    tiny["variants"]["with attention"]["channels"] = 48
+    tiny["rules"]["match"] = quantity
+    plan = plan_of(tiny)
+    key = {"parameters": "parameters", "flops": "flops_per_token"}[quantity]
+    plain, other = plan.variant("plain"), plan.variant("with attention")
+    assert getattr(other, key) == pytest.approx(getattr(plain, key), rel=0.1)
+    assert other.model["channels"] % 2 == 0  # what two heads need
+    assert "matched by channels 48 ->" in other.notes[0]
+
+
+def test_a_model_without_a_width_cannot_be_matched(tiny, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\nclass Model(torch.nn.Module):\n"
+        "    def __init__(self, d_in, d_out):\n        super().__init__()\n        self.a = torch.nn.Linear(d_in, d_out)\n"
+        "    def forward(self, x):\n        return self.a(x)\n"
+    )
+    tiny["variants"]["mine"] = {"name": f"{tmp_path}/mine.py:Model"}
+    plan_of(tiny)
+    tiny["rules"]["match"] = "parameters"
+    with pytest.raises(SpecError, match="no width"):
+        plan_of(tiny)
+
+
+def test_cells_pair_over_seeds_and_tuning_has_a_seed_of_its_own(tiny):
+    tiny["rules"]["tune"] = {"lr": [0.1, 0.2, 0.3]}
+    plan = plan_of(tiny)
+    tuning = plan.tuning_cells()
+    assert len(tuning) == 6
+    assert {cell.seed for cell in tuning} == {TUNING_SEED}
+    scores = {"plain": {"0.1": 3.0, "0.2": 1.0, "0.3": 2.0}, "with attention": {"0.1": None, "0.2": 5.0, "0.3": 4.0}}
+    chosen = choose(plan, scores)
+    assert chosen == {"plain": {"lr": 0.2}, "with attention": {"lr": 0.3}}
+    judged = plan.judged_cells(chosen)
+    assert [(cell.variant, cell.seed) for cell in judged[:2]] == [("plain", 0), ("with attention", 0)]
+    assert len({cell.folder for cell in tuning + judged}) == 10
+    assert judged[0].spec["recipe"]["lr"] == 0.2
+
+
+def test_one_value_is_no_tuning(tiny):
+    tiny["rules"]["tune"] = {"lr": [0.1]}
+    plan = plan_of(tiny)
+    assert plan.tuning_cells() == []
+    assert plan.judged_cells(choose(plan, {}))[0].spec["recipe"]["lr"] == 0.1

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import pytest
+
+from attnlab.errors import SpecError
+from attnlab.studies.study import library, load, merge, parse, slug
+
+GOOD = """\
+question: Is it?
+task: {name: shapes}
+model: {name: cnn}
+baseline: one
+variants:
+  one: {}
+  two: {channels: 8}
+rules:
+  budget: {steps: 1e1}
+  seeds: 3
+  smallest_effect: 0.01
+scales:
+  small: {rules: {seeds: 1}, model: {channels: 4}}
+"""
+
+
+def complaint(path) -> str:
+    with pytest.raises(SpecError) as caught:
+        load(path)
+    return str(caught.value)
+
+
+def test_a_file_is_read_and_scales_merge(write_study):
+    path = write_study(GOOD)
+    study = load(path)
+    assert (study.name, study.rules.seeds, study.rules.budget) == ("my-study", 3, {"steps": 10.0})
+    small = load(path, scale="small")
+    assert small.rules.seeds == 1
+    assert small.model_spec("one") == {"name": "cnn", "channels": 4}
+    assert small.model_spec("two") == {"name": "cnn", "channels": 8}
+    assert small.hash != study.hash
+    assert load(path, changes={"rules": {"seeds": 9}}).rules.seeds == 9
+
+
+def test_a_variant_of_another_model_replaces_and_training_is_its_own():
+    study = parse(
+        {
+            "question": "?",
+            "task": "shapes",
+            "model": {"name": "cnn", "channels": 8},
+            "baseline": "a",
+            "variants": {"a": None, "b": {"name": "lstm", "hidden": 4, "training": {"lr": 1.0}}},
+            "rules": {"budget": {"steps": 1}, "smallest_effect": 0.0},
+            "training": {"lr": 2.0, "clip": 3.0},
+        }
+    )
+    assert study.model_spec("b") == {"name": "lstm", "hidden": 4}
+    assert study.training_settings("b") == {"lr": 1.0, "clip": 3.0}
+    assert study.training_settings("a") == {"lr": 2.0, "clip": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("  seeds: 3", "  sedes: 3", "line 10: unknown key 'sedes'; did you mean 'seeds'?"),
+        ("question:", "qestion:", "line 1: unknown key 'qestion'; did you mean 'question'?"),
+        ("  seeds: 3", "  seeds: 0", "line 10: rules.seeds: Input should be greater than or equal to 1; got 0"),
+        ("  seeds: 3", "  seeds: three", "line 10: rules.seeds: Input should be a valid integer; got 'three'"),
+        ("{steps: 1e1}", "{steps: -10}", "line 9: rules.budget: steps must be positive; got -10"),
+        ("{steps: 1e1}", "{epochs: 3}", "line 9: rules.budget: must be exactly one of steps, tokens, flops, seconds"),
+        ("baseline: one", "baseline: oen", "line 4: baseline 'oen' is no variant; did you mean 'one'?"),
+        ("  two: {channels: 8}", "  one: {channels: 8}", "line 7: 'one' is written twice; names must differ"),
+        ("  two: {channels: 8}", "  One!: {}", "variants 'one' and 'One!' would share the folder 'one'"),
+        ("question: Is it?", "question: [", "line 3: expected"),
+        ("question: Is it?\n", "", "'question' is missing"),
+    ],
+)
+def test_problems_are_named_with_file_and_line(write_study, old, new, expected):
+    path = write_study(GOOD.replace(old, new))
+    text = complaint(path)
+    assert expected in text
+    assert str(path) in text
+
+
+def test_all_problems_are_named_at_once(write_study):
+    text = complaint(write_study(GOOD.replace("seeds: 3", "seeds: 0").replace("{steps: 1e1}", "{steps: 0}")))
+    assert len(text.splitlines()) == 2
+
+
+def test_unknown_study_scale_and_text(write_study, tmp_path):
+    with pytest.raises(SpecError, match="no study 'shpaes' in the library .* did you mean 'shapes'"):
+        load("shpaes")
+    with pytest.raises(SpecError, match="no study file"):
+        load(tmp_path / "missing.yaml")
+    with pytest.raises(SpecError, match="no scale 'smal'; did you mean 'small'"):
+        load(write_study(GOOD), scale="smal")
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"question: \xff\xfe")
+    with pytest.raises(SpecError, match="not UTF-8"):
+        load(binary)
+    listed = tmp_path / "list.yaml"
+    listed.write_text("- a\n- b\n")
+    with pytest.raises(SpecError, match="must be a mapping; got list"):
+        load(listed)
+
+
+def test_paths_of_own_modules_start_at_the_file(write_study):
+    path = write_study(GOOD.replace("two: {channels: 8}", "two: {mixer: ./mine.py:Mixer}"))
+    assert load(path).model_spec("two")["mixer"] == f"{path.parent / 'mine.py'}:Mixer"
+    assert load(path).content["variants"]["two"]["mixer"] == "./mine.py:Mixer"  # the hash knows no machine
+
+
+def test_merge_replaces_a_part_of_another_name():
+    below = {"mixer": {"name": "attention", "n_heads": 4}, "d_model": 3}
+    assert merge(below, {"mixer": {"n_heads": 2}})["mixer"] == {"name": "attention", "n_heads": 2}
+    assert merge(below, {"mixer": {"name": "lstm"}}) == {"mixer": {"name": "lstm"}, "d_model": 3}
+    assert merge(below, {"mixer": "none"})["mixer"] == "none"
+
+
+@pytest.mark.parametrize("name", sorted(library()))
+def test_every_study_of_the_library_is_valid_at_every_scale(name):
+    study = load(name)
+    assert study.question.endswith("?")
+    for scale in ("small",):
+        try:
+            load(name, scale=scale)
+        except SpecError as error:
+            assert "it has none" in str(error) or "known:" in str(error)
+
+
+def test_slugs():
+    assert slug("CNN + attention (k=5)") == "cnn-attention-k-5"
+    assert slug("///") == "variant"

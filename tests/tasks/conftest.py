@@ -1,0 +1,46 @@
+"""What tests of tasks share: a cache of their own, a small text, real text where it lies."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from attnlab.tasks.datasets import TEXTS, VARIABLE
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path, monkeypatch):
+    """Keep the person's cache out of the tests, and the tests out of it."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("ATTNLAB_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def words() -> str:
+    """Return 4001 characters with some structure: words of a small lexicon in random order."""
+    draw = random.Random(7)
+    lexicon = ["".join(draw.choices("abcde", k=draw.randint(1, 5))) for _ in range(23)]
+    return " ".join(draw.choices(lexicon, k=2003))[:4001]
+
+
+@pytest.fixture
+def text_file(tmp_path, words) -> str:
+    """Return the path of a small text."""
+    path = tmp_path / "words.txt"
+    path.write_text(words, encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def tinyshakespeare() -> str:
+    """Return the name of a real text, or skip where it does not lie."""
+    folder = os.environ.get(VARIABLE)
+    if not folder:
+        pytest.skip(f"{VARIABLE} names no folder with real text")
+    if not (Path(folder) / TEXTS["tinyshakespeare"].file).is_file():
+        pytest.skip(f"no {TEXTS['tinyshakespeare'].file} in {folder}")
+    return "tinyshakespeare"

@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+import pytest
+
+from attnlab.errors import SpecError
+from attnlab.tasks.arguments import require_known, require_positive
+
+
+def test_a_size_below_one_is_named():
+    require_positive("batch", 1)
+    with pytest.raises(SpecError, match="'batch' must be at least 1; got 0"):
+        require_positive("batch", 0)
+
+
+def test_an_unknown_word_gets_the_nearest():
+    require_known("group", "shape", ["shape", "place"])
+    with pytest.raises(SpecError, match="must be one of shape, place; got 'plaice'; did you mean 'place'"):
+        require_known("group", "plaice", ["shape", "place"])

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from attnlab.tasks.overlap import overlap
+
+
+def brute(train: np.ndarray, held_out: np.ndarray, gram: int) -> float:
+    known = {tuple(train[i : i + gram]) for i in range(len(train) - gram + 1)}
+    passages = [tuple(held_out[i : i + gram]) for i in range(len(held_out) - gram + 1)]
+    return sum(passage in known for passage in passages) / len(passages)
+
+
+@pytest.mark.parametrize("gram", [1, 2, 3, 7, 8, 13, 50])
+def test_it_counts_what_comparing_passages_counts(gram):
+    draw = np.random.default_rng(3)
+    train = draw.integers(0, 3, 701)
+    held_out = np.concatenate((draw.integers(0, 3, 83), train[101:191], draw.integers(0, 3, 89)))
+    assert overlap(train, held_out, gram) == brute(train, held_out, gram)
+
+
+def test_a_copy_overlaps_wholly_and_other_text_not_at_all():
+    train = np.random.default_rng(5).integers(0, 29, 503)
+    assert overlap(train, train[101:307]) == 1.0
+    assert overlap(train, train[101:307][::-1]) == 0.0
+
+
+def test_repeated_tokens_are_told_apart_by_their_number():
+    assert overlap(np.zeros(11, dtype=int), np.zeros(11, dtype=int), 5) == 1.0
+    assert overlap(np.zeros(11, dtype=int), np.ones(11, dtype=int), 5) == 0.0
+
+
+def test_a_part_shorter_than_a_passage():
+    assert overlap(np.zeros(101, dtype=int), np.zeros(49, dtype=int)) is None
+    assert overlap(np.zeros(49, dtype=int), np.zeros(101, dtype=int)) == 0.0

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnlab.errors import DataError
+from attnlab.tasks.text import UNKNOWN, Vocabulary, decode_utf8, split_text
+
+
+def test_line_ends_are_left_as_they_are():
+    assert decode_utf8(b"a\r\nb\rc\n", "x") == "a\r\nb\rc\n"
+
+
+def test_an_empty_text_is_refused():
+    with pytest.raises(DataError, match=r"poem\.txt is empty"):
+        decode_utf8(b"", "poem.txt")
+
+
+def test_what_is_not_utf8_is_located():
+    with pytest.raises(DataError, match=r"poem\.txt must be UTF-8; got byte 0xe4 at offset 7 \(line 3\)"):
+        decode_utf8("one\ntw\nä".encode("latin-1") + b"x", "poem.txt")
+
+
+@given(st.text(max_size=211), st.booleans())
+def test_parts_are_contiguous_and_complete(text, test):
+    parts = split_text(text, test=test)
+    assert "".join(parts.values()) == text
+    assert list(parts) == ["train", "validation", "test"][: 3 if test else 2]
+
+
+def test_shares_are_ninety_ten_or_ninety_five_five():
+    assert [len(part) for part in split_text("x" * 1000, test=False).values()] == [900, 100]
+    assert [len(part) for part in split_text("x" * 1000, test=True).values()] == [900, 50, 50]
+
+
+@given(st.text(min_size=1, max_size=97))
+def test_known_text_survives_encoding(text):
+    vocabulary = Vocabulary([text])
+    tokens = vocabulary.encode(text)
+    assert tokens.dtype == torch.int64
+    assert vocabulary.decode(tokens) == text
+    assert vocabulary.symbols == sorted(set(text))
+
+
+def test_a_character_that_only_a_held_out_part_has_becomes_unknown():
+    vocabulary = Vocabulary(["abba", "abc", "d"])
+    assert vocabulary.unknown_characters == ["c", "d"]
+    assert vocabulary.symbols == ["a", "b", UNKNOWN]
+    assert vocabulary.decode(vocabulary.encode("cab z")) == f"{UNKNOWN}ab{UNKNOWN}{UNKNOWN}"
+
+
+def test_without_an_unknown_token_an_unknown_character_is_named():
+    with pytest.raises(DataError, match=r"no character 'z' \(position 2 of the text given\)"):
+        Vocabulary(["abba", "ab"]).encode("abz")
+
+
+def test_a_replacement_character_of_the_text_itself_is_one_symbol():
+    assert Vocabulary([f"a{UNKNOWN}", "b"]).symbols == ["a", UNKNOWN]
