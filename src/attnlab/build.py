@@ -75,6 +75,18 @@ class Order:
 def parse(spec: Spec, axis: str) -> tuple[str, dict[str, Any]]:
     """Split a specification into its name and its constructor arguments.
 
+    Parameters
+    ----------
+    spec : str or mapping
+        A name, or a mapping with ``name`` and arguments.
+    axis : str
+        What is to be built, for error texts.
+
+    Returns
+    -------
+    tuple
+        The name; the arguments as a new dict.
+
     Raises
     ------
     SpecError
@@ -91,7 +103,18 @@ def parse(spec: Spec, axis: str) -> tuple[str, dict[str, Any]]:
 
 
 def is_path(name: str) -> bool:
-    """Return whether a name is ``path.py:Object`` rather than an entry of a table."""
+    """Return whether a name is ``path.py:Object`` rather than an entry of a table.
+
+    Parameters
+    ----------
+    name : str
+        What stands in a specification.
+
+    Returns
+    -------
+    bool
+        True for a person's own file.
+    """
     return ".py:" in name
 
 
@@ -170,7 +193,27 @@ def prepare(spec: Spec, table: Table, *, axis: str, offered: Mapping[str, Any] |
 
 
 def look_up(name: str, table: Table, axis: str) -> Callable[..., Any]:
-    """Return a table's entry, or raise a `SpecError` that names the nearest one."""
+    """Return a table's entry.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    table : mapping
+        Name -> class.
+    axis : str
+        What is to be built, for error texts.
+
+    Returns
+    -------
+    callable
+        The class.
+
+    Raises
+    ------
+    SpecError
+        If there is none; it names the nearest one.
+    """
     if name not in table:
         raise SpecError(f"unknown {axis} '{name}'; {nearest(name, table)}")
     return table[name]
@@ -178,6 +221,16 @@ def look_up(name: str, table: Table, axis: str) -> Callable[..., Any]:
 
 def load_object(name: str) -> Callable[..., Any]:
     """Import ``path.py:Object`` from a file, without installing anything.
+
+    Parameters
+    ----------
+    name : str
+        ``path.py:Object``; the path is relative to the working directory.
+
+    Returns
+    -------
+    callable
+        The object. A file that changed on disk is imported anew.
 
     Raises
     ------

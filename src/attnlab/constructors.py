@@ -150,12 +150,34 @@ def _own_word(name: str, wanted: Mapping[str, Any]) -> str:
 
 
 def glossary_word(name: str) -> str:
-    """Return the glossary's word for a size, or the name itself."""
+    """Return the glossary's word for a size, or the name itself.
+
+    Parameters
+    ----------
+    name : str
+        A parameter's name.
+
+    Returns
+    -------
+    str
+        Such as ``n_heads`` for ``num_heads``.
+    """
     return next((canonical for canonical, aliases in SIZE_ALIASES.items() if name in aliases), name)
 
 
 def synonyms(canonical: str) -> tuple[str, ...]:
-    """Return a size's word in the glossary and all its aliases."""
+    """Return a size's word in the glossary and all its aliases.
+
+    Parameters
+    ----------
+    canonical : str
+        A word of the glossary.
+
+    Returns
+    -------
+    tuple of str
+        The word itself first.
+    """
     return (canonical, *SIZE_ALIASES.get(canonical, ()))
 
 
@@ -220,6 +242,20 @@ def _settings(offered: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
 def check_arguments(factory: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Check arguments against a constructor's annotated signature.
 
+    Parameters
+    ----------
+    factory : callable
+        A class or function.
+    arguments : mapping
+        What it is to be called with.
+    where : str
+        Names the place in error texts.
+
+    Returns
+    -------
+    dict
+        The arguments; an int where a float is wanted has become one, nothing else is converted.
+
     Raises
     ------
     SpecError
@@ -261,17 +297,50 @@ def _convert(name: str, value: Any, hint: Any) -> tuple[Any, str]:
 
 
 def takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
-    """Return whether any keyword argument is accepted."""
+    """Return whether any keyword argument is accepted.
+
+    Parameters
+    ----------
+    parameters : mapping
+        Parameters by name.
+
+    Returns
+    -------
+    bool
+        True where there is a ``**kwargs``.
+    """
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
 def is_required(parameter: inspect.Parameter) -> bool:
-    """Return whether a call must give this parameter."""
+    """Return whether a call must give this parameter.
+
+    Parameters
+    ----------
+    parameter : inspect.Parameter
+        One parameter.
+
+    Returns
+    -------
+    bool
+        True where it has no default.
+    """
     return parameter.default is inspect.Parameter.empty and parameter.kind not in _VARIADIC
 
 
 def hints_of(factory: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a constructor, or none where they cannot be resolved."""
+    """Return the annotations of a constructor, or none where they cannot be resolved.
+
+    Parameters
+    ----------
+    factory : callable
+        A class or function.
+
+    Returns
+    -------
+    dict
+        Parameter name -> annotation.
+    """
     target = factory.__init__ if isinstance(factory, type) else factory
     try:
         return typing.get_type_hints(target)

@@ -54,7 +54,7 @@ def test_a_ready_made_mixer_stays() -> None:
 
 
 def test_unknown_name() -> None:
-    with pytest.raises(SpecError, match="unknown mixer 'atention'; did you mean 'attention'?"):
+    with pytest.raises(SpecError, match=r"unknown mixer 'atention'; did you mean 'attention'\?"):
         build_mixer("atention", {"d_model": 12})
 
 

@@ -38,7 +38,7 @@ def test_lstm_steps_are_torchs_kernel(causal: bool) -> None:
 def test_both_directions_are_torchs_bidirectional_lstm() -> None:
     mixer, x = Lstm(12, d_hidden=5).double(), activations()
     twin = nn.LSTM(12, 5, batch_first=True, bidirectional=True, dtype=torch.float64)
-    own = {name: value for name, value in mixer.rightward.state_dict().items()}
+    own = dict(mixer.rightward.state_dict())
     own |= {f"{name}_reverse": value for name, value in mixer.leftward.state_dict().items()}
     twin.load_state_dict(own)
     torch.testing.assert_close(mixer(x), mixer.to_residual(twin(x)[0]))

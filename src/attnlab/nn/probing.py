@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from attnlab.build import describe_exception
 from attnlab.errors import ModuleError
 from attnlab.nn.conventions import (
     ENCODINGS,
@@ -237,7 +238,10 @@ class _Probe:
             if not self.reaction(guess, slice(None), slice(0, 1))[:, 0].any():
                 return "the first position does not see itself"
         except ModuleError as error:
-            return str(error.__cause__ or error).removeprefix(f"{self.label.name}: ")
+            cause = error.__cause__
+            return (
+                describe_exception(cause, self.label.file) if cause else str(error).removeprefix(f"{self.label.name}: ")
+            )
         return ""
 
     def sees_future(self, convention: Convention) -> bool:

@@ -33,9 +33,7 @@ from attnlab.training.state import RunState
 from attnlab.training.step import Caller, LossWatch, clip_gradients, task_loss
 from attnlab.training.stopping import StopRequest
 
-CHECKPOINT_INTERVAL_S = (
-    10.0  # where the recipe does not say: saving 1 M parameters takes 0.1 s, and may take 1 % of a run
-)
+CHECKPOINT_INTERVAL_S = 10.0  # where the recipe does not say: saving takes 0.1 s, which may be 1 % of a run
 MILLISECONDS = 3  # digits of the seconds in a record
 CHECK_EVERY = {"cpu": 1}  # steps between looks at the loss: a look costs nothing on a CPU
 CHECK_EVERY_ELSEWHERE = 10  # a look makes an accelerator wait

@@ -52,11 +52,11 @@ def lock(folder: Path | str) -> Iterator[None]:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     file_lock = filelock.FileLock(folder / LOCK)
-    try:
-        with writing(folder):
+    with writing(folder):
+        try:
             file_lock.acquire(timeout=0)
-    except filelock.Timeout as error:
-        raise RunError(f"{folder} is being written by {_holder(folder)}; wait for it, or stop it first") from error
+        except filelock.Timeout as error:  # an OSError, but not one of the disk
+            raise RunError(f"{folder} is being written by {_holder(folder)}; wait for it, or stop it first") from error
     try:
         write_json(folder / HOLDER, {"pid": os.getpid(), "host": platform.node()})
         yield

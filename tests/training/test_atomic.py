@@ -1,0 +1,87 @@
+"""Writes are whole or absent, and the disk's errors are told in words."""
+
+from __future__ import annotations
+
+import errno
+import json
+
+import pytest
+
+from attnlab.errors import RunError
+from attnlab.training.atomic import (
+    new_name,
+    old_name,
+    read_json,
+    recover_folder,
+    replace_folder,
+    write_json,
+    writing,
+)
+
+
+def folder_with(path, text):
+    path.mkdir()
+    (path / "content").write_text(text)
+    return path
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "state.json"
+    write_json(path, {"step": 3})
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("attnlab.training.atomic.synchronize", full)
+    with pytest.raises(RunError, match=r"no room left to write in .*bytes are free there.*still valid"):
+        write_json(path, {"step": 5})
+    assert read_json(path) == {"step": 3}
+    assert [one.name for one in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_other_errors_of_the_disk(tmp_path):
+    with pytest.raises(RunError, match="cannot write in"), writing(tmp_path / "absent"):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+
+def test_nan_is_not_json(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(tmp_path / "x.json", float("nan"))
+
+
+def test_unreadable_json(tmp_path):
+    (tmp_path / "x.json").write_text("{")
+    with pytest.raises(RunError, match=r"x\.json cannot be read"):
+        read_json(tmp_path / "x.json")
+
+
+def test_replace(tmp_path):
+    target = folder_with(tmp_path / "last", "old")
+    replace_folder(folder_with(new_name(target), "new"), target)
+    assert (target / "content").read_text() == "new"
+    assert [one.name for one in tmp_path.iterdir()] == ["last"]
+
+
+@pytest.mark.parametrize(
+    ("present", "expected"),
+    [
+        ({"last": "a", "last.new": "b"}, "a"),  # killed while the new one was written
+        ({"last.old": "a", "last.new": "b"}, "b"),  # killed between the renames
+        ({"last": "b", "last.old": "a"}, "b"),  # killed before the old one was removed
+        ({"last.old": "a"}, "a"),
+        ({"last.new": "b"}, None),  # killed while the first one was written
+    ],
+)
+def test_recovery_after_a_kill(tmp_path, present, expected):
+    for name, text in present.items():
+        folder_with(tmp_path / name, text)
+    target = tmp_path / "last"
+    recover_folder(target)
+    assert (target.exists() and (target / "content").read_text()) == (expected or False)
+    assert not old_name(target).exists()
+    assert not new_name(target).exists()
+
+
+def test_json_is_readable_text(tmp_path):
+    write_json(tmp_path / "x.json", {"unit": "µs"})
+    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == {"unit": "µs"}

@@ -1,0 +1,238 @@
+"""Train: it learns, records, evaluates what it should, and stops as it should."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+import torch
+from tests.training.tiny import N_IN, N_OUT, TinyTask, recipe, tiny_model
+from torch import nn
+
+from attnlab.contracts import Batch
+from attnlab.errors import DataError, Interrupted, ModuleError, RunError, SpecError, TrainingError
+from attnlab.training import load_model_weights, read_failure, read_metrics, read_result, train
+
+
+def weights(model):
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def test_it_learns():
+    task, model = TinyTask(), tiny_model(0.0)
+    result = train(model, task, recipe(300, lr=0.03))
+    assert result.metrics["val_mse"] < 0.2 * result.curve[0]["train_loss"]
+    assert result.metrics.keys() == {"val_mse", "test_mse"}
+    assert (result.steps, result.tokens, result.stopped) == (300, 2100, "budget")
+
+
+def test_test_part_is_seen_once_at_the_end():
+    task = TinyTask()
+    train(tiny_model(), task, recipe(20, evaluate_every=7))
+    assert task.evaluated == ["validation"] * 3 + ["test"]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"precision": "bf16"}, {"precision": "auto"}, {"optimizer": "muon"}, {"clip": None}]
+)
+def test_same_seed_same_bits(fields):
+    runs = []
+    for _ in range(2):
+        model = tiny_model()
+        result = train(model, TinyTask(), recipe(13, **fields), seed=5)
+        runs.append((result.precision, result.metrics, weights(model)))
+    if runs[0][0] == runs[1][0]:  # "auto" measures, and may choose differently on a busy machine
+        assert runs[0][1] == runs[1][1]
+        assert torch.equal(runs[0][2], runs[1][2])
+
+
+def test_other_seed_other_numbers():
+    first, second = (train(tiny_model(), TinyTask(), recipe(13), seed=seed) for seed in (5, 7))
+    assert first.metrics != second.metrics
+
+
+def test_folder_holds_what_was_returned(tmp_path):
+    model = tiny_model()
+    result = train(model, TinyTask(), recipe(29), folder=tmp_path, spec={"variant": "a"})
+    assert read_result(tmp_path, read_metrics(tmp_path)) == result
+    assert json.loads((tmp_path / "spec.json").read_text()) == {"variant": "a"}
+    assert not (tmp_path / "last" / "optimizer.safetensors").exists()
+    other = tiny_model(seed=11)
+    assert load_model_weights(other, tmp_path) == 29
+    assert torch.equal(weights(other), weights(model))
+    assert load_model_weights(other, tmp_path, which="best") == result.best["step"]
+    assert {"step", "tokens", "seconds", "lr", "train_loss", "val_mse"} == read_metrics(tmp_path)[-1].keys()
+
+
+def test_best_weights_give_the_best_metric(tmp_path):
+    """With a rate far too high at the end, the best weights are not the last."""
+    model, task = tiny_model(0.0), TinyTask()
+    result = train(model, task, recipe(60, schedule="constant", warmup=0.0, lr=0.3), folder=tmp_path)
+    load_model_weights(model, tmp_path, which="best")
+    model.eval()
+    with torch.no_grad():
+        found = task.evaluate(lambda batch: model(*batch.inputs), "validation")
+    assert found == result.best["metrics"]
+    assert found["val_mse"] == min(record["val_mse"] for record in result.curve if "val_mse" in record)
+
+
+def test_done_is_not_trained_again(tmp_path):
+    first = train(tiny_model(), TinyTask(), recipe(11), folder=tmp_path)
+    model, task = tiny_model(seed=5), TinyTask()
+    assert train(model, task, recipe(11), folder=tmp_path) == first
+    assert task.evaluated == []
+    expected = tiny_model()
+    load_model_weights(expected, tmp_path)
+    assert torch.equal(weights(model), weights(expected))
+
+
+def test_another_run_in_the_folder(tmp_path):
+    train(tiny_model(), TinyTask(), recipe(3), folder=tmp_path)
+    with pytest.raises(RunError, match=r"another run \(recipe.budget.steps is 3 there and 5 here\)"):
+        train(tiny_model(), TinyTask(), recipe(5), folder=tmp_path)
+
+
+def test_early_stop_only_when_asked():
+    class Stuck(TinyTask):
+        def evaluate(self, predict, part):
+            return {"val_mse": 1.0} if part == "validation" else {"test_mse": 1.0}
+
+    assert train(tiny_model(), Stuck(), recipe(20, evaluate_every=2)).steps == 20
+    result = train(tiny_model(), Stuck(), recipe(20, evaluate_every=2, early_stop={"patience": 3}))
+    assert (result.steps, result.stopped, result.best["step"]) == (8, "early stop", 2)
+
+
+def test_budget_in_seconds():
+    result = train(tiny_model(), TinyTask(), recipe(budget={"seconds": 0.05}))
+    assert result.seconds >= 0.05
+    assert result.steps > 1
+
+
+def test_label_smoothing_reaches_the_task():
+    seen = []
+
+    class Records(TinyTask):
+        def loss(self, outputs, batch, label_smoothing=0.0):
+            seen.append(label_smoothing)
+            return super().loss(outputs, batch)
+
+    train(tiny_model(), Records(), recipe(2, label_smoothing=0.1))
+    assert seen == [0.1, 0.1]
+
+
+def test_events_in_order():
+    events = []
+    train(tiny_model(), TinyTask(), recipe(20), on_event=events.append)
+    kinds = [event["kind"] for event in events]
+    assert kinds[0] == "start"
+    assert kinds[-2:] == ["step", "done"]
+    assert kinds.count("evaluation") == 10
+    assert events[-2]["progress"] == 1.0
+    assert events[-2]["rate"] > 0.0
+
+
+class TurnsNaN(nn.Module):
+    """Overflow in a named layer once the third batch arrives."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.overflow, self.calls = nn.Linear(N_IN, N_OUT), nn.Identity(), 0
+        self.overflow.register_forward_hook(self.spoil)
+
+    def spoil(self, module, inputs, output):
+        return output * float("inf") if self.calls >= 3 else output
+
+    def forward(self, x):
+        self.calls += self.training
+        return self.overflow(self.first(x))
+
+
+def test_nan_names_step_and_layer(tmp_path):
+    with pytest.raises(TrainingError, match=r"step 3: the loss is .*it begins in 'overflow'"):
+        train(TurnsNaN(), TinyTask(), recipe(9), folder=tmp_path)
+    failure = read_failure(tmp_path)
+    assert (failure["kind"], failure["step"], failure["layer"]) == ("NonFiniteError", 3, "overflow")
+    assert read_result(tmp_path) is None
+
+
+def test_infinite_metric():
+    class Bad(TinyTask):
+        def evaluate(self, predict, part):
+            return {"val_mse": float("nan")}
+
+    with pytest.raises(TrainingError, match="after step 1: val_mse is nan"):
+        train(tiny_model(), Bad(), recipe(5))
+
+
+def test_raising_model_is_recorded_and_a_new_start_forgets_it(tmp_path):
+    class Fails(nn.Linear):
+        def forward(self, x):
+            raise ValueError("mine")
+
+    with pytest.raises(ModuleError, match="Fails raised ValueError in step 1: mine"):
+        train(Fails(N_IN, N_OUT), TinyTask(), recipe(3), folder=tmp_path, spec={})
+    assert read_failure(tmp_path)["kind"] == "ModuleError"
+    train(nn.Linear(N_IN, N_OUT), TinyTask(), recipe(3), folder=tmp_path, spec={})
+    assert read_failure(tmp_path) is None
+
+
+def test_task_without_its_first_metric():
+    class Nameless(TinyTask):
+        def evaluate(self, predict, part):
+            return {"other": 1.0}
+
+    with pytest.raises(DataError, match="first metric is 'val_mse', but evaluating 'validation' gave"):
+        train(tiny_model(), Nameless(), recipe(3))
+
+
+def test_absent_device():
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    with pytest.raises(SpecError, match="finds no CUDA device"):
+        train(tiny_model(), TinyTask(), recipe(3), device="cuda")
+
+
+class Signals(TinyTask):
+    """Send a signal to this process while the batch of a step is made."""
+
+    def __init__(self, number, at):
+        super().__init__()
+        self.number, self.at = number, at
+
+    def train_batch(self, step: int, seed: int) -> Batch:
+        if step == self.at:
+            os.kill(os.getpid(), self.number)
+        return super().train_batch(step, seed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, number):
+    whole, stopped = tiny_model(), tiny_model()
+    expected = train(whole, TinyTask(), recipe(23), seed=3)
+    before = signal.getsignal(number)
+    with pytest.raises(Interrupted, match="stopped after step 6 of 23; start the same run again"):
+        train(stopped, Signals(number, at=5), recipe(23), seed=3, folder=tmp_path)
+    assert signal.getsignal(number) is before
+    resumed = tiny_model(seed=17)
+    result = train(resumed, TinyTask(), recipe(23), seed=3, folder=tmp_path)
+    assert (result.metrics, result.best, result.train_loss) == (expected.metrics, expected.best, expected.train_loss)
+    assert result.resumed_at == [6]
+    assert torch.equal(weights(resumed), weights(whole))
+
+
+def test_without_a_folder_an_interrupt_is_pythons_own():
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_model(), Signals(signal.SIGINT, at=2), recipe(9))
+
+
+def test_full_disk_in_a_run(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("safetensors.torch.save_file", full)
+        with pytest.raises(RunError, match="no room left"):
+            train(tiny_model(), TinyTask(), recipe(9, checkpoint_every=4), folder=tmp_path)
+    assert train(tiny_model(), TinyTask(), recipe(9, checkpoint_every=4), folder=tmp_path).steps == 9

@@ -1,0 +1,84 @@
+"""Optimizers: who is decayed, who is Muon's, and state that survives saving."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.training.tiny import TinyTask, tiny_model
+from torch import nn
+
+from attnlab.errors import RunError, SpecError
+from attnlab.training.optim import OPTIMIZERS, AdamW, Muon, Sgd, hidden_matrices
+
+
+class Language(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(17, 5)
+        self.positions = nn.Parameter(torch.randn(11, 5))
+        self.block = nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.Linear(7, 5))
+        self.kernel = nn.Conv1d(5, 5, 3)
+        self.head = nn.Linear(5, 17)
+
+
+def steps(model, optimizer, n):
+    task = TinyTask()
+    for number in range(n):
+        batch = task.train_batch(number, 0)
+        task.loss(model(*batch.inputs), batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_saved_state_goes_on_to_the_same_bits(name):
+    whole, first = tiny_model(0.0), tiny_model(0.0)
+    steps(whole, OPTIMIZERS[name]().over(whole, 0.01, 0.1), 5)
+    before = OPTIMIZERS[name]().over(first, 0.01, 0.1)
+    task = TinyTask()
+    steps(first, before, 3)
+    after = OPTIMIZERS[name]().over(first, 0.01, 0.1)
+    after.load_state_tensors({key: tensor.clone() for key, tensor in before.state_tensors().items()})
+    for number in (3, 4):
+        batch = task.train_batch(number, 0)
+        task.loss(first(*batch.inputs), batch).backward()
+        after.step()
+        after.zero_grad()
+    for mine, theirs in zip(first.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_only_matrices_decay(name):
+    model = tiny_model(0.0)
+    for optimizer in OPTIMIZERS[name]().over(model, 0.01, 0.1).members.values():
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                assert (group["weight_decay"] > 0.0) == (parameter.ndim >= 2)
+
+
+def test_state_of_another_optimizer():
+    with pytest.raises(RunError, match="an optimizer 'sgd' that this run does not use"):
+        AdamW().over(tiny_model(), 0.01, 0.0).load_state_tensors({"sgd.0.momentum_buffer": torch.zeros(1)})
+
+
+def test_muon_takes_hidden_matrices_only():
+    model = Language()
+    hidden = hidden_matrices(model)
+    assert [id(p) for p in hidden] == [id(model.block[0].weight), id(model.block[2].weight)]
+    members = Muon().over(model, 0.01, 0.1).members
+    counted = sum(len(group["params"]) for one in members.values() for group in one.param_groups)
+    assert counted == len(list(model.parameters()))
+
+
+def test_bad_arguments():
+    with pytest.raises(SpecError, match="'betas' must be two numbers"):
+        AdamW([0.9])
+    with pytest.raises(SpecError, match="'momentum' must lie in"):
+        Sgd(1.0)
+    with pytest.raises(SpecError, match="'nesterov' needs"):
+        Sgd(0.0, True)
+    with pytest.raises(SpecError, match="muon needs hidden matrices"):
+        Muon().over(nn.Linear(3, 5), 0.01, 0.1)
+    with pytest.raises(SpecError, match="no trainable parameters"):
+        AdamW().over(nn.ReLU(), 0.01, 0.1)

@@ -1,0 +1,74 @@
+"""A recipe is checked as a whole, and every problem is named in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from attnlab.errors import SpecError
+from attnlab.training.recipe import Recipe
+
+
+def refused(**fields) -> str:
+    with pytest.raises(SpecError) as caught:
+        Recipe.parse({"budget": {"steps": 7}, **fields}, "rules")
+    assert str(caught.value).startswith("rules: ")
+    return str(caught.value)
+
+
+def test_all_problems_at_once_with_nearest_names():
+    text = refused(lrr=1.0, clip=-1.0, optimizer="adam", schedule={"name": "cosine", "final": 2.0}, precision="fp16")
+    assert "unknown key 'lrr'; did you mean 'lr'?" in text
+    assert "'clip': should be greater than 0; got -1.0" in text
+    assert "did you mean 'adamw'?" in text
+    assert "'final' must lie between 0 and 1" in text
+    assert "'precision'" in text
+
+
+@pytest.mark.parametrize("budget", [{}, {"steps": 3, "tokens": 5}])
+def test_budget_is_exactly_one(budget):
+    assert "exactly one of steps, tokens, flops, seconds" in refused(budget=budget)
+
+
+@pytest.mark.parametrize("budget", [{"steps": -3}, {"seconds": 0.0}, {"steps": 2.5}, {"tokens": float("inf")}])
+def test_budget_is_positive(budget):
+    assert "'budget." in refused(budget=budget)
+
+
+def test_unknown_budget_and_missing_budget():
+    assert "unknown key 'budget.step'; did you mean 'steps'?" in refused(budget={"step": 3})
+    with pytest.raises(SpecError, match="missing 'budget'"):
+        Recipe.parse({})
+
+
+@pytest.mark.parametrize("warmup", [-1, 1.0, 1.5, "5%"])
+def test_warmup_is_steps_or_a_fraction(warmup):
+    assert "warmup" in refused(warmup=warmup)
+
+
+def test_warmup_in_steps_with_seconds():
+    assert "no meaning with a budget in seconds" in refused(budget={"seconds": 3.0}, warmup=10)
+
+
+def test_steps_of_each_budget():
+    assert Recipe.parse({"budget": {"steps": 7}}).total_steps(5) == 7
+    assert Recipe.parse({"budget": {"tokens": 38}}).total_steps(5) == 7
+    assert Recipe.parse({"budget": {"flops": 1e3}}).total_steps(5, 11.0) == 18
+    assert Recipe.parse({"budget": {"seconds": 2}}).total_steps(5) is None
+
+
+def test_budgets_that_cannot_be_steps():
+    with pytest.raises(SpecError, match="needs flops_per_token"):
+        Recipe.parse({"budget": {"flops": 1e3}}).total_steps(5)
+    with pytest.raises(SpecError, match="buys no step"):
+        Recipe.parse({"budget": {"tokens": 3}}).total_steps(5)
+
+
+def test_warmup_as_fraction():
+    assert Recipe.parse({"budget": {"steps": 50}, "warmup": 5}).warmup_fraction(50) == 0.1
+    assert Recipe.parse({"budget": {"steps": 50}, "warmup": 0.2}).warmup_fraction(50) == 0.2
+    assert Recipe.parse({"budget": {"steps": 5}, "warmup": 50}).warmup_fraction(5) == 1.0
+
+
+def test_dump_and_parse_agree():
+    recipe = Recipe.parse({"budget": {"tokens": 1e6}, "early_stop": {"patience": 3}, "clip": None, "warmup": 11})
+    assert Recipe.parse(recipe.model_dump(mode="json", exclude_none=False)) == recipe
