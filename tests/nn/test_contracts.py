@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from attnlab.build import build
+from attnlab.errors import SpecError
 from attnlab.nn.block import BLOCKS
 from attnlab.nn.combiners import COMBINERS
 from attnlab.nn.feedforward import FEEDFORWARDS
@@ -343,6 +344,13 @@ def test_prints(case: Case) -> None:
 def test_can_be_copied(case: Case) -> None:
     module, x = case.make(), activations()
     assert torch.equal(case.call(copy.deepcopy(module), x), case.call(module, x))
+
+
+@pytest.mark.parametrize("table", [*AXES.values(), POSITIONS, MIXERS, FEEDFORWARDS, NORMS, BLOCKS])
+def test_an_argument_that_no_entry_has(table: dict[str, Any]) -> None:
+    for name in table:
+        with pytest.raises(SpecError, match=f"part '{name}': .*unknown argument 'colour'"):
+            build({"name": name, "colour": 1}, table, axis="part")
 
 
 @pytest.mark.parametrize("name", INITS)

@@ -32,6 +32,9 @@ class AbstractCombiner(nn.Module, ABC):
 
     mixes_heads: ClassVar[bool] = False
 
+    def __init__(self) -> None:
+        super().__init__()
+
     @abstractmethod
     def mix_scores(self, scores: Float[Tensor, "batch heads q_len k_len"]) -> Float[Tensor, "batch heads q_len k_len"]:
         """Return scores mixed over heads, before they are normalized."""

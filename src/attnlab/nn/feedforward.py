@@ -22,6 +22,9 @@ class NoFeedForward(nn.Module):
     ``y = x``. No parameters.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+
     def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
         """Return `x` as it is."""
         return x

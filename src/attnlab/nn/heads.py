@@ -88,6 +88,9 @@ class AbstractHeads(nn.Module, ABC):
     d_head: int
     d_v: int
 
+    def __init__(self) -> None:
+        super().__init__()
+
     @abstractmethod
     def project(
         self, x: Float[Tensor, "batch q_len d_model"], memory: Float[Tensor, "batch k_len d_model"] | None = None

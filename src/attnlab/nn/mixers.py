@@ -30,6 +30,9 @@ class NoMixer(nn.Module):
     ``y = x``. No parameters. What a stack of these reaches is what position-wise layers alone are worth.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+
     def forward(
         self,
         x: Float[Tensor, "batch length d_model"],
@@ -139,13 +142,13 @@ MIXERS: Mapping[str, Callable[..., nn.Module]] = {
 }
 
 
-def build_mixer(spec: Spec, offered: Mapping[str, Any]) -> nn.Module:
+def build_mixer(spec: Spec | nn.Module, offered: Mapping[str, Any]) -> nn.Module:
     """Build a mixer by name, or fit a person's own module into its place.
 
     Parameters
     ----------
-    spec : str or mapping
-        Entry of `MIXERS` or ``path.py:Class``, with constructor arguments.
+    spec : str, mapping or Module
+        Entry of `MIXERS` or ``path.py:Class``, with constructor arguments; a ready-made mixer is returned as it is.
     offered : mapping
         What the surroundings know: ``d_model``, ``causal``, ``max_length``, ...
 

@@ -27,6 +27,9 @@ class AbstractNormalizer(nn.Module, ABC):
 
     sinks: ClassVar[int | None] = None
 
+    def __init__(self) -> None:
+        super().__init__()
+
     @abstractmethod
     def forward(
         self, scores: Float[Tensor, "batch heads q_len k_len"], allowed: Bool[Tensor, "*more q_len k_len"] | None

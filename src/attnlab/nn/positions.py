@@ -32,6 +32,9 @@ class AbstractInputPositions(nn.Module, ABC):
 
     level: ClassVar[Literal["input", "scores"]] = "input"
 
+    def __init__(self) -> None:
+        super().__init__()
+
     @abstractmethod
     def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
         """Return activations that know where they stand."""

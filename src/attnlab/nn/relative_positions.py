@@ -31,6 +31,9 @@ class AbstractScorePositions(nn.Module, ABC):
 
     level: ClassVar[Literal["input", "scores"]] = "scores"
 
+    def __init__(self) -> None:
+        super().__init__()
+
     @abstractmethod
     def rotate(
         self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]

@@ -27,6 +27,9 @@ AsDot = tuple[Tensor, Tensor, float]
 class AbstractScore(nn.Module, ABC):
     """Score every query-key pair, head by head."""
 
+    def __init__(self) -> None:
+        super().__init__()
+
     @abstractmethod
     def forward(
         self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch heads k_len d_head"]

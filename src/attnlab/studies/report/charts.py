@@ -149,7 +149,7 @@ def _effect_scale(alt: Any, rows: list[dict[str, Any]], results: StudyResults) -
 def _compressed_ticks(middle: float, domain: list[float]) -> list[float]:
     """Return zero, and a few round numbers on both sides from the middle of the effects outwards."""
     powers = range(math.floor(math.log10(middle)), math.ceil(math.log10(max(map(abs, domain)))) + 1)
-    factors = (1, 3) if len(powers) < 4 else (1,)
+    factors = (1, 3) if len(powers) < 5 else (1,)
     ticks = [factor * 10.0**power for power in powers for factor in factors if factor * 10.0**power >= middle]
     return [tick for tick in [*(-tick for tick in reversed(ticks)), 0.0, *ticks] if domain[0] <= tick <= domain[1]]
 
@@ -263,7 +263,7 @@ def _cost_panel(
     span = quality_span(row[key] for row in rows for key in ("low", "high"))
     placed, across = _placed([row for row in rows if row[field]], field, span)
     y_title = f"{words.metric_title(metric)} ({metric.unit})" if first else None
-    y_axis = alt.Axis(title=y_title, labels=first, ticks=False, domain=False, tickCount=6, format="~g")
+    y_axis = alt.Axis(title=y_title, labels=first, ticks=False, domain=False, format="~g", **span.ticks())
     x_axis = alt.Axis(title=title, grid=False, tickCount=4, format=form, labelOverlap=True)
     y = alt.Y("mean:Q", scale=span.scale(alt), axis=y_axis)
     base = alt.Chart(alt.Data(values=placed)).encode(

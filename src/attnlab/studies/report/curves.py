@@ -139,7 +139,7 @@ def _one_panel(
     return alt.layer(
         *_floor_lines(alt, floors, span),
         base.mark_area(opacity=0.18, clip=True).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q"),
-        base.mark_line(strokeWidth=2, clip=True).encode(y=_metric_axis(alt, metric, scale)),
+        base.mark_line(strokeWidth=2, clip=True).encode(y=_metric_axis(alt, metric, span)),
     ).properties(width=CURVE_WIDTH, height=CURVE_HEIGHT)
 
 
@@ -151,14 +151,15 @@ def _colors(shown: list[str], baseline: str) -> dict[str, str]:
 
 def _step_axis(alt: Any, title: str | None, ticks: int = 6) -> Any:
     """Return the axis of training steps."""
-    axis = alt.Axis(title=title, grid=False, tickCount=ticks, format="~s", labelOverlap=True)
+    axis = alt.Axis(title=title, grid=False, tickCount=ticks, format=",d", labelOverlap=True)
     return alt.X("step:Q", axis=axis, scale=alt.Scale(nice=False))
 
 
-def _metric_axis(alt: Any, metric: Metric, scale: Any, title: str | None = None) -> Any:
+def _metric_axis(alt: Any, metric: Metric, span: Span, title: str | None = None) -> Any:
     """Return the axis of a metric."""
     text = title if title is not None else f"{words.metric_title(metric)} ({metric.unit})"
-    return alt.Y("mean:Q", scale=scale, axis=alt.Axis(title=text, ticks=False, domain=False, tickCount=6, format="~g"))
+    axis = alt.Axis(title=text, ticks=False, domain=False, format="~g", **span.ticks())
+    return alt.Y("mean:Q", scale=span.scale(alt), axis=axis)
 
 
 def _floor_lines(alt: Any, floors: list[Floor], span: Span) -> list[Any]:
@@ -196,7 +197,7 @@ def _small_panels(alt: Any, rows: list[dict[str, Any]], shown: list[str], metric
     panels: list[Any] = []
     for index, name in enumerate(shown):
         x = _step_axis(alt, "step" if index >= len(shown) - COLUMNS else None, ticks=3)
-        y = _metric_axis(alt, metric, scale, title=words.metric_title(metric) if index % COLUMNS == 0 else "")
+        y = _metric_axis(alt, metric, span, title=words.metric_title(metric) if index % COLUMNS == 0 else "")
         own = everything.transform_filter({"field": "variant", "equal": name})
         blue = VERDICT_COLORS["better"]
         panel = alt.layer(

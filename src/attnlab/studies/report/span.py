@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+FEW_POWERS = 4
+"""Powers of ten below which a logarithmic axis has lines between them."""
+
 
 @dataclass(frozen=True)
 class Span:
@@ -74,6 +77,21 @@ class Span:
         """
         kind = "log" if self.logarithmic else "linear"
         return alt.Scale(type=kind, domain=[self.low, self.high], nice=False, zero=False)
+
+    def ticks(self) -> dict[str, Any]:
+        """Return where an axis has its lines: about six places, or round numbers of a logarithmic axis.
+
+        Returns
+        -------
+        dict
+            Arguments of an altair axis.
+        """
+        if not self.logarithmic:
+            return {"tickCount": 6}
+        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+        factors = (1, 2, 5) if len(powers) < FEW_POWERS else (1,)
+        marks = (float(f"{factor}e{power}") for power in powers for factor in factors)
+        return {"values": [mark for mark in marks if self.low <= mark <= self.high]}
 
 
 def span_of(values: Iterable[float], *, ratio_for_log: float, margin: float) -> Span:

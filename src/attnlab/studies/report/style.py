@@ -85,10 +85,8 @@ def draw(chart: Any, name: str) -> Drawing:
     """
     import vl_convert
 
-    spec = chart.configure(**theme()).to_dict()
-    return Drawing(
-        name, for_page(vl_convert.vegalite_to_svg(spec), name), vl_convert.vegalite_to_png(spec, scale=PNG_SCALE)
-    )
+    svg = vl_convert.vegalite_to_svg(chart.configure(**theme()).to_dict(validate=False))
+    return Drawing(name, for_page(svg, name), vl_convert.svg_to_png(svg, scale=PNG_SCALE))
 
 
 def for_page(svg: str, name: str) -> str:
@@ -157,6 +155,10 @@ def label(name: str, width: int = LABEL_WIDTH) -> str:
     str
         The name with a line break where it continues.
     """
-    balanced = (textwrap.wrap(name, narrow) for narrow in range(len(name) // 2 + 1, width))
-    both = next((lines for lines in balanced if len(lines) == 2), None) if len(name) > width else None
+    balanced = (textwrap.wrap(name, narrow, break_long_words=False) for narrow in range(len(name) // 2 + 1, width))
+    both = (
+        next((lines for lines in balanced if len(lines) == 2 and len(max(lines, key=len)) <= width), None)
+        if len(name) > width
+        else None
+    )
     return "\n".join(both or textwrap.wrap(name, width, max_lines=2, placeholder=" …")) or name
