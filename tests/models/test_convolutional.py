@@ -74,7 +74,7 @@ def test_score_positions_go_to_the_mixer() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"channels": 0}, "channels must be at least 1; got 0"),
+        ({"channels": 0}, "sizes must be positive integers; got channels=0"),
         ({"kernel_size": 4}, "kernel_size must be odd, so that the length stays; got 4"),
         ({"dilations": [1, 2]}, "dilations needs one entry per layer; got 2 for n_layers 5"),
         ({"dilations": [1, 2, 0, 1, 1]}, "dilations must be at least 1; got [1, 2, 0, 1, 1]"),

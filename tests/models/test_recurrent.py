@@ -43,7 +43,7 @@ def test_the_mistake_lets_samples_see_those_before_them() -> None:
 
 @pytest.mark.parametrize("size", ["hidden", "n_layers"])
 def test_sizes_below_one_are_refused(size: str) -> None:
-    with pytest.raises(SpecError, match=f"{size} must be at least 1; got 0"):
+    with pytest.raises(SpecError, match=f"sizes must be positive integers; got {size}=0"):
         Lstm(1, 1, **{size: 0})
-    with pytest.raises(SpecError, match=f"{size} must be at least 1; got 0"):
+    with pytest.raises(SpecError, match=f"sizes must be positive integers; got {size}=0"):
         LstmBatchAsTime(LENGTH, **{size: 0})

@@ -133,8 +133,8 @@ def test_every_mixer_can_be_in_an_encoder(mixer: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n_layers": 0}, "n_layers must be at least 1; got 0"),
-        ({"d_model": -4}, "d_model must be at least 1; got -4"),
+        ({"n_layers": 0}, "sizes must be positive integers; got n_layers=0"),
+        ({"d_model": -4}, "sizes must be positive integers; got d_model=-4"),
         ({"mixer": ["attention"]}, "a list of mixers needs one entry per layer; got 1 for n_layers 2"),
         ({"mixer": "atention"}, "unknown mixer 'atention'; did you mean 'attention'?"),
         ({"block": "litteral"}, "unknown block 'litteral'; did you mean 'literal'?"),
@@ -153,10 +153,10 @@ def test_misuse_is_named(changes: dict[str, object], message: str) -> None:
 
 
 def test_an_empty_vocabulary_is_refused() -> None:
-    with pytest.raises(SpecError, match="vocab_size must be at least 1; got 0"):
+    with pytest.raises(SpecError, match="sizes must be positive integers; got vocab_size=0"):
         Decoder(0, MAX_LENGTH)
 
 
 def test_no_features_are_refused() -> None:
-    with pytest.raises(SpecError, match="d_out must be at least 1; got 0"):
+    with pytest.raises(SpecError, match="sizes must be positive integers; got d_out=0"):
         Encoder(3, 0, MAX_LENGTH)

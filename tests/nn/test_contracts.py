@@ -32,8 +32,12 @@ from attnlab.nn.scores import SCORES
 BATCH, LENGTH, D_MODEL, N_HEADS = 3, 7, 24, 4  # d_head 6: all sizes differ
 HUGE = 1e4  # finite, and far from anything a layer has seen
 
-NEEDED: dict[str, dict[str, Any]] = {"window": {"width": 3}, "dilated": {"width": 2, "dilation": 2}}
-"""Arguments that an entry cannot be built without."""
+NEEDED: dict[str, dict[str, Any]] = {
+    "window": {"width": 3},
+    "dilated": {"width": 2, "dilation": 2},
+    "linear-attention": {"chunk_size": 3},  # so that a sequence has several chunks
+}
+"""Arguments that an entry cannot be built without, or that make a test reach all of it."""
 
 BATCHED_OVER_SEEDS: dict[str, dict[str, Any]] = {
     "lstm": {"path": "readable"},  # torch has no batching rule for its LSTM kernel

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -85,3 +87,28 @@ def test_recovery_after_a_kill(tmp_path, present, expected):
 def test_json_is_readable_text(tmp_path):
     write_json(tmp_path / "x.json", {"unit": "µs"})
     assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == {"unit": "µs"}
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+import torch
+from attnlab.errors import RunError
+from attnlab.training.checkpoints import load_model_weights, save_checkpoint, weights_of
+
+folder, model = Path(sys.argv[1]), torch.nn.Linear(71, 73)
+save_checkpoint(folder / "last", weights_of(model), {"step": 3})
+resource.setrlimit(resource.RLIMIT_FSIZE, (4099, resource.RLIM_INFINITY))
+try:
+    save_checkpoint(folder / "last", weights_of(model), {"step": 5})
+except RunError as error:
+    print(error)
+print(load_model_weights(model, folder), [path.name for path in folder.iterdir()])
+"""
+
+
+def test_a_real_limit_of_the_system(tmp_path):
+    pytest.importorskip("resource")
+    done = subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert "no room left to write in" in done.stdout
+    assert "3 ['last']" in done.stdout

@@ -107,7 +107,18 @@ def cost(
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Return how many numbers a model holds as parameters; tied ones count once."""
+    """Return how many numbers a model holds as parameters; tied ones count once.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Any module, on any device.
+
+    Returns
+    -------
+    int
+        Their number, frozen ones included.
+    """
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from attnlab.build import Spec
 from attnlab.errors import SpecError
-from attnlab.models.stacks import build_input_positions, check_sizes, offer_positions
+from attnlab.models.wiring import build_input_positions, offer_positions
+from attnlab.nn.heads import check_positive
 from attnlab.nn.mixers import build_mixer
 
 
@@ -75,7 +76,8 @@ class ConvStack(nn.Module):
         positions: Spec = "none",
     ) -> None:
         super().__init__()
-        check_sizes(d_in=d_in, d_out=d_out, max_length=max_length, channels=channels, n_layers=n_layers)
+        sizes = {"d_in": d_in, "d_out": d_out, "max_length": max_length, "channels": channels, "n_layers": n_layers}
+        check_positive(sizes)
         spread = _dilations(dilations, n_layers)
         if kernel_size < 1 or kernel_size % 2 == 0:
             raise SpecError(f"kernel_size must be odd, so that the length stays; got {kernel_size}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnlab.models.stacks import check_sizes
+from attnlab.nn.heads import check_positive
 
 
 class Lstm(nn.Module):
@@ -43,7 +43,7 @@ class Lstm(nn.Module):
         self, d_in: int, d_out: int, *, hidden: int = 128, n_layers: int = 1, bidirectional: bool = True
     ) -> None:
         super().__init__()
-        check_sizes(d_in=d_in, d_out=d_out, hidden=hidden, n_layers=n_layers)
+        check_positive({"d_in": d_in, "d_out": d_out, "hidden": hidden, "n_layers": n_layers})
         self.lstm = nn.LSTM(d_in, hidden, n_layers, batch_first=True, bidirectional=bidirectional)
         self.output = nn.Linear(hidden * (2 if bidirectional else 1), d_out)
 
@@ -80,7 +80,7 @@ class LstmBatchAsTime(nn.Module):
 
     def __init__(self, length: int, *, hidden: int = 128, n_layers: int = 1) -> None:
         super().__init__()
-        check_sizes(length=length, hidden=hidden, n_layers=n_layers)
+        check_positive({"length": length, "hidden": hidden, "n_layers": n_layers})
         self.lstm = nn.LSTM(length, hidden, n_layers)
         self.output = nn.Linear(hidden, length)
 

@@ -12,16 +12,13 @@ from typing import Any, Literal
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attnlab.build import Spec, build, is_path, load_object, look_up, parse, signature_of
-from attnlab.errors import SpecError
+from attnlab.build import Spec, build, look_up
+from attnlab.models.wiring import build_input_positions, check_taken, final_norm, offer_positions, one_per_layer
 from attnlab.nn.block import BLOCKS
+from attnlab.nn.heads import check_positive
 from attnlab.nn.init import INITS
-from attnlab.nn.mixers import MIXERS
-from attnlab.nn.norms import NORMS
-from attnlab.nn.positions import POSITIONS
 
 Norm = Literal["pre", "post", "none"]
-NO_POSITIONS = "none"  # act nowhere, so it does not matter that no mixer takes them
 
 
 class Decoder(nn.Module):
@@ -95,7 +92,7 @@ class Decoder(nn.Module):
         init: str = "gpt",
     ) -> None:
         super().__init__()
-        check_sizes(vocab_size=vocab_size, d_model=d_model)
+        check_positive({"vocab_size": vocab_size, "d_model": d_model})
         self.embedding = nn.Embedding(vocab_size, d_model)
         wiring = {"feedforward": feedforward, "norm": norm, "norm_kind": norm_kind, "residual": residual}
         self.stack = Stack(
@@ -186,7 +183,7 @@ class Encoder(nn.Module):
         init: str = "gpt",
     ) -> None:
         super().__init__()
-        check_sizes(d_in=d_in, d_out=d_out, d_model=d_model)
+        check_positive({"d_in": d_in, "d_out": d_out, "d_model": d_model})
         self.embedding = nn.Linear(d_in, d_model)
         wiring = {"feedforward": feedforward, "norm": norm, "norm_kind": norm_kind, "residual": residual}
         self.stack = Stack(
@@ -252,7 +249,7 @@ class Stack(nn.Module):
         causal: bool,
     ) -> None:
         super().__init__()
-        check_sizes(max_length=max_length, n_layers=n_layers)
+        check_positive({"max_length": max_length, "n_layers": n_layers})
         mixers = one_per_layer(mixer, n_layers)
         context = {"causal": causal, "max_length": max_length} | offer_positions(positions, mixers)
         given = {name: value for name, value in wiring.items() if value is not None}
@@ -271,78 +268,3 @@ class Stack(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.norm(x)
-
-
-def check_sizes(**sizes: int) -> None:
-    """Raise a `SpecError` for the first size that is below 1."""
-    for name, value in sizes.items():
-        if value < 1:
-            raise SpecError(f"{name} must be at least 1; got {value}")
-
-
-def one_per_layer(mixer: Spec | Sequence[Spec], n_layers: int) -> list[Spec]:
-    """Return one mixer specification for each layer.
-
-    Raises
-    ------
-    SpecError
-        If a list has another number of entries than there are layers.
-    """
-    if isinstance(mixer, str | Mapping):
-        return [mixer] * n_layers
-    if len(mixer) != n_layers:
-        raise SpecError(f"a list of mixers needs one entry per layer; got {len(mixer)} for n_layers {n_layers}")
-    return list(mixer)
-
-
-def offer_positions(positions: Spec, mixers: Sequence[Spec]) -> dict[str, Spec]:
-    """Return what mixers are to be offered of the positions: nothing, if those act on the input.
-
-    Raises
-    ------
-    SpecError
-        If the positions act on attention scores and no mixer has any.
-    """
-    name, _ = parse(positions, "positions")
-    if name == NO_POSITIONS or _level(positions) == "input":
-        return {}
-    if not any("positions" in signature_of(_class_of(mixer, MIXERS, "mixer")) for mixer in mixers):
-        raise SpecError(f"positions '{name}' act on attention scores, but no mixer of this model takes positions")
-    return {"positions": positions}
-
-
-def build_input_positions(positions: Spec, offered: Mapping[str, Any]) -> nn.Module:
-    """Return the module that marks positions on the input: the identity, if they act on scores."""
-    if _level(positions) == "input":
-        return build(positions, POSITIONS, axis="positions", offered=offered)
-    return nn.Identity()
-
-
-def check_taken(given: Mapping[str, Any], block: Spec) -> None:
-    """Raise a `SpecError` for arguments that the block has no use for."""
-    name, _ = parse(block, "block")
-    parameters = signature_of(_class_of(block, BLOCKS, "block"))
-    unused = [argument for argument in given if argument not in parameters]
-    if unused:
-        raise SpecError(f"block '{name}' takes no {', '.join(unused)}; leave it out")
-
-
-def final_norm(block: Spec, given: Mapping[str, Any], d_model: int) -> nn.Module:
-    """Return the norm after the last block: a pre-norm transformer's own kind, else the identity."""
-    name, arguments = parse(block, "block")
-    defaults = {key: p.default for key, p in signature_of(_class_of(block, BLOCKS, "block")).items()}
-    chosen = defaults | dict(given) | arguments
-    if name != "transformer" or chosen["norm"] != "pre":
-        return nn.Identity()
-    return build(chosen["norm_kind"], NORMS, axis="norm", offered={"d_model": d_model})
-
-
-def _class_of(spec: Spec, table: Mapping[str, Any], axis: str) -> Any:
-    """Return the class that a specification names."""
-    name, _ = parse(spec, axis)
-    return load_object(name) if is_path(name) else look_up(name, table, axis)
-
-
-def _level(positions: Spec) -> str:
-    """Return where positions act: on the "input" or on the "scores"."""
-    return _class_of(positions, POSITIONS, "positions").level

@@ -45,7 +45,7 @@ def writing(folder: Path) -> Iterator[None]:
 
 def _what_is_wrong(folder: Path, error: Exception) -> str:
     free = _free_bytes(folder)
-    full = getattr(error, "errno", None) in NO_ROOM or "os error 28" in str(error)
+    full = getattr(error, "errno", None) in NO_ROOM or any(f"os error {number})" in str(error) for number in NO_ROOM)
     what = "no room left to write in" if full else "cannot write in"
     return (
         f"{what} {folder}: {error} ({free:,} bytes are free there). "
@@ -176,10 +176,32 @@ def recover_folder(target: Path) -> None:
 
 
 def old_name(target: Path) -> Path:
-    """Return under which name a folder waits while it is replaced."""
+    """Return under which name a folder waits while it is replaced.
+
+    Parameters
+    ----------
+    target : Path
+        The folder.
+
+    Returns
+    -------
+    Path
+        A name beside it.
+    """
     return target.with_name(f"{target.name}.old")
 
 
 def new_name(target: Path) -> Path:
-    """Return under which name the replacement of a folder is written."""
+    """Return under which name the replacement of a folder is written.
+
+    Parameters
+    ----------
+    target : Path
+        The folder.
+
+    Returns
+    -------
+    Path
+        A name beside it.
+    """
     return target.with_name(f"{target.name}.new")

@@ -54,14 +54,26 @@ def _installed_version() -> str:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return how many cores this process may use.
+
+    Returns
+    -------
+    int
+        At least 1.
+    """
     if hasattr(os, "sched_getaffinity"):  # absent on macOS and Windows
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def source_commit() -> str | None:
-    """Return the commit of the checkout that attnlab runs from (``+``: with changes), None if it is none."""
+    """Return the commit of the checkout that attnlab runs from.
+
+    Returns
+    -------
+    str or None
+        The hash, with ``+`` after it if files were changed; None where attnlab does not run from a checkout.
+    """
     folder = Path(attnlab.__file__).resolve().parent
     try:
         commit = _git(folder, "rev-parse", "HEAD")

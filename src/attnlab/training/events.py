@@ -25,7 +25,13 @@ STEP_INTERVAL_S = 0.2  # five a second: smooth to the eye, nothing beside a step
 
 
 def ignore_event(event: Mapping[str, Any]) -> None:
-    """Do nothing with an event."""
+    """Do nothing with an event.
+
+    Parameters
+    ----------
+    event : mapping
+        Any event.
+    """
     del event
 
 

@@ -189,7 +189,13 @@ def _step_of(folder: Path) -> int | None:
 
 
 def generator_states() -> dict[str, Tensor]:
-    """Return the states of torch's global generators, of the CPU and of the current CUDA device if it is in use."""
+    """Return the states of torch's global generators, of the CPU and of the current CUDA device if it is in use.
+
+    Returns
+    -------
+    dict of str to Tensor
+        Bytes, under names that begin with `RANDOM`.
+    """
     states = {f"{RANDOM}cpu": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states[f"{RANDOM}cuda"] = torch.cuda.get_rng_state()

@@ -11,10 +11,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnlab.errors import RunError
 from attnlab.studies.report.content import report
 from attnlab.studies.report.terminal import verdict_table
 from attnlab.studies.report.words import headline
+from attnlab.training.atomic import writing
 
 if TYPE_CHECKING:
     from attnlab.studies.results import StudyResults
@@ -55,11 +55,9 @@ def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
         "report.html": page(results, drawn).encode(),
     }
     target = Path(folder)
-    try:
+    with writing(target):
         for name, content in files.items():
             _replace(target / name, content)
-    except OSError as error:
-        raise RunError(f"the report could not be written to {target}: {error.strerror or error}") from error
     return target / "report.html"
 
 

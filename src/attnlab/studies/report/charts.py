@@ -198,7 +198,8 @@ def effect_caption(results: StudyResults) -> str:
     within = f" The shaded band marks differences below {words.number(band)}, too small to matter here." if band else ""
     return (
         f"Difference to the baseline {words.named(results.baseline)}, paired over seeds. Lines are "
-        f"{words.percent(confidence(results))} t intervals, small dots single seeds.{within} A hollow point is undecided."
+        f"{words.percent(confidence(results))} t intervals, small dots single seeds.{within} "
+        "A hollow point is undecided."
     )
 
 
@@ -294,13 +295,24 @@ def _placed(rows: list[dict[str, Any]], field: str, span: Span) -> tuple[list[di
 
 
 def quality_span(values: Iterable[float]) -> Span:
-    """Return the range of a metric: logarithmic where positive values span orders of magnitude."""
+    """Return the range of a metric: logarithmic where positive values span orders of magnitude.
+
+    Parameters
+    ----------
+    values : iterable of float
+        All values to be shown.
+
+    Returns
+    -------
+    Span
+        The range.
+    """
     return span_of(values, ratio_for_log=CURVED_FOR_LOG, margin=0.07)
 
 
 COST_CAPTION = (
-    "The number in a point is the variant's number in the verdict table; a bar spans its seeds; a point that would cover "
-    "another is moved sideways. "
+    "The number in a point is the variant's number in the verdict table; a bar spans its seeds; a point that would "
+    "cover another is moved sideways. "
     "Blue is better than the baseline, orange worse, gray equivalent or (hollow) undecided, black the baseline."
 )
 """What the cost chart shows, in words."""

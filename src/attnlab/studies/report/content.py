@@ -2,8 +2,8 @@
 
 Keys: ``study``, ``question``, ``task``, ``rules`` (with ``hash``), ``floors``, ``complete``, ``variants`` (``name``,
 ``parameters``, ``flops_per_token``, ``seconds``, ``metrics``: name to ``mean``, ``std``, ``values``), ``verdicts``
-(``variant``, ``baseline``, ``metric``, ``difference``, ``low``, ``high``, ``p_adjusted``, ``verdict``, ``seeds_needed``),
-``alarms`` (``check``, ``variant``, ``message``), ``environment``.
+(``variant``, ``baseline``, ``metric``, ``difference``, ``low``, ``high``, ``p_adjusted``, ``verdict``,
+``seeds_needed``), ``alarms`` (``check``, ``variant``, ``message``), ``environment``.
 
 Every number is finite or null. ``values`` has one entry per seed in the order of the rules, null for a seed that did
 not finish, so that values of two variants at one index belong together. ``seconds`` is the mean over finished seeds.
@@ -107,7 +107,18 @@ def _verdict(one: Verdict) -> dict[str, Any]:
 
 
 def finite(value: Any) -> Any:
-    """Return JSON types with every number that is not finite replaced by None, at any depth."""
+    """Return JSON types with every number that is not finite replaced by None, at any depth.
+
+    Parameters
+    ----------
+    value : JSON types
+        A value of any depth; tuples count as lists.
+
+    Returns
+    -------
+    JSON types
+        The same value without NaN and infinity.
+    """
     match value:
         case Mapping():
             return {str(key): finite(one) for key, one in value.items()}

@@ -75,20 +75,25 @@ def learning_curves(results: StudyResults, metric: Metric) -> Any:
     rows = [row for variant in results.variants for row in _curve_rows(variant, metric.name)]
     shown = [variant.name for variant in results.variants if any(row["variant"] == variant.name for row in rows)]
     if len(shown) > TOGETHER:
-        return _small_panels(alt, rows, shown, metric, _curve_span(rows, []))
-    floors = _near_floors(rows, results, metric)
-    return _one_panel(alt, rows, shown, results, metric, _curve_span(rows, floors), floors)
+        return _small_panels(alt, rows, shown, metric)
+    return _one_panel(alt, rows, results, metric)
 
 
 def settled(rows: list[dict[str, Any]]) -> list[float]:
-    """Return the values after the first tenth of the steps: before it, curves fall too fast to share an axis."""
+    """Return the values after the first tenth of the steps: before it, curves fall too fast to share an axis.
+
+    Parameters
+    ----------
+    rows : list of dict
+        Steps with ``low`` and ``high``.
+
+    Returns
+    -------
+    list of float
+        Lowest and highest values.
+    """
     begin = START * max(row["step"] for row in rows)
     return [row[key] for row in rows for key in ("low", "high") if row["step"] >= begin]
-
-
-def _curve_span(rows: list[dict[str, Any]], floors: list[Floor]) -> Span:
-    """Return the range of the quality axis."""
-    return quality_span([*settled(rows), *(floor.value for floor in floors)])
 
 
 def _curve_rows(variant: VariantResults, metric: str) -> list[dict[str, Any]]:
@@ -119,19 +124,13 @@ def _curve(cell: CellResults, metric: str) -> Iterable[tuple[int, float]]:
             yield int(line["step"]), float(value)
 
 
-def _one_panel(
-    alt: Any,
-    rows: list[dict[str, Any]],
-    shown: list[str],
-    results: StudyResults,
-    metric: Metric,
-    span: Span,
-    floors: list[Floor],
-) -> Any:
+def _one_panel(alt: Any, rows: list[dict[str, Any]], results: StudyResults, metric: Metric) -> Any:
     """Return all curves in one panel, the legend in the order in which they end."""
+    floors = _near_floors(rows, results, metric)
+    span = quality_span([*settled(rows), *(floor.value for floor in floors)])
     last = {row["variant"]: row["mean"] for row in rows}
-    order = sorted(shown, key=lambda name: -last[name])
-    colors = _colors(shown, results.baseline)
+    order = sorted(last, key=lambda name: -last[name])
+    colors = _colors(list(last), results.baseline)
     legend = alt.Legend(title=None, orient="top", columns=2, columnPadding=24, rowPadding=4, labelLimit=330)
     color = alt.Color("variant:N", scale=alt.Scale(domain=order, range=[colors[name] for name in order]), legend=legend)
     base = alt.Chart(alt.Data(values=rows)).encode(x=_step_axis(alt, "step"), color=color)
@@ -190,9 +189,10 @@ def _near_floors(rows: list[dict[str, Any]], results: StudyResults, metric: Metr
     ]
 
 
-def _small_panels(alt: Any, rows: list[dict[str, Any]], shown: list[str], metric: Metric, span: Span) -> Any:
+def _small_panels(alt: Any, rows: list[dict[str, Any]], shown: list[str], metric: Metric) -> Any:
     """Return one small panel per variant, its curve in color and all others in gray."""
     everything = alt.Chart(alt.Data(values=rows))
+    span = quality_span(settled(rows))
     scale = span.scale(alt)
     panels: list[Any] = []
     for index, name in enumerate(shown):

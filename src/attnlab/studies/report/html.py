@@ -94,7 +94,18 @@ def context(results: StudyResults, figures: Sequence[Figure]) -> dict[str, Any]:
 
 
 def strong(text: str) -> Markup:
-    """Return a text escaped, with the names of variants in bold."""
+    """Return a text escaped, with the names of variants in bold.
+
+    Parameters
+    ----------
+    text : str
+        A text with `words.named` variants.
+
+    Returns
+    -------
+    Markup
+        HTML.
+    """
     from markupsafe import Markup, escape
 
     escaped = str(escape(text))
@@ -125,14 +136,25 @@ def facts(results: StudyResults) -> list[str]:
     seeds = max((len(variant.cells) for variant in results.variants), default=0)
     return [
         f"task {results.task.get('name', '')}".strip(),
-        f"{len(results.variants)} variants × {seeds} seed{'' if seeds == 1 else 's'}",
+        f"{len(results.variants)} variants \u00d7 {seeds} seed{'' if seeds == 1 else 's'}",
         *(f"{words.number(float(amount), 9)} {unit} each" for unit, amount in budget.items()),
         *([f"scale {results.scale}"] if results.scale else []),
     ]
 
 
 def failures(results: StudyResults) -> list[tuple[str, int, str]]:
-    """Return variant, seed and error of every cell that stopped."""
+    """Return variant, seed and error of every cell that stopped.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study has found so far.
+
+    Returns
+    -------
+    list of (str, int, str)
+        In the order of the study.
+    """
     return [
         (variant.name, cell.seed, cell.error or "no reason was recorded")
         for variant in results.variants
@@ -209,7 +231,18 @@ def tuning_rows(results: StudyResults) -> list[dict[str, Any]]:
 
 
 def seed_rows(results: StudyResults) -> list[tuple[str, list[str]]]:
-    """Return for every variant the metric of each seed, as text."""
+    """Return for every variant the metric of each seed, as text.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study has found so far.
+
+    Returns
+    -------
+    list of (str, list of str)
+        Variant and one text per seed; the status of a cell that has no value.
+    """
     metric = results.metric.name
     return [
         (
@@ -224,7 +257,18 @@ def seed_rows(results: StudyResults) -> list[tuple[str, list[str]]]:
 
 
 def floor_rows(results: StudyResults) -> list[tuple[str, str, str, str]]:
-    """Return name, value with unit, metric and source of the reference values."""
+    """Return name, value with unit, metric and source of the reference values.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study has found so far.
+
+    Returns
+    -------
+    list of (str, str, str, str)
+        In the order of the task.
+    """
     return [
         (floor.name, f"{words.number(floor.value)} {floor.unit}", floor.metric, floor.source)
         for floor in results.floors

@@ -47,12 +47,34 @@ def markdown(results: StudyResults, figures: Sequence[Figure]) -> str:
 
 
 def escape(text: str) -> str:
-    """Return a text of the user's so that Markdown shows it as it is, on one line."""
+    """Return a text of the user's so that Markdown shows it as it is, on one line.
+
+    Parameters
+    ----------
+    text : str
+        Any text.
+
+    Returns
+    -------
+    str
+        Markdown.
+    """
     return SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
 def emphasized(text: str) -> str:
-    """Return a sentence escaped, with the names of variants in bold."""
+    """Return a sentence escaped, with the names of variants in bold.
+
+    Parameters
+    ----------
+    text : str
+        A text with `words.named` variants.
+
+    Returns
+    -------
+    str
+        Markdown.
+    """
     return escape(text).replace(words.OPEN, "**").replace(words.CLOSE, "**")
 
 
@@ -122,11 +144,12 @@ def _background(results: StudyResults) -> list[str]:
         for row in html.tuning_rows(results)
     ]
     seeds = [(name, ", ".join(values)) for name, values in html.seed_rows(results)]
+    floors = html.floor_rows(results)
     sections = (
-        ("Answer on record", results.answer and escape(results.answer)),
-        ("Reference values", results.floors and table(("name", "value", "metric", "source"), html.floor_rows(results))),
+        ("Answer on record", escape(results.answer or "")),
+        ("Reference values", table(("name", "value", "metric", "source"), floors) if floors else ""),
         ("Rules, fixed beforehand", table(("rule", "value"), words.flat(results.rules))),
-        ("Tuning", tuned and table(("variant", "setting", "tried", "chosen"), tuned)),
+        ("Tuning", table(("variant", "setting", "tried", "chosen"), tuned) if tuned else ""),
         ("Seeds", table(("variant", f"{results.metric.name} by seed"), seeds)),
         ("Data", table(("", "value"), words.flat(results.task))),
         ("Versions and hardware", table(("", "value"), words.flat(results.environment))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -150,11 +151,11 @@ def apart(places: Sequence[float], gap: float) -> list[float]:
     """
     order = sorted(range(len(places)), key=places.__getitem__)
     moved = list(places)
-    for below, index in zip(order, order[1:], strict=False):
+    for below, index in itertools.pairwise(order):
         moved[index] = max(moved[index], moved[below] + gap)
-    top = 1.0
+    top = max([1.0, *places])
     for index in reversed(order):
-        moved[index] = min(moved[index], max(top, places[index]))
+        moved[index] = min(moved[index], top)
         top = moved[index] - gap
     return moved
 

@@ -9,6 +9,7 @@ from attnlab.studies.verdicts import judge
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from attnlab.studies.results import StudyResults, VariantResults
     from attnlab.studies.verdicts import Verdict
@@ -47,7 +48,7 @@ def verdict_table(results: StudyResults) -> Table:
     return table
 
 
-def _row(variant: VariantResults, one: Verdict | None, metric: str) -> tuple[object, ...]:
+def _row(variant: VariantResults, one: Verdict | None, metric: str) -> tuple[str | Text, ...]:
     """Return one row: the baseline's where there is no verdict."""
     from rich.text import Text
 
@@ -59,7 +60,7 @@ def _row(variant: VariantResults, one: Verdict | None, metric: str) -> tuple[obj
     return (Text(variant.name), reached, *measured, *cost, _verdict_text(one))
 
 
-def _verdict_text(one: Verdict) -> object:
+def _verdict_text(one: Verdict) -> Text:
     """Return the verdict in its color, with what would decide an undecided one."""
     from rich.text import Text
 

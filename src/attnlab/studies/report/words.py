@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 OPEN, CLOSE = "\x02", "\x03"
 """Control characters around a variant's name: they cannot be typed into a study file."""
 
-ABSENT = "–"
-"""Stands where there is no number."""
+ABSENT = "\u2013"
+"""Stands where there is no number: an en dash."""
 
 LISTED = 3
 """Variants of one verdict that the headline spells out; the table has the rest."""
 
 MEAN_DIGITS = 5
 """Most significant digits of a mean beside its standard deviation: two seeds can agree by chance."""
+
+MINUS = "\u2212"
+"""The sign of a negative number in text."""
 
 WORTH_A_RATIO = 1.5
 """How many times lower a value must be before the headline says so."""
@@ -71,7 +74,7 @@ def number(value: float | None, digits: int = 4) -> str:
     else:
         text = f"{value:,.{decimals(value, digits)}f}"
         text = text.rstrip("0").rstrip(".") if "." in text else text
-    return text.replace("-", "−")
+    return text.replace("-", MINUS)
 
 
 def decimals(value: float, digits: int) -> int:
@@ -82,7 +85,7 @@ def decimals(value: float, digits: int) -> int:
 def fixed(value: float, places: int, *, sign: bool = False) -> str:
     """Return a number with a fixed number of decimals, a true minus sign and, if wanted, a plus sign."""
     text = f"{value:+,.{places}f}" if sign else f"{value:,.{places}f}"
-    return text.replace("-", "−")
+    return text.replace("-", MINUS)
 
 
 def places_of(one: Comparison) -> int:
@@ -114,7 +117,7 @@ def spread(values: Sequence[float]) -> str:
         return number(mean)
     sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
     places = min(decimals(sd, 2), decimals(mean, MEAN_DIGITS)) if sd > 0 else decimals(mean, 4)
-    return f"{fixed(mean, places)} ± {number(sd, 2)}"
+    return f"{fixed(mean, places)} ± {fixed(sd, places) if sd * 10**places >= 1 else number(sd, 2)}"
 
 
 def scaled(value: float | None, units: Sequence[str], step: float = 1000.0) -> str:
@@ -303,11 +306,11 @@ def _best_sentence(results: StudyResults, best: Verdict) -> str:
     metric = results.metric
     ours = mean_of(results.variant(best.variant), metric.name)
     theirs = mean_of(results.variant(best.baseline), metric.name)
+    reached = f"{number(ours)} where the baseline reaches {number(theirs)} {metric.unit}"
+    apart = f"{percent(confidence(results))} interval {interval(best.comparison)}, {best.comparison.pairs} seeds"
     return (
-        f"{named(best.variant)} is better than the baseline {named(best.baseline)}: it reaches a {metric_title(metric)} "
-        f"of {number(ours)} where the baseline reaches {number(theirs)} {metric.unit}{_ratio(metric, ours, theirs)}. "
-        f"The difference is {difference(best.comparison)} ({percent(confidence(results))} interval "
-        f"{interval(best.comparison)}, {best.comparison.pairs} seeds)."
+        f"{named(best.variant)} is better than the baseline {named(best.baseline)}: "
+        f"it reaches a {metric_title(metric)} of {reached}{_ratio(metric, ours, theirs)}. The difference is {difference(best.comparison)} ({apart})."
     )
 
 

@@ -1,0 +1,49 @@
+"""Each part gets what it has use for, and what has no effect is refused."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+from attnlab.errors import SpecError
+from attnlab.models.wiring import build_input_positions, check_taken, final_norm, offer_positions, one_per_layer
+from attnlab.nn.norms import RmsNorm
+
+WIDTH = 7
+
+
+def test_one_mixer_serves_all_layers() -> None:
+    assert one_per_layer("none", 3) == ["none"] * 3
+    assert one_per_layer({"name": "lstm"}, 2) == [{"name": "lstm"}] * 2
+
+
+def test_a_list_must_fit() -> None:
+    assert one_per_layer(["none", "lstm"], 2) == ["none", "lstm"]
+    with pytest.raises(SpecError, match="needs one entry per layer; got 2 for n_layers 3"):
+        one_per_layer(["none", "lstm"], 3)
+
+
+def test_positions_go_where_they_act() -> None:
+    offered = {"d_model": WIDTH, "max_length": 11}
+    assert offer_positions("learned", ["none"]) == {}
+    assert type(build_input_positions("learned", offered)) is not nn.Identity
+    assert offer_positions("rotary", ["none", "attention"]) == {"positions": "rotary"}
+    assert type(build_input_positions("rotary", offered)) is nn.Identity
+    assert offer_positions("none", []) == {}
+
+
+def test_positions_without_effect_are_refused() -> None:
+    with pytest.raises(SpecError, match="positions 'rotary' act on attention scores, but no mixer"):
+        offer_positions({"name": "rotary"}, ["lstm", "none"])
+
+
+def test_arguments_without_effect_are_refused() -> None:
+    check_taken({"feedforward": "relu"}, "transformer")
+    with pytest.raises(SpecError, match="block 'literal' takes no feedforward; leave it out"):
+        check_taken({"feedforward": "relu", "norm": "none"}, {"name": "literal"})
+
+
+def test_the_final_norm_is_of_the_blocks_kind() -> None:
+    assert type(final_norm("transformer", {"norm_kind": "rms"}, WIDTH)) is RmsNorm
+    assert type(final_norm({"name": "transformer", "norm": "post"}, {"norm": "pre"}, WIDTH)) is nn.Identity
+    assert type(final_norm("literal", {"norm": "pre"}, WIDTH)) is nn.Identity

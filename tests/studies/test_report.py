@@ -1,0 +1,257 @@
+"""The report in all its forms: stable keys, finite numbers, escaped names, words that agree with the numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from itertools import pairwise
+
+import pytest
+from rich.console import Console
+from tests.studies.example_results import parts, shapes
+
+from attnlab.errors import RunError
+from attnlab.studies.report import headline, report, verdict_table, write_report
+from attnlab.studies.report.charts import _compressed_ticks
+from attnlab.studies.report.markdown import escape
+from attnlab.studies.report.span import Span, apart, beside, span_of
+from attnlab.studies.report.style import label
+from attnlab.studies.report.words import CLOSE, OPEN, number
+from attnlab.studies.results import CellResults
+
+NAME = "attention only <script>alert(1)</script>"
+
+
+def loads_strictly(text):
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    target = tmp_path_factory.mktemp("report")
+    write_report(parts(), target)
+    return target
+
+
+def unfinished():
+    """Nothing has run yet."""
+    full = parts()
+    empty = tuple(
+        dataclasses.replace(variant, cells=tuple(CellResults(cell.seed, "missing") for cell in variant.cells))
+        for variant in full.variants
+    )
+    return dataclasses.replace(full, variants=empty, alarms=(), complete=False)
+
+
+def with_value(results, name, seed, value):
+    variants = []
+    for variant in results.variants:
+        cells = [
+            dataclasses.replace(cell, metrics=dict(cell.metrics) | {results.metric.name: value})
+            if (variant.name, cell.seed) == (name, seed)
+            else cell
+            for cell in variant.cells
+        ]
+        variants.append(dataclasses.replace(variant, cells=tuple(cells)))
+    return dataclasses.replace(results, variants=tuple(variants))
+
+
+def test_every_form_is_written(folder):
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert found == {
+        *("report.html", "report.md", "report.json"),
+        *("charts/effects.png", "charts/curves.png", "charts/cost.png"),
+    }
+
+
+def test_json_has_the_documented_keys_only(folder):
+    found = loads_strictly((folder / "report.json").read_text())
+    assert set(found) == {
+        *("study", "question", "task", "rules", "floors", "complete"),
+        *("variants", "verdicts", "alarms", "environment"),
+    }
+    assert set(found["variants"][0]) == {"name", "parameters", "flops_per_token", "seconds", "metrics"}
+    assert set(found["variants"][0]["metrics"]["val_loss"]) == {"mean", "std", "values"}
+    assert set(found["verdicts"][0]) == {
+        *("variant", "baseline", "metric", "difference", "low", "high"),
+        *("p_adjusted", "verdict", "seeds_needed"),
+    }
+    assert set(found["alarms"][0]) == {"check", "variant", "message"}
+    assert "hash" in found["rules"]
+
+
+def test_json_has_a_verdict_for_every_variant_but_the_baseline(folder):
+    found = loads_strictly((folder / "report.json").read_text())
+    names = [variant["name"] for variant in found["variants"]]
+    names.remove("attention + residual + norm")
+    assert [verdict["variant"] for verdict in found["verdicts"]] == names
+
+
+def test_values_keep_the_place_of_a_failed_seed():
+    values = report(parts())["variants"][1]["metrics"]["val_loss"]["values"]
+    assert [value is None for value in values] == [False, True, False, False, False]
+
+
+def test_one_seed_has_no_standard_deviation():
+    summary = report(parts(seeds=1))["variants"][0]["metrics"]["val_loss"]
+    assert summary["std"] is None
+    assert summary["mean"] == summary["values"][0]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_number_that_is_not_finite_becomes_null(value):
+    results = with_value(shapes(), "CNN", 1, value)
+    found = json.loads(json.dumps(report(results), allow_nan=False))
+    assert found["variants"][0]["metrics"]["test_mse"]["values"][1] is None
+
+
+def test_the_page_holds_nothing_from_elsewhere(folder):
+    page = (folder / "report.html").read_text()
+    names = re.sub(r"xmlns(:\w+)?=\"[^\"]+\"", "", page)
+    assert re.findall(r"https?://", names) == []
+    assert re.findall(r"<(?:img|iframe|object|script[^>]+src)", page) == []
+
+
+def test_names_are_text_in_every_form(folder):
+    page, document = (folder / "report.html").read_text(), (folder / "report.md").read_text()
+    assert "alert(1)" in page
+    assert "<script>alert" not in page
+    assert "<script>alert" not in document
+    assert OPEN not in page + document
+    assert CLOSE not in page + document
+
+
+def test_a_table_of_markdown_survives_a_pipe():
+    assert escape("a | b\n`c` <i>") == r"a \| b \`c\` \<i\>"
+
+
+def test_alarms_stand_before_the_verdicts(folder):
+    for name in ("report.html", "report.md"):
+        text = (folder / name).read_text()
+        assert 0 < text.index("leak or mixing suspected") < text.index("Verdicts")
+
+
+def test_markdown_links_the_charts_that_exist(folder):
+    links = re.findall(r"\]\((charts/[^)]+)\)", (folder / "report.md").read_text())
+    assert len(links) == 3
+    assert all((folder / link).is_file() for link in links)
+
+
+def test_predictions_and_maps_have_their_place(tmp_path):
+    write_report(shapes(), tmp_path)
+    assert (tmp_path / "charts" / "predictions.png").is_file()
+    assert (tmp_path / "report.html").read_text().count("<canvas") == 1
+
+
+def test_the_headline_names_the_best_variant_and_by_how_much():
+    text = headline(shapes())
+    assert text.startswith("“CNN + attention” is better than the baseline “CNN”: it reaches a test MSE of 0.0013")
+    assert "times as much" in text
+
+
+def test_the_headline_does_not_lead_with_a_variant_that_raised_an_alarm():
+    text = headline(parts())
+    assert text.startswith("“attention + residual + norm, 4 heads” is better")
+    assert "not to be believed before its alarm is explained: “leaky”" in text
+    assert "1 run failed and 1 alarm was raised" in text
+
+
+def test_the_headline_says_that_one_seed_shows_nothing():
+    assert headline(parts(seeds=1)).startswith("Undecided: one seed shows nothing.")
+
+
+def test_an_untuned_variant_gets_no_verdict():
+    verdicts = {one["variant"]: one for one in report(parts())["verdicts"]}
+    assert verdicts["literal wiring: relu(linear(norm(x + mix(x))))"]["verdict"] == "undecided"
+
+
+def test_the_headline_says_when_nothing_beats_the_baseline():
+    full = shapes()
+    kept = tuple(one for one in full.variants if one.name == "CNN" or "batch" in one.name)
+    assert headline(dataclasses.replace(full, variants=kept)).startswith("Nothing beats the baseline “CNN”")
+
+
+def test_the_headline_says_when_there_is_nothing_to_compare():
+    full = shapes()
+    assert "nothing to compare" in headline(dataclasses.replace(full, variants=full.variants[:1]))
+
+
+@pytest.mark.parametrize("make", [lambda: parts(seeds=1), lambda: parts(2, 11)])
+def test_any_state_of_a_study_can_be_written(make, tmp_path):
+    page = write_report(make(), tmp_path).read_text()
+    loads_strictly((tmp_path / "report.json").read_text())
+    assert "Which part of the Transformer block carries the result?" in page
+
+
+def test_an_unfinished_study_says_so(tmp_path):
+    page = write_report(unfinished(), tmp_path).read_text()
+    loads_strictly((tmp_path / "report.json").read_text())
+    assert "This study is not finished" in page
+    assert "35 runs are missing" in page
+
+
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot write in"):
+        write_report(shapes(seeds=2), tmp_path / "file")
+
+
+def test_the_terminal_table_has_every_variant_and_verdict():
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(verdict_table(parts()))
+    text = console.export_text()
+    for word in ("leaky", "baseline", "better", "worse", "undecided", "<script>"):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (2.5e-7, "2.50e\u221207"),
+        (123_456.0, "123,456"),
+        (-0.05, "\u22120.05"),
+        (math.nan, "\u2013"),
+        (1e9, "1.00e+09"),
+    ],
+)
+def test_numbers_read_well(value, text):
+    assert number(value) == text
+
+
+def test_long_names_take_two_balanced_lines():
+    assert label("attention + residual + norm, 4 heads").count("\n") == 1
+    assert label("short") == "short"
+    assert len(label("word " * 50).split("\n")) == 2
+
+
+def test_a_span_and_its_inverse_agree():
+    for span in (Span(1.0, 100.0, logarithmic=True), Span(-3.0, 5.0, logarithmic=False)):
+        assert [span.value(span.at(value)) for value in (2.0, 4.0)] == pytest.approx([2.0, 4.0])
+    assert span_of([3.0, 3.0], ratio_for_log=5, margin=0.0).high > 3
+
+
+def test_labels_keep_their_distance_and_stay_inside():
+    places = apart([0.97, 0.98, 0.99, 0.2], 0.05)
+    ordered = sorted(places)
+    assert all(b - a > 0.0499 for a, b in pairwise(ordered))
+    assert max(places) <= 1
+
+
+def test_points_do_not_cover_each_other():
+    points = [(0.5, 0.5)] * 5
+    places = sorted(beside(points, 0.1, 0.1))
+    assert all(b - a > 0.09 for a, b in pairwise(places))
+
+
+def test_a_compressed_axis_has_zero_and_stays_in_its_range():
+    ticks = _compressed_ticks(0.05, [-0.1, 2.0])
+    assert ticks == sorted(ticks)
+    assert 0.0 in ticks
+    assert min(ticks) >= -0.1
+    assert max(ticks) <= 2.0

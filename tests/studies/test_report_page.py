@@ -1,0 +1,100 @@
+"""The page in a real browser: no errors, no requests, maps that are drawn and can be chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.studies.example_results import parts
+
+from attnlab.studies.report import write_report
+
+CHROMIUM = Path("/usr/bin/chromium")
+PICTURE = "canvas => canvas.toDataURL()"
+PIXELS = """canvas => {
+  const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  return Array.from(data);
+}"""
+
+pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium at /usr/bin/chromium")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    with sync_api.sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-gpu"]
+        running = playwright.chromium.launch(executable_path=str(CHROMIUM), args=flags)
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_report(parts(seeds=2), tmp_path_factory.mktemp("page"))
+
+
+@pytest.fixture
+def opened(browser, path):
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    problems, requests = [], []
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("dialog", lambda dialog: (problems.append("a script of a name ran"), dialog.dismiss()))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(path.as_uri())
+    yield page, problems, requests
+    page.close()
+
+
+def test_the_page_works_alone(opened):
+    page, problems, requests = opened
+    assert (
+        page.get_by_role("heading", level=1).inner_text() == "Which part of the Transformer block carries the result?"
+    )
+    assert page.locator("svg").first.is_visible()
+    assert problems == []
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+
+
+def test_a_map_is_drawn_and_changes_with_head_and_layer(opened):
+    page, problems, _ = opened
+    canvas = page.locator("article.map canvas").first
+    first = canvas.evaluate(PICTURE)
+    page.locator("article.map .head").first.select_option(index=1)
+    second = canvas.evaluate(PICTURE)
+    page.locator("article.map .layer").first.select_option(index=1)
+    third = canvas.evaluate(PICTURE)
+    assert first != second
+    assert second != third
+    assert page.locator("article.map .head").first.input_value() == "1"
+    assert problems == []
+
+
+def test_a_map_is_not_blank(opened):
+    page, _, _ = opened
+    red = page.locator("article.map canvas").first.evaluate(PIXELS)[0::4]
+    assert len(set(red)) > 10
+
+
+def test_a_weight_is_told_with_the_labels_of_both_positions(opened):
+    page, _, _ = opened
+    canvas = page.locator("article.map canvas").first
+    canvas.scroll_into_view_if_needed()
+    canvas.hover(position={"x": 2, "y": 2})
+    assert '"F" (1) looks at "F" (1): ' in page.locator("article.map output").first.inner_text()
+
+
+@pytest.mark.parametrize("width", [400, 1200])
+def test_nothing_but_charts_and_tables_scrolls_sideways(opened, width):
+    page, _, _ = opened
+    page.set_viewport_size({"width": width, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_dark_ground_is_readable(opened):
+    page, _, _ = opened
+    page.emulate_media(color_scheme="dark")
+    ground, ink = (page.evaluate(f"getComputedStyle(document.body).{name}") for name in ("backgroundColor", "color"))
+    lightness = [sum(map(int, color[4:-1].split(","))) for color in (ground, ink)]
+    assert lightness[0] < 150 < 500 < lightness[1]
