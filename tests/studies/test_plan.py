@@ -20,7 +20,9 @@ def test_costs_are_read_off_the_built_module(tiny):
     by_hand = (1 * 6 * 3 + 6) + (6 * 6 * 3 + 6) + (6 * 1 * 3 + 1)
     assert plain.parameters == by_hand
     products = 3 * (1 * 6 + 6 * 6 + 6 * 1)  # multiply-adds of the three convolutions, per position
-    assert plain.flops_per_token == pytest.approx(2 * 3 * products, rel=0.1)  # forward + backward; the input has no gradient
+    assert plain.flops_per_token == pytest.approx(
+        2 * 3 * products, rel=0.1
+    )  # forward + backward; the input has no gradient
     assert plain.steps == 5
     assert plain.seconds_per_seed is None
 
@@ -35,7 +37,9 @@ def test_json_has_the_documented_keys(tiny):
     assert set(content) == {"study", "task", "metric", "floors", "rules", "variants"}
     assert {"name", "value", "unit"} == set(content["floors"][0])
     assert len(content["rules"]["hash"]) == 64
-    assert {"name", "parameters", "flops_per_token", "activation_bytes", "seconds_per_seed"} <= set(content["variants"][0])
+    assert {"name", "parameters", "flops_per_token", "activation_bytes", "seconds_per_seed"} <= set(
+        content["variants"][0]
+    )
 
 
 def test_what_cannot_be_built_is_said_for_all_variants_at_once(tiny):
@@ -92,7 +96,8 @@ def test_matching_makes_the_comparison_fair(tiny, quantity):
 def test_a_model_without_a_width_cannot_be_matched(tiny, tmp_path):
     (tmp_path / "mine.py").write_text(
         "import torch\nclass Model(torch.nn.Module):\n"
-        "    def __init__(self, d_in, d_out):\n        super().__init__()\n        self.a = torch.nn.Linear(d_in, d_out)\n"
+        "    def __init__(self, d_in, d_out):\n"
+        "        super().__init__()\n        self.a = torch.nn.Linear(d_in, d_out)\n"
         "    def forward(self, x):\n        return self.a(x)\n"
     )
     tiny["variants"]["mine"] = {"name": f"{tmp_path}/mine.py:Model"}

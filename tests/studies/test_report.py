@@ -16,10 +16,11 @@ from attnlab.errors import RunError
 from attnlab.studies.report import headline, report, verdict_table, write_report
 from attnlab.studies.report.charts import _compressed_ticks
 from attnlab.studies.report.markdown import escape
+from attnlab.studies.report.numbers import number, spread
 from attnlab.studies.report.span import Span, apart, beside, span_of
 from attnlab.studies.report.style import label
-from attnlab.studies.report.words import CLOSE, OPEN, number
-from attnlab.studies.results import CellResults
+from attnlab.studies.report.words import CLOSE, OPEN
+from attnlab.studies.results import Alarm, CellResults
 
 NAME = "attention only <script>alert(1)</script>"
 
@@ -161,6 +162,15 @@ def test_the_headline_does_not_lead_with_a_variant_that_raised_an_alarm():
     assert "1 run failed and 1 alarm was raised" in text
 
 
+def test_a_failed_or_untuned_run_does_not_make_its_variant_suspect():
+    full = parts()
+    name = "attention + residual + norm, 4 heads"
+    raised = (*full.alarms, Alarm("failed", name, "seed 1 failed"), Alarm("untuned", name, "edge of the grid"))
+    text = headline(dataclasses.replace(full, alarms=raised))
+    assert text.startswith(f"“{name}” is better")
+    assert "1 run failed and 2 alarms were raised" in text
+
+
 def test_the_headline_says_that_one_seed_shows_nothing():
     assert headline(parts(seeds=1)).startswith("Undecided: one seed shows nothing.")
 
@@ -222,6 +232,20 @@ def test_the_terminal_table_has_every_variant_and_verdict():
 )
 def test_numbers_read_well(value, text):
     assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([], "\u2013"),
+        ([1.25], "1.25"),
+        ([1.7, 1.708], "1.7040 ± 0.0057"),
+        ([1.98849, 1.98850], "1.9885 ± 7.1e\u221206"),
+        ([3.0, 3.0], "3.000 ± 0"),
+    ],
+)
+def test_mean_and_deviation_show_the_digits_they_deserve(values, text):
+    assert spread(values) == text
 
 
 def test_long_names_take_two_balanced_lines():

@@ -160,12 +160,34 @@ def judge(results: StudyResults) -> tuple[Verdict, ...]:
 
 
 def smallest_effect(results: StudyResults) -> float:
-    """Return the smallest effect of interest a study's rules name, in the unit of its metric; 0 for none."""
+    """Return the smallest effect of interest a study's rules name, in the unit of its metric; 0 for none.
+
+    Parameters
+    ----------
+    results : StudyResults
+        The study.
+
+    Returns
+    -------
+    float
+        At least 0.
+    """
     return float(results.rules.get("smallest_effect") or 0.0)
 
 
 def confidence(results: StudyResults) -> float:
-    """Return the coverage of intervals a study's rules ask for; 0.95 unless they say otherwise."""
+    """Return the coverage of intervals a study's rules ask for; 0.95 unless they say otherwise.
+
+    Parameters
+    ----------
+    results : StudyResults
+        The study.
+
+    Returns
+    -------
+    float
+        Between 0 and 1.
+    """
     return float(results.rules.get("confidence") or 0.95)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from attnlab.studies.report import words
+from attnlab.studies.report import numbers, words
 from attnlab.studies.report.span import Span, beside, span_of
 from attnlab.studies.report.style import BAND, GRID, INK, MUTED, NORMAL, PAPER, VERDICT_COLORS, label
 from attnlab.studies.verdicts import confidence, judge, smallest_effect
@@ -195,10 +195,12 @@ def effect_caption(results: StudyResults) -> str:
         The caption, with `words.named` variants.
     """
     band = smallest_effect(results)
-    within = f" The shaded band marks differences below {words.number(band)}, too small to matter here." if band else ""
+    within = (
+        f" The shaded band marks differences below {numbers.number(band)}, too small to matter here." if band else ""
+    )
     return (
         f"Difference to the baseline {words.named(results.baseline)}, paired over seeds. Lines are "
-        f"{words.percent(confidence(results))} t intervals, small dots single seeds.{within} "
+        f"{numbers.percent(confidence(results))} t intervals, small dots single seeds.{within} "
         "A hollow point is undecided."
     )
 

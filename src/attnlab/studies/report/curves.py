@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from attnlab.studies.report import words
+from attnlab.studies.report import numbers, words
 from attnlab.studies.report.charts import quality_span
 from attnlab.studies.report.span import Span, apart
 from attnlab.studies.report.style import FAINT, INK, MUTED, SMALL, VARIANT_COLORS, VERDICT_COLORS, label
@@ -165,7 +165,7 @@ def _floor_lines(alt: Any, floors: list[Floor], span: Span) -> list[Any]:
     """Return a dashed line for each reference value, its name at the right edge, apart from other names."""
     labels = apart([span.at(floor.value) for floor in floors], LABEL_GAP)
     rows = [
-        {"value": floor.value, "label": span.value(place), "name": f"{floor.name}: {words.number(floor.value)}"}
+        {"value": floor.value, "label": span.value(place), "name": f"{floor.name}: {numbers.number(floor.value)}"}
         for floor, place in zip(floors, labels, strict=True)
     ]
     base = alt.Chart(alt.Data(values=rows))

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnlab.studies.report import words
+from attnlab.studies.report import numbers, words
 from attnlab.studies.report.curves import example
 from attnlab.studies.verdicts import judge
 
@@ -76,6 +76,7 @@ def context(results: StudyResults, figures: Sequence[Figure]) -> dict[str, Any]:
         "answer": answer,
         "qualified": qualified,
         "facts": facts(results),
+        "alarms": words.alarms(results),
         "failures": failures(results),
         "rows": verdict_rows(results),
         "metric": words.metric_title(results.metric),
@@ -137,7 +138,7 @@ def facts(results: StudyResults) -> list[str]:
     return [
         f"task {results.task.get('name', '')}".strip(),
         f"{len(results.variants)} variants \u00d7 {seeds} seed{'' if seeds == 1 else 's'}",
-        *(f"{words.number(float(amount), 9)} {unit} each" for unit, amount in budget.items()),
+        *(f"{numbers.number(float(amount), 9)} {unit} each" for unit, amount in budget.items()),
         *([f"scale {results.scale}"] if results.scale else []),
     ]
 
@@ -176,7 +177,7 @@ def verdict_rows(results: StudyResults) -> list[dict[str, Any]]:
         One per variant, the baseline included.
     """
     found = {one.variant: one for one in judge(results)}
-    alarmed = {alarm.variant for alarm in results.alarms}
+    alarmed = {alarm.variant for alarm in words.alarms(results)}
     return [
         _row(place, variant, found.get(variant.name), results.metric.name) | {"alarmed": variant.name in alarmed}
         for place, variant in enumerate(results.variants, start=1)
@@ -192,13 +193,13 @@ def _row(place: int, variant: VariantResults, one: Verdict | None, metric: str) 
         "reason": one.reason if one else "what the others are compared with",
         "difference": words.difference(one.comparison) if one else "",
         "interval": words.interval(one.comparison) if one else "",
-        "p": words.number(one.p_adjusted, 2) if one else "",
-        "reached": words.spread([value for value in variant.values(metric).values() if math.isfinite(value)]),
+        "p": numbers.number(one.p_adjusted, 2) if one else "",
+        "reached": numbers.spread([value for value in variant.values(metric).values() if math.isfinite(value)]),
         "seeds": f"{len(variant.done)} of {len(variant.cells)}",
-        "parameters": words.number(variant.parameters, 12),
-        "flops": words.flops(variant.flops_per_token),
-        "memory": words.size(variant.activation_bytes),
-        "seconds": words.duration(words.mean_seconds(variant)),
+        "parameters": numbers.number(variant.parameters, 12),
+        "flops": numbers.flops(variant.flops_per_token),
+        "memory": numbers.size(variant.activation_bytes),
+        "seconds": numbers.duration(words.mean_seconds(variant)),
     }
 
 
@@ -219,7 +220,7 @@ def tuning_rows(results: StudyResults) -> list[dict[str, Any]]:
         {
             "name": variant.name,
             "setting": setting,
-            "tried": [(str(value), words.number(reached)) for value, reached in tried.items()],
+            "tried": [(str(value), numbers.number(reached)) for value, reached in tried.items()],
             "chosen": str(variant.tuning.get("chosen", "")),
             "at_edge": variant.untuned,
         }
@@ -248,7 +249,7 @@ def seed_rows(results: StudyResults) -> list[tuple[str, list[str]]]:
         (
             variant.name,
             [
-                words.number(cell.metrics.get(metric)) if cell.status == "done" else cell.status
+                numbers.number(cell.metrics.get(metric)) if cell.status == "done" else cell.status
                 for cell in variant.cells
             ],
         )
@@ -270,7 +271,7 @@ def floor_rows(results: StudyResults) -> list[tuple[str, str, str, str]]:
         In the order of the task.
     """
     return [
-        (floor.name, f"{words.number(floor.value)} {floor.unit}", floor.metric, floor.source)
+        (floor.name, f"{numbers.number(floor.value)} {floor.unit}", floor.metric, floor.source)
         for floor in results.floors
     ]
 
@@ -303,7 +304,7 @@ def _tooltip(character: str, loss: float | None, guess: str | None) -> str:
     """Return what hovering over a character says."""
     if loss is None:
         return "not predicted"
-    return f"{character!r}: {words.number(loss, 3)} nats; predicted {guess!r}"
+    return f"{character!r}: {numbers.number(loss, 3)} nats; predicted {guess!r}"
 
 
 def _maps(results: StudyResults) -> list[dict[str, Any]]:

@@ -101,7 +101,7 @@ def _alarms(results: StudyResults) -> list[str]:
     """Return the alarms, first thing after the answer."""
     told = [
         f"- **{escape(alarm.check)}**{f' ({escape(alarm.variant)})' if alarm.variant else ''}: {escape(alarm.message)}"
-        for alarm in results.alarms
+        for alarm in words.alarms(results)
     ]
     return ["## Alarms", "\n".join(told)] if told else []
 

@@ -116,7 +116,13 @@ def for_page(svg: str, name: str) -> str:
 
 
 def theme() -> dict[str, Any]:
-    """Return the altair configuration shared by all charts."""
+    """Return the altair configuration shared by all charts.
+
+    Returns
+    -------
+    dict
+        Arguments of altair's ``configure``.
+    """
     title = {"titleFontSize": NORMAL, "titleFontWeight": "normal", "titleColor": MUTED}
     quiet = {"labelColor": MUTED, "labelFontSize": SMALL, "gridColor": GRID, "domainColor": GRID, "tickColor": GRID}
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnlab.studies.report import words
+from attnlab.studies.report import numbers, words
 from attnlab.studies.verdicts import judge
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ def _row(variant: VariantResults, one: Verdict | None, metric: str) -> tuple[str
     """Return one row: the baseline's where there is no verdict."""
     from rich.text import Text
 
-    reached = words.spread(list(variant.values(metric).values()))
-    cost = (words.number(variant.parameters, 12), words.duration(words.mean_seconds(variant)))
+    reached = numbers.spread(list(variant.values(metric).values()))
+    cost = (numbers.number(variant.parameters, 12), numbers.duration(words.mean_seconds(variant)))
     if one is None:
         return (Text(variant.name), reached, "", "", "", *cost, Text("baseline", style="bold"))
-    measured = (words.difference(one.comparison), words.interval(one.comparison), words.number(one.p_adjusted, 2))
+    measured = (words.difference(one.comparison), words.interval(one.comparison), numbers.number(one.p_adjusted, 2))
     return (Text(variant.name), reached, *measured, *cost, _verdict_text(one))
 
 

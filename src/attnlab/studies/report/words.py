@@ -1,4 +1,4 @@
-"""Numbers and verdicts as words: what a report, a table and the terminal say alike.
+"""Verdicts as words: what a report, a table and the terminal say alike.
 
 Names of variants are a user's text. Here they are set between two control characters (`named`), which each
 output turns into its own emphasis after it has escaped the rest.
@@ -10,193 +10,197 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from attnlab.studies.report import numbers
 from attnlab.studies.verdicts import confidence, judge, smallest_effect
 
 if TYPE_CHECKING:
     from attnlab.contracts import Metric
-    from attnlab.studies.results import StudyResults, VariantResults
+    from attnlab.studies.results import Alarm, StudyResults, VariantResults
     from attnlab.studies.statistics import Comparison
     from attnlab.studies.verdicts import Verdict
 
 OPEN, CLOSE = "\x02", "\x03"
-"""Control characters around a variant's name: they cannot be typed into a study file."""
+"""Control characters around a variant's name: no name contains them by accident."""
 
-ABSENT = "\u2013"
-"""Stands where there is no number: an en dash."""
+HARMLESS = ("failed", "untuned")
+"""Alarms that do not make the numbers of the finished seeds suspect; failed runs are told apart from alarms."""
 
 LISTED = 3
 """Variants of one verdict that the headline spells out; the table has the rest."""
-
-MEAN_DIGITS = 5
-"""Most significant digits of a mean beside its standard deviation: two seeds can agree by chance."""
-
-MINUS = "\u2212"
-"""The sign of a negative number in text."""
 
 WORTH_A_RATIO = 1.5
 """How many times lower a value must be before the headline says so."""
 
 
 def named(name: str) -> str:
-    """Return a variant's name between the control characters that outputs turn into emphasis."""
+    """Return a variant's name between the control characters that outputs turn into emphasis.
+
+    Parameters
+    ----------
+    name : str
+        The name.
+
+    Returns
+    -------
+    str
+        The marked name.
+    """
     return f"{OPEN}{name}{CLOSE}"
 
 
 def plain(text: str) -> str:
-    """Return a text with its names in plain quotation marks."""
+    """Return a text with its names in plain quotation marks.
+
+    Parameters
+    ----------
+    text : str
+        A text with `named` variants.
+
+    Returns
+    -------
+    str
+        Plain text.
+    """
     return text.replace(OPEN, "“").replace(CLOSE, "”")
 
 
-def number(value: float | None, digits: int = 4) -> str:
-    """Return a number with a few significant digits and a true minus sign.
+def places_of(one: Comparison) -> int:
+    """Return how many decimals the uncertainty of a comparison deserves: two digits of its half width.
 
     Parameters
     ----------
-    value : float or None
-        The number.
-    digits : int
-        Significant digits.
+    one : Comparison
+        The comparison.
 
     Returns
     -------
-    str
-        The number in words' typography; a dash where it is absent or not finite.
-
-    Examples
-    --------
-    >>> number(0.00131234), number(62337.0, 5), number(-1.5), number(None)
-    ('0.001312', '62,337', '−1.5', '–')
+    int
+        Decimals.
     """
-    if value is None or not math.isfinite(value):
-        return ABSENT
-    if value != 0 and not 1e-5 <= abs(value) < 10.0 ** max(digits, 6):
-        text = f"{value:.{max(digits - 2, 1)}e}"
-    else:
-        text = f"{value:,.{decimals(value, digits)}f}"
-        text = text.rstrip("0").rstrip(".") if "." in text else text
-    return text.replace("-", MINUS)
-
-
-def decimals(value: float, digits: int) -> int:
-    """Return how many decimals show a value with a number of significant digits."""
-    return max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else 0
-
-
-def fixed(value: float, places: int, *, sign: bool = False) -> str:
-    """Return a number with a fixed number of decimals, a true minus sign and, if wanted, a plus sign."""
-    text = f"{value:+,.{places}f}" if sign else f"{value:,.{places}f}"
-    return text.replace("-", MINUS)
-
-
-def places_of(one: Comparison) -> int:
-    """Return how many decimals the uncertainty of a comparison deserves: two digits of its half width."""
     half = (one.high - one.low) / 2 if one.high is not None and one.low is not None else 0.0
     if half > 0:
-        return min(8, decimals(half, 2))
-    return min(8, decimals(one.difference, 3)) if one.difference else 2
+        return min(8, numbers.decimals(half, 2))
+    return min(8, numbers.decimals(one.difference, 3)) if one.difference else 2
 
 
 def difference(one: Comparison) -> str:
-    """Return the measured difference, signed."""
-    return ABSENT if one.difference is None else fixed(one.difference, places_of(one), sign=True)
-
-
-def interval(one: Comparison) -> str:
-    """Return the interval as ``low to high``."""
-    if one.low is None or one.high is None:
-        return ABSENT
-    return f"{fixed(one.low, places_of(one), sign=True)} to {fixed(one.high, places_of(one), sign=True)}"
-
-
-def spread(values: Sequence[float]) -> str:
-    """Return mean and standard deviation of the values over seeds."""
-    if not values:
-        return ABSENT
-    mean = math.fsum(values) / len(values)
-    if len(values) == 1:
-        return number(mean)
-    sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    places = min(decimals(sd, 2), decimals(mean, MEAN_DIGITS)) if sd > 0 else decimals(mean, 4)
-    return f"{fixed(mean, places)} ± {fixed(sd, places) if sd * 10**places >= 1 else number(sd, 2)}"
-
-
-def scaled(value: float | None, units: Sequence[str], step: float = 1000.0) -> str:
-    """Return a quantity in the unit that leaves one to three digits before the point.
+    """Return the measured difference, signed.
 
     Parameters
     ----------
-    value : float or None
-        The quantity in the first unit.
-    units : sequence of str
-        Units, each `step` times the one before.
-    step : float
-        Ratio of neighboring units.
+    one : Comparison
+        The comparison.
 
     Returns
     -------
     str
-        Number and unit.
-
-    Examples
-    --------
-    >>> scaled(1_240_000, ("FLOPs", "kFLOPs", "MFLOPs"))
-    '1.24 MFLOPs'
+        Text; a dash without a pair of seeds.
     """
-    if value is None or not math.isfinite(value):
-        return ABSENT
-    power = 0
-    while abs(value) >= step and power < len(units) - 1:
-        value, power = value / step, power + 1
-    return f"{number(value, 3)} {units[power]}"
+    return numbers.ABSENT if one.difference is None else numbers.fixed(one.difference, places_of(one), sign=True)
 
 
-def flops(value: float | None) -> str:
-    """Return a number of floating-point operations with its unit."""
-    return scaled(value, ("FLOPs", "kFLOPs", "MFLOPs", "GFLOPs", "TFLOPs"))
+def interval(one: Comparison) -> str:
+    """Return the interval as ``low to high``.
 
+    Parameters
+    ----------
+    one : Comparison
+        The comparison.
 
-def size(value: float | None) -> str:
-    """Return a number of bytes with its unit."""
-    return scaled(value, ("B", "KiB", "MiB", "GiB"), 1024.0)
-
-
-def duration(seconds: float | None) -> str:
-    """Return a duration in the two units that matter."""
-    if seconds is None or not math.isfinite(seconds):
-        return ABSENT
-    if seconds < 60:
-        return f"{number(seconds, 3)} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def percent(fraction: float) -> str:
-    """Return a fraction in percent, with a narrow space before the sign."""
-    return f"{number(100 * fraction, 4)}\u202f%"
+    Returns
+    -------
+    str
+        Text; a dash with fewer than two pairs of seeds.
+    """
+    if one.low is None or one.high is None:
+        return numbers.ABSENT
+    return (
+        f"{numbers.fixed(one.low, places_of(one), sign=True)} to {numbers.fixed(one.high, places_of(one), sign=True)}"
+    )
 
 
 def metric_title(metric: Metric) -> str:
-    """Return a metric's name as a reader would say it."""
+    """Return a metric's name as a reader would say it.
+
+    Parameters
+    ----------
+    metric : Metric
+        The metric.
+
+    Returns
+    -------
+    str
+        Text.
+    """
     return metric.title or metric.name.replace("_", " ")
 
 
 def direction(metric: Metric) -> str:
-    """Return which direction of a metric is good, in words."""
+    """Return which direction of a metric is good, in words.
+
+    Parameters
+    ----------
+    metric : Metric
+        The metric.
+
+    Returns
+    -------
+    str
+        Text.
+    """
     return f"{metric.better} is better"
 
 
 def mean_seconds(variant: VariantResults) -> float | None:
-    """Return the mean training time over the finished cells; None where none has one."""
+    """Return the mean training time over the finished cells; None where none has one.
+
+    Parameters
+    ----------
+    variant : VariantResults
+        The variant.
+
+    Returns
+    -------
+    float or None
+        Seconds.
+    """
     times = [cell.seconds for cell in variant.done if cell.seconds is not None]
     return sum(times) / len(times) if times else None
 
 
 def mean_of(variant: VariantResults, metric: str) -> float | None:
-    """Return a variant's mean of a metric over its finished cells; None where none has it."""
+    """Return a variant's mean of a metric over its finished cells; None where none has it.
+
+    Parameters
+    ----------
+    variant : VariantResults
+        The variant.
+    metric : str
+        Name of the metric.
+
+    Returns
+    -------
+    float or None
+        The mean.
+    """
     values = [value for value in variant.values(metric).values() if math.isfinite(value)]
     return math.fsum(values) / len(values) if values else None
+
+
+def alarms(results: StudyResults) -> list[Alarm]:
+    """Return the alarms without those for failed runs, which a report lists with seed and error.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study has found so far.
+
+    Returns
+    -------
+    list of Alarm
+        In the order they were raised.
+    """
+    return [alarm for alarm in results.alarms if alarm.check != "failed"]
 
 
 def flat(mapping: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
@@ -244,7 +248,7 @@ def sentences(results: StudyResults) -> list[str]:
         Sentences with `named` variants; the first is the answer, the others qualify it.
     """
     found = judge(results)
-    alarmed = {alarm.variant for alarm in results.alarms}
+    alarmed = {alarm.variant for alarm in results.alarms if alarm.check not in HARMLESS}
     groups = {word: _by_effect(found, word) for word in ("better", "worse", "equivalent", "undecided")}
     suspect = [one for one in groups["better"] if one.variant in alarmed]
     groups["better"] = [one for one in groups["better"] if one.variant not in alarmed]
@@ -306,11 +310,14 @@ def _best_sentence(results: StudyResults, best: Verdict) -> str:
     metric = results.metric
     ours = mean_of(results.variant(best.variant), metric.name)
     theirs = mean_of(results.variant(best.baseline), metric.name)
-    reached = f"{number(ours)} where the baseline reaches {number(theirs)} {metric.unit}"
-    apart = f"{percent(confidence(results))} interval {interval(best.comparison)}, {best.comparison.pairs} seeds"
+    reached = f"{numbers.number(ours)} where the baseline reaches {numbers.number(theirs)} {metric.unit}"
+    apart = (
+        f"{numbers.percent(confidence(results))} interval {interval(best.comparison)}, {best.comparison.pairs} seeds"
+    )
     return (
         f"{named(best.variant)} is better than the baseline {named(best.baseline)}: "
-        f"it reaches a {metric_title(metric)} of {reached}{_ratio(metric, ours, theirs)}. The difference is {difference(best.comparison)} ({apart})."
+        f"it reaches a {metric_title(metric)} of {reached}{_ratio(metric, ours, theirs)}. "
+        f"The difference is {difference(best.comparison)} ({apart})."
     )
 
 
@@ -318,19 +325,19 @@ def _ratio(metric: Metric, ours: float | None, theirs: float | None) -> str:
     """Say how many times lower a value is, where that is much."""
     if metric.better != "lower" or not ours or not theirs or min(ours, theirs) <= 0 or theirs / ours < WORTH_A_RATIO:
         return ""
-    return f", {number(theirs / ours, 2)} times as much"
+    return f", {numbers.number(theirs / ours, 2)} times as much"
 
 
 def _baseline_value(results: StudyResults) -> str:
     """Return what the baseline reaches, with its unit."""
     metric = results.metric
     value = mean_of(results.variant(results.baseline), metric.name)
-    return f"a {metric_title(metric)} of {number(value)} {metric.unit}"
+    return f"a {metric_title(metric)} of {numbers.number(value)} {metric.unit}"
 
 
 def _equivalent_label(results: StudyResults) -> str:
     """Return what equivalent means in this study."""
-    return f"Equivalent (less than {number(smallest_effect(results))} {results.metric.unit} apart)"
+    return f"Equivalent (less than {numbers.number(smallest_effect(results))} {results.metric.unit} apart)"
 
 
 def _listed(label: str, found: Sequence[Verdict]) -> str:
@@ -369,7 +376,7 @@ def _trouble(results: StudyResults) -> str:
     counts = (
         (sum(cell.status == "failed" for cell in cells), "run failed", "runs failed"),
         (sum(cell.status == "missing" for cell in cells), "run is missing", "runs are missing"),
-        (len(results.alarms), "alarm was raised", "alarms were raised"),
+        (len(alarms(results)), "alarm was raised", "alarms were raised"),
     )
     told = [f"{count} {one if count == 1 else many}" for count, one, many in counts if count]
     return f"Before you believe it: {_and(told, 0)}." if told else ""

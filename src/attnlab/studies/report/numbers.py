@@ -1,0 +1,208 @@
+"""Numbers as text: few digits, true minus signs, a unit that fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+MINUS = "\u2212"
+"""The sign of a negative number in text."""
+
+MEAN_DIGITS = 5
+"""Most significant digits of a mean beside its standard deviation: two seeds can agree by chance."""
+
+ABSENT = "\u2013"
+"""Stands where there is no number: an en dash."""
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """Return a number with a few significant digits and a true minus sign.
+
+    Parameters
+    ----------
+    value : float or None
+        The number.
+    digits : int
+        Significant digits.
+
+    Returns
+    -------
+    str
+        The number in words' typography; a dash where it is absent or not finite.
+
+    Examples
+    --------
+    >>> number(0.00131234), number(62337.0, 5), number(-1.5), number(None)
+    ('0.001312', '62,337', '−1.5', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    if value != 0 and not 1e-5 <= abs(value) < 10.0 ** max(digits, 6):
+        text = f"{value:.{max(digits - 2, 1)}e}"
+    else:
+        text = f"{value:,.{decimals(value, digits)}f}"
+        text = text.rstrip("0").rstrip(".") if "." in text else text
+    return text.replace("-", MINUS)
+
+
+def decimals(value: float, digits: int) -> int:
+    """Return how many decimals show a value with a number of significant digits.
+
+    Parameters
+    ----------
+    value : float
+        The value.
+    digits : int
+        Significant digits.
+
+    Returns
+    -------
+    int
+        Decimals, at least 0.
+    """
+    return max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else 0
+
+
+def fixed(value: float, places: int, *, sign: bool = False) -> str:
+    """Return a number with a fixed number of decimals, a true minus sign and, if wanted, a plus sign.
+
+    Parameters
+    ----------
+    value : float
+        A finite number.
+    places : int
+        Decimals.
+    sign : bool
+        Whether a positive number gets a plus sign.
+
+    Returns
+    -------
+    str
+        Text.
+    """
+    text = f"{value:+,.{places}f}" if sign else f"{value:,.{places}f}"
+    return text.replace("-", MINUS)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return mean and standard deviation of the values over seeds.
+
+    Parameters
+    ----------
+    values : sequence of float
+        One per seed.
+
+    Returns
+    -------
+    str
+        Text; the value alone for one seed, a dash for none.
+    """
+    if not values:
+        return ABSENT
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return number(mean)
+    sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    places = min(decimals(sd, 2), decimals(mean, MEAN_DIGITS)) if sd > 0 else decimals(mean, 4)
+    return f"{fixed(mean, places)} ± {fixed(sd, places) if sd * 10**places >= 1 else number(sd, 2)}"
+
+
+def scaled(value: float | None, units: Sequence[str], step: float = 1000.0) -> str:
+    """Return a quantity in the unit that leaves one to three digits before the point.
+
+    Parameters
+    ----------
+    value : float or None
+        The quantity in the first unit.
+    units : sequence of str
+        Units, each `step` times the one before.
+    step : float
+        Ratio of neighboring units.
+
+    Returns
+    -------
+    str
+        Number and unit.
+
+    Examples
+    --------
+    >>> scaled(1_240_000, ("FLOPs", "kFLOPs", "MFLOPs"))
+    '1.24 MFLOPs'
+    """
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    power = 0
+    while abs(value) >= step and power < len(units) - 1:
+        value, power = value / step, power + 1
+    return f"{number(value, 3)} {units[power]}"
+
+
+def flops(value: float | None) -> str:
+    """Return a number of floating-point operations with its unit.
+
+    Parameters
+    ----------
+    value : float or None
+        How many; None or not finite gives a dash.
+
+    Returns
+    -------
+    str
+        Text.
+    """
+    return scaled(value, ("FLOPs", "kFLOPs", "MFLOPs", "GFLOPs", "TFLOPs"))
+
+
+def size(value: float | None) -> str:
+    """Return a number of bytes with its unit.
+
+    Parameters
+    ----------
+    value : float or None
+        How many; None or not finite gives a dash.
+
+    Returns
+    -------
+    str
+        Text.
+    """
+    return scaled(value, ("B", "KiB", "MiB", "GiB"), 1024.0)
+
+
+def duration(seconds: float | None) -> str:
+    """Return a duration in the two units that matter.
+
+    Parameters
+    ----------
+    seconds : float or None
+        How many; None or not finite gives a dash.
+
+    Returns
+    -------
+    str
+        Text.
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return ABSENT
+    if seconds < 60:
+        return f"{number(seconds, 3)} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def percent(fraction: float) -> str:
+    """Return a fraction in percent, with a narrow space before the sign.
+
+    Parameters
+    ----------
+    fraction : float
+        1 is everything.
+
+    Returns
+    -------
+    str
+        Text.
+    """
+    return f"{number(100 * fraction, 4)}\u202f%"

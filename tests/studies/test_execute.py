@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from attnlab.errors import RunError, SpecError
+from attnlab.studies.collect import collect
+from attnlab.studies.execute import run_study
+from attnlab.studies.report import write_report
+from attnlab.studies.study import parse
+
+LEAK = """
+import torch
+from torch import nn
+
+class Peek(nn.Module):
+    '''Look one position ahead: what no honest model does.'''
+    def __init__(self, d_model):
+        super().__init__()
+        self.linear = nn.Linear(d_model, d_model)
+    def forward(self, x):
+        return self.linear(torch.roll(x, -1, dims=1))
+
+class Raises(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.linear = nn.Linear(d_model, d_model)
+        self.calls = 0
+    def forward(self, x):
+        if x.shape[0] == 20 and x.device.type == "cpu" and self.training and torch.is_grad_enabled():
+            self.calls += 1
+            if self.calls > 3:
+                raise RuntimeError("the cat sat on the keyboard")
+        return self.linear(x)
+
+class Dies(Raises):
+    def forward(self, x):
+        if x.shape[0] == 20 and x.device.type == "cpu":
+            import os
+            os.kill(os.getpid(), 9)
+        return self.linear(x)
+
+class Explodes(Raises):
+    def forward(self, x):
+        return self.linear(x) * 1e30 * 1e30
+"""
+
+
+@pytest.fixture
+def mine(tmp_path):
+    (tmp_path / "mine.py").write_text(LEAK)
+    return tmp_path / "mine.py"
+
+
+def numbers(out):
+    """Return all final metrics of a study's folder, by cell."""
+    return {
+        str(path.parent.relative_to(out)): json.loads(path.read_text())["metrics"] for path in out.rglob("result.json")
+    }
+
+
+def test_a_study_runs_ends_in_a_report_and_runs_only_what_is_missing(tiny, tmp_path):
+    tiny["rules"]["tune"] = {"lr": [1e-3, 3e-3, 1e-2]}
+    out = tmp_path / "study"
+    results = run_study(parse(tiny), out, jobs=2)
+    assert results.complete
+    assert [len(variant.done) for variant in results.variants] == [2, 2]
+    rules = json.loads((out / "rules.json").read_text())
+    first_result = min(path.stat().st_mtime for path in out.rglob("metrics.jsonl"))
+    assert (out / "rules.json").stat().st_mtime <= first_result
+    assert len(rules["hash"]) == 64
+    tuning = json.loads((out / "tuning.json").read_text())
+    assert set(tuning["plain"]["scores"]) == {"0.001", "0.003", "0.01"}
+
+    report = json.loads((write_report(results, out).parent / "report.json").read_text())
+    assert {"study", "rules", "variants", "verdicts", "alarms", "environment"} <= set(report)
+    assert report["verdicts"][0]["variant"] == "with attention"
+    assert report["variants"][0]["metrics"]["test_mse"]["values"] == list(
+        results.variants[0].values("test_mse").values()
+    )
+    assert results.variants[1].cells[0].attention["layers"][0]["shape"] == [2, 100, 100]
+
+    before = numbers(out)
+    gone = out / "plain" / "seed-1"
+    for path in sorted(gone.rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    kept = (out / "plain" / "seed-0" / "result.json").stat().st_mtime_ns
+    again = run_study(parse(tiny), out, jobs=2)
+    assert again.complete
+    assert numbers(out) == before
+    assert (out / "plain" / "seed-0" / "result.json").stat().st_mtime_ns == kept
+    assert collect(out).variants == again.variants  # the folder alone says everything
+
+
+def test_a_kill_in_the_middle_changes_no_number(tiny, tmp_path):
+    tiny["rules"]["budget"] = {"steps": 60}
+    tiny["training"] = {"evaluate_every": 10}
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    run_study(parse(tiny), whole, jobs=2)
+    script = (
+        "import json, sys; from pathlib import Path\n"
+        "from attnlab.studies.execute import run_study; from attnlab.studies.study import parse\n"
+        "if __name__ == '__main__':\n    run_study(parse(json.loads(sys.argv[1])), Path(sys.argv[2]), jobs=2)\n"
+    )
+    command = [sys.executable, "-c", script, json.dumps(tiny), str(broken)]
+    child = subprocess.Popen(command, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    deadline = time.monotonic() + 120
+    while not list(broken.rglob("last/state.json")) and child.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert child.returncode == -signal.SIGKILL
+    for _ in range(50):  # orphans notice that their parent is gone, and let go of the cells they hold
+        try:
+            run_study(parse(tiny), broken, jobs=2)
+            break
+        except RunError:
+            time.sleep(0.2)
+    results = run_study(parse(tiny), broken, jobs=2)
+    assert results.complete
+    assert not any(variant.failed for variant in results.variants)
+    assert numbers(broken) == numbers(whole)
+
+
+def test_cells_that_fail_are_reported_and_the_rest_goes_on(tiny, tmp_path, mine):
+    tiny["rules"]["seeds"] = 1
+    for name in ("Raises", "Dies", "Explodes"):
+        tiny["variants"][name.lower()] = {"mixer": f"{mine}:{name}", "mixer_at": 1}
+    results = run_study(parse(tiny), tmp_path / "out", jobs=2)
+    errors = {variant.name: variant.cells[0].error for variant in results.variants}
+    assert errors["plain"] is None
+    assert errors["with attention"] is None
+    assert "the cat sat on the keyboard" in errors["raises"]
+    assert "killed by SIGKILL" in errors["dies"]
+    assert "step 1" in errors["explodes"]
+    assert "layers.1" in errors["explodes"]
+    assert {alarm.check for alarm in results.alarms} >= {"failed", "one seed"}
+    write_report(results, tmp_path / "out")
+
+
+def test_another_study_may_not_use_the_folder_and_more_seeds_are_recorded(tiny, tmp_path):
+    tiny["rules"] |= {"seeds": 1, "budget": {"steps": 2}}
+    out = tmp_path / "out"
+    first = run_study(parse(tiny), out, jobs=1)
+    assert first.rules["extended"] == []
+    changed = {**tiny, "training": {"lr": 0.5}}
+    with pytest.raises(RunError, match="another study or other rules .*training"):
+        run_study(parse(changed), out, jobs=1)
+    tiny["rules"]["seeds"] = 2
+    more = run_study(parse(tiny), out, jobs=1)
+    assert [(step["from"], step["to"]) for step in more.rules["extended"]] == [(1, 2)]
+    assert "extended" in {alarm.check for alarm in more.alarms}
+    tiny["rules"]["seeds"] = 1
+    with pytest.raises(RunError, match="another study or other rules"):
+        run_study(parse(tiny), out, jobs=1)
+
+
+def test_two_processes_may_not_write_one_study(tiny, tmp_path):
+    from attnlab.training.runs import lock
+
+    with lock(tmp_path), pytest.raises(RunError, match="is being written by process"):
+        run_study(parse(tiny), tmp_path)
+
+
+def test_nothing_is_written_where_a_variant_cannot_be_built(tiny, tmp_path):
+    tiny["variants"]["bad"] = {"kernel_size": 2}
+    with pytest.raises(SpecError, match="variant 'bad'"):
+        run_study(parse(tiny), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_without_a_study(tmp_path):
+    with pytest.raises(RunError, match="holds no study"):
+        collect(tmp_path)
+
+
+def test_a_leak_raises_the_alarms(tmp_path, mine):
+    words = [
+        "the",
+        "quick",
+        "brown",
+        "fox",
+        "jumps",
+        "over",
+        "a",
+        "lazy",
+        "dog",
+        "and",
+        "then",
+        "some",
+        "more",
+        "of",
+        "it",
+        "again",
+    ]
+    text = " ".join(words[(i * i + 3 * i) % len(words)] for i in range(4000))
+    (tmp_path / "text.txt").write_text(text)
+    study = {
+        "question": "Does it cheat?",
+        "task": {"name": "char-lm", "text": str(tmp_path / "text.txt"), "context": 16, "batch": 20},
+        "model": {"name": "decoder", "n_layers": 1, "d_model": 16, "mixer": "none"},
+        "baseline": "honest",
+        "variants": {"honest": {}, "leaks": {"mixer": f"{mine}:Peek"}},
+        "rules": {"budget": {"steps": 150}, "seeds": 1, "smallest_effect": 0.01},
+        "training": {"lr": 0.01},
+    }
+    results = run_study(parse(study), tmp_path / "out", jobs=2)
+    checks = {(alarm.check, alarm.variant) for alarm in results.alarms}
+    assert ("causality", "leaks") in checks
+    assert ("floor", "leaks") in checks
+    floor = next(alarm for alarm in results.alarms if alarm.check == "floor")
+    assert "bigram" in floor.message
+    assert "leak or mixing suspected" in floor.message
+    assert not any(variant == "honest" for _, variant in checks)
