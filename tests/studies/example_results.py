@@ -72,7 +72,8 @@ def text_cell(rng, final, seed, shared, *, kept, looks, steps=300):
 
 def text_variant(name, final, rng, shared, *, looks=True, parameters=812_345, flops=1.6e6, edge=False):
     cells = tuple(text_cell(rng, final, seed, shared[seed], kept=seed == 0, looks=looks) for seed in range(len(shared)))
-    tuning = {"lr": {"0.0003": final + 0.1, "0.001": final, "0.003": final + 0.05}, "chosen": "0.001", "at_edge": edge}
+    scores = {"0.0003": final + 0.1, "0.001": final, "0.003": None}
+    tuning = {"setting": "lr", "scores": scores, "metric": "val_loss", "chosen": "0.001", "at_edge": edge}
     spec = {"name": "decoder", "d_model": 64, "mixer": {"name": "attention", "n_heads": 4} if looks else "none"}
     return VariantResults(name, spec, parameters, flops, 41_000_000, (), tuning, cells)
 

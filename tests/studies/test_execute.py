@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ class Peek(nn.Module):
         super().__init__()
         self.linear = nn.Linear(d_model, d_model)
     def forward(self, x):
-        return self.linear(torch.roll(x, -1, dims=1))
+        return self.linear(torch.cat([x[:, 1:], x[:, :1] * 0], dim=1))
 
 class Raises(nn.Module):
     def __init__(self, d_model):
@@ -48,7 +49,10 @@ class Dies(Raises):
 
 class Explodes(Raises):
     def forward(self, x):
-        return self.linear(x) * 1e30 * 1e30
+        try:
+            return super().forward(x)
+        except RuntimeError:
+            return self.linear(x) * float("inf")
 """
 
 
@@ -138,7 +142,7 @@ def test_cells_that_fail_are_reported_and_the_rest_goes_on(tiny, tmp_path, mine)
     assert errors["with attention"] is None
     assert "the cat sat on the keyboard" in errors["raises"]
     assert "killed by SIGKILL" in errors["dies"]
-    assert "step 1" in errors["explodes"]
+    assert "step 4: the loss is" in errors["explodes"]
     assert "layers.1" in errors["explodes"]
     assert {alarm.check for alarm in results.alarms} >= {"failed", "one seed"}
     write_report(results, tmp_path / "out")
@@ -150,7 +154,7 @@ def test_another_study_may_not_use_the_folder_and_more_seeds_are_recorded(tiny, 
     first = run_study(parse(tiny), out, jobs=1)
     assert first.rules["extended"] == []
     changed = {**tiny, "training": {"lr": 0.5}}
-    with pytest.raises(RunError, match="another study or other rules .*training"):
+    with pytest.raises(RunError, match=r"another study or other rules .*training"):
         run_study(parse(changed), out, jobs=1)
     tiny["rules"]["seeds"] = 2
     more = run_study(parse(tiny), out, jobs=1)
@@ -181,25 +185,7 @@ def test_a_folder_without_a_study(tmp_path):
 
 
 def test_a_leak_raises_the_alarms(tmp_path, mine):
-    words = [
-        "the",
-        "quick",
-        "brown",
-        "fox",
-        "jumps",
-        "over",
-        "a",
-        "lazy",
-        "dog",
-        "and",
-        "then",
-        "some",
-        "more",
-        "of",
-        "it",
-        "again",
-    ]
-    text = " ".join(words[(i * i + 3 * i) % len(words)] for i in range(4000))
+    text = "".join(random.Random(0).choices("abcdefgh", k=20_000))  # nothing to learn: ln 8 is the best loss
     (tmp_path / "text.txt").write_text(text)
     study = {
         "question": "Does it cheat?",

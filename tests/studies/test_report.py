@@ -175,6 +175,11 @@ def test_the_headline_says_that_one_seed_shows_nothing():
     assert headline(parts(seeds=1)).startswith("Undecided: one seed shows nothing.")
 
 
+def test_what_tuning_tried_is_told(folder):
+    for name in ("report.html", "report.md"):
+        assert re.search(r"0\.003: \u2013", (folder / name).read_text())
+
+
 def test_an_untuned_variant_gets_no_verdict():
     verdicts = {one["variant"]: one for one in report(parts())["verdicts"]}
     assert verdicts["literal wiring: relu(linear(norm(x + mix(x))))"]["verdict"] == "undecided"

@@ -214,20 +214,18 @@ def tuning_rows(results: StudyResults) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        ``name``, ``setting``, ``tried`` (pairs of value and metric), ``chosen``, ``at_edge``; one per tuned setting.
+        ``name``, ``setting``, ``tried`` (pairs of value and metric), ``chosen``, ``at_edge``; one per tuned variant.
     """
     return [
         {
             "name": variant.name,
-            "setting": setting,
-            "tried": [(str(value), numbers.number(reached)) for value, reached in tried.items()],
-            "chosen": str(variant.tuning.get("chosen", "")),
+            "setting": f"{variant.tuning['setting']} by {variant.tuning['metric']}",
+            "tried": [(value, numbers.number(reached)) for value, reached in variant.tuning["scores"].items()],
+            "chosen": variant.tuning["chosen"],
             "at_edge": variant.untuned,
         }
         for variant in results.variants
         if variant.tuning
-        for setting, tried in variant.tuning.items()
-        if isinstance(tried, Mapping) and setting != "chosen"
     ]
 
 

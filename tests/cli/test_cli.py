@@ -1,0 +1,133 @@
+"""The command line as a person meets it: exit codes, output, errors; nothing heavy before it is needed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from attnlab.cli import FAILED, FINE, WRONG_USE, call
+from attnlab.cli.catalog import TABLES, entries
+
+STUDY = """\
+question: "Does a mixer in the middle help?"
+task: {name: shapes, n_train: 60, n_test: 11, batch: 20}
+model: {name: cnn, channels: 6, kernel_size: 3, n_layers: 3}
+baseline: plain
+variants:
+  plain: {}
+  with attention: {mixer: {name: attention, n_heads: 2}, mixer_at: 1}
+rules: {metric: test_mse, budget: {steps: 3}, seeds: 2, smallest_effect: 0.01}
+scales:
+  small: {rules: {seeds: 1}}
+"""
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine.yaml"
+    path.write_text(STUDY)
+    return path
+
+
+def test_run_prints_the_verdict_and_the_path_of_the_report(study, capfd):
+    assert call(["run", str(study), "--jobs", "1"]) == FINE
+    printed = capfd.readouterr().out
+    assert "with attention" in printed
+    assert "runs/mine/report.html" in printed
+    assert (study.parent / "runs" / "mine" / "report.html").exists()
+
+    assert call(["run", str(study), "--json"]) == FINE
+    report = json.loads(capfd.readouterr().out)
+    assert {"study", "rules", "variants", "verdicts", "alarms", "environment"} <= set(report)
+    assert call(["report", "runs/mine", "--json"]) == FINE
+    assert json.loads(capfd.readouterr().out)["verdicts"] == report["verdicts"]
+
+
+def test_one_seed_runs_and_shows_nothing(study, capfd):
+    assert call(["run", str(study), "--scale", "small", "--out", "elsewhere", "--jobs", "1", "--json"]) == FINE
+    report = json.loads(capfd.readouterr().out)
+    assert {verdict["verdict"] for verdict in report["verdicts"]} == {"undecided"}
+    assert any("one seed shows nothing" in alarm["message"] for alarm in report["alarms"])
+    assert (study.parent / "elsewhere" / "rules.json").exists()
+
+
+def test_a_failed_run_is_exit_code_1(study, capfd):
+    (study.parent / "bad.py").write_text(
+        "import torch\n"
+        "class Bad(torch.nn.Module):\n"
+        "    def __init__(self, d_model):\n        super().__init__()\n        self.calls = 0\n"
+        "    def forward(self, x):\n"
+        "        self.calls += x.shape[0] == 20 and x.device.type == 'cpu'\n"
+        "        if self.calls > 2:\n            raise RuntimeError('no more')\n"
+        "        return x * 1.0\n"
+    )
+    study.write_text(STUDY.replace("{name: attention, n_heads: 2}", "./bad.py:Bad"))
+    assert call(["run", str(study), "--jobs", "1"]) == FAILED
+    assert "no more" in capfd.readouterr().out
+
+
+def test_plan(study, capfd):
+    assert call(["plan", str(study)]) == FINE
+    assert "2 variants x 2 seeds" in capfd.readouterr().out
+    assert call(["plan", str(study), "--json"]) == FINE
+    plan = json.loads(capfd.readouterr().out)
+    assert [variant["name"] for variant in plan["variants"]] == ["plain", "with attention"]
+    assert plan["variants"][0]["seconds_per_seed"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["rnu", "shapes"], "run"),
+        (["run"], "STUDY"),
+        (["run", "shpaes"], "did you mean 'shapes'"),
+        (["run", "mine.yaml", "--sale", "small"], "--scale"),
+        (["run", "mine.yaml", "--scale", "smal"], "did you mean 'small'"),
+        (["run", "mine.yaml", "--seeds", "0"], "seeds"),
+        (["run", "mine.yaml", "--seeds", "many"], "many"),
+        (["report", "nowhere"], "holds no study"),
+        (["list", "scroes"], "did you mean 'scores'"),
+        (["bench", "lop"], "did you mean 'loop'"),
+    ],
+)
+@pytest.mark.usefixtures("study")
+def test_wrong_use_is_exit_code_2_and_a_sentence(arguments, expected, capfd):
+    assert call(arguments) == WRONG_USE
+    printed = capfd.readouterr()
+    assert expected in " ".join(printed.err.split())
+    assert "Traceback" not in printed.err + printed.out
+
+
+@pytest.mark.parametrize("kind", ["studies", *TABLES])
+def test_every_entry_has_a_summary(kind):
+    found = entries(kind)
+    assert found
+    assert all(entry.summary.endswith((".", "?")) for entry in found), found
+
+
+def test_the_list_is_that_of_the_tables(capfd):
+    from attnlab.nn.scores import SCORES
+    from attnlab.training.optim import OPTIMIZERS
+
+    assert call(["list", "--json"]) == FINE
+    listed = json.loads(capfd.readouterr().out)
+    assert list(listed["scores"]) == list(SCORES)
+    assert list(listed["optimizers"]) == list(OPTIMIZERS)
+    assert call(["list", "scores"]) == FINE
+    assert "additive" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["run", "--help"], ["plan", "--help"]])
+def test_nothing_heavy_is_imported_before_it_is_needed(arguments):
+    script = (
+        "import sys; from attnlab.cli import call\n"
+        f"code = call({arguments!r})\n"
+        "heavy = {'torch', 'scipy', 'altair', 'numpy', 'pydantic'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,95 @@
+"""The pages say what the code does: generated ones are current, links resolve, examples parse and run."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from attnlab.studies.plan import make_plan
+from attnlab.studies.study import Study, load, parse
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"])
+LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"")
+FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path, info: str) -> list[str]:
+    return [text for words, text in FENCE.findall(page.read_text(encoding="utf-8")) if words.strip() == info]
+
+
+def study_examples() -> list[tuple[str, str]]:
+    found = [(page, number, text) for page in PAGES for number, text in enumerate(blocks(page, "yaml study"), 1)]
+    return [pytest.param(text, id=f"{page.name}-{number}") for page, number, text in found]
+
+
+def anchors(page: Path) -> set[str]:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def broken_links(page: Path) -> list[str]:
+    broken = []
+    for match in LINK.finditer(FENCE.sub("", page.read_text(encoding="utf-8"))):
+        target = match[1] or match[2]
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
+            broken.append(target)
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_resolve(page):
+    assert not broken_links(page)
+
+
+def test_a_broken_link_would_be_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# A title\n[there](page.md#a-title) [web](https://example.org) [gone](gone.md) [no](#no-title)\n")
+    assert broken_links(page) == ["gone.md", "#no-title"]
+
+
+def test_every_page_is_in_the_table_of_contents():
+    contents = (DOCS / "index.md").read_text(encoding="utf-8")
+    missing = [page.name for page in DOCS.glob("*.md") if page.name != "index.md" and f"({page.name})" not in contents]
+    assert not missing
+
+
+def test_the_page_of_parts_is_the_generated_one():
+    place = importlib.util.spec_from_file_location("make_parts", DOCS / "make_parts.py")
+    make_parts = importlib.util.module_from_spec(place)
+    place.loader.exec_module(make_parts)
+    current = (DOCS / "parts.md").read_text(encoding="utf-8")
+    assert current == make_parts.page() + "\n", "run .venv/bin/python docs/make_parts.py"
+
+
+@pytest.mark.parametrize("text", study_examples())
+def test_study_examples_parse(text):
+    study = YAML(typ="rt").load(text)
+    assert isinstance(parse(study), Study)
+    for scale in study.get("scales", {}):
+        assert parse(study, scale=scale).scale == scale
+
+
+def test_the_example_of_an_own_module_can_be_planned(tmp_path):
+    page = DOCS / "own-module.md"
+    (tmp_path / "mine.py").write_text(blocks(page, "python mine.py")[0], encoding="utf-8")
+    (tmp_path / "study.yaml").write_text(blocks(page, "yaml study")[0], encoding="utf-8")
+    plan = make_plan(load(tmp_path / "study.yaml"))
+    assert all(variant.parameters > 0 for variant in plan.variants)
+
+
+def test_the_python_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for number, text in enumerate(blocks(DOCS / "python.md", "python"), 1):
+        exec(compile(text, f"python.md, block {number}", "exec"), names)
