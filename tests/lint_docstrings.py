@@ -37,7 +37,8 @@ def public_names(module: ModuleType) -> Iterator[tuple[str, Any, set[str]]]:
         if inspect.isfunction(thing):
             yield f"{module.__name__}.{name}", thing, FULL
         elif inspect.isclass(thing):
-            yield f"{module.__name__}.{name}", thing, FULL - {"RT01"}
+            protocol = getattr(thing, "_is_protocol", False)  # its "constructor" is none
+            yield f"{module.__name__}.{name}", thing, SUMMARY if protocol else FULL - {"RT01"}
             for method_name, method in vars(thing).items():
                 if not method_name.startswith("_") and inspect.isfunction(method):
                     yield f"{module.__name__}.{name}.{method_name}", method, SUMMARY

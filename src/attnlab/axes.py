@@ -10,7 +10,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Term:
-    """Explain one word of the glossary."""
+    """Explain one word of the glossary.
+
+    Parameters
+    ----------
+    meaning : str
+        What the word stands for.
+    symbol : str
+        Symbol in papers.
+    unit : str
+        Unit, where it has one.
+    """
 
     meaning: str
     symbol: str = ""

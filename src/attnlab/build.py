@@ -47,7 +47,19 @@ Table = Mapping[str, Callable[..., Any]]
 
 @dataclass(frozen=True)
 class Order:
-    """Hold a constructor and its checked arguments, ready to be called any number of times."""
+    """Hold a constructor and its checked arguments, ready to be called any number of times.
+
+    Parameters
+    ----------
+    factory : callable
+        What is to be called.
+    arguments : dict
+        With what.
+    where : str
+        Where it stands, for error texts.
+    foreign : bool
+        Whether it is a person's own, from a file.
+    """
 
     factory: Callable[..., Any]
     arguments: Mapping[str, Any]

@@ -44,7 +44,19 @@ Predict = Callable[[Batch], "Tensor"]
 
 @dataclass(frozen=True)
 class Metric:
-    """Name a measured quantity with its unit and direction."""
+    """Name a measured quantity with its unit and direction.
+
+    Parameters
+    ----------
+    name : str
+        Key in results and study files, such as ``val_loss``.
+    unit : str
+        Unit of the values.
+    better : {"lower", "higher"}
+        Direction.
+    title : str
+        Name in sentences and on axes.
+    """
 
     name: str
     unit: str

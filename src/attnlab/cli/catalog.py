@@ -39,7 +39,15 @@ TABLES: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Entry:
-    """Hold one name that a study may use, with its summary."""
+    """Hold one name that a study may use, with its summary.
+
+    Parameters
+    ----------
+    name : str
+        What a study writes.
+    summary : str
+        First line of its docstring; a study's question.
+    """
 
     name: str
     summary: str

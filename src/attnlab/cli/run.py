@@ -63,12 +63,35 @@ def run(
 
 
 def default_folder(name: str, scale: str | None) -> Path:
-    """Return where a study lives unless told otherwise."""
+    """Return where a study lives unless told otherwise.
+
+    Parameters
+    ----------
+    name : str
+        Name of the study.
+    scale : str or None
+        Its scale.
+
+    Returns
+    -------
+    Path
+        ``runs/NAME`` or ``runs/NAME-SCALE``.
+    """
     return Path("runs") / (f"{name}-{scale}" if scale else name)
 
 
 def show(results: Any, page: Path, *, json: bool) -> None:
-    """Print a study's verdict for a person, or its report for a program."""
+    """Print a study's verdict for a person, or its report for a program.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study found.
+    page : Path
+        Its ``report.html``.
+    json : bool
+        Print ``report.json`` alone.
+    """
     if json:
         sys.stdout.write((page.parent / "report.json").read_text(encoding="utf-8"))
         return
@@ -86,5 +109,11 @@ def show(results: Any, page: Path, *, json: bool) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON on standard output."""
+    """Print a value as JSON on standard output.
+
+    Parameters
+    ----------
+    value : JSON types
+        What to print; no NaN.
+    """
     sys.stdout.write(json_text.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

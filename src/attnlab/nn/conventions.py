@@ -67,7 +67,17 @@ Source = Literal["x", "memory or x", "memory"]
 
 @dataclass(frozen=True)
 class Slot:
-    """Say what one argument of ``forward`` is given."""
+    """Say what one argument of ``forward`` is given.
+
+    Parameters
+    ----------
+    source : str
+        Which of the inputs goes there.
+    parameter : str
+        Name of the parameter.
+    by_name : bool
+        Whether it is passed by name.
+    """
 
     parameter: str
     source: Source
@@ -76,7 +86,17 @@ class Slot:
 
 @dataclass(frozen=True)
 class MaskForm:
-    """Say under which name, with which meaning and in which shape a mask is given."""
+    """Say under which name, with which meaning and in which shape a mask is given.
+
+    Parameters
+    ----------
+    parameter : str
+        Name of the mask parameter.
+    encoding : str
+        Which values keep and which block.
+    shape : str
+        Which axes it has.
+    """
 
     parameter: str
     encoding: str

@@ -28,7 +28,20 @@ INSIDE = "inside.json"
 
 
 def is_done(folder: Path, spec: Mapping[str, Any]) -> bool:
-    """Return whether a cell needs no more work."""
+    """Return whether a cell needs no more work.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the cell.
+    spec : mapping
+        Its specification.
+
+    Returns
+    -------
+    bool
+        True if result and, where asked for, the look inside are there.
+    """
     looked = not spec["look_inside"] or (folder / INSIDE).exists()
     return (folder / "result.json").exists() and looked
 
@@ -119,6 +132,17 @@ def look_inside(model: nn.Module, task: StudyTask, device: str = "cpu") -> dict[
 
 
 def read_inside(folder: Path) -> dict[str, Any]:
-    """Return what `look_inside` found, or an empty mapping where nothing is there."""
+    """Return what `look_inside` found, or an empty mapping where nothing is there.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the cell.
+
+    Returns
+    -------
+    dict
+        ``predictions``, ``attention``, ``reach``.
+    """
     path = folder / INSIDE
     return read_json(path) if path.exists() else {}

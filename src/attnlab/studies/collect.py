@@ -150,7 +150,23 @@ def _cell(folder: Path, seed: int) -> CellResults:
 
 
 def read_curve(folder: Path) -> list[Mapping[str, Any]]:
-    """Return the lines of a cell's ``metrics.jsonl``; a last line that a kill cut off is left out."""
+    """Return the lines of a cell's ``metrics.jsonl``; a last line that a kill cut off is left out.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the cell.
+
+    Returns
+    -------
+    list of mapping
+        The records, in order.
+
+    Raises
+    ------
+    RunError
+        If a line in the middle is damaged.
+    """
     path = folder / "metrics.jsonl"
     if not path.exists():
         return []

@@ -40,7 +40,19 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class Layout:
-    """Say how cells share the machine: worker processes, threads of each, device, and why."""
+    """Say how cells share the machine: worker processes, threads of each, device, and why.
+
+    Parameters
+    ----------
+    workers : int
+        Number of processes.
+    threads : int
+        Threads of each.
+    device : str
+        ``cpu`` or ``cuda``.
+    reason : str
+        Why, in words.
+    """
 
     workers: int
     threads: int

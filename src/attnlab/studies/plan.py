@@ -66,7 +66,21 @@ class PlannedVariant:
 
 @dataclass(frozen=True)
 class CellPlan:
-    """Describe one run: which variant, seed and tuned settings, and where it lives."""
+    """Describe one run: which variant, seed and tuned settings, and where it lives.
+
+    Parameters
+    ----------
+    variant : str
+        Name of the variant.
+    seed : int
+        Seed of initialization and data order.
+    tuned : dict
+        Settings from the grid.
+    folder : str
+        Place within the study's folder.
+    spec : dict
+        What the worker is given.
+    """
 
     variant: str
     seed: int
@@ -256,7 +270,18 @@ def choose(plan: Plan, scores: Mapping[str, Mapping[str, float | None]]) -> dict
 
 
 def setting_key(setting: Mapping[str, int | float]) -> str:
-    """Return tuned settings as text: the value alone where one setting is tuned."""
+    """Return tuned settings as text: the value alone where one setting is tuned.
+
+    Parameters
+    ----------
+    setting : mapping
+        Tuned settings.
+
+    Returns
+    -------
+    str
+        Text that names them in files and tables.
+    """
     if len(setting) == 1:
         return f"{next(iter(setting.values())):g}"
     return ", ".join(f"{key} {value:g}" for key, value in setting.items())
@@ -265,7 +290,24 @@ def setting_key(setting: Mapping[str, int | float]) -> str:
 def tuning_record(
     plan: Plan, variant: str, scores: Mapping[str, float | None], chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what tuning tried and chose for a variant, as it is saved and reported."""
+    """Return what tuning tried and chose for a variant, as it is saved and reported.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    variant : str
+        Name of the variant.
+    scores : mapping
+        Setting as text to value of the tuning metric.
+    chosen : mapping
+        The settings with the best.
+
+    Returns
+    -------
+    dict
+        JSON types.
+    """
     return {
         "setting": ", ".join(plan.study.rules.tune),
         "scores": dict(scores),
@@ -328,7 +370,20 @@ def _check_recipe(study: Study, training: Mapping[str, Any]) -> Recipe:
 
 
 def count(model: Mapping[str, Any], task: StudyTask) -> Cost:
-    """Return parameters, FLOPs and memory of a model specification, built on the meta device."""
+    """Return parameters, FLOPs and memory of a model specification, built on the meta device.
+
+    Parameters
+    ----------
+    model : mapping
+        Model specification.
+    task : StudyTask
+        Gives sizes and a batch.
+
+    Returns
+    -------
+    Cost
+        Parameters, training FLOPs per token, kept bytes.
+    """
     return cost(lambda: build_model(copy.deepcopy(dict(model)), task), task.train_batch(0, 0).inputs)
 
 
@@ -363,6 +418,19 @@ def _seconds(variant: PlannedVariant, study: Study, task: StudyTask) -> float:
 
 
 def step_seconds(model: nn.Module, task: StudyTask) -> float:
-    """Return the median seconds of one forward and backward on a training batch of the task."""
+    """Return the median seconds of one forward and backward on a training batch of the task.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model.
+    task : StudyTask
+        Gives batch and loss.
+
+    Returns
+    -------
+    float
+        Seconds.
+    """
     batch: Batch = task.train_batch(0, 0)
     return seconds_per_step(model, batch.inputs, loss=lambda outputs: task.loss(outputs, batch), repeats=TIMED_STEPS)

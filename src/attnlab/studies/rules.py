@@ -81,11 +81,34 @@ def at_edge(rules: Rules, chosen: Mapping[str, int | float]) -> bool:
     """Return whether a chosen setting is the smallest or largest of its grid.
 
     A grid of one value is no tuning and has no edge.
+
+    Parameters
+    ----------
+    rules : Rules
+        The rules with the grid.
+    chosen : mapping
+        One setting of the grid.
+
+    Returns
+    -------
+    bool
+        True if a better value may lie outside.
     """
     return any(len(values) > 1 and chosen[key] in (min(values), max(values)) for key, values in rules.tune.items())
 
 
 def fingerprint(content: Mapping[str, Any]) -> str:
-    """Return the sha256 of a mapping of JSON types, whatever the order of its keys."""
+    """Return the sha256 of a mapping of JSON types, whatever the order of its keys.
+
+    Parameters
+    ----------
+    content : mapping
+        JSON types.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
+    """
     text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -95,7 +95,18 @@ class Study(BaseModel):
 
 
 def slug(name: str) -> str:
-    """Return a name as a folder name: letters, digits, dots and single hyphens."""
+    """Return a name as a folder name: letters, digits, dots and single hyphens.
+
+    Parameters
+    ----------
+    name : str
+        Any text.
+
+    Returns
+    -------
+    str
+        A name every file system takes.
+    """
     return re.sub(r"[^\w.]+", "-", name.strip().lower()).strip("-.") or "variant"
 
 
@@ -104,6 +115,16 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
     A nested mapping with a ``name`` of its own that differs replaces the one below: arguments of one
     part make no sense for another.
+
+    Parameters
+    ----------
+    below, above : mapping
+        JSON types.
+
+    Returns
+    -------
+    dict
+        A new mapping.
 
     Examples
     --------
@@ -122,7 +143,13 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def library() -> dict[str, Path]:
-    """Return the studies that come with the lab, by name."""
+    """Return the studies that come with the lab, by name.
+
+    Returns
+    -------
+    dict
+        Name to file.
+    """
     folder = Path(str(resources.files("attnlab.studies") / "library"))
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
@@ -162,7 +189,31 @@ def parse(
     changes: Mapping[str, Any] | None = None,
     path: Path | None = None,
 ) -> Study:
-    """Check a study given as a mapping; see `load`."""
+    """Check a study given as a mapping.
+
+    Parameters
+    ----------
+    raw : mapping
+        The study, as a file would say it.
+    name : str
+        Name of the study.
+    scale : str, optional
+        Name of one of its ``scales``, merged over the rest.
+    changes : mapping, optional
+        Merged over everything.
+    path : Path, optional
+        Where it was read; relative paths start at its folder, else at the current one.
+
+    Returns
+    -------
+    Study
+        The checked study.
+
+    Raises
+    ------
+    SpecError
+        With every problem at once.
+    """
     folder = path.parent if path else Path.cwd()
     plain = _plain(raw)
     if not isinstance(plain, dict):
@@ -278,7 +329,20 @@ def _keys_on_path(raw: Any, location: Sequence[Any]) -> list[Any]:
 
 
 def line_of(raw: Any, location: Sequence[Any]) -> int | None:
-    """Return the 1-based line of a key of a file read with positions, or None where unknown."""
+    """Return the 1-based line of a key of a file read with positions, or None where unknown.
+
+    Parameters
+    ----------
+    raw : mapping
+        The file as ruamel.yaml read it.
+    location : sequence
+        Keys from the top.
+
+    Returns
+    -------
+    int or None
+        Line of the last key found.
+    """
     line = None
     for part in location:
         if not isinstance(raw, CommentedMap) or part not in raw:
