@@ -7,8 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from ruamel.yaml import YAML
 
+from attnlab.errors import SpecError
+from attnlab.nn import scores
+from attnlab.nn.attention import Attention
 from attnlab.studies.plan import make_plan
 from attnlab.studies.study import Study, load, parse
 
@@ -93,3 +97,17 @@ def test_the_python_page_runs(tmp_path, monkeypatch):
     names: dict[str, object] = {}
     for number, text in enumerate(blocks(DOCS / "python.md", "python"), 1):
         exec(compile(text, f"python.md, block {number}", "exec"), names)
+
+
+def test_a_new_score_takes_the_one_class_of_the_guide_and_one_table_line(monkeypatch):
+    names = dict(vars(scores))
+    exec(blocks(ROOT / "CONTRIBUTING.md", "python new score")[0], names)
+    monkeypatch.setitem(scores.SCORES, "distance", names["DistanceScore"])
+    layer = Attention(d_model=6, n_heads=3, scores="distance", causal=True).double()
+    x = torch.randn(2, 5, 6, dtype=torch.double)
+    changed = x.clone()
+    changed[:, 3:] = 7.0
+    assert torch.equal(layer(x)[:, :3], layer(changed)[:, :3])
+    assert not torch.allclose(layer(x)[:, 3:], layer(changed)[:, 3:])
+    with pytest.raises(SpecError, match="distance"):
+        Attention(d_model=6, n_heads=3, scores="distance", path="fused")

@@ -86,7 +86,8 @@ class TerminalWatcher:
         if message["kind"] == "failed":
             self._console.print(f"[bold red]failed[/] {escape(_title(cell))}: {escape(str(message['error']))}")
         else:
-            metrics = "  ".join(f"{name} {value:.4g}" for name, value in message["metrics"].items())
+            name, value = next(iter(message["metrics"].items()))
+            metrics = f"{name} {value:.4g}"
             elapsed = time.monotonic() - self._begun
             self._console.print(f"[dim]{done}/{total} {elapsed:5.0f} s[/]  {escape(_title(cell))}  [dim]{metrics}[/]")
 
