@@ -1,0 +1,25 @@
+"""Numbers in README and docs are those of the reports that lie beside them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SPEC = importlib.util.spec_from_file_location("make_results", ROOT / "docs" / "make_results.py")
+make_results = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(make_results)
+
+
+@pytest.mark.parametrize("page", make_results.PAGES, ids=lambda page: page.name)
+def test_tables_are_those_of_the_reports(page):
+    text = page.read_text(encoding="utf-8")
+    assert make_results.BLOCK.search(text)
+    assert make_results.filled(text) == text
+
+
+def test_a_changed_number_would_be_found():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert make_results.filled(text.replace("| baseline |", "| winner |")) == text
