@@ -24,6 +24,7 @@ RULES = "rules.json"
 STUDY = "study.json"
 LAYOUT = "layout.json"
 WORKERS_LOG = "workers.log"
+_PREFIX = {"content": "", "files": "file", "scale": "scale"}
 
 
 class Watcher(Protocol):
@@ -134,26 +135,22 @@ def _study_record(plan: Plan) -> dict[str, Any]:
     study = plan.study
     variants = [asdict(variant) for variant in plan.variants]
     record = {"name": study.name, "scale": study.scale, "folder": study.folder, "content": study.content}
-    return {**record, "variants": variants}
+    return {**record, "files": study.files(), "variants": variants}
 
 
 def _extend(plan: Plan, out: Path, written: dict[str, Any], rules: dict[str, Any]) -> None:
     """Record that a study goes on with more seeds; refuse any other change."""
     before = read_json(out / STUDY)
-    same_question = _without_seeds(before["content"]) == _without_seeds(plan.study.content)
-    if not same_question or before["scale"] != plan.study.scale or rules["seeds"] <= written["seeds"]:
-        changed = _difference(before["content"], plan.study.content) or ["scale"]
+    now = _study_record(plan)
+    changed = [f for key in ("content", "files", "scale") for f in _difference(before[key], now[key], _PREFIX[key])]
+    if changed != ["rules.seeds"] or rules["seeds"] <= written["seeds"]:
         raise RunError(
-            f"{out} holds runs of another study or other rules (they differ in: {', '.join(changed)}); "
+            f"{out} holds runs of another study or other rules (they differ in: {', '.join(changed) or 'version'}); "
             "choose another folder with --out, or delete it"
         )
     step = {"from": written["seeds"], "to": rules["seeds"], "at": _now(), "first_hash": written["hash"]}
-    write_json(out / STUDY, _study_record(plan))
+    write_json(out / STUDY, now)
     write_json(out / RULES, {**rules, "fixed_at": written["fixed_at"], "extended": [*written["extended"], step]})
-
-
-def _without_seeds(content: Mapping[str, Any]) -> dict[str, Any]:
-    return {**content, "rules": {key: value for key, value in content["rules"].items() if key != "seeds"}}
 
 
 def _difference(one: Any, other: Any, path: str = "") -> list[str]:

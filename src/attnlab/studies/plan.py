@@ -17,12 +17,15 @@ from torch import nn
 from attnlab.contracts import Batch, Floor, Metric, StudyTask
 from attnlab.errors import AttnlabError, SpecError, nearest
 from attnlab.inspection.cost import Cost, cost, seconds_per_step
+from attnlab.nn.foreign import ForeignMixer
 from attnlab.studies.assemble import build_model, build_task
 from attnlab.studies.matching import match_width
 from attnlab.studies.rules import TUNING_SEED, at_edge, fingerprint
 from attnlab.studies.study import Study, slug
 from attnlab.training.recipe import Recipe
 
+ABOUT_PADDING = "padding"
+"""Notes about padding are left out: no task of a study pads."""
 TIMED_STEPS = 3
 """Training steps timed for an estimate, after those that warm up: seconds, not minutes, for a large study."""
 
@@ -127,7 +130,7 @@ class Plan:
         rules = self.study.rules.model_dump()
         rules |= {"metric": self.metric.name, "tune_by": self.tune_metric.name, "baseline": self.study.baseline}
         rules |= {"scale": self.study.scale}
-        return {**rules, "hash": fingerprint({"rules": rules, "study": self.study.content})}
+        return {**rules, "hash": fingerprint({"rules": rules, "study": self.study.hash})}
 
     def tuning_cells(self) -> list[CellPlan]:
         """Return the runs that choose each variant's settings; none where nothing is tuned."""
@@ -356,8 +359,16 @@ def _plan_variant(
         parameters=counted.parameters,
         flops_per_token=counted.flops_per_token,
         activation_bytes=counted.activation_bytes,
-        notes=(*notes, *counted.notes),
+        notes=(*notes, *counted.notes, *_foreign_notes(model, task)),
     )
+
+
+def _foreign_notes(model: Mapping[str, Any], task: StudyTask) -> list[str]:
+    """Return what was found out about a person's own modules, each note once."""
+    with torch.device("meta"):
+        modules = build_model(copy.deepcopy(dict(model)), task).modules()
+    notes = [note for module in modules if isinstance(module, ForeignMixer) for note in module.convention.notes]
+    return [note for note in dict.fromkeys(notes) if not note.startswith(ABOUT_PADDING)]
 
 
 def _check_recipe(study: Study, training: Mapping[str, Any]) -> Recipe:

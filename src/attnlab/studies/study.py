@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Self
@@ -72,6 +73,8 @@ class Study(BaseModel):
             raise ValueError(f"baseline '{self.baseline}' is no variant; {nearest(self.baseline, self.variants)}")
         if "name" not in self.model:
             raise ValueError("model needs a 'name'")
+        if any("budget" in settings for settings in self._all_training()):
+            raise ValueError("training may not set 'budget': every variant has that of the rules")
         slugs: dict[str, str] = {}
         for variant in self.variants:
             other = slugs.setdefault(slug(variant), variant)
@@ -79,10 +82,19 @@ class Study(BaseModel):
                 raise ValueError(f"variants '{other}' and '{variant}' would share the folder '{slug(variant)}'")
         return self
 
+    def _all_training(self) -> list[Mapping[str, Any]]:
+        own = [(variant or {}).get("training") or {} for variant in self.variants.values()]
+        return [self.training, *own]
+
     @property
     def hash(self) -> str:
-        """Return the sha256 of everything the study file says at this scale."""
-        return fingerprint(self.content)
+        """Return the sha256 of what the study file says at this scale, and of the user's files it names."""
+        return fingerprint({"content": self.content, "files": self.files()})
+
+    def files(self) -> dict[str, str]:
+        """Return the sha256 of every ``path.py`` that the study names, by the path as written."""
+        named = {text.rpartition(":")[0] for text in _texts(self.content) if is_path(text)}
+        return {name: _sha256(Path(self.folder) / Path(name).expanduser()) for name in sorted(named)}
 
     def model_spec(self, variant: str) -> dict[str, Any]:
         """Return the full model specification of a variant."""
@@ -282,6 +294,19 @@ def _resolve_paths(value: Any, folder: Path) -> Any:
         path, _, attribute = value.rpartition(":")
         return f"{(folder / Path(path).expanduser()).resolve()}:{attribute}"
     return value
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every text within nested values."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
 
 
 def _explain(error: pydantic.ValidationError, raw: Mapping[str, Any], path: Path) -> str:

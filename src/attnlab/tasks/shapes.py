@@ -139,7 +139,7 @@ class Shapes:
 
     References
     ----------
-    .. [1] nn.functional. Fleuret, 2020, a toy sequence-to-sequence task for attention (attentiontoy1d).
+    .. [1] F. Fleuret, 2020, a toy sequence-to-sequence task for attention (attentiontoy1d).
     """
 
     name = "shapes"

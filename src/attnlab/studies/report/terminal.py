@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 STYLES = {"better": "bold blue", "worse": "bold dark_orange3", "equivalent": "dim", "undecided": "italic"}
 """Rich styles of the verdicts: the same hues as in the report."""
+NARROWEST_NAME = 24
+"""Columns a variant's name keeps on a narrow terminal, where it is folded."""
 
 
 def verdict_table(results: StudyResults) -> Table:
@@ -31,17 +33,20 @@ def verdict_table(results: StudyResults) -> Table:
     rich.table.Table
         The baseline first, then one row per variant in the order of the study.
     """
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     metric = results.metric
     table = Table(
         title=f"{results.study}: {words.metric_title(metric)} in {metric.unit}, {words.direction(metric)}",
         title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
     )
-    table.add_column("variant", overflow="fold")
-    for column in ("mean ± sd", "difference", "interval", "p (Holm)", "parameters", "time a seed"):
-        table.add_column(column, justify="right", no_wrap=column != "interval")
-    table.add_column("verdict", overflow="fold")
+    table.add_column("variant, its cost", overflow="fold", min_width=NARROWEST_NAME)
+    table.add_column("mean ± sd", justify="right", no_wrap=True)
+    table.add_column("difference, interval", justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
     found = {one.variant: one for one in judge(results)}
     for variant in sorted(results.variants, key=lambda one: one.name != results.baseline):
         table.add_row(*_row(variant, found.get(variant.name), metric.name))
@@ -52,19 +57,32 @@ def _row(variant: VariantResults, one: Verdict | None, metric: str) -> tuple[str
     """Return one row: the baseline's where there is no verdict."""
     from rich.text import Text
 
+    name = Text(variant.name)
+    seconds = numbers.duration(words.mean_seconds(variant))
+    name.append(f"\n{_short(variant.parameters)} parameters, {seconds}", style="dim")
     reached = numbers.spread(list(variant.values(metric).values()))
-    cost = (numbers.number(variant.parameters, 12), numbers.duration(words.mean_seconds(variant)))
     if one is None:
-        return (Text(variant.name), reached, "", "", "", *cost, Text("baseline", style="bold"))
-    measured = (words.difference(one.comparison), words.interval(one.comparison), numbers.number(one.p_adjusted, 2))
-    return (Text(variant.name), reached, *measured, *cost, _verdict_text(one))
+        return (name, reached, "", Text("baseline", style="bold"))
+    difference = Text(words.difference(one.comparison))
+    difference.append(f"\n{words.interval(one.comparison)}", style="dim")
+    return (name, reached, difference, _verdict_text(one, untuned=variant.untuned))
 
 
-def _verdict_text(one: Verdict) -> Text:
+def _verdict_text(one: Verdict, *, untuned: bool) -> Text:
     """Return the verdict in its color, with what would decide an undecided one."""
     from rich.text import Text
 
     text = Text(one.verdict, style=STYLES[one.verdict])
-    if one.verdict == "undecided":
-        text.append(f": {one.reason}", style="not italic dim")
+    if untuned:
+        text.append(" (untuned)", style="not italic dim")
+    elif one.seeds_needed:
+        text.append(f" ({one.seeds_needed} seeds)", style="not italic dim")
     return text
+
+
+def _short(count: int) -> str:
+    """Return a count with as few digits as a comparison needs."""
+    for unit, size in (("M", 1_000_000), ("k", 1_000)):
+        if count >= 10 * size:
+            return f"{count / size:.0f}{unit}"
+    return f"{count:,}"
