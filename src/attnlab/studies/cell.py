@@ -75,6 +75,7 @@ def run_cell(
         If training had to stop, or the folder holds another cell.
     """
     torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)  # a network that died leaves Adam denormal numbers, which are many times slower
     task = build_task(spec["task"])
     torch.manual_seed(spec["seed"])
     model = build_model(spec["model"], task).to(device)
