@@ -165,6 +165,15 @@ def test_another_study_may_not_use_the_folder_and_more_seeds_are_recorded(tiny, 
         run_study(parse(tiny), out, jobs=1)
 
 
+def test_an_edited_module_is_another_study(tiny, tmp_path, mine):
+    tiny["rules"] |= {"seeds": 1, "budget": {"steps": 1}}
+    tiny["variants"]["mine"] = {"mixer": f"{mine}:Peek", "mixer_at": 1}
+    run_study(parse(tiny), tmp_path / "out", jobs=1)
+    mine.write_text(LEAK + "\n# edited\n")
+    with pytest.raises(RunError, match=r"they differ in: file.*mine\.py"):
+        run_study(parse(tiny), tmp_path / "out", jobs=1)
+
+
 def test_two_processes_may_not_write_one_study(tiny, tmp_path):
     from attnlab.training.runs import lock
 

@@ -70,6 +70,7 @@ def test_a_variant_of_another_model_replaces_and_training_is_its_own():
         ("baseline: one", "baseline: oen", "line 4: baseline 'oen' is no variant; did you mean 'one'?"),
         ("  two: {channels: 8}", "  one: {channels: 8}", "line 7: 'one' is written twice; names must differ"),
         ("  two: {channels: 8}", "  One!: {}", "variants 'one' and 'One!' would share the folder 'one'"),
+        ("rules:\n", "training: {budget: 3}\nrules:\n", "training may not set 'budget'"),
         ("question: Is it?", "question: [", "line 3: expected"),
         ("question: Is it?\n", "", "'question' is missing"),
     ],

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 STYLES = {"better": "bold blue", "worse": "bold dark_orange3", "equivalent": "dim", "undecided": "italic"}
 """Rich styles of the verdicts: the same hues as in the report."""
-NARROWEST_NAME = 24
+NARROWEST_NAME = 20
 """Columns a variant's name keeps on a narrow terminal, where it is folded."""
 
 
