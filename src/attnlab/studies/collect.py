@@ -77,7 +77,7 @@ def collect(out: Path, plan: Plan | None = None) -> StudyResults:
     return StudyResults(
         study=plan.study.name,
         question=plan.study.question,
-        task=plan.task.describe(),
+        task={"name": plan.task.name, **plan.task.describe()},
         metric=plan.metric,
         metrics=plan.task.metrics,
         floors=plan.task.floors(),
@@ -86,9 +86,19 @@ def collect(out: Path, plan: Plan | None = None) -> StudyResults:
         scale=plan.study.scale,
         variants=variants,
         alarms=tuple(_alarms(plan, out, variants, rules)),
-        environment=read_json(out / "environment.json"),
+        environment=read_json(out / "environment.json") | _layout(out),
         complete=all(cell.status != "missing" for variant in variants for cell in variant.cells),
     )
+
+
+def _layout(out: Path) -> dict[str, Any]:
+    """Return how the cells shared the machine, as part of the environment."""
+    path = out / "layout.json"
+    if not path.exists():
+        return {}
+    layout = read_json(path)
+    shared = f"{layout['workers']} process(es), {layout['threads']} thread(s) each; {layout['reason']}"
+    return {"threads": layout["threads"], "device": layout["device"], "layout": shared}
 
 
 def read_scores(plan: Plan, out: Path) -> dict[str, dict[str, float | None]]:

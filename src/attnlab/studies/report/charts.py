@@ -223,7 +223,7 @@ def cost(results: StudyResults) -> Any:
     rows = _cost_rows(results)
     panels = (
         ("parameters", "parameters", "~s"),
-        ("flops", "forward FLOPs per token", "~s"),
+        ("flops", "training FLOPs per token", "~s"),
         ("seconds", "training time of a seed (s)", "~g"),
     )
     shown = [panel for panel in panels if any(row[panel[0]] for row in rows)]
