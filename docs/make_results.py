@@ -1,4 +1,6 @@
-"""Put the reports of run folders into the docs, and their tables into the README: ``python docs/make_results.py runs/shapes``.
+"""Put the reports of run folders into the docs, and their tables into the README.
+
+Use: ``python docs/make_results.py runs/shapes``.
 
 No number in the docs is typed by hand: each comes from a ``report.json`` that lies beside it.
 """

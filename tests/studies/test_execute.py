@@ -174,6 +174,12 @@ def test_an_edited_module_is_another_study(tiny, tmp_path, mine):
         run_study(parse(tiny), tmp_path / "out", jobs=1)
 
 
+def test_tensorboard_is_an_option(tiny, tmp_path):
+    tiny["rules"] |= {"seeds": 1, "budget": {"steps": 1}}
+    run_study(parse(tiny), tmp_path / "out", jobs=1, tensorboard=True)
+    assert list((tmp_path / "out" / "plain" / "seed-0").glob("events.out.tfevents.*"))
+
+
 def test_two_processes_may_not_write_one_study(tiny, tmp_path):
     from attnlab.training.runs import lock
 

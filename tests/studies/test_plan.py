@@ -5,9 +5,10 @@ import json
 import pytest
 
 from attnlab.errors import SpecError
-from attnlab.studies.plan import choose, make_plan
+from attnlab.studies.plan import make_plan
 from attnlab.studies.rules import TUNING_SEED
 from attnlab.studies.study import parse
+from attnlab.studies.tuning import choose
 
 
 def plan_of(study, **options):

@@ -222,6 +222,15 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, number):
     assert torch.equal(weights(resumed), weights(whole))
 
 
+@pytest.fixture
+def pythons_own_interrupt():
+    """Set the handler that a program started in the background of a shell does not have."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("pythons_own_interrupt")
 def test_without_a_folder_an_interrupt_is_pythons_own():
     with pytest.raises(KeyboardInterrupt):
         train(tiny_model(), Signals(signal.SIGINT, at=2), recipe(9))

@@ -72,7 +72,8 @@ class TerminalWatcher:
         if name not in self._bars:
             self._bars[name] = self._progress.add_task("  " + escape(name), total=message.get("steps"), shown="")
         loss = message.get("loss")
-        shown = "" if loss is None else f"loss {loss:.4g}"
+        rate = message.get("rate", 0.0)
+        shown = "" if loss is None else f"loss {loss:.4g}  {rate:,.0f} tokens/s"
         self._progress.update(self._bars[name], completed=message["step"], shown=shown)
 
     def _finish(self, cell: CellPlan, message: Mapping[str, Any]) -> None:

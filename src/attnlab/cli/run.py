@@ -19,6 +19,7 @@ def run(
     seeds: int | None = None,
     device: str = "auto",
     jobs: int | None = None,
+    tensorboard: bool = False,
     json: bool = False,
 ) -> int:
     """Run a study to its verdict, or what is missing of it.
@@ -37,6 +38,8 @@ def run(
         ``cpu``, ``cuda``, or ``auto``.
     jobs : int, optional
         Worker processes; measured and chosen by default.
+    tensorboard : bool
+        Also write TensorBoard events into every run's folder (needs the extra ``attnlab[tensorboard]``).
     json : bool
         Print ``report.json`` alone on standard output.
 
@@ -56,7 +59,7 @@ def run(
     console = Console(stderr=json)
     console.print(f"[bold]{question.question}[/]")
     with TerminalWatcher(console) as watcher:
-        results = run_study(question, folder, device=device, jobs=jobs, watcher=watcher)
+        results = run_study(question, folder, device=device, jobs=jobs, tensorboard=tensorboard, watcher=watcher)
     page = write_report(results, folder)
     show(results, page, json=json)
     return int(any(variant.failed for variant in results.variants))

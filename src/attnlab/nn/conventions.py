@@ -60,7 +60,6 @@ KEY_SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
     "(batch, 1, 1, k_len)": lambda real: real[:, None, None],
 }
 """Shapes of a mask over keys alone, from (batch, k_len)."""
-
 Source = Literal["x", "memory or x", "memory"]
 """What an argument is given; ``memory`` alone is left out where there is no memory."""
 
@@ -71,12 +70,8 @@ class Slot:
 
     Parameters
     ----------
-    source : str
-        Which of the inputs goes there.
-    parameter : str
-        Name of the parameter.
-    by_name : bool
-        Whether it is passed by name.
+    parameter, source, by_name
+        Name of the parameter, which of the inputs goes there, whether it is passed by name.
     """
 
     parameter: str
@@ -90,12 +85,8 @@ class MaskForm:
 
     Parameters
     ----------
-    parameter : str
-        Name of the mask parameter.
-    encoding : str
-        Which values keep and which block.
-    shape : str
-        Which axes it has.
+    parameter, encoding, shape : str
+        Name of the mask parameter, which values keep and which block, and which axes it has.
     """
 
     parameter: str

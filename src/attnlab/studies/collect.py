@@ -11,9 +11,10 @@ from typing import Any
 from attnlab.contracts import Floor
 from attnlab.errors import RunError
 from attnlab.studies.cell import read_inside
-from attnlab.studies.plan import CellPlan, Plan, PlannedVariant, choose, restore_plan, setting_key
+from attnlab.studies.plan import CellPlan, Plan, PlannedVariant, restore_plan
 from attnlab.studies.results import Alarm, CellResults, StudyResults, VariantResults
 from attnlab.studies.study import parse
+from attnlab.studies.tuning import choose, setting_key
 from attnlab.training.atomic import read_json
 
 TUNING = "tuning.json"

@@ -12,10 +12,11 @@ from typing import Any, Protocol
 from attnlab.errors import RunError
 from attnlab.studies.cell import is_done
 from attnlab.studies.collect import TUNING, collect, read_scores
-from attnlab.studies.plan import CellPlan, Plan, choose, make_plan, tuning_record
+from attnlab.studies.plan import CellPlan, Plan, make_plan
 from attnlab.studies.pool import OnMessage, Pool
 from attnlab.studies.results import StudyResults
 from attnlab.studies.study import Study
+from attnlab.studies.tuning import choose, tuning_record
 from attnlab.training.atomic import read_json, write_json
 from attnlab.training.environment import environment, usable_cores
 from attnlab.training.runs import lock
@@ -62,7 +63,13 @@ class Layout:
 
 
 def run_study(
-    study: Study, out: Path, *, device: str = "auto", jobs: int | None = None, watcher: Watcher | None = None
+    study: Study,
+    out: Path,
+    *,
+    device: str = "auto",
+    jobs: int | None = None,
+    tensorboard: bool = False,
+    watcher: Watcher | None = None,
 ) -> StudyResults:
     """Run a study to its verdict, or what is missing of it.
 
@@ -76,6 +83,8 @@ def run_study(
         ``cpu``, ``cuda``, or ``auto``: CUDA where there is one.
     jobs : int, optional
         Number of worker processes, one thread each; measured and chosen by default.
+    tensorboard : bool
+        Whether every cell also writes TensorBoard events into its folder.
     watcher : Watcher, optional
         Is told about progress.
 
@@ -99,9 +108,10 @@ def run_study(
         prepare(plan, out)
         layout = _layout(plan, out, device, jobs)
         with _pool(plan, out, layout) as pool:
-            _run_phase("tuning", plan.tuning_cells(), pool=pool, out=out, layout=layout, watcher=watcher)
+            how = {"threads": layout.threads, "device": layout.device, "tensorboard": tensorboard}
+            _run_phase("tuning", plan.tuning_cells(), pool=pool, out=out, how=how, watcher=watcher)
             chosen = _record_tuning(plan, out)
-            _run_phase("judged runs", plan.judged_cells(chosen), pool=pool, out=out, layout=layout, watcher=watcher)
+            _run_phase("judged runs", plan.judged_cells(chosen), pool=pool, out=out, how=how, watcher=watcher)
     return collect(out, plan)
 
 
@@ -231,7 +241,13 @@ def _missing(cells: Sequence[CellPlan], out: Path) -> list[CellPlan]:
 
 
 def _run_phase(
-    title: str, cells: Sequence[CellPlan], *, pool: Pool | None, out: Path, layout: Layout, watcher: Watcher | None
+    title: str,
+    cells: Sequence[CellPlan],
+    *,
+    pool: Pool | None,
+    out: Path,
+    how: Mapping[str, Any],
+    watcher: Watcher | None,
 ) -> None:
     """Run the cells of one phase that are not done; a failed one is tried again by the same command."""
     missing = _missing(cells, out)
@@ -239,16 +255,7 @@ def _run_phase(
         return
     if watcher:
         watcher.phase(title, missing, len(cells) - len(missing))
-    requests = [
-        {
-            "do": "run",
-            "folder": str(out / cell.folder),
-            "spec": cell.spec,
-            "threads": layout.threads,
-            "device": layout.device,
-        }
-        for cell in missing
-    ]
+    requests = [{"do": "run", "folder": str(out / cell.folder), "spec": cell.spec, **how} for cell in missing]
     pool.run(requests, _teller(missing, out, watcher))
 
 

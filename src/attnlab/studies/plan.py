@@ -20,7 +20,7 @@ from attnlab.inspection.cost import Cost, cost, seconds_per_step
 from attnlab.nn.foreign import ForeignMixer
 from attnlab.studies.assemble import build_model, build_task
 from attnlab.studies.matching import match_width
-from attnlab.studies.rules import TUNING_SEED, at_edge, fingerprint
+from attnlab.studies.rules import TUNING_SEED, fingerprint
 from attnlab.studies.study import Study, slug
 from attnlab.training.recipe import Recipe
 
@@ -242,84 +242,6 @@ def restore_plan(study: Study, variants: Sequence[Mapping[str, Any]]) -> Plan:
 def _restore_variant(fields: Mapping[str, Any]) -> PlannedVariant:
     kept: dict[str, Any] = dict(fields) | {"notes": tuple(fields["notes"])}
     return PlannedVariant(**kept)
-
-
-def choose(plan: Plan, scores: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, int | float]]:
-    """Return for each variant the settings with the best tuning score.
-
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    scores : mapping
-        Variant -> setting as text (`setting_key`) -> value of the tuning metric, None where the run failed.
-
-    Returns
-    -------
-    dict
-        Variant -> chosen settings; the first of the grid where nothing is tuned.
-    """
-    grid = list(plan.study.rules.grid())
-    chosen = {}
-    for variant in plan.variants:
-        best = grid[0]
-        best_score = None
-        for setting in grid:
-            score = scores.get(variant.name, {}).get(setting_key(setting))
-            if score is not None and (best_score is None or plan.tune_metric.improves(score, best_score)):
-                best, best_score = setting, score
-        chosen[variant.name] = best
-    return chosen
-
-
-def setting_key(setting: Mapping[str, int | float]) -> str:
-    """Return tuned settings as text: the value alone where one setting is tuned.
-
-    Parameters
-    ----------
-    setting : mapping
-        Tuned settings.
-
-    Returns
-    -------
-    str
-        Text that names them in files and tables.
-    """
-    if len(setting) == 1:
-        return f"{next(iter(setting.values())):g}"
-    return ", ".join(f"{key} {value:g}" for key, value in setting.items())
-
-
-def tuning_record(
-    plan: Plan, variant: str, scores: Mapping[str, float | None], chosen: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return what tuning tried and chose for a variant, as it is saved and reported.
-
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    variant : str
-        Name of the variant.
-    scores : mapping
-        Setting as text to value of the tuning metric.
-    chosen : mapping
-        The settings with the best.
-
-    Returns
-    -------
-    dict
-        JSON types.
-    """
-    return {
-        "setting": ", ".join(plan.study.rules.tune),
-        "scores": dict(scores),
-        "metric": plan.tune_metric.name,
-        "chosen": setting_key(chosen),
-        "settings": dict(chosen),
-        "at_edge": at_edge(plan.study.rules, chosen),
-        "variant": variant,
-    }
 
 
 def _metric(task: StudyTask, name: str | None, key: str) -> Metric:

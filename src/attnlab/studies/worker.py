@@ -75,14 +75,16 @@ def _serve(request: Mapping[str, Any], channel: IO[str]) -> dict[str, Any]:
 
 def _run(request: Mapping[str, Any], channel: IO[str]) -> dict[str, float]:
     from attnlab.studies.cell import run_cell
+    from attnlab.training.tensorboard import tensorboard_events
 
-    return run_cell(
-        Path(request["folder"]),
-        request["spec"],
-        threads=request["threads"],
-        device=request["device"],
-        on_event=lambda event: _send(channel, event),
-    )
+    folder = Path(request["folder"])
+    listeners = [tensorboard_events(folder)] if request["tensorboard"] else []
+
+    def tell(event: Mapping[str, Any]) -> None:
+        for listener in (*listeners, lambda event: _send(channel, event)):
+            listener(event)
+
+    return run_cell(folder, request["spec"], threads=request["threads"], device=request["device"], on_event=tell)
 
 
 def _time_steps(request: Mapping[str, Any]) -> float:
