@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 STYLES = {"better": "bold blue", "worse": "bold dark_orange3", "equivalent": "dim", "undecided": "italic"}
 """Rich styles of the verdicts: the same hues as in the report."""
-NARROWEST_NAME = 20
+NARROWEST_NAME = 22
 """Columns a variant's name keeps on a narrow terminal, where it is folded."""
 
 
@@ -59,7 +59,7 @@ def _row(variant: VariantResults, one: Verdict | None, metric: str) -> tuple[str
 
     name = Text(variant.name)
     seconds = numbers.duration(words.mean_seconds(variant))
-    name.append(f"\n{_short(variant.parameters)} parameters, {seconds}", style="dim")
+    name.append(f"\n{_short(variant.parameters)} params, {seconds}", style="dim")
     reached = numbers.spread(list(variant.values(metric).values()))
     if one is None:
         return (name, reached, "", Text("baseline", style="bold"))
@@ -74,9 +74,9 @@ def _verdict_text(one: Verdict, *, untuned: bool) -> Text:
 
     text = Text(one.verdict, style=STYLES[one.verdict])
     if untuned:
-        text.append(" (untuned)", style="not italic dim")
+        text.append("\nuntuned", style="not italic dim")
     elif one.seeds_needed:
-        text.append(f" ({one.seeds_needed} seeds)", style="not italic dim")
+        text.append(f"\n{one.seeds_needed} seeds needed", style="not italic dim")
     return text
 
 
