@@ -11,9 +11,11 @@ import time
 import pytest
 
 from attnlab.errors import RunError, SpecError
+from attnlab.studies.assemble import build_task
 from attnlab.studies.collect import collect
 from attnlab.studies.execute import run_study
 from attnlab.studies.report import write_report
+from attnlab.studies.rules import TUNING_SEED
 from attnlab.studies.study import parse
 
 LEAK = """
@@ -148,7 +150,7 @@ def test_cells_that_fail_are_reported_and_the_rest_goes_on(tiny, tmp_path, mine)
     write_report(results, tmp_path / "out")
 
 
-def test_another_study_may_not_use_the_folder_and_more_seeds_are_recorded(tiny, tmp_path):
+def test_another_study_may_not_use_the_folder_and_more_seeds_are_recorded(tiny, tmp_path, monkeypatch):
     tiny["rules"] |= {"seeds": 1, "budget": {"steps": 2}}
     out = tmp_path / "out"
     first = run_study(parse(tiny), out, jobs=1)
@@ -161,8 +163,12 @@ def test_another_study_may_not_use_the_folder_and_more_seeds_are_recorded(tiny, 
     assert [(step["from"], step["to"]) for step in more.rules["extended"]] == [(1, 2)]
     assert "extended" in {alarm.check for alarm in more.alarms}
     tiny["rules"]["seeds"] = 1
-    with pytest.raises(RunError, match="another study or other rules"):
+    with pytest.raises(RunError, match="already has 2 seeds; run it with --seeds 2 or more"):
         run_study(parse(tiny), out, jobs=1)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    tiny["rules"]["seeds"] = 2
+    with pytest.raises(RunError, match="was begun on cpu"):
+        run_study(parse(tiny), out, device="cuda")
 
 
 def test_an_edited_module_is_another_study(tiny, tmp_path, mine):
@@ -178,6 +184,60 @@ def test_tensorboard_is_an_option(tiny, tmp_path):
     tiny["rules"] |= {"seeds": 1, "budget": {"steps": 1}}
     run_study(parse(tiny), tmp_path / "out", jobs=1, tensorboard=True)
     assert list((tmp_path / "out" / "plain" / "seed-0").glob("events.out.tfevents.*"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"device": "gpu"}, "--device must be auto, cpu or cuda; got 'gpu'"),
+        ({"device": "cuda"}, "torch finds no CUDA device"),
+        ({"jobs": -1}, "--jobs must be at least 1; got -1"),
+    ],
+)
+def test_a_machine_that_is_not_there(tiny, tmp_path, monkeypatch, asked, expected):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(SpecError, match=expected):
+        run_study(parse(tiny), tmp_path / "out", **asked)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_person_s_own_files_are_not_overwritten(tiny, tmp_path):
+    (tmp_path / "report.md").write_text("mine")
+    with pytest.raises(RunError, match=r"is no study's folder and holds report\.md"):
+        run_study(parse(tiny), tmp_path)
+    assert (tmp_path / "report.md").read_text() == "mine"
+
+
+def test_a_changed_text_is_another_study(tmp_path):
+    (tmp_path / "text.txt").write_text("abcd" * 200)
+    study = {
+        "question": "?",
+        "task": {"name": "char-lm", "text": str(tmp_path / "text.txt"), "context": 8, "batch": 2},
+        "model": {"name": "decoder", "n_layers": 1, "d_model": 8},
+        "baseline": "a",
+        "variants": {"a": {}},
+        "rules": {"budget": {"steps": 1}, "seeds": 1, "smallest_effect": 0.01},
+    }
+    run_study(parse(study), tmp_path / "out", jobs=1)
+    (tmp_path / "text.txt").write_text("abdc" * 200)
+    build_task.__globals__["_build_task"].cache_clear()  # as in a new process
+    with pytest.raises(RunError, match="runs on another text"):
+        run_study(parse(study), tmp_path / "out", jobs=1)
+    assert "the text has changed" in " ".join(alarm.message for alarm in collect(tmp_path / "out").alarms)
+
+
+def test_tuning_that_failed_altogether_gives_no_verdict_and_a_choice_stays(tiny, tmp_path):
+    tiny["rules"] |= {"seeds": 2, "budget": {"steps": 3}, "tune": {"lr": [1e-3, 1e30, 2e30]}}
+    tiny["variants"]["with attention"]["training"] = {"clip": None, "warmup": 0}
+    out = tmp_path / "out"
+    results = run_study(parse(tiny), out, jobs=2)
+    tuned = results.variant("with attention").tuning
+    assert set(tuned["failed"]) == {"1e+30", "2e+30"}
+    assert ("tuning", "with attention") in {(alarm.check, alarm.variant) for alarm in results.alarms}
+    for setting in ("0.001", "1e+30", "2e+30"):  # lose what tuning reached: judged runs have begun with it
+        (out / "plain" / f"tune-lr-{setting}" / f"seed-{TUNING_SEED}" / "result.json").unlink(missing_ok=True)
+    assert collect(out).variant("plain").cells[0].status == "done"
+    assert numbers(out)["plain/seed-0"] == results.variant("plain").cells[0].metrics
 
 
 def test_two_processes_may_not_write_one_study(tiny, tmp_path):

@@ -73,10 +73,10 @@ def test_wrong_metric_training_or_tuning(tiny):
         plan_of({**tiny, "training": {"warmpu": 3}})
     with pytest.raises(SpecError, match="optimizer"):
         plan_of({**tiny, "training": {"optimizer": "adamm"}})
-    tiny["rules"] |= {"tune": {"lr": [0.1, 0.2]}, "tune_by": "test_mse"}
+    tiny["rules"] |= {"tune": {"lr": [0.1, 0.2, 0.3]}, "tune_by": "test_mse"}
     with pytest.raises(SpecError, match="measured on the test part"):
         plan_of(tiny)
-    tiny["rules"] |= {"tune": {"lrr": [0.1, 0.2]}, "tune_by": None}
+    tiny["rules"] |= {"tune": {"lrr": [0.1, 0.2, 0.3]}, "tune_by": None}
     with pytest.raises(SpecError, match="unknown key 'lrr'; did you mean 'lr'"):
         plan_of(tiny)
 

@@ -4,7 +4,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from attnlab.errors import SpecError
-from attnlab.studies.study import library, load, merge, parse, slug
+from attnlab.studies.reading import library
+from attnlab.studies.study import load, merge, parse, slug
 
 GOOD = """\
 question: Is it?
@@ -71,6 +72,14 @@ def test_a_variant_of_another_model_replaces_and_training_is_its_own():
         ("  two: {channels: 8}", "  one: {channels: 8}", "line 7: 'one' is written twice; names must differ"),
         ("  two: {channels: 8}", "  One!: {}", "variants 'one' and 'One!' would share the folder 'one'"),
         ("rules:\n", "training: {budget: 3}\nrules:\n", "training may not set 'budget'"),
+        ("  seeds: 3", "  tune: {lr: [1e-3, 3e-3]}", "line 10: rules.tune: lr: the better of two values always lies"),
+        ("  seeds: 3", "  tune: {budget: [1, 2, 3]}", "line 10: rules.tune: the budget cannot be tuned"),
+        ("  seeds: 3", "  tune: {lr: [1e-3, 1.0000001e-3, 1]}", "line 10: rules.tune: lr needs one or more different"),
+        ("effect: 0.01", "effect: .inf", "line 11: rules.smallest_effect: Input should be a finite number"),
+        ("{channels: 8}", "{training: fast}", "line 5: variants: training of 'two' must be a mapping; got 'fast'"),
+        ("  two:", "  report.html:", "line 5: variants: 'report.html' cannot be a folder of the study"),
+        ("scales:\n  small: {rules: {seeds: 1}, model: {channels: 4}}", "scales: small", "scales must be a mapping"),
+        ("question: Is it?", "question: 2020-01-01", "a study file holds texts, numbers, lists and mappings"),
         ("question: Is it?", "question: [", "line 3: expected"),
         ("question: Is it?\n", "", "'question' is missing"),
     ],
@@ -108,6 +117,20 @@ def test_paths_of_own_modules_start_at_the_file(write_study):
     path = write_study(GOOD.replace("two: {channels: 8}", "two: {mixer: ./mine.py:Mixer}"))
     assert load(path).model_spec("two")["mixer"] == f"{path.parent / 'mine.py'}:Mixer"
     assert load(path).content["variants"]["two"]["mixer"] == "./mine.py:Mixer"  # the hash knows no machine
+
+
+def test_a_text_beside_the_study_is_found_from_anywhere(write_study, tmp_path, monkeypatch):
+    (tmp_path / "mine.txt").write_text("abc")
+    path = write_study(GOOD.replace("{name: shapes}", "{name: char-lm, text: mine.txt}"))
+    monkeypatch.chdir("/")
+    assert load(path).task["text"] == str(tmp_path / "mine.txt")
+    assert load(path).content["task"]["text"] == "mine.txt"
+
+
+def test_a_folder_of_the_same_name_hides_no_study(tmp_path, monkeypatch):
+    (tmp_path / "shapes").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load("shapes").name == "shapes"
 
 
 def test_merge_replaces_a_part_of_another_name():

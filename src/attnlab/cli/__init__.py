@@ -66,4 +66,7 @@ def call(arguments: Sequence[str] | None = None) -> int:
         errors.print("[bold red]attnlab:[/] ", end="")
         errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
         return WRONG_USE if isinstance(error, SpecError | DataError | RunError) else FAILED
+    except OSError as error:
+        errors.print(f"attnlab: {error.strerror}: {error.filename}", markup=False, soft_wrap=True)
+        return WRONG_USE
     return code if isinstance(code, int) else FINE

@@ -37,12 +37,12 @@ def plan(
     int
         0.
     """
-    from attnlab.cli.run import print_json
+    from attnlab.cli.run import own_prints_to_stderr, print_json, seed_changes
     from attnlab.studies.plan import make_plan
     from attnlab.studies.study import load
 
-    changes = {"rules": {"seeds": seeds}} if seeds is not None else {}
-    planned = make_plan(load(study, scale=scale, changes=changes), calibrate=calibrate)
+    with own_prints_to_stderr(json):
+        planned = make_plan(load(study, scale=scale, changes=seed_changes(seeds)), calibrate=calibrate)
     if json:
         print_json(planned.to_json())
     else:

@@ -26,4 +26,4 @@ def report(folder: Path, /, *, json: bool = False) -> int:
 
     results = collect(folder)
     show(results, write_report(results, folder), json=json)
-    return int(any(variant.failed for variant in results.variants))
+    return int(any(alarm.check == "failed" for alarm in results.alarms))

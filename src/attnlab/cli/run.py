@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_text
 import sys
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+
+from attnlab.errors import SpecError
 
 
 def run(
@@ -53,16 +56,56 @@ def run(
     from attnlab.studies.report import write_report
     from attnlab.studies.study import load
 
-    changes = {"rules": {"seeds": seeds}} if seeds is not None else {}
-    question = load(study, scale=scale, changes=changes)
+    question = load(study, scale=scale, changes=seed_changes(seeds))
     folder = out or default_folder(question.name, scale)
     console = Console(stderr=json)
     console.print(f"[bold]{question.question}[/]")
-    with TerminalWatcher(console) as watcher:
+    with own_prints_to_stderr(json), TerminalWatcher(console) as watcher:
         results = run_study(question, folder, device=device, jobs=jobs, tensorboard=tensorboard, watcher=watcher)
     page = write_report(results, folder)
     show(results, page, json=json)
-    return int(any(variant.failed for variant in results.variants))
+    return int(any(alarm.check == "failed" for alarm in results.alarms))
+
+
+def seed_changes(seeds: int | None) -> dict[str, Any]:
+    """Return what ``--seeds`` changes in a study.
+
+    Parameters
+    ----------
+    seeds : int or None
+        The number asked for.
+
+    Returns
+    -------
+    dict
+        Merged over the study.
+
+    Raises
+    ------
+    SpecError
+        If it is below 1.
+    """
+    if seeds is None:
+        return {}
+    if seeds < 1:
+        raise SpecError(f"--seeds must be at least 1; got {seeds}")
+    return {"rules": {"seeds": seeds}}
+
+
+def own_prints_to_stderr(json: bool) -> contextlib.AbstractContextManager[Any]:
+    """Keep standard output for JSON, whatever a person's own module prints.
+
+    Parameters
+    ----------
+    json : bool
+        Whether JSON was asked for.
+
+    Returns
+    -------
+    context manager
+        Redirects prints while it is open, or does nothing.
+    """
+    return contextlib.redirect_stdout(sys.stderr) if json else contextlib.nullcontext()
 
 
 def default_folder(name: str, scale: str | None) -> Path:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnlab.errors import ModuleError, SpecError
+from attnlab.errors import AttnlabError, ModuleError
 from attnlab.inspection.memory import KeptBytes
 from attnlab.inspection.standins import FusedRecurrence
 
@@ -96,12 +96,14 @@ def cost(
     count = partial(_count, factory, inputs, tokens or _positions(inputs), loss)
     try:
         return count(device="meta")
-    except SpecError:  # it cannot be built anywhere
+    except AttnlabError:  # it cannot be built anywhere
         raise
     except Exception as error:  # a person's module may raise anything
         reason = f"counted on the CPU: the model does not run on the meta device ({_first_line(error)})"
     try:
         return count(device="cpu", notes=(reason,))
+    except AttnlabError:
+        raise
     except Exception as error:
         raise ModuleError(f"the model cannot be run on this batch: {_first_line(error)}") from error
 

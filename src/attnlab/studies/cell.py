@@ -5,6 +5,7 @@ A cell that was killed goes on from its last checkpoint; one that is complete is
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -42,8 +43,9 @@ def is_done(folder: Path, spec: Mapping[str, Any]) -> bool:
     bool
         True if result and, where asked for, the look inside are there.
     """
-    looked = not spec["look_inside"] or (folder / INSIDE).exists()
-    return (folder / "result.json").exists() and looked
+    if not (folder / "result.json").exists() or read_json(folder / "spec.json") != json.loads(json.dumps(spec)):
+        return False
+    return not spec["look_inside"] or (folder / INSIDE).exists()
 
 
 def run_cell(

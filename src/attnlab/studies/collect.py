@@ -13,7 +13,7 @@ from attnlab.errors import RunError
 from attnlab.studies.cell import read_inside
 from attnlab.studies.plan import CellPlan, Plan, PlannedVariant, restore_plan
 from attnlab.studies.results import Alarm, CellResults, StudyResults, VariantResults
-from attnlab.studies.study import parse
+from attnlab.studies.study import parse, slug
 from attnlab.studies.tuning import choose, setting_key
 from attnlab.training.atomic import read_json
 
@@ -68,7 +68,7 @@ def collect(out: Path, plan: Plan | None = None) -> StudyResults:
         If the folder holds no study.
     """
     plan = plan or load_plan(out)
-    chosen = choose(plan, read_scores(plan, out))
+    chosen = chosen_settings(plan, out)
     tuning = read_json(out / TUNING) if (out / TUNING).exists() else {}
     cells: dict[str, list[CellPlan]] = {variant.name: [] for variant in plan.variants}
     for cell in plan.judged_cells(chosen):
@@ -123,6 +123,27 @@ def read_scores(plan: Plan, out: Path) -> dict[str, dict[str, float | None]]:
         value = read_json(result)["metrics"].get(plan.tune_metric.name) if result.exists() else None
         scores[cell.variant][setting_key(cell.tuned)] = value
     return scores
+
+
+def chosen_settings(plan: Plan, out: Path) -> dict[str, dict[str, int | float]]:
+    """Return the settings of every variant: those tuning chose, fixed once a judged run has begun with them.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    out : Path
+        Folder of the study.
+
+    Returns
+    -------
+    dict
+        Variant -> settings.
+    """
+    written = read_json(out / TUNING) if (out / TUNING).exists() else {}
+    begun = {v.name for v in plan.variants if any((out / slug(v.name)).glob("seed-*/spec.json"))}
+    fixed = {name: record["settings"] for name, record in written.items() if name in begun}
+    return choose(plan, read_scores(plan, out)) | fixed
 
 
 def _variant(
@@ -196,6 +217,8 @@ def _alarms(plan: Plan, out: Path, variants: tuple[VariantResults, ...], rules: 
     """Yield everything that makes a number of this study doubtful."""
     for message in plan.task.alarms():
         yield Alarm("data", None, message)
+    if (out / "study.json").exists() and read_json(out / "study.json").get("data") != plan.data():
+        yield Alarm("data", None, "the text has changed since the study ran; floors and examples are those of another")
     for variant, planned in zip(variants, plan.variants, strict=True):
         reached = _reach(out, plan, planned)
         yield from _reach_alarms(plan, variant, reached)
@@ -212,7 +235,7 @@ def _alarms(plan: Plan, out: Path, variants: tuple[VariantResults, ...], rules: 
 
 def _reach(out: Path, plan: Plan, variant: PlannedVariant) -> Mapping[str, Any]:
     """Return the measured reach of a variant's first model, or an empty mapping."""
-    first = next(c for c in plan.judged_cells(choose(plan, read_scores(plan, out))) if c.variant == variant.name)
+    first = next(c for c in plan.judged_cells(chosen_settings(plan, out)) if c.variant == variant.name)
     return read_inside(out / first.folder).get("reach") or {}
 
 
@@ -260,6 +283,12 @@ def _beats(plan: Plan, value: float, floor: Floor) -> bool:
 def _run_alarms(variant: VariantResults) -> Iterator[Alarm]:
     for cell in variant.failed:
         yield Alarm("failed", variant.name, f"seed {cell.seed} failed: {cell.error}")
+    failed = list((variant.tuning or {}).get("failed", []))
+    if variant.tuning and len(failed) == len(variant.tuning["scores"]):
+        yield Alarm("failed", variant.name, "no tuning run finished, so nothing was tuned; no verdict")
+        return
+    if failed:
+        yield Alarm("tuning", variant.name, f"tuning runs failed and were left out: {', '.join(failed)}")
     if variant.untuned and variant.tuning:
         setting, best = variant.tuning["setting"], variant.tuning["chosen"]
         message = f"the best {setting} tried, {best}, lies at the edge of its grid: a better one may lie outside"

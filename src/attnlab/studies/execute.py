@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from attnlab.errors import RunError
+from attnlab.errors import RunError, SpecError
 from attnlab.studies.cell import is_done
-from attnlab.studies.collect import TUNING, collect, read_scores
+from attnlab.studies.collect import TUNING, chosen_settings, collect, read_scores
 from attnlab.studies.plan import CellPlan, Plan, make_plan
 from attnlab.studies.pool import OnMessage, Pool
 from attnlab.studies.results import StudyResults
-from attnlab.studies.study import Study
-from attnlab.studies.tuning import choose, tuning_record
-from attnlab.training.atomic import read_json, write_json
+from attnlab.studies.study import OWN_FILES, Study
+from attnlab.studies.tuning import tuning_record
+from attnlab.training.atomic import read_json, write_json, writing
 from attnlab.training.environment import environment, usable_cores
 from attnlab.training.runs import lock
 
@@ -102,8 +102,8 @@ def run_study(
     Interrupted
         After Ctrl-C.
     """
+    _check_machine(device, jobs)
     plan = make_plan(study)
-    out.mkdir(parents=True, exist_ok=True)
     with lock(out):
         prepare(plan, out)
         layout = _layout(plan, out, device, jobs)
@@ -113,6 +113,18 @@ def run_study(
             chosen = _record_tuning(plan, out)
             _run_phase("judged runs", plan.judged_cells(chosen), pool=pool, out=out, how=how, watcher=watcher)
     return collect(out, plan)
+
+
+def _check_machine(device: str, jobs: int | None) -> None:
+    """Raise a `SpecError` where the machine cannot do what is asked for."""
+    import torch
+
+    if device not in ("auto", "cpu", "cuda"):
+        raise SpecError(f"--device must be auto, cpu or cuda; got '{device}'")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SpecError("--device cuda: torch finds no CUDA device here; use cpu")
+    if jobs is not None and jobs < 1:
+        raise SpecError(f"--jobs must be at least 1; got {jobs}")
 
 
 def prepare(plan: Plan, out: Path) -> None:
@@ -132,6 +144,11 @@ def prepare(plan: Plan, out: Path) -> None:
     """
     rules = plan.rules_record()
     if not (out / RULES).exists():
+        strangers = sorted(
+            name for name in OWN_FILES if name.startswith(("report.", "charts")) and (out / name).exists()
+        )
+        if strangers:
+            raise RunError(f"{out} is no study's folder and holds {', '.join(strangers)}; choose another with --out")
         write_json(out / STUDY, _study_record(plan))
         write_json(out / "environment.json", environment())
         write_json(out / RULES, {**rules, "fixed_at": _now(), "extended": []})
@@ -145,15 +162,22 @@ def _study_record(plan: Plan) -> dict[str, Any]:
     study = plan.study
     variants = [asdict(variant) for variant in plan.variants]
     record = {"name": study.name, "scale": study.scale, "folder": study.folder, "content": study.content}
-    return {**record, "files": study.files(), "variants": variants}
+    return {**record, "files": study.files(), "data": plan.data(), "variants": variants}
 
 
 def _extend(plan: Plan, out: Path, written: dict[str, Any], rules: dict[str, Any]) -> None:
     """Record that a study goes on with more seeds; refuse any other change."""
     before = read_json(out / STUDY)
     now = _study_record(plan)
+    if before["data"] != now["data"]:
+        raise RunError(f"{out} holds runs on another text: it has changed since; choose another folder with --out")
     changed = [f for key in ("content", "files", "scale") for f in _difference(before[key], now[key], _PREFIX[key])]
-    if changed != ["rules.seeds"] or rules["seeds"] <= written["seeds"]:
+    if changed == ["rules.seeds"] and rules["seeds"] < written["seeds"]:
+        many = written["seeds"]
+        raise RunError(
+            f"{out} already has {many} seeds; run it with --seeds {many} or more, or see: attnlab report {out}"
+        )
+    if changed != ["rules.seeds"]:
         raise RunError(
             f"{out} holds runs of another study or other rules (they differ in: {', '.join(changed) or 'version'}); "
             "choose another folder with --out, or delete it"
@@ -181,6 +205,8 @@ def _layout(plan: Plan, out: Path, device: str, jobs: int | None) -> Layout:
 
     if (out / LAYOUT).exists():
         saved = read_json(out / LAYOUT)
+        if device not in ("auto", saved["device"]):
+            raise RunError(f"{out} was begun on {saved['device']}; go on there, or choose another folder with --out")
         workers = jobs or max(1, min(saved["workers"], usable_cores() // saved["threads"]))
         return Layout(workers, saved["threads"], saved["device"], "as when the study began")
     if device == "auto":
@@ -232,7 +258,7 @@ def _todo_anything(plan: Plan, out: Path) -> bool:
     """Return whether any cell needs a worker."""
     if _missing(plan.tuning_cells(), out):
         return True
-    chosen = choose(plan, read_scores(plan, out))
+    chosen = chosen_settings(plan, out)
     return bool(_missing(plan.judged_cells(chosen), out))
 
 
@@ -266,8 +292,9 @@ def _teller(cells: Sequence[CellPlan], out: Path, watcher: Watcher | None) -> On
         cell = cells[index]
         failure = out / cell.folder / "failed.json"
         if message["kind"] == "failed" and not failure.exists():
-            failure.parent.mkdir(parents=True, exist_ok=True)
-            write_json(failure, {"error": message["error"], "kind": "crash", "step": None, "layer": None})
+            with contextlib.suppress(RunError), writing(failure.parent):
+                failure.parent.mkdir(parents=True, exist_ok=True)
+                write_json(failure, {"error": message["error"], "kind": "crash", "step": None, "layer": None})
         if watcher:
             watcher.message(cell, message)
 
@@ -277,7 +304,7 @@ def _teller(cells: Sequence[CellPlan], out: Path, watcher: Watcher | None) -> On
 def _record_tuning(plan: Plan, out: Path) -> dict[str, dict[str, int | float]]:
     """Choose each variant's settings from the tuning runs, and write down what was tried."""
     scores = read_scores(plan, out)
-    chosen = choose(plan, scores)
+    chosen = chosen_settings(plan, out)
     if plan.tuning_cells():
         record = {v.name: tuning_record(plan, v.name, scores[v.name], chosen[v.name]) for v in plan.variants}
         write_json(out / TUNING, record)

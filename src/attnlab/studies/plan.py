@@ -130,7 +130,11 @@ class Plan:
         rules = self.study.rules.model_dump()
         rules |= {"metric": self.metric.name, "tune_by": self.tune_metric.name, "baseline": self.study.baseline}
         rules |= {"scale": self.study.scale}
-        return {**rules, "hash": fingerprint({"rules": rules, "study": self.study.hash})}
+        return {**rules, "hash": fingerprint({"rules": rules, "study": self.study.hash, "data": self.data()})}
+
+    def data(self) -> str | None:
+        """Return the sha256 of the task's text; None where the data is generated from the task's own arguments."""
+        return self.task.describe().get("sha256")
 
     def tuning_cells(self) -> list[CellPlan]:
         """Return the runs that choose each variant's settings; none where nothing is tuned."""

@@ -46,7 +46,7 @@ class Worker:
         self.request: int | None = None
         with log.open("ab") as log_file:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "attnlab.studies.worker"],
+                [sys.executable, "-P", "-m", "attnlab.studies.worker"],  # -P: a queue.py of the user's is not ours
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log_file,

@@ -41,7 +41,7 @@ class Rules(BaseModel):
         Coverage of the intervals.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     metric: str | None = None
     budget: dict[str, int | float]
@@ -67,8 +67,15 @@ class Rules(BaseModel):
     @classmethod
     def _check_tune(cls, tune: dict[str, list[int | float]]) -> dict[str, list[int | float]]:
         for setting, values in tune.items():
-            if not values or len(set(values)) != len(values):
+            if setting == "budget":
+                raise ValueError("the budget cannot be tuned: every variant has that of the rules")
+            if not values or len({f"{value:g}" for value in values}) != len(values):
                 raise ValueError(f"{setting} needs one or more different values; got {values!r}")
+            if len(values) == 2 and min(values) != 0:
+                raise ValueError(
+                    f"{setting}: the better of two values always lies at the edge of the grid, so there would be no "
+                    "verdict; give one value, or three and more"
+                )
         return tune
 
     def grid(self) -> Iterator[dict[str, int | float]]:
@@ -80,7 +87,7 @@ class Rules(BaseModel):
 def at_edge(rules: Rules, chosen: Mapping[str, int | float]) -> bool:
     """Return whether a chosen setting is the smallest or largest of its grid.
 
-    A grid of one value is no tuning and has no edge.
+    A grid of one value is no tuning and has no edge. Zero is no edge either: nothing lies beyond "none at all".
 
     Parameters
     ----------
@@ -94,7 +101,10 @@ def at_edge(rules: Rules, chosen: Mapping[str, int | float]) -> bool:
     bool
         True if a better value may lie outside.
     """
-    return any(len(values) > 1 and chosen[key] in (min(values), max(values)) for key, values in rules.tune.items())
+    return any(
+        len(values) > 1 and chosen[key] != 0 and chosen[key] in (min(values), max(values))
+        for key, values in rules.tune.items()
+    )
 
 
 def fingerprint(content: Mapping[str, Any]) -> str:

@@ -5,22 +5,26 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap
-from ruamel.yaml.constructor import DuplicateKeyError
-from ruamel.yaml.error import MarkedYAMLError
 
 from attnlab.build import is_path
 from attnlab.errors import SpecError, nearest
+from attnlab.studies.reading import find, line_of, read
+from attnlab.studies.reading import plain as plain_types
 from attnlab.studies.rules import Rules, fingerprint
 
 SpecValue = str | dict[str, Any]
+OWN_FILES = {
+    *("study.json", "rules.json", "environment.json", "layout.json", "tuning.json", "workers.log"),
+    *("report.json", "report.md", "report.html", "charts"),
+}
+"""What a study's folder holds beside its variants."""
+LONGEST_NAME = 100
+"""Characters of a folder's name; file systems take 255."""
 
 
 class Study(BaseModel):
@@ -73,10 +77,16 @@ class Study(BaseModel):
             raise ValueError(f"baseline '{self.baseline}' is no variant; {nearest(self.baseline, self.variants)}")
         if "name" not in self.model:
             raise ValueError("model needs a 'name'")
+        for variant, override in self.variants.items():
+            settings = (override or {}).get("training")
+            if settings is not None and not isinstance(settings, dict):
+                raise ValueError(f"variants: training of '{variant}' must be a mapping; got {settings!r}")
         if any("budget" in settings for settings in self._all_training()):
             raise ValueError("training may not set 'budget': every variant has that of the rules")
         slugs: dict[str, str] = {}
         for variant in self.variants:
+            if slug(variant) in OWN_FILES or len(slug(variant)) > LONGEST_NAME:
+                raise ValueError(f"variants: '{variant}' cannot be a folder of the study; choose another, shorter name")
             other = slugs.setdefault(slug(variant), variant)
             if other != variant:
                 raise ValueError(f"variants '{other}' and '{variant}' would share the folder '{slug(variant)}'")
@@ -94,7 +104,8 @@ class Study(BaseModel):
     def files(self) -> dict[str, str]:
         """Return the sha256 of every ``path.py`` that the study names, by the path as written."""
         named = {text.rpartition(":")[0] for text in _texts(self.content) if is_path(text)}
-        return {name: _sha256(Path(self.folder) / Path(name).expanduser()) for name in sorted(named)}
+        files = {name: Path(self.folder) / Path(name).expanduser() for name in sorted(named)}
+        return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.is_file()}
 
     def model_spec(self, variant: str) -> dict[str, Any]:
         """Return the full model specification of a variant."""
@@ -154,18 +165,6 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def library() -> dict[str, Path]:
-    """Return the studies that come with the lab, by name.
-
-    Returns
-    -------
-    dict
-        Name to file.
-    """
-    folder = Path(str(resources.files("attnlab.studies") / "library"))
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
-
-
 def load(source: str | Path, *, scale: str | None = None, changes: Mapping[str, Any] | None = None) -> Study:
     """Read a study from a file or from the library.
 
@@ -188,8 +187,8 @@ def load(source: str | Path, *, scale: str | None = None, changes: Mapping[str, 
     SpecError
         With file and line of every problem.
     """
-    path = _find(source)
-    raw = _read(path)
+    path = find(source)
+    raw = read(path)
     return parse(raw, name=path.stem, scale=scale, changes=changes, path=path)
 
 
@@ -227,10 +226,15 @@ def parse(
         With every problem at once.
     """
     folder = path.parent if path else Path.cwd()
-    plain = _plain(raw)
+    try:
+        plain = plain_types(raw)
+    except SpecError as error:
+        raise SpecError(f"{path or name}: {error}") from error
     if not isinstance(plain, dict):
         raise SpecError(f"{path or name}: a study file must be a mapping; got {type(plain).__name__}")
     scales = plain.pop("scales", {}) or {}
+    if not isinstance(scales, dict) or not all(isinstance(one, dict) for one in scales.values()):
+        raise SpecError(f"{path or name}: scales must be a mapping of names to mappings; got {scales!r}")
     if scale is not None:
         if scale not in scales:
             raise SpecError(
@@ -238,50 +242,11 @@ def parse(
             )
         plain = merge(plain, scales[scale])
     plain = merge(plain, changes or {})
-    resolved = _resolve_paths(plain, folder)
+    resolved = _resolve_text(_resolve_paths(plain, folder), folder)
     try:
         return Study.model_validate({**resolved, "name": name, "scale": scale, "folder": str(folder), "content": plain})
     except pydantic.ValidationError as error:
         raise SpecError(_explain(error, raw, path or Path(name))) from error
-
-
-def _find(source: str | Path) -> Path:
-    path = Path(source).expanduser()
-    if path.suffix in {".yaml", ".yml"} or path.exists():
-        if not path.is_file():
-            raise SpecError(f"no study file {path}")
-        return path.resolve()
-    known = library()
-    if str(source) not in known:
-        raise SpecError(f"no study '{source}' in the library and no file of that name; {nearest(str(source), known)}")
-    return known[str(source)]
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        return YAML(typ="rt").load(path.read_text(encoding="utf-8"))
-    except DuplicateKeyError as error:
-        mark = error.problem_mark
-        line = f"{path} line {mark.line + 1}" if mark else str(path)
-        key = re.search(r'duplicate key "([^"]*)"', str(error))
-        raise SpecError(f"{line}: '{key[1] if key else '?'}' is written twice; names must differ") from error
-    except MarkedYAMLError as error:
-        mark = error.problem_mark
-        raise SpecError(f"{path} line {mark.line + 1 if mark else '?'}: {error.problem}") from error
-    except UnicodeDecodeError as error:
-        raise SpecError(f"{path} is not UTF-8 text: {error}") from error
-
-
-def _plain(value: Any) -> Any:
-    """Return ruamel's values as plain dict, list, str, int, float, bool."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    for kind in (bool, int, float, str):
-        if isinstance(value, kind):
-            return kind(value)
-    return value
 
 
 def _resolve_paths(value: Any, folder: Path) -> Any:
@@ -296,6 +261,14 @@ def _resolve_paths(value: Any, folder: Path) -> Any:
     return value
 
 
+def _resolve_text(study: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Make the task's text absolute where it is a file beside the study; else it is a name, or found from here."""
+    task = study.get("task")
+    text = task.get("text") if isinstance(task, dict) else None
+    path = folder / Path(text).expanduser() if isinstance(text, str) else folder
+    return {**study, "task": {**study["task"], "text": str(path.resolve())}} if path.is_file() else study
+
+
 def _texts(value: Any) -> Iterator[str]:
     """Yield every text within nested values."""
     if isinstance(value, str):
@@ -303,10 +276,6 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _texts(item)
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
 
 
 def _explain(error: pydantic.ValidationError, raw: Mapping[str, Any], path: Path) -> str:
@@ -338,7 +307,7 @@ _FILE_KEYS = ("question", "task", "model", "baseline", "variants", "rules", "tra
 
 def _subject(message: str) -> Sequence[str]:
     """Return the key of the file that a complaint about the whole study begins with."""
-    first = message.removeprefix("Value error, ").split()[0]
+    first = message.removeprefix("Value error, ").split()[0].rstrip(":")
     return [first] if first in _FILE_KEYS else []
 
 
@@ -351,27 +320,3 @@ def _keys_on_path(raw: Any, location: Sequence[Any]) -> list[Any]:
         found.append(part)
         raw = raw[part]
     return found
-
-
-def line_of(raw: Any, location: Sequence[Any]) -> int | None:
-    """Return the 1-based line of a key of a file read with positions, or None where unknown.
-
-    Parameters
-    ----------
-    raw : mapping
-        The file as ruamel.yaml read it.
-    location : sequence
-        Keys from the top.
-
-    Returns
-    -------
-    int or None
-        Line of the last key found.
-    """
-    line = None
-    for part in location:
-        if not isinstance(raw, CommentedMap) or part not in raw:
-            break
-        line = raw.lc.key(part)[0] + 1
-        raw = raw[part]
-    return line

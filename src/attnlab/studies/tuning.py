@@ -76,12 +76,14 @@ def tuning_record(
     dict
         JSON types.
     """
+    finished = any(score is not None for score in scores.values())
     return {
         "setting": ", ".join(plan.study.rules.tune),
         "scores": dict(scores),
         "metric": plan.tune_metric.name,
         "chosen": setting_key(chosen),
         "settings": dict(chosen),
-        "at_edge": at_edge(plan.study.rules, chosen),
+        "at_edge": at_edge(plan.study.rules, chosen) or not finished,
+        "failed": [setting for setting, score in scores.items() if score is None],
         "variant": variant,
     }
