@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -8,6 +9,7 @@ from torch import nn
 
 from attnlab.errors import SpecError
 from attnlab.nn.block import Block
+from attnlab.nn.foreign import adapt
 from attnlab.nn.init import INITS
 
 WIDTH = 64  # wide enough that a standard deviation is known to a few percent
@@ -58,3 +60,13 @@ def test_equal_seeds_give_equal_weights(name: str) -> None:
 def test_gpt_needs_layers() -> None:
     with pytest.raises(SpecError, match="n_layers must be positive; got 0"):
         INITS["gpt"](Block(WIDTH), 0)
+
+
+@pytest.mark.parametrize("name", ["gpt", "xavier"])
+def test_a_person_s_own_module_keeps_its_start(name):
+    own = nn.MultiheadAttention(6, 2, batch_first=True)
+    model = nn.ModuleDict({"mixer": adapt(own, d_model=6), "after": nn.Linear(6, 6)})
+    before = copy.deepcopy(model.state_dict())
+    INITS[name](model, 3)
+    kept = {key for key, value in model.state_dict().items() if torch.equal(value, before[key])}
+    assert kept == {key for key in before if key.startswith("mixer.")}

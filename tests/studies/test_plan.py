@@ -128,3 +128,16 @@ def test_one_value_is_no_tuning(tiny):
     plan = plan_of(tiny)
     assert plan.tuning_cells() == []
     assert plan.judged_cells(choose(plan, {}))[0].spec["recipe"]["lr"] == 0.1
+
+
+def test_what_was_found_out_about_an_own_module_is_in_the_notes(tiny, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\nclass Mixer(torch.nn.Module):\n"
+        "    def __init__(self, d_model):\n        super().__init__()\n"
+        "        self.lstm = torch.nn.LSTM(d_model, d_model)\n"
+        "    def forward(self, x):\n        return self.lstm(x)\n"
+    )
+    tiny["variants"]["mine"] = {"mixer": f"{tmp_path}/mine.py:Mixer", "mixer_at": 1}
+    notes = plan_of(tiny).variant("mine").notes
+    assert any("keeps the weights it starts with" in note for note in notes)
+    assert any("sequence-first" in note for note in notes)

@@ -1,16 +1,20 @@
-"""Init: how the parameters of a finished model start. Every entry uses torch's global generator."""
+"""Init: how the parameters of a finished model start. Every entry uses torch's global generator.
+
+A person's own module keeps the start it gives itself: it stands in a model unchanged.
+"""
 
 # ruff: noqa: ARG001 -- entries share one signature; not every entry needs all of it
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import nn
 
 from attnlab.errors import SpecError
+from attnlab.nn.foreign import ForeignMixer
 
 GPT_STD = 0.02  # source: Radford et al., 2018, "Improving Language Understanding", section 4.1
 RESIDUAL_OUTPUT = "to_residual"  # what every linear layer whose output joins the residual stream is called
@@ -55,7 +59,7 @@ def gpt(module: nn.Module, n_layers: int) -> None:
     """
     if n_layers < 1:
         raise SpecError(f"n_layers must be positive; got {n_layers}")
-    for name, part in module.named_modules():
+    for name, part in _own_parts(module):
         if isinstance(part, nn.Linear | nn.Embedding):
             writes = name.rpartition(".")[2] == RESIDUAL_OUTPUT
             part.weight.normal_(0.0, GPT_STD / math.sqrt(2 * n_layers) if writes else GPT_STD)
@@ -84,11 +88,19 @@ def xavier(module: nn.Module, n_layers: int) -> None:
     .. [1] Glorot, Bengio, 2010, "Understanding the difficulty of training deep feedforward neural networks",
        equation 16.
     """
-    for part in module.modules():
+    for _, part in _own_parts(module):
         if isinstance(part, nn.Linear):
             nn.init.xavier_uniform_(part.weight)
             if part.bias is not None:
                 part.bias.zero_()
+
+
+def _own_parts(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the parts of a model with their names, those within a person's own modules left out."""
+    foreign = tuple(name + "." for name, part in module.named_modules() if isinstance(part, ForeignMixer))
+    for name, part in module.named_modules():
+        if not name.startswith(foreign):
+            yield name, part
 
 
 INITS: Mapping[str, Callable[[nn.Module, int], None]] = {

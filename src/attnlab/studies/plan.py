@@ -24,6 +24,7 @@ from attnlab.studies.rules import TUNING_SEED, fingerprint
 from attnlab.studies.study import Study, slug
 from attnlab.training.recipe import Recipe
 
+OWN_START = "a module of your own keeps the weights it starts with; the model's init draws the lab's layers alone"
 ABOUT_PADDING = "padding"
 """Notes about padding are left out: no task of a study pads."""
 TIMED_STEPS = 3
@@ -293,7 +294,8 @@ def _foreign_notes(model: Mapping[str, Any], task: StudyTask) -> list[str]:
     """Return what was found out about a person's own modules, each note once."""
     with torch.device("meta"):
         modules = build_model(copy.deepcopy(dict(model)), task).modules()
-    notes = [note for module in modules if isinstance(module, ForeignMixer) for note in module.convention.notes]
+    foreign = [module for module in modules if isinstance(module, ForeignMixer)]
+    notes = [note for module in foreign for note in (OWN_START, *module.convention.notes)]
     return [note for note in dict.fromkeys(notes) if not note.startswith(ABOUT_PADDING)]
 
 
