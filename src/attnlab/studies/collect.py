@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
@@ -16,6 +15,7 @@ from attnlab.studies.results import Alarm, CellResults, StudyResults, VariantRes
 from attnlab.studies.study import parse, slug
 from attnlab.studies.tuning import choose, setting_key
 from attnlab.training.atomic import read_json
+from attnlab.training.runs import read_metrics
 
 TUNING = "tuning.json"
 """File of a study with what tuning tried and chose."""
@@ -170,47 +170,19 @@ def _cell(folder: Path, seed: int) -> CellResults:
             status="done",
             metrics=result["metrics"],
             seconds=result["seconds"],
-            curve=read_curve(folder),
+            curve=list(read_metrics(folder)),
             predictions=inside.get("predictions"),
             attention=inside.get("attention"),
+            reach=inside.get("reach"),
         )
     if (folder / "failed.json").exists():
         return CellResults(
-            seed=seed, status="failed", error=read_json(folder / "failed.json")["error"], curve=read_curve(folder)
+            seed=seed,
+            status="failed",
+            error=read_json(folder / "failed.json")["error"],
+            curve=list(read_metrics(folder)),
         )
     return CellResults(seed=seed, status="missing")
-
-
-def read_curve(folder: Path) -> list[Mapping[str, Any]]:
-    """Return the lines of a cell's ``metrics.jsonl``; a last line that a kill cut off is left out.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the cell.
-
-    Returns
-    -------
-    list of mapping
-        The records, in order.
-
-    Raises
-    ------
-    RunError
-        If a line in the middle is damaged.
-    """
-    path = folder / "metrics.jsonl"
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    curve = []
-    for number, line in enumerate(lines):
-        try:
-            curve.append(json.loads(line))
-        except json.JSONDecodeError:
-            if number + 1 < len(lines):
-                raise RunError(f"{path} line {number + 1} is damaged: {line[:60]!r}") from None
-    return curve
 
 
 def _alarms(plan: Plan, out: Path, variants: tuple[VariantResults, ...], rules: Mapping[str, Any]) -> Iterator[Alarm]:
@@ -219,8 +191,8 @@ def _alarms(plan: Plan, out: Path, variants: tuple[VariantResults, ...], rules: 
         yield Alarm("data", None, message)
     if (out / "study.json").exists() and read_json(out / "study.json").get("data") != plan.data():
         yield Alarm("data", None, "the text has changed since the study ran; floors and examples are those of another")
-    for variant, planned in zip(variants, plan.variants, strict=True):
-        reached = _reach(out, plan, planned)
+    for variant in variants:
+        reached = _reach(variant)
         yield from _reach_alarms(plan, variant, reached)
         yield from _floor_alarms(plan, variant, reached)
         yield from _run_alarms(variant)
@@ -233,10 +205,9 @@ def _alarms(plan: Plan, out: Path, variants: tuple[VariantResults, ...], rules: 
         yield Alarm("extended", None, message)
 
 
-def _reach(out: Path, plan: Plan, variant: PlannedVariant) -> Mapping[str, Any]:
-    """Return the measured reach of a variant's first model, or an empty mapping."""
-    first = next(c for c in plan.judged_cells(chosen_settings(plan, out)) if c.variant == variant.name)
-    return read_inside(out / first.folder).get("reach") or {}
+def _reach(variant: VariantResults) -> Mapping[str, Any]:
+    """Return the measured reach of the first model that was looked into, or an empty mapping."""
+    return next((cell.reach for cell in variant.cells if cell.reach), {})
 
 
 def _reach_alarms(plan: Plan, variant: VariantResults, reached: Mapping[str, Any]) -> Iterator[Alarm]:

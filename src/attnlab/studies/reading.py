@@ -91,7 +91,7 @@ def read(path: Path) -> Mapping[str, Any]:
         raise SpecError(f"{path} cannot be read: {error}") from error
 
 
-def plain(value: Any) -> Any:
+def plain_types(value: Any) -> Any:
     """Return what was read as plain dict, list, str, int, float, bool.
 
     Parameters
@@ -110,9 +110,9 @@ def plain(value: Any) -> Any:
         If a date or another type is among it.
     """
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): plain_types(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [plain(item) for item in value]
+        return [plain_types(item) for item in value]
     for kind in (bool, int, float, str):
         if isinstance(value, kind):
             return kind(value)

@@ -36,6 +36,8 @@ class CellResults:
     attention : mapping or None
         ``{"labels": [...] or None, "layers": [{"name", "shape": [heads, q_len, k_len], "max", "weights"}]}`` where
         weights are base64 of unsigned bytes and 255 stands for ``max``.
+    reach : mapping or None
+        ``past``, ``future`` and ``mixes_batch`` of the trained model, where it was looked into.
     """
 
     seed: int
@@ -46,6 +48,7 @@ class CellResults:
     error: str | None = None
     predictions: Mapping[str, Any] | None = None
     attention: Mapping[str, Any] | None = None
+    reach: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from attnlab.build import is_path
 from attnlab.errors import SpecError, nearest
-from attnlab.studies.reading import find, line_of, read
-from attnlab.studies.reading import plain as plain_types
+from attnlab.studies.reading import find, line_of, plain_types, read
 from attnlab.studies.rules import Rules, fingerprint
 
 SpecValue = str | dict[str, Any]
