@@ -19,13 +19,15 @@ ALLOWED: dict[str, set[str]] = {
     "constructors": {"errors"},
     "build": {"errors", "constructors"},
     "nn": FOUNDATION,
+    "text": FOUNDATION,
     "models": FOUNDATION | {"nn"},
-    "tasks": FOUNDATION,
+    "tasks": FOUNDATION | {"text"},
     "training": FOUNDATION,
     "inspection": FOUNDATION | {"nn"},
+    "doctor": FOUNDATION | {"nn", "text"},
     "studies": FOUNDATION | {"nn", "models", "tasks", "training", "inspection"},
     "benchmarks": FOUNDATION | {"nn", "models", "tasks", "training", "inspection"},
-    "cli": FOUNDATION | {"nn", "models", "tasks", "training", "inspection", "studies", "benchmarks"},
+    "cli": FOUNDATION | {"nn", "models", "tasks", "training", "inspection", "studies", "benchmarks", "doctor"},
 }
 LONGEST_FILE = 400
 LONGEST_FUNCTION = 50

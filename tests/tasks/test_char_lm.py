@@ -13,7 +13,7 @@ from attnlab.tasks import TASKS
 from attnlab.tasks.char_lm import CharLM
 from attnlab.tasks.character_floors import BEST_KNOWN
 from attnlab.tasks.datasets import TEXTS
-from attnlab.tasks.text import UNKNOWN
+from attnlab.text.characters import UNKNOWN
 
 CONTEXT = 13
 

@@ -16,10 +16,10 @@ from attnlab.errors import DataError, ModuleError
 from attnlab.tasks.arguments import require_known, require_positive
 from attnlab.tasks.character_floors import best_known, character_floors
 from attnlab.tasks.datasets import load_text
-from attnlab.tasks.ngrams import ladder
-from attnlab.tasks.overlap import GRAM, overlap
 from attnlab.tasks.seeds import generator_for
-from attnlab.tasks.text import Vocabulary, split_text
+from attnlab.text.characters import Vocabulary, split_text
+from attnlab.text.ngrams import ladder
+from attnlab.text.overlap import GRAM, overlap
 
 PREFIXES = {"validation": "val", "test": "test"}
 IGNORED = -100  # target of a position that fills up the last window; torch's default `ignore_index`

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from attnlab.contracts import Floor, Metric
-from attnlab.tasks.ngrams import Rung
+from attnlab.text.ngrams import Rung
 
 NAMES = ("unigram", "bigram", "trigram", "4-gram", "5-gram", "6-gram")
 ROOM = 0.02  # nats: over twenty times what estimating bigrams from a million characters costs

@@ -16,8 +16,8 @@ from pathlib import Path
 import pooch
 
 from attnlab.errors import DataError, nearest
-from attnlab.tasks.cache import cache_folder
-from attnlab.tasks.text import decode_utf8
+from attnlab.text.cache import cache_folder
+from attnlab.text.characters import decode_utf8
 
 VARIABLE = "ATTNLAB_DATA"
 HOST = "https://raw.githubusercontent.com"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnlab.errors import DataError
-from attnlab.tasks.text import UNKNOWN, Vocabulary, decode_utf8, split_text
+from attnlab.text.characters import UNKNOWN, Vocabulary, decode_utf8, split_text
 
 
 def test_line_ends_are_left_as_they_are():

@@ -1,4 +1,4 @@
-"""What tests of tasks share: a cache of their own, a small text, real text where it lies."""
+"""What tests share: a cache of their own, a small text, real text where it lies."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from attnlab.tasks import ngrams
-from attnlab.tasks.ngrams import compute_ladder, ladder
+from attnlab.text import ngrams
+from attnlab.text.ngrams import compute_ladder, ladder
 
 
 class PlainWittenBell:

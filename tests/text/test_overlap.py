@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attnlab.tasks.overlap import overlap
+from attnlab.text.overlap import overlap
 
 
 def brute(train: np.ndarray, held_out: np.ndarray, gram: int) -> float:
