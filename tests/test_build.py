@@ -162,6 +162,16 @@ OWN_CLASS = (
     "class Mine:\n    def __init__(self, {parameters}):\n        self.given = dict(locals()); del self.given['self']\n"
 )
 OFFERED = {"d_model": 12, "n_heads": 3, "dropout": 0.1, "max_length": 17, "causal": True}
+MORE = {
+    "d_head": 4,
+    "d_v": 5,
+    "n_kv_heads": 3,
+    "d_ff": 7,
+    "mlp_ratio": 2,
+    "n_layers": 2,
+    "vocab_size": 19,
+    "n_classes": 5,
+}
 
 
 def given_to(tmp_path: Path, parameters: str, spec: Mapping[str, Any] | None = None, **offered: Any) -> dict[str, Any]:
@@ -173,8 +183,8 @@ def given_to(tmp_path: Path, parameters: str, spec: Mapping[str, Any] | None = N
     ("canonical", "alias"), [(word, alias) for word, names in SIZE_ALIASES.items() for alias in names]
 )
 def test_every_alias_is_understood(tmp_path, canonical, alias):
-    values = OFFERED | {"d_head": 4, "d_v": 5}
-    assert given_to(tmp_path, alias, d_head=4, d_v=5) == {alias: values[canonical]}
+    values = OFFERED | MORE
+    assert given_to(tmp_path, alias, **MORE) == {alias: values[canonical]}
 
 
 def test_no_word_stands_for_two_sizes():

@@ -198,7 +198,7 @@ def prepare(spec: Spec, table: Table, *, axis: str, offered: Mapping[str, Any] |
     factory = load_object(name) if foreign else look_up(name, table, axis)
     where = f"{axis} '{name}'"
     try:
-        filled = fill_in(factory, arguments, offered or {}, foreign=foreign)
+        filled = fill_in(factory, arguments, offered=offered or {}, foreign=foreign)
     except SpecError as error:
         raise SpecError(f"{where}: {error}") from error
     return Order(factory, check_arguments(factory, filled, where), where, foreign)

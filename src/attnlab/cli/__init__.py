@@ -23,6 +23,7 @@ Try: attnlab run shapes
 app = cyclopts.App(name="attnlab", help=HELP, version_flags=["--version"])
 app.command("attnlab.cli.run:run", name="run", help="Run a study to its verdict; go on where it stopped.")
 app.command("attnlab.cli.plan:plan", name="plan", help="Say what a study would cost, before a second is spent.")
+app.command("attnlab.cli.doctor:doctor", name="doctor", help="Examine an attention of your own: is it right?")
 app.command("attnlab.cli.report:report", name="report", help="Write the report of a study's folder anew.")
 app.command("attnlab.cli.catalog:show", name="list", help="List studies, tasks, models and every part.")
 app.command("attnlab.cli.bench:bench", name="bench", help="Measure attnlab beside its alternatives, in one run.")

@@ -16,14 +16,14 @@ from torch import nn
 from attnlab.errors import ModuleError
 from attnlab.nn.conventions import ENCODINGS, LAYOUTS, SHAPES, Convention, Label, MaskForm, Slot, Source
 
-_QUERIES = frozenset({"q", "query", "queries", "q_x", "x_q", "xq", "q_input", "query_states"})
-_KEYS_VALUES = frozenset(
+QUERIES = frozenset({"q", "query", "queries", "q_x", "x_q", "xq", "q_input", "query_states"})
+KEYS_VALUES = frozenset(
     {
         *("k", "key", "keys", "k_x", "x_k", "xk", "k_input", "key_states"),
         *("v", "value", "values", "v_x", "x_v", "xv", "v_input", "value_states"),
     }
 )
-_MEMORIES = frozenset(
+MEMORIES = frozenset(
     {"memory", "mem", "context", "kv", "x_kv", "key_value", "encoder_output", "enc_out", "encoder_out", "cond", "y"}
     | {"encoder_hidden_states", "encoder_outputs", "x_context", "source"}
 )
@@ -33,7 +33,7 @@ _OFF = frozenset({"need_weights"})  # weights nobody reads; torch's own layer is
 _OFF_IF_REQUIRED = frozenset(
     {"return_attention", "return_weights", "return_attn", "output_attentions", "return_attention_weights"}
 )
-_NAMELESS = re.compile(r"[a-z]\d?|x_?\w?|in(put|puts)?_?\w?|src|tgt|seq\d?")  # says nothing: can only be a sequence
+NAMELESS = re.compile(r"[a-z]\d?|x_?\w?|in(put|puts)?_?\w?|src|tgt|seq\d?")  # says nothing: can only be a sequence
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _kind(name: str) -> str:
         return "flag"
     if "mask" in word:
         return "padding" if "pad" in word else "mask"
-    tables = {"mask": _MASK_WORDS, "query": _QUERIES, "key or value": _KEYS_VALUES, "memory": _MEMORIES}
+    tables = {"mask": _MASK_WORDS, "query": QUERIES, "key or value": KEYS_VALUES, "memory": MEMORIES}
     tables["off"] = _OFF | _OFF_IF_REQUIRED
     return next((kind for kind, words in tables.items() if word in words), "open")
 
@@ -163,7 +163,7 @@ def _source(parameter: inspect.Parameter, kind: str, *, first: bool, required: s
         return None
     if first:
         return "x"
-    if needed and not _NAMELESS.fullmatch(parameter.name.lower()):
+    if needed and not NAMELESS.fullmatch(parameter.name.lower()):
         raise ModuleError(
             f"{label.name}: forward requires '{parameter.name}', which its place cannot give; it may take x or q, k, v,"
             " a memory, a mask and a padding mask (hint: give the parameter a default, or compute it inside)"

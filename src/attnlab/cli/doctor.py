@@ -1,0 +1,184 @@
+"""``attnlab doctor``: examine an attention, a block or a model of a person's own.
+
+The module is examined in a process of its own: whatever it does, this one stays.
+"""
+
+from __future__ import annotations
+
+import ast
+import json as json_format
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from attnlab.errors import ModuleError, SpecError
+
+HEALTHY, ERRORS_FOUND, NOT_EXAMINED = 0, 1, 2
+LIMIT_S = 240.0  # for the whole examination; the checks stop themselves long before
+TEXT_LIMIT_S = 600.0
+_SHOWN_LINES = 4  # of what a process that died left on standard error
+_COLORS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+_VERDICT_COLORS = {"bug": "bold red", "known effect": "bold yellow", "set-up": "bold yellow", "healthy": "bold green"}
+_WORDS = {"true": True, "false": False, "null": None, "none": None}
+
+
+def doctor(
+    target: str,
+    /,
+    *,
+    arg: Annotated[list[str] | None, Parameter(negative="")] = None,
+    causal: Annotated[bool | None, Parameter(negative="--bidirectional")] = None,
+    depth: int = 6,
+    text: Path | None = None,
+    json: bool = False,
+) -> int:
+    """Say what is wrong with an attention layer, a block or a model of your own, and how that is known.
+
+    Parameters
+    ----------
+    target : str
+        ``FILE.py:Name``: a class, a function that returns a module, or an instance.
+    arg : list of str, optional
+        A constructor argument as ``name=value``; may be repeated.
+    causal : bool, optional
+        Whether a position is meant to see no later one. Without it: what the class says, else how it behaves.
+    depth : int
+        Number of layers to stack where an effect grows with depth.
+    text : Path, optional
+        A text to train on for a moment; the loss is placed among n-grams.
+    json : bool
+        Print the diagnosis as JSON.
+
+    Returns
+    -------
+    int
+        0: no error found; 1: errors found; 2: could not be examined.
+    """
+    request = {
+        "target": target,
+        "arguments": dict(_argument(word) for word in arg or []),
+        "causal": causal,
+        "depth": _positive(depth),
+        "text": None if text is None else str(text),
+    }
+    try:
+        diagnosis = _examine(request, TEXT_LIMIT_S if text else LIMIT_S)
+    except ModuleError as error:
+        raise SpecError(str(error)) from error  # wrong use, not a failed run: exit code 2
+    if json:
+        print(json_format.dumps(diagnosis, indent=2))
+    else:
+        _print(diagnosis, Console())
+    return ERRORS_FOUND if any(finding["severity"] == "error" for finding in diagnosis["findings"]) else HEALTHY
+
+
+def _argument(word: str) -> tuple[str, Any]:
+    """Return name and value of ``name=value``; what reads like a number, a list or a truth value is one."""
+    name, equals, value = word.partition("=")
+    if not equals or not name.isidentifier():
+        raise SpecError(f"--arg must be name=value; got '{word}' (hint: --arg d_model=64 --arg n_heads=4)")
+    if value.lower() in _WORDS:
+        return name, _WORDS[value.lower()]
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def _positive(depth: int) -> int:
+    if depth < 1:
+        raise SpecError(f"--depth must be at least 1; got {depth}")
+    return depth
+
+
+# The other process
+
+
+def _examine(request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+    """Return the diagnosis made in another process, showing progress meanwhile."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as spoken:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "attnlab.doctor"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=spoken,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        killer = threading.Timer(limit_s, process.kill)
+        killer.start()
+        try:
+            last = _talk(process, json_format.dumps(request))
+            process.wait()
+        finally:
+            killer.cancel()
+            process.kill()
+        if "diagnosis" in last:
+            return last["diagnosis"]
+        spoken.seek(0)
+        raise ModuleError(last.get("error") or _how_it_died(process.returncode, last, spoken.read(), limit_s))
+
+
+def _talk(process: subprocess.Popen[str], request: str) -> dict[str, Any]:
+    """Send the request and follow what comes back; return the last message."""
+    if process.stdin is None or process.stdout is None:
+        raise ModuleError("the examining process has no pipes")
+    process.stdin.write(request)
+    process.stdin.close()
+    return _follow(process.stdout)
+
+
+def _follow(lines: Iterable[str]) -> dict[str, Any]:
+    """Show each step on standard error while it runs, and return the last message."""
+    last: dict[str, Any] = {}
+    console = Console(stderr=True)
+    with console.status("loading it") as status:
+        for line in lines:
+            last = json_format.loads(line)
+            if "check" in last:
+                status.update(f"{last['check']} ({last['index'] + 1} of {last['count']})")
+    return last
+
+
+def _how_it_died(code: int, last: Mapping[str, Any], spoken: str, limit_s: float) -> str:
+    """Return a sentence for a process that ended without an answer."""
+    step = f"in check {last['check']}" if "check" in last else "while it was loaded or first called"
+    if code == -9:
+        return f"the examination did not end within {limit_s:g} s ({step}), and could not be interrupted"
+    tail = "; ".join(spoken.strip().splitlines()[-_SHOWN_LINES:])
+    return f"the process that examined it died {step}, exit code {code}" + (f": {tail}" if tail else "")
+
+
+# What a person reads
+
+
+def _print(diagnosis: Mapping[str, Any], console: Console) -> None:
+    """Print what was assumed, what was found, and the verdict."""
+    console.print(Text(diagnosis["name"], style="bold"))
+    for what, how in diagnosis["assumptions"].items():
+        console.print(Padding(Text.assemble((f"{what}: ", "dim"), how), (0, 0, 0, 2)))
+    for finding in diagnosis["findings"]:
+        _print_finding(finding, console)
+    verdict = diagnosis["verdict"]
+    console.print()
+    console.print(Text.assemble(("verdict: ", "bold"), (verdict, _VERDICT_COLORS[verdict]), ": ", diagnosis["summary"]))
+
+
+def _print_finding(finding: Mapping[str, str], console: Console) -> None:
+    """Print one finding: what, how it is known, what to do, where it is described."""
+    console.print()
+    title = Text.assemble((finding["severity"], _COLORS[finding["severity"]]), " ", (finding["check"], "bold"))
+    console.print(Text.assemble(title, ": ", finding["message"]))
+    for part in ("evidence", "remedy", "source"):
+        if finding[part]:
+            console.print(Padding(Text.assemble((f"{part}: ", "dim"), finding[part]), (0, 0, 0, 2)))

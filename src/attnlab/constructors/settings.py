@@ -1,0 +1,70 @@
+"""A config that answers to whatever is in it, by attribute or by key, and asks by name for what is not."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+
+class Settings(types.SimpleNamespace):
+    """Stand for the one config object that some constructors take; asks by name for what it lacks.
+
+    Read by attribute or by key; `heard_by` tells which names were read.
+    """
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("_") and name in vars(self):
+            vars(self).setdefault("_heard", set()).add(name)
+        return super().__getattribute__(name)
+
+    def __getattr__(self, name: str) -> Any:
+        raise UnsetError(name)
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in vars(self)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a setting, or the default where nobody gave it.
+
+        Parameters
+        ----------
+        name : str
+            Its name.
+        default : object
+            What to return otherwise.
+
+        Returns
+        -------
+        object
+            Its value.
+        """
+        return getattr(self, name, default)
+
+
+class UnsetError(AttributeError, KeyError):
+    """Say that a constructor read a setting nobody gave.
+
+    An `AttributeError` and a `KeyError`, so that the defaults a constructor has for that work.
+    """
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+def heard_by(config: Settings) -> frozenset[str]:
+    """Return the names of the settings that a constructor read.
+
+    Parameters
+    ----------
+    config : Settings
+        What it was given.
+
+    Returns
+    -------
+    frozenset of str
+        Those that were there.
+    """
+    return frozenset(vars(config).get("_heard", ()))

@@ -1,0 +1,130 @@
+"""Whether decoding in steps with a cache gives what one call on the whole sequence gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from attnlab.doctor.checks.decoding import Decoder, Protocol, keeps_cache_inside, names_of
+from attnlab.doctor.checks.differences import deviation, difference, future_reach, size_of
+from attnlab.doctor.examination import Examination
+from attnlab.doctor.findings import Finding
+from attnlab.errors import ModuleError
+
+_ID = "cache"
+_SOURCE = "pytorch/torchtune#959: a key-value cache that changes the output"
+_FIRST = 4  # positions of the first step; the others follow one by one
+_DIFFERENT = 1e-4  # of the largest output: outputs of a step and of a whole call are rounded differently
+
+
+def check_cache(exam: Examination) -> Iterator[Finding]:
+    """Decode in steps of one position, after a first step and from the start, and in larger steps.
+
+    Parameters
+    ----------
+    exam : Examination
+        The patient.
+
+    Yields
+    ------
+    Finding
+        An error if the outputs differ from those of one call on everything. Nothing without an argument for a cache.
+    """
+    module = exam.patient.module
+    cache, flags, _ = names_of(module)
+    if (cache is None and not keeps_cache_inside(module)) or exam.usage.pooled or not exam.usage.any_length:
+        return
+    name = cache or (flags or ("cache",))[0]
+    x = exam.inputs()
+    if future_reach(exam, x, (1, x.size(1) - 1), causal=True).ratio:
+        yield _not_examined(name, "positions see later ones, so steps cannot give what the whole gives")
+        return
+    for finding in _examined(Decoder(exam, x), name):
+        if finding.severity != "info" or exam.usage.causal is not False:  # encoders often take one that nobody uses
+            yield finding
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """Hold how far decoding in steps is from the whole, or why it failed."""
+
+    steps: str
+    apart: float
+    first: int
+    error: str = ""
+
+    @property
+    def words(self) -> str:
+        """Return it for evidence."""
+        if self.error:
+            return f"{self.steps}: {self.error}"
+        return f"{self.steps}: outputs differ by {self.apart:.2g} of the largest one, first at position {self.first}"
+
+
+def _examined(decoder: Decoder, name: str) -> Iterator[Finding]:
+    """Yield what the protocol that works best shows."""
+    length = decoder.x.size(1)
+    usual = [_FIRST] + [1] * (length - _FIRST)
+    tried = [(protocol, _decode(decoder, protocol, usual, "in steps of one")) for protocol in decoder.protocols()]
+    ran = [pair for pair in tried if not pair[1].error]
+    if not ran:
+        why = tried[0][1].error.partition(": ")[2] if tried else "no way to give and get a cache was found"
+        yield _not_examined(name, why)
+        return
+    protocol, best = min(ran, key=lambda pair: pair[1].apart)
+    if best.apart:
+        yield _differs(name, best)
+    else:
+        yield from _other_steps(decoder, protocol, name)
+
+
+def _other_steps(decoder: Decoder, protocol: Protocol, name: str) -> Iterator[Finding]:
+    """Yield what other sizes of steps show: from the first position on, and several positions at once."""
+    length = decoder.x.size(1)
+    single = _decode(decoder, protocol, [1] * length, "one by one from the start")
+    if single.apart or single.error:
+        yield _differs(name, single)
+        return
+    chunks = _decode(decoder, protocol, [_FIRST, 3, length - _FIRST - 3], "in steps of several positions")
+    if chunks.apart:
+        yield Finding(
+            _ID,
+            "warning",
+            f"with `{name}`, steps of one position are right and steps of several are not.",
+            chunks.words,
+            "let a new position see all that is cached and no later new one: a mask of (new, cached + new) positions,"
+            " `tril(diagonal=cached)`",
+            _SOURCE,
+        )
+
+
+def _decode(decoder: Decoder, protocol: Protocol, steps: list[int], words: str) -> _Trial:
+    """Compare decoding in steps with the whole."""
+    try:
+        output = decoder.decode(protocol, steps)
+    except ModuleError as error:
+        return _Trial(words, 0.0, 0, str(error))
+    apart = deviation(decoder.whole, output)
+    if apart <= _DIFFERENT:
+        return _Trial(words, 0.0, 0)
+    moved = difference(decoder.whole, output).amax(0)  # (length)
+    first = int(torch.argmax((moved > _DIFFERENT * size_of(decoder.whole)).int()))
+    return _Trial(words, apart, first)
+
+
+def _differs(name: str, trial: _Trial) -> Finding:
+    return Finding(
+        _ID,
+        "error",
+        f"with `{name}`, decoding in steps gives something else than one call on the whole sequence.",
+        trial.words,
+        "add new keys and values after the cached ones along the length, count positions on from the cached length, let"
+        " a single new position see everything cached, and cache keys after (or always before) their rotation",
+        _SOURCE,
+    )
+
+
+def _not_examined(name: str, why: str) -> Finding:
+    return Finding(_ID, "info", f"decoding with `{name}` could not be examined.", why, "", _SOURCE)

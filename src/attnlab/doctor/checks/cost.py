@@ -1,0 +1,224 @@
+"""What a call costs: how time and memory grow with length, and how far it is from a fused attention of its sizes."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnlab.doctor.attentions import Attention, attentions
+from attnlab.doctor.examination import Examination
+from attnlab.doctor.findings import Finding
+
+CHECK = "cost"
+LONGEST = 512  # where the square of the length outweighs a width of 64
+SHORTEST = 8  # of the lengths measured at
+COUNTED_AT = (8, 16)  # lengths at which operations are counted: a loop over pairs of positions must not take long
+REPEATS = 4  # the fastest counts: what disturbs only adds
+BUDGET_S = 0.8  # for all timed calls
+STEP_BY_STEP = 0.5  # growth of the number of operations with length, as an exponent: a loop over positions has 1
+SOURCE = "Dao et al. 2022, arXiv:2205.14135; PyTorch documentation, scaled_dot_product_attention"
+
+
+def check_cost(exam: Examination) -> Iterator[Finding]:
+    """Yield how time and memory grow with length.
+
+    Parameters
+    ----------
+    exam : Examination
+        The patient and how it is called; nothing is said of one that takes a single length.
+
+    Yields
+    ------
+    Finding
+        A fact; a warning for a loop over positions.
+
+    Raises
+    ------
+    ModuleError
+        If the module raises.
+
+    Notes
+    -----
+    Exponents are slopes of logarithms: of time between the longest length and a quarter of it, of the largest tensor
+    between the longest and half of it. The number of operations and the largest tensor do not depend on the machine.
+    """
+    lengths = _lengths(exam)
+    if len(lengths) < 2:
+        return
+    module = exam.copy(dtype=torch.float32)
+    counts = [_metered(exam, module, length).calls for length in COUNTED_AT]
+    if _exponent(COUNTED_AT, counts) > STEP_BY_STEP and not _recurrent(module):
+        yield _loop(counts)
+    with _one_thread():
+        timed = list(_timed(exam, module, lengths))
+        factor = _factor(exam, timed[-1])
+    if len(timed) < 2:
+        return
+    sizes = [_metered(exam, module, timing.length).largest for timing in timed[-2:]]
+    yield _growth(timed, sizes, factor)
+
+
+def _lengths(exam: Examination) -> list[int]:
+    """Return lengths to measure at, each twice the one before."""
+    longest = min(exam.usage.longest or LONGEST, LONGEST)
+    if not exam.usage.any_length:
+        return []
+    return [length for length in (longest // 8, longest // 4, longest // 2, longest) if length >= SHORTEST]
+
+
+@final
+class Meter(TorchDispatchMode):
+    """Count the operations of a call and keep the size of the largest tensor that one of them makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.largest = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Count one operation."""
+        del types
+        output = func(*args, **(kwargs or {}))
+        self.calls += 1
+        if isinstance(output, Tensor):
+            self.largest = max(self.largest, output.untyped_storage().nbytes())
+        return output
+
+
+def _inputs(exam: Examination, length: int) -> Tensor:
+    x = exam.inputs(batch=1, length=length)
+    return x.float() if x.is_floating_point() else x
+
+
+def _metered(exam: Examination, module: nn.Module, length: int) -> Meter:
+    x = _inputs(exam, length)
+    with Meter() as meter:
+        exam.run(x, module=module)
+    return meter
+
+
+def _recurrent(module: nn.Module) -> bool:
+    """Return whether torch's own recurrent layers are in it: their operations are one per position by nature."""
+    return any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in module.modules())
+
+
+@contextlib.contextmanager
+def _one_thread() -> Generator[None]:
+    """Compute on one thread: several that wait for a busy core take many times as long, and at random."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@final
+@dataclass(frozen=True)
+class Timing:
+    """Hold the time of the fastest call at one length.
+
+    Parameters
+    ----------
+    length : int
+        Positions.
+    seconds : float
+        Time of the processor for one sample, in evaluation mode, without gradients.
+    """
+
+    length: int
+    seconds: float
+
+
+def _timed(exam: Examination, module: nn.Module, lengths: Sequence[int]) -> Iterator[Timing]:
+    """Yield timings at rising lengths while they fit into the budget."""
+    end = time.perf_counter() + BUDGET_S
+    for length in lengths:
+        x = _inputs(exam, length)
+        seconds = _fastest(lambda x=x: exam.run(x, module=module))
+        yield Timing(length, seconds)
+        growing = 4 * seconds * (REPEATS + 1)  # twice the length costs at most this, for what grows with its square
+        if time.perf_counter() + growing > end:
+            return
+
+
+def _fastest(call: Callable[[], Tensor]) -> float:
+    """Return the seconds of the fastest of some calls, after one that does not count."""
+    call()
+    seconds = []
+    for _ in range(REPEATS):
+        before = time.thread_time()  # of this thread alone: other programs do not count
+        call()
+        seconds.append(time.thread_time() - before)
+    return min(seconds)
+
+
+def _exponent(lengths: Sequence[int], amounts: Sequence[int] | Sequence[float]) -> float:
+    """Return by which power of the length an amount grows from the first to the last."""
+    if min(amounts) <= 0:
+        return 0.0
+    return math.log(amounts[-1] / amounts[0]) / math.log(lengths[-1] / lengths[0])
+
+
+def _factor(exam: Examination, timing: Timing) -> float | None:
+    """Return how many times slower a single attention layer is than projections and a fused attention of its sizes."""
+    found = [each for each in attentions(exam.usual_tape, exam.usage) if each.normalizer == "softmax"]
+    if exam.usage.kind != "layer" or len(found) != 1 or exam.usage.takes == "tokens":
+        return None
+    call = _fused(exam, found[0], timing.length)
+    with torch.no_grad():
+        return timing.seconds / _fastest(call)
+
+
+def _fused(exam: Examination, attention: Attention, length: int) -> Callable[[], Tensor]:
+    """Return a call of a fused attention with projections, at the sizes of the one found."""
+    heads, d_v = attention.head_outputs.shape[1], attention.head_outputs.shape[-1]
+    d_head = attention.q.shape[-1] if attention.q is not None else d_v
+    sizes = [heads * d_head, heads * d_head, heads * d_v]
+    packed = nn.Linear(exam.usage.d_in, sum(sizes))
+    out = nn.Linear(heads * d_v, exam.usage.d_out)
+    x = _inputs(exam, length)
+
+    def call() -> Tensor:
+        parts = packed(x).split(sizes, dim=-1)
+        q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in parts)  # (batch, heads, length, size)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=bool(exam.usage.causal))
+        return out(mixed.transpose(1, 2).flatten(2))  # (batch, length, d_out)
+
+    return call
+
+
+def _loop(counts: Sequence[int]) -> Finding:
+    return Finding(
+        CHECK,
+        "warning",
+        "It works position by position: the number of operations grows with length, and each waits for the last.",
+        f"{counts[0]} operations at length {COUNTED_AT[0]}, {counts[1]} at length {COUNTED_AT[1]}",
+        "compute all positions in one matrix product (or scan in parallel) where the method allows it",
+        SOURCE,
+    )
+
+
+def _growth(timed: Sequence[Timing], sizes: Sequence[int], factor: float | None) -> Finding:
+    lengths = [timing.length for timing in timed]
+    growth = _exponent(lengths[-3:], [timing.seconds for timing in timed[-3:]])
+    memory = _exponent(lengths[-2:], sizes)
+    fused = "" if factor is None else f", {factor:.1f} times scaled_dot_product_attention of its sizes"
+    return Finding(
+        CHECK,
+        "info",
+        f"Its time grows with about the power {growth:.1f} of the length, its largest tensor with {memory:.1f}.",
+        f"one sample, one thread, no gradients: {timed[0].seconds * 1e3:.2f} ms at length {timed[0].length},"
+        f" {timed[-1].seconds * 1e3:.2f} ms at length {timed[-1].length}{fused};"
+        f" largest tensor {sizes[-1] / 1024:.0f} KiB at length {lengths[-1]}",
+    )

@@ -1,0 +1,181 @@
+"""Check `dead-parts`: everything a module holds takes part in its output and can learn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import nn
+
+from attnlab.doctor.checks.cuts import DETACH_URL, STOPPED, cut_input
+from attnlab.doctor.checks.dead_heads import silent_rows
+from attnlab.doctor.checks.gradients import Survey, influence, survey
+from attnlab.doctor.checks.hidden import hidden_parts, plain_weights
+from attnlab.doctor.checks.mentions import OPTIONAL, use_of
+from attnlab.doctor.checks.sharing import sharing
+from attnlab.doctor.examination import Examination
+from attnlab.doctor.findings import Finding
+
+ID = "dead-parts"
+_SHOWN = 4  # names in one sentence
+_CANCELLED = 1e-12  # of the largest gradient: what rounding leaves of a sum that is zero
+_SMALLEST_BLOCK = 16  # a dead head is at least this part (1/16) of a projection; fewer units may be silent by chance
+_MODULES_URL = "PyTorch documentation, torch.nn.Module and torch.nn.ModuleList: only attributes are registered"
+_UNUSED_URL = "PyTorch documentation, DistributedDataParallel, find_unused_parameters"
+
+
+def check_dead_parts(exam: Examination) -> Iterator[Finding]:
+    """Find parameters, heads and submodules that have no influence, cannot learn, or are one where two are meant.
+
+    Parameters
+    ----------
+    exam : Examination
+        The examination.
+
+    Yields
+    ------
+    Finding
+        Errors for what is dead, unregistered, cut off from the gradient, or shared by mistake.
+    """
+    yield from _hidden(exam)
+    seen = survey(exam)
+    if seen.broken:
+        yield _untrainable(seen.broken)
+    elif seen.calls:
+        yield from _silent(exam, seen)
+        yield from silent_rows(exam, seen)
+        yield from cut_input(exam)
+    yield from sharing(exam)
+
+
+def _hidden(exam: Examination) -> Iterator[Finding]:
+    """Yield what is kept where `parameters()` does not see it."""
+    module = exam.patient.module
+    parts = [*hidden_parts(module), *plain_weights(module, exam.patient.text)]
+    if not parts:
+        return
+    registered = sum(parameter.numel() for parameter in module.parameters())
+    names = _list([part.path for part in parts])
+    yield Finding(
+        ID,
+        "error",
+        f"{names} {_is(parts)} kept where PyTorch does not register {_it(parts)}: no optimizer trains {_it(parts)},"
+        " `.to(device)` does not move and `state_dict` does not save.",
+        f"{sum(part.numbers for part in parts)} trainable numbers outside parameters(), {registered} inside",
+        "keep layers in nn.ModuleList or nn.ModuleDict instead of a list or dict, and tensors in nn.Parameter",
+        _MODULES_URL,
+    )
+
+
+def _untrainable(raised: str) -> Finding:
+    return Finding(
+        ID,
+        "error",
+        "it cannot be trained: the backward pass raises an exception.",
+        raised,
+        "write x = x + y instead of x += y, masked_fill instead of masked_fill_, where the old value is still needed",
+        "PyTorch documentation, 'Autograd mechanics', in-place correctness checks",
+    )
+
+
+def _silent(exam: Examination, seen: Survey) -> Iterator[Finding]:
+    """Yield parameters without gradient: those without influence too, and those that have influence all the same."""
+    module = exam.eval_module
+    suspects = [name for name in _suspects(module, seen) if use_of(module, name) not in OPTIONAL]
+    if not suspects:
+        return
+    moves = bool(influence(exam, suspects) > exam.tolerance)
+    by_influence = {name: influence(exam, [name]) if moves else 0.0 for name in suspects}
+    cut = [name for name in suspects if by_influence[name] > exam.tolerance]
+    dead = [name for name in suspects if by_influence[name] <= exam.tolerance and not _beside(name, cut)]
+    if dead:
+        yield _dead(exam, seen, dead)
+    if cut and not STOPPED.search(exam.patient.text):
+        yield _cut(seen, cut, max(by_influence[name] for name in cut))
+
+
+def _suspects(module: nn.Module, seen: Survey) -> list[str]:
+    """Return the parameters without gradient, left out what theory allows to have none.
+
+    A key bias cancels in the softmax, other biases in a norm: a vector in a module whose weight lives is right.
+    """
+    named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    biggest = max((one for one in seen.largest.values() if math.isfinite(one)), default=0.0)
+    exact = any(parameter.dtype == torch.float64 for parameter in named.values())
+    floor = _CANCELLED * biggest if exact else 0.0
+    silent = []
+    for name, parameter in named.items():
+        is_matrix = name.endswith("weight") and parameter.dim() > 1
+        if parameter.numel() and seen.largest.get(name, 0.0) <= (floor if is_matrix else 0.0):
+            silent.append(name)
+    return [name for name in silent if name not in seen.largest or not _is_absorbed(name, named, silent)]
+
+
+def _beside(name: str, others: Sequence[str]) -> bool:
+    """Return whether another parameter of the same submodule is among these."""
+    return any(other.rpartition(".")[0] == name.rpartition(".")[0] for other in others)
+
+
+def _is_absorbed(name: str, named: dict[str, nn.Parameter], silent: Sequence[str]) -> bool:
+    """Return whether a silent vector belongs to a module whose other parameters live."""
+    owner = name.rpartition(".")[0]
+    others = [other for other in named if other != name and other.rpartition(".")[0] == owner]
+    return named[name].dim() <= 1 and any(other not in silent for other in others)
+
+
+def _dead(exam: Examination, seen: Survey, names: Sequence[str]) -> Finding:
+    """Return the finding about parameters that do nothing at all."""
+    parts = _parts(exam.eval_module, names)
+    numbers = sum(dict(exam.eval_module.named_parameters())[name].numel() for name in names)
+    unused = all(use_of(exam.eval_module, name) == "never" for name in names)
+    why = "is never used in forward" if unused else "has no influence on the output"
+    return Finding(
+        ID,
+        "error",
+        f"{_list(parts)}: {why}, so it is built but learns nothing.",
+        f"gradient 0 in {seen.calls} calls (two lengths, train and eval mode, zero-initialized gains opened), and the"
+        f" output does not change when {numbers} numbers are replaced by others",
+        f"use {_list(parts)} in forward (is another one used twice, or a result overwritten or thrown away?),"
+        " or remove it",
+        _UNUSED_URL,
+    )
+
+
+def _cut(seen: Survey, names: Sequence[str], change: float) -> Finding:
+    """Return the finding about parameters whose gradient is lost on the way."""
+    return Finding(
+        ID,
+        "error",
+        f"{_list(names)} shape the output but get no gradient: the graph is cut behind them, and they stay as they"
+        " were initialized.",
+        f"gradient 0 in {seen.calls} calls, but changing them changes the output by {change:.2g} of its size",
+        "remove .data, .detach(), torch.no_grad(), .item(), torch.tensor(...) or argmax on the way from them to the"
+        " output",
+        DETACH_URL,
+    )
+
+
+def _parts(module: nn.Module, names: Sequence[str]) -> list[str]:
+    """Return names with all dead parameters of one submodule merged to that submodule."""
+    merged: list[str] = []
+    for name in names:
+        owner = name.rpartition(".")[0]
+        whole = owner and all(
+            f"{owner}.{inner}" in names for inner, _ in module.get_submodule(owner).named_parameters()
+        )
+        merged.append(owner if whole else name)
+    return list(dict.fromkeys(merged))
+
+
+def _list(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _is(things: Sequence[object]) -> str:
+    return "is" if len(things) == 1 else "are"
+
+
+def _it(things: Sequence[object]) -> str:
+    return "it" if len(things) == 1 else "them"

@@ -1,0 +1,217 @@
+"""Which parameters a gradient reaches, and which change the output when they are changed.
+
+Both are asked over several inputs, lengths, and modes, because a unit may be silent by chance. Every output counts:
+a pooled vector or a loss beside the main one makes a parameter alive; returned attention weights and caches do not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.doctor.examination import BATCH, Examination, wake
+from attnlab.errors import ModuleError
+
+SHORTER = 7  # a second length: what is silent at one length only belongs to positions, not to heads
+_KEPT_BESIDE = ("past", "cache", "present", "attn", "attention", "weight", "state", "mem")
+"""Words in the keys of returned things that hold by-products, not results."""
+_WIDEST_RESULT = 3  # (batch, length, features); attention weights and caches have four axes
+_TINY = 1e-30  # keeps a quotient finite
+_LARGE = 3.0  # inputs this many times as large drive other units of a rectifier
+
+
+@dataclass
+class Survey:
+    """Hold what gradients said about every parameter.
+
+    Parameters
+    ----------
+    largest : dict of str to float
+        Largest absolute gradient by parameter name, over all calls; parameters no graph led to are absent.
+    alive : dict of str to Tensor
+        Where a gradient was not zero in any call, in the parameter's shape.
+    per_length : dict of str to dict of int to Tensor
+        The same for each length by itself.
+    calls : int
+        How many calls went into it.
+    broken : str
+        What the backward pass raised; nothing where it ran.
+    """
+
+    largest: dict[str, float] = field(default_factory=dict)
+    alive: dict[str, Tensor] = field(default_factory=dict)
+    per_length: dict[str, dict[int, Tensor]] = field(default_factory=dict)
+    calls: int = 0
+    broken: str = ""
+
+    def add(self, module: nn.Module, length: int) -> None:
+        """Take in the gradients that one call left at a module's parameters."""
+        self.calls += 1
+        for name, parameter in module.named_parameters():
+            if parameter.grad is None:
+                continue
+            moved = parameter.grad.detach() != 0  # NaN counts as moved
+            largest = float(parameter.grad.abs().nan_to_num(nan=math.inf).max()) if parameter.numel() else 0.0
+            self.largest[name] = max(self.largest.get(name, 0.0), largest)
+            self.alive[name] = self.alive.get(name, torch.zeros_like(moved)) | moved
+            own = self.per_length.setdefault(name, {})
+            own[length] = own.get(length, torch.zeros_like(moved)) | moved
+
+
+def survey(exam: Examination) -> Survey:
+    """Return which parameters gradients reach, over inputs, lengths, scales, padding, and both modes.
+
+    Parameters
+    ----------
+    exam : Examination
+        The examination.
+
+    Returns
+    -------
+    Survey
+        Gradients of random projections of everything the module returns as a result.
+    """
+    found = Survey()
+    for train, inputs, how in _situations(exam):
+        module = exam.copy(train=train)  # a fresh one each time: some keep state between calls
+        wake(module)
+        try:
+            loss = _projection(_results(exam, module, inputs, how), inputs.shape[1])
+        except ModuleError:
+            if not found.calls:
+                raise
+            continue
+        if loss.requires_grad:
+            try:
+                loss.backward()
+            except RuntimeError as error:  # mostly a value that was changed in place though it was still needed
+                found.broken = str(error).splitlines()[0]
+                break
+        found.add(module, inputs.shape[1])
+    return found
+
+
+def _situations(exam: Examination) -> Iterator[tuple[bool, Tensor, dict[str, Any]]]:
+    """Yield modes, inputs and ways to call."""
+    yield False, exam.inputs(seed=10), {}
+    yield False, exam.inputs(seed=11, scale=_LARGE), {}
+    if exam.usage.any_length:
+        yield False, exam.inputs(seed=12, length=min(SHORTER, exam.usage.longest or SHORTER)), {}
+    yield True, exam.inputs(seed=13), {}
+    if exam.usage.causal_means in {"mask", "flag"}:
+        yield False, exam.inputs(seed=14), {"causal": not exam.usage.causal}
+    if exam.usage.key_mask is not None:
+        padding = torch.ones(BATCH, exam.usage.length, dtype=torch.bool)
+        padding[1, -2:] = False
+        yield False, exam.inputs(seed=15), {"padding": padding}
+
+
+def _results(exam: Examination, module: nn.Module, inputs: Tensor, how: Mapping[str, Any]) -> list[Tensor]:
+    """Return everything one call returns as a result."""
+    torch.default_generator.manual_seed(0)
+    with torch.enable_grad():
+        returned = exam.usage.returned(module, inputs, **how)
+    return list(_tensors(returned, inputs.shape[1]))
+
+
+def _tensors(returned: Any, length: int) -> Iterator[Tensor]:
+    """Yield the floating tensors among what was returned that are results."""
+    if isinstance(returned, Tensor):
+        square = returned.dim() >= 2 and returned.shape[-2:] == (length, length)  # attention weights
+        if returned.is_floating_point() and returned.dim() <= _WIDEST_RESULT and not square:
+            yield returned
+    elif isinstance(returned, Mapping):
+        for key, value in returned.items():
+            if not any(word in str(key).lower() for word in _KEPT_BESIDE) or "last_hidden" in str(key):
+                yield from _tensors(value, length)
+    elif isinstance(returned, list | tuple):
+        for value in returned:
+            yield from _tensors(value, length)
+    elif dataclasses.is_dataclass(returned) and not isinstance(returned, type):
+        yield from _tensors({one.name: getattr(returned, one.name) for one in dataclasses.fields(returned)}, length)
+
+
+def _projection(results: list[Tensor], seed: int) -> Tensor:
+    """Return one number that depends on every entry of the results."""
+    if not results:
+        raise ModuleError("it returns no floating tensor")
+    generator = torch.Generator().manual_seed(seed)
+    total = torch.zeros((), dtype=results[0].dtype)
+    for result in results:
+        weights = torch.randn(result.shape, generator=generator, dtype=torch.float64)
+        total = total + (result * weights.to(result.dtype)).sum()
+    return total
+
+
+def influence(exam: Examination, names: Sequence[str], *, rows: tuple[int, Tensor] | None = None) -> float:
+    """Return how much the results change when parameters are replaced, relative to the results.
+
+    Parameters
+    ----------
+    exam : Examination
+        The examination.
+    names : sequence of str
+        Parameters to change, all at once.
+    rows : (int, Tensor), optional
+        Change only these indices along this axis.
+
+    Returns
+    -------
+    float
+        Largest relative change over several inputs; 0 where nothing changes.
+    """
+    if not names:
+        return 0.0
+    return max(_difference(exam, names, rows, seed) for seed in (20, 21))
+
+
+def _difference(exam: Examination, names: Sequence[str], rows: tuple[int, Tensor] | None, seed: int) -> float:
+    """Return how much the results for one input differ from those with changed parameters."""
+    before, after = exam.copy(), exam.copy()
+    wake(before)
+    wake(after)
+    _disturb(after, names, rows)
+    inputs = exam.inputs(seed=seed)
+    with torch.no_grad():
+        pairs = zip(_results(exam, before, inputs, {}), _results(exam, after, inputs, {}), strict=False)
+        pairs = [(a.detach(), b.detach()) for a, b in pairs]
+    return max((relative_change(a, b) for a, b in pairs), default=0.0)
+
+
+def relative_change(before: Tensor, after: Tensor) -> float:
+    """Return how much a result changed, relative to its size.
+
+    Parameters
+    ----------
+    before, after : Tensor
+        Results of one shape.
+
+    Returns
+    -------
+    float
+        Infinity where either is not finite: then nothing can be said to have no influence.
+    """
+    change = float((after - before).norm() / before.norm().clamp_min(_TINY))
+    return change if math.isfinite(change) else math.inf
+
+
+def _disturb(module: nn.Module, names: Sequence[str], rows: tuple[int, Tensor] | None) -> None:
+    """Add noise of the size of a parameter to it, or to some of its rows."""
+    own = dict(module.named_parameters())
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name in names:
+            parameter = own[name]
+            spread = max(0.1, float(parameter.std(correction=0)))
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter.dtype) * spread
+            if rows is None:
+                parameter.add_(noise)
+            else:
+                axis, indices = rows
+                parameter.index_add_(axis, indices, noise.index_select(axis, indices))

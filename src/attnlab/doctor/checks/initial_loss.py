@@ -1,0 +1,173 @@
+"""Whether an untrained model guesses: its loss on random tokens must be near the logarithm of the vocabulary."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attnlab.doctor.examination import Examination
+from attnlab.doctor.findings import Finding
+
+CHECK = "initial-loss"
+BATCH = 16  # a few hundred predictions, whose mean is known to some percent
+EXCESS = 0.25  # share of ln(vocabulary): logits of unit size, torch's usual start, cost up to half a nat
+LEAST_EXCESS = 0.75  # nats: what tiny vocabularies may lose by the noise of logits of unit size
+GROSS = 2.0  # times ln(vocabulary): no start that is meant loses that much
+GROSS_EXCESS = 3.0  # nats, for tiny vocabularies
+STRETCH = 5.0  # times every parameter: outputs that stay between -1 and 1 even then are squashed
+SUMS_TO_ONE = 1e-3  # rounding, and room
+_DECLARED = re.compile(r"\bprobabilit(?:y|ies)\b", re.IGNORECASE)  # words of a docstring, not part of a name
+SOURCE = "Karpathy, A Recipe for Training Neural Networks, 2019: verify the loss at initialization"
+
+
+def check_initial_loss(exam: Examination) -> Iterator[Finding]:
+    """Yield what is wrong with the loss of a model before training.
+
+    Parameters
+    ----------
+    exam : Examination
+        The patient and how it is called; only models from tokens to one logit per token are asked.
+
+    Yields
+    ------
+    Finding
+        An error for NaN, for probabilities or squashed numbers in place of logits, and for a loss grossly above
+        guessing; a warning for one that is far above it, and for probabilities that are declared.
+
+    Raises
+    ------
+    ModuleError
+        If the module raises.
+
+    Notes
+    -----
+    Targets are drawn independently of the inputs, so nothing can do better than ``ln(vocabulary)`` on average, and
+    logits of variance s cost about ``s / 2`` nats more.
+    """
+    if not gives_logits(exam):
+        return
+    module = exam.copy()
+    x, targets = exam.inputs(batch=BATCH), exam.inputs(batch=BATCH, seed=1)
+    logits = exam.run(x, module=module).double().flatten(0, -2)  # (predictions, vocab_size)
+    targets = targets[:, 0] if exam.usage.pooled else targets.flatten()
+    if not bool(logits.isfinite().all()):
+        yield Finding(CHECK, "error", "The loss is not a number before training starts.", _share(logits), "", SOURCE)
+    elif _probabilities(logits):
+        yield _softmax_inside(logits, targets, declared=bool(_DECLARED.search(exam.patient.text)))
+    elif _squashed(exam, x, logits):
+        yield _squashed_outputs(logits)
+    else:
+        yield from _far_off(logits, targets, module)
+
+
+def gives_logits(exam: Examination) -> bool:
+    """Return whether a patient maps tokens to one number per token of the vocabulary.
+
+    Parameters
+    ----------
+    exam : Examination
+        The patient and how it is called.
+
+    Returns
+    -------
+    bool
+        False for layers and blocks, and for models that return hidden states.
+    """
+    usage = exam.usage
+    return usage.kind == "model" and usage.takes == "tokens" and usage.d_out == usage.vocab_size
+
+
+def _share(logits: Tensor) -> str:
+    return f"{1 - logits.isfinite().double().mean().item():.1%} of the outputs are NaN or infinite on random tokens"
+
+
+def _probabilities(output: Float[Tensor, "predictions vocab_size"]) -> bool:
+    """Return whether rows are distributions."""
+    return bool((output >= 0).all()) and bool(((output.sum(-1) - 1).abs() < SUMS_TO_ONE).all())
+
+
+def _squashed(exam: Examination, x: Tensor, logits: Tensor) -> bool:
+    """Return whether outputs stay between -1 and 1 whatever the parameters."""
+    if bool((logits.abs() > 1).any()):
+        return False
+    stretched = exam.copy()
+    with torch.no_grad():
+        for parameter in stretched.parameters():
+            parameter.mul_(STRETCH)
+    return bool((exam.run(x, module=stretched).abs() <= 1).all())
+
+
+def _squashed_outputs(output: Float[Tensor, "predictions vocab_size"]) -> Finding:
+    size, low, high = output.size(-1), output.min().item(), output.max().item()
+    floor = math.log1p((size - 1) * math.exp(-1 if low >= 0 else -2))  # one logit at its top, all others at the bottom
+    return Finding(
+        CHECK,
+        "error",
+        "Its outputs are squashed into a fixed range: as logits they can never be sure of a token.",
+        f"outputs lie between {low:.2f} and {high:.2f}, and within 1 of zero even with all parameters {STRETCH:g} times"
+        f" as large; cross-entropy cannot go below {floor:.2f} nats (ln {size} = {math.log(size):.3f})",
+        "return the linear layer's output as it is, without sigmoid or tanh",
+        "PyTorch documentation, nn.CrossEntropyLoss: input is expected to contain the unnormalized logits",
+    )
+
+
+def _softmax_inside(
+    output: Float[Tensor, "predictions vocab_size"], targets: Int[Tensor, " predictions"], *, declared: bool
+) -> Finding:
+    size = output.size(-1)
+    best = math.log(math.e + size - 1) - 1  # of a prediction that is certain and right
+    return Finding(
+        CHECK,
+        "warning" if declared else "error",
+        "It returns probabilities: a cross-entropy that expects logits would apply a second softmax to them.",
+        f"rows are positive and sum to 1; cross_entropy on them starts at {_loss(output, targets):.3f} nats"
+        f" and cannot go below {best:.2f} nats, however good the model becomes (ln {size} = {math.log(size):.3f})",
+        "return the logits and leave softmax to the loss; or train with nll_loss on their logarithm",
+        "PyTorch documentation, nn.CrossEntropyLoss: input is expected to contain the unnormalized logits",
+        nature="set-up" if declared else "bug",
+    )
+
+
+def _far_off(
+    logits: Float[Tensor, "predictions vocab_size"], targets: Int[Tensor, " predictions"], module: nn.Module
+) -> Iterator[Finding]:
+    """Yield what it means if the loss is far above guessing, else a fact."""
+    loss, guessing = _loss(logits, targets), math.log(logits.size(-1))
+    evidence = (
+        f"{loss:.3f} nats on random tokens, ln {logits.size(-1)} = {guessing:.3f};"
+        f" logits have a standard deviation of {logits.std(dim=-1).mean().item():.2g}"
+    )
+    if loss - guessing <= max(EXCESS * guessing, LEAST_EXCESS):
+        yield Finding(CHECK, "info", "Before training it guesses, as it should.", evidence)
+        return
+    gross = loss > max(GROSS * guessing, guessing + GROSS_EXCESS)
+    yield Finding(
+        CHECK,
+        "error" if gross else "warning",
+        "Before training its loss is far above that of guessing: the output starts too large.",
+        evidence + _tables(module),
+        "start smaller: normal of standard deviation 0.02 for embeddings and output (a table used for both must not"
+        " keep nn.Embedding's 1), and a norm before the output",
+        SOURCE,
+        nature="bug" if gross else "set-up",
+    )
+
+
+def _loss(logits: Float[Tensor, "predictions vocab_size"], targets: Int[Tensor, " predictions"]) -> float:
+    return nn.functional.cross_entropy(logits, targets).item()
+
+
+def _tables(module: nn.Module) -> str:
+    """Return the start of the token table, and whether it is the output too."""
+    tables = [part.weight for part in module.modules() if isinstance(part, nn.Embedding)]
+    outputs = {id(part.weight) for part in module.modules() if isinstance(part, nn.Linear)}
+    if not tables:
+        return ""
+    largest = max(tables, key=torch.numel)
+    tied = ", and it is the output as well" if id(largest) in outputs else ""
+    return f"; the largest embedding has a standard deviation of {largest.std().item():.2g}{tied}"

@@ -1,0 +1,165 @@
+"""Where a class uses one of its parts, read from its source: never, always, under a condition, or outside `forward`."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import Literal
+
+from torch import nn
+
+Use = Literal["never", "always", "under a condition", "elsewhere", "unknown"]
+
+OPTIONAL: frozenset[Use] = frozenset({"under a condition", "elsewhere"})
+"""Uses that an ordinary call does not have to reach."""
+
+_CONSTANT_NAMES = frozenset({"self", "torch", "F", "nn", "math", "len", "isinstance", "hasattr", "getattr", "True"})
+"""Names in a condition that say nothing about the call."""
+
+_LIBRARY = ("torch.",)  # torch's own modules use all their parts, or know why not
+
+
+def use_of(module: nn.Module, path: str) -> Use:
+    """Return how the classes along a path use the part at its end.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The whole module.
+    path : str
+        Dotted path of a parameter or submodule.
+
+    Returns
+    -------
+    {"never", "always", "under a condition", "elsewhere", "unknown"}
+        The weakest use along the path. ``"elsewhere"``: only in methods that `forward` does not call;
+        ``"under a condition"``: a condition that depends on what `forward` is given; ``"unknown"``: no source.
+    """
+    names = path.split(".")
+    uses = [_own_use(module.get_submodule(".".join(names[:i])), name) for i, name in enumerate(names)]
+    order: tuple[Use, ...] = ("under a condition", "elsewhere", "never", "always")
+    return next((use for use in order if use in uses), "unknown")
+
+
+def _own_use(owner: nn.Module, name: str) -> Use:
+    """Return how one class uses one of its attributes."""
+    if type(owner).__module__.startswith(_LIBRARY) or name.isdigit():
+        return "unknown"
+    methods = _methods(type(owner))
+    if methods is None or _is_dynamic(methods):
+        return "unknown"
+    reachable = _reachable(methods)
+    found = {
+        place: [conditional for method in same for conditional in _uses(method, name)]
+        for place, same in methods.items()
+        if place != "__init__"
+    }
+    inside = [conditional for place in reachable for conditional in found.get(place, [])]
+    if any(inside):
+        return "under a condition"
+    if inside:
+        return "always"
+    return "elsewhere" if any(found.values()) else "never"
+
+
+@functools.cache
+def _methods(owner: type) -> dict[str, list[ast.FunctionDef]] | None:
+    """Return the methods of a class and of those it is derived from, None where there is no source."""
+    found: dict[str, list[ast.FunctionDef]] = {}
+    for level in owner.__mro__:
+        foreign = level.__module__ != owner.__module__ and "site-packages" in str(getattr(_home(level), "__file__", ""))
+        if level.__module__.startswith(_LIBRARY) or level is object or foreign:
+            continue  # what a large library's base class does with its own parts
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(level)))
+        except (OSError, TypeError, SyntaxError):
+            return None
+        body = tree.body[0].body if tree.body and isinstance(tree.body[0], ast.ClassDef) else []
+        for node in body:
+            if isinstance(node, ast.FunctionDef):
+                above = found.setdefault(node.name, [])
+                if not above or _calls_super(above[-1]):
+                    above.append(node)
+    return found or None
+
+
+def _calls_super(method: ast.FunctionDef) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == "super" for node in ast.walk(method))
+
+
+def _home(kind: type) -> object:
+    return sys.modules.get(kind.__module__)
+
+
+def _is_dynamic(methods: dict[str, list[ast.FunctionDef]]) -> bool:
+    """Return whether parts are fetched by computed names, so that reading tells nothing."""
+    nodes = (node for same in methods.values() for method in same for node in ast.walk(method))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return bool(names & {"getattr", "vars"})
+
+
+def _reachable(methods: dict[str, list[ast.FunctionDef]]) -> set[str]:
+    """Return the methods (and properties) that `forward` leads to."""
+    reached, waiting = set(), ["forward"]
+    while waiting:
+        name = waiting.pop()
+        if name in methods and name not in reached:
+            reached.add(name)
+            nodes = (node for method in methods[name] for node in ast.walk(method))
+            own = (node for node in nodes if isinstance(node, ast.Attribute))
+            waiting += [node.attr for node in own if _is_own(node)]
+    return reached
+
+
+def _is_own(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def _uses(method: ast.FunctionDef, name: str) -> Iterator[bool]:
+    """Yield for each use of an attribute whether it depends on what the method is given."""
+    yield from _walk(method.body, name, conditional=False)
+
+
+def _walk(body: list[ast.stmt], name: str, *, conditional: bool) -> Iterator[bool]:
+    """Yield the uses in a list of statements; what follows a conditional return is conditional too."""
+    for statement in body:
+        yield from _visit(statement, name, conditional=conditional)
+        if isinstance(statement, ast.If) and _depends(statement.test):
+            leaves = any(isinstance(node, ast.Return) for node in statement.body)
+            conditional = conditional or leaves
+
+
+def _visit(node: ast.AST, name: str, *, conditional: bool) -> Iterator[bool]:
+    """Yield the uses inside one node."""
+    if _is_own(node) and isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Load):
+        yield conditional
+    if isinstance(node, ast.If):
+        inside = conditional or _depends(node.test)
+        yield from _visit(node.test, name, conditional=conditional)
+        yield from _walk(node.body, name, conditional=inside)
+        yield from _walk(node.orelse, name, conditional=inside)
+        return
+    if isinstance(node, ast.IfExp):
+        conditional = conditional or _depends(node.test)
+    if isinstance(node, ast.For) and _chooses(node):
+        conditional = True  # experts that may get no token
+    for child in ast.iter_child_nodes(node):
+        yield from _visit(child, name, conditional=conditional)
+
+
+def _chooses(loop: ast.For) -> bool:
+    """Return whether a loop decides for each of its items whether to use it, by more than its number."""
+    targets = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
+    tests = [one.test for statement in loop.body for one in ast.walk(statement) if isinstance(one, ast.If)]
+    names = {one.id for test in tests for one in ast.walk(test) if isinstance(one, ast.Name)}
+    return bool(names - targets - _CONSTANT_NAMES)
+
+
+def _depends(test: ast.expr) -> bool:
+    """Return whether a condition depends on more than the module's own settings."""
+    names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+    return bool(names - _CONSTANT_NAMES)

@@ -1,0 +1,230 @@
+"""Whether the weights of each attention are what a softmax over the keys gives, where a softmax is meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnlab.doctor.attentions import Attention, attentions
+from attnlab.doctor.checks.after_softmax import Course, course_of
+from attnlab.doctor.dependence import Dependence, dependence_of
+from attnlab.doctor.examination import Examination
+from attnlab.doctor.findings import Finding
+from attnlab.doctor.tape import Tape, record
+from attnlab.doctor.tracing import back_to
+
+_ID = "normalization"
+_SOURCE = "Vaswani 2017, arXiv:1706.03762, equation 1: softmax over the keys of each query, then the values"
+_TOLERANCE = 1e-3  # far above the rounding of a sum of weights in any dtype, and above the eps of written-out ones
+
+_MEANT_OTHERWISE = re.compile(
+    r"softmax[-_ ]?(1|one|plus)|off[-_ ]by[-_ ]one|\bsinks?\b|talking|sinkhorn|differential|sparsemax|entmax|retention",
+    re.IGNORECASE,
+)
+"""Words for weights that need not sum to one over the keys."""
+
+_NO_SOFTMAX = re.compile(
+    r"(no|not|never|without|instead of|rather than|in place of|replac\w+)( an?| any| the)?[- ]softmax"
+    r"|softmax[- ]free|linear[-_ ]?attention|retention|\bdecay|galerkin|kernel",
+    re.IGNORECASE,
+)
+"""Words for attention without softmax."""
+
+_REMEDIES = {
+    "queries": "normalize over the keys: `softmax(dim=-1)` on scores of shape (batch, heads, q_len, k_len)",
+    "heads": "normalize over the keys, the last axis of the scores, not over the heads: `softmax(dim=-1)`",
+    "batch": "normalize over the keys, the last axis of the scores, not over the batch: `softmax(dim=-1)`",
+    "unknown": "normalize over the keys of each query alone: `softmax(dim=-1)` on scores (batch, heads, q_len, k_len)",
+}
+
+
+def check_normalization(exam: Examination) -> Iterator[Finding]:
+    """Sum the weights of each attention over its keys, and look at what happens between softmax and values.
+
+    Parameters
+    ----------
+    exam : Examination
+        The patient.
+
+    Yields
+    ------
+    Finding
+        At most one error, about the first attention that has it; a warning for dropout on the scores.
+    """
+    for tape, real in _calls(exam):
+        dependence = dependence_of(tape, exam.usage)
+        for attention in attentions(tape, exam.usage):
+            seen = _of_real_queries(_of_rows_that_see(attention), real)
+            found = _judge(exam, tape, dependence, seen)
+            if found is not None:
+                yield found
+                return
+    yield from _dropped_scores(exam)
+
+
+def _calls(exam: Examination) -> Iterator[tuple[Tape, Bool[Tensor, "batch length"] | None]]:
+    """Yield calls to look into, and which positions are real where some are not: the usual one, one with a mask."""
+    yield exam.usual_tape, None
+    x = exam.inputs()
+    batch, length = x.shape[:2]
+    if exam.usage.key_mask is not None:
+        real = torch.arange(length) < length - 1 - torch.arange(batch)[:, None]
+        yield exam.tape(x, padding=real), real
+    elif exam.usage.pair_mask is not None:
+        allowed = torch.ones(batch, length, length, dtype=torch.bool).tril(2)
+        yield record(exam.eval_module, lambda: exam.run(x, allowed=allowed)), None
+
+
+def _of_rows_that_see(attention: Attention) -> Attention:
+    """Return an attention whose weights are NaN in the rows of queries that may see no key; those may be zero."""
+    if attention.scores is None:
+        return attention
+    blind = torch.isneginf(attention.scores).all(-1, keepdim=True)
+    return replace(attention, weights=attention.weights.masked_fill(blind, torch.nan))
+
+
+def _of_real_queries(attention: Attention, real: Bool[Tensor, "batch length"] | None) -> Attention:
+    """Return an attention whose weights are NaN in the rows of padded queries, which may be anything."""
+    if real is None or attention.weights.shape[0] != real.shape[0] or attention.weights.shape[2] != real.shape[1]:
+        return attention
+    weights = attention.weights.masked_fill(~real[:, None, :, None], torch.nan)
+    return replace(attention, weights=weights)
+
+
+def _judge(exam: Examination, tape: Tape, dependence: Dependence, attention: Attention) -> Finding | None:
+    """Return what is wrong with one attention's weights."""
+    if attention.normalizer != "softmax":
+        return _missing(exam, tape, attention)
+    if _MEANT_OTHERWISE.search(exam.patient.text):
+        return None
+    course = course_of(tape, dependence, attention)
+    if course.logarithm:
+        return _error(
+            attention,
+            "The weights are logarithms: the output of a log-softmax multiplies the values.",
+            "use softmax for the weights; log_softmax is for losses",
+        )
+    if course.repeated:
+        return _error(
+            attention,
+            "The scores go through two softmaxes, so the weights are nearly uniform.",
+            "remove one softmax; the second one gets numbers between 0 and 1 and can no longer prefer any key",
+        )
+    if course.meant_otherwise or not _deviates(attention.weights):
+        return None
+    return _axis(attention) or _after(attention, course)
+
+
+def _axis(attention: Attention) -> Finding | None:
+    """Return the error for a softmax over another axis than the keys."""
+    over = attention.normalized_over
+    if over == "keys" or (over == "unknown" and not _sums_over_several(attention)):
+        return None
+    axis = {"unknown": "several axes at once", "batch": "the batch", "heads": "the heads"}.get(over, "the queries")
+    return _error(attention, f"The softmax runs over {axis}, not over the keys of each query.", _REMEDIES[over])
+
+
+def _sums_over_several(attention: Attention) -> bool:
+    """Return whether the weights of all pairs of a head sum to one."""
+    return not _deviates(attention.weights.flatten(2)) or not _deviates(attention.weights.flatten(1))
+
+
+def _after(attention: Attention, course: Course) -> Finding:
+    """Return the error for weights that were changed after the softmax."""
+    if course.masked:
+        return _error(
+            attention,
+            "A mask is applied after the softmax and the weights are not normalized again.",
+            "mask the scores before the softmax: scores.masked_fill(blocked, float('-inf'))",
+        )
+    if course.constant is not None:
+        return _error(
+            attention,
+            f"The weights are multiplied by {course.constant:.3g} after the softmax.",
+            "multiply the scores before the softmax; the weights of a query must sum to one",
+        )
+    return _error(
+        attention,
+        "The weights that multiply the values do not sum to one over the keys.",
+        "let nothing change the weights between softmax and values, or divide by their sum over the keys",
+    )
+
+
+def _missing(exam: Examination, tape: Tape, attention: Attention) -> Finding | None:
+    """Return the error for a softmax that is named and not applied, or an exponential that is not divided."""
+    text = exam.patient.text
+    named = re.search("softmax", text, re.IGNORECASE) and not _NO_SOFTMAX.search(text)
+    if not named or not _deviates(attention.weights):
+        return None
+    if attention.normalizer == "other" and (not _exponential(tape, attention) or _divided_later(tape, attention)):
+        return None
+    return _error(
+        attention,
+        "A softmax is named and none is applied: the values are multiplied by scores.",
+        "apply softmax over the keys to the scores: weights = scores.softmax(dim=-1)",
+    )
+
+
+def _exponential(tape: Tape, attention: Attention) -> bool:
+    """Return whether the weights are exponentials of scores."""
+    stop = set() if attention.products_index is None else {attention.products_index}
+    return any(tape.events[index].call == "exp" for index in back_to(tape, attention.sources.weights, stop=stop))
+
+
+def _divided_later(tape: Tape, attention: Attention) -> bool:
+    """Return whether the sum of values is divided by a tensor, as where the weights are normalized afterwards."""
+    after = (tape.events[index] for index in tape.descendants(attention.outputs_index))
+    return any(event.call == "div" and len(event.inputs) == 2 and event.inputs[1].dim() > 0 for event in after)
+
+
+def _deviates(weights: Float[Tensor, "*rows k_len"]) -> bool:
+    """Return whether some finite row does not sum to one."""
+    sums = _sums(weights)
+    return bool(((sums - 1).abs() > _TOLERANCE).any())
+
+
+def _sums(weights: Float[Tensor, "*rows k_len"]) -> Float[Tensor, " n"]:
+    sums = weights.sum(-1).flatten()
+    return sums[torch.isfinite(sums)]
+
+
+def _error(attention: Attention, message: str, remedy: str) -> Finding:
+    sums = _sums(attention.weights)
+    batch, heads, q_len, k_len = attention.weights.shape
+    spread = f"{sums.min():.3g} to {sums.max():.3g}, mean {sums.mean():.3g}" if sums.numel() else "no finite number"
+    place = f" in '{attention.where}'" if attention.where else ""
+    evidence = f"weights{place} of {batch} x {heads} x {q_len} queries sum to {spread} over {k_len} keys (must be 1)"
+    if not _deviates(attention.weights):
+        largest = attention.weights.amax(-1).nanmean()
+        evidence += f"; the largest weight of a query is {largest:.3g} on average, uniform would be {1 / k_len:.3g}"
+    return Finding(_ID, "error", message, evidence, remedy, _SOURCE)
+
+
+# Dropout on scores
+
+
+def _dropped_scores(exam: Examination) -> Iterator[Finding]:
+    """Yield a warning if dropout sets scores to zero before the softmax in training."""
+    tape = exam.tape(exam.inputs(), module=exam.copy(train=True))
+    dependence = dependence_of(tape, exam.usage)
+    found: Sequence[Attention] = attentions(tape, exam.usage)
+    dropped = [attention for attention in found if attention.softmaxes and _drops_scores(tape, dependence, attention)]
+    if dropped:
+        yield Finding(
+            _ID,
+            "warning",
+            "Dropout is applied to the scores before the softmax: a dropped score becomes 0, which is no small weight.",
+            f"training mode, {len(dropped)} of {len(found)} attentions: a random factor between products and softmax",
+            "apply dropout to the weights, after the softmax",
+            "Vaswani 2017, arXiv:1706.03762; torch.nn.functional.scaled_dot_product_attention: dropout after softmax",
+        )
+
+
+def _drops_scores(tape: Tape, dependence: Dependence, attention: Attention) -> bool:
+    """Return whether a random factor multiplies the scores."""
+    return course_of(tape, dependence, attention).random_scores

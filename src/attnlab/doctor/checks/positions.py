@@ -1,0 +1,336 @@
+"""Check `positions`: whether order is visible, and whether what is there to show it does so, and rightly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnlab.doctor.attentions import Attention, attentions
+from attnlab.doctor.checks.gradients import relative_change
+from attnlab.doctor.checks.position_claims import Claims, claims_of, effect
+from attnlab.doctor.examination import Examination
+from attnlab.doctor.findings import Finding
+
+ID = "positions"
+_HAVIV = "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466"
+_VASWANI = "Vaswani 2017, arXiv:1706.03762, section 3.5"
+_SU = "Su 2021 (rotary positions), arXiv:2104.09864, section 3.4"
+_PRESS = "Press 2022 (ALiBi), arXiv:2108.12409, section 3"
+_SHAW = "Shaw 2018 (relative positions), arXiv:1803.02155; Raffel 2020 (T5), arXiv:1910.10683, section 2.1"
+_BLOCKED = -1e4  # scores at or below this stand for a mask
+_ROUNDING = 1e-4  # of the range of the scores: tables of sines are often kept in float32
+_ROTARY = r"rotary|rope|freqs"
+_RELATIVE = r"relative|\brel_|rel_(pos|bias|emb)"
+_ALIBI = r"alibi"
+_PLANE = r"height|width|\b2-?d\b|image|patch|window|grid"
+_GIVEN = frozenset({"positions", "positions of each", "cos", "sin", "half cos", "half sin", "cos and sin", "turns"})
+"""Arguments by which the caller tells positions."""
+
+
+def check_positions(exam: Examination) -> Iterator[Finding]:
+    """Find positions that are built or claimed without effect, or with the wrong one; say whether order is visible.
+
+    Parameters
+    ----------
+    exam : Examination
+        The examination.
+
+    Yields
+    ------
+    Finding
+        Errors for positions without effect, the same for every token, along the batch, or not relative where they
+        must be; a fact otherwise. A module without any positions is right.
+    """
+    claims = claims_of(exam)
+    order = _order(exam)
+    found = list(_errors(exam, claims, order))
+    yield from found
+    if not found and order is not None:
+        yield from _fact(exam, order)
+
+
+def _errors(exam: Examination, claims: Claims, order: _Order | None) -> Iterator[Finding]:
+    """Yield the first thing that is wrong with positions that are built or claimed."""
+    if not claims.any:
+        return
+    dead = list(_without_effect(exam, claims))
+    wrong = [] if dead or order is None else list(_wrong_scores(claims, order))
+    if dead or wrong:
+        yield from dead or wrong
+    elif order is not None and order.hidden and not _are_given(exam):
+        yield _same_for_all(exam, claims)
+
+
+def _are_given(exam: Examination) -> bool:
+    return any(argument.source in _GIVEN for argument in exam.usage.arguments)
+
+
+# Parts without effect
+
+
+def _without_effect(exam: Examination, claims: Claims) -> Iterator[Finding]:
+    """Yield parts that change nothing: all together, or a parameter or submodule by itself."""
+    parts = [*claims.modules, *claims.tensors]
+    if not parts:
+        return
+    dead = parts
+    if effect(exam, tensors=claims.tensors, modules=claims.modules) > exam.tolerance:
+        own = [name for name, _ in exam.patient.module.named_parameters() if name in claims.tensors]
+        dead = [name for name in own if effect(exam, tensors=[name]) <= exam.tolerance]
+        dead += [name for name in _leaves(exam, claims.modules) if effect(exam, modules=[name]) <= exam.tolerance]
+    if dead:
+        names = ", ".join(f"'{name}'" for name in _outermost(dead)[:4])
+        yield Finding(
+            ID,
+            "error",
+            f"positions are built in {names}, but have no effect on the output.",
+            "the output does not change when they are replaced by random numbers",
+            "use what is built: add the positions to the input, or rotate q and k, or add the bias to the scores",
+            _VASWANI,
+        )
+
+
+def _leaves(exam: Examination, modules: Sequence[str]) -> list[str]:
+    """Return submodules for positions that hold no tensor that could be asked by itself."""
+    named = dict(exam.patient.module.named_modules())
+    return [name for name in modules if not any(True for _ in named[name].buffers())]
+
+
+def _outermost(paths: list[str]) -> list[str]:
+    """Return paths without those that lie inside others."""
+    return [path for path in dict.fromkeys(paths) if not any(path.startswith(f"{other}.") for other in paths)]
+
+
+# Whether order is visible
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What is seen of order when all tokens of a sequence are the same.
+
+    With equal tokens nothing but positions can make outputs differ, or scores.
+    """
+
+    hidden: bool
+    permuted: float | None
+    attentions: tuple[Attention, ...]
+    batch_matters: bool
+
+
+def _order(exam: Examination) -> _Order | None:
+    """Return what is seen of order, None where it cannot be told."""
+    open_call = False if exam.usage.causal_means in {"mask", "flag"} else None
+    x = exam.inputs(seed=62)
+    same = x[:1, :1].expand_as(x).contiguous()
+    tape = exam.tape(same)
+    if not bool(torch.isfinite(tape.output).all()):
+        return None
+    found = tuple(attentions(tape, exam.usage))
+    batch_matters = _spread(tape.output, 0) > _ROUNDING * _scale(tape.output)
+    permuted = _permuted(exam, x, open_call)
+    if permuted is not None and permuted > _ROUNDING:
+        return _Order(False, permuted, found, batch_matters)
+    if exam.usage.pooled:
+        return None if permuted is None else _Order(True, permuted, found, batch_matters)
+    flat = _spread(tape.output, 1) <= exam.tolerance * _scale(tape.output)
+    scores = [_is_constant(one) for one in found]
+    if permuted is None and (not scores or None in scores):
+        return None if flat else _Order(False, permuted, found, batch_matters)
+    return _Order(flat and all(scores), permuted, found, batch_matters)
+
+
+def _permuted(exam: Examination, x: Tensor, causal: bool | None) -> float | None:
+    """Return how much more than the order of the outputs changes with that of the inputs, None if causal by itself."""
+    if exam.usage.causal and causal is None:
+        return None
+    order = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(63))
+    before, after = exam.run(x, causal=causal), exam.run(x[:, order].contiguous(), causal=causal)
+    before = before if exam.usage.pooled else before[:, order]
+    return relative_change(before, after)
+
+
+def _spread(values: Tensor, axis: int) -> float:
+    return float((values.amax(axis) - values.amin(axis)).max())
+
+
+def _scale(values: Tensor) -> float:
+    return max(float(values.abs().max()), 1e-30)
+
+
+def _allowed(scores: Tensor) -> Tensor:
+    return torch.isfinite(scores) & (scores > _BLOCKED)
+
+
+def _is_constant(one: Attention) -> bool | None:
+    """Return whether a query scores all keys alike; None where there are no scores to look at."""
+    if one.scores is None:
+        return None
+    allowed = _allowed(one.scores)
+    if not bool(allowed.any()):
+        return None
+    return _range(one.scores, allowed, 3) <= 1e-6 * max(1.0, float(one.scores[allowed].abs().max()))
+
+
+def _same_for_all(exam: Examination, claims: Claims) -> Finding:
+    """Return the error of positions that do not tell tokens apart."""
+    order = _order(exam)
+    along_batch = order is not None and order.batch_matters
+    named = _outermost([*claims.modules, *claims.tensors])
+    what = f"the positions ({', '.join(named[:3])})" if named else f"the positions it claims ({claims.said.strip()})"
+    why = "are the same for every token: order stays invisible"
+    remedy = (
+        "index the table by torch.arange(length) along the length axis; rotate by an angle that grows with position"
+    )
+    if along_batch:
+        why = "differ from sample to sample instead of from token to token: they are laid along the batch"
+        remedy = "with (batch, length, d_model) add pe[:, : x.size(1)], not pe[: x.size(0)]"
+    permuted = order.permuted if order is not None else None
+    evidence = "all tokens equal: outputs at all positions are equal"
+    evidence += f"; permuting the input permutes the output (difference {permuted:.1g})" if permuted is not None else ""
+    return Finding(ID, "error", f"{what} {why}.", evidence, remedy, _VASWANI)
+
+
+# Relative positions
+
+
+def _wrong_scores(claims: Claims, order: _Order) -> Iterator[Finding]:
+    """Yield what is wrong with scores that must depend on the distance alone."""
+    rotary, alibi = claims.of(_ROTARY), claims.of(_ALIBI)
+    relative = claims.of(_RELATIVE) and not claims.of(_PLANE)
+    if not (rotary or alibi or relative):
+        return
+    for one in order.attentions:
+        if one.scores is None or one.scores.shape[2] != one.scores.shape[3]:
+            continue
+        if not _has_equal_rows(one.v):
+            if rotary and _has_equal_sizes(one.v):
+                yield _rotated_values()
+            return
+        source = _SU if rotary else _PRESS if alibi else _SHAW
+        if order.hidden and not rotary:
+            return
+        finding = _not_relative(one.scores, source, rotary=rotary) or (_wrong_sign(one.scores) if alibi else None)
+        if finding is not None:
+            yield finding
+            return
+
+
+def _has_equal_rows(values: Float[Tensor, "batch heads length d_v"]) -> bool:
+    return _spread(values, 2) <= 1e-6 * _scale(values)
+
+
+def _has_equal_sizes(values: Float[Tensor, "batch heads length d_v"]) -> bool:
+    return _spread(values.norm(dim=-1), 2) <= _ROUNDING * _scale(values)
+
+
+def _rotated_values() -> Finding:
+    return Finding(
+        ID,
+        "error",
+        "the rotation is applied to the values too: what is read then depends on where it stands.",
+        "all tokens equal: the values differ from position to position in direction, not in size",
+        "rotate q and k alone",
+        _SU,
+    )
+
+
+def _not_relative(scores: Tensor, source: str, *, rotary: bool) -> Finding | None:
+    """Return the error of scores that do not depend on the distance alone."""
+    allowed = _allowed(scores)
+    along_keys, along_queries = _range(scores, allowed, 3), _range(scores, allowed, 2)
+    own = scores.diagonal(dim1=2, dim2=3).unsqueeze(-1)
+    relative = scores - torch.where(torch.isfinite(own), own, 0.0)  # what all keys of a query share has no effect
+    unevenness, extent = _unevenness(relative, allowed)
+    small = _ROUNDING * max(along_keys, along_queries)
+    if unevenness <= _ROUNDING * 10 * extent and not (rotary and along_keys <= small < along_queries):
+        return None
+    unevenness, extent = _unevenness(scores, allowed)
+    if rotary and min(along_keys, along_queries) <= small:
+        which = "q is rotated, k is not" if along_keys <= small else "k is rotated, q is not"
+        message = f"only one of q and k is rotated ({which}), so scores know absolute places, not distances."
+    elif rotary:
+        message = "the rotation does not make scores depend on the distance of two tokens alone."
+    else:
+        message = "the position bias is no function of the distance between query and key."
+    return Finding(
+        ID,
+        "error",
+        message,
+        f"all tokens equal: scores of pairs at the same distance differ by up to {unevenness:.3g}, all scores by"
+        f" {extent:.3g}",
+        "rotate q and k by the same angles, (x1 cos - x2 sin, x2 cos + x1 sin) at each position"
+        if rotary
+        else "index the bias by key position minus query position",
+        source,
+    )
+
+
+def _unevenness(scores: Tensor, allowed: Tensor) -> tuple[float, float]:
+    """Return the largest difference of scores at one distance, and of all scores of a head."""
+    length = scores.shape[-1]
+    worst = 0.0
+    for distance in range(-length + 2, length - 1):
+        line, real = scores.diagonal(distance, 2, 3), allowed.diagonal(distance, 2, 3)  # (batch, heads, pairs)
+        worst = max(worst, _range(line, real, 2))
+    flat, real = scores.flatten(2), allowed.flatten(2)
+    return worst, max(_range(flat, real, 2), 1e-30)
+
+
+def _range(scores: Tensor, allowed: Tensor, axis: int) -> float:
+    """Return the largest range of the scores that may be, along an axis."""
+    high = scores.masked_fill(~allowed, -torch.inf).amax(axis)
+    low = scores.masked_fill(~allowed, torch.inf).amin(axis)
+    both = torch.isfinite(high) & torch.isfinite(low)
+    return float((high - low)[both].max()) if bool(both.any()) else 0.0
+
+
+def _wrong_sign(scores: Tensor) -> Finding | None:
+    """Return the error of a linear bias that favours what is far away."""
+    last = scores[..., -1, :]  # (batch, heads, k_len): the last query
+    if not bool(_allowed(last).all()):
+        return None
+    if not bool((last[..., 0] > last[..., -1] + _ROUNDING).any()):
+        return None
+    return Finding(
+        ID,
+        "error",
+        "the linear bias has the wrong sign: the farther a key is away, the more it is favoured.",
+        f"all tokens equal: the last query scores the first key {float(last[0, 0, 0]):.3g}, itself"
+        f" {float(last[0, 0, -1]):.3g}",
+        "subtract slope times distance: bias = -slope * (query position - key position)",
+        _PRESS,
+    )
+
+
+# The fact
+
+
+def _fact(exam: Examination, order: _Order) -> Iterator[Finding]:
+    """Yield whether order is visible."""
+    if not order.hidden:
+        yield Finding(
+            ID,
+            "info",
+            "the order of tokens is visible to it.",
+            "outputs or scores differ between positions although all tokens are equal"
+            if order.permuted is None
+            else f"permuting the input changes more than the order of the output (by {order.permuted:.2g} of its size)",
+            "",
+            _HAVIV,
+        )
+        return
+    causal = " but for the causal mask, which leaks it: later positions see more" if exam.usage.causal else ""
+    yield Finding(
+        ID,
+        "info",
+        f"it has no positions: order is invisible to it{causal}.",
+        "all tokens equal: outputs at all positions are equal, and so are all scores"
+        if order.permuted is None
+        else f"permuting the input permutes the output (equivariant; difference {order.permuted:.1g} of its size)",
+        "",
+        _HAVIV,
+    )

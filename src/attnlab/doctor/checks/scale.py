@@ -1,0 +1,254 @@
+"""Whether the logits keep their size when heads grow: the scale against d_head, under the module's own start."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attnlab.doctor.checks.logit_size import LogitSize, logit_sizes
+from attnlab.doctor.examination import Examination
+from attnlab.doctor.findings import Finding
+from attnlab.errors import ModuleError
+
+_ID = "scale"
+_SOURCE = "Vaswani 2017, arXiv:1706.03762, section 3.2.1 and footnote 4: products of d_head terms grow as its root"
+_TOLERATED = 0.2  # of a slope: missing and doubled scales are at 0.5 and -0.5
+_CERTAIN = 0.1  # a slope below is flat at the first sight, without other random starts
+_FEWEST_SIZES = 3
+_SPREAD = 3.9  # the largest size must be about four times the smallest, for a slope to mean anything
+_STARTS = 3
+_LIKE = 0.15  # two factors are alike if their logarithms differ by less
+
+_VARIATIONS: tuple[tuple[str, tuple[int, ...]], ...] = (
+    ("n_heads", (2, 8, 4, 1, 16)),
+    ("d_head", (8, 32, 16, 64)),
+    ("d_model", (32, 128, 64, 192)),
+)
+"""Constructor arguments that change the size of a head, and values to try until there are sizes enough."""
+
+_DECLARED = re.compile(
+    r"\bmu[-_ ]?p\b|μp|maximal[- ]update|(#|\"{3}|'{3}).*1\s*/\s*d(_?(k|head))?\b(?!\s*(\*\*|\^))", re.IGNORECASE
+)
+"""Words for another law than 1 / sqrt(d_head); that very factor counts where a comment or docstring names it."""
+
+_WIDTH = r"(self\.)?(emb_?size|embed_?(dim|size)|d_?model|n_?embd|hidden_?(size|dim)|emb_?dim|model_?dim|dim)"
+_BY_WIDTH = re.compile(
+    rf"\b{_WIDTH}\s*\*\*\s*\(?\s*-|sqrt\(\s*{_WIDTH}\s*\)|/\s*{_WIDTH}\s*\*\*\s*\(?\s*(0?\.5|1\s*/\s*2)"
+)
+"""A scale by the width of the model, in the source."""
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """Hold how the logits of one attention grow with the size of its heads.
+
+    Parameters
+    ----------
+    plain : float
+        Slope of log std against log d_head under the module's own start.
+    relative : float
+        The same relative to the sizes of queries and keys.
+    sizes : tuple of int
+        Head sizes.
+    stds : tuple of float
+        Standard deviation at each.
+    varied : str
+        Which constructor argument was changed.
+    """
+
+    plain: float
+    relative: float
+    sizes: tuple[int, ...]
+    stds: tuple[float, ...]
+    varied: str
+
+    @property
+    def off(self) -> bool:
+        """Return whether both slopes are off the flat line, in one direction."""
+        together = self.plain * self.relative > 0
+        return together and min(abs(self.plain), abs(self.relative)) > _TOLERATED
+
+
+def check_scale(exam: Examination) -> Iterator[Finding]:
+    """Build the patient with heads of several sizes and measure its logits at each.
+
+    Parameters
+    ----------
+    exam : Examination
+        The patient.
+
+    Yields
+    ------
+    Finding
+        An error if their size grows or falls with the size of a head; a fact where the scale is right for one head.
+    """
+    if _DECLARED.search(exam.patient.text):
+        return
+    found = [logits for logits in logit_sizes(exam.usual_tape, exam.usage) if logits.d_head > 1]
+    found = [logits for logits in found if not logits.excuse]
+    if not found:
+        return
+    slopes = _slopes(exam)
+    if slopes is None:
+        yield from _by_factor(exam, found[0])
+    elif slopes.off and not _right_for_one_head(slopes, found[0]):
+        yield _error(exam, found[0], slopes)
+    else:
+        yield from _one_head(exam, found[0], slopes)
+
+
+# Slopes
+
+
+def _slopes(exam: Examination) -> Slopes | None:
+    """Return the slopes over the first constructor argument that changes the size of a head."""
+    for word, values in _VARIATIONS:
+        measured: list[LogitSize] = []
+        used: list[int] = []
+        for value in values:
+            found = _first_logits(exam, {word: value}, 0)
+            measured += [] if found is None else [found]
+            used += [] if found is None else [value]
+            if _fit(word, measured) is not None:
+                return _repeated(exam, word, used, measured)
+    return None
+
+
+def _repeated(exam: Examination, word: str, values: Sequence[int], measured: Sequence[LogitSize]) -> Slopes | None:
+    """Return the slopes, from further random starts too where the first ones do not make it plain."""
+    slopes = _fit(word, measured)
+    if slopes is None or min(abs(slopes.plain), abs(slopes.relative)) < _CERTAIN:
+        return slopes
+    again = [_first_logits(exam, {word: value}, start) for start in range(1, _STARTS) for value in values]
+    return _fit(word, [*measured, *(logits for logits in again if logits is not None)])
+
+
+def _first_logits(exam: Examination, changes: Mapping[str, Any], start: int) -> LogitSize | None:
+    torch.default_generator.manual_seed(start)
+    module = exam.another(changes)
+    if module is None:
+        return None
+    sized = exam
+    if "d_model" in changes and exam.usage.takes == "embeddings":
+        sized = exam.relying_on(d_in=changes["d_model"])
+    try:
+        tape = sized.tape(sized.inputs(seed=start), module=module)
+    except ModuleError:
+        return None
+    found = logit_sizes(tape, sized.usage)
+    return found[0] if found else None
+
+
+def _fit(word: str, measured: Sequence[LogitSize]) -> Slopes | None:
+    """Return the slopes through the geometric means at each head size, None if there are too few sizes."""
+    sizes = sorted({logits.d_head for logits in measured})
+    if len(sizes) < _FEWEST_SIZES or sizes[-1] / sizes[0] < _SPREAD:
+        return None
+    stds = [_mean(measured, size, lambda logits: logits.std) for size in sizes]
+    relative = [_mean(measured, size, lambda logits: logits.relative) for size in sizes]
+    return Slopes(_slope(sizes, stds), _slope(sizes, relative), tuple(sizes), tuple(stds), word)
+
+
+def _mean(measured: Sequence[LogitSize], size: int, value: Callable[[LogitSize], float]) -> float:
+    """Return the geometric mean of a value at one head size."""
+    logs = [math.log(value(logits)) for logits in measured if logits.d_head == size]
+    return math.exp(sum(logs) / len(logs))
+
+
+def _slope(sizes: Sequence[int], values: Sequence[float]) -> float:
+    """Return the slope of the least-squares line through the logarithms."""
+    x = torch.tensor([math.log(size) for size in sizes], dtype=torch.float64)
+    y = torch.tensor([math.log(value) for value in values], dtype=torch.float64)
+    x = x - x.mean()
+    return float((x * (y - y.mean())).sum() / x.square().sum())
+
+
+# Findings
+
+
+def _right_for_one_head(slopes: Slopes, logits: LogitSize) -> bool:
+    """Return whether a lone head is as large as the model, and only that size was taken away from it."""
+    return slopes.varied == "d_head" and logits.n_heads == 1 and _alike(logits.relative, 1.0)
+
+
+def _error(exam: Examination, logits: LogitSize, slopes: Slopes) -> Finding:
+    pairs = ", ".join(f"{size}: {std:.3g}" for size, std in zip(slopes.sizes, slopes.stds, strict=True))
+    evidence = (
+        f"std of the logits by d_head: {pairs}; slope of log std {slopes.plain:+.2f} (0 is right, tolerated"
+        f" {_TOLERATED}); at d_head {logits.d_head} the factor is {logits.relative * logits.d_head**-0.5:.3g} where"
+        f" d_head ** -0.5 is {logits.d_head**-0.5:.3g}"
+    )
+    message, remedy = _reading(exam, logits, grows=slopes.plain > 0)
+    return Finding(_ID, "error", message, evidence, remedy, _SOURCE)
+
+
+def _reading(exam: Examination, logits: LogitSize, *, grows: bool) -> tuple[str, str]:
+    """Return what is wrong with the scale, in words, and what to do."""
+    names = {
+        "missing": ("The scores are not scaled", "multiply the scores by d_head ** -0.5"),
+        "doubled": (
+            "The scores are scaled twice",
+            "scale once, by d_head ** -0.5: the root must not be missing, and SDPA scales by itself",
+        ),
+        "width": ("The scores are scaled by the width of the model, not of a head", "scale by d_head ** -0.5"),
+        "length": ("The scores are scaled by the length", "scale by d_head ** -0.5, with d_head = q.size(-1)"),
+        "": ("The scores are not scaled by d_head ** -0.5", "multiply the scores by d_head ** -0.5, nothing else"),
+    }
+    name, remedy = names[_kind(exam, logits)]
+    verb = "grow" if grows else "shrink"
+    return f"{name}: the logits {verb} with the size of a head.", remedy
+
+
+def _kind(exam: Examination, logits: LogitSize) -> str:
+    """Return which wrong factor explains the size of the logits."""
+    d_head = logits.d_head
+    width = exam.usage.d_in or d_head * logits.n_heads
+    candidates = {
+        "missing": d_head**0.5,
+        "doubled": d_head**-0.5,
+        "width": (d_head / width) ** 0.5,
+        "length": (d_head / exam.usage.length) ** 0.5,
+    }
+    near = {kind: abs(math.log(logits.relative / factor)) for kind, factor in candidates.items()}
+    kind = min(near, key=lambda name: near[name])
+    return kind if near[kind] < _LIKE else ""
+
+
+def _alike(first: float, second: float) -> bool:
+    return abs(math.log(first / second)) < _LIKE
+
+
+def _by_factor(exam: Examination, logits: LogitSize) -> Iterator[Finding]:
+    """Yield an error for a module of which there is one size: the factor must be none of the wrong ones."""
+    kind = _kind(exam, logits)
+    made_up_for = kind == "missing" and max(logits.q_std, logits.k_std) > 1.6 * min(logits.q_std, logits.k_std)
+    lone = kind == "width" and logits.n_heads == 1
+    if not kind or kind == "length" or _alike(logits.relative, 1.0) or made_up_for or lone:
+        return
+    message, remedy = _reading(exam, logits, grows=logits.relative > 1 or kind == "width")
+    evidence = (
+        f"d_head {logits.d_head}: std of queries {logits.q_std:.3g}, of keys {logits.k_std:.3g}, of logits"
+        f" {logits.std:.3g}; the factor is {logits.relative * logits.d_head**-0.5:.3g} where d_head ** -0.5 is"
+        f" {logits.d_head**-0.5:.3g}"
+    )
+    yield Finding(_ID, "error", message, evidence, remedy, _SOURCE)
+
+
+def _one_head(exam: Examination, logits: LogitSize, slopes: Slopes) -> Iterator[Finding]:
+    """Yield a fact where a lone head is scaled by the width of the model."""
+    by_width = slopes.off or _BY_WIDTH.search(exam.patient.text)
+    if logits.n_heads != 1 or not by_width or not _alike(logits.relative, 1.0):
+        return
+    yield Finding(
+        _ID,
+        "info",
+        "The scale is the width of the model to the power -0.5: right for one head only.",
+        f"one head of size {logits.d_head}, width {exam.usage.d_in}; h heads would make logits sqrt(h) too small",
+        "scale by d_head ** -0.5, so that several heads stay right",
+        _SOURCE,
+    )

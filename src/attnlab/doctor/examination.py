@@ -1,0 +1,233 @@
+"""What every check works with: copies of the patient, inputs for it, calls of it, and what happens inside a call."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor, nn
+
+from attnlab.doctor.patient import Patient
+from attnlab.doctor.tape import Change, Tape, record
+from attnlab.doctor.usage import Usage
+from attnlab.errors import AttnlabError, ModuleError
+
+BATCH = 3  # differs from lengths, widths and numbers of heads, so that axes cannot be mistaken for each other
+SEED = 20
+
+
+@dataclass(frozen=True)
+class Options:
+    """Hold what the person asked for.
+
+    Parameters
+    ----------
+    depth : int
+        Number of layers to stack where an effect grows with depth.
+    text : Path or None
+        A text to train on for a moment.
+    """
+
+    depth: int = 6
+    text: Path | None = None
+
+
+class Examination:
+    """Give checks everything they need, with the same random numbers at every call.
+
+    Parameters
+    ----------
+    patient : Patient
+        What is examined.
+    usage : Usage
+        How it is called.
+    options : Options
+        What the person asked for.
+    """
+
+    def __init__(self, patient: Patient, usage: Usage, options: Options | None = None) -> None:
+        self.patient = patient
+        self.usage = usage
+        self.options = options or Options()
+        self._built = 0
+
+    # Modules
+
+    def copy(self, *, train: bool = False, dtype: torch.dtype | None = None) -> nn.Module:
+        """Return a copy of the patient in evaluation (or training) mode, in the examination's dtype by default."""
+        return copy.deepcopy(self.patient.module).to(dtype or self.dtype).train(train)
+
+    @functools.cached_property
+    def dtype(self) -> torch.dtype:
+        """Return float64 where the patient runs in it, else float32."""
+        module = copy.deepcopy(self.patient.module).double().eval()
+        try:
+            with torch.no_grad():
+                self._call(module, self._inputs(torch.float64))
+        except ModuleError:
+            return torch.float32
+        return torch.float64
+
+    @property
+    def tolerance(self) -> float:
+        """Return the relative difference below which two outputs count as equal."""
+        return 1e-9 if self.dtype == torch.float64 else 1e-5  # rounding of sums of some hundred numbers, and room
+
+    @functools.cached_property
+    def eval_module(self) -> nn.Module:
+        """Return the copy in evaluation mode that `run` uses; parameters that are all zero hold small numbers.
+
+        Zero-initialized gains would hide everything behind them.
+        """
+        module = self.copy()
+        wake(module)
+        return module
+
+    def another(self, changes: Mapping[str, Any] | None = None) -> nn.Module | None:
+        """Return another instance with a new random start and changed constructor arguments, None if there is none."""
+        if self.patient.build is None:
+            return None
+        self._built += 1
+        torch.default_generator.manual_seed(SEED + self._built)  # `run` leaves the generator where it always leaves it
+        try:
+            return self.patient.build(dict(changes or {})).to(self.dtype).eval()
+        except AttnlabError:
+            return None
+
+    # Inputs
+
+    def inputs(
+        self, *, batch: int = BATCH, length: int | None = None, seed: int = 0, scale: float = 1.0
+    ) -> Shaped[Tensor, "batch length *features"]:
+        """Return random inputs: standard normal embeddings times `scale`, or tokens; other seeds, other inputs."""
+        return self._inputs(self.dtype, batch=batch, length=length, seed=seed, scale=scale)
+
+    def _inputs(
+        self, dtype: torch.dtype, *, batch: int = BATCH, length: int | None = None, seed: int = 0, scale: float = 1.0
+    ) -> Tensor:
+        generator = torch.Generator().manual_seed(SEED + seed)
+        length = length or self.usage.length
+        if self.usage.takes == "tokens":
+            return torch.randint(self.usage.vocab_size or 2, (batch, length), generator=generator)
+        shape = (batch, length, self.usage.d_in)
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) * scale
+
+    # Calls
+
+    def run(
+        self,
+        x: Shaped[Tensor, "batch length *features"],
+        *,
+        module: nn.Module | None = None,
+        causal: bool | None = None,
+        padding: Bool[Tensor, "batch length"] | None = None,
+        allowed: Bool[Tensor, "batch q_len k_len"] | None = None,
+        grad: bool = False,
+    ) -> Float[Tensor, "batch *length d_out"]:
+        """Call the patient (or another module like it) and return its output batch first.
+
+        See `Usage.call` for the arguments. `grad` keeps the graph. Raises `ModuleError` if it raises.
+        """
+        called = self.eval_module if module is None else module
+        with torch.set_grad_enabled(grad):
+            return self._call(called, x, causal=causal, padding=padding, allowed=allowed)
+
+    def _call(self, module: nn.Module, x: Tensor, **how: Any) -> Tensor:
+        torch.default_generator.manual_seed(SEED)
+        return self.usage.call(module, x, **how)
+
+    def run_from_embeddings(
+        self, x: Tensor, *, module: nn.Module | None = None, causal: bool | None = None, padding: Tensor | None = None
+    ) -> tuple[Float[Tensor, "batch *length d_out"], Float[Tensor, "batch length features"]]:
+        """Return the output and the leaf it can be differentiated by: the embeddings, for tokens what stands for them.
+
+        The leaf of a token model is what its first `nn.Embedding` that gets the tokens returns.
+        """
+        called = self.eval_module if module is None else module
+        if self.usage.takes == "embeddings":
+            leaf = x.detach().clone().requires_grad_()
+            return self.run(leaf, module=called, causal=causal, padding=padding, grad=True), leaf
+        with _leaf_behind_embedding(called, x.shape) as leaves:
+            output = self.run(x, module=called, causal=causal, padding=padding, grad=True)
+        if not leaves:
+            raise ModuleError("no nn.Embedding takes the tokens, so nothing can be differentiated")
+        return output, leaves[0]
+
+    def change(self, x: Tensor, positions: Any, *, samples: Any = slice(None), seed: int = 1) -> Tensor:
+        """Return the inputs with those at some positions replaced by others, each by one that differs."""
+        other = self.inputs(batch=x.shape[0], length=x.shape[1], seed=seed)
+        if self.usage.takes == "tokens":
+            other = (x + 1 + other % max(1, (self.usage.vocab_size or 2) - 1)) % (self.usage.vocab_size or 2)
+        moved = x.clone()
+        moved[samples, positions] = other[samples, positions]
+        return moved
+
+    def tape(
+        self,
+        x: Tensor,
+        *,
+        module: nn.Module | None = None,
+        causal: bool | None = None,
+        padding: Tensor | None = None,
+        change: Change | None = None,
+    ) -> Tape:
+        """Return what every operation of one call computed; `change` interferes with one of them."""
+        called = self.eval_module if module is None else module
+        return record(called, lambda: self.run(x, module=called, causal=causal, padding=padding), change=change)
+
+    @functools.cached_property
+    def usual_tape(self) -> Tape:
+        """Return the tape of a call on ordinary inputs."""
+        return self.tape(self.inputs())
+
+    def relying_on(self, **changes: Any) -> Examination:
+        """Return an examination of the same patient called in another way (fields of `Usage`)."""
+        return Examination(self.patient, replace(self.usage, **changes), self.options)
+
+
+def wake(module: nn.Module, spread: float = 0.1) -> None:
+    """Give parameters that are all zero small random values, in place.
+
+    Parameters
+    ----------
+    module : nn.Module
+        A copy that is used for nothing else.
+    spread : float
+        Their standard deviation.
+    """
+    generator = torch.Generator().manual_seed(SEED)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.is_floating_point() and parameter.numel() and not parameter.any():
+                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                parameter.copy_(noise.to(parameter.dtype) * spread)
+
+
+class _leaf_behind_embedding:  # noqa: N801 a context manager reads like a function
+    """Replace what the first embedding of the tokens returns by a leaf of the graph."""
+
+    def __init__(self, module: nn.Module, shape: torch.Size) -> None:
+        self.embeddings = [part for part in module.modules() if isinstance(part, nn.Embedding)]
+        self.sizes = {shape, torch.Size(reversed(shape))}
+        self.leaves: list[Tensor] = []
+        self.handles: list[Any] = []
+
+    def __enter__(self) -> list[Tensor]:
+        self.handles = [part.register_forward_hook(self._replace) for part in self.embeddings]
+        return self.leaves
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+    def _replace(self, _module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        if self.leaves or not inputs or inputs[0].shape not in self.sizes:
+            return None
+        self.leaves.append(output.detach().clone().requires_grad_())
+        return self.leaves[0]

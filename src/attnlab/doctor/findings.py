@@ -1,0 +1,140 @@
+"""What an examination ends with: findings, each with its evidence, and a verdict over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Severity = Literal["error", "warning", "info"]
+Nature = Literal["bug", "known effect", "set-up", "fact"]
+Verdict = Literal["bug", "known effect", "set-up", "healthy"]
+
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+"""From worst to mildest."""
+
+SENTENCES: dict[Verdict, str] = {
+    "bug": "it does not compute what it must",
+    "known effect": "no bug was found; what may surprise is a known effect",
+    "set-up": "no bug was found; what may surprise comes from how it is set up",
+    "healthy": "nothing wrong was found",
+}
+"""What each verdict means."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """State one thing that was found out about a module.
+
+    Parameters
+    ----------
+    check : str
+        Id of the check, a key of `CHECKS`.
+    severity : {"error", "warning", "info"}
+        A bug in any use; a known effect or a risk; a fact worth knowing.
+    message : str
+        One sentence.
+    evidence : str
+        What was measured, with units.
+    remedy : str
+        What to do; empty for facts.
+    source : str
+        Where the effect or the rule is described.
+    nature : {"bug", "known effect", "set-up", "fact"}
+        What it means for the verdict; by default an error is a bug, a warning a known effect, an info a fact.
+    """
+
+    check: str
+    severity: Severity
+    message: str
+    evidence: str
+    remedy: str = ""
+    source: str = ""
+    nature: Nature | None = None
+
+    @property
+    def weighs(self) -> Nature:
+        """Return what the finding means for the verdict."""
+        usual: dict[Severity, Nature] = {"error": "bug", "warning": "known effect", "info": "fact"}
+        return self.nature or usual[self.severity]
+
+    def to_json(self) -> dict[str, str]:
+        """Return the finding as plain data."""
+        data = asdict(self)
+        del data["nature"]
+        return data
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Hold everything that was found out about one module.
+
+    Parameters
+    ----------
+    name : str
+        What was examined.
+    findings : tuple of Finding
+        Worst first.
+    assumptions : mapping of str to str
+        How the module was called, and what was taken for granted.
+    seconds : mapping of str to float
+        Wall time of each check that ran.
+    """
+
+    name: str
+    findings: tuple[Finding, ...]
+    assumptions: Mapping[str, str]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return the verdict: the gravest of what the findings mean."""
+        present = {finding.weighs for finding in self.findings}
+        order: tuple[Verdict, ...] = ("bug", "known effect", "set-up")
+        return next((verdict for verdict in order if verdict in present), "healthy")
+
+    @property
+    def summary(self) -> str:
+        """Return what the verdict means, with the checks that led to it."""
+        checks = dict.fromkeys(finding.check for finding in self.findings if finding.weighs == self.verdict)
+        return SENTENCES[self.verdict] + (f" ({', '.join(checks)})" if checks else "")
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """Return the findings that are bugs in any use."""
+        return tuple(finding for finding in self.findings if finding.severity == "error")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the diagnosis as plain data."""
+        return {
+            "name": self.name,
+            "verdict": self.verdict,
+            "summary": self.summary,
+            "findings": [finding.to_json() for finding in self.findings],
+            "assumptions": dict(self.assumptions),
+            "seconds": {check: round(seconds, 3) for check, seconds in self.seconds.items()},
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.verdict}: {self.summary}"]
+        for finding in self.findings:
+            lines += [f"{finding.severity}: {finding.check}: {finding.message}", f"  evidence: {finding.evidence}"]
+            lines += [f"  remedy: {finding.remedy}"] if finding.remedy else []
+            lines += [f"  source: {finding.source}"] if finding.source else []
+        return "\n".join(lines)
+
+
+def worst_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Sort findings by severity; those of one severity keep their order.
+
+    Parameters
+    ----------
+    findings : sequence of Finding
+        In the order in which they were made.
+
+    Returns
+    -------
+    tuple of Finding
+        Errors, warnings, infos.
+    """
+    return tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))

@@ -1,0 +1,58 @@
+"""The random start a library gives its modules, where that is not given by their own constructors.
+
+Hugging Face initializes a part when it builds a whole model: `T5Attention` alone starts with torch's default, under
+which its logits, which have no scale, are far too large.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+_LIBRARY = "transformers."
+_ROUNDING = 1.001  # of the bound of a uniform start
+
+
+def start_as_library_does(module: nn.Module) -> None:
+    """Initialize a part of a Hugging Face model as its model would, in place, unless that has been done already.
+
+    Parameters
+    ----------
+    module : nn.Module
+        A module; anything else than such a part with torch's default start is left as it is.
+    """
+    if not type(module).__module__.startswith(_LIBRARY) or not _starts_as_torch_does(module):
+        return
+    config = next((part.config for part in module.modules() if hasattr(part, "config")), None)
+    base = _base_of(type(module))
+    if config is None or base is None or isinstance(module, base):
+        return
+    try:
+        module.apply(base(config)._init_weights)
+    except (AttributeError, TypeError, ValueError):  # another version of the library
+        return
+
+
+def _base_of(part: type) -> Any:
+    """Return the class of models in the file of a part that knows how to initialize it."""
+    namespace = vars(sys.modules[part.__module__])
+    bases = [
+        value for name, value in namespace.items() if name.endswith("PreTrainedModel") and name != "PreTrainedModel"
+    ]
+    return bases[0] if bases and hasattr(bases[0], "_init_weights") else None
+
+
+def _starts_as_torch_does(module: nn.Module) -> bool:
+    """Return whether every linear map is uniform within torch's default bound."""
+    linears = [part for part in module.modules() if isinstance(part, nn.Linear) and not part.weight.is_meta]
+    return bool(linears) and all(_is_uniform(part.weight.detach()) for part in linears)
+
+
+def _is_uniform(weight: torch.Tensor) -> bool:
+    """Return whether weights fill the interval of torch's default start, 1 / sqrt(inputs) to either side."""
+    bound = weight.size(1) ** -0.5
+    largest = float(weight.abs().max())
+    return 0.9 * bound <= largest <= _ROUNDING * bound and abs(float(weight.std()) - bound / 3**0.5) < 0.1 * bound

@@ -1,0 +1,392 @@
+"""Record every operation of one call of a module: what went in, what came out, which operation made which input.
+
+Whatever a person writes (``matmul``, ``einsum``, ``scaled_dot_product_attention``, a loop) ends in a few dozen
+operations of torch's core; a `Tape` holds them in order with their values, so that a check can look at the scores of
+an attention whose code it has never seen. With a `Change` one of them gives another value, and the call goes on with
+it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+Change = tuple[int, Callable[[Tensor], Tensor]]
+"""Index of an event, and a function of its output of the same shape: the call goes on with what it returns."""
+
+Origin = tuple[int, int]
+"""Index of the event that made a tensor, and which of the event's outputs it is."""
+
+
+_TENSOR = object()  # stands where an operation was given a tensor
+
+
+def _holds_tensors(value: Any) -> bool:
+    return value is _TENSOR or (isinstance(value, list | tuple) and any(item is _TENSOR for item in value))
+
+
+@dataclass(frozen=True)
+class Step:
+    """Hold what is needed to do an operation again.
+
+    Parameters
+    ----------
+    operation : OpOverload
+        One overload of an operation of torch.
+    leaves : tuple
+        Its arguments, flattened; None where a tensor stands.
+    slots : tuple of int
+        Which leaves are the event's inputs.
+    spec : TreeSpec
+        How the leaves form positional and named arguments.
+    origins : tuple
+        For each input which output of which event it is the very tensor of; None: it came from outside.
+    writes : tuple of int
+        Inputs that the operation changes in place.
+    output : int
+        Which of the operation's outputs the event's output is.
+    storage : object
+        Where the event's output lies in memory; views of one tensor have the same.
+    """
+
+    operation: Any
+    leaves: tuple[Any, ...]
+    slots: tuple[int, ...]
+    spec: TreeSpec
+    origins: tuple[Origin | None, ...]
+    writes: tuple[int, ...]
+    output: int = 0
+    storage: Any = None
+
+    def arguments(self) -> list[Any]:
+        """Return what is no tensor, by position and then by name, in the shape in which it was given."""
+        places = set(self.slots)
+        marked = [_TENSOR if place in places else leaf for place, leaf in enumerate(self.leaves)]
+        positional, named = tree_unflatten(marked, self.spec)
+        return [value for value in (*positional, *named.values()) if not _holds_tensors(value)]
+
+    def again(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Do the operation on other inputs and return all its outputs."""
+        leaves = list(self.leaves)
+        for slot, tensor in zip(self.slots, inputs, strict=True):
+            leaves[slot] = tensor
+        positional, named = tree_unflatten(leaves, self.spec)
+        return tensors_in(self.operation(*positional, **named))
+
+
+@dataclass(frozen=True, eq=False)
+class Event:
+    """Hold one operation of a call.
+
+    Parameters
+    ----------
+    index : int
+        Its place on the tape.
+    call : str
+        Its name without namespace and overload, such as ``bmm``, ``_softmax``, ``masked_fill``. An operation that
+        returns a list (``split``, ``unbind``) makes one event for each tensor of it.
+    inputs : tuple of Tensor
+        Its tensors with the values they had at that moment.
+    parents : tuple of (int or None)
+        For each input the event that made it, or wrote into it last; None: parameter, buffer, argument or constant.
+    parameters : tuple of (str or None)
+        For each input the name of the module's parameter or buffer that it is, or is a view of.
+    arguments : tuple
+        What is no tensor, by position and then by name: axes, numbers, sizes.
+    output : Tensor
+        Its first floating output, or its first if none is.
+    where : str
+        Dotted path of the innermost submodule that ran; nothing for the module itself.
+    step : Step
+        How to do it again.
+    """
+
+    index: int
+    call: str
+    inputs: tuple[Tensor, ...]
+    parents: tuple[int | None, ...]
+    parameters: tuple[str | None, ...]
+    arguments: tuple[Any, ...]
+    output: Tensor
+    where: str
+    step: Step = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Tape:
+    """Hold all operations of one call.
+
+    Parameters
+    ----------
+    events : tuple of Event
+        In the order in which they ran.
+    output : Tensor
+        What the call returned.
+    learned : frozenset of str
+        Names of the module's parameters; other names in `Event.parameters` are buffers.
+    known : dict
+        What has been worked out about it so far, by the name of what worked it out.
+    """
+
+    events: tuple[Event, ...]
+    output: Tensor
+    learned: frozenset[str] = frozenset()
+    known: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @functools.cached_property
+    def _children(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = defaultdict(list)
+        for event in self.events:
+            for parent in dict.fromkeys(event.parents):
+                if parent is not None:
+                    found[parent].append(event.index)
+        return found
+
+    def children(self, index: int) -> list[int]:
+        """Return the events that use what an event made."""
+        return self._children.get(index, [])
+
+    def ancestors(self, index: int) -> set[int]:
+        """Return the events an event's output was made from, the event itself left out."""
+        return _reach(index, lambda at: [parent for parent in self.events[at].parents if parent is not None])
+
+    def descendants(self, index: int) -> set[int]:
+        """Return the events that were made from an event's output, the event itself left out."""
+        return _reach(index, self.children)
+
+
+def _reach(start: int, nexts: Callable[[int], Sequence[int]]) -> set[int]:
+    """Return everything that can be reached from a start."""
+    found: set[int] = set()
+    waiting = list(nexts(start))
+    while waiting:
+        at = waiting.pop()
+        if at not in found:
+            found.add(at)
+            waiting += nexts(at)
+    return found
+
+
+def record(module: nn.Module, call: Callable[[], Tensor], *, change: Change | None = None) -> Tape:
+    """Run a call of a module and return the operations it consisted of.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The module that is called; names of parameters and submodules are its own.
+    call : callable
+        Calls it and returns its output. Values are recorded, not gradients.
+    change : Change, optional
+        An operation to interfere with.
+
+    Returns
+    -------
+    Tape
+        The operations and the output. Fused attention is off meanwhile: softmax and products are operations of
+        their own. Two calls on inputs of one shape have the same operations, unless the module looks at values.
+    """
+    recorder = _Recorder(module, change)
+    with _unfused(), recorder.following(), recorder:
+        output = call()
+    return Tape(tuple(recorder.events), output, frozenset(name for name, _ in module.named_parameters()))
+
+
+@contextmanager
+def _unfused() -> Iterator[None]:
+    """Turn fused attention off; both switches are put back."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def tensors_in(result: Any) -> list[Tensor]:
+    """Return the tensors among an operation's results.
+
+    Parameters
+    ----------
+    result : object
+        A tensor, or tuples and lists of them.
+
+    Returns
+    -------
+    list of Tensor
+        In order.
+    """
+    return [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, Tensor)]
+
+
+class _Recorder(TorchDispatchMode):
+    """Write down every operation that reaches the core of torch.
+
+    A tensor is known by its storage and its place in it: torch wraps views anew after an operation has returned.
+    """
+
+    def __init__(self, module: nn.Module, change: Change | None) -> None:
+        super().__init__()
+        self.module = module
+        self.change = change
+        self.events: list[Event] = []
+        self.running = [""]
+        self.origins: dict[tuple[Any, ...], Origin] = {}
+        self.writers: dict[Any, int] = {}  # storage -> the event that wrote into it last
+        self.copies: dict[tuple[tuple[Any, ...], int | None], Tensor] = {}
+        self.alive: list[Tensor] = []  # a storage that is freed could come back as another tensor's
+        named = [*module.named_parameters(), *module.named_buffers()]
+        self.names = {_key(tensor)[0]: name for name, tensor in reversed(named)}
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Keep track of which submodule runs."""
+        handles: list[Any] = []
+        for name, part in self.module.named_modules():
+            handles.append(part.register_forward_pre_hook(functools.partial(self._enter, name)))
+            handles.append(part.register_forward_hook(self._leave, always_call=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, name: str, _module: nn.Module, _inputs: Any) -> None:
+        self.running.append(name)
+
+    def _leave(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
+        self.running.pop()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del types
+        leaves, spec = tree_flatten((args, kwargs or {}))
+        slots = tuple(slot for slot, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
+        given = [leaves[slot] for slot in slots]
+        inputs = _Inputs(
+            values=tuple(self._value(tensor) for tensor in given),
+            parents=tuple(self._parent(tensor) for tensor in given),
+            names=tuple(self.names.get(_key(tensor)[0]) for tensor in given),
+        )
+        origins = tuple(self.origins.get(_key(tensor)) for tensor in given)
+        rest = tuple(None if slot in slots else leaf for slot, leaf in enumerate(leaves))
+        writes = _written(func, leaves, spec, slots)
+        result = self._interfere(func(*args, **(kwargs or {})), in_place=bool(writes))
+        step = Step(func, rest, slots, spec, origins, writes)
+        self._write_down(result, inputs, step, given)
+        return result
+
+    def _interfere(self, result: Any, *, in_place: bool) -> Any:
+        """Return an operation's result, changed where that was asked for."""
+        leaves, spec = tree_flatten(result)
+        events = _numbers_of_events(result, leaves)
+        number = -1 if self.change is None else self.change[0] - len(self.events)
+        if self.change is None or not 0 <= number < len(events):
+            return result
+        place = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)][events[number]]
+        changed = self.change[1](leaves[place].detach().clone())
+        if in_place:
+            leaves[place].copy_(changed)
+            return result
+        leaves[place] = changed.to(leaves[place].dtype)
+        return tree_unflatten(leaves, spec)
+
+    def _write_down(self, result: Any, inputs: _Inputs, step: Step, given: list[Tensor]) -> None:
+        """Append the events of one operation, and remember which tensors they made or wrote into."""
+        outputs = tensors_in(result)
+        for number in _numbers_of_events(result, outputs):
+            index = len(self.events)
+            for place in step.writes:
+                self.writers[_key(given[place])[0]] = index
+            if not step.writes:
+                self._remember(outputs, index, only=number if isinstance(result, list) else None)
+            event = Event(
+                index=index,
+                call=step.operation._schema.name.rpartition("::")[2],
+                inputs=inputs.values,
+                parents=inputs.parents,
+                parameters=inputs.names,
+                arguments=tuple(step.arguments()),
+                output=self._value(outputs[number]),
+                where=self.running[-1],
+                step=replace(step, output=number, storage=_key(outputs[number])[0]),
+            )
+            self.events.append(event)
+
+    def _remember(self, outputs: list[Tensor], index: int, *, only: int | None) -> None:
+        """Note by which event tensors were made, and keep them, for a freed storage could come back as another's."""
+        for number, output in enumerate(outputs):
+            if only is None or number == only:
+                self.origins[_key(output)] = (index, number)
+                self.alive.append(output.detach())
+
+    def _parent(self, tensor: Tensor) -> int | None:
+        """Return the event that made a tensor, or that wrote into its storage after that."""
+        key = _key(tensor)
+        made, _ = self.origins.get(key, (None, 0))
+        written = self.writers.get(key[0])
+        known = [index for index in (made, written) if index is not None]
+        return max(known, default=None)
+
+    def _value(self, tensor: Tensor) -> Tensor:
+        """Return a copy of a tensor as it is now; copies are shared as long as nobody writes."""
+        key = _key(tensor)
+        version = (key, self.writers.get(key[0]))
+        if version not in self.copies:
+            self.alive.append(tensor.detach())
+            self.copies[version] = tensor.detach().clone()
+        return self.copies[version]
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What is known about an operation's tensors before it runs."""
+
+    values: tuple[Tensor, ...]
+    parents: tuple[int | None, ...]
+    names: tuple[str | None, ...]
+
+
+def _key(tensor: Tensor) -> tuple[Any, ...]:
+    """Return what two handles of one tensor have in common: storage first."""
+    try:
+        storage = tensor.untyped_storage()._cdata
+    except (RuntimeError, NotImplementedError):  # sparse, or a wrapper without storage
+        return (id(tensor), 0, (), (), None)
+    return (storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+
+def _numbers_of_events(result: Any, leaves: Sequence[Any]) -> list[int]:
+    """Return for which of an operation's tensors events are made: all of a list, else the first floating one."""
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    if isinstance(result, list):
+        return list(range(len(tensors)))
+    floating = [number for number, tensor in enumerate(tensors) if tensor.is_floating_point()]
+    return (floating or list(range(len(tensors))))[:1]
+
+
+def _written(func: Any, leaves: list[Any], spec: TreeSpec, slots: tuple[int, ...]) -> tuple[int, ...]:
+    """Return which inputs, counted among the tensors, an operation changes in place."""
+    if not func._schema.is_mutable:
+        return ()
+    positional, named = tree_unflatten(leaves, spec)
+    by_name = {argument.name: value for argument, value in zip(func._schema.arguments, positional, strict=False)}
+    by_name |= named
+    changed = [
+        by_name.get(argument.name)
+        for argument in func._schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    identities = {id(tensor) for tensor in tensors_in(changed)}
+    return tuple(number for number, slot in enumerate(slots) if id(leaves[slot]) in identities)

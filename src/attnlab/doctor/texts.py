@@ -1,0 +1,109 @@
+"""What a class says: its source, with the classes and functions of the same file that it uses."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+
+def text_of(roots: Iterable[Any]) -> str:
+    """Return the source of objects and of everything in their own files that they use, comments included.
+
+    Parameters
+    ----------
+    roots : iterable of object
+        Classes and functions.
+
+    Returns
+    -------
+    str
+        Pieces in the order of each file; nothing for what has no source.
+    """
+    names: dict[str, set[str]] = {}
+    for root in roots:
+        file = file_of(root)
+        if file:
+            names.setdefault(file, set()).add(root.__qualname__.split(".")[0])
+    return "\n\n".join(_pieces(file, wanted) for file, wanted in names.items())
+
+
+def file_of(root: Any) -> str:
+    """Return the file an object is defined in, or nothing.
+
+    Parameters
+    ----------
+    root : object
+        A class or function.
+
+    Returns
+    -------
+    str
+        Its path.
+    """
+    try:
+        return inspect.getsourcefile(root) or ""
+    except (TypeError, OSError):  # a builtin, or defined at a prompt
+        return ""
+
+
+def classes_of(module: nn.Module) -> list[type]:
+    """Return the class of a module and those of its parts that stand in the same file.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The module.
+
+    Returns
+    -------
+    list of type
+        The module's own class first, then the classes above it in the same file, then its parts'.
+    """
+    own = type(module)
+    file = file_of(own)
+    ancestors = [each for each in own.__mro__ if each is not own and file_of(each) == file]
+    parts = [type(part) for part in module.modules() if file_of(type(part)) == file]
+    return list(dict.fromkeys([own, *ancestors, *parts]))
+
+
+def _pieces(file: str, wanted: set[str]) -> str:
+    """Return the top-level definitions of a file that are wanted, or used by one that is."""
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        tree = ast.parse("\n".join(lines))
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return ""
+    nodes = {name: node for node in tree.body for name in _names_defined(node)}
+    found, open_names = set(), [name for name in wanted if name in nodes]
+    while open_names:
+        name = open_names.pop()
+        found.add(name)
+        used = {each.id for each in ast.walk(nodes[name]) if isinstance(each, ast.Name)}
+        open_names += [each for each in used if each in nodes and each not in found]
+    chosen = dict.fromkeys(nodes[name] for name in nodes if name in found)
+    return "\n\n".join(_with_comments(lines, node) for node in chosen)
+
+
+def _names_defined(node: ast.stmt) -> list[str]:
+    """Return the names a top-level statement defines."""
+    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        return [node.name]
+    if isinstance(node, ast.Assign):
+        return [each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return [node.target.id]
+    return []
+
+
+def _with_comments(lines: list[str], node: ast.stmt) -> str:
+    """Return the source of a statement with its decorators and the comment right above it."""
+    decorators = getattr(node, "decorator_list", [])
+    first = min([node.lineno, *(each.lineno for each in decorators)]) - 1
+    while first > 0 and lines[first - 1].lstrip().startswith("#"):
+        first -= 1
+    return "\n".join(lines[first : node.end_lineno])

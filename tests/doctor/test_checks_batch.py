@@ -1,0 +1,198 @@
+"""Samples of a batch: each way in which they can see each other is found, and told from the others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.doctor.bedside import HEADS, KEYS, VOCAB, Attention, Causal, D, examine
+from torch import nn
+
+from attnlab.doctor.checks.batch import check_batch_independence
+
+
+def only_error(module, **usage):
+    (finding,) = check_batch_independence(examine(module, **usage))
+    assert (finding.check, finding.severity) == ("batch-independence", "error")
+    return finding
+
+
+class Recurrent(nn.Module):
+    def __init__(self, cell=nn.LSTM, batch_first=False):
+        super().__init__()
+        self.rnn = cell(D, D, batch_first=batch_first)
+
+    def forward(self, x):
+        return self.rnn(x)[0]
+
+
+class BatchNormed(Attention):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(D)
+
+    def forward(self, x, mask=None):
+        return self.norm(super().forward(x).mT).mT
+
+
+class HiddenBatchNorm(Attention):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(D))
+        self.register_buffer("spread", torch.ones(D))
+
+    def forward(self, x, mask=None):
+        return nn.functional.batch_norm(super().forward(x).mT, self.mean, self.spread, training=self.training).mT
+
+
+class OverBatch(Attention):
+    def normalize(self, scores):
+        return scores.softmax(0)
+
+
+class Centered(Attention):
+    def forward(self, x, mask=None):
+        return super().forward(x - x.mean(0))
+
+
+class Squeezing(Attention):
+    def forward(self, x, mask=None):
+        return super().forward(x).squeeze()
+
+
+class AlongBatch(Attention):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(64, 1, D))
+
+    def forward(self, x, mask=None):
+        return super().forward(x + self.table[: x.size(0)])
+
+
+class DividedByBatch(Attention):
+    def forward(self, x, mask=None):
+        return super().forward(x) / x.size(0)
+
+
+class Pooled(Attention):
+    def forward(self, x, mask=None):
+        return super().forward(x).mean(1)
+
+
+class PooledOverBatch(Attention):
+    def forward(self, x, mask=None):
+        return super().forward(x).transpose(0, 1).softmax(1).mean(0)
+
+
+class Tokens(Attention):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(VOCAB, D)
+
+    def forward(self, x, mask=None):
+        return super().forward(self.embed(x))
+
+
+class SharedExperts(nn.Module):
+    """A mixture of experts: tokens are routed one by one, gathered over the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.route, self.experts = nn.Linear(D, 3), nn.ModuleList(nn.Linear(D, D) for _ in range(3))
+
+    def forward(self, x):
+        best = self.route(x).argmax(-1)
+        output = torch.zeros_like(x)
+        for index, expert in enumerate(self.experts):
+            output[best == index] = expert(x[best == index])
+        return output
+
+
+class DroppingExperts(SharedExperts):
+    """A mixture of experts with dropout behind each expert."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(D, D), nn.Dropout(0.2)) for _ in range(3))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Attention(),
+        Causal(),
+        Pooled(),
+        SharedExperts(),
+        DroppingExperts(),
+        Recurrent(nn.GRU, batch_first=True),
+        nn.MultiheadAttention(D, HEADS, batch_first=True),
+        nn.TransformerEncoderLayer(D, HEADS, 24, batch_first=True),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_independent_samples_are_left_in_peace(module):
+    how = {"pooled": isinstance(module, Pooled)}
+    if isinstance(module, nn.MultiheadAttention):
+        module = Wrapped(module)
+    assert not list(check_batch_independence(examine(module, **how)))
+
+
+class Wrapped(nn.Module):
+    def __init__(self, attention):
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x):
+        return self.attention(x, x, x)[0]
+
+
+def test_declared_sequence_first_is_left_in_peace():
+    assert not list(check_batch_independence(examine(Recurrent(), layout="sequence-first")))
+    assert not list(check_batch_independence(examine(Wrapped(nn.MultiheadAttention(D, 2)), layout="sequence-first")))
+
+
+def test_tokens_and_masks_are_left_in_peace():
+    assert not list(check_batch_independence(examine(Tokens(), takes="tokens", d_in=0, vocab_size=VOCAB)))
+    assert not list(check_batch_independence(examine(Attention(), masks=(KEYS,))))
+
+
+@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_batch_read_as_time_is_named_with_its_layer(cell):
+    finding = only_error(Recurrent(cell))
+    assert "batch as time" in finding.message
+    assert "`rnn`" in finding.message
+    assert "batch_first=True to `rnn`" in finding.remedy
+
+
+def test_an_attention_over_the_batch_is_named():
+    finding = only_error(Wrapped(nn.MultiheadAttention(D, HEADS)))
+    assert "`attention`" in finding.message
+    assert "batch_first" in finding.remedy
+
+
+@pytest.mark.parametrize("module", [BatchNormed(), HiddenBatchNorm()], ids=["module", "functional"])
+def test_batch_norm_is_found_in_training_mode(module):
+    finding = only_error(module)
+    assert "training mode" in finding.message
+    assert "batch norm" in finding.message
+
+
+def test_a_softmax_over_the_batch_is_named():
+    assert "softmax runs over the batch" in only_error(OverBatch()).message
+
+
+@pytest.mark.parametrize("module", [Centered(), PooledOverBatch()], ids=["centered", "pooled"])
+def test_any_other_sum_over_the_batch_is_found(module):
+    assert "samples of a batch see each other" in only_error(module, pooled=isinstance(module, PooledOverBatch)).message
+
+
+def test_a_batch_of_one_that_is_squeezed_away_is_found():
+    assert "not a batch of one" in only_error(Squeezing()).message
+
+
+def test_what_depends_on_the_place_in_the_batch_is_found():
+    assert "its place in the batch" in only_error(AlongBatch()).message
+
+
+def test_what_depends_on_the_size_of_the_batch_is_found():
+    assert "the size of the batch" in only_error(DividedByBatch()).message

@@ -1,0 +1,397 @@
+"""Dead parts: what has no influence, cannot learn, or is one where two are meant is found; right parts pass."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tests.doctor.bedside import HEADS, KEYS, Attention, D, examine, severities
+from torch import nn
+
+from attnlab.doctor.checks.dead_parts import check_dead_parts
+from attnlab.doctor.checks.mentions import use_of
+
+
+def found(module, **usage):
+    return list(check_dead_parts(examine(module, **usage)))
+
+
+def only_error(module, **usage):
+    (finding,) = found(module, **usage)
+    assert (finding.check, finding.severity) == ("dead-parts", "error")
+    return finding
+
+
+class Split(nn.Module):
+    """Attention with three projections."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.q, self.k, self.v, self.out = (nn.Linear(D, D) for _ in range(4))
+
+    def heads(self, x):
+        return x.unflatten(-1, (HEADS, -1)).transpose(1, 2)  # (batch, heads, length, d_head)
+
+    def attend(self, q, k, v):
+        weights = (self.heads(q) @ self.heads(k).mT / math.sqrt(D / HEADS)).softmax(-1)
+        return self.out((weights @ self.heads(v)).transpose(1, 2).flatten(2))
+
+    def forward(self, x):
+        return self.attend(self.q(x), self.k(x), self.v(x))
+
+
+def test_a_right_layer_has_no_dead_part_though_its_key_bias_cancels():
+    assert found(Split()) == []
+    assert found(Attention(), masks=(KEYS,)) == []
+
+
+class Listed(Split):
+    def __init__(self):
+        super().__init__()
+        self.more = {"last": [nn.Linear(D, D)]}
+
+    def forward(self, x):
+        return self.more["last"][0](super().forward(x))
+
+
+def test_layers_in_a_plain_list_are_not_registered():
+    assert "self.more['last'][0]" in only_error(Listed()).message
+
+
+class ListedTwice(Split):
+    def __init__(self):
+        super().__init__()
+        self.order = [self.q, self.k, self.v]
+
+
+def test_a_list_of_registered_layers_is_right():
+    assert found(ListedTwice()) == []
+
+
+class Teacher(Split):
+    def __init__(self):
+        super().__init__()
+        self.teacher = [nn.Linear(D, D).requires_grad_(False)]
+
+
+def test_what_wants_no_gradient_may_be_kept_anywhere():
+    assert found(Teacher()) == []
+
+
+class PlainTensor(Split):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.randn(D, D, requires_grad=True)
+
+    def forward(self, x):
+        return super().forward(x) @ self.w.to(x)
+
+
+def test_a_tensor_with_gradient_that_is_no_parameter():
+    assert "self.w" in only_error(PlainTensor()).message
+
+
+class PlainWeight(Split):
+    """Attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.w_o = torch.randn(D, D) / math.sqrt(D)
+
+    def forward(self, x):
+        return super().forward(x) @ self.w_o.to(x)
+
+
+def test_a_weight_that_is_a_plain_tensor():
+    assert "self.w_o" in only_error(PlainWeight()).message
+    assert found(PlainWeight(), text="a fixed random projection follows") == []
+
+
+class Unused(Split):
+    def forward(self, x):
+        return self.attend(self.q(x), self.k(x), self.k(x))
+
+
+def test_a_projection_that_is_never_used():
+    finding = only_error(Unused())
+    assert finding.message.startswith("v: is never used in forward")
+
+
+class Ignored(Split):
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(D, D)
+
+    def forward(self, x):
+        self.gate(x)
+        return super().forward(x)
+
+
+def test_a_result_that_is_thrown_away():
+    assert "gate: has no influence" in only_error(Ignored()).message
+
+
+class Optional(Split):
+    def __init__(self):
+        super().__init__()
+        self.cross, self.embed = nn.Linear(D, D), nn.Linear(D, D)
+
+    def forward(self, x, memory=None):
+        x = self.attend(self.q(x), self.k(x), self.v(x))
+        if memory is None:
+            return x
+        return x + self.cross(memory)
+
+    def encode(self, x):
+        return self.embed(x)
+
+
+def test_parts_for_optional_arguments_and_other_methods_are_right():
+    assert found(Optional()) == []
+    assert (use_of(Optional(), "cross.weight"), use_of(Optional(), "embed.weight")) == (
+        "under a condition",
+        "elsewhere",
+    )
+
+
+class Gained(Split):
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        return x + self.gain * super().forward(x)
+
+
+def test_a_gain_that_starts_at_zero_hides_nothing():
+    assert found(Gained()) == []
+
+
+@pytest.mark.parametrize("how", ["detach", "data", "no_grad", "tensor"])
+def test_a_cut_graph(how):
+    class Cut(Split):
+        def forward(self, x):
+            scores = self.heads(self.q(x)) @ self.heads(self.k(x)).mT / math.sqrt(D / HEADS)
+            with torch.set_grad_enabled(how != "no_grad" and torch.is_grad_enabled()):
+                weights = scores.softmax(-1) + 0
+            if how == "tensor":
+                weights = torch.tensor(weights.tolist(), dtype=x.dtype)
+            weights = weights.detach() if how == "detach" else weights.data if how == "data" else weights
+            return self.out((weights @ self.heads(self.v(x))).transpose(1, 2).flatten(2))
+
+    first, second = found(Cut(), text="weights.detach() or weights.data, torch.tensor(weights.tolist())")
+    assert first.severity == second.severity == "error"
+    assert "q.weight, q.bias, k.weight shape the output but get no gradient" in first.message
+    assert "part of the gradient to its input is lost" in second.message
+
+
+def test_a_cut_input():
+    class CutInput(Split):
+        def forward(self, x):
+            return super().forward(x.detach())
+
+    assert "all of the gradient to its input is lost" in only_error(CutInput()).message
+
+
+def test_a_gradient_stopped_on_purpose_is_right():
+    class Stopped(Split):
+        def forward(self, x):
+            return x.detach() + super().forward(x)
+
+    assert found(Stopped(), text="stop-gradient on the target: x.detach()") == []
+    assert severities(found(Stopped(), text="return x.detach() + y")) == ["error"]
+
+
+class DeadHead(Split):
+    def attend(self, q, k, v):
+        weights = (self.heads(q) @ self.heads(k).mT).softmax(-1)
+        heads = list((weights @ self.heads(v)).unbind(1))
+        heads[-1] = torch.zeros_like(heads[-1])
+        return self.out(torch.cat(heads, -1))
+
+
+def test_a_dead_head_in_shared_projections():
+    finding = only_error(DeadHead())
+    assert f"rows {D // HEADS} to {D - 1} of {D} in q.weight" in finding.evidence
+
+
+def test_a_cut_slice_of_a_packed_projection():
+    class Packed(Attention):
+        def normalize(self, scores):
+            return scores.detach().softmax(-1)
+
+    first, second = found(Packed(), text="scores.detach()")
+    assert f"rows 0 to {2 * D - 1} of {3 * D} in qkv.weight" in first.evidence
+    assert "the graph is cut behind it" in first.message
+    assert "part of the gradient to its input" in second.message
+
+
+def test_a_silent_unit_is_no_dead_head():
+    class Silent(Split):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = nn.Linear(D, 4 * D), nn.Linear(4 * D, D)
+            with torch.no_grad():
+                self.up.bias[3] = -100.0
+
+        def forward(self, x):
+            return super().forward(self.down(self.up(x).relu()))
+
+    assert found(Silent()) == []
+
+
+def test_unused_rows_of_tables_are_right():
+    class Tokens(Split):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.places = nn.Embedding(997, D), nn.Parameter(torch.randn(64, D))
+
+        def forward(self, tokens):
+            return super().forward(self.embed(tokens) + self.places[: tokens.size(1)])
+
+    assert found(Tokens(), takes="tokens", d_in=0, vocab_size=997, kind="model") == []
+
+
+class SameProjection(Split):
+    """Attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.k = self.q
+
+
+def test_q_and_k_that_are_one_module():
+    findings = found(SameProjection())
+    assert severities(findings) == ["error", "error"]
+    assert "queries and keys are the same vectors" in findings[0].message
+    assert found(SameProjection(), text="Shared q and k, as in the Reformer.") == []
+
+
+class Projectionless(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(D, D)
+
+    def forward(self, x):
+        return self.out((x @ x.mT / math.sqrt(D)).softmax(-1) @ x)
+
+
+def test_attention_without_projections_is_a_choice():
+    assert found(Projectionless()) == []
+
+
+def test_tied_weights_with_biases_of_their_own():
+    module = Split()
+    module.k.weight = module.q.weight
+    assert "q.weight and k.weight are one and the same weight" in only_error(module).message
+
+
+def test_projections_that_start_equal_are_a_warning():
+    module = Split()
+    module.k.load_state_dict(module.q.state_dict())
+    assert severities(found(module)) == ["warning"]
+
+
+class Heads(nn.Module):
+    def __init__(self, heads):
+        super().__init__()
+        self.heads, self.out = nn.ModuleList(heads), nn.Linear(2 * D, D)
+
+    def forward(self, x):
+        return self.out(torch.cat([head(x) for head in self.heads], -1))
+
+
+def test_one_head_twice():
+    head = Split()
+    assert "one and the same module, and it computes the same thing" in only_error(Heads([head, head])).message
+    assert found(Heads([Split(), Attention()])) == []
+
+
+class Layers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([Split()] * 3)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+def test_layers_that_share_all_weights_are_a_warning_unless_declared():
+    assert severities(found(Layers())) == ["warning"]
+    assert found(Layers(), text="All layers share their weights.") == []
+
+
+def test_an_output_beside_the_main_one_keeps_its_parameters_alive():
+    class Pooled(Split):
+        def __init__(self):
+            super().__init__()
+            self.pool = nn.Linear(D, D)
+
+        def forward(self, x):
+            y = super().forward(x)
+            return y, self.pool(y[:, 0])
+
+    class Weights(Split):
+        def forward(self, x):
+            q, k = self.heads(self.q(x)), self.heads(self.k(x))
+            return self.out(self.v(x)), (q @ k.mT).softmax(-1)
+
+    assert found(Pooled()) == []
+    assert "q, k: has no influence" in only_error(Weights()).message
+
+
+def test_a_backward_pass_that_raises():
+    class InPlace(Split):
+        def forward(self, x):
+            weights = (self.heads(self.q(x)) @ self.heads(self.k(x)).mT).softmax(-1)
+            out = self.out((weights @ self.heads(self.v(x))).transpose(1, 2).flatten(2))
+            weights *= 2.0  # softmax still needs it
+            return out
+
+    assert "cannot be trained" in only_error(InPlace()).message
+
+
+class Experts(Split):
+    def __init__(self):
+        super().__init__()
+        self.experts = nn.ModuleList([nn.Linear(D, D) for _ in range(3)])
+
+    def forward(self, x):
+        chosen = (x[..., 0] > 100).long()  # never another expert than the first
+        out = super().forward(x)
+        for index, expert in enumerate(self.experts):
+            rows = chosen == index
+            if rows.any():
+                out = out + torch.zeros_like(out).masked_scatter(rows[..., None], expert(x[rows]))
+        return out
+
+
+def test_experts_that_got_no_token_are_right():
+    assert found(Experts()) == []
+
+
+def test_an_output_that_is_not_a_number_proves_nothing():
+    class Broken(Split):
+        def forward(self, x):
+            return super().forward(x) / 0.0 * 0.0
+
+    assert found(Broken()) == []
+
+
+def test_scores_cut_on_one_of_two_paths():
+    class Twice(Split):
+        def forward(self, x):
+            once = self.attend(self.q(x).detach(), self.k(x).detach(), self.v(x))
+            return once + super().forward(x)
+
+    class Single(Twice):
+        def forward(self, x):
+            return super().forward(x).float().to(x.dtype)  # only half of the digits are left
+
+    for kind in (Twice, Single):
+        finding = only_error(kind(), text="self.q(x).detach()")
+        assert "part of the gradient to its input is lost" in finding.message

@@ -1,0 +1,367 @@
+"""Determinism: chance in evaluation mode, dropout that never acts, memory of earlier calls, and traces of a call."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from tests.doctor.bedside import HEADS, KEYS, PAIRS, Attention, Causal, D, examine
+from torch import nn
+
+from attnlab.doctor.checks.determinism import check_determinism
+from attnlab.doctor.checks.steady import is_steady, random_state
+from attnlab.errors import SpecError
+
+
+def found(module, **usage):
+    return list(check_determinism(examine(module, **usage)))
+
+
+def only(module, severity, words, **usage):
+    (finding,) = found(module, **usage)
+    assert (finding.check, finding.severity) == ("determinism", severity)
+    assert words in finding.message
+    return finding
+
+
+class Dropping(Attention):
+    def __init__(self, rate=0.3):
+        super().__init__()
+        self.drop = nn.Dropout(rate)
+
+    def normalize(self, scores):
+        return self.drop(super().normalize(scores))
+
+
+class Fused(Attention):
+    """Hands the rate of a dropout that is never called to a function."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.3)
+
+    def normalize(self, scores):
+        return nn.functional.dropout(super().normalize(scores), self.drop.p, self.training)
+
+
+class Experts(Attention):
+    def __init__(self):
+        super().__init__()
+        self.batch_norm = nn.BatchNorm1d(D)
+
+    def forward(self, x, mask=None):
+        self.kept = super().forward(x, mask)  # looked at by a person
+        return self.batch_norm(self.kept.mT).mT
+
+
+class TableByLength(Causal):
+    def __init__(self):
+        super().__init__()
+        self.tables = {}
+
+    def mask(self, scores, mask):
+        length = scores.size(-1)
+        if length not in self.tables:
+            self.tables[length] = self.blocked(length)
+        return scores.masked_fill(self.tables[length], float("-inf"))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [Attention(), Causal(), Dropping(), Dropping(0.0), Fused(), Experts(), TableByLength()],
+    ids=lambda module: type(module).__name__,
+)
+def test_right_layers_are_left_in_peace(module):
+    assert not found(module)
+    assert not found(module, masks=(KEYS,))
+
+
+def test_torch_layers_are_left_in_peace():
+    assert not found(nn.TransformerEncoderLayer(D, HEADS, 24, batch_first=True))
+
+
+# Chance
+
+
+class AlwaysDropping(Attention):
+    def normalize(self, scores):
+        return nn.functional.dropout(super().normalize(scores), 0.3)
+
+
+class BuiltInForward(Attention):
+    def normalize(self, scores):
+        return nn.Dropout(0.3)(super().normalize(scores))
+
+
+class NumpyNoise(Attention):
+    def forward(self, x, mask=None):
+        return super().forward(x) + float(np.random.rand())
+
+
+class PythonNoise(Attention):
+    def forward(self, x, mask=None):
+        return super().forward(x) + random.random()
+
+
+class Counting(Attention):
+    calls = 0
+
+    def forward(self, x, mask=None):
+        self.calls += 1
+        return super().forward(x) * self.calls
+
+
+@pytest.mark.parametrize(
+    "module",
+    [AlwaysDropping(), BuiltInForward(), NumpyNoise(), PythonNoise()],
+    ids=lambda module: type(module).__name__,
+)
+def test_chance_in_evaluation_mode_is_found(module):
+    only(module, "error", "by chance")
+    assert not is_steady(examine(module))
+
+
+def test_the_place_of_chance_is_named():
+    class Inside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = AlwaysDropping()
+
+        def forward(self, x):
+            return self.inner(x)
+
+    assert "`inner`" in only(Inside(), "error", "by chance").message
+
+
+def test_what_changes_with_every_call_is_found():
+    only(Counting(), "error", "even with the same random state")
+
+
+# Dropout that never acts
+
+
+class NeverCalled(Dropping):
+    def normalize(self, scores):
+        return scores.softmax(-1)
+
+
+class NeverTraining(Attention):
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        self.rate = dropout
+
+    def normalize(self, scores):
+        return nn.functional.dropout(super().normalize(scores), self.rate, training=False)
+
+
+class OneOfTwo(Dropping):
+    def __init__(self):
+        super().__init__()
+        self.other = nn.Dropout(0.2)
+
+
+def test_a_dropout_that_is_never_called_is_found():
+    only(NeverCalled(), "error", "`drop`: p=0.3")
+
+
+def test_an_argument_that_is_never_used_is_found():
+    only(NeverTraining(0.1), "error", "dropout=0.1", arguments={"dropout": 0.1})
+
+
+def test_an_argument_that_is_zero_by_default_is_tried():
+    only(NeverTraining(), "error", "dropout=0.5", build=lambda changes: NeverTraining(**changes))
+
+
+def test_a_constructor_without_dropout_is_left_in_peace():
+    def build(changes):
+        raise SpecError(f"unknown {changes}")
+
+    assert not found(Attention(), build=build)
+    assert not found(Dropping(0.0), build=lambda changes: Dropping(changes["dropout"]))
+
+
+def test_one_idle_dropout_of_several_is_a_warning():
+    only(OneOfTwo(), "warning", "`other` never acts")
+
+
+# Memory
+
+
+class KeptMask(Causal):
+    kept = None
+
+    def mask(self, scores, mask):
+        if self.kept is None:
+            self.kept = self.blocked(scores.size(-1))
+        return scores.masked_fill(self.kept, float("-inf"))
+
+
+class KeptPadding(Attention):
+    kept = None
+
+    def forward(self, x, mask=None):
+        if self.kept is None or (mask is not None and self.kept.shape != mask.shape):
+            self.kept = mask
+        return super().forward(x, mask if mask is None else self.kept)
+
+
+class KeptPairs(KeptPadding):
+    """The first mask over pairs is kept."""
+
+
+class KeptState(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.state = nn.GRU(D, D, batch_first=True), None
+
+    def forward(self, x):
+        fits = self.state is not None and self.state.size(1) == x.size(0)
+        output, self.state = self.rnn(x, self.state.detach() if fits else None)
+        return output
+
+
+class KeptMean(Attention):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(D))
+
+    def forward(self, x, mask=None):
+        self.mean = 0.9 * self.mean + 0.1 * x.mean((0, 1))
+        return super().forward(x - self.mean)
+
+
+class KeptLongest(Attention):
+    """Positions are scaled by the longest length that was seen."""
+
+    longest = 0
+
+    def forward(self, x, mask=None):
+        self.longest = max(self.longest, x.size(1))
+        return super().forward(x + torch.arange(x.size(1)).to(x.dtype)[:, None] / self.longest)
+
+
+class Listing(Attention):
+    def __init__(self):
+        super().__init__()
+        self.maps = []
+
+    def normalize(self, scores):
+        self.maps.append(super().normalize(scores))
+        return self.maps[-1]
+
+
+def test_a_kept_mask_of_another_length_is_found():
+    finding = only(KeptMask(), "error", "remembers an earlier call")
+    assert "a shorter input" in finding.message
+    assert "raises" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("module", "masks"), [(KeptPadding(), (KEYS,)), (KeptPairs(), (PAIRS,))], ids=["padding", "pairs"]
+)
+def test_a_kept_mask_of_the_same_length_is_found(module, masks):
+    only(module, "error", "remembers an earlier call", masks=masks)
+
+
+@pytest.mark.parametrize("module", [KeptState(), KeptMean()], ids=lambda module: type(module).__name__)
+def test_a_state_that_is_kept_is_found(module):
+    (finding,) = found(module)
+    assert finding.severity == "error"
+
+
+def test_the_longest_length_that_was_seen_is_found():
+    assert "a call on the usual input" in only(KeptLongest(), "error", "remembers an earlier call").message
+
+
+def test_what_only_grows_is_a_warning():
+    only(Listing(), "warning", "`maps` grows")
+
+
+# Traces
+
+
+class InPlace(Attention):
+    def forward(self, x, mask=None):
+        x += 1.0
+        return super().forward(x)
+
+
+class InPlaceMask(Attention):
+    def forward(self, x, mask=None):
+        if mask is not None:
+            mask[..., -1] = True
+        return super().forward(x, mask)
+
+
+class Seeding(Dropping):
+    def forward(self, x, mask=None):
+        torch.manual_seed(0)
+        return super().forward(x)
+
+
+class PythonSeeding(Attention):
+    def forward(self, x, mask=None):
+        random.seed(0)
+        np.random.seed(0)
+        return super().forward(x)
+
+
+class Switching(Dropping):
+    def forward(self, x, mask=None):
+        self.eval()
+        return super().forward(x)
+
+
+class Writing(Attention):
+    def forward(self, x, mask=None):
+        with torch.no_grad():
+            self.out.weight.copy_(self.out.weight / self.out.weight.norm())
+        return super().forward(x)
+
+
+class Frozen(Attention):
+    """A part stays in evaluation mode by its own will."""
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.out.eval()
+        return self
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (InPlace(), "writes into its input"),
+        (Seeding(), "seeds torch's global generator"),
+        (PythonSeeding(), "seeds Python's random and numpy's random"),
+        (Switching(), "to evaluation mode"),
+        (Writing(), "changes `out.weight`"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_traces_are_found(module, words):
+    errors = [finding for finding in found(module) if finding.severity == "error"]
+    assert any(words in finding.message for finding in errors)
+
+
+def test_a_mask_that_is_written_to_is_found():
+    for mask in (PAIRS, KEYS):
+        assert any("(`mask`)" in finding.message for finding in found(InPlaceMask(), masks=(mask,)))
+
+
+def test_a_part_that_stays_in_evaluation_mode_is_left_in_peace():
+    assert not found(Frozen())
+
+
+def test_seeding_for_a_call_leaves_random_states_as_they_were():
+    def states():
+        return torch.random.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()
+
+    before = states()
+    with random_state(5):
+        first = torch.rand(1), random.random(), np.random.rand()
+    assert states() == before
+    with random_state(5):
+        assert (torch.rand(1), random.random(), np.random.rand()) == first

@@ -1,0 +1,269 @@
+"""Heads split or merged by a view alone are errors; other layouts, shifts and permutations are not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.doctor.little import Base, causal, examined
+from torch import nn
+from torch.nn import functional as F
+
+from attnlab.doctor.checks.heads import check_heads_mixed
+
+
+class ViewedAlone(Base):
+    def split(self, x):
+        return x.view(x.shape[0], self.h, x.shape[1], self.d)
+
+    split_q = split_k = split_v = split
+
+
+class ValuesViewed(Base):
+    def split_v(self, x):
+        return x.view(x.shape[0], self.h, x.shape[1], self.d)
+
+
+class KeysTurned(Base):
+    def scores(self, q, k):
+        return q @ k.reshape(k.shape[0], self.h, self.d, -1) / self.d**0.5
+
+
+class FeaturesFirst(Base):
+    def split(self, x):
+        return x.transpose(1, 2).reshape(x.shape[0], self.h, x.shape[1], self.d)
+
+    split_q = split_k = split_v = split
+
+
+class MergedByView(Base):
+    def merge(self, out):
+        return out.reshape(out.shape[0], out.shape[2], -1)
+
+
+class MergedTurned(Base):
+    def merge(self, out):
+        return out.permute(0, 3, 1, 2).reshape(out.shape[0], out.shape[2], -1)
+
+
+class MergedByViewCausal(MergedByView):
+    def weights(self, scores):
+        return scores.masked_fill(causal(scores), float("-inf")).softmax(-1)
+
+
+class OverHeads(Base):
+    def split(self, x):
+        return x.unflatten(-1, (self.h, self.d))
+
+    split_q = split_k = split_v = split
+
+    def merge(self, out):
+        return out.flatten(2)
+
+
+class SequenceFirstView(Base):
+    """Written for (length, batch, d_model) and given (batch, length, d_model)."""
+
+    def forward(self, x):
+        batch, length, _ = x.shape
+        q, k, v = (part(x).view(length, batch * self.h, self.d).transpose(0, 1) for part in (self.q, self.k, self.v))
+        out = (q @ k.mT / self.d**0.5).softmax(-1) @ v
+        return self.o(out.transpose(0, 1).reshape(batch, length, -1))
+
+
+class OtherFold(Base):
+    """Queries are folded (heads, batch), keys and values (batch, heads)."""
+
+    def forward(self, x):
+        q = self.split(self.q(x)).transpose(0, 1).flatten(0, 1)
+        k, v = self.split(self.k(x)).flatten(0, 1), self.split(self.v(x)).flatten(0, 1)
+        out = (q @ k.mT / self.d**0.5).softmax(-1) @ v
+        return self.o(self.merge(out.view(x.shape[0], self.h, -1, self.d)))
+
+
+class MergedSamples(Base):
+    """Unfolded in another order than folded."""
+
+    def forward(self, x):
+        q, k, v = (self.split(part(x)).flatten(0, 1) for part in (self.q, self.k, self.v))
+        out = (q @ k.mT / self.d**0.5).softmax(-1) @ v
+        return self.o(self.merge(out.view(self.h, x.shape[0], -1, self.d).transpose(0, 1)))
+
+
+class MergedForConvolution(Base):
+    """(batch, length, d_model) is viewed, not transposed, as channels first."""
+
+    def __init__(self, d_model=48, n_heads=4):
+        super().__init__(d_model, n_heads)
+        self.last = nn.Conv1d(d_model, d_model, 1)
+
+    def merge(self, out):
+        merged = super().merge(out)
+        return self.last(merged.reshape(merged.shape[0], merged.shape[2], merged.shape[1])).mT
+
+
+class OrderedForConvolution(MergedForConvolution):
+    """Right: channels first by a transpose."""
+
+    def merge(self, out):
+        return self.last(Base.merge(self, out).mT).mT
+
+
+BROKEN = {
+    ViewedAlone: "Splitting the heads scrambles keys and queries and values",
+    ValuesViewed: "Splitting the heads scrambles values:",
+    KeysTurned: "Splitting the heads scrambles keys:",
+    FeaturesFirst: "Splitting the heads scrambles keys and queries and values",
+    MergedByView: "Merging the heads scrambles positions",
+    MergedTurned: "Merging the heads scrambles positions",
+    MergedByViewCausal: "Merging the heads scrambles positions",
+    OverHeads: "over the heads of each position",
+    SequenceFirstView: "Heads hold pieces of several samples",
+    OtherFold: "Splitting the heads scrambles queries",
+    MergedForConvolution: "Merging the heads scrambles positions",
+    MergedSamples: "Merging the heads scrambles",
+}
+
+
+@pytest.mark.parametrize("n_heads", [2, 4])
+@pytest.mark.parametrize("written", BROKEN)
+def test_scrambled_heads_are_one_error_that_says_where(written, n_heads):
+    (found,) = check_heads_mixed(examined(written, sizes={"d_model": 48, "n_heads": n_heads}))
+    assert (found.check, found.severity) == ("heads-mixed", "error")
+    assert BROKEN[written] in found.message
+    assert "transpose" in found.remedy
+    assert found.evidence
+
+
+class OneHeadViewed(ViewedAlone):
+    """With one head a view is right; that is what tests with one head do not see."""
+
+
+class Interleaved(Base):
+    """Head h holds the features h, h + n_heads, ...: a convention like another."""
+
+    def split(self, x):
+        return x.unflatten(-1, (self.d, self.h)).permute(0, 3, 1, 2)
+
+    split_q = split_k = split_v = split
+
+
+class Packed(Base):
+    def __init__(self, d_model=48, n_heads=4):
+        super().__init__(d_model, n_heads)
+        self.packed = nn.Linear(d_model, 3 * d_model)
+
+    def forward(self, x):
+        q, k, v = self.packed(x).unflatten(-1, (self.h, 3, self.d)).permute(3, 0, 2, 1, 4)
+        return self.o(self.merge(self.scores(q, k).softmax(-1) @ v))
+
+
+class Folded(Base):
+    def forward(self, x):
+        q, k, v = (torch.cat(part(x).split(self.d, -1), 0) for part in (self.q, self.k, self.v))
+        out = self.scores(q, k).softmax(-1) @ v
+        return self.o(torch.cat(out.chunk(self.h, 0), -1))
+
+
+class Convolved(Base):
+    def __init__(self, d_model=48, n_heads=4):
+        super().__init__(d_model, n_heads)
+        self.near = nn.Conv1d(d_model, d_model, 3, padding=1, groups=d_model)
+
+    def forward(self, x):
+        return super().forward(self.near(x.mT).mT.contiguous())
+
+
+class Shifted(Base):
+    """Keys are those of the token before, for half of the features."""
+
+    def split_k(self, x):
+        before = F.pad(x, (0, 0, 1, 0))[:, :-1]
+        half = x.shape[-1] // 2
+        return self.split(torch.cat([before[..., :half], x[..., half:]], -1))
+
+
+class Rectified(Base):
+    def split_q(self, x):
+        return self.split(F.relu(x))
+
+
+class Reversed(Base):
+    """Keys and values in reversed order, which changes nothing for attention without positions."""
+
+    def split_k(self, x):
+        return self.split(x).flip(2)
+
+    split_v = split_k
+
+
+class SummaryKeys(Base):
+    """Keys and values are means of neighbours: fewer than positions."""
+
+    def split_k(self, x):
+        return self.split(F.avg_pool1d(x.mT, 3, 2).mT.contiguous())
+
+    split_v = split_k
+
+
+class Global(Base):
+    """Every query holds the mean of all positions."""
+
+    def split_q(self, x):
+        return self.split(x + x.mean(1, keepdim=True))
+
+
+class GroupedKeys(Base):
+    def split_k(self, x):
+        return self.split(x)[:, ::2].repeat_interleave(2, 1)
+
+    split_v = split_k
+
+
+class DeadOutput(Base):
+    def merge(self, out):
+        return super().merge(out) * 0
+
+
+class BatchStatistics(Base):
+    """Samples see each other, but nothing is scrambled."""
+
+    def split_q(self, x):
+        return self.split(x / x.abs().amax((0, 1), keepdim=True))
+
+
+class AlwaysDropping(Base):
+    def weights(self, scores):
+        return F.dropout(scores.softmax(-1), 0.3)
+
+
+RIGHT = (
+    *(Base, Interleaved, Packed, Folded, Convolved, Shifted, Rectified, Reversed, SummaryKeys, Global, GroupedKeys),
+    *(OrderedForConvolution, DeadOutput, BatchStatistics, AlwaysDropping),
+)
+
+
+@pytest.mark.parametrize("written", RIGHT)
+def test_other_layouts_are_no_finding(written):
+    assert list(check_heads_mixed(examined(written))) == []
+
+
+def test_with_one_head_a_view_is_right():
+    assert list(check_heads_mixed(examined(OneHeadViewed, sizes={"d_model": 48, "n_heads": 1}))) == []
+
+
+def test_a_stack_is_judged_layer_by_layer_and_named():
+    class Stack(nn.Module):
+        def __init__(self, d_model, n_heads):
+            super().__init__()
+            self.first, self.second = Base(d_model, n_heads), MergedByView(d_model, n_heads)
+
+        def forward(self, x):
+            return x + self.second(x + self.first(x))
+
+    (found,) = check_heads_mixed(examined(Stack))
+    assert "in 'second'" in found.evidence
+
+
+def test_attention_that_is_said_to_run_over_heads_is_no_finding():
+    exam = examined(OverHeads, text="Attention across heads, at each position by itself.")
+    assert list(check_heads_mixed(exam)) == []

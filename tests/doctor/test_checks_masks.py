@@ -1,0 +1,125 @@
+"""Mask arguments: what their values do is compared with what is declared, and a mask that does nothing is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.doctor.bedside import KEYS, PAIRS, Attention, Causal, D, examine
+from torch import nn
+
+from attnlab.doctor.checks.masks import check_mask_polarity
+from attnlab.doctor.masking import LENGTHS
+
+BLOCKS = replace(KEYS, encoding="bool, True = blocked")
+
+
+def found(module, *masks, **usage):
+    return list(check_mask_polarity(examine(module, masks=masks, **usage)))
+
+
+class Inverted(Attention):
+    """mask: True = ignore."""
+
+    def mask(self, scores, mask):
+        return super().mask(scores, None if mask is None else ~mask)
+
+
+class Ignoring(Attention):
+    def mask(self, scores, mask):
+        return scores
+
+
+class SaidToIgnore(Ignoring):
+    """The mask is accepted for the interface's sake."""
+
+
+class OneSidedMixer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(D, D, batch_first=True)
+
+    def forward(self, x, mask=None):
+        return self.rnn(x)[0]
+
+
+class AlongQueries(Attention):
+    def mask(self, scores, mask):
+        return scores if mask is None else scores.masked_fill(~mask.diagonal()[:, None], -1e9)
+
+
+@pytest.mark.parametrize(
+    ("module", "mask", "declared"),
+    [(Attention(), KEYS, "True keeps"), (Inverted(), BLOCKS, "True blocks")],
+)
+def test_masks_that_do_what_is_declared_are_left_in_peace(module, mask, declared):
+    assert not found(module, replace(mask, declared=declared, declared_by="its name"))
+
+
+@pytest.mark.parametrize(
+    ("module", "mask", "declared", "words"),
+    [(Attention(), KEYS, "True blocks", "ignore"), (Inverted(), BLOCKS, "True keeps", "keep")],
+)
+def test_masks_that_work_the_other_way_round_are_found(module, mask, declared, words):
+    (finding,) = found(module, replace(mask, declared=declared, declared_by="its docstring"))
+    assert finding.severity == "error"
+    assert f"by its docstring, True (1) means {words}" in finding.message
+
+
+def test_masks_over_pairs_are_judged_alike():
+    (finding,) = found(Attention(), replace(PAIRS, declared="True blocks", declared_by="docstring"))
+    assert finding.severity == "error"
+
+
+def test_undeclared_masks_are_reported():
+    (finding,) = found(Attention(), PAIRS)
+    assert finding.severity == "info"
+    assert "`mask`: bool, True = may attend" in finding.message
+
+
+def test_lengths_have_no_polarity():
+    class ByLengths(Attention):
+        def forward(self, x, mask=None):
+            return super().forward(x, None if mask is None else torch.arange(x.size(1)) < mask[:, None])
+
+    assert not found(ByLengths(), replace(KEYS, encoding=LENGTHS, shape="(batch)"))
+
+
+def test_additive_masks_are_not_judged_by_a_name_for_flags():
+    class Additive(Attention):
+        def mask(self, scores, mask):
+            return scores if mask is None else scores + mask
+
+    mask = replace(
+        PAIRS, encoding="float, 0 or -inf added to the scores", declared="True keeps", declared_by="its name"
+    )
+    assert [finding.severity for finding in found(Additive(), mask)] == ["info"]
+
+
+@pytest.mark.parametrize("mask", [KEYS, PAIRS])
+def test_masks_without_effect_are_found(mask):
+    (finding,) = found(Ignoring(), replace(mask, obeyed=False))
+    assert finding.severity == "error"
+    assert "no effect" in finding.message
+
+
+def test_masks_without_effect_are_a_warning_where_nobody_can_mean_them():
+    assert [finding.severity for finding in found(SaidToIgnore(), KEYS)] == ["warning"]
+    assert [finding.severity for finding in found(OneSidedMixer(), KEYS)] == ["warning"]
+
+
+def test_a_mask_of_a_causal_layer_has_an_effect_on_earlier_keys():
+    class CausalAndMasked(Causal):
+        def mask(self, scores, mask):
+            scores = super().mask(scores, None)
+            return scores if mask is None else scores.masked_fill(~mask, float("-inf"))
+
+    assert [finding.severity for finding in found(CausalAndMasked(), PAIRS, causal=True)] == ["info"]
+
+
+def test_a_mask_that_hides_no_key_is_found():
+    torch.manual_seed(0)
+    (finding,) = found(AlongQueries(), replace(PAIRS, obeyed=False))
+    assert finding.severity in ("error", "warning")
+    assert "`mask`" in finding.message

@@ -1,0 +1,202 @@
+"""Positions: without effect, the same for all tokens, along the batch, or wrongly relative; none at all is right."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tests.doctor.bedside import HEADS, VOCAB, D, examine
+from torch import nn
+
+from attnlab.doctor.checks.position_claims import claims_of, names_position
+from attnlab.doctor.checks.positions import check_positions
+
+HALF = D // HEADS // 2
+
+
+def rotated(x, angles, sign=1.0):
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * angles.cos() - sign * b * angles.sin(), b * angles.cos() + a * angles.sin()], -1)
+
+
+class Scored(nn.Module):
+    """Attention whose q, k, v and scores a function may change."""
+
+    def __init__(self, change=None, causal=False):
+        super().__init__()
+        torch.manual_seed(17)
+        self.qkv, self.out = nn.Linear(D, 3 * D), nn.Linear(D, D)
+        self.change, self.causal = change or (lambda q, k, v, at: (q, k, v, 0.0)), causal
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, -1)).transpose(1, 3).unbind(2)  # (batch, heads, length, d_head)
+        at = torch.arange(x.size(1), dtype=x.dtype)
+        q, k, v, bias = self.change(q, k, v, at)
+        scores = q @ k.mT / math.sqrt(q.size(-1)) + bias
+        if self.causal:
+            scores = scores.masked_fill(torch.ones(x.size(1), x.size(1), dtype=torch.bool).triu(1), -torch.inf)
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class RotaryAttention(Scored):
+    pass
+
+
+class AlibiAttention(Scored):
+    pass
+
+
+class RelativeAttention(Scored):
+    """Attention with a relative position bias."""
+
+
+def turn(at):
+    return at[:, None] * 100.0 ** (-torch.arange(HALF, dtype=at.dtype) / HALF)
+
+
+SLOPES = torch.tensor([0.5, 0.25]).view(HEADS, 1, 1)
+
+RIGHT = {
+    "rotary": (RotaryAttention, lambda q, k, v, at: (rotated(q, turn(at)), rotated(k, turn(at)), v, 0.0)),
+    "ALiBi": (AlibiAttention, lambda q, k, v, at: (q, k, v, -SLOPES * (at[:, None] - at).abs())),
+    "ALiBi by key": (AlibiAttention, lambda q, k, v, at: (q, k, v, SLOPES * at)),
+    "relative": (RelativeAttention, lambda q, k, v, at: (q, k, v, torch.sin((at[:, None] - at) * SLOPES))),
+    "none": (Scored, None),
+}
+WRONG = {
+    "only q": (RotaryAttention, lambda q, k, v, at: (rotated(q, turn(at)), k, v, 0.0), "q is rotated, k is not"),
+    "only k": (RotaryAttention, lambda q, k, v, at: (q, rotated(k, turn(at)), v, 0.0), "k is rotated, q is not"),
+    "values": (
+        RotaryAttention,
+        lambda q, k, v, at: (rotated(q, turn(at)), rotated(k, turn(at)), rotated(v, turn(at)), 0.0),
+        "applied to the values too",
+    ),
+    "sign": (
+        RotaryAttention,
+        lambda q, k, v, at: (rotated(q, turn(at), -1.0), rotated(k, turn(at), -1.0), v, 0.0),
+        "does not make scores depend on the distance",
+    ),
+    "against": (
+        RotaryAttention,
+        lambda q, k, v, at: (rotated(q, turn(at)), rotated(k, turn(-at)), v, 0.0),
+        "does not make scores depend on the distance",
+    ),
+    "one angle": (
+        RotaryAttention,
+        lambda q, k, v, at: (rotated(q, turn(at * 0 + 1)), rotated(k, turn(at * 0 + 1)), v, 0.0),
+        "the same for every token",
+    ),
+    "claimed only": (RotaryAttention, None, "the same for every token"),
+    "far": (AlibiAttention, lambda q, k, v, at: (q, k, v, SLOPES * (at[:, None] - at).abs()), "wrong sign"),
+    "by query": (AlibiAttention, lambda q, k, v, at: (q, k, v, SLOPES * at[:, None]), "the same for every token"),
+    "sum": (
+        RelativeAttention,
+        lambda q, k, v, at: (q, k, v, torch.sin(at[:, None] * at)),
+        "no function of the distance",
+    ),
+}
+
+
+def found(module, causal=False, **usage):
+    means = "always" if causal else "nothing"
+    return list(check_positions(examine(module, causal=causal, causal_means=means, **usage)))
+
+
+def errors(module, **usage):
+    return [finding.message for finding in found(module, **usage) if finding.severity == "error"]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_positions_in_scores_pass(name, causal):
+    kind, change = RIGHT[name]
+    (finding,) = found(kind(change, causal), causal=causal)
+    assert finding.severity == "info"
+    assert ("invisible" in finding.message) == (name == "none")
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_positions_in_scores_are_errors(name, causal):
+    kind, change, words = WRONG[name]
+    (message,) = errors(kind(change, causal), causal=causal)
+    assert words in message
+
+
+def test_a_causal_mask_leaks_position_and_that_is_said():
+    (finding,) = found(Scored(causal=True), causal=True)
+    assert "but for the causal mask, which leaks it" in finding.message
+
+
+class Model(nn.Module):
+    def __init__(self, add, causal=False):
+        super().__init__()
+        torch.manual_seed(19)
+        self.embed, self.head = nn.Embedding(VOCAB, D), nn.Linear(D, VOCAB)
+        self.pos_emb = nn.Embedding(64, D)
+        self.first, self.second, self.add = Scored(causal=causal), Scored(causal=causal), add
+
+    def forward(self, tokens):
+        x = self.add(self, tokens, self.embed(tokens))
+        x = x + self.first(x)
+        return self.head(x + self.second(x))
+
+
+TOKENS = {"kind": "model", "takes": "tokens", "d_in": 0, "d_out": VOCAB, "vocab_size": VOCAB}
+TABLES = {
+    "right": (lambda m, t, x: x + m.pos_emb(torch.arange(t.size(1))), None),
+    "along the batch": (lambda m, t, x: x + m.pos_emb(torch.arange(t.size(0)))[:, None], "laid along the batch"),
+    "first row": (lambda m, t, x: x + m.pos_emb(torch.zeros(t.size(1), dtype=torch.long)), "the same for every token"),
+    "by token": (lambda m, t, x: x + m.pos_emb(t), "the same for every token"),
+    "thrown away": (lambda m, t, x: (m.pos_emb(t), x)[1], "have no effect"),
+    "never": (lambda m, t, x: x, "have no effect"),
+}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", TABLES)
+def test_tables(name, causal):
+    add, words = TABLES[name]
+    messages = errors(Model(add, causal), causal=causal, **TOKENS)
+    assert len(messages) == (words is not None)
+    assert all(words in message for message in messages)
+
+
+class Buffered(nn.Module):
+    def __init__(self, use):
+        super().__init__()
+        self.register_buffer("pe", torch.randn(64, D))
+        self.attention, self.use = Scored(), use
+
+    def forward(self, x):
+        return self.attention(x + self.pe[: x.size(1)].to(x) if self.use else x)
+
+
+def test_a_buffer_that_is_never_added():
+    assert errors(Buffered(use=True)) == []
+    assert "positions are built in 'pe', but have no effect" in errors(Buffered(use=False))[0]
+
+
+class PositionwiseFeedForward(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.pos_ffn = nn.Linear(D, D)
+
+    def forward(self, x):
+        return self.pos_ffn(x)
+
+
+def test_position_wise_is_no_position():
+    assert not claims_of(examine(PositionwiseFeedForward())).any
+    assert names_position("encoder.pos_embed.weight")
+    assert not names_position("layers.0.position_wise_ffn.weight")
+    assert not names_position("decomposed")
+
+
+class Denied(Scored):
+    """Attention; positional encodings are expected to be added by the caller."""
+
+
+def test_positions_of_the_caller_are_no_claim():
+    assert errors(Denied()) == []

@@ -1,0 +1,279 @@
+"""Logits that grow or shrink with the size of a head are errors, whatever the code looks like; excuses are excuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.doctor.little import Base, examined
+from torch import nn
+from torch.nn import functional as F
+
+from attnlab.doctor.checks.logit_size import logit_sizes
+from attnlab.doctor.checks.scale import check_scale
+
+
+class Missing(Base):
+    def scores(self, q, k):
+        return q @ k.mT
+
+
+class Doubled(Base):
+    def scores(self, q, k):
+        return q @ k.mT / self.d
+
+
+class RootForgotten(Base):
+    """Attention with scores scaled by 1 / d_k ** 0.5."""
+
+    def scores(self, q, k):
+        factor = 1 / self.d
+        return q @ k.mT * factor
+
+
+class FusedAndByHand(Base):
+    def forward(self, x):
+        q, k, v = self.split(self.q(x)), self.split(self.k(x)), self.split(self.v(x))
+        return self.o(self.merge(F.scaled_dot_product_attention(q / self.d**0.5, k, v)))
+
+
+class ByWidth(Base):
+    def scores(self, q, k):
+        return q @ k.mT / self.q.out_features**0.5
+
+
+class ByLength(Base):
+    def scores(self, q, k):
+        return q @ k.mT / k.shape[-2] ** 0.5
+
+
+class Fixed(Base):
+    def scores(self, q, k):
+        return q @ k.mT / 8
+
+
+class MissingWithBias(Base):
+    """A bias as large as the products must not hide them."""
+
+    def scores(self, q, k):
+        at = torch.arange(q.shape[-2])
+        return q @ k.mT - 3.0 * (at[:, None] - at).abs()
+
+
+class MissingSmallStart(Base):
+    def __init__(self, d_model=48, n_heads=4):
+        super().__init__(d_model, n_heads)
+        for part in (self.q, self.k):
+            nn.init.normal_(part.weight, std=0.02)
+
+    def scores(self, q, k):
+        return q @ k.mT
+
+
+BROKEN = {
+    Missing: "are not scaled: the logits grow",
+    Doubled: "twice: the logits shrink",
+    RootForgotten: "twice: the logits shrink",
+    FusedAndByHand: "twice: the logits shrink",
+    ByWidth: "by the width of the model, not of a head: the logits grow",
+    ByLength: "by the length: the logits grow",
+    Fixed: "not scaled by d_head ** -0.5: the logits grow",
+    MissingWithBias: "are not scaled",
+    MissingSmallStart: "are not scaled",
+}
+
+
+@pytest.mark.parametrize("written", BROKEN)
+def test_a_wrong_scale_is_an_error_that_names_it(written):
+    (found,) = check_scale(examined(written))
+    assert (found.check, found.severity) == ("scale", "error")
+    assert BROKEN[written] in found.message
+    assert "slope" in found.evidence
+    assert "d_head ** -0.5" in found.remedy
+
+
+class ScaledQueries(Base):
+    def scores(self, q, k):
+        return (q / self.d**0.5) @ k.mT
+
+
+class Fused(Base):
+    def forward(self, x):
+        q, k, v = self.split(self.q(x)), self.split(self.k(x)), self.split(self.v(x))
+        return self.o(self.merge(F.scaled_dot_product_attention(q, k, v)))
+
+
+class ScaleInTheStart(Base):
+    """No factor: the queries start smaller instead."""
+
+    def __init__(self, d_model=48, n_heads=4):
+        super().__init__(d_model, n_heads)
+        nn.init.normal_(self.q.weight, std=(d_model * self.d) ** -0.5)
+        nn.init.normal_(self.k.weight, std=d_model**-0.5)
+        nn.init.zeros_(self.q.bias)
+
+    def scores(self, q, k):
+        return q @ k.mT
+
+
+class Cosine(Base):
+    def scores(self, q, k):
+        return 10.0 * F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT
+
+
+class NormedQueriesAndKeys(Base):
+    def __init__(self, d_model=48, n_heads=4):
+        super().__init__(d_model, n_heads)
+        self.q_norm, self.k_norm = nn.RMSNorm(self.d), nn.LayerNorm(self.d)
+
+    def scores(self, q, k):
+        return self.q_norm(q) @ self.k_norm(k).mT
+
+
+class Temperature(Base):
+    def __init__(self, d_model=48, n_heads=4):
+        super().__init__(d_model, n_heads)
+        self.temperature = nn.Parameter(torch.zeros(n_heads, 1, 1))
+
+    def scores(self, q, k):
+        return q @ k.mT * self.temperature.exp()
+
+
+class MaximalUpdate(Base):
+    """Scaled by 1 / d_head, on purpose."""
+
+    def scores(self, q, k):
+        return q @ k.mT / self.d
+
+
+class Additive(Base):
+    def __init__(self, d_model=48, n_heads=4):
+        super().__init__(d_model, n_heads)
+        self.vector = nn.Linear(self.d, 1, bias=False)
+
+    def scores(self, q, k):
+        return self.vector(torch.tanh(q[..., :, None, :] + k[..., None, :, :])).squeeze(-1)
+
+
+class LayerEach(Base):
+    """A projection for each head, with a start that depends on its width."""
+
+    def __init__(self, d_model=48, n_heads=4):
+        super().__init__(d_model, n_heads)
+        self.queries = nn.ModuleList(nn.Linear(d_model, self.d) for _ in range(n_heads))
+        self.keys = nn.ModuleList(nn.Linear(d_model, self.d) for _ in range(n_heads))
+        for part in (*self.queries, *self.keys):
+            nn.init.xavier_uniform_(part.weight)
+
+    def forward(self, x):
+        q = torch.stack([part(x) for part in self.queries], 1)
+        k = torch.stack([part(x) for part in self.keys], 1)
+        return self.o(self.merge(self.scores(q, k).softmax(-1) @ self.split(self.v(x))))
+
+
+class SmallStart(Base):
+    def __init__(self, d_model=48, n_heads=4):
+        super().__init__(d_model, n_heads)
+        for part in (self.q, self.k):
+            nn.init.normal_(part.weight, std=0.02)
+
+
+class Biased(Base):
+    def scores(self, q, k):
+        at = torch.arange(q.shape[-2])
+        return q @ k.mT / self.d**0.5 - 3.0 * (at[:, None] - at).abs()
+
+
+class SharedQueriesAndKeys(Base):
+    def forward(self, x):
+        q = self.split(self.q(x))
+        return self.o(self.merge(self.scores(q, q).softmax(-1) @ self.split(self.v(x))))
+
+
+class Rotated(Base):
+    def scores(self, q, k):
+        angle = torch.arange(q.shape[-2])[:, None] * 0.5 ** torch.arange(self.d // 2)
+        cos, sin = torch.cat([angle.cos()] * 2, -1), torch.cat([angle.sin()] * 2, -1)
+
+        def turned(x):
+            first, second = x.chunk(2, -1)
+            return x * cos + torch.cat([-second, first], -1) * sin
+
+        return turned(q) @ turned(k).mT / self.d**0.5
+
+
+class NoAttention(Base):
+    def forward(self, x):
+        return self.o(F.gelu(self.q(x)))
+
+
+RIGHT = (
+    *(Base, ScaledQueries, Fused, ScaleInTheStart, Cosine, NormedQueriesAndKeys, Temperature, MaximalUpdate, Additive),
+    *(LayerEach, SmallStart, Biased, SharedQueriesAndKeys, Rotated, NoAttention),
+)
+
+
+@pytest.mark.parametrize("written", RIGHT)
+def test_a_right_scale_and_a_good_reason_are_no_finding(written):
+    assert list(check_scale(examined(written))) == []
+
+
+class OneHead(nn.Module):
+    def __init__(self, emb_size, head_size):
+        super().__init__()
+        self.emb_size = emb_size
+        self.q, self.k, self.v = (nn.Linear(emb_size, head_size) for _ in range(3))
+
+    def forward(self, x):
+        weights = (self.q(x) @ self.k(x).mT * self.factor()).softmax(-1)
+        return weights @ self.v(x)
+
+    def factor(self):
+        return self.emb_size**-0.5
+
+
+class OneUnscaledHead(OneHead):
+    def factor(self):
+        return 1.0
+
+
+def one_head(written, width, head):
+    """Return the examination of a class with words of its own."""
+
+    def made(d_model=width, d_head=head):
+        return written(emb_size=d_model, head_size=d_head)
+
+    return examined(made, sizes={"d_model": width}, text="x * self.emb_size ** -0.5", d_out=head)
+
+
+def test_a_scale_by_the_width_is_right_for_one_head_of_that_width():
+    (found,) = check_scale(one_head(OneHead, 48, 48))
+    assert found.severity == "info"
+    assert "right for one head only" in found.message
+
+
+@pytest.mark.parametrize(("written", "head"), [(OneHead, 12), (OneUnscaledHead, 48)])
+def test_a_lone_head_with_another_scale_is_an_error(written, head):
+    (found,) = check_scale(one_head(written, 48, head))
+    assert found.severity == "error"
+
+
+@pytest.mark.parametrize(
+    ("written", "count"),
+    [(Base, 0), (Missing, 1), (Doubled, 1), (ByWidth, 1), (Temperature, 0), (Cosine, 0), (ScaleInTheStart, 0)],
+)
+def test_a_ready_instance_is_judged_by_its_factor(written, count):
+    torch.manual_seed(0)
+    findings = list(check_scale(examined(written(96, 6), d_in=96)))
+    assert [found.severity for found in findings] == ["error"] * count
+
+
+def test_masks_and_biases_are_no_part_of_the_logits():
+    class Masked(Base):
+        def scores(self, q, k):
+            blocked = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool).triu(1)
+            return (super().scores(q, k) + 5.0).masked_fill(blocked, -1e9)
+
+    plain, masked = examined(Base), examined(Masked)
+    (first,), (second,) = (logit_sizes(exam.usual_tape, exam.usage) for exam in (plain, masked))
+    assert second.std == pytest.approx(first.std, rel=0.1)  # half of the pairs are left
+    assert (second.q_std, second.d_head, second.n_heads) == (first.q_std, 12, 4)

@@ -1,0 +1,217 @@
+"""Residual paths: every right arrangement passes, a missing or doubled identity path is found."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.doctor.bedside import Attention, D, examine
+from torch import nn
+from torch.nn import functional as F
+
+from attnlab.doctor.checks.identity import INPUT, follow
+from attnlab.doctor.checks.wiring import check_residual
+
+
+def by_hand(x):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+
+class Parts(nn.Module):
+    """A block whose wiring is a function of it and its input."""
+
+    def __init__(self, wiring):
+        super().__init__()
+        torch.manual_seed(11)
+        self.wiring = wiring
+        self.attention, self.gate = Attention(), nn.Linear(D, D)
+        self.up, self.down = nn.Linear(D, 2 * D), nn.Linear(2 * D, D)
+        self.n1, self.n2 = nn.LayerNorm(D), nn.LayerNorm(D)
+        self.alpha = nn.Parameter(torch.zeros(()))
+
+    def a(self, x):
+        return self.attention(x)
+
+    def f(self, x):
+        return self.down(F.gelu(self.up(x)))
+
+    def forward(self, x):
+        return self.wiring(self, x)
+
+
+def chain(*steps):
+    def wiring(b, x):
+        for step in steps:
+            x = step(b, x)
+        return x
+
+    return wiring
+
+
+def in_place(b, x):
+    x = x.clone()
+    x += b.a(b.n1(x))
+    x += b.f(b.n2(x))
+    return x
+
+
+def aliased(b, x):
+    x = x.clone()
+    kept = x
+    x += b.a(b.n1(x))
+    return kept + x + b.f(b.n2(x))
+
+
+def highway(b, x):
+    g = torch.sigmoid(b.gate(x))
+    return chain(lambda b, x: g * x + (1 - g) * b.a(x), feed)(b, x)
+
+
+def attend(b, x):
+    return x + b.a(b.n1(x))
+
+
+def feed(b, x):
+    return x + b.f(b.n2(x))
+
+
+def reversible(b, x):
+    first, second = x.chunk(2, -1)
+    return torch.cat([first + b.a(x)[..., : D // 2], second + b.f(x)[..., : D // 2]], -1)
+
+
+RIGHT = {
+    "pre-norm": chain(attend, feed),
+    "post-norm": chain(lambda b, x: b.n1(x + b.a(x)), lambda b, x: b.n2(x + b.f(x))),
+    "parallel": lambda b, x: x + b.a(b.n1(x)) + b.f(b.n1(x)),
+    "sandwich": chain(lambda b, x: x + b.n2(b.a(b.n1(x))), lambda b, x: x + b.n2(b.f(b.n1(x)))),
+    "ReZero": chain(lambda b, x: x + b.alpha * b.a(x), lambda b, x: x + b.alpha * b.f(x)),
+    "DeepNorm": chain(lambda b, x: b.n1(1.7 * x + b.a(x)), lambda b, x: b.n2(x * 1.7 + b.f(x))),
+    "highway": highway,
+    "lerp": chain(lambda b, x: torch.lerp(x, b.a(x), torch.sigmoid(b.alpha)), feed),
+    "halved": chain(lambda b, x: (x + b.a(b.n1(x))) * 0.5**0.5, lambda b, x: (x + b.f(b.n2(x))) / 2**0.5),
+    "one skip over both": lambda b, x: x + b.f(b.a(b.n1(x))),
+    "norm by hand": chain(lambda b, x: by_hand(x + b.a(x)), lambda b, x: by_hand(x + b.f(x))),
+    "stacked and summed": lambda b, x: torch.stack([x, b.a(b.n1(x)), b.f(b.n2(x))]).sum(0),
+    "in place": in_place,
+    "transposed": lambda b, x: (x.transpose(0, 1) + b.f(b.a(b.n1(x))).transpose(0, 1)).transpose(0, 1),
+    "masked": chain(attend, lambda b, x: (x + b.f(b.n2(x))).masked_fill(torch.zeros(1, 1, 1, dtype=torch.bool), 0.0)),
+    "subtracted": chain(lambda b, x: x - b.a(b.n1(x)), feed),
+    "reversible": reversible,
+}
+
+MISSING = {
+    "no skip at all": lambda b, x: b.f(b.a(x)),
+    "sum under a linear layer": lambda b, x: F.relu(b.gate(F.gelu(b.gate(x + b.a(x))))),
+    "no skip around the feed-forward": chain(attend, lambda b, x: b.f(b.n2(x))),
+    "no skip around the attention": chain(lambda b, x: b.a(b.n1(x)), feed),
+    "sum under a rectifier": chain(attend, lambda b, x: F.relu(x + b.f(b.n2(x)))),
+    "multiplied instead of added": chain(lambda b, x: x * b.a(b.n1(x)), feed),
+    "skip times zero": chain(attend, lambda b, x: x * 0.0 + b.f(b.n2(x))),
+    "norm and linear layer behind the sum": chain(attend, lambda b, x: b.gate(b.n2(x + b.f(x)))),
+}
+
+TWICE = {
+    "x + (x + f)": chain(attend, lambda b, x: x + (x + b.f(b.n2(x)))),
+    "the sublayer adds its own normed input": chain(lambda b, x: (n := b.n1(x), x + (n + b.a(n)))[1], feed),
+    "before a norm": chain(lambda b, x: b.n1(x + (x + b.a(x))), lambda b, x: b.n2(x + b.f(x))),
+    "through an alias": aliased,
+}
+
+
+def judge(wiring, kind="block", text="a block"):
+    return list(check_residual(examine(Parts(wiring), kind=kind, text=text)))
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_wirings_pass(name):
+    assert judge(RIGHT[name]) == []
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_a_missing_path_is_an_error(name):
+    (finding,) = judge(MISSING[name])
+    assert (finding.check, finding.severity) == ("residual", "error")
+    assert "no identity path" in finding.message
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_a_doubled_path_is_an_error(name):
+    (finding,) = judge(TWICE[name])
+    assert finding.severity == "error"
+    assert "adds its input twice" in finding.message
+
+
+def test_a_skip_behind_the_norm_is_a_warning():
+    def wiring(b, x):
+        x = b.n1(x)
+        x = x + b.a(x)
+        return x + b.f(b.n2(x))
+
+    (finding,) = judge(wiring)
+    assert finding.severity == "warning"
+    assert "starts behind the norm (n1)" in finding.message
+
+
+def test_bare_attention_needs_no_skip():
+    assert list(check_residual(examine(Attention()))) == []
+    assert judge(lambda b, x: b.a(x), kind="layer") == []
+
+
+class ResidualAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.linear = Attention(), nn.Linear(D, D)
+
+    def forward(self, x):
+        return F.relu(self.linear(x + self.attention(x)))
+
+
+def test_a_layer_that_claims_a_skip_or_tries_one_is_asked():
+    class Plain(ResidualAttention):
+        """Attention."""
+
+    for kind in (ResidualAttention, Plain):
+        (finding,) = check_residual(examine(kind(), text=""))
+        assert "the sum with its input goes through a linear layer in 'linear'" in finding.message
+
+
+class Block(nn.Module):
+    def __init__(self, wiring):
+        super().__init__()
+        self.inner = Parts(wiring)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class Model(nn.Module):
+    def __init__(self, wiring):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(17, D), nn.Linear(D, 17)
+        self.blocks = nn.ModuleList(Block(wiring) for _ in range(2))
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def test_the_blocks_of_a_model_are_asked_once_per_class():
+    usage = {"kind": "model", "takes": "tokens", "d_in": 0, "d_out": 17, "vocab_size": 17}
+    (finding,) = check_residual(examine(Model(MISSING["no skip at all"]), **usage))
+    assert finding.message.startswith("Block (blocks.0) has no identity path")
+    assert list(check_residual(examine(Model(RIGHT["pre-norm"]), **usage))) == []
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_the_layer_of_torch_passes(norm_first):
+    layer = nn.TransformerEncoderLayer(D, 2, 2 * D, batch_first=True, norm_first=norm_first)
+    assert list(check_residual(examine(layer, kind="block", text=""))) == []
+
+
+def test_the_trail_counts_what_is_in_front_of_the_input():
+    exam = examine(Parts(chain(lambda b, x: 0.5 * x + 0.25 * x + b.a(x))), text="")
+    output = follow(exam.usual_tape, exam.inputs()).output
+    assert output.shares == {INPUT: 0.75}
+    assert output.doubled is None

@@ -1,0 +1,116 @@
+"""Foreign code: what it prints, changes and seeds is put back; what does not end is interrupted."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+import time
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from attnlab.doctor.containment import OvertimeError, Traces, contained, time_limit
+
+
+def test_prints_are_kept_from_the_screen(capsys):
+    traces = Traces()
+    with contained(traces):
+        print("out")
+        print("err", file=sys.stderr)
+        warnings.warn("careful", stacklevel=1)
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+    assert traces.printed.getvalue().splitlines() == ["out", "err"]
+
+
+def test_random_states_are_put_back():
+    before = (random.getstate(), np.random.get_state()[1].tolist(), torch.random.get_rng_state())
+    with contained(Traces()):
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+    assert random.getstate() == before[0]
+    assert np.random.get_state()[1].tolist() == before[1]
+    assert torch.equal(torch.random.get_rng_state(), before[2])
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda: torch.set_default_dtype(torch.float64), "the default dtype (from torch.float32 to torch.float64)"),
+        (lambda: torch.set_grad_enabled(False), "whether gradients are recorded (from True to False)"),
+        (lambda: torch.use_deterministic_algorithms(True), "deterministic algorithms (from False to True)"),
+        (lambda: sys.setrecursionlimit(4001), "the recursion limit"),
+        (lambda: os.chdir("/"), "the working directory"),
+    ],
+)
+def test_global_settings_are_put_back_and_named(change, name):
+    before = (torch.get_default_dtype(), torch.is_grad_enabled(), os.getcwd(), sys.getrecursionlimit())
+    traces = Traces()
+    with contained(traces):
+        change()
+    assert len(traces.changed) == 1
+    assert traces.changed[0].startswith(name)
+    assert before == (torch.get_default_dtype(), torch.is_grad_enabled(), os.getcwd(), sys.getrecursionlimit())
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_they_are_put_back_after_an_exception_too():
+    traces = Traces()
+    with pytest.raises(ZeroDivisionError), contained(traces):
+        torch.set_default_dtype(torch.float64)
+        raise ZeroDivisionError
+    assert torch.get_default_dtype() == torch.float32
+    assert traces.changed
+
+
+def test_nothing_is_reported_of_code_that_behaves():
+    traces = Traces()
+    with contained(traces):
+        torch.randn(3)
+    assert not traces.changed
+    assert not traces.printed.getvalue()
+
+
+def test_an_endless_loop_is_interrupted():
+    with pytest.raises(OvertimeError), time_limit(0.05):
+        while True:
+            pass
+
+
+def test_a_loop_that_swallows_the_first_interruption_gets_another():
+    def stubborn():
+        try:
+            while True:
+                pass
+        except BaseException:
+            pass
+        while True:
+            time.sleep(0.01)
+
+    with pytest.raises(OvertimeError), time_limit(0.05):
+        stubborn()
+
+
+def test_after_the_limit_the_clock_is_off():
+    with time_limit(0.05):
+        pass
+    time.sleep(0.1)
+
+
+def test_in_another_thread_it_runs_without_a_limit():
+    done = []
+
+    def work():
+        with time_limit(0.01):
+            time.sleep(0.05)
+        done.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [True]

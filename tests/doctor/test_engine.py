@@ -1,0 +1,170 @@
+"""The doctor as a function: never trusts a module, leaves it and the program as they were, says what failed."""
+
+from __future__ import annotations
+
+import random
+import textwrap
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from attnlab.doctor import assert_healthy, doctor, engine
+from attnlab.doctor.checks import CHECKS
+from attnlab.doctor.findings import Finding
+from attnlab.errors import ModuleError, SpecError
+
+
+class Plain(nn.Module):
+    """A position-wise layer, (batch, length, d_model): nothing to say about it."""
+
+    def __init__(self, d_model: int):
+        super().__init__()
+        self.linear = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+class Meddling(Plain):
+    def forward(self, x):
+        print("hello from", tuple(x.shape))
+        random.seed(1)
+        torch.set_default_dtype(torch.float64)
+        return super().forward(x)
+
+
+class Unscaled(nn.Module):
+    """Self-attention over (batch, length, d_model); every position sees every other."""
+
+    def __init__(self, d_model: int):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(d_model, d_model) for _ in range(3))
+
+    def forward(self, x):
+        return (self.q(x) @ self.k(x).transpose(1, 2)).softmax(-1) @ self.v(x)
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text):
+        path = tmp_path / "mine.py"
+        path.write_text("import torch\nfrom torch import nn\n" + textwrap.dedent(text))
+        return f"{path}:Mine"
+
+    return write
+
+
+def test_a_class_of_a_file_is_examined_by_every_check():
+    diagnosis = doctor(Plain(8))
+    assert set(diagnosis.seconds) == set(CHECKS)
+    assert diagnosis.assumptions
+
+
+def test_an_instance_is_left_as_it_is():
+    module = nn.MultiheadAttention(16, 4, batch_first=True).train()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    states = random.getstate(), torch.random.get_rng_state()
+    doctor(module)
+    assert module.training
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert all(parameter.grad is None for parameter in module.parameters())
+    assert not module._forward_hooks
+    assert random.getstate() == states[0]
+    assert torch.equal(torch.random.get_rng_state(), states[1])
+
+
+def test_two_examinations_find_the_same_but_for_times():
+    torch.manual_seed(0)
+    module = Unscaled(16)
+    first, second = ([f for f in doctor(module).findings if f.check != "cost"] for _ in range(2))
+    assert first == second
+
+
+def test_what_a_module_prints_and_changes_is_reported_and_put_back(capsys):
+    diagnosis = doctor(Meddling(8))
+    assert capsys.readouterr().out == ""
+    assert "hello from" in diagnosis.assumptions["prints"]
+    assert torch.get_default_dtype() == torch.float32
+    found = [finding for finding in diagnosis.findings if "global settings" in finding.message]
+    assert [(finding.check, finding.severity) for finding in found] == [("determinism", "warning")]
+    assert "the default dtype" in found[0].evidence
+
+
+def test_a_check_without_end_is_a_warning(monkeypatch):
+    def forever(_exam):
+        while True:
+            time.sleep(0.01)
+        yield
+
+    monkeypatch.setattr(engine, "CHECK_S", 0.1)
+    monkeypatch.setattr(engine, "CHECKS", {"cost": forever})
+    (finding,) = doctor(Plain(8)).findings
+    assert (finding.check, finding.severity) == ("cost", "warning")
+    assert "did not end within 0.1 s" in finding.message
+
+
+def test_what_was_found_before_a_check_failed_is_kept(monkeypatch):
+    def half(_exam):
+        yield Finding("cost", "info", "Found first.", "1 s")
+        raise ZeroDivisionError("nothing to divide by")
+
+    monkeypatch.setattr(engine, "CHECKS", {"cost": half})
+    first, second = doctor(Plain(8)).findings
+    assert first.message == "Found first."
+    assert second.message == "could not be examined: the check itself failed."
+    assert "nothing to divide by" in second.evidence
+
+
+def test_checks_are_skipped_when_time_is_up(monkeypatch):
+    def quick(_exam):
+        return iter(())
+
+    monkeypatch.setattr(engine, "ALL_S", -1.0)
+    monkeypatch.setattr(engine, "CHECKS", {"cost": quick})
+    (finding,) = doctor(Plain(8)).findings
+    assert finding.message.startswith("could not be examined: skipped")
+
+
+def test_progress_is_told_before_each_check():
+    told = []
+    doctor(Plain(8), on_check=lambda check, index, count: told.append((check, index, count)))
+    assert [check for check, _, _ in told] == list(CHECKS)
+    assert {count for _, _, count in told} == {len(CHECKS)}
+
+
+def test_an_endless_loop_in_forward_is_an_error_in_words(file, monkeypatch):
+    monkeypatch.setattr(engine, "INTERVIEW_S", 0.3)
+    target = file("""
+        class Mine(nn.Module):
+            def __init__(self, d_model):
+                super().__init__()
+                self.linear = nn.Linear(d_model, d_model)
+            def forward(self, x):
+                while True:
+                    try:
+                        x = x + 1
+                    except Exception:
+                        pass
+    """)
+    with pytest.raises(ModuleError, match=r"the first calls did not end within 0.3 s: an endless loop\?"):
+        doctor(target)
+
+
+def test_a_module_that_exits_is_an_error_in_words(file):
+    with pytest.raises(ModuleError, match="SystemExit"):
+        doctor(file("import sys\nsys.exit('no licence')\n"))
+
+
+def test_healthy_modules_pass_an_assertion_and_others_fail_with_evidence():
+    torch.manual_seed(0)
+    assert_healthy(nn.MultiheadAttention(32, 4, batch_first=True))
+    with pytest.raises(AssertionError, match=r"(?s)error: scale: .*evidence: .*remedy: "):
+        assert_healthy(Unscaled(64))
+    assert_healthy(Unscaled(64), ignore=("scale",))
+
+
+def test_an_unknown_target_is_refused():
+    with pytest.raises(SpecError):
+        doctor("nowhere.py:Mine")

@@ -1,0 +1,251 @@
+"""From what a person names to a patient: files, constructors, configs, and every mistake in one sentence."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from attnlab.doctor.loading import load, twin_of
+from attnlab.errors import AttnlabError, ModuleError, SpecError
+
+HEADER = "import torch\nfrom dataclasses import dataclass\nfrom torch import nn\n\n"
+
+
+def file(folder: Path, text: str) -> str:
+    path = folder / "mine.py"
+    path.write_text(HEADER + text)
+    return str(path)
+
+
+CLASS = """class Mine(nn.Module):
+    def __init__(self, {parameters}):
+        given = dict(locals())
+        super().__init__()
+        self.given = {{name: value for name, value in given.items() if name not in ("self", "__class__")}}
+        self.map = nn.Linear({width}, {width})
+
+    def forward(self, x):
+        return self.map(x)
+"""
+
+
+def taking(folder: Path, parameters: str, *, width: str = "8") -> str:
+    return f"{file(folder, CLASS.format(parameters=parameters, width=width))}:Mine"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "given", "expected"),
+    [
+        ("d_model, n_heads", {}, {"d_model": 64, "n_heads": 4}),
+        ("dim, heads=8, dropout=0.0", {}, {"dim": 64, "heads": 8, "dropout": 0.0}),
+        ("dim, heads=12", {}, {"dim": 192, "heads": 12}),
+        ("dim, heads", {"heads": 6}, {"dim": 96, "heads": 6}),
+        ("dim, heads", {"n_heads": 8}, {"dim": 64, "heads": 8}),
+        ("dim, heads", {"d_model": 30}, {"dim": 30, "heads": 2}),
+        ("emb_size, head_size", {}, {"emb_size": 64, "head_size": 64}),
+        ("num_heads, head_size", {}, {"num_heads": 4, "head_size": 16}),
+        ("in_dim, out_dim", {"d_model": 32}, {"in_dim": 32, "out_dim": 32}),
+        ("vocab_size, block_size, n_layer", {}, {"vocab_size": 53, "block_size": 48, "n_layer": 2}),
+        ("d_model, d_ff, n_kv_heads, p", {}, {"d_model": 64, "d_ff": 128, "n_kv_heads": 2, "p": 0.1}),
+        ("dim, bias, activation, layer_idx", {}, {"dim": 64, "bias": True, "activation": "gelu", "layer_idx": 0}),
+        ("dim, dropout: float", {"dropout": 0}, {"dim": 64, "dropout": 0.0}),
+        ("dim=16", {}, {"dim": 16}),
+    ],
+)
+def test_arguments_nobody_gave_are_guessed_by_name_and_defaults_stay(tmp_path, parameters, given, expected):
+    patient = load(taking(tmp_path, parameters), given)
+    assert patient.module.given == expected
+    assert {name: patient.module.given[name] for name in patient.arguments} == dict(patient.arguments)
+
+
+def test_a_constructor_that_asks_whether_to_be_causal_is_told(tmp_path):
+    target = taking(tmp_path, "dim, causal=False")
+    assert load(target).module.given["causal"] is False
+    assert load(target, causal=True).module.given["causal"] is True
+    assert load(target, {"causal": False}, causal=True).module.given["causal"] is False
+
+
+def test_other_instances_are_built_with_changes_by_glossary_words(tmp_path):
+    patient = load(taking(tmp_path, "emb_size, num_heads=2", width="emb_size"))
+    assert patient.build is not None
+    other = patient.build({"d_model": 32, "n_heads": 8})
+    assert (other.given, other.map.in_features) == ({"emb_size": 32, "num_heads": 8}, 32)
+    assert not torch.equal(patient.build({}).map.weight, patient.build({}).map.weight)
+    with pytest.raises(AttnlabError, match="unknown argument 'd_head'"):
+        patient.build({"d_head": 4})
+
+
+def test_sizes_that_stand_in_the_file_are_taken_where_an_argument_has_their_name(tmp_path):
+    text = "n_embd = 48\nn_head = 'four'\n\n" + CLASS.format(
+        parameters="n_embd, n_head, block_size=n_embd", width="n_embd"
+    )
+    patient = load(f"{file(tmp_path, text)}:Mine")
+    assert patient.module.given == {"n_embd": 48, "n_head": 4, "block_size": 48}
+    assert load(f"{tmp_path}/mine.py:Mine", {"d_model": 32}).module.given["n_embd"] == 32
+
+
+CONFIGURED = """
+{config}
+class MineBlock(nn.Module):
+    def __init__(self, {parameter}):
+        super().__init__()
+        self.map = nn.Linear({width}, {width})
+        self.heads = {heads}
+    def forward(self, x):
+        return self.map(x)
+"""
+DATACLASS = "@dataclass\nclass {name}:\n    n_embd: int = {width}\n    n_head: int = 2\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "parameter", "width", "heads", "expected"),
+    [
+        ("", "config", "config.n_embd", "config.n_head", (64, 4)),
+        ("", "cfg", "cfg['emb_dim']", "cfg['n_heads']", (64, 4)),
+        ("", "cfg: dict", "cfg['emb_dim']", "cfg.get('n_heads', 3)", (64, 4)),
+        (DATACLASS.format(name="Config", width=16), "config", "config.n_embd", "config.n_head", (16, 2)),
+        (DATACLASS.format(name="Config", width=768), "config: Config", "config.n_embd", "config.n_head", (64, 4)),
+        (DATACLASS.format(name="MineConfig", width=16) + DATACLASS.format(name="TrainConfig", width=32),
+         "config", "config.n_embd", "config.n_head", (16, 2)),
+        ("@dataclass\nclass TrainConfig:\n    lr: float\n", "config", "config.n_embd", "config.n_head", (64, 4)),
+    ],
+)  # fmt: skip
+def test_a_config_is_built(tmp_path, config, parameter, width, heads, expected):
+    text = CONFIGURED.format(config=config, parameter=parameter, width=width, heads=heads)
+    patient = load(f"{file(tmp_path, text)}:MineBlock")
+    assert (patient.module.map.in_features, patient.module.heads) == expected
+    assert patient.build is not None
+    assert patient.build({"d_model": 24}).map.in_features == 24
+    with pytest.raises(AttnlabError, match="d_head"):
+        patient.build({"d_head": 5})
+
+
+def test_a_function_and_an_instance_are_patients(tmp_path):
+    text = "def make(d_model=32, depth=1):\n    return nn.Linear(d_model, d_model)\n\nready = make()\n"
+    path = file(tmp_path, text)
+    made, ready = load(f"{path}:make"), load(f"{path}:ready")
+    assert made.build is not None
+    assert made.build({"d_model": 8}).in_features == 8
+    assert ready.build is None
+    assert "def make" in made.text
+
+
+def test_objects_of_python_are_patients():
+    module = nn.Linear(8, 8)
+    patient = load(module)
+    assert patient.module is not module
+    assert torch.equal(patient.module.weight, module.weight)
+    assert load(nn.MultiheadAttention, {"batch_first": True}).module.batch_first
+    assert load(lambda d_model: nn.Linear(d_model, 3)).module.in_features == 64
+
+
+def test_a_large_model_is_made_shallow_with_few_tokens_and_its_layers_stay_as_wide(tmp_path):
+    text = (
+        "class Mine(nn.Module):\n    def __init__(self, vocab_size=9000, d_model=256, num_layers=12):\n"
+        "        super().__init__()\n        self.embed = nn.Embedding(vocab_size, d_model)\n"
+        "        self.layers = nn.ModuleList(nn.Linear(d_model, 4 * d_model) for _ in range(num_layers))\n"
+    )
+    patient = load(f"{file(tmp_path, text)}:Mine")
+    assert dict(patient.arguments) == {"vocab_size": 53, "num_layers": 2}
+    assert patient.module.embed.weight.shape == (53, 256)
+    assert any("num_layers" in note for note in patient.notes)
+    asked = load(f"{tmp_path}/mine.py:Mine", {"num_layers": 5})
+    assert len(asked.module.layers) == 5
+
+
+def test_the_text_is_what_the_class_uses_with_its_comments(tmp_path):
+    text = (
+        "SIZE = 7\n\n# scales the scores\ndef scale(x):\n    return x / SIZE\n\n\ndef unused(x):\n    return x\n\n\n"
+        "# takes (length, batch, width)\nclass Mine(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.map = nn.Linear(8, 8)  # one map\n\n"
+        "    def forward(self, x):\n        return scale(self.map(x))\n"
+    )
+    said = load(f"{file(tmp_path, text)}:Mine").text
+    assert all(words in said for words in ("SIZE = 7", "# scales the scores", "# takes (length", "# one map"))
+    assert "unused" not in said
+
+
+def test_what_a_constructor_leaves_behind_can_be_copied():
+    module = nn.Linear(8, 8)
+    module.doubled = module.weight * 2
+    twin = twin_of(module)
+    assert torch.equal(twin.doubled, module.doubled)
+    assert load(module).module.weight is not module.weight
+
+
+HALF = "class Mine(nn.Module):\n    def __init__(self, {parameters}):\n        super().__init__()\n        {body}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "arguments", "error", "message"),
+    [
+        ("x = 1\n", ":Mine", {}, SpecError, "defines no 'Mine'"),
+        ("class Min(nn.Module):\n    pass\n", ":Mine", {}, SpecError, "did you mean 'Min'?"),
+        ("class Mine(nn.Module):\n    pass\n", "", {}, SpecError, "mine.py:Name; it defines Mine"),
+        ("x = 1 / 0\n", ":Mine", {}, ModuleError, "ZeroDivisionError: division by zero (mine.py, line 5)"),
+        ("def broken(:\n", ":Mine", {}, ModuleError, "SyntaxError: invalid syntax (mine.py, line 5)"),
+        ("import no_such_thing\n", ":Mine", {}, ModuleError, "No module named 'no_such_thing' (mine.py, line 5)"),
+        ("Mine = 3\n", ":Mine", {}, SpecError, "is of type int; it must be a class of torch.nn.Module"),
+        ("class Mine:\n    pass\n", ":Mine", {}, SpecError, "is no torch.nn.Module"),
+        ("def Mine():\n    return 3\n", ":Mine", {}, SpecError, "returned int; it must return a torch.nn.Module"),
+        (HALF.format(parameters="dim, rank", body="pass"), ":Mine", {}, SpecError, "needs 'rank'; give --arg rank=..."),
+        (HALF.format(parameters="dim", body="pass"), ":Mine", {"rank": 3}, SpecError, "unknown argument 'rank'"),
+        (HALF.format(parameters="dim", body="pass"), ":Mine", {"dmi": 3}, SpecError, "did you mean 'dim'?"),
+        (HALF.format(parameters="dim: int", body="pass"), ":Mine", {"dim": "a"}, SpecError, "'dim' must be int"),
+        (HALF.format(parameters="dim", body="1 / 0"), ":Mine", {}, ModuleError, "constructor raised ZeroDivisionError"),
+        (
+            HALF.format(parameters="cfg", body="cfg.odd"),
+            ":Mine",
+            {},
+            SpecError,
+            "'odd' from its config; give --arg odd=",
+        ),
+        (HALF.format(parameters="", body="pass"), ":Mine", {}, ModuleError, "has no parameters"),
+        ("Mine = nn.Linear(3, 3)\n", ":Mine", {"dim": 3}, SpecError, "ready instance, so it takes no constructor"),
+        ("Mine = nn.Linear(3, 3, device='meta')\n", ":Mine", {}, ModuleError, "meta device"),
+    ],
+)
+def test_every_mistake_is_one_clear_sentence(tmp_path, text, name, arguments, error, message):
+    with pytest.raises(error) as caught:
+        load(file(tmp_path, text) + name, arguments)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [("nowhere.py:Mine", "no file "), ("nowhere.py", "no file "), ("mine", "must be FILE.py:Name")],
+)
+def test_what_is_no_file_is_said(target, message):
+    with pytest.raises(SpecError, match=message):
+        load(target)
+
+
+def test_forgotten_heads_are_something_to_examine(tmp_path):
+    body = "self.heads = [nn.Linear(dim, dim)]"
+    assert load(f"{file(tmp_path, HALF.format(parameters='dim', body=body))}:Mine").module.heads
+
+
+@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
+class TestHuggingFace:
+    def test_parts_are_built_small_and_start_as_their_models_do(self):
+        from transformers.models.t5.modeling_t5 import T5Attention
+
+        patient = load(T5Attention)
+        config = patient.module.config
+        assert (config.d_model, config.num_heads, config._attn_implementation) == (64, 4, "eager")
+        assert float(patient.module.q.weight.detach().std()) == pytest.approx((64 * config.d_kv) ** -0.5, rel=0.1)
+        assert patient.build is not None
+        assert patient.build({"n_heads": 2}).n_heads == 2
+
+    def test_what_was_trained_is_left_alone(self):
+        from transformers.models.t5.modeling_t5 import T5Attention
+
+        module = load(T5Attention).module
+        with torch.no_grad():
+            module.q.weight.normal_()
+        assert torch.equal(load(module).module.q.weight, module.q.weight)
