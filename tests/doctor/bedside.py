@@ -8,8 +8,8 @@ import math
 import torch
 from torch import nn
 
+from attnlab.doctor.calling.masking import Masking
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.masking import Masking
 from attnlab.doctor.patient import Patient
 from attnlab.doctor.usage import Usage
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from attnlab.doctor.checks.depth import check_gradient, check_signal
-from attnlab.doctor.checks.stacks import measured
+from attnlab.doctor.measures.stacks import measured
 
 
 class Shrinking(nn.Module):

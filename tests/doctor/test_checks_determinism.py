@@ -11,7 +11,7 @@ from tests.doctor.bedside import HEADS, KEYS, PAIRS, Attention, Causal, D, exami
 from torch import nn
 
 from attnlab.doctor.checks.determinism import check_determinism
-from attnlab.doctor.checks.steady import is_steady, random_state
+from attnlab.doctor.measures.steady import is_steady, random_state
 from attnlab.errors import SpecError
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from attnlab.doctor.checks import devices
-from attnlab.doctor.checks.devices import check_dtype_device, plain_tensors
+from attnlab.doctor.checks import dtype_device as devices
+from attnlab.doctor.checks.dtype_device import check_dtype_device, plain_tensors
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.patient import Patient
 from attnlab.doctor.usage import Masking, Usage

@@ -8,7 +8,7 @@ from tests.doctor.little import Base, causal, examined
 from torch import nn
 from torch.nn import functional as F
 
-from attnlab.doctor.checks.heads import check_heads_mixed
+from attnlab.doctor.checks.heads_mixed import check_heads_mixed
 
 
 class ViewedAlone(Base):

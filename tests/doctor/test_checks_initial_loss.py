@@ -18,7 +18,8 @@ D, VOCAB = 31, 53
 
 def findings(module, **usage):
     fields = {"kind": "model", "takes": "tokens", "d_in": 0, "d_out": VOCAB, "vocab_size": VOCAB, "length": 7} | usage
-    return list(check_initial_loss(Examination(Patient("it", module, None, {}, type(module).__doc__ or "", ""), Usage(**fields))))
+    patient = Patient("it", module, None, {}, type(module).__doc__ or "", "")
+    return list(check_initial_loss(Examination(patient, Usage(**fields))))
 
 
 class Model(nn.Module):

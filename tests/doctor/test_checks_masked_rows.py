@@ -9,7 +9,7 @@ import torch
 from tests.doctor.bedside import KEYS, PAIRS, Attention, Causal, examine
 from torch import nn
 
-from attnlab.doctor.checks.masked_rows import check_masked_row
+from attnlab.doctor.checks.masked_row import check_masked_row
 
 BATCHED = replace(PAIRS, shape="(batch, q_len, k_len)")
 

@@ -8,7 +8,7 @@ from tests.doctor.bedside import Attention, D, examine, severities
 from torch import nn
 from torch.nn import functional as F
 
-from attnlab.doctor.checks.norms import check_norm_placement
+from attnlab.doctor.checks.norm_placement import check_norm_placement
 
 
 class HandNorm(nn.Module):

@@ -6,7 +6,7 @@ import pytest
 from tests.doctor.bedside import Attention, Causal, D, examine
 from torch import nn
 
-from attnlab.doctor.checks.reach import check_receptive_field
+from attnlab.doctor.checks.receptive_field import check_receptive_field
 
 
 class Convolutions(nn.Module):

@@ -8,8 +8,8 @@ from tests.doctor.little import Base, examined
 from torch import nn
 from torch.nn import functional as F
 
-from attnlab.doctor.checks.logit_size import logit_sizes
 from attnlab.doctor.checks.scale import check_scale
+from attnlab.doctor.measures.logit_size import logit_sizes
 
 
 class Missing(Base):

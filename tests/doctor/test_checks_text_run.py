@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.doctor.checks import text_run, text_training
-from attnlab.doctor.checks.text_corpus import Corpus, read_corpus
-from attnlab.doctor.checks.text_run import Run, check_text, judge
-from attnlab.doctor.checks.text_stack import Stack, causal_usage, context_of, language_model
-from attnlab.doctor.checks.text_training import Course, Measured, measure, train
+from attnlab.doctor.checks import text as text_run
+from attnlab.doctor.checks.text import Run, check_text, judge
 from attnlab.doctor.examination import Examination, Options
+from attnlab.doctor.measures import text_training
+from attnlab.doctor.measures.text_corpus import Corpus, read_corpus
+from attnlab.doctor.measures.text_stack import Stack, causal_usage, context_of, language_model
+from attnlab.doctor.measures.text_training import Course, Measured, measure, train
 from attnlab.doctor.patient import Patient
 from attnlab.doctor.usage import Masking, Usage
 from attnlab.errors import DataError, SpecError

@@ -8,8 +8,8 @@ from tests.doctor.bedside import Attention, D, examine
 from torch import nn
 from torch.nn import functional as F
 
-from attnlab.doctor.checks.identity import INPUT, follow
-from attnlab.doctor.checks.wiring import check_residual
+from attnlab.doctor.checks.residual import check_residual
+from attnlab.doctor.measures.identity import INPUT, follow
 
 
 def by_hand(x):

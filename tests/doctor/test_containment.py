@@ -60,10 +60,13 @@ def test_global_settings_are_put_back_and_named(change, name):
 
 
 def test_they_are_put_back_after_an_exception_too():
-    traces = Traces()
-    with pytest.raises(ZeroDivisionError), contained(traces):
+    def fail():
         torch.set_default_dtype(torch.float64)
         raise ZeroDivisionError
+
+    traces = Traces()
+    with pytest.raises(ZeroDivisionError), contained(traces):
+        fail()
     assert torch.get_default_dtype() == torch.float32
     assert traces.changed
 
@@ -77,9 +80,12 @@ def test_nothing_is_reported_of_code_that_behaves():
 
 
 def test_an_endless_loop_is_interrupted():
-    with pytest.raises(OvertimeError), time_limit(0.05):
+    def forever():
         while True:
             pass
+
+    with pytest.raises(OvertimeError), time_limit(0.05):
+        forever()
 
 
 def test_a_loop_that_swallows_the_first_interruption_gets_another():

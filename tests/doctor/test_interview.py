@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.doctor.interview import interview
-from attnlab.doctor.loading import load
+from attnlab.doctor.calling.interview import interview
+from attnlab.doctor.loading.loading import load
 from attnlab.doctor.usage import Usage
 from attnlab.errors import ModuleError
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.doctor.loading import load, twin_of
+from attnlab.doctor.loading.loading import load, twin_of
 from attnlab.errors import AttnlabError, ModuleError, SpecError
 
 HEADER = "import torch\nfrom dataclasses import dataclass\nfrom torch import nn\n\n"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnlab.doctor.interview import interview
-from attnlab.doctor.loading import load
-from attnlab.doctor.masking import LENGTHS, PAD_TOKEN, PADDING_SHAPES
+from attnlab.doctor.calling.interview import interview
+from attnlab.doctor.calling.masking import LENGTHS, PAD_TOKEN, PADDING_SHAPES
+from attnlab.doctor.loading.loading import load
 from attnlab.doctor.usage import Usage
 from attnlab.nn.conventions import SHAPES
 

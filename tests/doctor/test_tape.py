@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.doctor.replay import replay
-from attnlab.doctor.tape import record
+from attnlab.doctor.inside.replay import replay
+from attnlab.doctor.inside.tape import record
 
 
 class Layers(nn.Module):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.doctor.masking import LENGTHS, ONE_LENGTH_EACH, PAD_TOKEN, PADDING_SHAPES, Masking
-from attnlab.doctor.sources import MEMORY_LENGTH, Argument
+from attnlab.doctor.calling.masking import LENGTHS, ONE_LENGTH_EACH, PAD_TOKEN, PADDING_SHAPES, Masking
+from attnlab.doctor.calling.sources import MEMORY_LENGTH, Argument
 from attnlab.doctor.usage import Usage
 from attnlab.errors import ModuleError
 from attnlab.nn.conventions import ENCODINGS, SHAPES

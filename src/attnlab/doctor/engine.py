@@ -11,12 +11,12 @@ from typing import Any
 from torch import nn
 
 from attnlab.build import describe_exception
+from attnlab.doctor.calling.interview import interview
 from attnlab.doctor.checks import CHECKS, Check
 from attnlab.doctor.containment import OvertimeError, Traces, contained, time_limit
 from attnlab.doctor.examination import Examination, Options
 from attnlab.doctor.findings import Diagnosis, Finding, worst_first
-from attnlab.doctor.interview import interview
-from attnlab.doctor.loading import load
+from attnlab.doctor.loading.loading import load
 from attnlab.doctor.usage import Usage
 from attnlab.errors import AttnlabError, DataError, ModuleError
 from attnlab.text.characters import decode_utf8
@@ -83,7 +83,7 @@ def doctor(
     """
     options = Options(depth=depth, text=_readable(text))
     traces = Traces()
-    patient = _contain(traces, LOADING_S, "loading it", lambda: load(target, dict(arguments or {})))
+    patient = _contain(traces, LOADING_S, "loading it", lambda: load(target, arguments, causal=causal))
     usage = _contain(traces, INTERVIEW_S, "the first calls", lambda: interview(patient, causal=causal))
     ward = _Ward(Examination(patient, usage, options), traces, on_check or _silent)
     findings = [*ward.findings(), *_side_effects(traces)]

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
+from attnlab.doctor.inside.tape import Change, Tape, record
 from attnlab.doctor.patient import Patient
-from attnlab.doctor.tape import Change, Tape, record
 from attnlab.doctor.usage import Usage
 from attnlab.errors import AttnlabError, ModuleError
 

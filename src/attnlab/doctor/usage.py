@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Shaped
 from torch import Tensor, nn
 
-from attnlab.doctor.masking import PAD_TOKEN, Masking, mask_values
-from attnlab.doctor.sources import SOURCES, Argument, Situation
+from attnlab.doctor.calling.masking import PAD_TOKEN, Masking, mask_values
+from attnlab.doctor.calling.sources import SOURCES, Argument, Situation
 from attnlab.errors import AttnlabError, ModuleError
 from attnlab.nn.conventions import LAYOUTS, elements, invoke, label_of
 

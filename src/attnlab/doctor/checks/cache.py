@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from attnlab.doctor.checks.decoding import Decoder, Protocol, keeps_cache_inside, names_of
-from attnlab.doctor.checks.differences import deviation, difference, future_reach, size_of
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
+from attnlab.doctor.measures.decoding import Decoder, Protocol, keeps_cache_inside, names_of
+from attnlab.doctor.measures.differences import deviation, difference, future_reach, size_of
 from attnlab.errors import ModuleError
 
 _ID = "cache"

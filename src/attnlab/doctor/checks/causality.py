@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from attnlab.doctor.attentions import attentions
-from attnlab.doctor.checks.declared import as_declared
-from attnlab.doctor.checks.differences import LEAK, deviation
-from attnlab.doctor.checks.futures import FAR_FETCHED, Leak, leaks
-from attnlab.doctor.checks.sight import Sight, look
-from attnlab.doctor.checks.steady import is_steady
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
+from attnlab.doctor.inside.attentions import attentions
+from attnlab.doctor.measures.declared import as_declared
+from attnlab.doctor.measures.differences import LEAK, deviation
+from attnlab.doctor.measures.futures import FAR_FETCHED, Leak, leaks
+from attnlab.doctor.measures.sight import Sight, look
+from attnlab.doctor.measures.steady import is_steady
 from attnlab.errors import ModuleError
 
 _ID = "causality"

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnlab.doctor.attentions import Attention, attentions
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
+from attnlab.doctor.inside.attentions import Attention, attentions
 
 CHECK = "cost"
 LONGEST = 512  # where the square of the length outweighs a width of 64

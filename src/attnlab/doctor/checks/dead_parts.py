@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import nn
 
-from attnlab.doctor.checks.cuts import DETACH_URL, STOPPED, cut_input
-from attnlab.doctor.checks.dead_heads import silent_rows
-from attnlab.doctor.checks.gradients import Survey, influence, survey
-from attnlab.doctor.checks.hidden import hidden_parts, plain_weights
-from attnlab.doctor.checks.mentions import OPTIONAL, use_of
-from attnlab.doctor.checks.sharing import sharing
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
+from attnlab.doctor.measures.cuts import DETACH_URL, STOPPED, cut_input
+from attnlab.doctor.measures.dead_heads import silent_rows
+from attnlab.doctor.measures.gradients import Survey, influence, survey
+from attnlab.doctor.measures.hidden import hidden_parts, plain_weights
+from attnlab.doctor.measures.mentions import OPTIONAL, use_of
+from attnlab.doctor.measures.sharing import sharing
 
 ID = "dead-parts"
 _SHOWN = 4  # names in one sentence

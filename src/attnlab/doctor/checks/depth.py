@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from attnlab.doctor.checks.stacks import Depths, Stacks, is_stacked, measured
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding, Severity
+from attnlab.doctor.measures.stacks import Depths, Stacks, is_stacked, measured
 
 _SHRINKS = 0.7  # per layer; six layers leave 12 %
 _GROWS = 1.5  # per layer; six layers make 11 of 1

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from attnlab.doctor.checks.differences import deviation
-from attnlab.doctor.checks.memory import remembered
-from attnlab.doctor.checks.steady import call_seeded
-from attnlab.doctor.checks.traces import left_behind
 from attnlab.doctor.examination import Examination, wake
 from attnlab.doctor.findings import Finding
+from attnlab.doctor.measures.differences import deviation
+from attnlab.doctor.measures.memory import remembered
+from attnlab.doctor.measures.steady import call_seeded
+from attnlab.doctor.measures.traces import left_behind
 from attnlab.errors import ModuleError
 
 _ID = "determinism"

@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnlab.doctor.attentions import Attention, attentions
-from attnlab.doctor.checks.after_softmax import Course, course_of
-from attnlab.doctor.dependence import Dependence, dependence_of
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.tape import Tape, record
-from attnlab.doctor.tracing import back_to
+from attnlab.doctor.inside.attentions import Attention, attentions
+from attnlab.doctor.inside.dependence import Dependence, dependence_of
+from attnlab.doctor.inside.tape import Tape, record
+from attnlab.doctor.inside.tracing import back_to
+from attnlab.doctor.measures.after_softmax import Course, course_of
 
 _ID = "normalization"
 _SOURCE = "Vaswani 2017, arXiv:1706.03762, equation 1: softmax over the keys of each query, then the values"

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from attnlab.doctor.attentions import attentions
-from attnlab.doctor.checks.declared import as_declared
-from attnlab.doctor.checks.differences import Reach, deviation, difference, largest, size_of
-from attnlab.doctor.checks.logits import HUGE_LOGIT, LARGE_LOGIT, enlarging
-from attnlab.doctor.checks.padded import FILLED, Side, lengths_of, real_positions, telling
-from attnlab.doctor.checks.steady import is_steady
 from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.tape import Change
+from attnlab.doctor.inside.attentions import attentions
+from attnlab.doctor.inside.tape import Change
+from attnlab.doctor.measures.declared import as_declared
+from attnlab.doctor.measures.differences import Reach, deviation, difference, largest, size_of
+from attnlab.doctor.measures.logits import HUGE_LOGIT, LARGE_LOGIT, enlarging
+from attnlab.doctor.measures.padded import FILLED, Side, lengths_of, real_positions, telling
+from attnlab.doctor.measures.steady import is_steady
 
 _ID = "padding"
 _LARGE = 100.0  # standard deviations of what stands at padded positions: a weight that is small, not zero, shows

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from attnlab.doctor.checks.formats import Attempt, Outcome, real_positions
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.tape import Event
+from attnlab.doctor.inside.tape import Event
+from attnlab.doctor.measures.formats import Attempt, Outcome, real_positions
 from attnlab.errors import ModuleError
 
 CHECK = "precision"

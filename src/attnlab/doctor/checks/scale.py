@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from attnlab.doctor.checks.logit_size import LogitSize, logit_sizes
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
+from attnlab.doctor.measures.logit_size import LogitSize, logit_sizes
 from attnlab.errors import ModuleError
 
 _ID = "scale"

@@ -1,0 +1,300 @@
+"""Whether samples of a batch see each other: the batch read as time, batch norm, a softmax or a mean over the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from attnlab.doctor.examination import BATCH, Examination, wake
+from attnlab.doctor.findings import Finding
+from attnlab.doctor.inside.attentions import attentions
+from attnlab.doctor.measures.differences import Reach, deviation, difference, largest, size_of
+from attnlab.doctor.measures.steady import is_steady, same_course
+from attnlab.errors import ModuleError
+from attnlab.nn.conventions import AXES
+
+_ID = "batch-independence"
+_MODES = {False: "evaluation mode", True: "training mode"}
+_LAYOUT_SOURCE = "PyTorch documentation, nn.MultiheadAttention and nn.LSTM, `batch_first`; pytorch/pytorch#25100"
+_NORM_SOURCE = "Ioffe & Szegedy 2015, arXiv:1502.03167, section 3.1; Ba 2016, arXiv:1607.06450, section 1"
+_SAMPLES_SOURCE = "Vaswani 2017, arXiv:1706.03762, section 3.2: attention runs over the positions of one sequence"
+
+
+def check_batch_independence(exam: Examination) -> Iterator[Finding]:
+    """Replace one sample and look at the others; then call each sample alone.
+
+    Parameters
+    ----------
+    exam : Examination
+        The patient.
+
+    Yields
+    ------
+    Finding
+        An error if the output of a sample depends on other samples, on how many there are, or on its place.
+    """
+    if not is_steady(exam):
+        return
+    meeting = _meeting(exam, exam.eval_module)
+    if meeting.ratio:
+        yield _found(exam, exam.eval_module, meeting)
+        return
+    alone = list(_alone(exam))
+    yield from alone
+    if not alone:
+        yield from _in_training(exam)
+
+
+def _in_training(exam: Examination) -> Iterator[Finding]:
+    """Yield an error if samples meet in training mode alone; modules random in their own way cannot be judged there."""
+    module = exam.copy(train=True)
+    wake(module)
+    x = exam.inputs()
+    if difference(exam.run(x, module=module), exam.run(x, module=module)).any():
+        return
+    meeting = _meeting(exam, module)
+    if meeting.ratio and same_course(exam, module, exam.change(x, slice(None), samples=0)):
+        yield _found(exam, module, meeting)
+
+
+# Samples that see each other
+
+
+def _meeting(exam: Examination, module: nn.Module) -> Reach:
+    """Return what replacing the first and what replacing the last sample does to the others."""
+    x = exam.inputs()
+    before = exam.run(x, module=module)
+    leak = signal = 0.0
+    for sample in (0, BATCH - 1):
+        after = exam.run(exam.change(x, slice(None), samples=sample), module=module)
+        moved = difference(before, after)
+        others = [other for other in range(BATCH) if other != sample]
+        leak, signal = max(leak, largest(moved[others])), max(signal, largest(moved[sample]))
+    return Reach(leak, signal, size_of(before), exam.tolerance)
+
+
+def samples_meet(exam: Examination, module: nn.Module) -> bool:
+    """Return whether samples of a batch see each other, for checks that cannot tell such a leak from theirs.
+
+    Parameters
+    ----------
+    exam : Examination
+        The patient.
+    module : nn.Module
+        A copy, in the mode that is asked about.
+
+    Returns
+    -------
+    bool
+        True if replacing a sample changes another one.
+    """
+    return _meeting(exam, module).ratio > 0
+
+
+def _found(exam: Examination, module: nn.Module, meeting: Reach) -> Finding:
+    """Return the error, with the cause where it can be told."""
+    cause = _cause(exam, module)
+    measured = "without bound" if meeting.signal == 0 else f"by up to {meeting.ratio:.2g} times its own change"
+    return Finding(
+        _ID,
+        "error",
+        f"samples of a batch see each other in {_MODES[module.training]}: {cause.what}.",
+        f"replacing one of {BATCH} samples changes the outputs of the others {measured}"
+        f" ({_MODES[module.training]}, length {exam.usage.length})",
+        cause.remedy,
+        cause.source,
+    )
+
+
+@dataclass(frozen=True)
+class _Cause:
+    """Say why samples meet, and what to do about it."""
+
+    what: str
+    remedy: str
+    source: str
+
+
+def _cause(exam: Examination, module: nn.Module) -> _Cause:
+    """Return the most telling explanation."""
+    place = _where_samples_meet(exam, module)
+    norm = _batch_norm(exam, module, place)
+    if norm is not None:
+        return norm
+    if any(found.normalized_over == "batch" for found in attentions(exam.tape(exam.inputs()), exam.usage)):
+        remedy = "let the softmax run over the keys: `scores.softmax(dim=-1)` on (batch, heads, q_len, k_len)"
+        return _Cause("the softmax runs over the batch", remedy, _SAMPLES_SOURCE)
+    where = "" if place is None else f" in {place.words}"
+    layout = _clean_layout(exam)
+    if layout is not None:
+        return _Cause(f"it reads the batch as time{where}", _layout_remedy(module, layout), _LAYOUT_SOURCE)
+    remedy = f"look for a sum, mean, view or recurrence over axis 0{where}; samples may share parameters alone"
+    return _Cause(f"something runs over the batch axis{where}", remedy, _SAMPLES_SOURCE)
+
+
+def _batch_norm(exam: Examination, module: nn.Module, place: _Place | None) -> _Cause | None:
+    """Return the explanation by a batch norm, if that is where samples meet first, or all there is."""
+    norms = [name for name, part in module.named_modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    if place is not None and place.name not in norms and not place.is_whole:
+        return None
+    calls = {event.call for event in exam.tape(exam.inputs(), module=module).events}
+    if not (norms and module.training) and not any("batch_norm" in call for call in calls):
+        return None
+    names = ", ".join(f"`{name}`" for name in norms) or "batch_norm"
+    return _Cause(
+        f"batch norm ({names}) takes mean and variance over samples and positions",
+        f"replace {names} by nn.LayerNorm (or RMSNorm) over the features: padding, the future and other samples"
+        " enter batch statistics, and evaluation uses others than training",
+        _NORM_SOURCE,
+    )
+
+
+def _clean_layout(exam: Examination) -> str | None:
+    """Return another layout in which samples do not see each other, None if there is none."""
+    for layout in ("sequence-first", "batch-first"):
+        if layout == exam.usage.layout:
+            continue
+        other = exam.relying_on(layout=layout)
+        try:
+            if not _meeting(other, other.eval_module).ratio:
+                return layout
+        except ModuleError:
+            continue
+    return None
+
+
+def _layout_remedy(module: nn.Module, layout: str) -> str:
+    """Return what to do about a module that keeps to another layout."""
+    named = [name for name, part in module.named_modules() if name and getattr(part, "batch_first", None) is False]
+    if named:
+        return (
+            f"give batch_first=True to {', '.join(f'`{name}`' for name in named)}, or transpose before and after;"
+            f" as it stands it takes {AXES[layout]}"
+        )
+    return (
+        f"it is clean for {AXES[layout]} (looks like {layout}): transpose inside, or say this layout in its docstring"
+    )
+
+
+# Where they meet
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Hold one call of a submodule."""
+
+    name: str
+    kind: str
+    given: list[Tensor]
+    returned: list[Tensor]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Name the submodule in which samples meet."""
+
+    name: str
+    kind: str
+
+    @property
+    def words(self) -> str:
+        """Return it for a message."""
+        return f"`{self.name}` ({self.kind})" if self.name else "its own forward"
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether it is the module itself."""
+        return not self.name
+
+
+def _where_samples_meet(exam: Examination, module: nn.Module) -> _Place | None:
+    """Return the first submodule that gets samples untouched by another one and returns touched ones."""
+    x = exam.inputs()
+    axis = 1 if exam.usage.layout == "sequence-first" else 0
+    moved = exam.change(x, slice(None), samples=0)
+    for before, after in zip(_watched(exam, module, x), _watched(exam, module, moved), strict=False):
+        touched = _touches_others(before.returned, after.returned, axis)
+        if touched and not _touches_others(before.given, after.given, axis):
+            return _Place(before.name, before.kind)
+    return None
+
+
+def _touches_others(before: list[Tensor], after: list[Tensor], axis: int) -> bool:
+    """Return whether any sample but the first differs."""
+    pairs = [(b, a) for b, a in zip(before, after, strict=False) if b.dim() > axis and b.size(axis) == BATCH]
+    return any(bool((b != a).movedim(axis, 0)[1:].any()) for b, a in pairs)
+
+
+def _watched(exam: Examination, module: nn.Module, x: Tensor) -> list[_Seen]:
+    """Return every call of a submodule in the order in which they end."""
+    seen: list[_Seen] = []
+
+    def watch(name: str) -> Any:
+        def hook(part: nn.Module, given: tuple[Any, ...], named: dict[str, Any], returned: Any) -> None:
+            seen.append(_Seen(name, type(part).__name__, _tensors((given, named)), _tensors(returned)))
+
+        return hook
+
+    handles = [part.register_forward_hook(watch(name), with_kwargs=True) for name, part in module.named_modules()]
+    try:
+        exam.run(x, module=module)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """Return copies of the tensors in nested collections."""
+    if isinstance(value, Tensor):
+        return [value.detach().clone()]
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, list | tuple):
+        return [tensor for element in value for tensor in _tensors(element)]
+    return []
+
+
+# Samples that depend on the batch they stand in
+
+
+def _alone(exam: Examination) -> Iterator[Finding]:
+    """Yield an error if a sample alone gives something else than in a batch."""
+    x = exam.inputs()
+    whole = exam.run(x)
+    try:
+        single = [exam.run(x[sample : sample + 1])[0] for sample in range(BATCH)]
+    except ModuleError as error:
+        yield _refused(error)
+        return
+    apart = max(deviation(one, whole[sample]) for sample, one in enumerate(single))
+    if apart:
+        place = deviation(exam.run(x.flip(0)).flip(0), whole) > 0
+        yield _depends(apart, "its place in the batch" if place else "the size of the batch", exam.usage.length)
+
+
+def _refused(error: ModuleError) -> Finding:
+    return Finding(
+        _ID,
+        "error",
+        f"it takes a batch of {BATCH} samples, but not a batch of one.",
+        str(error),
+        "keep the batch axis where it has size 1: `squeeze(dim)` with a named axis instead of `squeeze()`,"
+        " sizes from `x.shape` instead of constants",
+        "PyTorch documentation, torch.squeeze",
+    )
+
+
+def _depends(apart: float, on: str, length: int) -> Finding:
+    return Finding(
+        _ID,
+        "error",
+        f"the output of a sample depends on {on}.",
+        f"alone and in a batch of {BATCH} it differs by {apart:.2g} of the largest output (length {length})",
+        "look for something indexed by, added along or divided by `x.size(0)`; with batch-first inputs the length is"
+        " `x.size(1)`",
+        _SAMPLES_SOURCE,
+    )

@@ -1,0 +1,313 @@
+"""Whether everything it computes with moves with it: to another device, and to another number format.
+
+No accelerator is needed. The module moves to the meta device, whose tensors have a shape and hold no numbers, and every
+operation is watched: a tensor that stayed on the CPU shows as soon as it meets one that moved.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+from attnlab.doctor.examination import Examination
+from attnlab.doctor.findings import Finding
+from attnlab.doctor.measures.formats import Attempt, Outcome
+from attnlab.errors import ModuleError
+
+CHECK = "dtype-device"
+SOURCE = "PyTorch documentation, nn.Module.register_buffer; CUDA semantics, Best practices, Device-agnostic code"
+_REMEDY = (
+    "register constants with self.register_buffer(...), and make tensors in forward with device=x.device"
+    " (torch.arange(n, device=x.device), torch.ones(n, n, device=scores.device))"
+)
+_MIXES = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "copy_", "_to_copy"})
+"""Operations that take a tensor on the CPU beside one on an accelerator."""
+
+_NUMBERS = frozenset(
+    {
+        *("_local_scalar_dense", "equal", "nonzero", "masked_select", "bincount", "_unique2", "unique_dim"),
+        *("unique_consecutive", "is_nonzero"),
+    }
+)
+"""Operations whose value or size depends on numbers."""
+
+_MISMATCH = r"same device|on the expected device|device type tensor to numpy"
+"""What torch says where devices do not fit."""
+
+_SHOWN = 3  # names in one finding
+
+
+def check_dtype_device(exam: Examination) -> Iterator[Finding]:
+    """Yield what stays behind when the module moves to another device or number format.
+
+    Parameters
+    ----------
+    exam : Examination
+        The patient and how it is called.
+
+    Yields
+    ------
+    Finding
+        Errors for tensors that stay on the CPU or in float32, warnings for what cannot be tried and for random
+        tensors that are not saved.
+
+    Raises
+    ------
+    ModuleError
+        If it raises on the CPU in float32.
+    """
+    plain = list(plain_tensors(exam.patient.module))
+    yield from _device(exam, plain)
+    yield from _format(exam)
+    yield from _unsaved(exam, plain)
+
+
+@final
+@dataclass(frozen=True)
+class Move:
+    """Hold what came of a call on another device.
+
+    Parameters
+    ----------
+    result : {"right", "left behind", "unknown"}
+        Whether it ran there; unknown where it raised something that is not about devices.
+    text : str
+        What it raised, or where its output was.
+    """
+
+    result: Literal["right", "left behind", "unknown"]
+    text: str = ""
+
+
+def _device(exam: Examination, plain: list[tuple[str, Tensor]]) -> Iterator[Finding]:
+    """Yield an error if it fails on another device, fresh or after a call on the CPU."""
+    fresh = _move(exam, exam.copy(dtype=torch.float32))
+    if fresh.result == "left behind":
+        yield _left_behind("On another device it fails: a tensor stays on the CPU.", fresh, plain)
+        return
+    called = exam.copy(dtype=torch.float32)
+    exam.run(_float32_inputs(exam), module=called)
+    kept = _move(exam, called)
+    if kept.result == "left behind":
+        yield _left_behind(
+            "Once it was called on the CPU it fails on another device: it keeps a tensor of the earlier call.",
+            kept,
+            list(plain_tensors(called)),
+        )
+    elif fresh.result == "unknown":
+        yield from _doubtful(exam, plain, fresh)
+
+
+def _left_behind(message: str, move: Move, plain: list[tuple[str, Tensor]]) -> Finding:
+    names = _names(plain)
+    attributes = f"; tensors that are no buffers: {names}" if names else ""
+    return Finding(CHECK, "error", message, f"moved to the meta device: {move.text}{attributes}", _REMEDY, SOURCE)
+
+
+def _doubtful(exam: Examination, plain: list[tuple[str, Tensor]], move: Move) -> Iterator[Finding]:
+    """Yield a warning about plain tensors where the call cannot be tried on another device."""
+    moved = [rf"{re.escape(name.rsplit('.', 1)[-1].split('[')[0])}[^\n]*\.(to|type_as|cuda)\(" for name, _ in plain]
+    left = [item for item, pattern in zip(plain, moved, strict=True) if not re.search(pattern, exam.patient.text)]
+    if left:
+        yield Finding(
+            CHECK,
+            "warning",
+            "Tensors kept as plain attributes do not move with the module.",
+            f"{_names(left)}; could not be tried on another device: {move.text}",
+            _REMEDY,
+            SOURCE,
+        )
+
+
+def _names(plain: Sequence[tuple[str, Tensor]]) -> str:
+    named = [f"self.{name} {tuple(tensor.shape)}" for name, tensor in plain]
+    return ", ".join(named[:_SHOWN]) + (", ..." if len(named) > _SHOWN else "")
+
+
+def _float32_inputs(exam: Examination) -> Tensor:
+    x = exam.inputs()
+    return x.float() if x.is_floating_point() else x
+
+
+def _move(exam: Examination, module: nn.Module) -> Move:
+    """Call a copy on the CPU and then on the meta device, in the same way.
+
+    The module that moves is the one given: what it keeps of an earlier call it has from the caller.
+    """
+    x = _float32_inputs(exam)
+    with _Numbers() as numbers:
+        exam.run(x, module=copy.deepcopy(module))
+    module.to("meta")
+    try:
+        with _Meetings(numbers.learned):
+            output = exam.run(x.to("meta"), module=module)
+    except ModuleError as error:
+        return _judge(error)
+    except RuntimeError as error:  # the call around the module
+        return Move("unknown", str(error))
+    if output.device.type != "meta":
+        return Move("left behind", f"the output is on the {output.device.type} all the same")
+    return Move("right")
+
+
+def _judge(error: ModuleError) -> Move:
+    """Return whether an exception on the other device is about devices."""
+    said = " ".join(str(error).split(" raised ", 1)[-1].split())
+    return Move("left behind" if re.search(_MISMATCH, said) else "unknown", said)
+
+
+class _Numbers(TorchDispatchMode):
+    """Keep what a call on the CPU learns from values: numbers, and how many elements meet a condition."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.learned: list[Any] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        del types
+        output = func(*args, **(kwargs or {}))
+        if _needs_numbers(func, args):
+            self.learned.append(output)
+        return output
+
+
+class _Meetings(TorchDispatchMode):
+    """Raise where tensors of two devices meet in an operation that cannot take both.
+
+    The meta device itself refuses only some of these meetings. It has no numbers either: where the call asks for some,
+    it gets those of the same call on the CPU; a copy to the CPU holds anything.
+
+    Parameters
+    ----------
+    learned : list
+        What a call on the CPU learned from values, in order.
+    """
+
+    def __init__(self, learned: list[Any]) -> None:
+        super().__init__()
+        self.learned = iter(learned)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        del types
+        name, named = func.overloadpacket.__name__, dict(kwargs or {})
+        _refuse_meeting(name, tree_flatten((args, named))[0])
+        if _needs_numbers(func, args):
+            device = args[0].device
+            return tree_map_only(Tensor, lambda output: output.to(device), next(self.learned))
+        if name == "copy_" and args[1].is_meta and not args[0].is_meta:
+            return args[0]
+        if name == "_to_copy" and args[0].is_meta and _to_cpu(named):
+            return torch.zeros(args[0].shape, dtype=named.get("dtype") or args[0].dtype)
+        return func(*args, **named)
+
+
+def _needs_numbers(func: Any, args: Sequence[Any]) -> bool:
+    """Return whether what an operation returns has a size or a value that only numbers tell."""
+    name = func.overloadpacket.__name__
+    selects = name in ("index", "_unsafe_index") and any(each is not None and not _counts(each) for each in args[1])
+    return selects or name in _NUMBERS or str(func) == "aten.repeat_interleave.Tensor"
+
+
+def _counts(index: Tensor) -> bool:
+    """Return whether an index holds places, not conditions."""
+    return index.dtype not in (torch.bool, torch.uint8)
+
+
+def _refuse_meeting(name: str, leaves: Sequence[Any]) -> None:
+    """Raise as an accelerator would if an operation gets tensors of two devices."""
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    devices = sorted({tensor.device.type for tensor in tensors if tensor.dim()})
+    if len(devices) > 1 and name not in _MIXES:
+        raise RuntimeError(f"Expected all tensors to be on the same device, but {name} got {' and '.join(devices)}")
+
+
+def _to_cpu(named: Mapping[str, Any]) -> bool:
+    return named.get("device") is not None and torch.device(named["device"]).type == "cpu"
+
+
+def plain_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors with axes that a module keeps as attributes, neither as parameters nor as buffers.
+
+    Parameters
+    ----------
+    module : nn.Module
+        A module; those inside it are looked through too, and their lists, tuples and mappings.
+
+    Yields
+    ------
+    tuple of str and Tensor
+        Dotted name and tensor.
+    """
+    registered = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    for path, part in module.named_modules():
+        for name, value in vars(part).items():
+            if name not in ("_parameters", "_buffers", "_modules"):
+                found = _tensors_in(f"{path}.{name}" if path else name, value)
+                yield from ((where, tensor) for where, tensor in found if id(tensor) not in registered)
+
+
+def _tensors_in(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor) and value.dim():
+        yield name, value
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _tensors_in(f"{name}[{index}]", item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _tensors_in(f"{name}[{key!r}]", item)
+
+
+def _format(exam: Examination) -> Iterator[Finding]:
+    """Yield an error if something in it stays in float32."""
+    if Attempt(torch.float32).run(exam).raised:
+        return
+    outcomes = [Attempt(dtype).run(exam) for dtype in (torch.bfloat16, torch.float64)]
+    mixed = [outcome for outcome in outcomes if outcome.refusal == "mixed"]
+    if mixed:
+        yield _stays_float32(mixed, "error" if mixed[0].attempt.dtype == torch.bfloat16 else "warning")
+
+
+def _stays_float32(mixed: list[Outcome], severity: Literal["error", "warning"]) -> Finding:
+    formats = " and ".join(outcome.format for outcome in mixed)
+    return Finding(
+        CHECK,
+        severity,
+        f"Moved to {formats} it fails, where float32 works: something in it stays float32.",
+        f"{mixed[0].format}: {mixed[0].raised}",
+        "make constants in forward with dtype=x.dtype, cast tables with table.to(x.dtype), register them as buffers",
+        SOURCE,
+    )
+
+
+def _unsaved(exam: Examination, plain: list[tuple[str, Tensor]]) -> Iterator[Finding]:
+    """Yield a warning if plain tensors are random: a loaded module then differs from the saved one."""
+    other = exam.another() if plain else None
+    if other is None:
+        return
+    theirs = dict(plain_tensors(other))
+    random = [(name, tensor) for name, tensor in plain if name in theirs and not _equal(tensor, theirs[name])]
+    if random:
+        yield Finding(
+            CHECK,
+            "warning",
+            "Random tensors in it are kept as plain attributes, so saving and loading does not bring them back.",
+            f"differ between two instances and are not in state_dict(): {_names(random)}",
+            "register them with self.register_buffer(...) or as nn.Parameter",
+            SOURCE,
+        )
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one, other)

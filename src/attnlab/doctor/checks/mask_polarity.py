@@ -1,0 +1,139 @@
+"""What the values of a mask argument do: which of them keeps, whether they do anything, against what is declared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from attnlab.doctor.calling.masking import Masking
+from attnlab.doctor.examination import BATCH, Examination
+from attnlab.doctor.findings import Finding
+from attnlab.doctor.inside.attentions import attentions
+from attnlab.doctor.measures.differences import difference, largest, size_of
+
+_ID = "mask-polarity"
+_SOURCE = (
+    "PyTorch documentation, nn.MultiheadAttention (key_padding_mask, bool attn_mask: True = ignored) against"
+    " scaled_dot_product_attention (True = takes part); lucidrains/x-transformers#164"
+)
+_UNUSED_WORDS = re.compile(r"ignored|unused|not used|interface|compatib|for api|\bdel \w*mask|has no effect|no-op")
+
+
+def check_mask_polarity(exam: Examination) -> Iterator[Finding]:
+    """Hide a position by each mask argument, and compare what its values do with what they are said to do.
+
+    Parameters
+    ----------
+    exam : Examination
+        The patient.
+
+    Yields
+    ------
+    Finding
+        An error if a mask does the opposite of what name or docstring say, or nothing at all; what a mask of
+        which nothing is said does is reported, not judged.
+    """
+    undeclared: list[str] = []
+    for parameter in dict.fromkeys(mask.parameter for mask in exam.usage.masks):
+        mask = _telling(exam, parameter)
+        if not _has_effect(exam, mask):
+            yield _no_effect(exam, mask)
+        elif not mask.obeyed and mask.over == "pairs" and not exam.usage.causal:
+            yield _hides_nothing(exam, mask)
+        elif mask.declared is not None and mask.keeps is not None:
+            if (mask.declared == "True keeps") is not mask.keeps:
+                yield _inverted(mask)
+        elif mask.keeps is not None or "added" in mask.encoding:
+            undeclared.append(f"`{mask.parameter}`: {mask.encoding}")
+    if undeclared:
+        yield _reported(undeclared)
+
+
+def _telling(exam: Examination, parameter: str) -> Masking:
+    """Return what is known about a mask argument; one that says both things stands twice among the masks."""
+    return next(mask for mask in exam.usage.masks if mask.parameter == parameter)
+
+
+def _has_effect(exam: Examination, mask: Masking) -> bool:
+    """Return whether hiding something changes the output in any way, under either meaning of the mask's values."""
+    x = exam.inputs()
+    if mask.over == "pairs":
+        before, after = (exam.run(x, allowed=_pairs(x, hidden)) for hidden in (False, True))
+    else:
+        before, after = (exam.run(x, padding=_keys(x, hidden)) for hidden in (False, True))
+    return largest(difference(before, after)) > exam.tolerance * size_of(before)
+
+
+def _pairs(x: Tensor, hidden: bool) -> Tensor:
+    """Return a causal mask over pairs, which may hide the second position from later ones beside."""
+    allowed = torch.ones(x.size(0), x.size(1), x.size(1), dtype=torch.bool).tril()
+    if hidden:
+        allowed[:, 2:, 1] = False
+    return allowed
+
+
+def _keys(x: Tensor, hidden: bool) -> Tensor:
+    """Return which positions are real: all, or all but the last third."""
+    real = torch.ones(x.shape[:2], dtype=torch.bool)
+    if hidden:
+        real[:, 2 * x.size(1) // 3 :] = False
+    return real
+
+
+def _no_effect(exam: Examination, mask: Masking) -> Finding:
+    """Return the finding on a mask that is accepted and ignored; a mixer may take one to look like an attention."""
+    said = _UNUSED_WORDS.search(exam.patient.text.lower()) is not None
+    judged = bool(attentions(exam.usual_tape, exam.usage)) and not said
+    return Finding(
+        _ID,
+        "error" if judged else "warning",
+        f"the mask argument `{mask.parameter}` is accepted and has no effect.",
+        f"hiding positions by it changes no output (given as {mask.encoding}, {mask.shape}; batch {BATCH},"
+        f" length {exam.usage.length})",
+        f"apply `{mask.parameter}` to the scores before the softmax, or remove the argument",
+        _SOURCE,
+        nature=None if judged else "set-up",
+    )
+
+
+def _hides_nothing(exam: Examination, mask: Masking) -> Finding:
+    """Return the finding on a mask that does something, but hides no position from others with any value."""
+    judged = bool(attentions(exam.usual_tape, exam.usage))
+    return Finding(
+        _ID,
+        "error" if judged else "warning",
+        f"`{mask.parameter}` hides no key from the queries, whichever value is taken for hidden.",
+        "positions that it should hide keep their influence on others under every meaning and shape that was tried"
+        f" (judged as {mask.encoding}, {mask.shape})",
+        f"lay `{mask.parameter}` along the keys, the last axis of the scores (`[:, None, None, :]` of (batch, k_len)),"
+        " and set hidden scores to minus infinity before the softmax",
+        _SOURCE,
+        nature=None if judged else "set-up",
+    )
+
+
+def _inverted(mask: Masking) -> Finding:
+    said = "keep" if mask.declared == "True keeps" else "ignore"
+    keeping, losing = ("True (1)", "False (0)") if mask.keeps else ("False (0)", "True (1)")
+    return Finding(
+        _ID,
+        "error",
+        f"`{mask.parameter}` works the other way round: by {mask.declared_by or 'its name'}, True (1) means {said}.",
+        f"positions whose value is {losing} lose their influence, those with {keeping} keep it",
+        f"invert it inside (`~{mask.parameter}`), or say its true meaning in name and docstring",
+        _SOURCE,
+    )
+
+
+def _reported(undeclared: list[str]) -> Finding:
+    return Finding(
+        _ID,
+        "info",
+        "what the values of its masks mean, as measured, not judged: " + "; ".join(undeclared) + ".",
+        "a position that is hidden so loses its influence",
+        "say in the docstring which value hides",
+        _SOURCE,
+    )

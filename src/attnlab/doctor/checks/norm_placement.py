@@ -1,0 +1,380 @@
+"""Check `norm-placement`: where the norms of a block stand, and whether each is used, alone, and over the features."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.doctor.examination import Examination
+from attnlab.doctor.findings import Finding
+from attnlab.doctor.inside.tape import Event, Tape
+from attnlab.doctor.measures.blocks import Block, blocks
+from attnlab.doctor.measures.gradients import influence, relative_change
+from attnlab.doctor.measures.identity import Route, follow
+from attnlab.doctor.measures.mentions import OPTIONAL, use_of
+
+ID = "norm-placement"
+_BA = "Ba 2016 (layer normalization), arXiv:1607.06450, section 3"
+_XIONG = "Xiong 2020, arXiv:2002.04745, figure 1; Liu 2020, arXiv:2004.08249"
+_IS_NORM = re.compile(r"norm", re.IGNORECASE)
+_ACROSS = re.compile(
+    r"batch|instance|group|sync|global|response|parametri|normed|normali[sz]e[dr]|attention|block|layer$", re.IGNORECASE
+)
+"""Norms that mix positions or samples by design, and modules that merely have the word in their name."""
+_SHARED_ON_PURPOSE = re.compile(
+    r"shar(e|ed|es|ing)\b|\btie[ds]?\b|\bsame norm|\bone norm|universal|albert|recurren", re.IGNORECASE
+)
+_PRE = re.compile(r"\bpre[- _]?(layer[- ]?)?(norm|ln)", re.IGNORECASE)
+_POST = re.compile(r"\bpost[- _]?(layer[- ]?)?(norm|ln)", re.IGNORECASE)
+_SHOWN = 4  # names in one sentence
+_SPREADS = frozenset((
+    "native_layer_norm", "std", "std_mean", "var", "var_mean",
+))  # fmt: skip
+
+
+def check_norm_placement(exam: Examination) -> Iterator[Finding]:
+    """Find norms that are never used, thrown away, or over the wrong axis, and say where the others stand.
+
+    Parameters
+    ----------
+    exam : Examination
+        The examination.
+
+    Yields
+    ------
+    Finding
+        Errors for norms without effect or over positions or samples, a warning for one norm at two places or where
+        the class says something else, a fact for the placement.
+    """
+    norms = _norms(exam)
+    yield from _unused(exam, norms)
+    yield from _built_in_forward(exam)
+    yield from _wrong_axis(exam, norms)
+    yield from _shared(exam, norms)
+    yield from _placement(exam)
+
+
+# Each norm by itself
+
+
+@dataclass
+class _Norm:
+    """One norm of the patient: what it was given at each call, and what it returned."""
+
+    name: str
+    module: nn.Module
+    calls: int = 0
+    given: list[Tensor] = field(default_factory=list)
+
+
+def _is_norm(module: nn.Module) -> bool:
+    name = type(module).__name__
+    return bool(_IS_NORM.search(name)) and not list(module.children()) and not re.search(r"block|attention", name, re.I)
+
+
+def _norms(exam: Examination) -> list[_Norm]:
+    """Return the norms with what they did in a usual call."""
+    found = {part: _Norm(name, part) for name, part in exam.eval_module.named_modules() if name and _is_norm(part)}
+
+    def note(part: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        found[part].calls += 1
+        if inputs and isinstance(inputs[0], Tensor) and isinstance(output, Tensor):
+            found[part].given.append(inputs[0].detach().clone())
+
+    handles = [part.register_forward_hook(note) for part in found]
+    try:
+        exam.run(exam.inputs())
+    finally:
+        for handle in handles:
+            handle.remove()
+    return list(found.values())
+
+
+def _unused(exam: Examination, norms: list[_Norm]) -> Iterator[Finding]:
+    """Yield norms that are never called, and those whose result nobody reads."""
+    dead = [norm for norm in norms if len(norm.given) == norm.calls and _change_by(exam, norm) <= exam.tolerance]
+    dead = [norm for norm in dead if use_of(exam.eval_module, norm.name) not in OPTIONAL]
+    for called in (True, False):
+        names = [f"'{norm.name}'" for norm in dead if bool(norm.calls) == called]
+        if not names:
+            continue
+        one = len(names) == 1
+        does = "computed, but its result is thrown away" if called else "built, but never called"
+        does = does if one else does.replace("its result is", "their results are")
+        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        unmoved = "; the output does not change when the result is replaced by another" if called else ""
+        yield Finding(
+            ID,
+            "error",
+            f"the norm{'' if one else 's'} {shown} {'is' if one else 'are'} {does}.",
+            f"calls in one forward: {sum(norm.calls for norm in dead if bool(norm.calls) == called)}{unmoved}",
+            f"use what it returns, x = self.{names[0][1:-1]}(x): a norm changes nothing in place; or remove it",
+            _BA,
+        )
+
+
+def _change_by(exam: Examination, norm: _Norm) -> float:
+    """Return how much the output changes, relative to its size, when a norm returns something else.
+
+    One that is not called may be used through its weight: then that is changed.
+    """
+    if not norm.calls:
+        return influence(exam, [f"{norm.name}.{name}" for name, _ in norm.module.named_parameters()])
+    x = exam.inputs()
+    before = exam.run(x)
+    generator = torch.Generator().manual_seed(7)
+
+    def replaced(_module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+        noise = torch.randn(output.shape, generator=generator, dtype=torch.float64)
+        return output + noise.to(output.dtype)
+
+    handle = norm.module.register_forward_hook(replaced)
+    try:
+        after = exam.run(x)
+    finally:
+        handle.remove()
+    return relative_change(before, after)
+
+
+def _built_in_forward(exam: Examination) -> Iterator[Finding]:
+    """Yield layer norms whose gain is no parameter of the module, but made anew at every call."""
+    for event in exam.usual_tape.events:
+        gains = [
+            (parent, name)
+            for value, parent, name in zip(event.inputs[1:], event.parents[1:], event.parameters[1:], strict=True)
+            if value.dim() <= len(event.inputs[0].shape)
+        ]
+        if event.call == "native_layer_norm" and gains and all(name is None for _, name in gains):
+            if not all(parent is not None and _is_constant(exam.usual_tape, parent) for parent, _ in gains):
+                continue
+            yield Finding(
+                ID,
+                "error",
+                f"a norm is built anew at every call{f' in {event.where!r}' if event.where else ''}: its gain and bias"
+                " never learn.",
+                "the gain of a layer norm is filled with ones during forward; it is no parameter of the module",
+                "build the nn.LayerNorm in __init__ and call it in forward",
+                _BA,
+            )
+            return
+
+
+def _is_constant(tape: Tape, index: int) -> bool:
+    """Return whether a tensor was filled with one number."""
+    while tape.events[index].call in {"_to_copy", "detach", "alias", "view", "clone"} and tape.events[index].parents[0]:
+        index = tape.events[index].parents[0] or index
+    return tape.events[index].call.rstrip("_") in {"ones", "zeros", "fill", "full", "zero", "ones_like", "empty"}
+
+
+def _wrong_axis(exam: Examination, norms: list[_Norm]) -> Iterator[Finding]:
+    """Yield layer norms (and spreads computed by hand) over positions or samples instead of features."""
+    sizes = {exam.inputs().shape[1]: "positions", exam.inputs().shape[0]: "samples"}
+    if exam.usage.d_in in sizes or exam.usage.d_out in sizes:
+        return
+    seen: set[str] = set()
+    for norm in norms:
+        if norm.given and not _ACROSS.search(type(norm.module).__name__) and not _is_square(norm.given[0], exam):
+            axes = _mixed_sizes(norm)
+            across = [sizes[size] for size in axes if size in sizes]
+            if across:
+                seen.add(norm.name)
+                yield _across(f"the norm '{norm.name}'", across, list(norm.given[0].shape), axes)
+    if _IS_NORM.search(exam.patient.text):
+        for event in exam.usual_tape.events:
+            axes = _spread_sizes(exam.usual_tape, event)
+            across = [sizes[size] for size in axes if size in sizes]
+            if across and event.where not in seen and not _is_across(exam, event.where):
+                seen.add(event.where)
+                yield _across(f"the norm in '{event.where or 'forward'}'", across, list(event.inputs[0].shape), axes)
+
+
+def _is_across(exam: Examination, where: str) -> bool:
+    """Return whether what runs is a batch, group or instance norm."""
+    return bool(_ACROSS.search(f"{type(exam.eval_module.get_submodule(where)).__name__.replace('Layer', '')} {where}"))
+
+
+def _mixed_sizes(norm: _Norm) -> list[int]:
+    """Return the sizes of the axes a norm normalizes over: along them a change in one place is felt in others."""
+    given = norm.given[0]
+    sizes = []
+    for axis, size in enumerate(given.shape):
+        if size < 2:
+            continue
+        moved = given.clone()
+        moved.select(axis, 0).add_(torch.linspace(-1, 1, moved.select(axis, 0).numel()).view_as(moved.select(axis, 0)))
+        try:
+            with torch.no_grad():
+                difference = norm.module(moved) - norm.module(given)
+        except Exception:  # it wants more than one argument: nothing can be said
+            return []
+        others = difference.narrow(axis, 1, size - 1)
+        if float(others.abs().max()) > 1e-6 * float(difference.abs().max() + 1e-30):
+            sizes.append(size)
+    return sizes
+
+
+def _is_square(given: Tensor, exam: Examination) -> bool:
+    """Return whether a norm acts on attention scores, which it may well do over positions."""
+    return given.shape[-2:] == (exam.usage.length, exam.usage.length)
+
+
+def _spread_sizes(tape: Tape, event: Event) -> list[int]:
+    """Return the sizes of the axes over which values are divided by their own standard deviation."""
+    if event.call not in _SPREADS or not event.inputs or event.inputs[0].dim() < 2:
+        return []
+    axes = next((one for one in event.arguments if isinstance(one, list | tuple)), None)
+    if not axes or not all(isinstance(axis, int) for axis in axes):
+        return []
+    if event.call == "native_layer_norm":
+        return list(axes)  # the normalized shape itself
+    return [event.inputs[0].shape[axis] for axis in axes] if _divides(tape, event) else []
+
+
+def _divides(tape: Tape, event: Event) -> bool:
+    """Return whether a spread ends as the divisor of something of the shape it was taken of."""
+    waiting = tape.children(event.index)
+    for _ in range(4):  # epsilon, root, views
+        following = [tape.events[index] for index in waiting]
+        if any(one.call.startswith(("div", "mul")) and one.output.shape == event.inputs[0].shape for one in following):
+            return True
+        waiting = [
+            index
+            for one in following
+            if one.output.numel() == event.output.numel()
+            for index in tape.children(one.index)
+        ]
+    return False
+
+
+def _across(what: str, across: list[str], shape: list[int], axes: list[int]) -> Finding:
+    return Finding(
+        ID,
+        "error",
+        f"{what} normalizes over the {' and '.join(across)}, so each changes all others, instead of the"
+        " features of one position.",
+        f"input {tuple(shape)}; a change in one place is felt along the axes of size {', '.join(map(str, axes))}",
+        "normalize over the last axis alone: nn.LayerNorm(d_model) on (batch, length, d_model), mean(-1), var(-1)",
+        _BA,
+    )
+
+
+def _shared(exam: Examination, norms: list[_Norm]) -> Iterator[Finding]:
+    """Yield norms that act at two places of one block."""
+    if _SHARED_ON_PURPOSE.search(exam.patient.text):
+        return
+    for norm in norms:
+        attribute = norm.name.rpartition(".")[2]
+        sites = len(re.findall(rf"self\.{re.escape(attribute)}\(", exam.patient.text))
+        inputs = [one for one in norm.given if one.shape[-1] == norm.given[0].shape[-1]]
+        parents = _parent_calls(exam, norm)
+        different = any(not torch.equal(inputs[0], other) for other in inputs[1:] if other.shape == inputs[0].shape)
+        if sites > 1 and different and len(inputs) > parents and _is_only_bearer(exam, attribute):
+            yield Finding(
+                ID,
+                "warning",
+                f"one norm, '{norm.name}', is used at {sites} places of a block: they share gain and bias.",
+                f"{len(inputs)} calls with different inputs in one forward",
+                "give each place its own nn.LayerNorm; if sharing is meant, say so in the docstring",
+                _BA,
+            )
+
+
+def _parent_calls(exam: Examination, norm: _Norm) -> int:
+    """Return how many times the module that holds a norm runs in one forward."""
+    parent = exam.eval_module.get_submodule(norm.name.rpartition(".")[0])
+    count: list[int] = []
+    handle = parent.register_forward_pre_hook(lambda *_: count.append(1))
+    try:
+        exam.run(exam.inputs())
+    finally:
+        handle.remove()
+    return len(count)
+
+
+def _is_only_bearer(exam: Examination, attribute: str) -> bool:
+    """Return whether one class alone has an attribute of this name, so that its uses in the text are its own."""
+    owners = {
+        type(exam.eval_module.get_submodule(name.rpartition(".")[0]))
+        for name, _ in exam.eval_module.named_modules()
+        if name.rpartition(".")[2] == attribute
+    }
+    return len(owners) == 1
+
+
+# Where they stand
+
+
+def _placement(exam: Examination) -> Iterator[Finding]:
+    """Yield the placement in each kind of block as one fact, and whether it is not what the class says."""
+    found = {block.title: _places(block, follow(block.tape, block.start)) for block in blocks(exam)}
+    if not found:
+        return
+    words = {title: _word(places) for title, places in found.items()}
+    counts = "; ".join(f"{title}: {_counted(places)}" for title, places in found.items())
+    yield Finding(
+        ID,
+        "info",
+        "; ".join(f"{title} is {word}" for title, word in words.items()) + ".",
+        f"norms on the way of the input and beside it: {counts}",
+        "",
+        _XIONG,
+    )
+    text, named = exam.patient.text, set(words.values())
+    claims_pre, claims_post = bool(_PRE.search(text)), bool(_POST.search(text))
+    if claims_pre != claims_post and named == {"post-norm" if claims_pre else "pre-norm"}:
+        said, is_now = ("pre-norm", "post-norm") if claims_pre else ("post-norm", "pre-norm")
+        yield Finding(
+            ID,
+            "warning",
+            f"its text says {said}, but the norms stand as in {is_now}.",
+            counts,
+            "x = x + f(norm(x)) is pre-norm, x = norm(x + f(x)) is post-norm",
+            _XIONG,
+        )
+
+
+def _places(block: Block, route: Route) -> dict[str, int]:
+    """Return how many norms stand where: on the skip, before a sublayer, behind a sublayer."""
+    skip = set(route.output.late) | set(route.output.early)
+    events = block.tape.events
+    groups: dict[str, set[int]] = defaultdict(set)
+    for index, trail in enumerate(route.trails):
+        is_norm = index in trail.shares
+        if index in skip or (is_norm and not route.output.alive and _stands_alone(block.tape, index)):
+            groups["on the skip"].add(index)
+        elif is_norm:
+            groups["before a sublayer"].add(index)
+        elif events[index].call in {"native_layer_norm", "_fused_rms_norm", "native_group_norm", "native_batch_norm"}:
+            wide = events[index].output.shape[-1] == block.start.shape[-1]
+            groups["behind a sublayer" if wide and trail.depends else "inside"].add(index)
+    return Counter({place: len(indices) for place, indices in groups.items() if place != "inside"})
+
+
+def _stands_alone(tape: Tape, index: int) -> bool:
+    """Return whether nothing but a norm reads its input: then it stands on the only way there is."""
+    parent = tape.events[index].parents[0]
+    return parent is not None and set(tape.children(parent)) == {index}
+
+
+def _word(places: dict[str, int]) -> str:
+    """Return the usual name of a placement."""
+    on, before, behind = (places.get(key, 0) for key in ("on the skip", "before a sublayer", "behind a sublayer"))
+    if on and before:
+        return "both pre- and post-norm"
+    if before and behind:
+        return "sandwich-norm (before and behind each sublayer)"
+    if on:
+        return "post-norm"
+    if before:
+        return "pre-norm"
+    return "normalized behind its sublayers" if behind else "without norm"
+
+
+def _counted(places: dict[str, int]) -> str:
+    return ", ".join(f"{count} {place}" for place, count in places.items()) or "none"

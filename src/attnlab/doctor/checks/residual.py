@@ -1,0 +1,109 @@
+"""Check `residual`: a block adds what it computes to its input, once, and lets nothing but a norm act on the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attnlab.doctor.examination import Examination
+from attnlab.doctor.findings import Finding, Severity
+from attnlab.doctor.measures.blocks import BENDS, Block, blocks
+from attnlab.doctor.measures.identity import INPUT, Route, follow
+
+ID = "residual"
+_HE = "He 2016, 'Identity mappings in deep residual networks', arXiv:1603.05027, section 3; Dong 2021, arXiv:2103.03404"
+_XIONG = "Xiong 2020, arXiv:2002.04745, figure 1"
+_CLEARLY = 0.5  # of the identity: no path gives about 0, a clean one 1
+_WORDS = {
+    "addmm": "a linear layer",
+    "mm": "a linear layer",
+    "bmm": "a matrix product",
+    "baddbmm": "a matrix product",
+    "convolution": "a convolution",
+    "_softmax": "a softmax",
+}
+
+
+def check_residual(exam: Examination) -> Iterator[Finding]:
+    """Find blocks without an identity path from input to output, or with two of them.
+
+    Parameters
+    ----------
+    exam : Examination
+        The examination.
+
+    Yields
+    ------
+    Finding
+        Errors for a missing or doubled path, a warning for one that starts behind a norm. Bare attention layers and
+        modules whose output has another width than their input are not asked.
+    """
+    for block in blocks(exam):
+        route = follow(block.tape, block.start)
+        if not route.output.alive:
+            yield from _missing(block, route)
+        elif route.output.doubled is not None:
+            yield _doubled(block, route, route.output.doubled)
+        elif route.output.early and INPUT not in route.output.shares:
+            yield _behind_norm(block, route)
+
+
+def _missing(block: Block, route: Route) -> Iterator[Finding]:
+    """Yield the error of a block whose input does not arrive; two signs must say so."""
+    share = block.share()
+    if route.ends is None:
+        return
+    event = block.tape.events[route.ends]
+    bent = event.call.rstrip("_") in BENDS  # relu(x + f): half of the derivative remains, the negative half is lost
+    if abs(share) > _CLEARLY and not bent:
+        return
+    what = _WORDS.get(event.call, event.call.strip("_"))
+    where = f" in '{event.where}'" if event.where else ""
+    summed = any(trail.alive and trail.sums for trail in route.trails)
+    how = f"the sum with its input goes through {what}{where} before it leaves"
+    if not summed:
+        how = f"its input goes into {what}{where} and is added to nothing behind it"
+    severity: Severity = "warning" if bent and _is_convolutional(block) else "error"
+    yield Finding(
+        ID,
+        severity,
+        f"{block.title} has no identity path from input to output: {how}, so a stack of them cannot pass a signal or a"
+        " gradient on unchanged.",
+        f"mean derivative of an output by the input in the same place: {share:.3f} (1 with a clean skip, 0 without)",
+        "add the input last, behind all layers of a sublayer: x = x + dropout(linear(f(norm(x)))); a sum under a linear"
+        " layer or a non-linearity, relu(linear(x + a)), is no residual connection",
+        _HE,
+    )
+
+
+def _is_convolutional(block: Block) -> bool:
+    """Return whether it is a residual block of a convolutional network, where a rectifier behind the sum is usual."""
+    calls = {event.call for event in block.tape.events}
+    return "convolution" in calls and not calls & {"_softmax", "_safe_softmax", "bmm"}
+
+
+def _doubled(block: Block, route: Route, at: int) -> Finding:
+    where = block.tape.events[at].where
+    factor = max(route.output.shares.values(), default=2.0)
+    return Finding(
+        ID,
+        "error",
+        f"{block.title} adds its input twice{f' (in {where})' if where else ''}: the stream grows by its own copy in"
+        " every block.",
+        f"factor of the input in the output: {factor:.3g} along the skip; mean derivative of an output by the input in"
+        f" the same place: {block.share():.3f}",
+        "keep one of the two sums: either the sublayer adds its input, or the block around it",
+        _HE,
+    )
+
+
+def _behind_norm(block: Block, route: Route) -> Finding:
+    norm = block.tape.events[route.output.early[0]].where
+    return Finding(
+        ID,
+        "warning",
+        f"the skip of {block.title} starts behind the norm{f' ({norm})' if norm else ''}, not at its input:"
+        " x = norm(x), x = x + f(x) has no clean identity path.",
+        f"mean derivative of an output by the input in the same place: {block.share():.3f}",
+        "normalize only what the sublayer reads: x = x + f(norm(x))",
+        _XIONG,
+    )

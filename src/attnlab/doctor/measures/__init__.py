@@ -1,0 +1,1 @@
+"""What checks measure with, one instrument a file; parts of one check that say so."""

@@ -1,0 +1,188 @@
+"""What happens to the weights of an attention between its softmax and the values, read from the tape."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnlab.doctor.inside.attentions import Attention
+from attnlab.doctor.inside.dependence import Dependence
+from attnlab.doctor.inside.tape import Event, Tape
+from attnlab.doctor.inside.tracing import NORMALIZERS, back_to
+
+_RANDOM = frozenset({"bernoulli", "bernoulli_", "native_dropout", "rand", "rand_like", "randn_like"})
+_NEGLIGIBLE = 1e-4  # what is added to a divisor to keep it from zero, at most
+
+
+@dataclass(frozen=True)
+class Course:
+    """Say what happened to weights on their way to the values.
+
+    Parameters
+    ----------
+    logarithm : bool
+        Whether they are the output of a log-softmax, no exponential after it.
+    repeated : bool
+        Whether a softmax got what another softmax gave.
+    meant_otherwise : bool
+        Whether something learned, or computed from the input, or random, changes them after the softmax, or the
+        softmax itself has more terms than there are keys.
+    masked : bool
+        Whether a mask is applied to them.
+    constant : float or None
+        What they are multiplied by.
+    random_scores : bool
+        Whether a random factor multiplies the scores before.
+    """
+
+    logarithm: bool
+    repeated: bool
+    meant_otherwise: bool
+    masked: bool
+    constant: float | None
+    random_scores: bool
+
+
+def course_of(tape: Tape, dependence: Dependence, attention: Attention) -> Course:
+    """Return what happened to an attention's weights after its softmax.
+
+    Parameters
+    ----------
+    tape : Tape
+        What was recorded.
+    dependence : Dependence
+        What depends on what.
+    attention : Attention
+        One with a softmax.
+
+    Returns
+    -------
+    Course
+        What was found between softmax and values, and before the softmax.
+    """
+    events = [softmax.event for softmax in attention.softmaxes]
+    first, last = events[0], events[-1]
+    passed = [tape.events[index] for index in sorted(_between(tape, first, attention))]
+    final = [event for event in passed if event.index > last]
+    foreign = [(event, value) for event in final for value in _foreign(tape, dependence, event, last)]
+    learned = any(value.gate for _, value in foreign)
+    random = any(value.random for _, value in foreign) or any(event.call in _RANDOM for event in final)
+    return Course(
+        logarithm=tape.events[last].call == "_log_softmax" and not any(event.call == "exp" for event in final),
+        repeated=_repeated(tape, events),
+        meant_otherwise=learned or random or _own_mask(tape, final, last) or _more_terms(tape, attention),
+        masked=any(value.mask for _, value in foreign),
+        constant=_constant(final),
+        random_scores=_random_scores(tape, attention),
+    )
+
+
+def _between(tape: Tape, start: int, attention: Attention) -> set[int]:
+    """Return the events between a softmax and the product with the values."""
+    return tape.descendants(start) & tape.ancestors(attention.outputs_index)
+
+
+def _repeated(tape: Tape, softmaxes: list[int]) -> bool:
+    """Return whether one softmax gets what another gave, through nothing that mixes elements."""
+    pairs = itertools.pairwise(softmaxes)
+    return any(before in back_to(tape, (after, 0), stop=set()) for before, after in pairs)
+
+
+@dataclass(frozen=True)
+class _Foreign:
+    """What a tensor that meets the weights is."""
+
+    gate: bool
+    mask: bool
+    random: bool
+
+
+def _foreign(tape: Tape, dependence: Dependence, event: Event, softmax: int) -> list[_Foreign]:
+    """Return what meets the weights in one event: inputs that do not come from the softmax."""
+    derived = {softmax} | tape.descendants(softmax)
+    found = []
+    for number, value in enumerate(event.inputs):
+        parent = event.parents[number]
+        if parent in derived:
+            continue
+        origin = set() if parent is None else {parent} | tape.ancestors(parent)
+        random = any(tape.events[index].call in _RANDOM for index in origin)
+        mask = not random and _zeroes(event, value)
+        depends = dependence.input_depends(event, number) or dependence.is_learned(event, number)
+        found.append(_Foreign(gate=depends and not _is_switch(value), mask=mask, random=random))
+    return found
+
+
+def _is_switch(value: Tensor) -> bool:
+    """Return whether a tensor holds nothing but zeros and ones."""
+    return value.dtype == torch.bool or bool(((value == 0) | (value == 1)).all())
+
+
+def _zeroes(event: Event, value: Tensor) -> bool:
+    """Return whether a tensor switches some of what it meets off."""
+    if event.call.rstrip("_") not in ("mul", "masked_fill", "where", "index_put", "masked_scatter"):
+        return False
+    return _is_switch(value) and value.dim() > 0 and bool(value.any()) and not bool(value.all())
+
+
+def _own_mask(tape: Tape, final: list[Event], softmax: int) -> bool:
+    """Return whether weights are switched off by a rule about themselves, such as the largest k."""
+    derived = {softmax} | tape.descendants(softmax)
+    for event in final:
+        for value, parent in zip(event.inputs, event.parents, strict=True):
+            if parent in derived and _zeroes(event, value):
+                return True
+    return any(event.call in ("topk", "sort", "gt", "ge", "lt", "le", "cumsum") for event in final)
+
+
+def _more_terms(tape: Tape, attention: Attention) -> bool:
+    """Return whether a softmax divides by more than the weights of the keys: a sink, or one added to the sum."""
+    softmax = attention.softmaxes[-1]
+    event = tape.events[softmax.event]
+    if event.call in NORMALIZERS:
+        terms = event.output.shape[event.arguments[0]] if event.output.dim() else 1
+        return attention.normalized_over == "keys" and terms > attention.weights.shape[3]
+    if not softmax.written_out or len(event.inputs) < 2:
+        return False
+    divisor = [tape.events[index] for index in back_to(tape, (event.index, 1), stop=set())]
+    return any(_adds_something(other) for other in divisor)
+
+
+def _adds_something(event: Event) -> bool:
+    """Return whether an event adds more than what keeps a divisor from zero."""
+    if event.call.rstrip("_") != "add":
+        return False
+    numbers = [abs(value) for value in event.arguments if isinstance(value, int | float)]
+    tensors = [float(value.abs().max()) for value in event.inputs[1:]]
+    return max([*numbers[:1], *tensors], default=0.0) > _NEGLIGIBLE
+
+
+def _constant(final: list[Event]) -> float | None:
+    """Return by what number weights are multiplied after the softmax, None if by none."""
+    factor = 1.0
+    for event in final:
+        numbers = [value for value in event.arguments if isinstance(value, int | float) and not isinstance(value, bool)]
+        numbers += [float(value) for value in event.inputs[1:] if value.dim() == 0]
+        if event.call.rstrip("_") in ("mul", "div") and numbers:
+            factor = factor * numbers[0] if event.call.rstrip("_") == "mul" else factor / numbers[0]
+    return None if factor == 1.0 else factor
+
+
+def _random_scores(tape: Tape, attention: Attention) -> bool:
+    """Return whether scores are multiplied by random numbers on the way from the products to the softmax."""
+    if attention.products_index is None:
+        return False
+    before = back_to(tape, attention.softmaxes[0].scores, stop={attention.products_index})
+    passed = [tape.events[index] for index in before if attention.products_index in tape.ancestors(index)]
+    factors = [parent for event in passed if event.call.rstrip("_") == "mul" for parent in event.parents]
+    return any(event.call == "native_dropout" for event in passed) or any(_is_random(tape, at) for at in factors)
+
+
+def _is_random(tape: Tape, index: int | None) -> bool:
+    """Return whether an event draws random numbers, or scales or casts what such an event drew."""
+    while index is not None and tape.events[index].call.rstrip("_") in ("div", "mul", "to_copy", "lt", "ge", "add"):
+        index = tape.events[index].parents[0] if tape.events[index].parents else None
+    return index is not None and tape.events[index].call in _RANDOM

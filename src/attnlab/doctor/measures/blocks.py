@@ -1,0 +1,238 @@
+"""The blocks of a patient: itself, or the submodules of a model that are layers with a feed-forward."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.doctor.calling.claims import descriptions
+from attnlab.doctor.examination import Examination
+from attnlab.doctor.inside.tape import Tape, record
+from attnlab.doctor.measures.identity import SAME, follow
+from attnlab.errors import ModuleError
+from attnlab.nn.conventions import elements
+
+_NAMED = re.compile(r"block|layer|encoder|decoder|residual", re.IGNORECASE)
+_PARTS = re.compile(r"norm|embed|attention$|attn$|mlp|feed_?forward|ffn?$|dropout|output$|head$", re.IGNORECASE)
+_FEEDFORWARD = re.compile(r"(mlp|feed_?forward|ffn?)$", re.IGNORECASE)
+_CLAIMED = re.compile(r"residual|skip.?connection|\bskip\b|(?-i:Res(?=[A-Z]|$))", re.IGNORECASE)
+_DENIED = re.compile(
+    r"\b(no|not|without|outside|caller|non|bare|adds?|added)\W+(\w+ ){0,3}(residual|skip)"
+    r"|(residual|skip)\w*( \w+){0,3} (outside|caller|elsewhere|is added|are added|around)",
+    re.IGNORECASE,
+)
+
+_STEP = 1e-4  # of inputs of size 1
+
+BENDS = frozenset((
+    "celu", "elu", "gelu", "hardswish", "hardtanh", "leaky_relu", "mish", "relu", "sigmoid", "silu",
+    "softplus", "tanh", "threshold",
+))  # fmt: skip
+"""Pointwise non-linearities."""
+
+RECTIFIERS = BENDS - {"sigmoid", "tanh"}
+"""Those that stand behind a layer; the others make gates too."""
+
+MATRICES = frozenset((
+    "addmm", "baddbmm", "bmm", "convolution", "mm",
+))  # fmt: skip
+"""Products with matrices."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Hold one block and a call of it.
+
+    Parameters
+    ----------
+    name : str
+        Dotted path; nothing for the patient itself.
+    title : str
+        How it is called in a sentence.
+    module : nn.Module
+        The block, in evaluation mode.
+    start : Tensor
+        What it is given, in its own layout.
+    positional, named
+        The arguments of the call.
+    tape : Tape
+        What it computes; the output is the first tensor of the input's shape.
+    """
+
+    name: str
+    title: str
+    module: nn.Module
+    start: Tensor
+    positional: tuple[Any, ...]
+    named: Mapping[str, Any]
+    tape: Tape
+
+    def share(self) -> float:
+        """Return the mean derivative of each output number by the input number in the same place."""
+        generator = torch.Generator().manual_seed(5)
+        signs = torch.randint(0, 2, self.start.shape, generator=generator).to(self.start.dtype) * 2 - 1
+        ahead, behind = (self.output_for(self.start + step * signs) for step in (_STEP, -_STEP))
+        return float(((ahead - behind) * signs).mean()) / (2 * _STEP)
+
+    def output_for(self, start: Tensor) -> Tensor:
+        """Return the output for another input of the same shape; raise `ModuleError` if there is none like it."""
+        given = (start if one is self.start else _fresh(one) for one in self.positional)
+        named = {key: start if value is self.start else _fresh(value) for key, value in self.named.items()}
+        with torch.no_grad():
+            output = _like(self.module(*given, **named), start)
+        if output is None:
+            raise ModuleError(f"{self.title} returns nothing of the shape of its input")
+        return output
+
+
+def blocks(exam: Examination) -> Iterator[Block]:
+    """Yield the patient if it is a block, or one block of each kind that a model is made of.
+
+    Parameters
+    ----------
+    exam : Examination
+        The examination.
+
+    Yields
+    ------
+    Block
+        With a call of it. Blocks whose output has another shape than their input are left out.
+    """
+    usage = exam.usage
+    calls = _calls(exam)
+    if not usage.pooled and usage.takes == "embeddings":
+        found = _recorded("", exam.eval_module, calls.get("", ((), {})), f"this {usage.kind}")
+        if found is not None and usage.kind != "model" and _is_asked(exam, found):
+            yield found
+            return
+    if usage.kind != "layer":
+        yield from _inner(exam, calls)
+
+
+def _is_asked(exam: Examination, found: Block) -> bool:
+    """Return whether a layer or block must have a skip: it has a feed-forward, says so, or tried."""
+    if _claims(exam):
+        return True
+    is_part = _FEEDFORWARD.search(type(found.module).__name__) is not None or not _mixes(found)
+    if exam.usage.kind == "block" and has_feedforward(found.tape) and not is_part:
+        return True
+    return _adds_below_a_bend(found)
+
+
+def _adds_below_a_bend(found: Block) -> bool:
+    """Return whether the input is added to something, and the sum then ends in a matrix and a non-linearity."""
+    route = follow(found.tape, found.start)
+    if route.ends is None or not any(trail.alive and trail.sums for trail in route.trails):
+        return False
+    behind = [found.tape.events[index].call.rstrip("_") for index in sorted(found.tape.descendants(route.ends))]
+    last = next((call for call in reversed(behind) if call not in SAME), "")
+    return last in RECTIFIERS and not any("softmax" in call or call == "bmm" for call in behind)
+
+
+def _claims(exam: Examination) -> bool:
+    """Return whether a layer says in its name or docstring that it has a skip."""
+    module = exam.patient.module
+    said = [type(module).__name__, *descriptions(module)]
+    return any(_CLAIMED.search(words) and not _DENIED.search(words) for words in said)
+
+
+def _inner(exam: Examination, calls: Mapping[str, Any]) -> Iterator[Block]:
+    """Yield submodules that are named as layers, mix positions, and hold a feed-forward."""
+    classes: set[type] = set()
+    for name, part in exam.eval_module.named_modules():
+        title = type(part).__name__
+        is_named = _NAMED.search(title) and not _PARTS.search(title)
+        if not name or type(part) in classes or name not in calls or not is_named or list(part.children()) == []:
+            continue
+        found = _recorded(name, part, calls[name], f"{title} ({name})")
+        if found is not None and has_feedforward(found.tape) and _mixes(found):
+            classes.add(type(part))
+            yield found
+
+
+def _calls(exam: Examination) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Return the arguments of the first call of every submodule; caches among them as they were then."""
+    module = exam.eval_module
+    calls: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+    names = {part: name for name, part in module.named_modules()}
+
+    def note(part: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if names[part] not in calls:
+            calls[names[part]] = tuple(map(_fresh, positional)), {key: _fresh(value) for key, value in named.items()}
+
+    handles = [part.register_forward_pre_hook(note, with_kwargs=True) for part in names]
+    try:
+        exam.run(exam.inputs())
+    finally:
+        for handle in handles:
+            handle.remove()
+    return calls
+
+
+def _fresh(value: Any) -> Any:
+    """Return tensors as they are, and a copy of anything that a call could change, such as a cache."""
+    if value is None or isinstance(value, Tensor | bool | int | float | str):
+        return value
+    if isinstance(value, tuple):
+        return tuple(map(_fresh, value))
+    return copy.deepcopy(value)
+
+
+def _recorded(name: str, part: nn.Module, call: tuple[Any, Any], title: str) -> Block | None:
+    """Return a block with a tape of it, None where no output has the shape of its input."""
+    positional, named = call
+    given = [one for one in (*positional, *named.values()) if isinstance(one, Tensor) and one.is_floating_point()]
+    if not given or given[0].dim() < 2:
+        return None
+    block = Block(name, title, part, given[0], positional, named, Tape((), given[0]))
+    try:
+        return replace(block, tape=record(part, lambda: block.output_for(block.start)))
+    except ModuleError:
+        return None
+
+
+def _like(returned: Any, start: Tensor) -> Tensor | None:
+    """Return the first tensor with the shape of the input."""
+    same = (one for one in elements(returned).values() if isinstance(one, Tensor) and one.shape == start.shape)
+    return next(same, None)
+
+
+def has_feedforward(tape: Tape) -> bool:
+    """Return whether a non-linearity stands behind one product with a matrix and before another.
+
+    Parameters
+    ----------
+    tape : Tape
+        A call of a block.
+
+    Returns
+    -------
+    bool
+        True for linear, relu, linear and its like.
+    """
+    return any(_between_matrices(tape, event.index) for event in tape.events if event.call.rstrip("_") in BENDS)
+
+
+def _between_matrices(tape: Tape, index: int) -> bool:
+    def of_weights(indices: set[int]) -> bool:
+        events = (tape.events[at] for at in indices)
+        return any(event.call in MATRICES and any(event.parameters) for event in events)
+
+    return of_weights(tape.ancestors(index)) and of_weights(tape.descendants(index))
+
+
+def _mixes(block: Block) -> bool:
+    """Return whether an output depends on more than the input at its own place."""
+    if block.start.dim() != 3:
+        return False
+    moved = block.start.clone()
+    moved[0, 0] += torch.linspace(-1, 1, moved.shape[-1]).to(moved)
+    difference = (block.output_for(moved) - block.output_for(block.start)).abs().amax(-1)
+    difference[0, 0] = 0.0
+    return bool((difference > 0).any())

@@ -1,0 +1,308 @@
+"""Decode a sequence in steps with a module's own cache, by the protocols that are usual.
+
+A step gets the slices of what one call on the whole sequence gets (inputs, positions, masks), and the cache that the
+step before returned, filled, or kept inside.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.doctor.calling.masking import Masking
+from attnlab.doctor.examination import Examination, wake
+from attnlab.errors import ModuleError
+from attnlab.nn.conventions import SHAPES, elements
+
+CACHES = frozenset(
+    {"past_key_value", "past_key_values", "layer_past", "past", "past_kv", "past_kvs", "past_keys_values", "past_state"}
+    | {"cache", "kv_cache", "kv_caches", "cached_kv", "cache_kv", "caches", "prev_kv", "layer_cache", "cached"}
+)
+"""Names of arguments that take a cache."""
+
+FLAGS = frozenset({"use_cache", "use_kv_cache", "using_cache", "return_cache", "return_kv", "cache_enabled"})
+"""Names of arguments that ask for a cache."""
+
+_OFFSETS = frozenset({"start_pos", "offset", "position_offset", "past_length", "pos_offset", "start", "start_index"})
+_KEPT_WORDS = ("cache", "past", "present", "kv", "state")
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Say how a cache is handed from step to step.
+
+    Parameters
+    ----------
+    parameter : str or None
+        The argument that takes it; None: the module keeps it.
+    start : callable
+        Makes what the first step is given.
+    returned : int, str or None
+        Key of the element of what is returned that holds it; None: what was given is filled, or it is kept inside.
+    masked : bool
+        Whether steps are given slices of the masks of the whole call; else none.
+    """
+
+    parameter: str | None
+    start: Callable[[], Any]
+    returned: int | str | None
+    masked: bool
+
+
+def names_of(module: nn.Module) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
+    """Return which arguments of a module have to do with a cache.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The patient.
+
+    Returns
+    -------
+    tuple
+        The argument for the cache, or None; flags that ask for one; arguments for the number of earlier positions.
+    """
+    names = list(inspect.signature(module.forward).parameters)
+    cache = next((name for name in names if name.lower() in CACHES), None)
+    flags = tuple(name for name in names if name.lower() in FLAGS)
+    return cache, flags, tuple(name for name in names if name.lower() in _OFFSETS)
+
+
+def keeps_cache_inside(module: nn.Module) -> bool:
+    """Return whether a module without an argument for a cache has one inside.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The patient.
+
+    Returns
+    -------
+    bool
+        True if it takes a flag or an offset, and something in it is named a cache.
+    """
+    cache, flags, offsets = names_of(module)
+    held = any("cache" in name.lower() for part in module.modules() for name in {**vars(part), **part._buffers})
+    return cache is None and bool(flags or (offsets and held))
+
+
+class Decoder:
+    """Decode one sequence in steps.
+
+    Parameters
+    ----------
+    exam : Examination
+        The patient.
+    x : Tensor
+        The whole sequence, (batch, length, ...).
+    """
+
+    def __init__(self, exam: Examination, x: Tensor) -> None:
+        self.exam = exam
+        self.x = x
+        self.cache, self.flags, self.offsets = names_of(exam.patient.module)
+        recorder = _Recorder(self._fresh())
+        self.whole = exam.run(x, module=recorder, causal=True)
+        self.recorder = recorder
+        self.masks = {mask.parameter: mask for mask in exam.usage.masks}
+
+    def _fresh(self) -> nn.Module:
+        module = self.exam.copy()
+        wake(module)
+        return module
+
+    def protocols(self) -> Iterator[Protocol]:
+        """Yield the ways in which the cache could be handed on, the usual ones first."""
+        masked = [True, False] if any(name in self.recorder.named for name in self.masks) else [True]
+        for start in self._starts():
+            for returned in self._keys_returned(start):
+                yield from (Protocol(self.cache, start, returned, each) for each in masked)
+
+    def _starts(self) -> list[Callable[[], Any]]:
+        """Return what the first step could be given."""
+        if self.cache is None:
+            return [_nothing]
+        return [_nothing, *_annotated(self.exam.patient.module, self.cache), dict, list]
+
+    def _keys_returned(self, start: Callable[[], Any]) -> list[int | str | None]:
+        """Return where the cache could be in what a first step returns; None last: what was given was filled."""
+        if self.cache is None:
+            return [None]
+        given = start()
+        player = _Player(self._fresh(), self)
+        try:
+            self._step(player, slice(0, 2), given, Protocol(self.cache, start, None, masked=True))
+        except ModuleError:
+            return []
+        found = elements(player.returned)
+        others = [key for key, value in found.items() if not _is(value, player.output_of(found)) and _holds(value)]
+        others.sort(key=lambda key: (not _is_named(key), isinstance(found[key], Tensor)))
+        return [*others, *([None] if _is_filled(given) else [])]
+
+    def decode(self, protocol: Protocol, steps: Sequence[int]) -> Tensor:
+        """Return the outputs of all steps, one after the other.
+
+        Parameters
+        ----------
+        protocol : Protocol
+            How the cache is handed on.
+        steps : sequence of int
+            Positions of each step.
+
+        Returns
+        -------
+        Tensor
+            (batch, length, d_out).
+
+        Raises
+        ------
+        ModuleError
+            If a step raises or returns another shape.
+        """
+        player, cache, outputs, done = _Player(self._fresh(), self), protocol.start(), [], 0
+        for size in steps:
+            outputs.append(self._step(player, slice(done, done + size), cache, protocol))
+            if protocol.returned is not None:
+                cache = elements(player.returned).get(protocol.returned)
+            done += size
+        return torch.cat(outputs, 1)
+
+    def _step(self, player: _Player, at: slice, cache: Any, protocol: Protocol) -> Tensor:
+        """Return the outputs of one step."""
+        player.prepare(at, {} if self.cache is None else {self.cache: cache}, masked=protocol.masked)
+        return self.exam.run(self.x[:, at].contiguous(), module=player, causal=False)
+
+
+class _Recorder(nn.Module):
+    """Hand a call on and keep its arguments."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.positional: tuple[Any, ...] = ()
+        self.named: Mapping[str, Any] = {}
+
+    def forward(self, *positional: Any, **named: Any) -> Any:
+        """Call the inner module."""
+        self.positional, self.named = positional, named
+        return self.inner(*positional, **named)
+
+
+class _Player(nn.Module):
+    """Give the inner module a step's part of what the whole call was given, whatever it is called with."""
+
+    def __init__(self, inner: nn.Module, decoder: Decoder) -> None:
+        super().__init__()
+        self.inner = inner
+        self.decoder = [decoder]  # in a list: it is no part of the module
+        self.positional: list[Any] = []
+        self.named: dict[str, Any] = {}
+        self.returned: Any = None
+
+    def prepare(self, at: slice, cache: Mapping[str, Any], *, masked: bool) -> None:
+        """Cut the arguments of the next call."""
+        decoder = self.decoder[0]
+        length = decoder.x.size(1)
+        recorder = decoder.recorder
+        self.positional = [_part(value, at, length, None) for value in recorder.positional]
+        self.named = {
+            name: _part(value, at, length, decoder.masks.get(name))
+            for name, value in recorder.named.items()
+            if masked or name not in decoder.masks
+        }
+        self.named.update(dict.fromkeys(decoder.flags, True), **dict.fromkeys(decoder.offsets, at.start), **cache)
+
+    def output_of(self, found: Mapping[Any, Any]) -> Any:
+        """Return the element that is the output."""
+        usual = next((value for value in found.values() if isinstance(value, Tensor)), None)
+        return found.get(self.decoder[0].exam.usage.output, usual)
+
+    def forward(self, *_positional: Any, **_named: Any) -> Any:
+        """Call the inner module with what was prepared."""
+        self.returned = self.inner(*self.positional, **self.named)
+        return self.returned
+
+
+def _part(value: Any, at: slice, length: int, mask: Masking | None) -> Any:
+    """Return a step's part of an argument: its positions; of a mask, the rows of its positions and all keys so far."""
+    if isinstance(value, list | tuple):
+        return type(value)(_part(element, at, length, mask) for element in value)
+    if not isinstance(value, Tensor):
+        return value
+    axes = [axis for axis, size in enumerate(value.shape) if size == length]
+    if not axes:
+        return value
+    so_far = slice(0, at.stop)
+    if mask is None:
+        return _cut(value, axes[0], at)
+    if mask.shape in SHAPES:
+        return _cut(_cut(value, value.dim() - 2, at), value.dim() - 1, so_far)
+    return _cut(value, axes[0], so_far)
+
+
+def _cut(value: Tensor, axis: int, at: slice) -> Tensor:
+    return value.narrow(axis, at.start or 0, at.stop - (at.start or 0)).contiguous() if value.size(axis) > 1 else value
+
+
+# What a cache looks like
+
+
+def _nothing() -> None:
+    """Return None: the first step is given no cache."""
+
+
+def _annotated(module: nn.Module, parameter: str) -> list[Callable[[], Any]]:
+    """Return constructors of the classes that a cache argument is annotated with."""
+    try:
+        hint = typing.get_type_hints(type(module).forward).get(parameter)
+    except (NameError, TypeError, AttributeError):  # an annotation that cannot be resolved
+        hint = None
+    classes = [each for each in (hint, *typing.get_args(hint)) if inspect.isclass(each)]
+    return [_constructor(each) for each in classes if each not in (type(None), Tensor, dict, list, tuple, bool)]
+
+
+def _constructor(cache: type) -> Callable[[], Any]:
+    """Return how to make an empty cache of a class, or of the growing kind of the library that defines it."""
+    library = sys.modules.get(cache.__module__.partition(".")[0])
+    growing = getattr(library, "DynamicCache", cache) if "." in cache.__module__ else cache
+
+    def make() -> Any:
+        try:
+            return growing()
+        except Exception as error:  # foreign code
+            raise ModuleError(f"{growing.__name__}() raised {error}") from error
+
+    return make
+
+
+def _is(one: Any, other: Any) -> bool:
+    return one is other
+
+
+def _is_named(key: int | str | None) -> bool:
+    return isinstance(key, str) and any(word in key.lower() for word in _KEPT_WORDS)
+
+
+def _holds(value: Any) -> bool:
+    """Return whether something could be a cache: a tensor, a collection that holds one, an object of some class."""
+    if isinstance(value, Tensor):
+        return value.dim() > 1
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, list | tuple):
+        return any(_holds(element) for element in value)
+    return value is not None and not isinstance(value, str | int | float | bool)
+
+
+def _is_filled(given: Any) -> bool:
+    """Return whether what was given was filled: a collection that is no longer empty, or an object of some class."""
+    if isinstance(given, dict | list):
+        return len(given) > 0
+    return given is not None

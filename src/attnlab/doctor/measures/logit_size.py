@@ -1,0 +1,178 @@
+"""How large the products of queries and keys are inside one module, against the queries and keys they are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnlab.doctor.inside.attentions import Attention, attentions
+from attnlab.doctor.inside.contractions import Operand
+from attnlab.doctor.inside.dependence import Dependence, dependence_of
+from attnlab.doctor.inside.replay import replay
+from attnlab.doctor.inside.tape import Event, Tape
+from attnlab.doctor.inside.tracing import back_to, places_in
+from attnlab.doctor.usage import Usage
+
+_PROJECTIONS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "mv", "addmv"})
+_NORMS = frozenset(
+    {"native_layer_norm", "_fused_rms_norm", "native_group_norm", "_native_batch_norm_legit_no_training"}
+)
+_UNMOVED = 1.2  # of scores whose queries and keys are doubled: 4 without normalization, 1 with it
+_SMALLEST = 1e-8  # a standard deviation below this is that of zeros
+
+
+@dataclass(frozen=True)
+class LogitSize:
+    """Hold the size of one attention's logits.
+
+    Parameters
+    ----------
+    d_head : int
+        Features of one query.
+    n_heads : int
+        Number of heads.
+    std : float
+        Standard deviation of the part of the logits that comes from queries and keys, scale included, mask and
+        biases left out.
+    q_std, k_std : float
+        Standard deviations of queries and keys as their projections gave them.
+    excuse : str
+        Why their size says nothing about the scale: ``"normalized"``, ``"learned temperature"``, or nothing.
+    where : str
+        Dotted path of the submodule.
+    """
+
+    d_head: int
+    n_heads: int
+    std: float
+    q_std: float
+    k_std: float
+    excuse: str
+    where: str
+
+    @property
+    def relative(self) -> float:
+        """Return the logits' size by that of queries and keys that are independent and scaled by d_head ** -0.5."""
+        return self.std / (self.q_std * self.k_std)
+
+
+def logit_sizes(tape: Tape, usage: Usage) -> list[LogitSize]:
+    """Return the size of the logits of each attention that multiplies queries and keys before a softmax.
+
+    Parameters
+    ----------
+    tape : Tape
+        What was recorded.
+    usage : Usage
+        How the module was called.
+
+    Returns
+    -------
+    list of LogitSize
+        In order; those that are all zero are left out.
+    """
+    dependence = dependence_of(tape, usage)
+    found = [_measured(tape, dependence, attention) for attention in attentions(tape, usage)]
+    return [size for size in found if size is not None]
+
+
+def _measured(tape: Tape, dependence: Dependence, attention: Attention) -> LogitSize | None:
+    """Return the size of one attention's logits, None if it cannot be told."""
+    queries, keys = attention.sources.pairing.queries, attention.sources.pairing.keys
+    if queries is None or keys is None or attention.q is None or not attention.softmaxes:
+        return None
+    before = [_projection(tape, dependence, operand) for operand in (queries, keys)]
+    stds = [_std_at(tape, event, operand) for event, operand in zip(before, (queries, keys), strict=True)]
+    std = _std_of_products(tape, attention)
+    if std is None or min(std, *stds) < _SMALLEST:
+        return None
+    return LogitSize(
+        d_head=attention.q.shape[3],
+        n_heads=attention.n_heads,
+        std=std,
+        q_std=stds[0],
+        k_std=stds[1],
+        excuse=_excuse(tape, dependence, attention, before),
+        where=attention.where,
+    )
+
+
+def _projection(tape: Tape, dependence: Dependence, operand: Operand) -> Event | None:
+    """Return the event that projected queries or keys, None if they are the input itself."""
+    reached = [tape.events[index] for index in back_to(tape, operand, stop=set())]
+    ends = [event for event in reached if event.index in dependence.on_input]
+    made = [event for event in ends if event.call in _PROJECTIONS or event.call in _NORMS]
+    return max(made, key=lambda event: (event.output.numel(), -event.index), default=None)
+
+
+def _std_at(tape: Tape, event: Event | None, operand: Operand) -> float:
+    """Return the standard deviation, around zero, of what became queries or keys when its projection gave it."""
+    tensor = tape.events[operand[0]].inputs[operand[1]]
+    places = None if event is None else places_in(tape, event.index, operand)
+    if event is not None and places is not None:
+        tensor = event.output.flatten()[places[places >= 0]]
+    return _size(tensor)
+
+
+def _size(tensor: Tensor) -> float:
+    return float(tensor.double().square().mean().sqrt()) if tensor.numel() else math.nan
+
+
+def _std_of_products(
+    tape: Tape, attention: Attention, changes: Mapping[int, Callable[[Tensor], Tensor]] | None = None
+) -> float | None:
+    """Return the size of what changes its sign in the scores when the products do: no masks, no biases."""
+    scores, places = attention.sources.pairing.scores, attention.sources.pairing.score_places
+    if attention.products_index is None or scores is None or places is None:
+        return None
+    signs: list[dict[int, Callable[[Tensor], Tensor]]] = [{}, {attention.products_index: torch.neg}]
+    replays = [replay(tape, {**(changes or {}), **sign}, until=scores[0]) for sign in signs]
+    plus, minus = (events[scores[0]].inputs[scores[1]].flatten()[places] for events in replays)
+    part = (plus - minus) / 2
+    if part.shape[2] == part.shape[3]:  # where q and k are one, a position's product with itself is no random one
+        part = part[:, :, ~torch.eye(part.shape[2], dtype=torch.bool)]
+    part = part[torch.isfinite(part) & (part != 0)]
+    return _size(part) if part.numel() else None
+
+
+def _excuse(tape: Tape, dependence: Dependence, attention: Attention, before: Sequence[Event | None]) -> str:
+    """Return why the size of the logits says nothing about the scale."""
+    if any(_normed(tape, event) for event in before) or _unmoved(tape, attention, before):
+        return "normalized"
+    pairing = attention.sources.pairing
+    stop = set() if pairing.products is None else {pairing.products}
+    operands = [operand for operand in (pairing.scores, pairing.queries, pairing.keys) if operand is not None]
+    passed = {index for operand in operands for index in back_to(tape, operand, stop=stop)}
+    return "learned temperature" if any(_tempered(dependence, tape.events[index]) for index in passed) else ""
+
+
+def _normed(tape: Tape, event: Event | None) -> bool:
+    """Return whether queries or keys are a norm of something projected."""
+    if event is None or event.call not in _NORMS:
+        return False
+    reached = back_to(tape, (event.index, 0), stop=set())
+    return any(tape.events[index].call in _PROJECTIONS for index in reached)
+
+
+def _unmoved(tape: Tape, attention: Attention, before: Sequence[Event | None]) -> bool:
+    """Return whether larger queries and keys leave the scores as they are."""
+    if not before or any(event is None for event in before):
+        return False
+    doubled = _std_of_products(tape, attention, {event.index: _double for event in before if event is not None})
+    usual = _std_of_products(tape, attention)
+    return doubled is not None and usual is not None and doubled < _UNMOVED * usual
+
+
+def _double(output: Tensor) -> Tensor:
+    return 2 * output
+
+
+def _tempered(dependence: Dependence, event: Event) -> bool:
+    """Return whether a learned number multiplies or divides in an event."""
+    if event.call.rstrip("_") not in ("mul", "div"):
+        return False
+    return any(dependence.is_learned(event, number) for number in range(len(event.inputs)))

@@ -1,0 +1,218 @@
+"""What of a patient is, by its name or its docstring, there to tell positions apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.doctor.calling.claims import descriptions
+from attnlab.doctor.examination import Examination, wake
+from attnlab.doctor.measures.gradients import relative_change
+from attnlab.doctor.measures.mentions import OPTIONAL, use_of
+
+_WORDS = frozenset((
+    "alibi", "cos", "freqs", "pe", "pes", "pos", "posemb", "posenc", "position", "positional", "positions",
+    "posn", "posns", "rope", "rotary", "sin", "sinusoid", "sinusoidal", "sinusoids", "timing", "wpe",
+))  # fmt: skip
+_PAIRS = (("inv", "freq"), ("rel", "bias"), ("relative", "bias"), ("rel", "emb"), ("relative", "embeddings"))
+_OTHERWISE = frozenset((
+    "conv", "fc", "feed", "ff", "ffn", "forward", "id", "ids", "idx", "index", "mask", "mlp", "net", "weight",
+    "wise", "wisely",
+))  # fmt: skip
+"""Words that make a position's name something else: ``position_wise_feed_forward``, ``position_ids``."""
+_POINTWISE = re.compile(r"wise|feed.?forward|ffn|mlp", re.IGNORECASE)
+_BETWEEN = re.compile(r"[._\d]+|(?<=[a-z])(?=[A-Z])")
+_SAID = re.compile(
+    r"rotary|\brope\b|\balibi\b|sinusoid|relative[- ]position|position[- ]aware"
+    r"|position(al)?[- ](encoding|embedding|bias|information|signal|index|indices|offset|feature|code|vector|table)"
+    r"|(adds?|added|learned|absolute) (the |its |their )?positions?\b|order information",
+    re.IGNORECASE,
+)
+_NAMED = re.compile(r"Rotary|R[oO]PE|Rope|A[lL]i[bB]i|Sinusoid|RelativePos|Positional(?!wise)(?!ly)")
+_DENIED = re.compile(
+    r"\b(no|not|without|outside|caller|callers|beforehand|expect\w*|assum\w*|already|elsewhere|upstream|add(s|ed) by"
+    r"|add(s|ed)? (them|it) (first|before)|before (the|this|calling)|given to|left out|omit\w*|optional\w*|free)\b",
+    re.IGNORECASE,
+)
+_NEAR = 60  # characters around a claim in which a word takes it back
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Hold what is there to tell positions apart.
+
+    Parameters
+    ----------
+    tensors : tuple of str
+        Paths of parameters, buffers and plain tensors.
+    modules : tuple of str
+        Paths of submodules.
+    said : str
+        Words of names and docstrings that claim positions; nothing where none do.
+    """
+
+    tensors: tuple[str, ...]
+    modules: tuple[str, ...]
+    said: str
+
+    @property
+    def any(self) -> bool:
+        """Return whether positions are built or claimed."""
+        return bool(self.tensors or self.modules or self.said)
+
+    def of(self, words: str) -> bool:
+        """Return whether any claim or name contains one of these words (a regular expression)."""
+        return bool(re.search(words, " ".join((self.said, *self.tensors, *self.modules)), re.IGNORECASE))
+
+
+def claims_of(exam: Examination) -> Claims:
+    """Return what a patient builds and claims.
+
+    Parameters
+    ----------
+    exam : Examination
+        The examination.
+
+    Returns
+    -------
+    Claims
+        Parts whose use depends on what `forward` is given are left out.
+    """
+    module = exam.patient.module
+    tensors = [path for path, _ in _tensors(module) if names_position(path) and not _is_optional(module, path)]
+    modules = [
+        name
+        for name, part in module.named_modules()
+        if name and _is_position_module(name, part) and _is_called(exam, name) and not _is_optional(module, name)
+    ]
+    return Claims(tuple(tensors), tuple(modules), " ".join(_said(module)))
+
+
+def _is_called(exam: Examination, name: str) -> bool:
+    """Return whether a submodule's `forward` runs, or nothing of it does: by other methods nothing can be tried."""
+    module = exam.copy()
+    calls: list[int] = []
+    module.get_submodule(name).register_forward_hook(lambda *_: calls.append(1))
+    exam.run(exam.inputs(), module=module)
+    return bool(calls) or use_of(exam.patient.module, name) == "never"
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield floating parameters, buffers and plain tensors with their paths."""
+    for name, part in module.named_modules():
+        own = {**part._parameters, **part._buffers}
+        own |= {key: value for key, value in vars(part).items() if isinstance(value, Tensor)}
+        for key, value in own.items():
+            if value is not None and (value.is_floating_point() or value.is_complex()):
+                yield f"{name}.{key}" if name else key, value
+
+
+def _tokens(path: str) -> list[str]:
+    return [word.lower() for word in _BETWEEN.split(path) if word]
+
+
+def names_position(path: str) -> bool:
+    """Return whether any part of a path is a usual name for positions.
+
+    Parameters
+    ----------
+    path : str
+        Dotted path of a parameter, buffer or submodule.
+
+    Returns
+    -------
+    bool
+        False for ``position_wise_ffn`` and ``position_ids``.
+    """
+    return any(_names_position(_tokens(part)) for part in path.split("."))
+
+
+def _names_position(words: Sequence[str]) -> bool:
+    if set(words) & (_OTHERWISE - {"weight"}):
+        return False
+    return bool(set(words) & _WORDS) or any(set(pair) <= set(words) for pair in _PAIRS)
+
+
+def _is_position_module(name: str, part: nn.Module) -> bool:
+    title = type(part).__name__
+    if _POINTWISE.search(title):
+        return False
+    return _names_position(_tokens(name.rpartition(".")[2])) or bool(
+        re.search(r"Position|Rotary|Sinusoid|R[oO]PE", title)
+    )
+
+
+def _is_optional(module: nn.Module, path: str) -> bool:
+    return use_of(module, path) in OPTIONAL
+
+
+def _said(module: nn.Module) -> Iterator[str]:
+    """Yield claims in the names and docstrings of the classes that a person wrote."""
+    for kind in dict.fromkeys(type(part) for part in module.modules()):
+        if kind.__module__.startswith("torch."):
+            continue
+        part = next(part for part in module.modules() if type(part) is kind)
+        if _NAMED.search(kind.__name__) and not _POINTWISE.search(kind.__name__):
+            yield kind.__name__
+        for text in descriptions(part):
+            for found in _SAID.finditer(text):
+                around = text[max(0, found.start() - _NEAR) : found.end() + _NEAR]
+                if not _DENIED.search(around):
+                    yield found.group()
+
+
+def effect(exam: Examination, *, tensors: Sequence[str] = (), modules: Sequence[str] = ()) -> float:
+    """Return how much the output changes, relative to its size, when parts that tell positions give something else.
+
+    Parameters
+    ----------
+    exam : Examination
+        The examination.
+    tensors, modules : sequence of str
+        Paths of tensors to replace, and of submodules whose results to replace.
+
+    Returns
+    -------
+    float
+        0 where nothing changes.
+    """
+    x = exam.inputs(seed=60)
+    before, after = exam.copy(), exam.copy()
+    wake(before)
+    wake(after)
+    _disturb(after, tensors)
+    for name in modules:
+        after.get_submodule(name).register_forward_hook(_replaced)
+    old, new = exam.run(x, module=before), exam.run(x, module=after)
+    return relative_change(old, new)
+
+
+def _disturb(module: nn.Module, paths: Sequence[str]) -> None:
+    with torch.no_grad():
+        for path in paths:
+            owner, _, name = path.rpartition(".")
+            tensor = getattr(module.get_submodule(owner), name)
+            tensor.add_(_noise(tensor))
+
+
+def _noise(like: Tensor) -> Tensor:
+    """Return random numbers, different in every place, of the size of a tensor's own or larger."""
+    generator = torch.Generator().manual_seed(61)
+    kind = torch.complex128 if like.is_complex() else torch.float64
+    noise = torch.randn(like.shape, generator=generator, dtype=kind).to(like.dtype)
+    spread = float(like.abs().float().mean()) if like.numel() else 0.0
+    return noise * max(0.5, spread)
+
+
+def _replaced(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+    """Return what a submodule returned, plus noise in every floating tensor of it."""
+    if isinstance(output, Tensor):
+        return output + _noise(output) if output.is_floating_point() or output.is_complex() else output
+    if isinstance(output, tuple):
+        return tuple(_replaced(_module, None, one) for one in output)
+    return output

@@ -1,0 +1,279 @@
+"""Whether the rows of queries, keys, values and outputs are the positions of the input, head by head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attnlab.doctor.inside.attentions import Attention
+from attnlab.doctor.inside.contractions import Operand
+from attnlab.doctor.inside.dependence import Dependence, differs
+from attnlab.doctor.inside.replay import replay
+from attnlab.doctor.inside.tape import Change, Event, Tape
+
+_MOST_POSITIONS = 12  # replaced one after the other; neighbours, so that a shift shows as one
+_FARTHEST = 1  # shift of rows against positions that still counts as none, as in a token shift
+_ENOUGH = 0.6  # of the entries must follow their own position; a view without transpose reaches 2 / length or so
+_COVERED = 0.7  # of the positions must be seen by each head
+
+_TRANSLATING = frozenset(
+    {
+        *("_softmax", "_safe_softmax", "_log_softmax", "cumsum", "mean", "sum", "roll", "flip", "sort", "gather"),
+        *("mkldnn_rnn_layer", "_fft_r2c", "amax", "max", "scatter", "index_select", "index", "avg_pool2d", "_fft_c2c"),
+    }
+)
+"""Operations after which another position may be seen; the trace of a row ends there."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Say how the rows of a tensor follow positions.
+
+    Parameters
+    ----------
+    home : float
+        Share of the entries that follow one position each, at one distance from their row; 1 is right.
+    coverage : float
+        Share of the positions that the head with the fewest follows, dead ones left out; 1 is right.
+    foreign : bool
+        Whether a position also changes other samples.
+    permuted : bool
+        Whether each head holds every position exactly once, in another order.
+    example : str
+        What replacing one position changes.
+    """
+
+    home: float
+    coverage: float
+    foreign: bool
+    permuted: bool
+    example: str
+
+    @property
+    def mixed(self) -> bool:
+        """Return whether heads or positions are scrambled."""
+        return self.foreign or (not self.permuted and (self.home < _ENOUGH or self.coverage < _COVERED))
+
+
+def tested_positions(length: int) -> range:
+    """Return neighbouring positions to replace, in the middle of the sequence.
+
+    Parameters
+    ----------
+    length : int
+        Number of positions.
+
+    Returns
+    -------
+    range
+        All of them if there are few.
+    """
+    count = min(length, _MOST_POSITIONS)
+    first = (length - count) // 2
+    return range(first, first + count)
+
+
+def rows_of_operand(
+    dependence: Dependence, operand: Operand, places: Int[Tensor, "batch heads rows features"]
+) -> Rows | None:
+    """Return how queries, keys or values follow the positions of the input.
+
+    Parameters
+    ----------
+    dependence : Dependence
+        What depends on which position.
+    operand : tuple of (int, int)
+        Event and input that hold them.
+    places : Tensor
+        Where in it they lie.
+
+    Returns
+    -------
+    Rows or None
+        None where they have another length than the input.
+    """
+    if places.shape[2] != dependence.length:
+        return None
+    event, number = operand
+    before = dependence.tape.events[event].inputs[number]
+    positions = tested_positions(dependence.length)
+
+    def changed_in(events: Sequence[Event]) -> Tensor:
+        return differs(before, events[event].inputs[number]).flatten()[places]
+
+    after = [changed_in(dependence.with_position(position)) for position in positions]
+    own = [changed_in(dependence.with_sample(sample)) for sample in range(dependence.batch)]
+    return _judged(after, own, positions)
+
+
+def rows_of_output(tape: Tape, dependence: Dependence, attention: Attention) -> Rows | None:
+    """Return how what comes after an attention follows the rows of its head outputs.
+
+    Parameters
+    ----------
+    tape : Tape
+        What was recorded.
+    dependence : Dependence
+        Tells batch and length.
+    attention : Attention
+        One over positions.
+
+    Returns
+    -------
+    Rows or None
+        None where no tensor with batch and length comes before positions are mixed again.
+    """
+    batch, length = dependence.batch, dependence.length
+    ends = _merged(tape, dependence, attention)
+    if not ends or attention.weights.shape[2] != length or attention.weights.shape[0] != batch:
+        return None
+    positions = tested_positions(length)
+    after = [_replayed(tape, attention.change_row(position, _sample_moved(0)), ends) for position in positions]
+    own = [_replayed(tape, _all_rows(attention, _sample_moved(sample)), ends) for sample in range(batch)]
+    judged = []
+    for number, end in enumerate(ends):
+        changed = [
+            [_batch_first(differs(end.output, outputs[number]), batch, length) for outputs in replayed]
+            for replayed in (after, own)
+        ]
+        judged.append(_judged(changed[0], changed[1], positions))
+    return next((rows for rows in judged if rows.mixed), judged[-1])
+
+
+def _replayed(tape: Tape, change: Change, ends: Sequence[Event]) -> list[Tensor]:
+    """Return the outputs of some events after a change."""
+    events = replay(tape, {change[0]: change[1]}, until=ends[-1].index)
+    return [events[end.index].output for end in ends]
+
+
+def _all_rows(attention: Attention, function: Callable[[Tensor], Tensor]) -> Change:
+    """Return a change of all head outputs; the function is given them as (batch, heads, q_len, d_v)."""
+    places = attention.output_places
+
+    def changed(output: Tensor) -> Tensor:
+        flat = output.flatten()
+        flat[places.flatten()] = function(flat[places]).flatten()
+        return flat.view(output.shape)
+
+    return attention.outputs_index, changed
+
+
+def _sample_moved(sample: int) -> Callable[[Tensor], Tensor]:
+    """Return a function that gives one sample other head outputs."""
+
+    def moved(outputs: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(7)
+        other = outputs.clone()
+        other[sample] = torch.randn(outputs.shape[1:], generator=generator, dtype=torch.float64).to(outputs.dtype)
+        return other
+
+    return moved
+
+
+def _has_positions(tensor: Tensor, batch: int, length: int) -> bool:
+    """Return whether a tensor is (batch, length, ...), (length, batch, ...) or (batch, channels, length)."""
+    if tensor.dim() < 3 or not tensor.is_floating_point():
+        return False
+    first = tuple(tensor.shape[:2])
+    return first in ((batch, length), (length, batch)) or (tensor.dim() == 3 and _channels_first(tensor, batch, length))
+
+
+def _channels_first(tensor: Tensor, batch: int, length: int) -> bool:
+    return tensor.shape[0] == batch and tensor.shape[2] == length and tensor.shape[1] != length
+
+
+def _batch_first(changed: Bool[Tensor, " *shape"], batch: int, length: int) -> Bool[Tensor, "batch 1 rows features"]:
+    """Return what changed with batch and rows first, the rest folded into features."""
+    if changed.shape[:2] == (length, batch):
+        changed = changed.transpose(0, 1)
+    elif changed.shape[:2] != (batch, length):
+        changed = changed.transpose(1, 2)
+    return changed.flatten(2)[:, None]
+
+
+def _merged(tape: Tape, dependence: Dependence, attention: Attention) -> list[Event]:
+    """Return two events with axes batch and length: the last before something learned, the last before positions mix.
+
+    After the first the entries of a row are mixed, and show no more from where each of them came.
+    """
+    found: list[Event] = []
+    ends: list[Event] = []
+    for index in sorted(tape.descendants(attention.outputs_index)):
+        event = tape.events[index]
+        if _mixes_positions(dependence, event):
+            break
+        if event.call in _PRODUCTS and not ends:
+            ends = found[-1:]
+        if _has_positions(event.output, dependence.batch, dependence.length):
+            found.append(event)
+    return list(dict.fromkeys([*ends, *found[-1:]]))
+
+
+_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "mv"})
+
+
+def _mixes_positions(dependence: Dependence, event: Event) -> bool:
+    """Return whether an event may mix positions: a product of two tensors from the input, a convolution, a sum."""
+    if event.call in ("bmm", "mm", "baddbmm"):
+        return sum(dependence.input_depends(event, number) for number in range(len(event.inputs))) > 1
+    if event.call == "convolution":
+        return max(event.inputs[1].shape[2:]) > 1
+    return event.call in _TRANSLATING
+
+
+def _judged(
+    changed: Sequence[Bool[Tensor, "batch heads rows features"]],
+    own: Sequence[Bool[Tensor, "batch heads rows features"]],
+    positions: range,
+) -> Rows:
+    """Return how rows follow positions.
+
+    `changed` is what replacing each position of the first sample changes, `own` what replacing each sample changes:
+    what follows another sample and not its own is in the wrong place, what follows both has been mixed on purpose.
+    """
+    table = torch.stack([each[0] for each in changed])  # (positions, heads, rows, features)
+    if not table.any():  # a dead part, which is no matter of order
+        return Rows(home=1.0, coverage=1.0, foreign=False, permuted=False, example="")
+    home = torch.stack([_at_shift(table, positions, shift) for shift in range(-_FARTHEST, _FARTHEST + 1)]).amax(0)
+    covered = table.flatten(2).any(2).double().mean(0)  # (heads)
+    strayed = [each[sample] & ~own[sample][sample] for each in changed for sample in range(1, each.shape[0])]
+    return Rows(
+        home=float(home.nanmean()),
+        coverage=float(covered[covered > 0].min()),
+        foreign=any(bool(each.any()) for each in strayed),
+        permuted=_permuted(table),
+        example=_example(table, positions),
+    )
+
+
+def _at_shift(table: Tensor, positions: range, shift: int) -> Float[Tensor, "heads features"]:
+    """Return the share of rows that follow the position at one distance, among those that follow any.
+
+    Entries that follow none are left out: a ReLU may have closed on them. Each feature has its own best distance:
+    a token shift may move half of them.
+    """
+    rows = table.shape[2]
+    pairs = [(number, position - shift) for number, position in enumerate(positions) if 0 <= position - shift < rows]
+    follows = torch.stack([table[number, :, row] for number, row in pairs])  # (pairs, heads, features)
+    alive = torch.stack([table[:, :, row].any(0) for _, row in pairs])
+    return (follows & alive).sum(0) / alive.sum(0)  # NaN where all are closed
+
+
+def _permuted(table: Tensor) -> bool:
+    """Return whether each position changes exactly one row of each head, all its entries, and each another one."""
+    rows = table.any(3)  # (positions, heads, rows)
+    whole = bool((table.all(3) == rows).all())
+    return whole and bool((rows.sum(2) == 1).all()) and bool((rows.sum(0) <= 1).all())
+
+
+def _example(table: Tensor, positions: range) -> str:
+    """Return in words what replacing the middle position changes."""
+    number = len(positions) // 2
+    rows = table[number].any(2)  # (heads, rows)
+    words = [f"{row.nonzero().flatten().tolist()} of head {head}" for head, row in enumerate(rows) if row.any()]
+    listed = ", ".join(words[:3]) + (" and more" if len(words) > 3 else "")
+    return f"replacing position {positions[number]} changes rows {listed or 'nowhere'}"

@@ -1,0 +1,108 @@
+"""Whether equal calls give equal outputs, without which no comparison of two calls says anything."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attnlab.doctor.examination import Examination
+from attnlab.doctor.measures.differences import deviation
+
+
+@contextlib.contextmanager
+def random_state(seed: int) -> Iterator[None]:
+    """Seed all three global generators, without gradients, and put their states back.
+
+    Parameters
+    ----------
+    seed : int
+        For all of them.
+
+    Yields
+    ------
+    None
+        While the seeds hold.
+    """
+    states = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.default_generator.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed)
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+
+
+def call_seeded(exam: Examination, module: nn.Module, x: Tensor, seed: int) -> Tensor:
+    """Call a copy of the patient under a random state.
+
+    Parameters
+    ----------
+    exam : Examination
+        The patient.
+    module : nn.Module
+        A copy.
+    x : Tensor
+        Inputs, (batch, length, ...).
+    seed : int
+        For all global generators.
+
+    Returns
+    -------
+    Tensor
+        Its output.
+    """
+    with random_state(seed):
+        return exam.usage.call(module, x)
+
+
+def same_course(exam: Examination, module: nn.Module, moved: Tensor) -> bool:
+    """Return whether a call on other inputs does the same operations on the same shapes as one on the usual inputs.
+
+    Where tokens are sorted by what they hold, dropout draws other numbers for all of them.
+
+    Parameters
+    ----------
+    exam : Examination
+        The patient.
+    module : nn.Module
+        A copy, in training mode.
+    moved : Tensor
+        Other inputs, (batch, length, ...).
+
+    Returns
+    -------
+    bool
+        False where random numbers of the two calls do not belong to the same positions.
+    """
+    courses = [
+        [(event.call, event.output.shape) for event in exam.tape(x, module=module).events]
+        for x in (exam.inputs(), moved)
+    ]
+    return courses[0] == courses[1]
+
+
+def is_steady(exam: Examination) -> bool:
+    """Return whether neither chance nor a call in between changes the outputs of an ordinary call.
+
+    Parameters
+    ----------
+    exam : Examination
+        The patient.
+
+    Returns
+    -------
+    bool
+        False where outputs in evaluation mode differ; `determinism` says so, and other checks have nothing to compare.
+    """
+    x = exam.inputs()
+    before = call_seeded(exam, exam.eval_module, x, 1)
+    call_seeded(exam, exam.eval_module, exam.inputs(seed=1), 1)
+    return not deviation(before, call_seeded(exam, exam.eval_module, x, 2))
