@@ -99,6 +99,22 @@ class Mine(nn.Module):
     def forward(self, x):
         raise ValueError("I never run")
 """
+MANY_LINES = """
+class Mine(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.linear = nn.Linear(d_model, d_model)
+    def forward(self, x):
+        raise ValueError("one\\ntwo")
+"""
+SEGFAULT = """
+import ctypes
+ctypes.string_at(0)
+"""
+KILLED = """
+import os, signal
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 DIES = """
 import os
 class Mine(nn.Module):
@@ -119,16 +135,24 @@ class Mine(nn.Module):
         (UNKNOWN_ARGUMENT, ["temperament", "--arg temperament="]),
         (OTHER_SHAPE, ["(5,)"]),
         (RAISES, ["ValueError: I never run", "line 9"]),
+        (MANY_LINES, ["ValueError: one two"]),
         (DIES, ["died while it was loaded or first called, exit code 5"]),
+        (SEGFAULT, ["died while it was loaded or first called, of a segmentation fault"]),
+        (KILLED, ["killed from outside, perhaps for lack of memory"]),
     ],
-    ids=["import", "class", "syntax", "no module", "no parameters", "argument", "shape", "forward", "death"],
+    ids=[
+        *("import", "class", "syntax", "no module", "no parameters", "argument", "shape", "forward"),
+        *("many lines", "death", "segmentation fault", "killed"),
+    ],
 )
 def test_what_cannot_be_examined_is_one_sentence_and_exit_code_2(mine, capfd, text, said):
     assert call(["doctor", mine(text), "--json"]) == NOT_EXAMINED
     captured = capfd.readouterr()
-    assert captured.out == ""
+    error = json.loads(captured.out)["error"]
     assert "Traceback" not in captured.err
+    assert len(captured.err.strip().splitlines()) == 1
     for words in said:
+        assert words in error
         assert words in captured.err
 
 
@@ -169,3 +193,9 @@ def test_a_process_that_does_not_end_is_killed(mine, capfd, monkeypatch):
 )
 def test_values_of_arguments_are_read_as_what_they_look_like(word, value):
     assert command._argument(word) == ("a", value)
+
+
+def test_threads_that_a_module_leaves_behind_are_not_waited_for(mine, capfd):
+    threads = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n"
+    assert call(["doctor", mine(threads + PLAIN), "--bidirectional", "--json"]) == HEALTHY
+    assert json.loads(capfd.readouterr().out)["verdict"]

@@ -58,15 +58,15 @@ class Loop(nn.Module):
 
 
 def largest_exponent(finding):
-    return float(re.search(r"largest tensor with (-?[\d.]+)\.$", finding.message).group(1))
+    return float(re.search(r"largest tensor (grows )?with (about the power )?(-?\d\.\d)", finding.message).group(3))
 
 
 def test_written_out_attention_keeps_the_square_of_the_length():
     (fact,) = findings(Attention())
     assert fact.severity == "info"
     assert largest_exponent(fact) == 2.0
-    size = re.search(r"largest tensor (\d+) KiB at length (\d+)", fact.evidence)
-    assert int(size[1]) == 2 * int(size[2]) ** 2 * 4 / 1024  # heads, positions squared, bytes of a float32
+    size = re.search(r"largest tensor (\d+) MiB at length (\d+)", fact.evidence)
+    assert int(size[1]) == 2 * int(size[2]) ** 2 * 4 / 1024**2  # heads, positions squared, bytes of a float32
     assert "times scaled_dot_product_attention" in fact.evidence
 
 
@@ -87,8 +87,30 @@ def test_recurrent_layers_of_torch_are_meant_to_go_step_by_step():
 
 
 def test_lengths_stay_below_the_longest():
-    (fact,) = findings(Attention(), longest=40)
-    assert "at length 40" in fact.evidence
+    (fact,) = findings(Attention(), longest=300)
+    assert "at length 300" in fact.evidence
+
+
+def test_short_lengths_say_nothing_of_growth():
+    assert findings(Attention(), longest=40) == []
+    assert findings(Attention(), longest=100) == []
+
+
+def timings(*milliseconds):
+    return [cost.Timing(64 * 2**index, time / 1e3) for index, time in enumerate(milliseconds)]
+
+
+def test_time_that_hardly_grows_has_no_power():
+    assert "time hardly" in cost._growth(timings(1, 1.1, 1.5, 4.9), [100, 200], None).message
+    assert "time grows with about the power 2.0" in cost._growth(timings(1, 2, 8, 32), [100, 400], None).message
+
+
+def test_tensors_of_operations_with_several_outputs_count():
+    layer = nn.MultiheadAttention(D, 2, batch_first=True).requires_grad_(False).eval()
+    exam = examine(layer)
+    with cost.Meter() as meter, torch.no_grad():
+        layer(*(exam.inputs().float(),) * 3, need_weights=False)
+    assert meter.largest > 0
 
 
 def test_modules_of_one_length_are_not_asked():

@@ -50,7 +50,7 @@ def test_a_block_without_skip_shrinks_and_says_how_much_and_what_a_skip_does():
     shrinks, alike = check_signal(exam)
     assert (shrinks.severity, alike.severity) == ("warning", "warning")
     depths = measured(exam).plain
-    assert f"{depths.factor:.2f} times per block" in shrinks.message
+    assert f"to {depths.factor:.2f} of its size per block" in shrinks.message
     assert depths.factor == pytest.approx((depths.sizes[3] / depths.sizes[0]) ** (1 / 3))
     assert "rank collapse" in alike.message
     assert "with a skip around each" in shrinks.evidence
@@ -78,7 +78,29 @@ def test_a_clean_skip_is_taken_away_for_comparison():
 
 def test_bare_attention_is_told_not_warned():
     exam = exam_of(Attention, kind="layer")
-    assert severities(check_signal(exam)) == severities(check_gradient(exam)) == ["info"]
+    assert severities(check_signal(exam)) == ["info"]
+    assert not list(check_gradient(exam))
+
+
+def test_a_network_from_one_number_to_one_number_is_not_stacked():
+    def network():
+        return nn.Sequential(nn.Linear(1, D), nn.ReLU(), nn.Linear(D, 1))
+
+    exam = examine(network(), build=lambda _changes: network(), text="", d_in=1, d_out=1)
+    assert measured(exam) is not None
+    assert not [*check_signal(exam), *check_gradient(exam)]
+
+
+def test_each_number_is_shown_once_and_long_rows_are_cut():
+    exam = exam_of(Shrinking)
+    object.__setattr__(exam.options, "depth", 12)
+    shrinks, alike = check_signal(exam)
+    (gradient,) = check_gradient(exam)
+    assert "cosine" not in shrinks.evidence
+    assert "mean square" not in alike.evidence
+    for finding in (shrinks, alike, gradient):
+        assert finding.evidence.count("...") == 2
+        assert len(finding.evidence) < 240
 
 
 def test_an_instance_alone_is_stacked_with_its_own_weights_drawn_anew_where_that_can_be():

@@ -136,7 +136,7 @@ def test_the_place_of_chance_is_named():
 
 
 def test_what_changes_with_every_call_is_found():
-    only(Counting(), "error", "even with the same random state")
+    only(Counting(), "error", "it remembers an earlier call")
 
 
 # Dropout that never acts

@@ -8,6 +8,7 @@ from tests.doctor.bedside import Attention, D, examine, severities
 from torch import nn
 from torch.nn import functional as F
 
+from attnlab.doctor.checks.dead_parts import check_dead_parts
 from attnlab.doctor.checks.norm_placement import check_norm_placement
 
 
@@ -202,3 +203,8 @@ def test_one_norm_at_two_places_is_a_warning():
 def test_a_claim_that_does_not_hold_is_a_warning():
     assert severities(found(Post(), text="A pre-norm block.")) == ["info", "warning"]
     assert severities(found(Post(), text="A post-norm block.")) == ["info"]
+
+
+def test_a_norm_without_use_is_told_once():
+    assert not [finding for finding in check_dead_parts(examine(NeverCalled())) if "n1" in finding.message]
+    assert not [finding for finding in check_dead_parts(examine(ThrownAway())) if "n1" in finding.message]

@@ -117,9 +117,10 @@ RIGHT = [
 
 @pytest.mark.parametrize("module", RIGHT)
 def test_layers_learn_by_heart(module):
-    (fact,) = findings(module)
+    (fact,) = findings(module, kind="block")
     assert fact.severity == "info"
     assert "loss on 20 fixed items" in fact.evidence
+    assert findings(module) == []  # of a bare layer nobody doubts it
 
 
 def test_models_learn_by_heart():
@@ -130,7 +131,7 @@ def test_models_learn_by_heart():
 
 
 def test_narrow_inputs_are_not_held_against_a_module():
-    assert severities(nn.Linear(1, 2), d_in=1, d_out=2) == ["info"]
+    assert severities(nn.Linear(1, 2), d_in=1, d_out=2, kind="block") == ["info"]
 
 
 def test_a_module_without_parameters_is_not_asked():

@@ -200,3 +200,19 @@ class Denied(Scored):
 
 def test_positions_of_the_caller_are_no_claim():
     assert errors(Denied()) == []
+
+
+def test_order_that_a_mask_shows_is_told_as_far_as_it_was_measured():
+    class Near(Scored):
+        """Causal attention over the last three positions."""
+
+        def forward(self, x):
+            at = torch.arange(x.size(1))
+            near = (at[:, None] >= at) & (at[:, None] < at + 3)
+            return self.out(nn.functional.scaled_dot_product_attention(*self.qkv(x).chunk(3, -1), attn_mask=near))
+
+    (full,) = check_positions(examine(Scored(causal=True), causal=True))
+    (near,) = check_positions(examine(Near(), causal=True))
+    assert "invisible to it but for the causal mask" in full.message
+    assert "invisible" not in near.message
+    assert "a part of what came before" in near.message

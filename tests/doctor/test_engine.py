@@ -100,9 +100,46 @@ def test_a_check_without_end_is_a_warning(monkeypatch):
 
     monkeypatch.setattr(engine, "CHECK_S", 0.1)
     monkeypatch.setattr(engine, "CHECKS", {"cost": forever})
-    (finding,) = doctor(Plain(8)).findings
-    assert (finding.check, finding.severity) == ("cost", "warning")
+    diagnosis = doctor(Plain(8))
+    (finding,) = diagnosis.findings
+    assert (finding.check, finding.severity, diagnosis.verdict) == ("cost", "warning", "set-up")
     assert "did not end within 0.1 s" in finding.message
+    with pytest.raises(AssertionError, match="did not end within"):
+        assert_healthy(Plain(8))
+
+
+def test_after_two_checks_without_end_the_others_are_skipped(monkeypatch):
+    def forever(_exam):
+        while True:
+            time.sleep(0.01)
+        yield
+
+    monkeypatch.setattr(engine, "CHECK_S", 0.1)
+    monkeypatch.setattr(engine, "CHECKS", dict.fromkeys(["cost", "cache", "scale", "signal"], forever))
+    diagnosis = doctor(Plain(8))
+    severities = {finding.check: finding.severity for finding in diagnosis.findings}
+    assert severities == {"cost": "warning", "cache": "warning", "scale": "info", "signal": "info"}
+    assert diagnosis.summary.endswith("could not be examined: cost, cache, scale, signal")
+
+
+def test_a_module_stuck_in_training_mode_is_no_healthy_module(monkeypatch):
+    class Stuck(Plain):
+        def forward(self, x):
+            while self.training:
+                pass
+            return super().forward(x)
+
+    monkeypatch.setattr(engine, "CHECK_S", 0.2)
+    monkeypatch.setattr(engine, "STUCK_S", 0.2)
+    with pytest.raises(AssertionError, match="in training mode a call does not come back"):
+        assert_healthy(Stuck(8))
+
+
+def test_wrong_wishes_are_refused():
+    with pytest.raises(SpecError, match="depth must be at least 1; got 0"):
+        doctor(Plain(8), depth=0)
+    with pytest.raises(SpecError, match=r"unknown check 'normalisation' in 'ignore'.*normalization"):
+        assert_healthy(Plain(8), ignore=("normalisation",))
 
 
 def test_what_was_found_before_a_check_failed_is_kept(monkeypatch):

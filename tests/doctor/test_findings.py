@@ -65,3 +65,9 @@ def test_as_text_each_error_comes_with_evidence_remedy_and_source():
 
 def test_only_errors_are_errors():
     assert diagnosis(FACT, EFFECT, ERROR).errors == (ERROR,)
+
+
+def test_the_summary_says_what_could_not_be_examined():
+    left = Finding("cache", "info", "could not be examined: the module raised an exception in this check.", "")
+    assert diagnosis(FACT, left).verdict == "healthy"
+    assert diagnosis(FACT, left).summary.endswith("could not be examined: cache")

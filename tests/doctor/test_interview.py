@@ -188,7 +188,7 @@ def test_a_module_that_wants_a_multiple_of_a_window_is_called_with_one(tmp_path)
     assert (usage.length, usage.any_length) == (12, False)
 
 
-def test_a_recurrent_layer_of_one_channel_reads_the_channels_first(tmp_path):
+def test_a_recurrence_whose_state_is_for_one_sample_is_called_at_the_length_its_comment_says(tmp_path):
     text = HEADER + (
         "class Mine(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.lstm, self.out = nn.LSTM(30, 16), nn.Linear(16, 30)\n"
@@ -196,7 +196,7 @@ def test_a_recurrent_layer_of_one_channel_reads_the_channels_first(tmp_path):
         "    def forward(self, x):  # x: [bs, 1, 30]\n        return self.out(self.lstm(x, self.h)[0])\n"
     )
     usage = asked(tmp_path, text)
-    assert (usage.layout, usage.d_in, usage.length) == ("channels-first", 1, 30)
+    assert (usage.layout, usage.d_in, usage.length) == ("batch-first", 30, 1)
 
 
 # What it is meant to see
@@ -326,7 +326,7 @@ def test_several_blocks_are_a_model_and_several_experts_or_heads_are_not(tmp_pat
             one_head(unpack="a = b = c = x + self.missing"),
             "AttributeError: .* no attribute 'missing' .mine.py, line 16",
         ),
-        (one_head(returned="out[:, :4]"), r"returned shape \(3, 4, 64\) for an input \(3, 11, 64\)"),
+        (one_head(returned="out[:, ::2]"), r"returned shape \(3, 6, 64\) for an input \(3, 11, 64\)"),
         (one_head(returned="out.mean()"), r"returned shape \(\) for an input"),
         (one_head(returned="None"), "returned None"),
         (one_head("", unpack="a = b = c = 0"), "forward takes no input"),

@@ -267,3 +267,15 @@ def test_a_zero_compared_with_a_mask_is_no_token(tmp_path):
     usage = asked(tmp_path, TOKENS.format(body=body.replace("!= 2", "== 0")))
     assert usage.pad_token is None
     assert usage.key_mask is None
+
+
+@pytest.mark.parametrize("seed", [0, 1, 20, 21])
+def test_ones_that_are_added_are_told_from_sums_by_their_contrary(tmp_path, seed):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        attention("s = s if mask is None else s + mask[:, None, None]", docstring="mask: 1 keep, 0 padding")
+    )
+    torch.manual_seed(seed)
+    mask = interview(load(f"{path}:Mine")).key_mask
+    assert mask is not None
+    assert (mask.keeps, mask.obeyed) == (True, False)

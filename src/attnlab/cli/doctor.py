@@ -6,8 +6,10 @@ The module is examined in a process of its own: whatever it does, this one stays
 from __future__ import annotations
 
 import ast
+import contextlib
 import json as json_format
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +31,7 @@ TEXT_LIMIT_S = 600.0
 _SHOWN_LINES = 4  # of what a process that died left on standard error
 _COLORS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 _VERDICT_COLORS = {"bug": "bold red", "known effect": "bold yellow", "set-up": "bold yellow", "healthy": "bold green"}
+ENDINGS = frozenset({"diagnosis", "error"})  # the messages after which nothing comes
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 
@@ -74,6 +77,8 @@ def doctor(
     try:
         diagnosis = _examine(request, TEXT_LIMIT_S if text else LIMIT_S)
     except ModuleError as error:
+        if json:
+            print(json_format.dumps({"error": str(error)}))
         raise SpecError(str(error)) from error  # wrong use, not a failed run: exit code 2
     if json:
         print(json_format.dumps(diagnosis, indent=2))
@@ -115,48 +120,69 @@ def _examine(request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
             text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
-        killer = threading.Timer(limit_s, process.kill)
-        killer.start()
+        overdue = threading.Event()
+        timer = threading.Timer(limit_s, _kill_overdue, (process, overdue))
+        timer.start()
         try:
             last = _talk(process, json_format.dumps(request))
-            process.wait()
+            if not ENDINGS & last.keys():
+                process.wait()
         finally:
-            killer.cancel()
+            timer.cancel()
+            code = process.poll()
             process.kill()
+            process.wait()
         if "diagnosis" in last:
             return last["diagnosis"]
         spoken.seek(0)
-        raise ModuleError(last.get("error") or _how_it_died(process.returncode, last, spoken.read(), limit_s))
+        died = "" if "error" in last else _how_it_died(code, last, spoken.read(), limit_s if overdue.is_set() else None)
+        raise ModuleError(" ".join((last.get("error") or died).split()))
+
+
+def _kill_overdue(process: subprocess.Popen[str], overdue: threading.Event) -> None:
+    """Kill a process that took too long, and remember that it was for that."""
+    overdue.set()
+    process.kill()
 
 
 def _talk(process: subprocess.Popen[str], request: str) -> dict[str, Any]:
     """Send the request and follow what comes back; return the last message."""
     if process.stdin is None or process.stdout is None:
         raise ModuleError("the examining process has no pipes")
-    process.stdin.write(request)
-    process.stdin.close()
+    with contextlib.suppress(BrokenPipeError):  # it died at once; what it left behind says why
+        process.stdin.write(request)
+        process.stdin.close()
     return _follow(process.stdout)
 
 
 def _follow(lines: Iterable[str]) -> dict[str, Any]:
-    """Show each step on standard error while it runs, and return the last message."""
+    """Show each step on standard error while it runs, and return the last message: the answer, if there is one."""
     last: dict[str, Any] = {}
-    console = Console(stderr=True)
-    with console.status("loading it") as status:
+    with Console(stderr=True).status("loading it") as status:
         for line in lines:
             last = json_format.loads(line)
-            if "check" in last:
-                status.update(f"{last['check']} ({last['index'] + 1} of {last['count']})")
+            if ENDINGS & last.keys():
+                break
+            status.update(f"{last['check']} ({last['index'] + 1} of {last['count']})")
     return last
 
 
-def _how_it_died(code: int, last: Mapping[str, Any], spoken: str, limit_s: float) -> str:
+def _how_it_died(code: int | None, last: Mapping[str, Any], spoken: str, overdue_s: float | None) -> str:
     """Return a sentence for a process that ended without an answer."""
     step = f"in check {last['check']}" if "check" in last else "while it was loaded or first called"
-    if code == -9:
-        return f"the examination did not end within {limit_s:g} s ({step}), and could not be interrupted"
+    if overdue_s is not None:
+        return f"the examination did not end within {overdue_s:g} s ({step}), and could not be interrupted"
     tail = "; ".join(spoken.strip().splitlines()[-_SHOWN_LINES:])
-    return f"the process that examined it died {step}, exit code {code}" + (f": {tail}" if tail else "")
+    return f"the process that examined it died {step}, {_cause(code)}" + (f": {tail}" if tail else "")
+
+
+def _cause(code: int | None) -> str:
+    """Return why a process ended, in words."""
+    if code == -signal.SIGSEGV:
+        return "of a segmentation fault"
+    if code == -9:  # SIGKILL, which not every system names
+        return "killed from outside, perhaps for lack of memory"
+    return f"exit code {code}"
 
 
 # What a person reads

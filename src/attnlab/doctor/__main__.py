@@ -39,9 +39,12 @@ def main() -> None:
         diagnosis = doctor(**request, on_check=on_check)
     except AttnlabError as error:
         send({"error": str(error)})
+    except KeyboardInterrupt:
+        send({"error": "it was interrupted"})
     else:
         send({"diagnosis": diagnosis.to_json()})
 
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # threads that the module left behind are not waited for

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import importlib
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import nn
 
 from attnlab.build import describe_exception
 from attnlab.doctor.calling.interview import interview
 from attnlab.doctor.checks import CHECKS, Check
 from attnlab.doctor.containment import OvertimeError, Traces, contained, time_limit
-from attnlab.doctor.examination import Examination, Options
-from attnlab.doctor.findings import Diagnosis, Finding, worst_first
+from attnlab.doctor.examination import SEED, Examination, Options
+from attnlab.doctor.findings import NOT_EXAMINED, Diagnosis, Finding, worst_first
 from attnlab.doctor.loading.loading import load
+from attnlab.doctor.patient import Patient
 from attnlab.doctor.usage import Usage
-from attnlab.errors import AttnlabError, DataError, ModuleError
+from attnlab.errors import AttnlabError, DataError, ModuleError, SpecError, nearest
 from attnlab.text.characters import decode_utf8
 
 LOADING_S = 60.0  # a file may import large libraries
-INTERVIEW_S = 30.0
-CHECK_S = 10.0  # a layer takes a fraction of a second
+INTERVIEW_S = 30.0  # some hundred calls
+CHECK_S = 20.0  # a layer takes a fraction of a second; a busy machine may need ten times as long
 TEXT_S = 300.0  # `text` trains for a while
 ALL_S = 120.0  # what is left after that is skipped, and said
+MOST_OVERTIMES = 2  # checks that do not end; the third would not either
+STUCK_S = 3.0  # a call in training mode that takes longer, and that many times as long as in evaluation, is stuck
+STUCK_TIMES = 20.0
 _SHOWN_PRINTS = 60  # characters of what a module printed
 
 OnCheck = Callable[[str, int, int], None]
@@ -69,7 +77,7 @@ def doctor(
     Raises
     ------
     SpecError
-        If there is no such file or class, or a constructor argument is missing or unknown.
+        If there is no such file or class, a constructor argument is missing or unknown, or `depth` is below 1.
     DataError
         If the text cannot be read.
     ModuleError
@@ -81,9 +89,12 @@ def doctor(
     >>> doctor(nn.MultiheadAttention(64, 4, batch_first=True)).errors
     ()
     """
+    if depth < 1:
+        raise SpecError(f"depth must be at least 1; got {depth}")
+    _import_what_is_lazy()
     options = Options(depth=depth, text=_readable(text))
     traces = Traces()
-    patient = _contain(traces, LOADING_S, "loading it", lambda: load(target, arguments, causal=causal))
+    patient = _contain(traces, LOADING_S, "loading it", lambda: _load(target, arguments, causal))
     usage = _contain(traces, INTERVIEW_S, "the first calls", lambda: interview(patient, causal=causal))
     ward = _Ward(Examination(patient, usage, options), traces, on_check or _silent)
     findings = [*ward.findings(), *_side_effects(traces)]
@@ -110,12 +121,30 @@ def assert_healthy(
     Raises
     ------
     AssertionError
-        With every error, its evidence and its remedy.
+        With every error, its evidence and its remedy; also if a check did not end in time.
+    SpecError
+        If `ignore` names no check.
     """
+    unknown = [check for check in ignore if check not in CHECKS]
+    if unknown:
+        raise SpecError(f"unknown check '{unknown[0]}' in 'ignore'; {nearest(unknown[0], CHECKS)}")
     diagnosis = doctor(module, causal=causal)
-    errors = [finding for finding in diagnosis.errors if finding.check not in ignore]
+    errors = [finding for finding in diagnosis.grave if finding.check not in ignore]
     if errors:
         raise AssertionError(str(Diagnosis(diagnosis.name, tuple(errors), diagnosis.assumptions)))
+
+
+def _import_what_is_lazy() -> None:
+    """Import what torch imports at the first tape: it takes seconds, and interrupted it stays broken."""
+    importlib.import_module("torch._dynamo")
+
+
+def _load(target: Target, arguments: Mapping[str, Any] | None, causal: bool | None) -> Patient:
+    """Load with the same random start every time."""
+    torch.default_generator.manual_seed(SEED)
+    random.seed(SEED)
+    np.random.seed(SEED)
+    return load(target, arguments, causal=causal)
 
 
 def _readable(text: str | Path | None) -> Path | None:
@@ -157,47 +186,75 @@ class _Ward:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def findings(self) -> Iterator[Finding]:
-        """Yield what every check finds; one that cannot be finished is a finding of its own."""
-        started = time.perf_counter()
+        """Yield what every check finds; those that cannot be finished are a finding of their own."""
+        started, overtimes = time.perf_counter(), 0
         for index, (name, check) in enumerate(CHECKS.items()):
             self.on_check(name, index, len(CHECKS))
-            if time.perf_counter() - started > ALL_S:
-                yield _not_examined(name, f"skipped: the checks before it took {ALL_S:g} s", "")
-                continue
             before = time.perf_counter()
-            yield from self.run(name, check)
+            if overtimes == MOST_OVERTIMES or before - started > ALL_S:
+                yield _not_examined(
+                    name, f"skipped after {before - started:.0f} s", "the checks before it took too long"
+                )
+                continue
+            found, ended = self.run(name, check)
             self.seconds[name] = time.perf_counter() - before
+            overtimes += not ended
+            yield from found
 
-    def run(self, name: str, check: Check) -> list[Finding]:
-        """Return what one check finds."""
+    def run(self, name: str, check: Check) -> tuple[list[Finding], bool]:
+        """Return what one check finds, and whether it came to its end in time."""
         found: list[Finding] = []
+        limit_s = TEXT_S if name == "text" else CHECK_S
         try:
-            with contained(self.traces), time_limit(TEXT_S if name == "text" else CHECK_S):
+            with contained(self.traces), time_limit(limit_s):
                 found.extend(check(self.exam))
         except OvertimeError:
-            found.append(_overtime(name))
+            return [*found, self.overtime(name, limit_s)], False
         except ModuleError as error:
             found.append(_not_examined(name, "the module raised an exception in this check", str(error)))
         except AttnlabError:
             raise
         except (Exception, SystemExit) as error:
             found.append(_not_examined(name, "the check itself failed", describe_exception(error, "")))
-        return found
+        return found, True
 
+    def overtime(self, name: str, limit_s: float) -> Finding:
+        """Return the finding for a check that did not end: the module is stuck, or slow."""
+        usual_s = self.call_s(train=False, limit_s=limit_s)
+        patience_s = max(STUCK_S, STUCK_TIMES * usual_s)
+        if usual_s < limit_s and self.call_s(train=True, limit_s=patience_s) >= patience_s:
+            return Finding(
+                name,
+                "error",
+                f"{NOT_EXAMINED}: in training mode a call does not come back.",
+                f"stopped after {patience_s:.2g} s; in evaluation mode a call takes {usual_s:.2g} s",
+                "look for a loop that runs only where self.training is True",
+            )
+        return Finding(
+            name,
+            "warning",
+            f"{NOT_EXAMINED}: it did not end within {limit_s:g} s.",
+            f"one call takes {usual_s:.2g} s",
+            "give a smaller instance: fewer layers, a smaller width or vocabulary (--arg)",
+            nature="set-up",
+        )
 
-def _overtime(name: str) -> Finding:
-    return Finding(
-        name,
-        "warning",
-        f"this check did not end within {CHECK_S:g} s, so it says nothing.",
-        "an endless loop, or far more work per call than an attention layer has",
-        "call the module once with a batch of 3 and a length of 11 and look where it stays",
-        nature="set-up",
-    )
+    def call_s(self, *, train: bool, limit_s: float) -> float:
+        """Return the seconds of one call, the limit if it takes longer."""
+        try:
+            with contained(self.traces), time_limit(limit_s), torch.no_grad():
+                module, x = self.exam.copy(train=train), self.exam.inputs()
+                before = time.perf_counter()
+                self.exam.usage.call(module, x)
+                return time.perf_counter() - before
+        except OvertimeError:
+            return limit_s
+        except (Exception, SystemExit):
+            return 0.0  # it raises, which is another matter
 
 
 def _not_examined(name: str, why: str, evidence: str) -> Finding:
-    return Finding(name, "info", f"could not be examined: {why}.", evidence)
+    return Finding(name, "info", f"{NOT_EXAMINED}: {why}.", evidence)
 
 
 def _side_effects(traces: Traces) -> Iterator[Finding]:

@@ -19,7 +19,8 @@ from attnlab.doctor.usage import Usage
 from attnlab.errors import AttnlabError, ModuleError
 
 BATCH = 3  # differs from lengths, widths and numbers of heads, so that axes cannot be mistaken for each other
-SEED = 20
+SEED = 20  # any: it makes two examinations of one module equal
+MANY_PARAMETERS = 3_000_000  # above, float64 costs seconds a check
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,9 @@ class Examination:
 
     @functools.cached_property
     def dtype(self) -> torch.dtype:
-        """Return float64 where the patient runs in it, else float32."""
+        """Return float64 where the patient is small and runs in it, else float32."""
+        if sum(parameter.numel() for parameter in self.patient.module.parameters()) > MANY_PARAMETERS:
+            return torch.float32
         module = copy.deepcopy(self.patient.module).double().eval()
         try:
             with torch.no_grad():
@@ -189,6 +192,12 @@ class Examination:
     def relying_on(self, **changes: Any) -> Examination:
         """Return an examination of the same patient called in another way (fields of `Usage`)."""
         return Examination(self.patient, replace(self.usage, **changes), self.options)
+
+    @functools.cached_property
+    def of_memory(self) -> Examination | None:
+        """Return an examination of the same patient with its memory as the input; None where no mask is over it."""
+        usage = self.usage.over_memory
+        return None if usage is None else Examination(self.patient, usage, self.options)
 
 
 def wake(module: nn.Module, spread: float = 0.1) -> None:

@@ -21,6 +21,9 @@ SENTENCES: dict[Verdict, str] = {
 }
 """What each verdict means."""
 
+NOT_EXAMINED = "could not be examined"
+"""How the message of a check begins that came to no end."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -57,6 +60,11 @@ class Finding:
         """Return what the finding means for the verdict."""
         usual: dict[Severity, Nature] = {"error": "bug", "warning": "known effect", "info": "fact"}
         return self.nature or usual[self.severity]
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Return whether it says that a check came to no end."""
+        return self.message.startswith(f"{NOT_EXAMINED}:")
 
     def to_json(self) -> dict[str, str]:
         """Return the finding as plain data."""
@@ -97,7 +105,11 @@ class Diagnosis:
     def summary(self) -> str:
         """Return what the verdict means, with the checks that led to it."""
         checks = dict.fromkeys(finding.check for finding in self.findings if finding.weighs == self.verdict)
-        return SENTENCES[self.verdict] + (f" ({', '.join(checks)})" if checks else "")
+        left = dict.fromkeys(
+            finding.check for finding in self.findings if finding.message.startswith(f"{NOT_EXAMINED}:")
+        )
+        said = SENTENCES[self.verdict] + (f" ({', '.join(checks)})" if checks else "")
+        return said + (f"; could not be examined: {', '.join(left)}" if left else "")
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -114,6 +126,11 @@ class Diagnosis:
             "assumptions": dict(self.assumptions),
             "seconds": {check: round(seconds, 3) for check, seconds in self.seconds.items()},
         }
+
+    @property
+    def grave(self) -> tuple[Finding, ...]:
+        """Return the errors, and what came to no end in time."""
+        return tuple(f for f in self.findings if f.severity == "error" or (f.severity == "warning" and f.is_unfinished))
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.verdict}: {self.summary}"]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import nn
+
+from attnlab.doctor.loading.texts import words_of
 
 
 @dataclass(frozen=True)
@@ -40,3 +43,11 @@ class Patient:
     text: str
     file: str
     notes: tuple[str, ...] = ()
+
+    @cached_property
+    def said(self) -> str:
+        """Return what its class says to its readers: docstrings and comments, without code and without names.
+
+        What excuses a finding must stand here: a word among names (``prefix``, ``qk``) says nothing about intent.
+        """
+        return words_of(self.text)

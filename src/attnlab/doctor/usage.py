@@ -43,6 +43,9 @@ class Usage:
         Whether it takes other lengths than `length`.
     pooled : bool
         Whether the output has no length axis: (batch, d_out).
+    slots : int or None
+        Vectors that a sequence is pooled to where they are several, as many at every length; `call` lays them end
+        to end.
     causal : bool or None
         Whether a position is meant to see no later one; None: nobody says.
     causal_by : str
@@ -63,6 +66,8 @@ class Usage:
         Which element of what is returned is the output; None: the returned tensor, or the first of several.
     pad_token : int or None
         The token that means padding: where it stands in an input it is replaced by another.
+    over_memory : Usage or None
+        How it is called with its memory as the input and a fixed sequence that asks; None where no mask is over it.
     """
 
     kind: Kind
@@ -74,6 +79,7 @@ class Usage:
     longest: int | None = None
     any_length: bool = True
     pooled: bool = False
+    slots: int | None = None
     causal: bool | None = None
     causal_by: str = ""
     causal_means: Literal["always", "mask", "flag", "nothing"] = "nothing"
@@ -84,6 +90,7 @@ class Usage:
     flag: str | None = None
     output: int | str | None = None
     pad_token: int | None = None
+    over_memory: Usage | None = None
 
     @property
     def pair_mask(self) -> Masking | None:
@@ -155,6 +162,8 @@ class Usage:
         if not isinstance(output, Tensor) or not output.is_floating_point():
             raise ModuleError(f"forward returned no floating tensor, but {type(returned).__name__}")
         expected = (x.size(0),) if self.pooled else (x.size(0), x.size(1))
+        if self.slots is not None:
+            output = self._end_to_end(output)
         if not self.pooled:
             output = output.unsqueeze(1 if self.layout == "channels-first" else 2) if output.dim() == 2 else output
             output = LAYOUTS[self.layout](output) if output.dim() == 3 else output
@@ -164,6 +173,11 @@ class Usage:
                 f"forward returned {tuple(output.shape)} for an input {tuple(x.shape)}; it must return {words}"
             )
         return output
+
+    def _end_to_end(self, output: Tensor) -> Tensor:
+        """Return several vectors per sequence as one."""
+        output = LAYOUTS[self.layout](output) if output.dim() == 3 else output
+        return output.flatten(1) if output.dim() == 3 and output.size(1) == self.slots else output
 
 
 def _floating_dtype(x: Tensor, module: nn.Module) -> torch.dtype:

@@ -262,7 +262,73 @@ DEVICE = {
     "subtle.py:NumpyMask": "the mask comes from numpy, on the CPU",
 }
 
+START = {
+    "starts.py:SoftmaxedLM": "returns probabilities that the loss takes for logits",
+    "starts.py:SigmoidLM": "logits under a sigmoid",
+    "starts.py:TiedLM": "the tied table keeps a standard deviation of 1, scaled up",
+}
+
+OVERFIT = {
+    "starts.py:RectifiedLM": "a ReLU behind a bias of -20: every logit is zero",
+    "starts.py:DetachedLM": "the logits are detached",
+    "starts.py:RoundedLM": "rounding has no gradient",
+    "starts.py:InPlaceLM": "a gate is changed in place that the gradient needs",
+    "starts.py:NormedToNothing": "layer norm over one number gives its bias",
+}
+
+UNUSUAL = {
+    "causality": {
+        "unusual.py:WaveFilter": "padded with 3 and 1; one number per position",
+        "unusual.py:HalfShiftedMask": "off by one in the first half alone",
+    },
+    "normalization": {"unusual.py:StackedParameters": "softmax(-2) over the queries, inside einsums"},
+    "batch-independence": {
+        "unusual.py:StatefulTagger": "the batch is read as time, and the state is kept",
+        "unusual.py:encoder": "the function's docstring says batch first, the layer is not",
+    },
+    "mask-polarity": {"unusual.py:SameSignature": "True is said to forbid, SDPA keeps it"},
+    "residual": {"unusual.py:NoSkip": "the sum starts from the attention's output, not from the input"},
+}
+
+CROSSING = {
+    "heads-mixed": {"crossing.py:CrossMerge": "heads of a cross attention are merged in the wrong order"},
+    "normalization": {
+        "crossing.py:CrossColumns": "softmax over the queries, where keys come from another sequence",
+        "crossing.py:ThinnedRows": "said to be a distribution, not divided by what is left",
+        "crossing.py:Complement": "divided by the sums over the queries, which are nearly one",
+    },
+    "dead-parts": {
+        "crossing.py:DeafCross": "the memory is asked for and not looked at",
+        "crossing.py:OneKey": "a softmax over one key gives 1, whatever the query",
+    },
+    "scale": {"crossing.py:LargeStart": "weights of variance 1: logits grow with the width"},
+    "precision": {"crossing.py:FarDecay": "a decay to the power of minus the position"},
+}
+
+MEMORY = {
+    "mask-polarity": {
+        "memory.py:InvertedCross": "the mask over the memory is inverted",
+        "memory.py:DecoderLayer": "the mask over the memory is inverted, behind a causal self-attention",
+    },
+    "padding": {
+        "memory.py:ForgetfulDecoder": "padding in the memory is zeroed before keys are made",
+        "memory.py:NegativeOnly": "hides where the mask is below 0, which it never is",
+        "memory.py:PaddedSeeds": "the mask comes after the softmax of seeds over a set",
+    },
+    "masked-row": {"memory.py:EmptyMemory": "a memory that may be empty gives NaN"},
+    "batch-independence": {"memory.py:BatchNormLatents": "latents are normalized over the batch"},
+    "determinism": {"memory.py:NoisyLatents": "functional dropout on latents acts in evaluation mode"},
+}
+"""Those that look at a memory, or pool to several vectors."""
+
 ALSO: Mapping[str, frozenset[str]] = {
+    "memory.py:PaddedSeeds": frozenset({"normalization"}),
+    "starts.py:RectifiedLM": frozenset({"dead-parts"}),
+    "starts.py:DetachedLM": frozenset({"dead-parts"}),
+    "starts.py:RoundedLM": frozenset({"dead-parts"}),
+    "starts.py:InPlaceLM": frozenset({"dead-parts"}),
+    "starts.py:NormedToNothing": frozenset({"dead-parts"}),
+    "unusual.py:StatefulTagger": frozenset({"determinism"}),
     "causal_attention.py:TorchCausal": frozenset({"mask-polarity"}),
     "causal_mixers.py:TinyGPT": frozenset({"mask-polarity"}),
     "padding.py:QuerySideMask": frozenset({"mask-polarity"}),
@@ -314,11 +380,13 @@ BY_CHECK: Mapping[str, tuple[Mapping[str, str], ...]] = {
     "cache": (CACHE,),
     "precision": (PRECISION, MIXED_DTYPES),
     "dtype-device": (DEVICE,),
+    "initial-loss": (START,),
+    "overfit": (OVERFIT,),
 }
 
 BROKEN = tuple(
     Case(f"broken/{name}", why, check, ALSO.get(name, frozenset()), SIZES.get(name, {}))
     for check, tables in BY_CHECK.items()
-    for table in tables
+    for table in (*tables, UNUSUAL.get(check, {}), MEMORY.get(check, {}), CROSSING.get(check, {}))
     for name, why in table.items()
 )

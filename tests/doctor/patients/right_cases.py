@@ -162,6 +162,9 @@ VARIANTS = {
     "variants.py:MaskRequired": "cannot be called without a mask",
     "variants.py:SAGANBlock": "the gain starts at zero: the identity at the start",
     "variants.py:ConvClassifier": "pooled, no attention",
+    "variants.py:WeightNormed": "weights are recomputed before every call, by a hook or a parametrization",
+    "variants.py:SpectralNormed": "the same, with the spectral norm",
+    "variants.py:SelfNormed": "the same, by hand",
 }
 
 SUBTLE = {
@@ -182,6 +185,27 @@ SUBTLE = {
     "subtle.py:PrimerAttention": "convolutions over the past",
     "subtle.py:ShiftedRelative": "positions as a second score",
     "subtle.py:TwoLayerGPT": "a cache per layer",
+}
+
+STARTS = {
+    "starts.py:LogProbabilities": "log-probabilities have the loss of their logits",
+    "starts.py:Probabilities": "probabilities, declared",
+    "starts.py:TiedLM": "tied tables of standard deviation 0.02",
+    "starts.py:ZeroHead": "the head starts at zero",
+    "starts.py:SoftCapped": "logits between -30 and 30",
+    "starts.py:FrequentTokens": "the bias starts at the logarithm of frequencies",
+    "starts.py:UnitOutput": "outputs of length 1",
+}
+
+UNUSUAL = {
+    "unusual.py:StackedParameters": "all projections in one parameter",
+    "unusual.py:Functional": "the functional form; sequence first, in a comment",
+    "unusual.py:LoopedQueries": "one query at a time",
+    "unusual.py:ReformerShared": "queries and keys shared, keys of unit length",
+    "unusual.py:LazyBuffers": "the mask grows when it must",
+    "unusual.py:TimeFirstGRU": "sequence first, in docstring and comment",
+    "unusual.py:Wave": "one number per position, (batch, length)",
+    "unusual.py:SqueezeReLU": "four rectified units, which may be closed by chance",
 }
 
 LAB = (
@@ -231,7 +255,45 @@ HUGGING_FACE = (
     "t5_block",
 )
 
-WRITTEN = {**PLAIN, **MASKED, **SCORES, **MIXERS, **BLOCKS, **MODELS, **VARIANTS, **SUBTLE, **TORCH}
+CROSSING = {
+    "crossing.py:Cross": "keys and values come from a memory",
+    "crossing.py:SameArguments": "a memory that it says not to look at",
+    "crossing.py:TwoStreams": "the memory goes into the second result alone",
+    "crossing.py:TwoKeys": "two keys of a summary",
+    "crossing.py:Landmarks": "a softmax between two others, inverted",
+    "crossing.py:ThinnedAgain": "the largest weights, divided by their sum",
+    "crossing.py:ThinnedOnPurpose": "the largest weights, said not to be normalized again",
+    "crossing.py:Twice": "the same weights applied twice",
+    "crossing.py:NarrowStart": "weights of variance 1 / d_model",
+    "crossing.py:DecayedScores": "a decay of distances, which are never negative",
+}
+
+MEMORY = {
+    "memory.py:CrossLayer": "a mask over the memory; encoder-decoder attention is not causal",
+    "memory.py:DecoderLayer": "causal, with a mask over the memory",
+    "memory.py:RequiredMasks": "both masks must be given",
+    "memory.py:PointerHead": "decoder states are an input, not a claim",
+    "memory.py:AutoencoderDecoderBlock": "a decoder that sees all patches",
+    "memory.py:TokenMask": "1 = token, said beside other ids",
+    "memory.py:Latents": "as many outputs at every length",
+    "memory.py:Seeds": "two vectors for a set, with a mask",
+}
+
+WRITTEN = {
+    **PLAIN,
+    **MASKED,
+    **SCORES,
+    **MIXERS,
+    **BLOCKS,
+    **MODELS,
+    **VARIANTS,
+    **SUBTLE,
+    **TORCH,
+    **STARTS,
+    **UNUSUAL,
+    **MEMORY,
+    **CROSSING,
+}
 
 RIGHT = (
     *(Case(f"right/{name}", why, arguments=SIZES.get(name, {})) for name, why in WRITTEN.items()),

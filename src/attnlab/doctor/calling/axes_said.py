@@ -86,6 +86,9 @@ def layout_said(module: nn.Module, parameter: str, text: str = "") -> Said | Non
     speaking = module.modules() if type(module).__module__.startswith("torch.") else [module]
     flags = [getattr(part, "batch_first", None) for part in speaking]
     own = next((flag for flag in flags if isinstance(flag, bool)), None)
+    function = _said_by_functions(text) if own is not None else None
+    if function is not None:
+        return function
     if own is not None:
         return Said("batch-first" if own else "sequence-first", f"its attribute batch_first={own}")
     if type(module).__module__.startswith("torch."):
@@ -96,6 +99,45 @@ def layout_said(module: nn.Module, parameter: str, text: str = "") -> Said | Non
             layout = read(saying)
             if layout is not None:
                 return Said(layout, by)
+    return None
+
+
+def _said_by_functions(text: str) -> Said | None:
+    """Return the layout that the docstring of a function declares, which makes a module of torch's own."""
+    try:
+        nodes = ast.parse(text).body
+    except SyntaxError:
+        return None
+    docstrings = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, ast.FunctionDef)]
+    lines = [line for docstring in docstrings for line in docstring.splitlines()]
+    layout = next(filter(None, map(_layout_of_shape, lines)), None)
+    return None if layout is None else Said(layout, "the docstring of the function")
+
+
+def sizes_said(module: nn.Module, parameter: str, text: str = "") -> tuple[int, int] | None:
+    """Return the sizes a class declares for the two axes after the batch, as in ``x = [bs, 1, 100]``.
+
+    Parameters
+    ----------
+    module : nn.Module
+        A person's module.
+    parameter : str
+        Name of the input of its ``forward``.
+    text : str
+        The source of its class, with the comment above it.
+
+    Returns
+    -------
+    tuple of (int, int) or None
+        None where none are said.
+    """
+    if type(module).__module__.startswith("torch."):
+        return None
+    for saying, _by in _sayings(module, parameter, text):
+        for match in _BRACKETED.finditer(saying):
+            first, *sizes = _BETWEEN.split(match.group(1).strip())
+            if _kind_of(first) == "b" and len(sizes) == 2 and all(size.isdigit() and int(size) for size in sizes):
+                return int(sizes[0]), int(sizes[1])
     return None
 
 

@@ -39,7 +39,15 @@ _SURE_WORDS = (
         ),
         False,
     ),
-    (re.compile(r"non-?auto-?regressive|every position (sees|attends to) (all|every)", re.I), False),
+    (
+        re.compile(
+            r"non-?auto-?regressive|masked auto-?encoder|attention over all (patches|positions|tokens)"
+            r"|(every|each) (position|token|patch) (sees|attends to) (all|every|each)\b(?!.{0,8} ?"
+            r"(previous|earlier|preceding|past|before))",
+            re.I,
+        ),
+        False,
+    ),
     (
         re.compile(
             r"\bcausal|auto-?regressive|decoder-only|left-to-right|look-?ahead mask|unidirectional|lower[- ]triangular"
@@ -53,8 +61,13 @@ _SURE_WORDS = (
         True,
     ),
 )
+_DECODER = (
+    r"(?<!encoder-)\bdecoder\b(?!.{0,20}encoder)(?! (hidden |output )?(states?|outputs?|queries)\b)"
+    r"|encoder-decoder(?! (cross-?)?attention)"
+)
+"""A decoder itself: encoder-decoder attention looks at another sequence, and decoder states may be an input."""
 _LIKELY_WORDS = (
-    (re.compile(r"\bgpt|next[- ](token|character|char|word)|language model|\bdecoder\b(?!.{0,20}encoder)", re.I), True),
+    (re.compile(r"\bgpt|next[- ](token|character|char|word)|language model|" + _DECODER, re.I), True),
     (re.compile(r"\bencoder\b|\bbert\b|full (self-)?attention|all positions", re.I), False),
 )
 _SECTION = re.compile(r"^\s*(Args|Arguments|Parameters|Inputs?|Returns?|Shapes?|Examples?|Notes?)\b.*$", re.MULTILINE)

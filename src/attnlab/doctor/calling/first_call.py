@@ -10,9 +10,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attnlab.doctor.calling.axes_said import Said, layout_said
-from attnlab.doctor.calling.plans import plans_for
+from attnlab.doctor.calling.axes_said import Said, layout_said, sizes_said
+from attnlab.doctor.calling.plans import Plan, plans_for
 from attnlab.doctor.calling.roles import Parameter, roles_of, seems_tokens
+from attnlab.doctor.calling.slots import with_slots
+from attnlab.doctor.calling.sources import NUMBERS, Argument
 from attnlab.doctor.calling.trial import Trial
 from attnlab.doctor.calling.widths import LENGTH, lengths_to_try, size_named, vocabulary_of, widths_to_try
 from attnlab.doctor.patient import Patient
@@ -65,11 +67,13 @@ def first_call(trial: Trial, patient: Patient) -> Call:
     """
     parameters = roles_of(trial.module)
     name = _input_of(parameters, patient)
-    said = layout_said(trial.module, name, patient.text)
+    sizes = sizes_said(trial.module, name, patient.text)
+    said = layout_said(trial.module, name, patient.text) or _said_by_sizes(trial.module, sizes)
     failures: list[ModuleError] = []
+    unlike: Usage | None = None
     returned_something = False
     start_s = time.monotonic()
-    for attempt in itertools.islice(_attempts(trial, patient, parameters, said), _MOST_CALLS):
+    for attempt in itertools.islice(_attempts(trial, patient, parameters, (said, sizes)), _MOST_CALLS):
         if returned_something and (attempt.length != LENGTH or attempt.layout == "sequence-first"):
             continue  # where a wrong output may happen to look right
         try:
@@ -77,8 +81,12 @@ def first_call(trial: Trial, patient: Patient) -> Call:
         except ModuleError as error:
             failures.append(error)
             returned_something |= error.__cause__ is None
+            unlike = attempt if unlike is None and returned_something else unlike
         if time.monotonic() - start_s > _PATIENCE_S:
             break
+    pooled = None if unlike is None else with_slots(trial, unlike)
+    if pooled is not None:
+        return Call(pooled, parameters, said)
     raise _most_telling(failures, parameters, patient)
 
 
@@ -93,25 +101,52 @@ def _input_of(parameters: tuple[Parameter, ...], patient: Patient) -> str:
     )
 
 
-def _attempts(trial: Trial, patient: Patient, parameters: tuple[Parameter, ...], said: Said | None) -> Iterator[Usage]:
-    """Yield ways to call the module, the most plausible first."""
+def _said_by_sizes(module: nn.Module, sizes: tuple[int, int] | None) -> Said | None:
+    """Return the layout that the sizes of both axes after the batch tell: a convolution knows its channels."""
+    if sizes is None:
+        return None
+    first = next((part for part in module.modules() if isinstance(part, nn.Conv1d)), None)
+    channels = first is not None and first.in_channels == sizes[0]
+    return Said("channels-first" if channels else "batch-first", "the sizes in a shape comment")
+
+
+def _attempts(
+    trial: Trial,
+    patient: Patient,
+    parameters: tuple[Parameter, ...],
+    said: tuple[Said | None, tuple[int, int] | None],
+) -> Iterator[Usage]:
+    """Yield ways to call the module, the most plausible first; one number per position is what is thought of last."""
     plans = plans_for(parameters, size_named("d_head", patient), size_named("vocab_size", patient))
     inputs = list(_inputs(trial.module, patient, _input_of(parameters, patient)))
-    for layout, lengths in _places(patient, said):
+    for layout, lengths in _places(patient, *said):
         for (takes, size), plan, length in itertools.product(inputs, plans, lengths):
             d_in, vocab_size = (size, None) if takes == "embeddings" else (0, size)
             if takes == "embeddings" or layout != "channels-first":
                 start = Usage("layer", takes, d_in, 0, vocab_size=vocab_size, length=length, layout=layout)
                 yield replace(start, arguments=plan.arguments, masks=plan.masks, flag=plan.flag)
+    for plan, length in itertools.product(plans, lengths_to_try(patient)):
+        start = Usage("layer", "embeddings", 1, 0, length=length, masks=plan.masks, flag=plan.flag)
+        yield replace(start, arguments=_of_numbers(plan))
 
 
-def _places(patient: Patient, said: Said | None) -> Iterator[tuple[str, list[int]]]:
+def _of_numbers(plan: Plan) -> tuple[Argument, ...]:
+    """Return the arguments of a plan with the input as one number per position."""
+    return tuple(replace(one, source=NUMBERS) if one.source == "x" else one for one in plan.arguments)
+
+
+def _places(patient: Patient, said: Said | None, sizes: tuple[int, int] | None) -> Iterator[tuple[str, list[int]]]:
     """Yield layouts with lengths to try: what is said, or batch first, at all lengths before any other layout.
 
-    Channels first comes before other lengths where nothing is said: it runs only in what has channels first.
+    Channels first comes before other lengths where nothing is said: it runs only in what has channels first. A
+    recurrence that keeps a state for one sample takes the batch for time, and runs at length 1 alone.
     """
     usual, *fixed = lengths_to_try(patient)
     first = "batch-first" if said is None else said.what
+    if sizes is not None:
+        fixed = [sizes[1] if first == "channels-first" else sizes[0], *fixed]
+    elif any(isinstance(part, nn.RNNBase) for part in patient.module.modules()):
+        fixed = [*fixed, 1]
     yield first, [usual]
     if said is None:
         yield "channels-first", [usual]

@@ -17,7 +17,7 @@ from attnlab.doctor.calling.claims import causal_said, has_feedforward, has_norm
 from attnlab.doctor.calling.first_call import first_call
 from attnlab.doctor.calling.lengths import with_lengths
 from attnlab.doctor.calling.masks_learned import with_masks
-from attnlab.doctor.calling.memories import with_memory
+from attnlab.doctor.calling.memories import is_its_own_memory, of_own_memory, over_memory, with_memory
 from attnlab.doctor.calling.pad_tokens import with_pad_token
 from attnlab.doctor.calling.roles import Parameter
 from attnlab.doctor.calling.seeing import Sight, sight_of
@@ -56,9 +56,10 @@ def interview(patient: Patient, *, causal: bool | None = None) -> Usage:
         trial = Trial(module)
         call = first_call(trial, patient)
         usage = with_lengths(trial, with_memory(trial, call.usage), patient)
-        usage = with_pad_token(trial, with_masks(trial, usage, call.parameters), patient)
+        own = tuple(of_own_memory(call.parameters)) if is_its_own_memory(usage, call.parameters) else call.parameters
+        usage = with_pad_token(trial, with_masks(trial, usage, own), patient)
         usage = _with_causality(trial, usage, patient, asked=causal, parameters=call.parameters)
-        usage = replace(usage, kind=_kind_of(patient, usage))
+        usage = replace(usage, kind=_kind_of(patient, usage), over_memory=over_memory(trial, usage, call.parameters))
         return replace(usage, assumptions=assumptions_of(patient, usage, call))
 
 
@@ -71,7 +72,9 @@ def _with_causality(
     behaves = {"past": True, "all": False}.get(sight)
     if asked is not None:
         meant, by = asked, "--causal" if asked else "--bidirectional"
-    elif claim is not None and not (claim.likely and claim.causal is False and behaves):
+    elif claim is not None and not (
+        claim.likely and ((claim.causal is False and behaves) or is_its_own_memory(usage, parameters))
+    ):
         meant, by = claim.causal, claim.by
     else:
         meant, by = behaves, "" if behaves is None else "its behaviour"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -19,6 +20,7 @@ from attnlab.nn.conventions import ENCODINGS, SHAPES
 
 _OBEYED = 0.02  # of what a visible position weighs: a hidden one that weighs less counts as hidden
 _TOLD = 0.7  # a hidden position that weighs less than this tells which values hide
+_LEANS = 0.5  # of what is left under the contrary meaning; values that do nothing leave the same
 _SURELY_NO_SUM = 0.2  # a 1 added to a score leaves 1/e = 0.37; what leaves less does more than add
 _SHORTEST = 4  # length below which nothing can be hidden and something still be seen
 
@@ -174,7 +176,7 @@ def _decided(tried: Sequence[_Tried], said: Said | None, one: Parameter) -> Mask
     trusted = agrees and (by != "its name" or "q_len" not in tried[0].masking.shape)
     enough = _TOLD if trusted else _SURELY_NO_SUM
     chosen = None
-    if plain is not None and plain.left < enough:
+    if plain is not None and (plain.left < enough or (agrees and by == "docstring" and _leans(tried, plain))):
         chosen = plain
     elif summed is not None and summed.left < _TOLD:
         chosen = summed
@@ -183,3 +185,13 @@ def _decided(tried: Sequence[_Tried], said: Said | None, one: Parameter) -> Mask
     obeyed = chosen is not None and chosen.left < _OBEYED
     masking = (chosen or min(tried, key=lambda each: _unlikeliness(each.masking, declared))).masking
     return replace(masking, obeyed=obeyed, declared=declared, declared_by=by, required=one.required)
+
+
+def _leans(tried: Sequence[_Tried], plain: _Tried) -> bool:
+    """Return whether the contrary of a meaning leaves much more of a hidden position.
+
+    A 1 added to a score leaves exp(-1) of a weight, and a 0 in place of all others exp(1), whatever the weights are.
+    """
+    contrary = [each.left for each in tried if each.masking.keeps is (not plain.masking.keeps)]
+    contrary = [left for left in contrary if math.isfinite(left)]
+    return bool(contrary) and plain.left < _LEANS * min(contrary)

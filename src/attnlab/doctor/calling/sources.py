@@ -17,6 +17,8 @@ from attnlab.nn.conventions import LAYOUTS
 
 MEMORY_LENGTH = 7  # of a sequence to look at beside the input; unlike the usual batch and length
 _BASE = 10000.0  # of rotary angles, Su et al. 2021, arXiv:2104.09864, section 3.4.2
+NUMBERS = "x without features"
+"""The input as one number per position, (batch, length)."""
 _STEP = 2.399963  # golden angle in radians: its multiples modulo 2 pi are spread evenly, so sines of them look random
 
 
@@ -125,8 +127,11 @@ def _turns(at: Situation, d_head: int) -> Tensor:
 
 SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     "x": lambda at, _value: _laid_out(at, at.x),
+    NUMBERS: lambda at, _value: _laid_out(at, at.x.squeeze(-1)),
     "memory": _memory,
     "memory tokens": _memory_tokens,
+    "another memory": lambda at, width: -_memory(at, width).roll(1, -1),
+    "other memory tokens": lambda at, vocab_size: (_memory_tokens(at, vocab_size) + 1) % (vocab_size or 2),
     "positions": _positions,
     "positions of each": _positions_of_each,
     "zeros": _zeros,
@@ -141,7 +146,11 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
 }
 """What an argument can be given, from the situation of a call and the argument's own value."""
 
+OTHER_MEMORIES = {"memory": "another memory", "memory tokens": "other memory tokens"}
+"""Sources of a second sequence, and those that give other numbers in its place."""
+
 IN_WORDS: dict[str, str] = {
+    NUMBERS: "one number per position, (batch, length)",
     "memory": "a fixed memory of length 7",
     "memory tokens": "fixed memory tokens of length 7",
     "positions": "positions (length)",

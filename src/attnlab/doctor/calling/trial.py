@@ -17,7 +17,7 @@ from attnlab.errors import ModuleError
 
 BATCH = 3  # unlike lengths, widths and numbers of heads, so that axes cannot be mistaken for each other
 NOTHING = 1e-6  # of the size of the output: less is rounding of float32 sums
-_SEED = 20
+_SEED = 20  # of the inputs; any
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from attnlab.constructors import synonyms
 from attnlab.doctor.patient import Patient
 
 LENGTH = 11  # prime, and unlike the usual batch, widths and numbers of heads
-_MOST_WIDTHS = 6
-_MOST_LENGTHS = 5
+_MOST_WIDTHS = 6  # tried; more take longer than a person waits for a refusal
+_MOST_LENGTHS = 5  # tried at each width
 _OF_WINDOWS = (12, 16)  # for what wants a multiple of the size of a window
-_SHORT = (7, 5, 2)
+_SHORT = (7, 5, 2)  # for what takes no more than a few positions
 _LONGEST = 512  # of a module that insists on one length
 _SAYS_OUT = ("out", "hidden_dim", "hidden", "n_units", "units")
 _WIDTH_ATTRIBUTES = ("in_features", "in_channels", "input_size", "embed_dim", "embedding_dim")

@@ -58,9 +58,11 @@ def _call(usage: Usage, call: Call) -> str:
     masks: dict[str, list[Masking]] = {}
     for mask in usage.masks:
         masks.setdefault(mask.parameter, []).append(mask)
-    given = [word for word in words if word.partition("=")[0] not in masks]
+    of_memory = {} if usage.over_memory is None else {mask.parameter: mask for mask in usage.over_memory.masks}
+    given = [word for word in words if word.partition("=")[0] not in masks | of_memory]
     given += [_mask(usage, each) for each in masks.values()]
     given += [f"{usage.flag}: asks to be causal"] if usage.flag and usage.causal_means == "flag" else []
+    given += [f"{_mask(usage, [mask])} of the memory" for mask in of_memory.values()]
     left_out = [one.name for one in call.parameters if one.role in ("mask", "key mask") and one.name not in masks]
     unused = f"; left out, as it takes no mask given there: {', '.join(left_out)}" if left_out else ""
     return f"forward({'; '.join(given)}){unused}"
@@ -104,6 +106,8 @@ def _causal(usage: Usage) -> str:
 
 
 def _output(usage: Usage) -> str:
+    if usage.slots is not None:
+        return f"{usage.slots} vectors of width {usage.d_out // usage.slots}, whatever the length"
     shape = "(batch, d_out)" if usage.pooled else "one vector per position"
     where = "" if usage.output is None else f", element {usage.output!r} of what is returned"
     return f"{shape} of width {usage.d_out}{where}"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
-from attnlab.doctor.examination import BATCH, Examination, wake
+from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.inside.attentions import attentions
-from attnlab.doctor.measures.differences import Reach, deviation, difference, largest, size_of
-from attnlab.doctor.measures.steady import is_steady, same_course
+from attnlab.doctor.measures.differences import Reach, deviation, difference
+from attnlab.doctor.measures.samples import meeting
+from attnlab.doctor.measures.steady import call_seeded, fresh, is_steady_when_fresh, same_course
 from attnlab.errors import ModuleError
 from attnlab.nn.conventions import AXES
 
@@ -36,11 +38,11 @@ def check_batch_independence(exam: Examination) -> Iterator[Finding]:
     Finding
         An error if the output of a sample depends on other samples, on how many there are, or on its place.
     """
-    if not is_steady(exam):
+    if not is_steady_when_fresh(exam):
         return
-    meeting = _meeting(exam, exam.eval_module)
-    if meeting.ratio:
-        yield _found(exam, exam.eval_module, meeting)
+    met = meeting(exam)
+    if met.ratio:
+        yield _found(exam, met, train=False)
         return
     alone = list(_alone(exam))
     yield from alone
@@ -50,60 +52,28 @@ def check_batch_independence(exam: Examination) -> Iterator[Finding]:
 
 def _in_training(exam: Examination) -> Iterator[Finding]:
     """Yield an error if samples meet in training mode alone; modules random in their own way cannot be judged there."""
-    module = exam.copy(train=True)
-    wake(module)
     x = exam.inputs()
-    if difference(exam.run(x, module=module), exam.run(x, module=module)).any():
+    if difference(*(call_seeded(exam, fresh(exam, train=True), x, 1) for _ in range(2))).any():
         return
-    meeting = _meeting(exam, module)
-    if meeting.ratio and same_course(exam, module, exam.change(x, slice(None), samples=0)):
-        yield _found(exam, module, meeting)
+    met = meeting(exam, train=True)
+    module = fresh(exam, train=True)
+    if met.ratio and same_course(exam, module, exam.change(x, slice(None), samples=0)):
+        yield _found(exam, met, train=True)
 
 
 # Samples that see each other
 
 
-def _meeting(exam: Examination, module: nn.Module) -> Reach:
-    """Return what replacing the first and what replacing the last sample does to the others."""
-    x = exam.inputs()
-    before = exam.run(x, module=module)
-    leak = signal = 0.0
-    for sample in (0, BATCH - 1):
-        after = exam.run(exam.change(x, slice(None), samples=sample), module=module)
-        moved = difference(before, after)
-        others = [other for other in range(BATCH) if other != sample]
-        leak, signal = max(leak, largest(moved[others])), max(signal, largest(moved[sample]))
-    return Reach(leak, signal, size_of(before), exam.tolerance)
-
-
-def samples_meet(exam: Examination, module: nn.Module) -> bool:
-    """Return whether samples of a batch see each other, for checks that cannot tell such a leak from theirs.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-    module : nn.Module
-        A copy, in the mode that is asked about.
-
-    Returns
-    -------
-    bool
-        True if replacing a sample changes another one.
-    """
-    return _meeting(exam, module).ratio > 0
-
-
-def _found(exam: Examination, module: nn.Module, meeting: Reach) -> Finding:
+def _found(exam: Examination, met: Reach, *, train: bool) -> Finding:
     """Return the error, with the cause where it can be told."""
-    cause = _cause(exam, module)
-    measured = "without bound" if meeting.signal == 0 else f"by up to {meeting.ratio:.2g} times its own change"
+    cause = _cause(exam, fresh(exam, train=train))
+    measured = "without bound" if met.signal == 0 else f"by up to {met.ratio:.2g} times its own change"
     return Finding(
         _ID,
         "error",
-        f"samples of a batch see each other in {_MODES[module.training]}: {cause.what}.",
+        f"samples of a batch see each other in {_MODES[train]}: {cause.what}.",
         f"replacing one of {BATCH} samples changes the outputs of the others {measured}"
-        f" ({_MODES[module.training]}, length {exam.usage.length})",
+        f" ({_MODES[train]}, length {exam.usage.length})",
         cause.remedy,
         cause.source,
     )
@@ -128,7 +98,7 @@ def _cause(exam: Examination, module: nn.Module) -> _Cause:
         remedy = "let the softmax run over the keys: `scores.softmax(dim=-1)` on (batch, heads, q_len, k_len)"
         return _Cause("the softmax runs over the batch", remedy, _SAMPLES_SOURCE)
     where = "" if place is None else f" in {place.words}"
-    layout = _clean_layout(exam)
+    layout = _clean_layout(exam) or _layout_of_recurrence(module, place)
     if layout is not None:
         return _Cause(f"it reads the batch as time{where}", _layout_remedy(module, layout), _LAYOUT_SOURCE)
     remedy = f"look for a sum, mean, view or recurrence over axis 0{where}; samples may share parameters alone"
@@ -159,10 +129,18 @@ def _clean_layout(exam: Examination) -> str | None:
             continue
         other = exam.relying_on(layout=layout)
         try:
-            if not _meeting(other, other.eval_module).ratio:
+            if not meeting(other).ratio:
                 return layout
         except ModuleError:
             continue
+    return None
+
+
+def _layout_of_recurrence(module: nn.Module, place: _Place | None) -> str | None:
+    """Return the layout of the recurrent part in which samples meet, None if it is none or has the batch first."""
+    part = None if place is None else module.get_submodule(place.name)
+    if isinstance(part, nn.RNNBase) and not part.batch_first:
+        return "sequence-first"
     return None
 
 
@@ -215,7 +193,8 @@ def _where_samples_meet(exam: Examination, module: nn.Module) -> _Place | None:
     x = exam.inputs()
     axis = 1 if exam.usage.layout == "sequence-first" else 0
     moved = exam.change(x, slice(None), samples=0)
-    for before, after in zip(_watched(exam, module, x), _watched(exam, module, moved), strict=False):
+    calls = (_watched(exam, copy.deepcopy(module), each) for each in (x, moved))
+    for before, after in zip(*calls, strict=False):
         touched = _touches_others(before.returned, after.returned, axis)
         if touched and not _touches_others(before.given, after.given, axis):
             return _Place(before.name, before.kind)
@@ -264,15 +243,15 @@ def _tensors(value: Any) -> list[Tensor]:
 def _alone(exam: Examination) -> Iterator[Finding]:
     """Yield an error if a sample alone gives something else than in a batch."""
     x = exam.inputs()
-    whole = exam.run(x)
+    whole = exam.run(x, module=fresh(exam))
     try:
-        single = [exam.run(x[sample : sample + 1])[0] for sample in range(BATCH)]
+        single = [exam.run(x[sample : sample + 1], module=fresh(exam))[0] for sample in range(BATCH)]
     except ModuleError as error:
         yield _refused(error)
         return
     apart = max(deviation(one, whole[sample]) for sample, one in enumerate(single))
     if apart:
-        place = deviation(exam.run(x.flip(0)).flip(0), whole) > 0
+        place = deviation(exam.run(x.flip(0), module=fresh(exam)).flip(0), whole) > 0
         yield _depends(apart, "its place in the batch" if place else "the size of the batch", exam.usage.length)
 
 

@@ -16,6 +16,7 @@ from attnlab.doctor.measures.differences import LEAK, deviation
 from attnlab.doctor.measures.futures import FAR_FETCHED, Leak, leaks
 from attnlab.doctor.measures.sight import Sight, look
 from attnlab.doctor.measures.steady import is_steady
+from attnlab.doctor.measures.words import excused, quote
 from attnlab.errors import ModuleError
 
 _ID = "causality"
@@ -27,19 +28,33 @@ _REMEDY = f"hide all later positions {_MASK}, with T taken from the input"
 _WEAK = 0.05  # of the influence of the past: no bidirectional layer treats the two sides so unequally by chance
 _NEAR = 3  # positions ahead that an off-by-one in a mask or a padding lets in, beside the whole past
 _STRICT_WORDS = re.compile(
-    r"strict(ly)?[- ](the )?(past|causal|lower|earlier|before|preceding)|exclu(sive|ding|des)|shared[-_ ]?qk|reformer"
-    r"|mask type a|(without|and not|but not|not (see|attend to)) itself"
+    r"strict(ly)?[- ](the )?(past|causal|lower|earlier|before|preceding)|mask type a|shared[- ]qk|\breformer\b"
+    r"|exclud(es|ing)( \w+){0,2} (itself|the (current|present|diagonal|query))|exclusive (of itself|prefix)"
+    r"|(without|and not|but not|not (see|attend to)|nor) itself|(itself|diagonal)( \w+){0,2} (excluded|hidden|masked)",
+    re.IGNORECASE,
 )
+_PARTLY = (
+    r"\bprefix[- ]?lm\b|\bprefix[- ]language[- ]model|\bblock[- ]causal\b"
+    r"|(sees?|attends?|looks?|attention|bidirectional)( (to|at|over|within|inside|in|on))?( \w+){0,3}"
+    r" (prefix|(own|same) (chunk|block))\b|\b(prefix|chunk|block)( \w+){0,3} (bidirectional|each other)"
+    r"|look[- ]?ahead (of|by) \w+|(sees?|looks?) (\w+ )?(positions? |steps? |tokens? )?ahead\b"
+)
+_PART_WORDS = re.compile(_PARTLY, re.IGNORECASE)
 _WINDOW_WORDS = re.compile(
-    r"look[-_ ]?ahead|windowed|sliding|chunk(ed|wise)|block[-_ ]?wise|prefix[- ]?lm|prefix|streaming|asymmetric"
-    r"|window (of|size)|chunks? of"
+    rf"{_PARTLY}|sliding[- ]window|windowed|chunked|chunk[- ]?wise|in chunks|chunks? of|block[- ]?wise|window (of|size)"
+    r"|streaming (attention|transformer|encoder)|asymmetric (window|context|attention)",
+    re.IGNORECASE,
 )
-_PART_WORDS = re.compile(r"prefix[- ]?lm|prefix|look[-_ ]?ahead|block[-_ ]causal|(own|same) chunk")
 _BACKWARD_WORDS = re.compile(
-    r"backward(?!\()|revers(e|ed) (direction|time|order|sequence)|right[-_ ]to[-_ ]left|anti[-_ ]?causal"
+    r"backward[- ](in time|direction|attention|rnn|lstm|gru|half|language|model|scan|looking)|(runs?|reads?) backwards?"
+    r"|revers(e|ed) (direction|time|order|sequence)|right[- ]to[- ]left|anti[- ]?causal",
+    re.IGNORECASE,
 )
+_WAY = r"(back\w*|ahead|forwards?|causal\w*|past|future|left|right|both|bidirectional\w*|later|earlier|directions?)"
 _HEAD_WORDS = re.compile(
-    r"(some|half|one|first|other|second)( of)?( the| its)? heads?|heads? (look|see|attend)s?|directional"
+    rf"(some|half|first|other|second|one)( half)?( of)?( the| its)? heads? \w+( \w+){{0,3}} {_WAY}\b"
+    rf"|heads? (look|see|attend|read)s?( \w+){{0,3}} {_WAY}\b|(causal|bidirectional|backward|forward) heads\b",
+    re.IGNORECASE,
 )
 
 
@@ -80,23 +95,23 @@ def _must_not_see_ahead(exam: Examination) -> Iterator[Finding]:
     """Yield an error for a future that leaks, or for a position that does not see itself."""
     sight = look(exam)
     if sight.ahead.any():
-        if not _declares_a_part(exam, sight):
-            yield _leak(exam, sight)
+        yield from excused([_leak(exam, sight)], _declared_part(exam, sight))
         return
     under = list(leaks(exam))
     if under:
         yield _conditional_leak(exam, under)
     if any(leak.condition != FAR_FETCHED for leak in under):
         return
-    yield from _blind_to_itself(exam, sight)
+    yield from excused(_blind_to_itself(exam, sight), quote(exam, _STRICT_WORDS))
     yield from _depends_on_what_follows(exam)
 
 
-def _declares_a_part(exam: Examination, sight: Sight) -> bool:
-    """Return whether a class says itself that a part of the future is seen, and no more than a part is."""
-    said = exam.usage.causal_by != "--causal" and _PART_WORDS.search(exam.patient.text.lower())
+def _declared_part(exam: Examination, sight: Sight) -> str:
+    """Return the words by which a class says itself that a part of the future is seen, if no more than a part is."""
     pairs = exam.usage.length * (exam.usage.length - 1) // 2
-    return bool(said) and int(sight.ahead.any(0).sum()) < pairs
+    if exam.usage.causal_by == "--causal" or int(sight.ahead.any(0).sum()) >= pairs:
+        return ""
+    return quote(exam, _PART_WORDS)
 
 
 def _leak(exam: Examination, sight: Sight) -> Finding:
@@ -165,8 +180,8 @@ def _conditional_leak(exam: Examination, under: list[Leak]) -> Finding:
 
 
 def _blind_to_itself(exam: Examination, sight: Sight) -> Iterator[Finding]:
-    """Yield an error if a position sees earlier ones and not itself, unless that is declared."""
-    if _STRICT_WORDS.search(exam.patient.text.lower()) or not sight.past.any():
+    """Yield an error if a position sees earlier ones and not itself."""
+    if not sight.past.any():
         return
     own = sight.seen.diagonal(dim1=-2, dim2=-1)[:, 1:]  # the first may be NaN
     if exam.usage.kind == "layer" and not own.any():
@@ -247,9 +262,10 @@ def _blind_ahead(exam: Examination) -> Iterator[Finding]:
 
 def _lopsided(exam: Examination, sight: Sight) -> Iterator[Finding]:
     """Yield an error if it sees ahead in a way that nobody can mean."""
-    what = _half_hidden(exam, sight) or _half_causal(exam)
+    what, words = _half_hidden(exam, sight)
+    what, words = (what, words) if what else _half_causal(exam)
     if what:
-        yield Finding(
+        finding = Finding(
             _ID,
             "error",
             f"it is neither causal nor bidirectional: {what}.",
@@ -258,29 +274,36 @@ def _lopsided(exam: Examination, sight: Sight) -> Iterator[Finding]:
             f"decide: {_REMEDY}, or no position; say in the docstring if it is meant so",
             _SOURCE,
         )
+        yield from excused([finding], words)
 
 
-def _half_hidden(exam: Examination, sight: Sight) -> str:
-    """Return what is strange about the pattern of what is seen, or nothing."""
-    text = exam.patient.text.lower()
+def _half_hidden(exam: Examination, sight: Sight) -> tuple[str, str]:
+    """Return what is strange about the pattern of what is seen, and the words that declare it, or nothing."""
     ahead, back = sight.steps(sight.ahead), sight.steps(sight.past)
     if sight.clean_samples:
-        return "the future is hidden in some samples of a batch and not in others"
+        return "the future is hidden in some samples of a batch and not in others", ""
     if not back:
-        return "" if _BACKWARD_WORDS.search(text) else "a position sees later ones alone: the mask is transposed"
+        return "a position sees later ones alone: the mask is transposed", quote(exam, _BACKWARD_WORDS)
     if sight.rows_ahead == {0}:
-        return "the first position sees everything, the others nothing later"
-    if not _WINDOW_WORDS.search(text) and max(ahead) <= _NEAR and -min(back) == exam.usage.length - 1:
-        return f"a position sees everything before it, but only {max(ahead)} ahead"
-    if not _WINDOW_WORDS.search(text) and sight.mean(ahead=True) < _WEAK * sight.mean(ahead=False):
-        return "later positions are damped, but not hidden: a mask that does not hold"
-    return ""
+        return "the first position sees everything, the others nothing later", ""
+    words = quote(exam, _WINDOW_WORDS)
+    if max(ahead) <= _NEAR and -min(back) == exam.usage.length - 1:
+        return f"a position sees everything before it, but only {max(ahead)} ahead", words
+    if sight.mean(ahead=True) < _WEAK * sight.mean(ahead=False):
+        return "later positions are damped, but not hidden: a mask that does not hold", words
+    return "", ""
 
 
-def _half_causal(exam: Examination) -> str:
-    """Return in which heads, mode or length alone it is causal, or nothing."""
-    if not _HEAD_WORDS.search(exam.patient.text.lower()) and _causal_heads(exam):
-        return "some heads see later positions and others do not"
+def _half_causal(exam: Examination) -> tuple[str, str]:
+    """Return in which mode, length or heads alone it is causal, and the words that declare the latter, or nothing."""
+    what = _causal_at_times(exam)
+    if what or not _causal_heads(exam):
+        return what, ""
+    return "some heads see later positions and others do not", quote(exam, _HEAD_WORDS)
+
+
+def _causal_at_times(exam: Examination) -> str:
+    """Return in which mode or length alone it is causal, or nothing."""
     try:
         training = look(exam, causal=False, train=True)
         if training.past.any() and not training.ahead.any():

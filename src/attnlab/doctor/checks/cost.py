@@ -12,6 +12,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
@@ -23,6 +24,8 @@ SHORTEST = 8  # of the lengths measured at
 COUNTED_AT = (8, 16)  # lengths at which operations are counted: a loop over pairs of positions must not take long
 REPEATS = 4  # the fastest counts: what disturbs only adds
 BUDGET_S = 0.8  # for all timed calls
+TOO_SHORT = 64  # up to this length what a call costs anyway hides what grows
+GROWN = 5.0  # times as much time; of less, most is what a call costs anyway
 STEP_BY_STEP = 0.5  # growth of the number of operations with length, as an exponent: a loop over positions has 1
 SOURCE = "Dao et al. 2022, arXiv:2205.14135; PyTorch documentation, scaled_dot_product_attention"
 
@@ -38,7 +41,7 @@ def check_cost(exam: Examination) -> Iterator[Finding]:
     Yields
     ------
     Finding
-        A fact; a warning for a loop over positions.
+        A fact, where it takes lengths that show it; a warning for a loop over positions.
 
     Raises
     ------
@@ -60,7 +63,7 @@ def check_cost(exam: Examination) -> Iterator[Finding]:
     with _one_thread():
         timed = list(_timed(exam, module, lengths))
         factor = _factor(exam, timed[-1])
-    if len(timed) < 2:
+    if len(timed) < 2 or timed[-2].length <= TOO_SHORT:
         return
     sizes = [_metered(exam, module, timing.length).largest for timing in timed[-2:]]
     yield _growth(timed, sizes, factor)
@@ -90,8 +93,8 @@ class Meter(TorchDispatchMode):
         del types
         output = func(*args, **(kwargs or {}))
         self.calls += 1
-        if isinstance(output, Tensor):
-            self.largest = max(self.largest, output.untyped_storage().nbytes())
+        made = [each.untyped_storage().nbytes() for each in tree_leaves(output) if isinstance(each, Tensor)]
+        self.largest = max(self.largest, *made, 0)
         return output
 
 
@@ -202,23 +205,35 @@ def _loop(counts: Sequence[int]) -> Finding:
     return Finding(
         CHECK,
         "warning",
-        "It works position by position: the number of operations grows with length, and each waits for the last.",
+        "it works position by position: the number of operations grows with length, and each waits for the last.",
         f"{counts[0]} operations at length {COUNTED_AT[0]}, {counts[1]} at length {COUNTED_AT[1]}",
         "compute all positions in one matrix product (or scan in parallel) where the method allows it",
         SOURCE,
     )
 
 
+def _size(n_bytes: int) -> str:
+    """Return a number of bytes in a unit in which it is short."""
+    return f"{n_bytes / 1024:.3g} KiB" if n_bytes < 1000 * 1024 else f"{n_bytes / 1024**2:.3g} MiB"
+
+
 def _growth(timed: Sequence[Timing], sizes: Sequence[int], factor: float | None) -> Finding:
     lengths = [timing.length for timing in timed]
-    growth = _exponent(lengths[-3:], [timing.seconds for timing in timed[-3:]])
-    memory = _exponent(lengths[-2:], sizes)
-    fused = "" if factor is None else f", {factor:.1f} times scaled_dot_product_attention of its sizes"
+    fused = "" if factor is None else f" ({float(f'{factor:.2g}'):g} times scaled_dot_product_attention of its sizes)"
     return Finding(
         CHECK,
         "info",
-        f"Its time grows with about the power {growth:.1f} of the length, its largest tensor with {memory:.1f}.",
-        f"one sample, one thread, no gradients: {timed[0].seconds * 1e3:.2f} ms at length {timed[0].length},"
-        f" {timed[-1].seconds * 1e3:.2f} ms at length {timed[-1].length}{fused};"
-        f" largest tensor {sizes[-1] / 1024:.0f} KiB at length {lengths[-1]}",
+        _powers(timed, _exponent(lengths[-2:], sizes)),
+        f"one sample, one thread, no gradients: {timed[0].seconds * 1e3:.3g} ms at length {timed[0].length},"
+        f" {timed[-1].seconds * 1e3:.3g} ms at length {timed[-1].length}{fused};"
+        f" largest tensor {_size(sizes[-1])} at length {lengths[-1]}",
     )
+
+
+def _powers(timed: Sequence[Timing], memory: float) -> str:
+    """Say by which power of the length a call grows; of time only where most of it is what grows."""
+    if timed[-1].seconds < GROWN * timed[0].seconds:
+        return f"its largest tensor grows with about the power {memory:.1f} of the length, its time hardly."
+    judged = [timing for timing in timed[-3:] if timing.length > TOO_SHORT]
+    time_grows = _exponent([timing.length for timing in judged], [timing.seconds for timing in judged])
+    return f"its time grows with about the power {time_grows:.1f} of the length, its largest tensor with {memory:.1f}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -12,15 +13,20 @@ from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.cuts import DETACH_URL, STOPPED, cut_input
 from attnlab.doctor.measures.dead_heads import silent_rows
-from attnlab.doctor.measures.gradients import Survey, influence, survey
-from attnlab.doctor.measures.hidden import hidden_parts, plain_weights
+from attnlab.doctor.measures.gradients import Survey, influence, revives, survey
+from attnlab.doctor.measures.hidden import ON_PURPOSE, Hidden, hidden_parts, plain_weights, recomputed
 from attnlab.doctor.measures.mentions import OPTIONAL, use_of
+from attnlab.doctor.measures.norms import norms_of, unused_norms
 from attnlab.doctor.measures.sharing import sharing
+from attnlab.doctor.measures.unused_memory import unused_memory
+from attnlab.doctor.measures.words import excused, quote
 
 ID = "dead-parts"
 _SHOWN = 4  # names in one sentence
 _CANCELLED = 1e-12  # of the largest gradient: what rounding leaves of a sum that is zero
 _SMALLEST_BLOCK = 16  # a dead head is at least this part (1/16) of a projection; fewer units may be silent by chance
+_ASKS = re.compile(r"(^|[._ ])(w_?|to_?)?(q|k|qk|query|key|queries|keys)(_?(proj|lin|layer)\w*)?\b", re.IGNORECASE)
+"""Names of what makes queries or keys."""
 _MODULES_URL = "PyTorch documentation, torch.nn.Module and torch.nn.ModuleList: only attributes are registered"
 _UNUSED_URL = "PyTorch documentation, DistributedDataParallel, find_unused_parameters"
 
@@ -39,20 +45,47 @@ def check_dead_parts(exam: Examination) -> Iterator[Finding]:
         Errors for what is dead, unregistered, cut off from the gradient, or shared by mistake.
     """
     yield from _hidden(exam)
+    yield from unused_memory(exam)
     seen = survey(exam)
     if seen.broken:
         yield _untrainable(seen.broken)
     elif seen.calls:
-        yield from _silent(exam, seen)
+        yield from _without_gradient(exam, seen)
+    else:
+        yield from sharing(exam)
+
+
+def _without_gradient(exam: Examination, seen: Survey) -> Iterator[Finding]:
+    """Yield what is dead, cut off or shared; of several signs of one cause the plainest alone.
+
+    Parameters that are cut off cut the input off too; where queries are used for keys, a projection or a part of it
+    is left over.
+    """
+    found, twice = list(_silent(exam, seen)), list(sharing(exam))
+    silent, shared = ([each for each in some if each.severity != "info"] for some in (found, twice))
+    yield from found
+    yield from [each for each in twice if each.severity == "info"][:1]
+    left_over = any(_ASKS.search(finding.message) for finding in silent)
+    yield from [] if left_over else shared[:1]
+    if not shared:
         yield from silent_rows(exam, seen)
+    if not silent and not shared:
         yield from cut_input(exam)
-    yield from sharing(exam)
 
 
 def _hidden(exam: Examination) -> Iterator[Finding]:
     """Yield what is kept where `parameters()` does not see it."""
     module = exam.patient.module
-    parts = [*hidden_parts(module), *plain_weights(module, exam.patient.text)]
+    plain = plain_weights(module, "")
+    passing = recomputed(exam) if plain else frozenset()
+    plain = [part for part in plain if part.path.removeprefix("self.") not in passing]
+    words = quote(exam, ON_PURPOSE)
+    yield from _unregistered(module, hidden_parts(module) + ([] if words else plain))
+    yield from excused(_unregistered(module, plain if words else []), words)
+
+
+def _unregistered(module: nn.Module, parts: Sequence[Hidden]) -> Iterator[Finding]:
+    """Yield the error for parts that `parameters()` does not see, if there are any."""
     if not parts:
         return
     registered = sum(parameter.numel() for parameter in module.parameters())
@@ -62,7 +95,7 @@ def _hidden(exam: Examination) -> Iterator[Finding]:
         "error",
         f"{names} {_is(parts)} kept where PyTorch does not register {_it(parts)}: no optimizer trains {_it(parts)},"
         " `.to(device)` does not move and `state_dict` does not save.",
-        f"{sum(part.numbers for part in parts)} trainable numbers outside parameters(), {registered} inside",
+        f"{sum(part.numbers for part in parts)} numbers outside parameters(), {registered} inside",
         "keep layers in nn.ModuleList or nn.ModuleDict instead of a list or dict, and tensors in nn.Parameter",
         _MODULES_URL,
     )
@@ -87,12 +120,14 @@ def _silent(exam: Examination, seen: Survey) -> Iterator[Finding]:
         return
     moves = bool(influence(exam, suspects) > exam.tolerance)
     by_influence = {name: influence(exam, [name]) if moves else 0.0 for name in suspects}
-    cut = [name for name in suspects if by_influence[name] > exam.tolerance]
+    cut = [name for name in suspects if by_influence[name] > exam.tolerance and not revives(exam, [name])]
     dead = [name for name in suspects if by_influence[name] <= exam.tolerance and not _beside(name, cut)]
+    norms = {norm.name for norm in unused_norms(exam, norms_of(exam))} if dead else set()  # `norm-placement` says so
+    dead = [name for name in dead if name.rpartition(".")[0] not in norms]
     if dead:
         yield _dead(exam, seen, dead)
-    if cut and not STOPPED.search(exam.patient.text):
-        yield _cut(seen, cut, max(by_influence[name] for name in cut))
+    if cut:
+        yield from excused([_cut(seen, cut, max(by_influence[name] for name in cut))], quote(exam, STOPPED))
 
 
 def _suspects(module: nn.Module, seen: Survey) -> list[str]:

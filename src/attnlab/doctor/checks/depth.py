@@ -15,7 +15,10 @@ _TOO_LARGE = 5.0  # behind the last layer, relative to that behind the first; a 
 _ALIKE = 0.95  # mean cosine of positions that have become one direction
 _ROSE = 0.3  # and by how much it must have risen to be the layers' doing
 _VANISHES = 30.0  # last over first gradient, or first over last; post-norm at six layers gives about 2
-_LOPSIDED = 3.0
+_LOPSIDED = 3.0  # last over first gradient; pre-norm blocks give about 1
+_NARROWEST = 2  # features: what maps one number per position to one number is a whole network, and nobody stacks it
+_SHOWN = 8  # values of a row; of longer ones both ends are shown
+_WRITTEN_OUT = 1e6  # larger numbers are shown as powers of ten
 _HE = "He 2023, arXiv:2302.10322; Noci 2022, arXiv:2206.03126"
 _DONG = "Dong 2021, arXiv:2103.03404; Noci 2022, arXiv:2206.03126"
 _XIONG = "Xiong 2020, arXiv:2002.04745; Liu 2020, arXiv:2004.08249"
@@ -35,37 +38,60 @@ def check_signal(exam: Examination) -> Iterator[Finding]:
         A warning where a signal shrinks, blows up, or loses its rank; a fact where a bare attention layer, which is
         not meant to be stacked by itself, does so, or where all is well.
     """
-    found = measured(exam)
+    found = _stackable(exam)
     if found is None or not math.isfinite(found.plain.sizes[-1]):
         return
     severity: Severity = "warning" if is_stacked(exam) else "info"
-    evidence = _evidence(found)
-    faults = [*_size_faults(found.plain), *_rank_faults(found.plain)]
-    for message, source in faults[:1] if severity == "info" else faults:
-        yield Finding("signal", severity, f"{_subject(exam, found)} {message}", evidence, _remedy(found), source)
+    subject = _subject(exam, found)
+    faults = [*_size_faults(exam, found), *_rank_faults(exam, found)]
     if not faults:
-        yield Finding("signal", "info", f"{_subject(exam, found)} keeps the size of its signal.", evidence, "", _HE)
+        message = f"{subject} keeps the size of its signal."
+        yield Finding("signal", "info", message, _size_evidence(exam, found), "", _HE)
+    if severity == "info":
+        subject, faults = f"without skips between them, {subject}", faults[:1]  # they are meant to have some
+    for message, evidence, source in faults:
+        remedy = "" if severity == "info" else _remedy(found)
+        yield Finding("signal", severity, f"{subject} {message}", evidence, remedy, source)
+
+
+def _stackable(exam: Examination) -> Stacks | None:
+    """Return what happens by depth, None where depth means nothing."""
+    narrow = exam.usage.takes == "embeddings" and exam.usage.d_in < _NARROWEST
+    if narrow or exam.usage.length < 2:  # a single position has no likeness to others
+        return None
+    return measured(exam)
+
+
+def _one(exam: Examination) -> str:
+    """Return what one floor of the stack is called."""
+    return "layer" if exam.usage.kind == "layer" else "block"
 
 
 def _subject(exam: Examination, found: Stacks) -> str:
     layers = found.plain.layers
-    return f"the model's stack of {layers} blocks" if exam.usage.kind == "model" else f"a stack of {layers} of them"
+    whose = "the model's stack of" if exam.usage.kind == "model" else "a stack of"
+    return f"{whose} {layers} {'' if exam.usage.kind == 'model' else 'such '}{_one(exam)}s"
 
 
-def _size_faults(depths: Depths) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with the size of the signal."""
+def _size_faults(exam: Examination, found: Stacks) -> Iterator[tuple[str, str, str]]:
+    """Yield what is wrong with the size of the signal, how it was seen, and who describes it."""
+    depths = found.plain
     if depths.layers > 1 and depths.factor < _SHRINKS and depths.settled < _SHRINKS:
-        yield f"shrinks the signal {depths.factor:.2f} times per block: deep layers work on almost nothing.", _HE
+        words = f"shrinks the signal to {depths.factor:.2f} of its size per {_one(exam)}"
+        yield f"{words}: deep {_one(exam)}s work on almost nothing.", _size_evidence(exam, found), _HE
     growth = depths.settled ** (1 / max(1, depths.layers - 1))
     if depths.layers > 1 and growth > _GROWS and depths.settled > _TOO_LARGE:
-        yield f"blows the signal up {growth:.2f} times per block.", _HE
+        yield f"blows the signal up {growth:.2f} times per {_one(exam)}.", _size_evidence(exam, found), _HE
 
 
-def _rank_faults(depths: Depths) -> Iterator[tuple[str, str]]:
-    """Yield whether positions become alike."""
-    first, last = depths.likeness[0], depths.likeness[-1]
+def _rank_faults(exam: Examination, found: Stacks) -> Iterator[tuple[str, str, str]]:
+    """Yield whether positions become alike, how it was seen, and who describes it."""
+    first, last = found.plain.likeness[0], found.plain.likeness[-1]
     if last > _ALIKE and last - first > _ROSE:
-        yield "makes all positions alike: what tells them apart is lost (rank collapse).", _DONG
+        evidence = f"mean cosine between positions, at the input and after each {_one(exam)}: {_cosines(found.plain)}"
+        if found.other is not None:
+            evidence += f"; {_variant(found)}: {_cosines(found.other)}"
+        yield "makes all positions alike: what tells them apart is lost (rank collapse).", evidence, _DONG
 
 
 def _remedy(found: Stacks) -> str:
@@ -73,28 +99,31 @@ def _remedy(found: Stacks) -> str:
         return (
             "put a norm before every sublayer, x = x + f(norm(x)), and start its last matrix smaller in deeper stacks"
         )
-    return (
-        f"put a skip around it and a norm before it, x = x + f(norm(x)); with the skip alone the factor is"
-        f" {found.other.factor:.2f} per block"
-    )
+    return "put a skip around it and a norm before it, x = x + f(norm(x)); the evidence shows what the skip alone does"
 
 
-def _evidence(found: Stacks) -> str:
-    words = ["root mean square " + _row(found.plain.sizes), "cosine between positions " + _row(found.plain.likeness)]
-    if found.other is not None:
-        words[0] = "as it is: " + words[0]
-        words.append(f"{_variant(found)}: root mean square " + _row(found.other.sizes))
-        words.append("cosine " + _row(found.other.likeness))
-    same = "" if found.fresh else " (all layers have the weights of this instance)"
-    return f"at the input and after each layer, at initialization{same}: " + "; ".join(words)
+def _size_evidence(exam: Examination, found: Stacks) -> str:
+    """Return the sizes by depth, as it is and otherwise."""
+    same = "" if found.fresh else " (all with the weights of this instance)"
+    words = f"root mean square at the input and after each {_one(exam)}{same}, untrained: {_row(found.plain.sizes)}"
+    return words if found.other is None else f"{words}; {_variant(found)}: {_row(found.other.sizes)}"
 
 
 def _variant(found: Stacks) -> str:
     return "without the skip" if found.has_skip else "with a skip around each"
 
 
+def _cosines(depths: Depths) -> str:
+    return _listed([f"{round(value, 2) + 0.0:.2f}" for value in depths.likeness])  # + 0.0: no minus before a zero
+
+
 def _row(values: tuple[float, ...]) -> str:
-    return ", ".join(f"{value:.3g}" for value in values)
+    return _listed([_short(value) for value in values])
+
+
+def _listed(words: list[str]) -> str:
+    ends = words if len(words) <= _SHOWN else [*words[:3], "...", *words[-3:]]
+    return ", ".join(ends)
 
 
 def check_gradient(exam: Examination) -> Iterator[Finding]:
@@ -108,30 +137,39 @@ def check_gradient(exam: Examination) -> Iterator[Finding]:
     Yields
     ------
     Finding
-        A warning where gradients vanish or explode with depth, a fact otherwise.
+        A warning where gradients vanish or explode with depth, a fact otherwise; nothing of a bare attention layer,
+        which `signal` tells enough of.
     """
-    found = measured(exam)
-    if found is None or found.plain.layers < 2 or not any(found.plain.gradients):
+    found = _stackable(exam)
+    if found is None or found.plain.layers < 2 or not any(found.plain.gradients) or not is_stacked(exam):
         return
-    ratio = found.plain.ratio
-    evidence = f"norm of the gradient by layer, first to last, at initialization: {_row(found.plain.gradients)}"
+    evidence = f"norm of the gradient, first {_one(exam)} to last, untrained: {_row(found.plain.gradients)}"
     if found.other is not None and any(found.other.gradients):
         evidence += f"; {_variant(found)}: {_row(found.other.gradients)}"
-    severity: Severity = "warning" if is_stacked(exam) else "info"
-    yield _judged(_subject(exam, found), ratio, severity, evidence)
+    yield _judged(_subject(exam, found), found.plain.ratio, evidence)
 
 
-def _judged(subject: str, ratio: float, severity: Severity, evidence: str) -> Finding:
+def _judged(subject: str, ratio: float, evidence: str) -> Finding:
     """Return what the ratio of last to first gradient means."""
     remedy = "put a skip around every sublayer; prefer the norm before the sublayer, or warm the learning rate up"
+    last = f"the last gets {_short(ratio)} times the gradient of the first."
+    if not math.isfinite(ratio):
+        last = "the first gets none."
     if ratio > _VANISHES:
-        message = f"loses the gradient on the way down: the last layer gets {ratio:.3g} times that of the first."
-        return Finding("gradient", severity, f"{subject} {message}", evidence, remedy, _HE)
+        message = f"loses the gradient on its way back: {last}"
+        return Finding("gradient", "warning", f"{subject} {message}", evidence, remedy, _HE)
     if ratio < 1 / _VANISHES:
-        message = f"blows the gradient up on the way down: the first layer gets {1 / ratio:.3g} times that of the last."
-        return Finding("gradient", severity, f"{subject} {message}", evidence, remedy, _HE)
+        first = (
+            f"the first gets {_short(1 / ratio)} times the gradient of the last." if ratio else "the last gets none."
+        )
+        message = f"blows the gradient up on its way back: {first}"
+        return Finding("gradient", "warning", f"{subject} {message}", evidence, remedy, _HE)
     if ratio > _LOPSIDED:
-        message = f"has larger gradients near the output: the last layer gets {ratio:.3g} times that of the first."
-        return Finding("gradient", severity, f"{subject} {message}", evidence, remedy, _XIONG)
-    message = f"passes the gradient on: the last layer gets {ratio:.3g} times that of the first."
-    return Finding("gradient", "info", f"{subject} {message}", evidence, "", _XIONG)
+        message = f"has larger gradients near the output: {last}"
+        return Finding("gradient", "warning", f"{subject} {message}", evidence, remedy, _XIONG)
+    return Finding("gradient", "info", f"{subject} passes the gradient on: {last}", evidence, "", _XIONG)
+
+
+def _short(value: float) -> str:
+    """Return a number with three significant digits, written out while that is readable."""
+    return f"{float(f'{value:.3g}'):.0f}" if _WRITTEN_OUT > value >= 1000 else f"{value:.3g}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator
 
 from torch import nn
@@ -11,7 +12,7 @@ from attnlab.doctor.examination import Examination, wake
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.differences import deviation
 from attnlab.doctor.measures.memory import remembered
-from attnlab.doctor.measures.steady import call_seeded
+from attnlab.doctor.measures.steady import call_seeded, fresh
 from attnlab.doctor.measures.traces import left_behind
 from attnlab.errors import ModuleError
 
@@ -46,9 +47,9 @@ def check_determinism(exam: Examination) -> Iterator[Finding]:
 
 
 def _random_in_evaluation(exam: Examination) -> Iterator[Finding]:
-    """Yield an error if the same call gives other outputs under other random states."""
+    """Yield an error if the same call of fresh copies gives other outputs under other random states."""
     x = exam.inputs()
-    outputs = [call_seeded(exam, exam.eval_module, x, seed) for seed in (1, 2, 1)]
+    outputs = [call_seeded(exam, fresh(exam), x, seed) for seed in (1, 2, 1)]
     apart = deviation(outputs[0], outputs[1])
     again = deviation(outputs[0], outputs[2])
     if not apart and not again:
@@ -107,7 +108,20 @@ def _asking_for_dropout(exam: Examination) -> tuple[str, nn.Module | None]:
     if said:
         return said[0], exam.copy(train=True)
     other = exam.another({"dropout": _RATE})
-    return f"dropout={_RATE}", None if other is None else other.train()
+    return f"dropout={_RATE}", None if other is None or not _asks_for_rate(other) else other.train()
+
+
+def _asks_for_rate(module: nn.Module) -> bool:
+    """Return whether a class has an argument for the rate of dropout, or its parts hold the one that was given.
+
+    What ends in ``**kwargs`` is asked for by nobody.
+    """
+    own = any("drop" in name.lower() for name in inspect.signature(type(module).__init__).parameters)
+    return own or any(value == _RATE for part in module.modules() for value in _floats(part))
+
+
+def _floats(part: nn.Module) -> list[float]:
+    return [value for value in vars(part).values() if isinstance(value, float)]
 
 
 def _is_rate(name: str, value: object) -> bool:

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.formats import Attempt, Outcome
+from attnlab.doctor.measures.hidden import recomputed
 from attnlab.errors import ModuleError
 
 CHECK = "dtype-device"
@@ -64,10 +65,19 @@ def check_dtype_device(exam: Examination) -> Iterator[Finding]:
     ModuleError
         If it raises on the CPU in float32.
     """
-    plain = list(plain_tensors(exam.patient.module))
-    yield from _device(exam, plain)
-    yield from _format(exam)
+    plain = _kept(exam)
+    left_behind = list(_device(exam, plain))
+    yield from left_behind
+    if not any(finding.severity == "error" for finding in left_behind):  # it stays in its format for the same reason
+        yield from _format(exam)
     yield from _unsaved(exam, plain)
+
+
+def _kept(exam: Examination) -> list[tuple[str, Tensor]]:
+    """Return the plain tensors that outlive a call."""
+    plain = list(plain_tensors(exam.patient.module))
+    passing = recomputed(exam) if plain else frozenset()
+    return [(name, tensor) for name, tensor in plain if name not in passing]
 
 
 @final

@@ -12,7 +12,9 @@ from attnlab.doctor.findings import Finding
 from attnlab.doctor.inside.attentions import Attention, attentions
 from attnlab.doctor.inside.dependence import Dependence, dependence_of, differs
 from attnlab.doctor.inside.tape import Tape
+from attnlab.doctor.measures.own_memory import with_own_memory
 from attnlab.doctor.measures.rows import Rows, rows_of_operand, rows_of_output
+from attnlab.doctor.measures.words import excused, first_error, quote
 
 _ID = "heads-mixed"
 _SOURCE = "torch.Tensor.view: the order of elements stays, so axes cannot be exchanged; reczoo/FuxiCTR#30"
@@ -20,7 +22,9 @@ _SPLIT = "x.view(batch, length, n_heads, d_head).transpose(1, 2)"
 _MERGE = "out.transpose(1, 2).reshape(batch, length, n_heads * d_head)"
 _SINGLE = 0.9  # share of the elements that follow one sample alone, where nothing has mixed samples
 _OVER_HEADS = re.compile(
-    r"(across|over|between|among|mix\w*( the)?) (the )?(\w+ )?(heads|channels|features|groups|experts)", re.I
+    r"(attends?|attending|attention|attention maps?|softmax\w*|maps?|mix\w*|interacts?)( is| are| runs?)?"
+    r" (across|over|between|among) (the )?(\w+ )?(heads|channels|features|groups|experts)\b|talking[- ]heads",
+    re.IGNORECASE,
 )
 """Words for attention that is meant to run over heads."""
 
@@ -38,6 +42,12 @@ def check_heads_mixed(exam: Examination) -> Iterator[Finding]:
     Finding
         At most one error, about the first attention that has it.
     """
+    found = (finding for each in with_own_memory(exam) for finding in _mixed(each))
+    yield from first_error(found)
+
+
+def _mixed(exam: Examination) -> Iterator[Finding]:
+    """Yield the error of each attention that has one."""
     tape = exam.usual_tape
     dependence = dependence_of(tape, exam.usage)
     for attention in attentions(tape, exam.usage):
@@ -45,12 +55,11 @@ def check_heads_mixed(exam: Examination) -> Iterator[Finding]:
         found = found or _split(dependence, attention) or _merged(tape, dependence, attention)
         if found is not None:
             yield found
-            return
 
 
 def _over_heads(exam: Examination, attention: Attention) -> Finding | None:
     """Return the error for an attention in which heads look at each other and positions do not."""
-    if attention.along != "heads" or _OVER_HEADS.search(exam.patient.text):
+    if attention.along != "heads":
         return None
     _, count, q_len, k_len = attention.weights.shape
     evidence = (
@@ -58,7 +67,8 @@ def _over_heads(exam: Examination, attention: Attention) -> Finding | None:
         f" {exam.usage.length} positions, and replacing one changes only its own row of the weights"
     )
     message = "Attention runs over the heads of each position instead of over the positions."
-    return Finding(_ID, "error", message, evidence, f"exchange heads and positions first: {_SPLIT}", _SOURCE)
+    finding = Finding(_ID, "error", message, evidence, f"exchange heads and positions first: {_SPLIT}", _SOURCE)
+    return next(excused([finding], quote(exam, _OVER_HEADS)))
 
 
 def _samples_mixed(dependence: Dependence, attention: Attention) -> Finding | None:

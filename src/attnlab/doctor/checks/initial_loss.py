@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attnlab.doctor.examination import Examination
+from attnlab.doctor.examination import Examination, wake
 from attnlab.doctor.findings import Finding
+from attnlab.doctor.measures.guesses import gives_logits
 
 CHECK = "initial-loss"
 BATCH = 16  # a few hundred predictions, whose mean is known to some percent
@@ -21,7 +22,12 @@ GROSS = 2.0  # times ln(vocabulary): no start that is meant loses that much
 GROSS_EXCESS = 3.0  # nats, for tiny vocabularies
 STRETCH = 5.0  # times every parameter: outputs that stay between -1 and 1 even then are squashed
 SUMS_TO_ONE = 1e-3  # rounding, and room
-_DECLARED = re.compile(r"\bprobabilit(?:y|ies)\b", re.IGNORECASE)  # words of a docstring, not part of a name
+_DECLARED = re.compile(
+    r"\b(returns?|gives?|outputs?|yields?|predicts?|->)( \w+){0,3} probabilit(y|ies)|probability distributions?"
+    r"|\bprobabilit(y|ies) (of|over|for) (the |each |every |all )?(next|vocab\w*|tokens?|words?|characters?|classes)",
+    re.IGNORECASE,
+)
+"""Phrases for outputs that are probabilities; a dropout has one too."""
 SOURCE = "Karpathy, A Recipe for Training Neural Networks, 2019: verify the loss at initialization"
 
 
@@ -58,28 +64,11 @@ def check_initial_loss(exam: Examination) -> Iterator[Finding]:
     if not bool(logits.isfinite().all()):
         yield Finding(CHECK, "error", "The loss is not a number before training starts.", _share(logits), "", SOURCE)
     elif _probabilities(logits):
-        yield _softmax_inside(logits, targets, declared=bool(_DECLARED.search(exam.patient.text)))
+        yield _softmax_inside(logits, targets, declared=bool(_DECLARED.search(exam.patient.said)))
     elif _squashed(exam, x, logits):
         yield _squashed_outputs(logits)
     else:
         yield from _far_off(logits, targets, module)
-
-
-def gives_logits(exam: Examination) -> bool:
-    """Return whether a patient maps tokens to one number per token of the vocabulary.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient and how it is called.
-
-    Returns
-    -------
-    bool
-        False for layers and blocks, and for models that return hidden states.
-    """
-    usage = exam.usage
-    return usage.kind == "model" and usage.takes == "tokens" and usage.d_out == usage.vocab_size
 
 
 def _share(logits: Tensor) -> str:
@@ -96,6 +85,7 @@ def _squashed(exam: Examination, x: Tensor, logits: Tensor) -> bool:
     if bool((logits.abs() > 1).any()):
         return False
     stretched = exam.copy()
+    wake(stretched, spread=1.0)  # a head that starts at zero squashes nothing
     with torch.no_grad():
         for parameter in stretched.parameters():
             parameter.mul_(STRETCH)

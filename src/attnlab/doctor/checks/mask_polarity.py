@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import torch
 from torch import Tensor
@@ -13,13 +12,14 @@ from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.inside.attentions import attentions
 from attnlab.doctor.measures.differences import difference, largest, size_of
+from attnlab.doctor.measures.steady import fresh
+from attnlab.doctor.measures.words import unused_on_purpose
 
 _ID = "mask-polarity"
 _SOURCE = (
     "PyTorch documentation, nn.MultiheadAttention (key_padding_mask, bool attn_mask: True = ignored) against"
     " scaled_dot_product_attention (True = takes part); lucidrains/x-transformers#164"
 )
-_UNUSED_WORDS = re.compile(r"ignored|unused|not used|interface|compatib|for api|\bdel \w*mask|has no effect|no-op")
 
 
 def check_mask_polarity(exam: Examination) -> Iterator[Finding]:
@@ -36,20 +36,28 @@ def check_mask_polarity(exam: Examination) -> Iterator[Finding]:
         An error if a mask does the opposite of what name or docstring say, or nothing at all; what a mask of
         which nothing is said does is reported, not judged.
     """
+    undeclared = yield from _judged(exam, exam)
+    if exam.of_memory is not None:
+        undeclared += yield from _judged(exam, exam.of_memory)
+    if undeclared:
+        yield _reported(undeclared)
+
+
+def _judged(patient: Examination, exam: Examination) -> Generator[Finding, None, list[str]]:
+    """Yield what is wrong with the masks over one input, and return what those do of which nothing is said."""
     undeclared: list[str] = []
     for parameter in dict.fromkeys(mask.parameter for mask in exam.usage.masks):
         mask = _telling(exam, parameter)
         if not _has_effect(exam, mask):
-            yield _no_effect(exam, mask)
+            yield _no_effect(patient, mask)
         elif not mask.obeyed and mask.over == "pairs" and not exam.usage.causal:
-            yield _hides_nothing(exam, mask)
+            yield _hides_nothing(patient, mask)
         elif mask.declared is not None and mask.keeps is not None:
             if (mask.declared == "True keeps") is not mask.keeps:
                 yield _inverted(mask)
         elif mask.keeps is not None or "added" in mask.encoding:
             undeclared.append(f"`{mask.parameter}`: {mask.encoding}")
-    if undeclared:
-        yield _reported(undeclared)
+    return undeclared
 
 
 def _telling(exam: Examination, parameter: str) -> Masking:
@@ -58,12 +66,14 @@ def _telling(exam: Examination, parameter: str) -> Masking:
 
 
 def _has_effect(exam: Examination, mask: Masking) -> bool:
-    """Return whether hiding something changes the output in any way, under either meaning of the mask's values."""
+    """Return whether hiding something changes what fresh copies give, under either meaning of the mask's values."""
     x = exam.inputs()
     if mask.over == "pairs":
-        before, after = (exam.run(x, allowed=_pairs(x, hidden)) for hidden in (False, True))
+        before, after = (exam.run(x, module=fresh(exam), allowed=_pairs(x, hidden)) for hidden in (False, True))
     else:
-        before, after = (exam.run(x, padding=_keys(x, hidden)) for hidden in (False, True))
+        before, after = (exam.run(x, module=fresh(exam), padding=_keys(x, hidden)) for hidden in (False, True))
+    if not before.isfinite().all():
+        return True  # where outputs are NaN nothing can be seen to move them
     return largest(difference(before, after)) > exam.tolerance * size_of(before)
 
 
@@ -85,14 +95,14 @@ def _keys(x: Tensor, hidden: bool) -> Tensor:
 
 def _no_effect(exam: Examination, mask: Masking) -> Finding:
     """Return the finding on a mask that is accepted and ignored; a mixer may take one to look like an attention."""
-    said = _UNUSED_WORDS.search(exam.patient.text.lower()) is not None
-    judged = bool(attentions(exam.usual_tape, exam.usage)) and not said
+    words = unused_on_purpose(exam, mask.parameter, "mask")
+    judged = bool(attentions(exam.usual_tape, exam.usage)) and not words
     return Finding(
         _ID,
         "error" if judged else "warning",
         f"the mask argument `{mask.parameter}` is accepted and has no effect.",
         f"hiding positions by it changes no output (given as {mask.encoding}, {mask.shape}; batch {BATCH},"
-        f" length {exam.usage.length})",
+        f" length {exam.usage.length})" + (f'; declared: "{words}"' if words else ""),
         f"apply `{mask.parameter}` to the scores before the softmax, or remove the argument",
         _SOURCE,
         nature=None if judged else "set-up",
@@ -134,6 +144,6 @@ def _reported(undeclared: list[str]) -> Finding:
         "info",
         "what the values of its masks mean, as measured, not judged: " + "; ".join(undeclared) + ".",
         "a position that is hidden so loses its influence",
-        "say in the docstring which value hides",
+        "",
         _SOURCE,
     )

@@ -24,8 +24,10 @@ _REMEDY = (
 )
 _EMPTY = re.compile(
     r"\b(rows?|quer(y|ies)|positions?|samples?)\b[^.]{0,60}\b(attend|see|allowed|keys?)\b[^.]{0,30}\b(nothing|none|no)\b"
-    r"|\b(nothing|no keys?) (to attend|to see|is allowed|is visible)|\bempty rows?\b"
+    r"|\b(nothing|no keys?) (to attend|to see|is allowed|is visible)|\bempty rows?\b|\brows?\b[^.]{0,40}\bempty\b"
     r"|\b(no|without) (visible |allowed |real )?(keys?|positions?)\b"
+    r"|\b(whole|entire) (row|mask|memory|context|sample)\b[^.]{0,60}\b(is|are|be) (true|masked|blocked|padd(ed|ing))\b"
+    r"|\b(memory|context|sample|row)s? (may|can) be (empty|(wholly|entirely|completely) (empty|masked|padded))\b"
     r"|\b(fully|wholly|all|completely|entirely)[- ](masked|blocked|padded)\b"
 )
 _PROMISE = re.compile(r"\b(may|can|allow|zeros?|support|handle|safe|finite|instead|return|get|give|output)")
@@ -46,12 +48,19 @@ def check_masked_row(exam: Examination) -> Iterator[Finding]:
         An error if ordinary input gives NaN in outputs or gradients, or a row that is documented as allowed to be
         empty does; a warning for other rows and samples that may attend to nothing.
     """
-    ordinary = [trouble for trial in _ordinary(exam) if (trouble := _trouble(exam, trial))]
+    yield from _judged(exam)
+    if exam.of_memory is not None:
+        yield from _judged(exam.of_memory, " (memory)")
+
+
+def _judged(exam: Examination, where: str = "") -> Iterator[Finding]:
+    """Yield what is wrong with rows that are left with nothing of one input: of what asks, or of the memory."""
+    ordinary = [trouble for trial in _ordinary(exam) if (trouble := _trouble(exam, trial, where))]
     if ordinary:
         yield _finding("error", "ordinary input gives NaN or infinity", ordinary)
         return
-    documented = _promises_empty_rows(exam.patient.text)
-    empty = [trouble for trial in _empty(exam) if (trouble := _trouble(exam, trial))]
+    documented = _promises_empty_rows(exam.patient.said)
+    empty = [trouble for trial in _empty(exam) if (trouble := _trouble(exam, trial, where))]
     if empty and documented:
         yield _finding("error", "a row documented as allowed to attend to nothing gives NaN", empty)
     elif empty:
@@ -115,7 +124,7 @@ def _is_added(mask: Masking) -> bool:
     return "added" in mask.encoding
 
 
-def _trouble(exam: Examination, trial: _Trial) -> str:
+def _trouble(exam: Examination, trial: _Trial, where: str) -> str:
     """Return where a call gives NaN or infinity, or nothing."""
     module = exam.copy(dtype=torch.float32)
     wake(module)
@@ -126,10 +135,11 @@ def _trouble(exam: Examination, trial: _Trial) -> str:
             raise
         return ""
     bad = ~output.isfinite().all(-1)
+    words = f"{trial.words}{where}"
     if bad.any():
-        return f"{trial.words}: {_place(bad, trial.read)}"
+        return f"{words}: {_place(bad, trial.read)}"
     gradients = _bad_gradients(module, output, trial.read)
-    return f"{trial.words}: finite outputs, NaN in the gradient of {gradients}" if gradients else ""
+    return f"{words}: finite outputs, NaN in the gradient of {gradients}" if gradients else ""
 
 
 def _place(bad: Tensor, read: Tensor | None) -> str:

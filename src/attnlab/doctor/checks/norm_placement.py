@@ -5,30 +5,28 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.inside.tape import Event, Tape
 from attnlab.doctor.measures.blocks import Block, blocks
-from attnlab.doctor.measures.gradients import influence, relative_change
 from attnlab.doctor.measures.identity import Route, follow
-from attnlab.doctor.measures.mentions import OPTIONAL, use_of
+from attnlab.doctor.measures.norms import IS_NORM, Norm, norms_of, unused_norms
 
 ID = "norm-placement"
 _BA = "Ba 2016 (layer normalization), arXiv:1607.06450, section 3"
 _XIONG = "Xiong 2020, arXiv:2002.04745, figure 1; Liu 2020, arXiv:2004.08249"
-_IS_NORM = re.compile(r"norm", re.IGNORECASE)
 _ACROSS = re.compile(
     r"batch|instance|group|sync|global|response|parametri|normed|normali[sz]e[dr]|attention|block|layer$", re.IGNORECASE
 )
 """Norms that mix positions or samples by design, and modules that merely have the word in their name."""
 _SHARED_ON_PURPOSE = re.compile(
-    r"shar(e|ed|es|ing)\b|\btie[ds]?\b|\bsame norm|\bone norm|universal|albert|recurren", re.IGNORECASE
+    r"(shares?|shared|sharing|tied?|the same|one|single)( \w+){0,2} norms?\b|norms?( \w+){0,3} (shared|tied|the same)"
+    r"|universal transformer|\balbert\b|weights?( \w+){0,4} shared|(same|shared) (block|layer)\b",
+    re.IGNORECASE,
 )
 _PRE = re.compile(r"\bpre[- _]?(layer[- ]?)?(norm|ln)", re.IGNORECASE)
 _POST = re.compile(r"\bpost[- _]?(layer[- ]?)?(norm|ln)", re.IGNORECASE)
@@ -52,7 +50,7 @@ def check_norm_placement(exam: Examination) -> Iterator[Finding]:
         Errors for norms without effect or over positions or samples, a warning for one norm at two places or where
         the class says something else, a fact for the placement.
     """
-    norms = _norms(exam)
+    norms = norms_of(exam)
     yield from _unused(exam, norms)
     yield from _built_in_forward(exam)
     yield from _wrong_axis(exam, norms)
@@ -63,43 +61,9 @@ def check_norm_placement(exam: Examination) -> Iterator[Finding]:
 # Each norm by itself
 
 
-@dataclass
-class _Norm:
-    """One norm of the patient: what it was given at each call, and what it returned."""
-
-    name: str
-    module: nn.Module
-    calls: int = 0
-    given: list[Tensor] = field(default_factory=list)
-
-
-def _is_norm(module: nn.Module) -> bool:
-    name = type(module).__name__
-    return bool(_IS_NORM.search(name)) and not list(module.children()) and not re.search(r"block|attention", name, re.I)
-
-
-def _norms(exam: Examination) -> list[_Norm]:
-    """Return the norms with what they did in a usual call."""
-    found = {part: _Norm(name, part) for name, part in exam.eval_module.named_modules() if name and _is_norm(part)}
-
-    def note(part: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        found[part].calls += 1
-        if inputs and isinstance(inputs[0], Tensor) and isinstance(output, Tensor):
-            found[part].given.append(inputs[0].detach().clone())
-
-    handles = [part.register_forward_hook(note) for part in found]
-    try:
-        exam.run(exam.inputs())
-    finally:
-        for handle in handles:
-            handle.remove()
-    return list(found.values())
-
-
-def _unused(exam: Examination, norms: list[_Norm]) -> Iterator[Finding]:
+def _unused(exam: Examination, norms: list[Norm]) -> Iterator[Finding]:
     """Yield norms that are never called, and those whose result nobody reads."""
-    dead = [norm for norm in norms if len(norm.given) == norm.calls and _change_by(exam, norm) <= exam.tolerance]
-    dead = [norm for norm in dead if use_of(exam.eval_module, norm.name) not in OPTIONAL]
+    dead = unused_norms(exam, norms)
     for called in (True, False):
         names = [f"'{norm.name}'" for norm in dead if bool(norm.calls) == called]
         if not names:
@@ -117,29 +81,6 @@ def _unused(exam: Examination, norms: list[_Norm]) -> Iterator[Finding]:
             f"use what it returns, x = self.{names[0][1:-1]}(x): a norm changes nothing in place; or remove it",
             _BA,
         )
-
-
-def _change_by(exam: Examination, norm: _Norm) -> float:
-    """Return how much the output changes, relative to its size, when a norm returns something else.
-
-    One that is not called may be used through its weight: then that is changed.
-    """
-    if not norm.calls:
-        return influence(exam, [f"{norm.name}.{name}" for name, _ in norm.module.named_parameters()])
-    x = exam.inputs()
-    before = exam.run(x)
-    generator = torch.Generator().manual_seed(7)
-
-    def replaced(_module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
-        noise = torch.randn(output.shape, generator=generator, dtype=torch.float64)
-        return output + noise.to(output.dtype)
-
-    handle = norm.module.register_forward_hook(replaced)
-    try:
-        after = exam.run(x)
-    finally:
-        handle.remove()
-    return relative_change(before, after)
 
 
 def _built_in_forward(exam: Examination) -> Iterator[Finding]:
@@ -172,7 +113,7 @@ def _is_constant(tape: Tape, index: int) -> bool:
     return tape.events[index].call.rstrip("_") in {"ones", "zeros", "fill", "full", "zero", "ones_like", "empty"}
 
 
-def _wrong_axis(exam: Examination, norms: list[_Norm]) -> Iterator[Finding]:
+def _wrong_axis(exam: Examination, norms: list[Norm]) -> Iterator[Finding]:
     """Yield layer norms (and spreads computed by hand) over positions or samples instead of features."""
     sizes = {exam.inputs().shape[1]: "positions", exam.inputs().shape[0]: "samples"}
     if exam.usage.d_in in sizes or exam.usage.d_out in sizes:
@@ -185,7 +126,7 @@ def _wrong_axis(exam: Examination, norms: list[_Norm]) -> Iterator[Finding]:
             if across:
                 seen.add(norm.name)
                 yield _across(f"the norm '{norm.name}'", across, list(norm.given[0].shape), axes)
-    if _IS_NORM.search(exam.patient.text):
+    if IS_NORM.search(exam.patient.text):
         for event in exam.usual_tape.events:
             axes = _spread_sizes(exam.usual_tape, event)
             across = [sizes[size] for size in axes if size in sizes]
@@ -199,7 +140,7 @@ def _is_across(exam: Examination, where: str) -> bool:
     return bool(_ACROSS.search(f"{type(exam.eval_module.get_submodule(where)).__name__.replace('Layer', '')} {where}"))
 
 
-def _mixed_sizes(norm: _Norm) -> list[int]:
+def _mixed_sizes(norm: Norm) -> list[int]:
     """Return the sizes of the axes a norm normalizes over: along them a change in one place is felt in others."""
     given = norm.given[0]
     sizes = []
@@ -264,9 +205,9 @@ def _across(what: str, across: list[str], shape: list[int], axes: list[int]) -> 
     )
 
 
-def _shared(exam: Examination, norms: list[_Norm]) -> Iterator[Finding]:
+def _shared(exam: Examination, norms: list[Norm]) -> Iterator[Finding]:
     """Yield norms that act at two places of one block."""
-    if _SHARED_ON_PURPOSE.search(exam.patient.text):
+    if _SHARED_ON_PURPOSE.search(exam.patient.said):
         return
     for norm in norms:
         attribute = norm.name.rpartition(".")[2]
@@ -285,7 +226,7 @@ def _shared(exam: Examination, norms: list[_Norm]) -> Iterator[Finding]:
             )
 
 
-def _parent_calls(exam: Examination, norm: _Norm) -> int:
+def _parent_calls(exam: Examination, norm: Norm) -> int:
     """Return how many times the module that holds a norm runs in one forward."""
     parent = exam.eval_module.get_submodule(norm.name.rpartition(".")[0])
     count: list[int] = []

@@ -17,23 +17,41 @@ from attnlab.doctor.inside.dependence import Dependence, dependence_of
 from attnlab.doctor.inside.tape import Tape, record
 from attnlab.doctor.inside.tracing import back_to
 from attnlab.doctor.measures.after_softmax import Course, course_of
+from attnlab.doctor.measures.own_memory import with_own_memory
+from attnlab.doctor.measures.words import excused, first_error, quote
 
 _ID = "normalization"
 _SOURCE = "Vaswani 2017, arXiv:1706.03762, equation 1: softmax over the keys of each query, then the values"
 _TOLERANCE = 1e-3  # far above the rounding of a sum of weights in any dtype, and above the eps of written-out ones
 
-_MEANT_OTHERWISE = re.compile(
-    r"softmax[-_ ]?(1|one|plus)|off[-_ ]by[-_ ]one|\bsinks?\b|talking|sinkhorn|differential|sparsemax|entmax|retention",
+_EXACT = 1e-9  # rounding of a sum of weights in float64
+_INEXACT = 1e-5  # a sum of weights that an epsilon in the divisor does not explain
+
+_DISTRIBUTION = re.compile(
+    r"\b(is|as|are|remains?|stays?|still|into) (?!not? )(an? )?(\w+ )?(probability )?distributions?\b"
+    r"|(?<!not )(?<!longer )\bsums? (up )?to (one|1)\b|(?<!not )(?<!out )(?<!no )\bre-?normali[sz]\w+",
     re.IGNORECASE,
 )
-"""Words for weights that need not sum to one over the keys."""
+"""Words for weights that sum to one after some of them were dropped."""
+
+_RETENTION = r"multi-?scale retention|(causal|parallel) retention|retention (in|with|\()|\bretnet\b|retentive network"
+_MEANT_OTHERWISE = re.compile(
+    rf"softmax[- ](plus[- ])?one\b|softmax[- ]off[- ]by[- ]one|quiet attention|{_RETENTION}"
+    r"|(additional|extra|added|plus) (zero|one|1|term|logit)( \w+){0,4} (in|to) the denominator"
+    r"|(attention|learned|with an?|per[- ]head) sinks?\b|\bsink (tokens?|logits?|weights?|per)"
+    r"|talking[- ]heads|\bsinkhorn\b|differential (attention|transformer)|\bsparsemax\b|\bentmax\b",
+    re.IGNORECASE,
+)
+"""Phrases for weights that need not sum to one over the keys."""
 
 _NO_SOFTMAX = re.compile(
-    r"(no|not|never|without|instead of|rather than|in place of|replac\w+)( an?| any| the)?[- ]softmax"
-    r"|softmax[- ]free|linear[-_ ]?attention|retention|\bdecay|galerkin|kernel",
+    rf"(no|not|never|without|instead of|rather than|in place of|replac\w+)( an?| any| the)?[- ]softmax|{_RETENTION}"
+    r"|softmax[- ]free|linear[- ]attention|decayed (linear )?attention|galerkin (attention|transformer)"
+    r"|kerneli[sz]ed attention|kernel (attention|feature|trick)|feature maps?\b"
+    r"|(gaussian|rbf|polynomial|softmax) kernel",
     re.IGNORECASE,
 )
-"""Words for attention without softmax."""
+"""Phrases for attention without softmax."""
 
 _REMEDIES = {
     "queries": "normalize over the keys: `softmax(dim=-1)` on scores of shape (batch, heads, q_len, k_len)",
@@ -56,6 +74,14 @@ def check_normalization(exam: Examination) -> Iterator[Finding]:
     Finding
         At most one error, about the first attention that has it; a warning for dropout on the scores.
     """
+    found = list(first_error(finding for each in with_own_memory(exam) for finding in _wrong(each)))
+    yield from found
+    if not any(finding.severity == "error" for finding in found):
+        yield from _dropped_scores(exam)
+
+
+def _wrong(exam: Examination) -> Iterator[Finding]:
+    """Yield the error of each attention that has one."""
     for tape, real in _calls(exam):
         dependence = dependence_of(tape, exam.usage)
         for attention in attentions(tape, exam.usage):
@@ -63,8 +89,6 @@ def check_normalization(exam: Examination) -> Iterator[Finding]:
             found = _judge(exam, tape, dependence, seen)
             if found is not None:
                 yield found
-                return
-    yield from _dropped_scores(exam)
 
 
 def _calls(exam: Examination) -> Iterator[tuple[Tape, Bool[Tensor, "batch length"] | None]]:
@@ -97,11 +121,15 @@ def _of_real_queries(attention: Attention, real: Bool[Tensor, "batch length"] | 
 
 
 def _judge(exam: Examination, tape: Tape, dependence: Dependence, attention: Attention) -> Finding | None:
-    """Return what is wrong with one attention's weights."""
-    if attention.normalizer != "softmax":
-        return _missing(exam, tape, attention)
-    if _MEANT_OTHERWISE.search(exam.patient.text):
-        return None
+    """Return what is wrong with one attention's weights, a fact where the class declares it."""
+    is_softmax = attention.normalizer == "softmax"
+    found = _of_softmax(exam, tape, dependence, attention) if is_softmax else _missing(exam, tape, attention)
+    words = quote(exam, _MEANT_OTHERWISE if is_softmax else _NO_SOFTMAX) if found else ""
+    return next(excused([found], words)) if found else None
+
+
+def _of_softmax(exam: Examination, tape: Tape, dependence: Dependence, attention: Attention) -> Finding | None:
+    """Return what is wrong with weights that a softmax has made."""
     course = course_of(tape, dependence, attention)
     if course.logarithm:
         return _error(
@@ -115,9 +143,18 @@ def _judge(exam: Examination, tape: Tape, dependence: Dependence, attention: Att
             "The scores go through two softmaxes, so the weights are nearly uniform.",
             "remove one softmax; the second one gets numbers between 0 and 1 and can no longer prefer any key",
         )
-    if course.meant_otherwise or not _deviates(attention.weights):
-        return None
-    return _axis(attention) or _after(attention, course)
+    said = bool(_DISTRIBUTION.search(exam.patient.text))
+    return _sums_wrong(attention, course, said=said)
+
+
+def _sums_wrong(attention: Attention, course: Course, *, said: bool) -> Finding | None:
+    """Return the error for sums over the keys that are not one; `said`: the source says that they are."""
+    deviates = _deviates(attention.weights)
+    if course.meant_otherwise:
+        return _thinned(attention) if course.thinned and said and deviates else None
+    if not course.masked and _over_queries(attention.weights):
+        return _axis(replace(attention, normalized_over="queries"))
+    return (_axis(attention) or _after(attention, course)) if deviates else None
 
 
 def _axis(attention: Attention) -> Finding | None:
@@ -132,6 +169,21 @@ def _axis(attention: Attention) -> Finding | None:
 def _sums_over_several(attention: Attention) -> bool:
     """Return whether the weights of all pairs of a head sum to one."""
     return not _deviates(attention.weights.flatten(2)) or not _deviates(attention.weights.flatten(1))
+
+
+def _over_queries(weights: Float[Tensor, "batch heads q_len k_len"]) -> bool:
+    """Return whether the weights of each key sum to one, to the last digits, and those of the queries do not."""
+    rows, columns = ((weights.sum(axis) - 1).abs().max() for axis in (-1, -2))
+    return bool(columns < _EXACT) and bool(rows > _INEXACT)
+
+
+def _thinned(attention: Attention) -> Finding:
+    """Return the error for weights of which some are dropped where the others are said to be a distribution."""
+    return _error(
+        attention,
+        "Weights are set to zero after the softmax, and the rest is no distribution.",
+        "divide by what is left, weights / weights.sum(-1, keepdim=True), or mask the scores before the softmax",
+    )
 
 
 def _after(attention: Attention, course: Course) -> Finding:
@@ -157,8 +209,7 @@ def _after(attention: Attention, course: Course) -> Finding:
 
 def _missing(exam: Examination, tape: Tape, attention: Attention) -> Finding | None:
     """Return the error for a softmax that is named and not applied, or an exponential that is not divided."""
-    text = exam.patient.text
-    named = re.search("softmax", text, re.IGNORECASE) and not _NO_SOFTMAX.search(text)
+    named = re.search("softmax", exam.patient.text, re.IGNORECASE)
     if not named or not _deviates(attention.weights):
         return None
     if attention.normalizer == "other" and (not _exponential(tape, attention) or _divided_later(tape, attention)):
@@ -196,7 +247,9 @@ def _sums(weights: Float[Tensor, "*rows k_len"]) -> Float[Tensor, " n"]:
 def _error(attention: Attention, message: str, remedy: str) -> Finding:
     sums = _sums(attention.weights)
     batch, heads, q_len, k_len = attention.weights.shape
-    spread = f"{sums.min():.3g} to {sums.max():.3g}, mean {sums.mean():.3g}" if sums.numel() else "no finite number"
+    digits = 3 if _deviates(attention.weights) else 7  # small deviations must be seen
+    ends = [f"{value:.{digits}g}" for value in (sums.min(), sums.max(), sums.mean())] if sums.numel() else []
+    spread = "{} to {}, mean {}".format(*ends) if ends else "no finite number"
     place = f" in '{attention.where}'" if attention.where else ""
     evidence = f"weights{place} of {batch} x {heads} x {q_len} queries sum to {spread} over {k_len} keys (must be 1)"
     if not _deviates(attention.weights):

@@ -17,6 +17,7 @@ from attnlab.doctor.measures.declared import as_declared
 from attnlab.doctor.measures.differences import Reach, deviation, difference, largest, size_of
 from attnlab.doctor.measures.logits import HUGE_LOGIT, LARGE_LOGIT, enlarging
 from attnlab.doctor.measures.padded import FILLED, Side, lengths_of, real_positions, telling
+from attnlab.doctor.measures.samples import meeting
 from attnlab.doctor.measures.steady import is_steady
 
 _ID = "padding"
@@ -40,6 +41,13 @@ def check_padding(exam: Examination) -> Iterator[Finding]:
     Finding
         An error if real positions (or the pooled output) change. Nothing where padding cannot be told.
     """
+    yield from _judged(exam)
+    if exam.of_memory is not None:
+        yield from _judged(exam.of_memory)
+
+
+def _judged(exam: Examination) -> Iterator[Finding]:
+    """Yield what is wrong with the padding of one input: of what asks, or of the memory."""
     if exam.usage.length <= FILLED + 1 or not is_steady(exam):
         return
     exam = as_declared(exam)
@@ -68,7 +76,7 @@ def _told_by_mask(exam: Examination, told_by: str) -> Iterator[Finding]:
     """Yield an error for padding that reaches real positions, on the left only where that side is meant too."""
     right = [*_by_content(exam, "right"), *_by_content_of_large_logits(exam, LARGE_LOGIT), *_by_amount(exam)]
     left = list(_by_content(exam, "left")) if _takes_left(exam) else []
-    text = exam.patient.text.lower()
+    text = exam.patient.said.lower()
     if right and not left and _LEFT_WORDS.search(text) and _takes_left(exam):
         return
     if right:
@@ -167,7 +175,7 @@ def _by_amount(exam: Examination) -> Iterator[_Change]:
             0
         ]
         alone.append(_apart(exam, single, filled[row], size))
-    if max(alone):
+    if max(alone) and not meeting(exam).ratio:  # where samples meet, how many there are counts, not the padding
         done = "a batch of one, without padding, instead of a filled batch"
         yield _Change(done, max(alone), "of the largest output", of_content=False)
 
@@ -210,6 +218,7 @@ def _finding(exam: Examination, changes: list[_Change], told_by: str) -> Iterato
     if not changes:
         return
     subject = "the pooled output" if exam.usage.pooled else "the outputs of real positions"
+    subject = subject if exam.usage.slots is None else "the output"
     content = any(change.of_content for change in changes)
     verb = "depend" if not exam.usage.pooled else "depends"
     on = "what stands at padded positions" if content else "the amount of padding"
@@ -225,7 +234,7 @@ def _finding(exam: Examination, changes: list[_Change], told_by: str) -> Iterato
 
 def _remedy(exam: Examination, *, content: bool) -> str:
     """Return what to do about it."""
-    if exam.usage.pooled:
+    if exam.usage.pooled and exam.usage.slots is None:
         return "pool over real positions alone: `(h * real[..., None]).sum(1) / real.sum(1, keepdim=True)`"
     if content:
         return (

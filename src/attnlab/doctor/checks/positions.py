@@ -14,6 +14,7 @@ from attnlab.doctor.findings import Finding
 from attnlab.doctor.inside.attentions import Attention, attentions
 from attnlab.doctor.measures.gradients import relative_change
 from attnlab.doctor.measures.position_claims import Claims, claims_of, effect
+from attnlab.doctor.measures.reach import reaches
 
 ID = "positions"
 _HAVIV = "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466"
@@ -180,7 +181,11 @@ def _same_for_all(exam: Examination, claims: Claims) -> Finding:
     order = _order(exam)
     along_batch = order is not None and order.batch_matters
     named = _outermost([*claims.modules, *claims.tensors])
-    what = f"the positions ({', '.join(named[:3])})" if named else f"the positions it claims ({claims.said.strip()})"
+    what = (
+        f"the positions ({', '.join(named[:3])})"
+        if named
+        else f"the positions its text claims ('{claims.said.strip()}')"
+    )
     why = "are the same for every token: order stays invisible"
     remedy = (
         "index the table by torch.arange(length) along the length axis; rotate by an angle that grows with position"
@@ -315,7 +320,7 @@ def _fact(exam: Examination, order: _Order) -> Iterator[Finding]:
         yield Finding(
             ID,
             "info",
-            "the order of tokens is visible to it.",
+            "the order of its input is visible to it.",
             "outputs or scores differ between positions although all tokens are equal"
             if order.permuted is None
             else f"permuting the input changes more than the order of the output (by {order.permuted:.2g} of its size)",
@@ -323,14 +328,24 @@ def _fact(exam: Examination, order: _Order) -> Iterator[Finding]:
             _HAVIV,
         )
         return
-    causal = " but for the causal mask, which leaks it: later positions see more" if exam.usage.causal else ""
+    kept = "leaves the output as it is (invariant" if exam.usage.pooled else "permutes the output (equivariant"
     yield Finding(
         ID,
         "info",
-        f"it has no positions: order is invisible to it{causal}.",
+        f"it has no positions, so {_without_positions(exam)}.",
         "all tokens equal: outputs at all positions are equal, and so are all scores"
         if order.permuted is None
-        else f"permuting the input permutes the output (equivariant; difference {order.permuted:.1g} of its size)",
+        else f"permuting the input {kept}; difference {order.permuted:.1g} of its size)",
         "",
         _HAVIV,
     )
+
+
+def _without_positions(exam: Examination) -> str:
+    """Return what of order is visible without positions: a mask shows some, one that hides the past shows more."""
+    if not exam.usage.causal:
+        return "order is invisible to it"
+    last = reaches(exam)[-1:]
+    if last and last[0].count == last[0].length:
+        return "order is invisible to it but for the causal mask, which leaks it (later positions see more)"
+    return "nothing but its mask, through which a position sees a part of what came before, shows it order"

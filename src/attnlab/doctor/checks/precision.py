@@ -71,7 +71,7 @@ def check_precision(exam: Examination) -> Iterator[Finding]:
 
 def _half_outcomes(exam: Examination, dtype: torch.dtype) -> Iterator[Outcome]:
     """Yield the outcomes of rising demands, up to the first that is not met."""
-    attempts = [Attempt(dtype), Attempt(dtype, LARGE_HALF), *_long(exam, dtype)]
+    attempts = [Attempt(dtype), *_long(exam, dtype), Attempt(dtype, LARGE_HALF)]
     if exam.usage.key_mask is not None:
         attempts += [Attempt(dtype, LARGE_HALF, real_positions(exam, left=left)) for left in (False, True)]
     for attempt in attempts:

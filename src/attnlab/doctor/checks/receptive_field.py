@@ -4,54 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-import torch
-from jaxtyping import Bool
-from torch import Tensor, nn
+from torch import nn
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding, Severity
-from attnlab.errors import ModuleError
+from attnlab.doctor.measures.reach import Reach, reaches
 
 ID = "receptive-field"
-_LONG = 100  # more than any stack of a few small convolutions sees
-_HIGH = 2  # batch
 _NEARLY_ALL = 0.9  # strides leave out some at the end
 _DECLARED = re.compile(
-    r"window|\blocal|sliding|\bband(ed)?\b|sparse|dilat|neighbou?r|receptive|block.?wise|chunk|segment|stride|bucket"
-    r"|token.?shift|time.?shift|short.?conv|nearby|truncat",
+    r"window|\blocal|sliding|\bband(ed)?\b|sparse|dilated|neighbou?r|receptive field|block[- ]?wise|chunked"
+    r"|(in|own) chunks?|chunks of|segments? of|strided attention|buckets"
+    r"|(token|time)[- ]?shift|short[- ]?conv|nearby|truncated",
     re.IGNORECASE,
 )
 _POINTWISE = re.compile(
     r"feed.?forward|\bmlp\b|\bffn?\b|position.?wise|point.?wise|no.?mix|\bidentity\b|\bnorm", re.IGNORECASE
 )
+_LOOK_AT_SPLIT = "a test loss that is too good to be true does not come from it, look at the split"
+_MIX = (
+    "use a layer that mixes positions; a model of such layers that beats a bigram all the same has another part that"
+    " mixes, or a split that leaks"
+)
 _LUO = "Luo 2016, arXiv:1701.04128: receptive field of a stack of convolutions, 1 + layers * (width - 1)"
-
-
-@dataclass(frozen=True)
-class _Sight:
-    """What one output position sees of an input of some length."""
-
-    length: int
-    position: int
-    seen: Bool[Tensor, " length"]
-
-    @property
-    def count(self) -> int:
-        return int(self.seen.sum())
-
-    @property
-    def back(self) -> int:
-        """Return how far back it sees."""
-        places = self.seen.nonzero()
-        return max(0, self.position - int(places.min())) if len(places) else 0
-
-    @property
-    def ahead(self) -> int:
-        """Return how far ahead it sees."""
-        places = self.seen.nonzero()
-        return max(0, int(places.max()) - self.position) if len(places) else 0
 
 
 def check_receptive_field(exam: Examination) -> Iterator[Finding]:
@@ -68,13 +44,15 @@ def check_receptive_field(exam: Examination) -> Iterator[Finding]:
         A warning about the set-up where a stack sees only part of the input and says nothing of a window; a fact
         otherwise.
     """
-    sights = _sights(exam)
-    if not sights:
+    found = reaches(exam)
+    if not found or found[-1].length < 2 or _leaks(exam, found):
         return
-    middle, last = sights[0], sights[-1]
+    middle, last = found[0], found[-1]
     sees_ahead = middle.ahead > 0
     if any(argument.source.startswith("memory") for argument in exam.usage.arguments) and last.count <= 1:
         return  # it looks at something else
+    if last.count <= 1 and last.meets_others:
+        return  # the batch is read as time: what it sees lies in other samples, and `batch-independence` says so
     whole = last.count >= _NEARLY_ALL * last.length and (middle.count >= _NEARLY_ALL * middle.length or not sees_ahead)
     if whole:
         yield _all(exam, last, sees_ahead=sees_ahead)
@@ -82,54 +60,35 @@ def check_receptive_field(exam: Examination) -> Iterator[Finding]:
         yield _part(exam, middle if sees_ahead and not exam.usage.pooled else last)
 
 
-def _sights(exam: Examination) -> list[_Sight]:
-    """Return what an output in the middle and the last one see, at a long length if the patient takes it."""
-    usage = exam.usage
-    longest = min(_LONG, usage.longest or _LONG) if usage.any_length else usage.length
-    for length in dict.fromkeys((longest, usage.length)):
-        try:
-            return list(_sights_at(exam, length))
-        except (ModuleError, RuntimeError):  # too long, or its backward pass raises
-            continue
-    return []
+def _leaks(exam: Examination, found: list[Reach]) -> bool:
+    """Return whether what is seen is a fault of the mask, of which `causality` speaks: it is no window.
+
+    Part of the future is seen beside all of the past, anything of it in what is causal, or all of the past but not the
+    position itself.
+    """
+    if exam.usage.pooled:
+        return False
+    middle, last = found[0], found[-1]
+    blind = last.position > 0 and last.count >= last.length - 1 and not bool(last.seen[last.position])
+    return blind or middle.is_open_ahead or bool(exam.usage.causal and middle.ahead)
 
 
-def _sights_at(exam: Examination, length: int) -> Iterator[_Sight]:
-    """Yield what outputs see, by the gradient and, where it is exactly zero for most, by changing positions too."""
-    x = exam.inputs(batch=_HIGH, length=length, seed=50)
-    output, leaf = exam.run_from_embeddings(x)
-    if not output.requires_grad:
-        return
-    generator = torch.Generator().manual_seed(51)
-    weights = torch.randn(output.shape[-1], generator=generator, dtype=torch.float64).to(output.dtype)
-    for position in (length // 2, length - 1):
-        picked = output[0] if exam.usage.pooled else output[0, position]
-        gradient = torch.autograd.grad((picked * weights).sum(), leaf, retain_graph=True)[0]
-        yield _Sight(length, position, _by_position(gradient, exam, length))
-
-
-def _by_position(gradient: Tensor, exam: Examination, length: int) -> Bool[Tensor, " length"]:
-    """Return at which positions of sample 0 a gradient is not zero; the leaf may be sequence first."""
-    moved = (gradient.detach().abs().sum(-1) > 0) if gradient.dim() == 3 else gradient != 0
-    moved = moved.T if moved.shape[0] == length and moved.shape[1] != length else moved
-    del exam
-    return moved[0]
-
-
-def _all(exam: Examination, last: _Sight, *, sees_ahead: bool) -> Finding:
+def _all(exam: Examination, last: Reach, *, sees_ahead: bool) -> Finding:
     what = "the output" if exam.usage.pooled else "every position"
-    words = "the whole input" if sees_ahead or exam.usage.pooled else "itself and everything before it"
+    one_way = not sees_ahead and not exam.usage.pooled
+    words = "itself and everything before it, and nothing after it" if one_way else "the whole input"
     return Finding(
         ID,
         "info",
-        f"{what} sees {words}.",
+        f"{what} sees {words}{f': {_LOOK_AT_SPLIT}' if one_way else ''}.",
         f"the last position sees {last.count} of {last.length} positions (gradient not zero)",
     )
 
 
-def _part(exam: Examination, sight: _Sight) -> Finding:
+def _part(exam: Examination, sight: Reach) -> Finding:
     """Return what it means to see only part of the input."""
-    text = f"{type(exam.patient.module).__name__} {exam.patient.text}"
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(exam.patient.module).__name__)
+    text = f"{name} {exam.patient.said}"
     alone = sight.count <= 1
     declared = bool((_POINTWISE if alone else _DECLARED).search(text))
     severity: Severity = "info" if declared or _is_single_layer(exam) else "warning"
@@ -138,23 +97,23 @@ def _part(exam: Examination, sight: _Sight) -> Finding:
     message += ": no position sees another, so it cannot use context." if alone and not exam.usage.pooled else "."
     if not declared and not alone:
         message = f"{message[:-1]}: whatever lies farther away cannot be learned, however long it is trained."
-    remedy = "use a layer that mixes positions" if alone else _remedy(sight)
+    remedy = _MIX if alone else _remedy(sight)
     return Finding(
         ID,
         severity,
         message,
         f"position {sight.position} of an input of length {sight.length} depends on {sight.back} positions before and"
-        f" {sight.ahead} after it (gradient not zero)",
+        f" {sight.ahead} after it{', with gaps' if sight.has_gaps else ''} (gradient not zero, or changed by them)",
         "" if severity == "info" else remedy,
         _LUO,
         "set-up" if severity == "warning" else None,
     )
 
 
-def _remedy(sight: _Sight) -> str:
+def _remedy(sight: Reach) -> str:
     return (
-        f"compare it only on tasks that need no more than {sight.count} positions, or let it see all: more or wider or"
-        " dilated convolutions, or attention; if a window is meant, say so in the docstring"
+        f"compare it only on tasks that need no more than {sight.count} positions, or let it see all: more, wider or"
+        " dilated convolutions (dilation=2**i), or attention; if a window is meant, say so in the docstring"
     )
 
 

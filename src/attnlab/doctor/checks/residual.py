@@ -66,13 +66,17 @@ def _missing(block: Block, route: Route) -> Iterator[Finding]:
     yield Finding(
         ID,
         severity,
-        f"{block.title} has no identity path from input to output: {how}, so a stack of them cannot pass a signal or a"
-        " gradient on unchanged.",
-        f"mean derivative of an output by the input in the same place: {share:.3f} (1 with a clean skip, 0 without)",
+        f"{block.title} has no identity path from input to output: {how}.",
+        f"mean derivative of an output by the input in the same place: {_two_digits(share)} (1 with a clean skip, 0"
+        " without)",
         "add the input last, behind all layers of a sublayer: x = x + dropout(linear(f(norm(x)))); a sum under a linear"
         " layer or a non-linearity, relu(linear(x + a)), is no residual connection",
         _HE,
     )
+
+
+def _two_digits(share: float) -> str:
+    return f"{round(share, 2) + 0.0:.2f}"  # + 0.0: no minus before a zero
 
 
 def _is_convolutional(block: Block) -> bool:
@@ -90,7 +94,7 @@ def _doubled(block: Block, route: Route, at: int) -> Finding:
         f"{block.title} adds its input twice{f' (in {where})' if where else ''}: the stream grows by its own copy in"
         " every block.",
         f"factor of the input in the output: {factor:.3g} along the skip; mean derivative of an output by the input in"
-        f" the same place: {block.share():.3f}",
+        f" the same place: {_two_digits(block.share())}",
         "keep one of the two sums: either the sublayer adds its input, or the block around it",
         _HE,
     )
@@ -103,7 +107,7 @@ def _behind_norm(block: Block, route: Route) -> Finding:
         "warning",
         f"the skip of {block.title} starts behind the norm{f' ({norm})' if norm else ''}, not at its input:"
         " x = norm(x), x = x + f(x) has no clean identity path.",
-        f"mean derivative of an output by the input in the same place: {block.share():.3f}",
+        f"mean derivative of an output by the input in the same place: {_two_digits(block.share())}",
         "normalize only what the sublayer reads: x = x + f(norm(x))",
         _XIONG,
     )

@@ -13,15 +13,17 @@ import torch
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.logit_size import LogitSize, logit_sizes
+from attnlab.doctor.measures.words import excused, quote
 from attnlab.errors import ModuleError
 
 _ID = "scale"
 _SOURCE = "Vaswani 2017, arXiv:1706.03762, section 3.2.1 and footnote 4: products of d_head terms grow as its root"
 _TOLERATED = 0.2  # of a slope: missing and doubled scales are at 0.5 and -0.5
 _CERTAIN = 0.1  # a slope below is flat at the first sight, without other random starts
-_FEWEST_SIZES = 3
+_FEWEST_SIZES = 3  # through two points goes any line
 _SPREAD = 3.9  # the largest size must be about four times the smallest, for a slope to mean anything
-_STARTS = 3
+_STARTS = 3  # random starts, over which a slope in doubt is averaged
+_SATURATING = 5.0  # std of logits: of 11 keys the largest holds four fifths of the weight on average
 _LIKE = 0.15  # two factors are alike if their logarithms differ by less
 
 _VARIATIONS: tuple[tuple[str, tuple[int, ...]], ...] = (
@@ -32,9 +34,10 @@ _VARIATIONS: tuple[tuple[str, tuple[int, ...]], ...] = (
 """Constructor arguments that change the size of a head, and values to try until there are sizes enough."""
 
 _DECLARED = re.compile(
-    r"\bmu[-_ ]?p\b|μp|maximal[- ]update|(#|\"{3}|'{3}).*1\s*/\s*d(_?(k|head))?\b(?!\s*(\*\*|\^))", re.IGNORECASE
+    r"\bmu[- ]?p\b|μp|maximal[- ]update|(scal|divi|multipl)\w*( \w+){0,3} by 1 ?/ ?d(_?(k|head))?\b(?! ?(\*\*|\^))",
+    re.IGNORECASE,
 )
-"""Words for another law than 1 / sqrt(d_head); that very factor counts where a comment or docstring names it."""
+"""Phrases for another law than 1 / sqrt(d_head)."""
 
 _WIDTH = r"(self\.)?(emb_?size|embed_?(dim|size)|d_?model|n_?embd|hidden_?(size|dim)|emb_?dim|model_?dim|dim)"
 _BY_WIDTH = re.compile(
@@ -85,21 +88,27 @@ def check_scale(exam: Examination) -> Iterator[Finding]:
     Yields
     ------
     Finding
-        An error if their size grows or falls with the size of a head; a fact where the scale is right for one head.
+        An error if their size grows or falls with the size of a head, or is too large and grows with the width; a
+        warning if it is too large; a fact where the scale is right for one head.
     """
-    if _DECLARED.search(exam.patient.text):
-        return
+    yield from excused(_judged(exam), quote(exam, _DECLARED))
+
+
+def _judged(exam: Examination) -> Iterator[Finding]:
+    """Yield what is wrong with the first attention whose products are of learned vectors."""
     found = [logits for logits in logit_sizes(exam.usual_tape, exam.usage) if logits.d_head > 1]
     found = [logits for logits in found if not logits.excuse]
     if not found:
         return
     slopes = _slopes(exam)
     if slopes is None:
-        yield from _by_factor(exam, found[0])
-    elif slopes.off and not _right_for_one_head(slopes, found[0]):
-        yield _error(exam, found[0], slopes)
+        wrong = list(_by_factor(exam, found[0]))
     else:
-        yield from _one_head(exam, found[0], slopes)
+        off = slopes.off and not _right_for_one_head(slopes, found[0])
+        wrong = [_error(exam, found[0], slopes)] if off else []
+    yield from wrong or _one_head(exam, found[0], slopes)
+    if not wrong:
+        yield from _saturated(exam, found[0])
 
 
 # Slopes
@@ -137,7 +146,8 @@ def _first_logits(exam: Examination, changes: Mapping[str, Any], start: int) -> 
     if "d_model" in changes and exam.usage.takes == "embeddings":
         sized = exam.relying_on(d_in=changes["d_model"])
     try:
-        tape = sized.tape(sized.inputs(seed=start), module=module)
+        x = sized.inputs(seed=start)
+        tape = sized.tape(x.to(exam.dtype) if x.is_floating_point() else x, module=module)
     except ModuleError:
         return None
     found = logit_sizes(tape, sized.usage)
@@ -171,33 +181,68 @@ def _slope(sizes: Sequence[int], values: Sequence[float]) -> float:
 # Findings
 
 
+def _saturated(exam: Examination, logits: LogitSize) -> Iterator[Finding]:
+    """Yield an error for logits that are too large at the start because of the width, a warning if nobody knows why.
+
+    Token tables may be of any size at the start, and a norm may be meant to stand before: no error for a model.
+    """
+    if logits.std < _SATURATING:
+        return
+    word, values = _VARIATIONS[-1]
+    measured = [found for value in values if (found := _first_logits(exam, {word: value}, 0)) is not None]
+    slopes = _fit(word, measured)
+    grows = slopes is not None and slopes.plain > _TOLERATED and exam.usage.takes == "embeddings"
+    stds = (
+        ""
+        if slopes is None
+        else f"; at d_head {', '.join(map(str, slopes.sizes))}, with the width: "
+        + ", ".join(f"{std:.3g}" for std in slopes.stds)
+    )
+    yield Finding(
+        _ID,
+        "error" if grows else "warning",
+        "queries and keys start too large: the softmax gives nearly all weight to one key, and learns slowly."
+        + (" It gets worse with the width." if grows else ""),
+        f"std of the logits {logits.std:.3g} on inputs of std 1 (queries {logits.q_std:.3g}, keys {logits.k_std:.3g};"
+        f" 1 or less is usual){stds}",
+        "start the projections of queries and keys with a standard deviation of d_model ** -0.5, as"
+        " nn.init.xavier_uniform_ does",
+        "Glorot and Bengio 2010, AISTATS; Vaswani 2017, arXiv:1706.03762, section 3.2.1: vanishing gradients",
+    )
+
+
 def _right_for_one_head(slopes: Slopes, logits: LogitSize) -> bool:
     """Return whether a lone head is as large as the model, and only that size was taken away from it."""
     return slopes.varied == "d_head" and logits.n_heads == 1 and _alike(logits.relative, 1.0)
 
 
 def _error(exam: Examination, logits: LogitSize, slopes: Slopes) -> Finding:
-    pairs = ", ".join(f"{size}: {std:.3g}" for size, std in zip(slopes.sizes, slopes.stds, strict=True))
+    stds = ", ".join(f"{std:.3g}" for std in slopes.stds)
     evidence = (
-        f"std of the logits by d_head: {pairs}; slope of log std {slopes.plain:+.2f} (0 is right, tolerated"
-        f" {_TOLERATED}); at d_head {logits.d_head} the factor is {logits.relative * logits.d_head**-0.5:.3g} where"
-        f" d_head ** -0.5 is {logits.d_head**-0.5:.3g}"
+        f"std of the logits at d_head {', '.join(map(str, slopes.sizes))}: {stds}; slope of their logarithms"
+        f" {slopes.plain:+.2f} (0 is right, {_TOLERATED} tolerated); the factor at d_head {logits.d_head} is"
+        f" {_factors(logits)}"
     )
     message, remedy = _reading(exam, logits, grows=slopes.plain > 0)
     return Finding(_ID, "error", message, evidence, remedy, _SOURCE)
 
 
+def _factors(logits: LogitSize) -> str:
+    """Return what the products were multiplied by, and what they must be."""
+    return f"{logits.relative * logits.d_head**-0.5:.3g}, d_head ** -0.5 would be {logits.d_head**-0.5:.3g}"
+
+
 def _reading(exam: Examination, logits: LogitSize, *, grows: bool) -> tuple[str, str]:
     """Return what is wrong with the scale, in words, and what to do."""
     names = {
-        "missing": ("The scores are not scaled", "multiply the scores by d_head ** -0.5"),
+        "missing": ("the scores are not scaled", "multiply the scores by d_head ** -0.5"),
         "doubled": (
-            "The scores are scaled twice",
+            "the scores are scaled twice",
             "scale once, by d_head ** -0.5: the root must not be missing, and SDPA scales by itself",
         ),
-        "width": ("The scores are scaled by the width of the model, not of a head", "scale by d_head ** -0.5"),
-        "length": ("The scores are scaled by the length", "scale by d_head ** -0.5, with d_head = q.size(-1)"),
-        "": ("The scores are not scaled by d_head ** -0.5", "multiply the scores by d_head ** -0.5, nothing else"),
+        "width": ("the scores are scaled by the width of the model, not of a head", "scale by d_head ** -0.5"),
+        "length": ("the scores are scaled by the length", "scale by d_head ** -0.5, with d_head = q.size(-1)"),
+        "": ("the scores are not scaled by d_head ** -0.5", "multiply the scores by d_head ** -0.5, nothing else"),
     }
     name, remedy = names[_kind(exam, logits)]
     verb = "grow" if grows else "shrink"
@@ -233,22 +278,22 @@ def _by_factor(exam: Examination, logits: LogitSize) -> Iterator[Finding]:
     message, remedy = _reading(exam, logits, grows=logits.relative > 1 or kind == "width")
     evidence = (
         f"d_head {logits.d_head}: std of queries {logits.q_std:.3g}, of keys {logits.k_std:.3g}, of logits"
-        f" {logits.std:.3g}; the factor is {logits.relative * logits.d_head**-0.5:.3g} where d_head ** -0.5 is"
-        f" {logits.d_head**-0.5:.3g}"
+        f" {logits.std:.3g}; the factor is {_factors(logits)}"
     )
     yield Finding(_ID, "error", message, evidence, remedy, _SOURCE)
 
 
-def _one_head(exam: Examination, logits: LogitSize, slopes: Slopes) -> Iterator[Finding]:
+def _one_head(exam: Examination, logits: LogitSize, slopes: Slopes | None) -> Iterator[Finding]:
     """Yield a fact where a lone head is scaled by the width of the model."""
-    by_width = slopes.off or _BY_WIDTH.search(exam.patient.text)
+    by_width = (slopes is not None and slopes.off) or _BY_WIDTH.search(exam.patient.text)
     if logits.n_heads != 1 or not by_width or not _alike(logits.relative, 1.0):
         return
     yield Finding(
         _ID,
         "info",
-        "The scale is the width of the model to the power -0.5: right for one head only.",
-        f"one head of size {logits.d_head}, width {exam.usage.d_in}; h heads would make logits sqrt(h) too small",
-        "scale by d_head ** -0.5, so that several heads stay right",
+        "the scale is the width of the model to the power -0.5: right for one head only (of several, d_head ** -0.5).",
+        f"one head of size {logits.d_head} in a width of {exam.usage.d_in}; with h heads the logits would be sqrt(h)"
+        " times too small",
+        "",
         _SOURCE,
     )

@@ -188,6 +188,9 @@ def _too_good(run: Run) -> Finding | None:
 def _nothing_learned(run: Run) -> Finding | None:
     if run.loss <= run.corpus.rungs[0].loss:
         return None
+    if run.course.steps < ENOUGH_STEPS:
+        message = f"{run.loss:.2f} {run.place}: {run.course.steps} steps are too few to tell whether it learns."
+        return run.says("info", message)
     message = f"It learned nothing from the text: {run.loss:.2f} {run.place}."
     return run.says("warning", message, "overfit, gradient and signal say more")
 
@@ -198,7 +201,7 @@ def _context_not_used(run: Run) -> Finding | None:
         return None
     if run.course.steps < ENOUGH_STEPS:
         message = f"{run.loss:.2f} {run.place}: {run.course.steps} steps are too few to tell whether context is used."
-        return run.says("info", message, "try again on a machine that is not busy")
+        return run.says("info", message)
     return run.says(
         "warning",
         f"{run.loss:.2f} {run.place}: {unused}.",

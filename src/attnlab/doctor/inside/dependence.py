@@ -12,7 +12,7 @@ from attnlab.doctor.inside.replay import replay
 from attnlab.doctor.inside.tape import Event, Tape
 from attnlab.doctor.usage import Usage
 
-_SEED = 41
+_SEED = 41  # of what is replaced; any
 
 
 class Dependence:

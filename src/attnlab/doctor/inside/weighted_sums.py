@@ -181,10 +181,12 @@ def _sums_of(
 ) -> Iterator[tuple[Contraction, bool]]:
     """Yield the products one factor of which comes from a softmax, and whether it is the left one.
 
-    `through_products` also follows products with parameters, which mix heads.
+    `through_products` also follows products with parameters, which mix heads. What is made of the same softmax is not
+    what it weighs: it is squared, or inverted, as between the factors of Nystrom attention.
     """
     reached = {softmax}
-    for index in sorted(tape.descendants(softmax)):
+    descendants = tape.descendants(softmax)
+    for index in sorted(descendants):
         event = tape.events[index]
         derived = [
             any(source in reached for source in sources_of(tape, (index, at))) for at in range(len(event.inputs))
@@ -193,7 +195,8 @@ def _sums_of(
             continue
         product = products.ends.get(index) or products.starts.get(index)
         if product is not None and product.left[0] == index and _has_values(product, left=derived[product.left[1]]):
-            if derived[product.left[1]] != derived[product.right[1]]:
+            other = product.right if derived[product.left[1]] else product.left
+            if not derived[other[1]] and descendants.isdisjoint(sources_of(tape, other)):
                 yield product, derived[product.left[1]]
             continue
         if traceable(event) or through_products:

@@ -8,9 +8,9 @@ from typing import Any
 
 from attnlab.constructors import is_required, signature_of, synonyms
 
-D_MODEL = 64
-N_HEADS = 4
-D_HEAD = 16
+D_MODEL = 64  # a usual width, small enough for milliseconds
+N_HEADS = 4  # unlike the batch of 3
+D_HEAD = 16  # width over heads
 """Of a query where the number of heads does not divide `D_MODEL`."""
 
 SMALL: dict[str, Any] = {

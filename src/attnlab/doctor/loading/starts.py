@@ -1,7 +1,8 @@
 """The random start a library gives its modules, where that is not given by their own constructors.
 
 Hugging Face initializes a part when it builds a whole model: `T5Attention` alone starts with torch's default, under
-which its logits, which have no scale, are far too large.
+which its logits, which have no scale, are far too large. ``torch.nn.utils.spectral_norm`` divides by a random number
+until it has run in training mode.
 """
 
 from __future__ import annotations
@@ -11,19 +12,24 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 _LIBRARY = "transformers."
 _ROUNDING = 1.001  # of the bound of a uniform start
+_POWER_ITERATIONS = 15  # as many as torch's parametrization of the same name starts with
 
 
 def start_as_library_does(module: nn.Module) -> None:
     """Initialize a part of a Hugging Face model as its model would, in place, unless that has been done already.
+
+    Spectral norms find their norm, as in the first steps of training.
 
     Parameters
     ----------
     module : nn.Module
         A module; anything else than such a part with torch's default start is left as it is.
     """
+    _find_spectral_norms(module)
     if not type(module).__module__.startswith(_LIBRARY) or not _starts_as_torch_does(module):
         return
     config = next((part.config for part in module.modules() if hasattr(part, "config")), None)
@@ -34,6 +40,14 @@ def start_as_library_does(module: nn.Module) -> None:
         module.apply(base(config)._init_weights)
     except (AttributeError, TypeError, ValueError):  # another version of the library
         return
+
+
+def _find_spectral_norms(module: nn.Module) -> None:
+    for part in module.modules():
+        for hook in part._forward_pre_hooks.values():
+            if isinstance(hook, SpectralNorm):
+                for _ in range(_POWER_ITERATIONS):
+                    hook.compute_weight(part, do_power_iteration=True)
 
 
 def _base_of(part: type) -> Any:

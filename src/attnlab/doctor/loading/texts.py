@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import ast
 import inspect
+import io
+import re
+import textwrap
+import tokenize
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from torch import nn
+
+_DESCRIBED = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+"""What has a docstring, below the file itself."""
 
 
 def text_of(roots: Iterable[Any]) -> str:
@@ -30,6 +37,43 @@ def text_of(roots: Iterable[Any]) -> str:
         if file:
             names.setdefault(file, set()).add(root.__qualname__.split(".")[0])
     return "\n\n".join(_pieces(file, wanted) for file, wanted in names.items())
+
+
+def words_of(text: str) -> str:
+    """Return what a source says to its readers: docstrings and comments, no code and no names.
+
+    Parameters
+    ----------
+    text : str
+        Source of classes and functions; words without any are returned as they are.
+
+    Returns
+    -------
+    str
+        Paragraphs, docstrings first, each on one line.
+    """
+    source = textwrap.dedent(text)
+    try:
+        nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, _DESCRIBED)]
+        comments = _comments(source)
+    except (SyntaxError, tokenize.TokenError):  # words, not code
+        return text
+    if not nodes:
+        return text
+    said = [ast.get_docstring(node) or "" for node in nodes]
+    paragraphs = [one for each in (*said, comments) for one in re.split(r"\n\s*\n", each)]
+    return "\n\n".join(filter(None, (" ".join(each.split()) for each in paragraphs)))
+
+
+def _comments(source: str) -> str:
+    """Return the comments; those on neighbouring lines are one paragraph, however long, others each their own."""
+    found, last = "", -1
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            alone = token.line.lstrip().startswith("#")
+            found += ("\n" if alone and token.start[0] == last + 1 else "\n\n") + token.string.lstrip("#! ")
+            last = token.start[0] if alone else -1
+    return found
 
 
 def file_of(root: Any) -> str:

@@ -32,6 +32,8 @@ class Course:
         softmax itself has more terms than there are keys.
     masked : bool
         Whether a mask is applied to them.
+    thinned : bool
+        Whether nothing but a rule about themselves, such as the largest k, makes them other than a softmax gave them.
     constant : float or None
         What they are multiplied by.
     random_scores : bool
@@ -42,6 +44,7 @@ class Course:
     repeated: bool
     meant_otherwise: bool
     masked: bool
+    thinned: bool
     constant: float | None
     random_scores: bool
 
@@ -70,11 +73,13 @@ def course_of(tape: Tape, dependence: Dependence, attention: Attention) -> Cours
     foreign = [(event, value) for event in final for value in _foreign(tape, dependence, event, last)]
     learned = any(value.gate for _, value in foreign)
     random = any(value.random for _, value in foreign) or any(event.call in _RANDOM for event in final)
+    own_mask, more = _own_mask(tape, final, last), _more_terms(tape, attention)
     return Course(
         logarithm=tape.events[last].call == "_log_softmax" and not any(event.call == "exp" for event in final),
         repeated=_repeated(tape, events),
-        meant_otherwise=learned or random or _own_mask(tape, final, last) or _more_terms(tape, attention),
+        meant_otherwise=learned or random or own_mask or more,
         masked=any(value.mask for _, value in foreign),
+        thinned=own_mask and not (learned or random or more),
         constant=_constant(final),
         random_scores=_random_scores(tape, attention),
     )

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.cuts import DETACH_URL, STOPPED
-from attnlab.doctor.measures.gradients import Survey, influence
+from attnlab.doctor.measures.gradients import Survey, influence, revives
 from attnlab.doctor.measures.mentions import use_of
 from attnlab.doctor.measures.position_claims import names_position
+from attnlab.doctor.measures.words import excused, quote
 
 _SHOWN = 4  # projections in one sentence
 _SMALLEST_BLOCK = 16  # a dead head is at least this part (1/16) of a projection; fewer units may be silent by chance
@@ -40,28 +41,30 @@ def silent_rows(exam: Examination, seen: Survey) -> Iterator[Finding]:
         words = f"{'rows' if axis == 0 else 'columns'} {int(rows[0])} to {int(rows[-1])} of {size} in {name}"
         if influence(exam, [name], rows=(axis, rows)) <= exam.tolerance:
             dead.append(words)
-        elif len(rows) >= max(_SMALLEST_CUT, size // 8):
+        elif len(rows) >= max(_SMALLEST_CUT, size // 8) and not revives(exam, [name], rows=(axis, rows)):
             cut.append(words)
     if dead:
         yield Finding(
             "dead-parts",
             "error",
-            "part of a projection has no influence: a head (or what should be a head) is dead.",
-            f"gradient exactly 0 in {seen.calls} calls, and the output does not change when they are replaced: "
+            "part of a projection has no influence: what it makes, such as a head or queries and keys, is dead.",
+            f"gradient 0 in {seen.calls} calls, and the output does not change when they are replaced: "
             + "; ".join(dead[:_SHOWN]),
-            "see that every head's slice is computed, kept and concatenated (loop bounds, slices, overwritten results)",
+            "see that every head's slice is computed, kept and concatenated (loop bounds, slices, overwritten results),"
+            " and that a softmax has more than one key: over a single one it gives 1 whatever q and k are",
             "Vaswani 2017, arXiv:1706.03762, section 3.2.2: all heads are concatenated",
         )
-    if cut and not STOPPED.search(exam.patient.text):
-        yield Finding(
+    if cut:
+        finding = Finding(
             "dead-parts",
             "error",
             "part of a projection shapes the output but gets no gradient: the graph is cut behind it.",
-            f"gradient exactly 0 in {seen.calls} calls, but the output changes when they are replaced: "
+            f"gradient 0 in {seen.calls} calls, but the output changes when they are replaced: "
             + "; ".join(cut[:_SHOWN]),
             "remove .data, .detach(), torch.no_grad() or torch.tensor(...) between it and the output",
             DETACH_URL,
         )
+        yield from excused([finding], quote(exam, STOPPED))
 
 
 def _dead_blocks(exam: Examination, seen: Survey) -> Iterator[tuple[str, int, Tensor]]:

@@ -1,4 +1,4 @@
-"""Give masks the values that are declared, where they do at least a part of what is said.
+"""Give masks the values that are declared, where they do a part of what is said, or nothing at all.
 
 A module that adds ``(1 - mask) * -4`` hides everything under a mask of minus infinities, and little under the
 ones and zeros that its docstring asks for; only the latter is what people will give it.
@@ -42,7 +42,7 @@ def as_declared(exam: Examination) -> Examination:
         other = _declared(mask)
         if other is not None:
             trial = exam.relying_on(masks=tuple(other if each is mask else each for each in masks))
-            masks = trial.usage.masks if _mostly_hides(trial, other) else masks
+            masks = trial.usage.masks if _does_as_said(trial, other) else masks
             exam = trial if masks is trial.usage.masks else exam
     return exam
 
@@ -54,8 +54,11 @@ def _declared(mask: Masking) -> Masking | None:
     return replace(mask, encoding=_ENCODINGS[mask.declared])
 
 
-def _mostly_hides(exam: Examination, mask: Masking) -> bool:
-    """Return whether a hidden last third loses most of its influence on the first position."""
+def _does_as_said(exam: Examination, mask: Masking) -> bool:
+    """Return whether a hidden last third loses most of its influence on the first position.
+
+    A docstring is believed too where the values that it names do nothing at all.
+    """
     x = exam.inputs()
     cut = 2 * x.size(1) // 3
     moved = exam.change(x, slice(cut, None))
@@ -63,7 +66,8 @@ def _mostly_hides(exam: Examination, mask: Masking) -> bool:
         open_, hidden = (_influence(exam, mask, x, moved, cut=each) for each in (x.size(1), cut))
     except ModuleError:
         return False
-    return open_ > 0 and hidden < _HIDES * open_
+    idle = mask.declared_by == "docstring" and abs(hidden - open_) <= exam.tolerance * open_
+    return open_ > 0 and (hidden < _HIDES * open_ or idle)
 
 
 def _influence(exam: Examination, mask: Masking, x: Tensor, moved: Tensor, *, cut: int) -> float:

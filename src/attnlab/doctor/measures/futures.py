@@ -12,18 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.doctor.checks.batch_independence import samples_meet
 from attnlab.doctor.examination import Examination, wake
 from attnlab.doctor.inside.tape import Change
 from attnlab.doctor.measures.differences import Reach, difference, future_reach, largest, size_of, some_cuts
 from attnlab.doctor.measures.logits import HUGE_LOGIT, LARGE_LOGIT, enlarging
+from attnlab.doctor.measures.samples import meeting
 from attnlab.doctor.measures.steady import same_course
 from attnlab.errors import ModuleError
 
 FAR_FETCHED = f"once logits reach {HUGE_LOGIT:.0e}"
 """The condition under which masks fail that well-known models have."""
 
-_SHORT = (2, 5)
+_SHORT = (2, 5)  # the shortest with a future, and one between that and the usual length
 _LONG = 67  # above the sizes of 16, 32 and 64 that buffers of small test modules have
 
 
@@ -86,7 +86,7 @@ def _in_training(exam: Examination, causal: bool | None) -> Reach | None:
     wake(module)
     x = exam.inputs()
     again = difference(exam.run(x, module=module, causal=causal), exam.run(x, module=module, causal=causal))
-    if again.any() or samples_meet(exam, module):
+    if again.any() or meeting(exam, train=True).ratio:
         return None
     reach = future_reach(exam, x, range(1, x.size(1)), module=module, causal=causal)
     return reach if not reach.ratio or same_course(exam, module, exam.change(x, slice(1, None))) else None

@@ -22,6 +22,7 @@ SHORTER = 7  # a second length: what is silent at one length only belongs to pos
 _KEPT_BESIDE = ("past", "cache", "present", "attn", "attention", "weight", "state", "mem")
 """Words in the keys of returned things that hold by-products, not results."""
 _WIDEST_RESULT = 3  # (batch, length, features); attention weights and caches have four axes
+_ROUNDING = 1e-13  # of a parameter's largest gradient: what is left of sums that cancel, as through one softmaxed key
 _TINY = 1e-30  # keeps a quotient finite
 _LARGE = 3.0  # inputs this many times as large drive other units of a rectifier
 
@@ -56,8 +57,9 @@ class Survey:
         for name, parameter in module.named_parameters():
             if parameter.grad is None:
                 continue
-            moved = parameter.grad.detach() != 0  # NaN counts as moved
             largest = float(parameter.grad.abs().nan_to_num(nan=math.inf).max()) if parameter.numel() else 0.0
+            floor = _ROUNDING * largest if math.isfinite(largest) and parameter.dtype == torch.float64 else 0.0
+            moved = ~(parameter.grad.detach().abs() <= floor)  # NaN counts as moved
             self.largest[name] = max(self.largest.get(name, 0.0), largest)
             self.alive[name] = self.alive.get(name, torch.zeros_like(moved)) | moved
             own = self.per_length.setdefault(name, {})
@@ -82,7 +84,7 @@ def survey(exam: Examination) -> Survey:
         module = exam.copy(train=train)  # a fresh one each time: some keep state between calls
         wake(module)
         try:
-            loss = _projection(_results(exam, module, inputs, how), inputs.shape[1])
+            loss = _projection(results(exam, module, inputs, how), inputs.shape[1])
         except ModuleError:
             if not found.calls:
                 raise
@@ -112,8 +114,30 @@ def _situations(exam: Examination) -> Iterator[tuple[bool, Tensor, dict[str, Any
         yield False, exam.inputs(seed=15), {"padding": padding}
 
 
-def _results(exam: Examination, module: nn.Module, inputs: Tensor, how: Mapping[str, Any]) -> list[Tensor]:
-    """Return everything one call returns as a result."""
+def results(exam: Examination, module: nn.Module, inputs: Tensor, how: Mapping[str, Any]) -> list[Tensor]:
+    """Return everything one call returns as a result; attention weights and caches are none.
+
+    Parameters
+    ----------
+    exam : Examination
+        How it is called.
+    module : nn.Module
+        A copy of the patient.
+    inputs : Tensor
+        What it is called with.
+    how : mapping
+        See `Usage.call`.
+
+    Returns
+    -------
+    list of Tensor
+        With their graph.
+
+    Raises
+    ------
+    ModuleError
+        If the call raises.
+    """
     torch.default_generator.manual_seed(0)
     with torch.enable_grad():
         returned = exam.usage.returned(module, inputs, **how)
@@ -179,9 +203,40 @@ def _difference(exam: Examination, names: Sequence[str], rows: tuple[int, Tensor
     _disturb(after, names, rows)
     inputs = exam.inputs(seed=seed)
     with torch.no_grad():
-        pairs = zip(_results(exam, before, inputs, {}), _results(exam, after, inputs, {}), strict=False)
+        pairs = zip(results(exam, before, inputs, {}), results(exam, after, inputs, {}), strict=False)
         pairs = [(a.detach(), b.detach()) for a, b in pairs]
     return max((relative_change(a, b) for a, b in pairs), default=0.0)
+
+
+def revives(exam: Examination, names: Sequence[str], *, rows: tuple[int, Tensor] | None = None) -> bool:
+    """Return whether a gradient reaches parameters once they are replaced: a rectifier was closed by chance.
+
+    Parameters
+    ----------
+    exam : Examination
+        The examination.
+    names : sequence of str
+        Parameters to change, all at once.
+    rows : (int, Tensor), optional
+        Change and look at only these indices along this axis.
+
+    Returns
+    -------
+    bool
+        False where the graph is cut, whatever the values.
+    """
+    module = exam.copy()
+    wake(module)
+    _disturb(module, names, rows)
+    inputs = exam.inputs(seed=20)
+    loss = _projection(results(exam, module, inputs, {}), inputs.shape[1])
+    if loss.requires_grad:
+        loss.backward()
+    own = dict(module.named_parameters())
+    gradients = [own[name].grad for name in names]
+    if rows is not None:
+        gradients = [None if grad is None else grad.index_select(*rows) for grad in gradients]
+    return any(grad is not None and bool(grad.any()) for grad in gradients)
 
 
 def relative_change(before: Tensor, after: Tensor) -> float:

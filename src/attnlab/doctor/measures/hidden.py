@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from attnlab.doctor.examination import Examination
+
 _DEEPEST = 4  # lists of dicts of lists; deeper nesting is no way to keep layers
 _PLUMBING = frozenset(vars(nn.Module()))  # `_parameters`, `_modules`, hooks: what every module has
 
@@ -95,6 +97,38 @@ def _is_filled(cell: Any) -> bool:
         return False
 
 
+def recomputed(exam: Examination) -> frozenset[str]:
+    """Return the tensors among the attributes that a call computes anew from parameters.
+
+    ``torch.nn.utils.weight_norm`` and ``spectral_norm`` keep such a ``weight``: what trains, moves and is saved is what
+    it is computed from.
+
+    Parameters
+    ----------
+    exam : Examination
+        The patient.
+
+    Returns
+    -------
+    frozenset of str
+        Dotted names.
+
+    Raises
+    ------
+    ModuleError
+        If the module raises.
+    """
+    module = exam.copy()
+    exam.run(exam.inputs(), module=module, grad=True)
+    known = {id(parameter) for parameter in module.parameters()}
+    return frozenset(
+        f"{path}.{name}" if path else name
+        for path, part in module.named_modules()
+        for name, value in vars(part).items()
+        if isinstance(value, Tensor) and value.grad_fn is not None and _comes_from(value, known)
+    )
+
+
 def _trainable(thing: Tensor | nn.Module) -> list[Tensor]:
     tensors = [thing] if isinstance(thing, Tensor) else list(thing.parameters())
     return [tensor for tensor in tensors if tensor.requires_grad]
@@ -118,9 +152,13 @@ def _comes_from(tensor: Tensor, known: set[int]) -> bool:
 _WEIGHT = re.compile(
     r"^w$|^w_?[qkvo]\d?$|weight|kernel|proj|^(q|k|v|o|query|key|value|out)(_mat|_matrix|_w)?$", re.IGNORECASE
 )
-_ON_PURPOSE = re.compile(
-    r"fixed|random feature|frozen|not (trained|learned)|untrained|reservoir|echo state|hash", re.IGNORECASE
+ON_PURPOSE = re.compile(
+    r"(fixed|frozen|constant)( \w+){0,3} (features?|projections?|weights?|matri\w+|tables?|filters?|kernels?)"
+    r"|random (features?|projections?)|not (trained|learned)|never trained|untrained|reservoir|echo state"
+    r"|(is|are|kept|stays?) (fixed|frozen|constant)|hash(ing|ed)? (functions?|projections?|matri)|drawn once",
+    re.IGNORECASE,
 )
+"""Phrases for weights that are meant to stay as they are."""
 
 
 def plain_weights(module: nn.Module, text: str) -> list[Hidden]:
@@ -131,7 +169,7 @@ def plain_weights(module: nn.Module, text: str) -> list[Hidden]:
     module : nn.Module
         The whole module; it is only looked at.
     text : str
-        What its class says: weights that are declared as fixed are left out.
+        What its class says in words: weights that are declared as fixed are left out.
 
     Returns
     -------
@@ -145,4 +183,4 @@ def plain_weights(module: nn.Module, text: str) -> list[Hidden]:
             if is_plain and value.is_floating_point() and value.dim() > 1 and _WEIGHT.search(attribute):
                 path = f"self.{name}.{attribute}" if name else f"self.{attribute}"
                 found.append(Hidden(path, value.numel(), "Tensor"))
-    return [] if _ON_PURPOSE.search(text) else found
+    return [] if ON_PURPOSE.search(text) else found

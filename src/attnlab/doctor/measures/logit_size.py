@@ -21,6 +21,7 @@ _PROJECTIONS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "mv", 
 _NORMS = frozenset(
     {"native_layer_norm", "_fused_rms_norm", "native_group_norm", "_native_batch_norm_legit_no_training"}
 )
+_LENGTHS = frozenset({"linalg_vector_norm", "norm"})
 _UNMOVED = 1.2  # of scores whose queries and keys are doubled: 4 without normalization, 1 with it
 _SMALLEST = 1e-8  # a standard deviation below this is that of zeros
 
@@ -144,6 +145,8 @@ def _excuse(tape: Tape, dependence: Dependence, attention: Attention, before: Se
     if any(_normed(tape, event) for event in before) or _unmoved(tape, attention, before):
         return "normalized"
     pairing = attention.sources.pairing
+    if any(_of_unit_length(tape, operand) for operand in (pairing.queries, pairing.keys) if operand is not None):
+        return "normalized"
     stop = set() if pairing.products is None else {pairing.products}
     operands = [operand for operand in (pairing.scores, pairing.queries, pairing.keys) if operand is not None]
     passed = {index for operand in operands for index in back_to(tape, operand, stop=stop)}
@@ -156,6 +159,12 @@ def _normed(tape: Tape, event: Event | None) -> bool:
         return False
     reached = back_to(tape, (event.index, 0), stop=set())
     return any(tape.events[index].call in _PROJECTIONS for index in reached)
+
+
+def _of_unit_length(tape: Tape, operand: Operand) -> bool:
+    """Return whether queries or keys are divided by their length behind their projection, as Reformer's keys are."""
+    projections = {event.index for event in tape.events if event.call in _PROJECTIONS}
+    return any(tape.events[index].call in _LENGTHS for index in back_to(tape, operand, stop=projections))
 
 
 def _unmoved(tape: Tape, attention: Attention, before: Sequence[Event | None]) -> bool:

@@ -14,7 +14,7 @@ from attnlab.doctor.examination import Examination
 
 Side = Literal["right", "left"]
 
-FILLED = 3
+FILLED = 3  # positions of padding, fewer than there are real ones
 """Padded positions that every sample of a batch has in common when padding is added."""
 
 

@@ -13,18 +13,25 @@ from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.inside.attentions import Attention, attentions
 from attnlab.doctor.inside.tape import Tape
+from attnlab.doctor.measures.words import excused, quote
 
 ID = "dead-parts"
-_SHARE = (
-    r"(shar(e|ed|es|ing)\b|\btie[ds]?\b|\btying\b|symmetric|same (projection|weight|matri|linear|layer|block|head))"
-)
-_LAYERS_DECLARED = re.compile(rf"{_SHARE}|universal|albert|recurren|\bloop(s|ed)\b", re.IGNORECASE)
-_QK = r"(quer(y|ies)|\bkeys?\b|\bq\b|\bk\b|q/k|qk)"
-_QK_DECLARED = re.compile(
-    r"reformer|shared[-_ ]?qk|\bto_qk\b|\bqk\b|_qk\b|\bqk_|one projection"
-    rf"|{_SHARE}.{{0,60}}{_QK}|{_QK}.{{0,60}}{_SHARE}",
+_PART = r"(weights?|parameters?|projections?|matrix|matrices|layers?|blocks?|heads?|tables?|embeddings?)"
+_LAYERS_DECLARED = re.compile(
+    rf"universal transformer|\balbert\b|weight[- ](tying|sharing)|applied (again|repeatedly|(\w+ )?times|in a loop)"
+    rf"|\b{_PART}( \w+){{0,4}} (shared|tied|the same)\b"
+    rf"|\b(shares?|shared|sharing|ties?|tied|the same)( (?!by|between|among|across)\w+){{0,3}} {_PART}\b",
     re.IGNORECASE,
 )
+"""Phrases for a part that is meant to stand in several places."""
+_BOTH = r"((quer(y|ies)|q)( and | ?/ ?| ?= ?)(the )?(keys?|k)|(keys?|k)( and | ?/ ?| ?= ?)(the )?(quer(y|ies)|q))"
+_QK_DECLARED = re.compile(
+    r"\breformer\b|shared[- ](qk|query[- ]key)|one projection (for|of|serves|makes) (both|q)"
+    rf"|\b{_BOTH}( (?!not|never)\w+){{0,4}} (shared?|one projection|the same|tied)\b"
+    rf"|\b(shares?|shared|sharing|tied|same|one)( \w+){{0,3}} {_BOTH}\b|symmetric (scores?|attention|similarit\w+)",
+    re.IGNORECASE,
+)
+"""Phrases for one projection of queries and keys."""
 _WORD = re.compile(r"[._\d]+")
 _ROLES = {
     "query": frozenset({"q", "wq", "query", "queries", "toq"}),
@@ -49,7 +56,7 @@ def sharing(exam: Examination) -> Iterator[Finding]:
         Errors for q and k, or heads, that are one by mistake; a warning for layers that share all weights.
     """
     equal = list(_one_projection(exam))
-    yield from equal or _tied_weights(exam)
+    yield from excused(equal or _tied_weights(exam), quote(exam, _QK_DECLARED))
     yield from _repeated(exam)
 
 
@@ -57,9 +64,7 @@ def sharing(exam: Examination) -> Iterator[Finding]:
 
 
 def _one_projection(exam: Examination) -> Iterator[Finding]:
-    """Yield whether queries and keys are the same numbers although nobody says so."""
-    if _QK_DECLARED.search(exam.patient.text):
-        return
+    """Yield whether queries and keys are the same numbers."""
     tape = exam.usual_tape
     for one in attentions(tape, exam.usage):
         if not _equal(one) or not _is_projected(tape, one):
@@ -92,8 +97,6 @@ def _same_vectors(of_queries: set[str], of_keys: set[str]) -> Finding:
 
 def _tied_weights(exam: Examination) -> Iterator[Finding]:
     """Yield projections of q and k that share a weight but not their biases, so that their vectors differ."""
-    if _QK_DECLARED.search(exam.patient.text):
-        return
     names: dict[nn.Parameter, list[str]] = defaultdict(list)
     for name, parameter in exam.eval_module.named_parameters(remove_duplicate=False):
         names[parameter].append(name)
@@ -157,23 +160,27 @@ def _outer(names: dict[nn.Module, list[str]], part: nn.Module) -> list[str]:
 
 
 def _judge(exam: Examination, part: nn.Module, places: list[str]) -> Iterator[Finding]:
-    """Yield an error where the repetition computes the same thing twice, else a warning unless it is declared."""
+    """Yield an error where the repetition computes the same thing twice, else a warning; facts where declared."""
+    words = quote(exam, _LAYERS_DECLARED) or quote(exam, _QK_DECLARED)
+    yield from excused(_repetition(exam, part, places), words)
+
+
+def _repetition(exam: Examination, part: nn.Module, places: list[str]) -> Iterator[Finding]:
     inputs = _inputs(exam, part)
     numbers = sum(parameter.numel() for parameter in part.parameters())
     evidence = (
         f"{len(places)} names ({', '.join(places[:4])}), one set of {numbers} numbers; called {len(inputs)} times"
     )
     if len(inputs) > 1 and all(torch.equal(inputs[0], other) for other in inputs[1:]):
-        if not _LAYERS_DECLARED.search(exam.patient.text) and not _QK_DECLARED.search(exam.patient.text):
-            yield Finding(
-                ID,
-                "error",
-                f"{' and '.join(places[:4])} are one and the same module, and it computes the same thing each time.",
-                f"{evidence} with the same input",
-                "build each one anew: [Head() for _ in range(n)] instead of [Head()] * n or a second name",
-                "PyTorch documentation, torch.nn.ModuleList",
-            )
-    elif len(inputs) > 1 and not _LAYERS_DECLARED.search(exam.patient.text):
+        yield Finding(
+            ID,
+            "error",
+            f"{' and '.join(places[:4])} are one and the same module, and it computes the same thing each time.",
+            f"{evidence} with the same input",
+            "build each one anew: [Head() for _ in range(n)] instead of [Head()] * n or a second name",
+            "PyTorch documentation, torch.nn.ModuleList",
+        )
+    elif len(inputs) > 1:
         yield Finding(
             ID,
             "warning",

@@ -17,7 +17,7 @@ from attnlab.doctor.measures.blocks import BENDS
 from attnlab.doctor.measures.identity import INPUT, follow
 from attnlab.errors import ModuleError
 
-_SEED = 40
+_SEED = 40  # of the inputs; any
 _FIRST = 3  # layers over which a factor per layer is taken
 _NUMBERED = re.compile(r"(.*?)\.?(\d+)$")
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnlab.doctor.examination import Examination
+from attnlab.doctor.examination import Examination, wake
 from attnlab.doctor.measures.differences import deviation
 
 
@@ -38,6 +38,26 @@ def random_state(seed: int) -> Iterator[None]:
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
+
+
+def fresh(exam: Examination, *, train: bool = False) -> nn.Module:
+    """Return a copy that no call has been made of; parameters that are all zero hold small numbers.
+
+    Parameters
+    ----------
+    exam : Examination
+        The patient.
+    train : bool
+        Whether it is in training mode.
+
+    Returns
+    -------
+    nn.Module
+        The copy.
+    """
+    module = exam.copy(train=train)
+    wake(module)
+    return module
 
 
 def call_seeded(exam: Examination, module: nn.Module, x: Tensor, seed: int) -> Tensor:
@@ -106,3 +126,20 @@ def is_steady(exam: Examination) -> bool:
     before = call_seeded(exam, exam.eval_module, x, 1)
     call_seeded(exam, exam.eval_module, exam.inputs(seed=1), 1)
     return not deviation(before, call_seeded(exam, exam.eval_module, x, 2))
+
+
+def is_steady_when_fresh(exam: Examination) -> bool:
+    """Return whether fresh copies give equal outputs whatever the random state.
+
+    Parameters
+    ----------
+    exam : Examination
+        The patient.
+
+    Returns
+    -------
+    bool
+        True also for what keeps a state between calls: then fresh copies are compared.
+    """
+    x = exam.inputs()
+    return not deviation(*(call_seeded(exam, fresh(exam), x, seed) for seed in (1, 2)))

@@ -17,7 +17,7 @@ from attnlab.text.ngrams import Rung, ladder
 from attnlab.text.overlap import overlap
 
 MOST_WINDOWS = 256  # held-out windows: some ten thousand characters, whose mean loss is known to about 0.02 nats
-LEAST_WINDOWS = 2
+LEAST_WINDOWS = 2  # a mean of one is none
 
 
 @final

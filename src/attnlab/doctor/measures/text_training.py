@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attnlab.doctor.measures.text_corpus import Corpus
 
 BATCH = 16  # windows: many small steps teach more in half a minute than few large ones
-MOST_STEPS = 2000
+MOST_STEPS = 2000  # on a fast machine more teach nothing new of a small model
 TRAIN_S = 30.0  # wall time for training
 PROBE_STEPS = 6  # after which the time of a step is known
 LATEST = 1.5  # times the wall time, after which training stops in any case

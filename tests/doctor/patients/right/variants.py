@@ -282,3 +282,46 @@ class ConvClassifier(nn.Module):
     def forward(self, tokens):
         x = self.embed(tokens).transpose(1, 2)
         return self.fc(torch.cat([F.relu(conv(x)).amax(dim=-1) for conv in self.convs], dim=-1))
+
+
+class WeightNormed(nn.Module):
+    """Attention with weight normalization; weights are recomputed before every call."""
+
+    def __init__(self, d_model=64, n_heads=4):
+        super().__init__()
+        self.n_heads = n_heads
+        self.qkv = nn.utils.weight_norm(nn.Linear(d_model, 3 * d_model))
+        self.out = nn.utils.parametrizations.weight_norm(nn.Linear(d_model, d_model))
+
+    def forward(self, x):
+        q, k, v = (split(t, self.n_heads) for t in self.qkv(x).chunk(3, -1))
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class SpectralNormed(nn.Module):
+    """Attention with queries and keys of spectral norm 1."""
+
+    def __init__(self, d_model=64, n_heads=4):
+        super().__init__()
+        self.n_heads = n_heads
+        self.q = nn.utils.spectral_norm(nn.Linear(d_model, d_model))
+        self.k = nn.utils.parametrizations.spectral_norm(nn.Linear(d_model, d_model))
+        self.v, self.out = nn.Linear(d_model, d_model), nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        q, k, v = (split(project(x), self.n_heads) for project in (self.q, self.k, self.v))
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class SelfNormed(nn.Module):
+    """Attention that computes its projection anew from gain and direction at every call, and keeps it."""
+
+    def __init__(self, d_model=64):
+        super().__init__()
+        self.direction = nn.Parameter(torch.randn(3 * d_model, d_model))
+        self.gain = nn.Parameter(torch.full((3 * d_model, 1), 0.5))
+        self.weight = (self.gain * F.normalize(self.direction, dim=-1)).detach()
+
+    def forward(self, x):
+        self.weight = self.gain * F.normalize(self.direction, dim=-1)
+        return F.scaled_dot_product_attention(*F.linear(x, self.weight).chunk(3, -1))

@@ -1,0 +1,66 @@
+"""Part of `dead-parts`: a second sequence that is asked for and never looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from attnlab.doctor.calling.sources import OTHER_MEMORIES
+from attnlab.doctor.examination import Examination
+from attnlab.doctor.findings import Finding
+from attnlab.doctor.measures.gradients import relative_change, results
+from attnlab.doctor.measures.words import excused, unused_on_purpose
+from attnlab.errors import ModuleError
+
+_CALLS = 2  # inputs on which a memory must not matter
+
+
+def unused_memory(exam: Examination) -> Iterator[Finding]:
+    """Yield whether another memory leaves everything as it is.
+
+    Parameters
+    ----------
+    exam : Examination
+        The examination.
+
+    Yields
+    ------
+    Finding
+        At most one error, a fact where the class says that the argument is not used.
+    """
+    asked = [one.parameter for one in exam.usage.arguments if one.source in OTHER_MEMORIES]
+    asked = [name for name in asked if not name.startswith("_")]
+    if not asked:
+        return
+    change = max(_change(exam, seed) for seed in range(_CALLS))
+    if change <= exam.tolerance:
+        name = asked[0] or "the memory"
+        finding = Finding(
+            "dead-parts",
+            "error",
+            f"`{name}` has no influence: it is asked for, and every result is the same with another one.",
+            f"{_CALLS} calls with a memory of other numbers: results change by {change:.2g} of their size",
+            f"make keys and values of it, attention(x, {name}, {name}), or drop the argument",
+            "Vaswani 2017, arXiv:1706.03762, section 3.2.3: keys and values come from the output of the encoder",
+        )
+        yield from excused([finding], unused_on_purpose(exam, asked[0], "memory", "context"))
+
+
+def _change(exam: Examination, seed: int) -> float:
+    """Return how much the results change when the memory alone is another."""
+    arguments = tuple(replace(one, source=OTHER_MEMORIES.get(one.source, one.source)) for one in exam.usage.arguments)
+    other = exam.relying_on(arguments=arguments)
+    x = exam.inputs(seed=30 + seed)
+    with torch.no_grad():
+        try:
+            pairs = [
+                (before.detach(), after.detach())
+                for before, after in zip(
+                    results(exam, exam.eval_module, x, {}), results(other, exam.eval_module, x, {}), strict=True
+                )
+            ]
+        except (ModuleError, ValueError):  # it raises, or returns something else: that is an influence
+            return 1.0
+    return max((relative_change(before, after) for before, after in pairs), default=1.0)

@@ -1,0 +1,103 @@
+"""Layouts and meanings of masks that are said in unusual places, and calls that only they make possible."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from attnlab.doctor.calling.axes_said import layout_said, sizes_said
+from attnlab.doctor.calling.interview import interview
+from attnlab.doctor.calling.mask_claims import meaning_of
+from attnlab.doctor.loading.loading import load
+
+
+class Stateful(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(24, 24)
+        self.state = [torch.zeros(1, 1, 24) for _ in range(2)]
+
+    def forward(self, x):
+        y, state = self.rnn(x, self.state)
+        self.state = [each.detach() for each in state]
+        return y
+
+
+class Said(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(24, 24)
+
+    def forward(self, x):  # x = [bs, 1, 24]
+        return self.rnn(x)[0]
+
+
+class Channels(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(1, 1, 3, padding=1)
+
+    def forward(self, x):  # x = [bs, 1, 24]
+        return self.conv(x)
+
+
+class Numbers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(1, 1, 3, padding=1)
+
+    def forward(self, wave):
+        return self.conv(wave.unsqueeze(1)).squeeze(1)
+
+
+def test_a_state_for_one_sample_runs_at_length_one_alone():
+    usage = interview(load(Stateful))
+    assert (usage.layout, usage.length, usage.d_in, usage.any_length) == ("batch-first", 1, 24, False)
+
+
+def test_sizes_in_a_comment_tell_the_layout_by_what_the_module_is():
+    assert sizes_said(Said(), "x") == sizes_said(Channels(), "x") == (1, 24)
+    assert interview(load(Said)).layout == "batch-first"
+    assert interview(load(Channels)).layout == "channels-first"
+    assert sizes_said(Numbers(), "wave") is None
+
+
+def test_one_number_per_position_is_given_where_nothing_else_runs():
+    usage = interview(load(Numbers))
+    assert (usage.d_in, usage.d_out, usage.any_length) == (1, 1, True)
+    x = torch.randn(2, 9, 1)
+    module = Numbers()
+    assert torch.equal(usage.call(module, x), module(x[..., 0])[..., None])
+
+
+def encoder(width=32):
+    """Return an encoder layer for inputs (batch, length, width)."""
+    return nn.TransformerEncoderLayer(width, 4, 64)
+
+
+def undescribed(width=32):
+    """Return an encoder layer."""
+    return nn.TransformerEncoderLayer(width, 4, 64)
+
+
+def test_the_docstring_of_a_function_says_more_than_the_attribute():
+    assert interview(load(encoder)).layout == "batch-first"
+    assert interview(load(undescribed)).layout == "sequence-first"
+    assert layout_said(encoder(), "src", "no python !") == layout_said(encoder(), "src")
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        ("True where attending is not allowed, as in nn.MultiheadAttention", "True blocks"),
+        ("True where looking at a key: 1 where a query may look at a key", "True keeps"),
+        ("True where attending is forbidden", "True blocks"),
+        ("True for tokens to attend to, not for padding", "True keeps"),
+        ("1 where a query may look at a key, 0 where it may not", "True keeps"),
+        ("True where a position must not be attended to", "True blocks"),
+        ("False where attending is not allowed", "True keeps"),
+    ],
+)
+def test_words_that_take_back_what_was_said(text, meaning):
+    assert meaning_of(text) == meaning

@@ -1,0 +1,84 @@
+"""A second sequence: that it is looked at, and that attention over it is examined like any other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.doctor.bedside import D
+from tests.doctor.bedside import examine as examined
+from torch import nn
+
+from attnlab.doctor.calling.sources import Argument
+from attnlab.doctor.checks.dead_parts import check_dead_parts
+from attnlab.doctor.checks.heads_mixed import check_heads_mixed
+from attnlab.doctor.checks.normalization import check_normalization
+from attnlab.doctor.measures.own_memory import with_own_memory
+from attnlab.doctor.measures.unused_memory import unused_memory
+
+MEMORY = (Argument("x", "x", by_name=False), Argument("memory", "memory"))
+
+
+def examine(module, arguments=MEMORY, text=None):
+    return examined(module, text=text).relying_on(arguments=arguments)
+
+
+class Cross(nn.Module):
+    def __init__(self, d_memory=D):
+        super().__init__()
+        torch.manual_seed(3)
+        self.q, self.kv, self.out = nn.Linear(D, D), nn.Linear(d_memory, 2 * D), nn.Linear(D, D)
+
+    def normalize(self, scores):
+        return scores.softmax(-1)
+
+    def merge(self, heads):
+        return heads.transpose(1, 2).flatten(2)
+
+    def forward(self, x, memory):
+        q, k, v = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in (self.q(x), *self.kv(memory).chunk(2, -1)))
+        return self.out(self.merge(self.normalize(q @ k.mT / q.size(-1) ** 0.5) @ v))
+
+
+class Columns(Cross):
+    def normalize(self, scores):
+        return scores.softmax(-2)
+
+
+class Merged(Cross):
+    def merge(self, heads):
+        return heads.mT.reshape(heads.size(0), heads.size(2), -1)
+
+
+class Deaf(Cross):
+    def forward(self, x, memory):
+        return super().forward(x, x)
+
+
+def test_cross_attention_is_examined_like_self_attention():
+    assert [found.check for found in check_normalization(examine(Columns()))] == ["normalization"]
+    assert [found.check for found in check_heads_mixed(examine(Merged()))] == ["heads-mixed"]
+
+
+@pytest.mark.parametrize("check", [check_normalization, check_heads_mixed, check_dead_parts])
+def test_right_cross_attention_has_nothing(check):
+    assert list(check(examine(Cross()))) == []
+
+
+def test_a_memory_of_another_width_is_not_replaced_by_the_input():
+    arguments = (MEMORY[0], Argument("memory", "memory", value=D + 4))
+    assert len(list(with_own_memory(examine(Cross())))) == 2
+    assert len(list(with_own_memory(examine(Cross(D + 4), arguments=arguments)))) == 1
+    assert len(list(with_own_memory(examine(nn.Linear(D, D), ())))) == 1
+
+
+def test_a_memory_without_influence_is_named():
+    (found,) = unused_memory(examine(Deaf()))
+    assert (found.check, found.severity) == ("dead-parts", "error")
+    assert "`memory`" in found.message
+    assert list(unused_memory(examine(Cross()))) == []
+
+
+def test_a_memory_may_be_left_alone_where_the_source_says_so():
+    assert [each.severity for each in unused_memory(examine(Deaf(), text="memory is ignored"))] == ["info"]
+    hidden = (Argument("x", "x", by_name=False), Argument("_memory", "memory", by_name=False))
+    assert list(unused_memory(examine(Deaf(), arguments=hidden))) == []

@@ -1,0 +1,247 @@
+"""Masks over a second sequence are learned and tried, and outputs of a few vectors per sequence are understood."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+from tests.doctor.bedside import HEADS, D, examine
+from torch import nn
+
+from attnlab.doctor.calling.interview import interview
+from attnlab.doctor.calling.sources import MEMORY_LENGTH
+from attnlab.doctor.checks.mask_polarity import check_mask_polarity
+from attnlab.doctor.checks.masked_row import check_masked_row
+from attnlab.doctor.checks.padding import check_padding
+from attnlab.doctor.checks.positions import check_positions
+from attnlab.doctor.examination import Examination
+from attnlab.doctor.patient import Patient
+from attnlab.doctor.usage import Usage
+from attnlab.errors import ModuleError
+
+
+def asked(module: nn.Module, **how: bool) -> Usage:
+    return interview(patient(module), **how)
+
+
+def patient(module: nn.Module) -> Patient:
+    return Patient("it", module, None, {}, inspect.getsource(type(module)), "")
+
+
+def errors(check, module: nn.Module) -> list[str]:
+    exam = Examination(patient(module), asked(module))
+    return [finding.message for finding in check(exam) if finding.severity == "error"]
+
+
+class Cross(nn.Module):
+    """Attention over a memory alone."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.q, self.k, self.v = nn.Linear(D, D), nn.Linear(D, D), nn.Linear(D, D)
+
+    def hide(self, scores, mask):
+        return scores if mask is None else scores.masked_fill(mask[:, None], float("-inf"))
+
+    def forward(self, x, memory, memory_key_padding_mask=None):
+        scores = self.hide(self.q(x) @ self.k(memory).mT / D**0.5, memory_key_padding_mask)
+        return scores.softmax(-1) @ self.v(memory)
+
+
+class Decoder(Cross):
+    """Causal attention over the input, then attention over a memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.own = nn.MultiheadAttention(D, HEADS, batch_first=True)
+
+    def forward(self, x, memory, memory_key_padding_mask=None):
+        future = torch.ones(x.size(1), x.size(1), dtype=torch.bool, device=x.device).triu(1)
+        x = x + self.own(x, x, x, attn_mask=future, need_weights=False)[0]
+        return x + super().forward(x, memory, memory_key_padding_mask)
+
+
+def spoiled(base: type[Cross], hide, docstring: str = "") -> nn.Module:
+    """Return a module whose mask over the memory does something else."""
+    module = type(base.__name__, (base,), {"__doc__": docstring, "hide": hide})()
+    return module.eval()
+
+
+def patient_of(base: type[Cross], hide, docstring: str = "") -> Examination:
+    module = spoiled(base, hide, docstring)
+    held = Patient("it", module, None, {}, f'"""{docstring}"""', "")
+    return Examination(held, interview(held))
+
+
+def inverted(self, scores, mask):
+    return scores if mask is None else scores.masked_fill(~mask[:, None], float("-inf"))
+
+
+def multiplied(self, scores, mask):
+    return scores if mask is None else scores * (~mask[:, None]).to(scores.dtype)
+
+
+def along_nothing(self, scores, mask):
+    return scores
+
+
+# Masks over the memory
+
+
+def test_a_bare_cross_attention_has_its_mask_over_the_input():
+    usage = asked(Cross())
+    assert usage.over_memory is None
+    assert usage.key_mask is not None
+    assert (usage.key_mask.parameter, usage.key_mask.obeyed) == ("memory_key_padding_mask", True)
+    assert usage.key_mask.keeps is False
+
+
+def test_a_decoder_is_called_with_its_memory_as_input_too():
+    usage = asked(Decoder())
+    assert usage.key_mask is None
+    view = usage.over_memory
+    assert view is not None
+    assert (view.slots, view.pooled, view.causal) == (MEMORY_LENGTH, True, False)
+    assert view.key_mask is not None
+    assert view.key_mask.obeyed
+    assert "of the memory" in usage.assumptions["called as"]
+
+
+def test_without_a_mask_over_it_the_memory_is_no_input():
+    class NoMask(Decoder):
+        def forward(self, x, memory):
+            return super().forward(x, memory)
+
+    assert asked(NoMask()).over_memory is None
+
+
+@pytest.mark.parametrize("base", [Cross, Decoder])
+def test_an_inverted_mask_over_the_memory_is_an_error(base):
+    found = [f for f in check_mask_polarity(patient_of(base, inverted)) if f.severity == "error"]
+    assert len(found) == 1
+    assert "`memory_key_padding_mask` works the other way round" in found[0].message
+    assert not list(check_mask_polarity(patient_of(base, base.hide)))
+
+
+@pytest.mark.parametrize("base", [Cross, Decoder])
+def test_a_mask_over_the_memory_without_effect_is_an_error(base):
+    found = [f for f in check_mask_polarity(patient_of(base, along_nothing)) if f.severity == "error"]
+    assert any("no effect" in finding.message for finding in found)
+
+
+@pytest.mark.parametrize("base", [Cross, Decoder])
+def test_padding_in_the_memory_that_is_read_is_an_error(base):
+    assert [f.severity for f in check_padding(patient_of(base, multiplied))] == ["error"]
+    assert not list(check_padding(patient_of(base, base.hide)))
+
+
+@pytest.mark.parametrize("base", [Cross, Decoder])
+def test_an_empty_memory_is_judged_by_what_is_promised(base):
+    promised = "The whole row of the mask may be True, which is allowed."
+    assert [f.severity for f in check_masked_row(patient_of(base, base.hide, promised))] == ["error"]
+    assert [f.severity for f in check_masked_row(patient_of(base, base.hide))] == ["warning"]
+
+
+def test_values_that_a_docstring_names_and_that_do_nothing_are_an_error():
+    class Below(Cross):
+        """memory_key_padding_mask: 1 = word, 0 = padding."""
+
+        def hide(self, scores, mask):
+            return scores if mask is None else scores.masked_fill(mask[:, None] < 0, float("-inf"))
+
+    assert len(errors(check_padding, Below())) == 1
+
+
+# What is said of decoders
+
+
+def test_words_on_decoders_say_nothing_of_attention_over_a_memory():
+    class DecoderCross(Cross):
+        """Attention of a decoder."""
+
+    class DecoderSelf(nn.MultiheadAttention):
+        """Attention of a decoder."""
+
+        def __init__(self):
+            super().__init__(D, HEADS, batch_first=True)
+
+        def forward(self, x):
+            return super().forward(x, x, x)[0]
+
+    assert asked(DecoderCross()).causal is False
+    assert asked(DecoderSelf()).causal is True
+
+
+# Several vectors per sequence
+
+
+class Latents(nn.Module):
+    def __init__(self, slots=4):
+        super().__init__()
+        torch.manual_seed(5)
+        self.latents = nn.Parameter(torch.randn(slots, D))
+        self.kv = nn.Linear(D, 2 * D)
+
+    def forward(self, x, mask=None):
+        k, v = self.kv(x).chunk(2, -1)
+        scores = self.latents @ k.mT / D**0.5
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, None], float("-inf"))
+        return self.after(scores.softmax(-1) @ v)
+
+    def after(self, out):
+        return out
+
+
+def test_as_many_vectors_at_every_length_are_laid_end_to_end():
+    usage = asked(Latents())
+    assert (usage.pooled, usage.slots, usage.d_out) == (True, 4, 4 * D)
+    assert usage.key_mask is not None
+    assert usage.key_mask.obeyed
+    assert usage.assumptions["output"] == f"4 vectors of width {D}, whatever the length"
+    x = torch.randn(2, 9, D)
+    module = Latents()
+    assert torch.equal(usage.call(module, x), module(x).flatten(1))
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        lambda self, out: out.transpose(0, 1),  # the batch is not first
+        lambda self, out: out.mean(0),  # no batch
+        lambda self, out: out.reshape(1, -1, out.size(-1)),  # scrambled
+    ],
+)
+def test_without_the_batch_in_front_it_is_no_output(after):
+    module = type("Mine", (Latents,), {"after": after})()
+    with pytest.raises(ModuleError, match="returned shape"):
+        interview(Patient("it", module, None, {}, "", ""))
+
+
+def test_a_number_of_vectors_that_follows_the_length_is_no_output():
+    class Halved(nn.Linear):
+        def forward(self, x):
+            return super().forward(x)[:, ::2]
+
+    with pytest.raises(ModuleError, match="one vector per position, or one per sequence"):
+        asked(Halved(D, D))
+
+
+def test_padding_that_latents_read_is_an_error():
+    class Late(Latents):
+        def forward(self, x, mask=None):
+            k, v = self.kv(x).chunk(2, -1)
+            weights = (self.latents @ k.mT / D**0.5).softmax(-1)
+            return (weights if mask is None else weights * mask[:, None]) @ v
+
+    assert errors(check_padding, Late()) == [
+        "the output depends on what stands at padded positions, although `mask` tells what is padding."
+    ]
+    assert not errors(check_padding, Latents())
+
+
+def test_latents_are_called_invariant():
+    exam = examine(Latents(), pooled=True, slots=4, d_out=4 * D)
+    assert "invariant" in next(finding.evidence for finding in check_positions(exam))
