@@ -46,8 +46,10 @@ class Patient:
 
     @cached_property
     def said(self) -> str:
-        """Return what its class says to its readers: docstrings and comments, without code and without names.
+        """Return what its class and its parts say to their readers: docstrings and comments, no code and no names.
 
         What excuses a finding must stand here: a word among names (``prefix``, ``qk``) says nothing about intent.
         """
-        return words_of(self.text)
+        parts = {type(part) for part in self.module.modules()}
+        written = sorted({kind.__doc__ or "" for kind in parts if not kind.__module__.startswith("torch.")})
+        return "\n\n".join([words_of(self.text), *written])

@@ -45,7 +45,8 @@ _MEANT_OTHERWISE = re.compile(
 """Phrases for weights that need not sum to one over the keys."""
 
 _NO_SOFTMAX = re.compile(
-    rf"(no|not|never|without|instead of|rather than|in place of|replac\w+)( an?| any| the)?[- ]softmax|{_RETENTION}"
+    r"(no|not|never|without|instead of|rather than|in place of|replac\w+)( an?| any| the)?[- ](softmax|normali[sz]er)"
+    rf"|{_RETENTION}"
     r"|softmax[- ]free|linear[- ]attention|decayed (linear )?attention|galerkin (attention|transformer)"
     r"|kerneli[sz]ed attention|kernel (attention|feature|trick)|feature maps?\b"
     r"|(gaussian|rbf|polynomial|softmax) kernel",
