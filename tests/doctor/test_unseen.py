@@ -1,0 +1,28 @@
+"""Modules by people who had not read the doctor: each broken one gets an error of the right check, no right one any.
+
+They are kept as they were written, line by line; only `cases.json` says what is wrong with which.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attnlab.doctor import doctor
+
+FOLDER = Path(__file__).parent / "unseen"
+CASES = [
+    (part, case) for part in ("first", "second") for case in json.loads((FOLDER / part / "cases.json").read_text())
+]
+
+
+@pytest.mark.parametrize(("part", "case"), CASES, ids=[f"{part}/{case['target']}" for part, case in CASES])
+def test_what_was_seen_for_the_first_time_is_judged_rightly(part, case):
+    diagnosis = doctor(f"{FOLDER / part / case['target']}", arguments=case["arguments"], causal=case["causal"])
+    errors = {finding.check for finding in diagnosis.errors}
+    if case["expected"]:
+        assert errors & set(case["expected"]), f"{case['why']}\n{diagnosis}"
+    else:
+        assert not errors, str(diagnosis)
