@@ -42,6 +42,7 @@ def test_random_states_are_put_back():
     ("change", "name"),
     [
         (lambda: torch.set_default_dtype(torch.float64), "the default dtype (from torch.float32 to torch.float64)"),
+        (lambda: torch.set_default_device("meta"), "the default device (from cpu to meta)"),
         (lambda: torch.set_grad_enabled(False), "whether gradients are recorded (from True to False)"),
         (lambda: torch.use_deterministic_algorithms(True), "deterministic algorithms (from False to True)"),
         (lambda: sys.setrecursionlimit(4001), "the recursion limit"),
@@ -57,6 +58,7 @@ def test_global_settings_are_put_back_and_named(change, name):
     assert traces.changed[0].startswith(name)
     assert before == (torch.get_default_dtype(), torch.is_grad_enabled(), os.getcwd(), sys.getrecursionlimit())
     assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.zeros(1).device.type == "cpu"
 
 
 def test_they_are_put_back_after_an_exception_too():

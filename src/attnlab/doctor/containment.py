@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import random
 import signal
 import sys
 import threading
@@ -14,8 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
+
+from attnlab.nn.probing import random_states_kept
 
 _AGAIN_S = 1.0  # a module that swallows the first interruption gets another one every second
 
@@ -66,12 +66,12 @@ def contained(traces: Traces) -> Iterator[None]:
     None
         While foreign code may run.
     """
-    before = {name: read() for name, (read, _) in _GLOBALS.items() if name != "the default device"}
+    before = {name: read() for name, (read, _) in _GLOBALS.items()}
     with (
         contextlib.redirect_stdout(traces.printed),
         contextlib.redirect_stderr(traces.printed),
         warnings.catch_warnings(),
-        _random_states_kept(),
+        random_states_kept(),
     ):
         warnings.simplefilter("ignore")
         try:
@@ -88,18 +88,6 @@ def _put_back(before: dict[str, Any], traces: Traces) -> None:
         if now != value:
             traces.changed.append(f"{name} (from {value} to {now})")
             write(value)
-
-
-@contextlib.contextmanager
-def _random_states_kept() -> Iterator[None]:
-    """Put the states of all three random generators back."""
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
 
 
 @contextlib.contextmanager

@@ -64,6 +64,15 @@ class Examination:
         """Return a copy of the patient in evaluation (or training) mode, in the examination's dtype by default."""
         return copy.deepcopy(self.patient.module).to(dtype or self.dtype).train(train)
 
+    def fresh(self, *, train: bool = False, dtype: torch.dtype | None = None) -> nn.Module:
+        """Return a copy that no call has been made of; parameters that are all zero hold small numbers.
+
+        Zero-initialized gains would hide everything behind them.
+        """
+        module = self.copy(train=train, dtype=dtype)
+        wake(module)
+        return module
+
     @functools.cached_property
     def dtype(self) -> torch.dtype:
         """Return float64 where the patient is small and runs in it, else float32."""
@@ -72,7 +81,7 @@ class Examination:
         module = copy.deepcopy(self.patient.module).double().eval()
         try:
             with torch.no_grad():
-                self._call(module, self._inputs(torch.float64))
+                self._call(module, self.inputs(dtype=torch.float64))
         except ModuleError:
             return torch.float32
         return torch.float64
@@ -84,13 +93,8 @@ class Examination:
 
     @functools.cached_property
     def eval_module(self) -> nn.Module:
-        """Return the copy in evaluation mode that `run` uses; parameters that are all zero hold small numbers.
-
-        Zero-initialized gains would hide everything behind them.
-        """
-        module = self.copy()
-        wake(module)
-        return module
+        """Return the fresh copy in evaluation mode that `run` uses."""
+        return self.fresh()
 
     def another(self, changes: Mapping[str, Any] | None = None) -> nn.Module | None:
         """Return another instance with a new random start and changed constructor arguments, None if there is none."""
@@ -106,20 +110,24 @@ class Examination:
     # Inputs
 
     def inputs(
-        self, *, batch: int = BATCH, length: int | None = None, seed: int = 0, scale: float = 1.0
+        self,
+        *,
+        batch: int = BATCH,
+        length: int | None = None,
+        seed: int = 0,
+        scale: float = 1.0,
+        dtype: torch.dtype | None = None,
     ) -> Shaped[Tensor, "batch length *features"]:
-        """Return random inputs: standard normal embeddings times `scale`, or tokens; other seeds, other inputs."""
-        return self._inputs(self.dtype, batch=batch, length=length, seed=seed, scale=scale)
+        """Return random inputs: standard normal embeddings times `scale`, or tokens; other seeds, other inputs.
 
-    def _inputs(
-        self, dtype: torch.dtype, *, batch: int = BATCH, length: int | None = None, seed: int = 0, scale: float = 1.0
-    ) -> Tensor:
+        Embeddings come in the examination's dtype by default.
+        """
         generator = torch.Generator().manual_seed(SEED + seed)
         length = length or self.usage.length
         if self.usage.takes == "tokens":
             return torch.randint(self.usage.vocab_size or 2, (batch, length), generator=generator)
         shape = (batch, length, self.usage.d_in)
-        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) * scale
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype or self.dtype) * scale
 
     # Calls
 
@@ -165,11 +173,7 @@ class Examination:
     def change(self, x: Tensor, positions: Any, *, samples: Any = slice(None), seed: int = 1) -> Tensor:
         """Return the inputs with those at some positions replaced by others, each by one that differs."""
         other = self.inputs(batch=x.shape[0], length=x.shape[1], seed=seed)
-        if self.usage.takes == "tokens":
-            other = (x + 1 + other % max(1, (self.usage.vocab_size or 2) - 1)) % (self.usage.vocab_size or 2)
-        moved = x.clone()
-        moved[samples, positions] = other[samples, positions]
-        return moved
+        return self.usage.replaced(x, other, (samples, positions))
 
     def tape(
         self,

@@ -102,6 +102,15 @@ class Usage:
         """Return the mask argument that tells padding: over keys alone, or the one over pairs used for it."""
         return next((mask for mask in self.masks if mask.over == "keys"), None)
 
+    def replaced(self, x: Tensor, other: Tensor, where: Any) -> Tensor:
+        """Return inputs with those at an index taken from others; a token becomes one that differs."""
+        if self.takes == "tokens":
+            size = self.vocab_size or 2
+            other = (x + 1 + other % max(1, size - 1)) % size
+        moved = x.clone()
+        moved[where] = other[where]
+        return moved
+
     def call(
         self,
         module: nn.Module,

@@ -84,17 +84,24 @@ def learn(module: nn.Module, *, d_model: int, causal: bool, label: Label, max_le
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Compute on the CPU without gradients, and leave the random states of all three generators as they were."""
+def random_states_kept() -> Iterator[None]:
+    """Leave the states of all three random generators, Python's, NumPy's and torch's on the CPU, as they were."""
     python_state, numpy_state = random.getstate(), np.random.get_state()
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), torch.device("cpu"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # wrong guesses warn
-            torch.default_generator.manual_seed(_SEED)
+        with torch.random.fork_rng(devices=[]):
             yield
     finally:
         random.setstate(python_state)
         np.random.set_state(numpy_state)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Compute on the CPU without gradients, and leave the random states of all three generators as they were."""
+    with random_states_kept(), torch.no_grad(), torch.device("cpu"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # wrong guesses warn
+        torch.default_generator.manual_seed(_SEED)
+        yield
 
 
 def _wake(module: nn.Module) -> None:

@@ -99,11 +99,7 @@ def replaced(trial: Trial, usage: Usage, x: Tensor, positions: Any) -> Tensor:
         Like `x`.
     """
     other = trial.inputs(usage, length=x.size(1), batch=x.size(0), seed=1)
-    if usage.takes == "tokens":
-        other = (x + 1 + other % max(1, (usage.vocab_size or 2) - 1)) % (usage.vocab_size or 2)
-    moved = x.clone()
-    moved[:, positions] = other[:, positions]
-    return moved
+    return usage.replaced(x, other, (slice(None), positions))
 
 
 def _seed() -> None:

@@ -14,7 +14,7 @@ from attnlab.doctor.findings import Finding
 from attnlab.doctor.inside.attentions import attentions
 from attnlab.doctor.measures.differences import Reach, deviation, difference
 from attnlab.doctor.measures.samples import meeting
-from attnlab.doctor.measures.steady import call_seeded, fresh, is_steady_when_fresh, same_course
+from attnlab.doctor.measures.steady import call_seeded, is_steady_when_fresh, same_course
 from attnlab.errors import ModuleError
 from attnlab.nn.conventions import AXES
 
@@ -53,10 +53,10 @@ def check_batch_independence(exam: Examination) -> Iterator[Finding]:
 def _in_training(exam: Examination) -> Iterator[Finding]:
     """Yield an error if samples meet in training mode alone; modules random in their own way cannot be judged there."""
     x = exam.inputs()
-    if difference(*(call_seeded(exam, fresh(exam, train=True), x, 1) for _ in range(2))).any():
+    if difference(*(call_seeded(exam, exam.fresh(train=True), x, 1) for _ in range(2))).any():
         return
     met = meeting(exam, train=True)
-    module = fresh(exam, train=True)
+    module = exam.fresh(train=True)
     if met.ratio and same_course(exam, module, exam.change(x, slice(None), samples=0)):
         yield _found(exam, met, train=True)
 
@@ -66,7 +66,7 @@ def _in_training(exam: Examination) -> Iterator[Finding]:
 
 def _found(exam: Examination, met: Reach, *, train: bool) -> Finding:
     """Return the error, with the cause where it can be told."""
-    cause = _cause(exam, fresh(exam, train=train))
+    cause = _cause(exam, exam.fresh(train=train))
     measured = "without bound" if met.signal == 0 else f"by up to {met.ratio:.2g} times its own change"
     return Finding(
         _ID,
@@ -243,15 +243,15 @@ def _tensors(value: Any) -> list[Tensor]:
 def _alone(exam: Examination) -> Iterator[Finding]:
     """Yield an error if a sample alone gives something else than in a batch."""
     x = exam.inputs()
-    whole = exam.run(x, module=fresh(exam))
+    whole = exam.run(x, module=exam.fresh())
     try:
-        single = [exam.run(x[sample : sample + 1], module=fresh(exam))[0] for sample in range(BATCH)]
+        single = [exam.run(x[sample : sample + 1], module=exam.fresh())[0] for sample in range(BATCH)]
     except ModuleError as error:
         yield _refused(error)
         return
     apart = max(deviation(one, whole[sample]) for sample, one in enumerate(single))
     if apart:
-        place = deviation(exam.run(x.flip(0), module=fresh(exam)).flip(0), whole) > 0
+        place = deviation(exam.run(x.flip(0), module=exam.fresh()).flip(0), whole) > 0
         yield _depends(apart, "its place in the batch" if place else "the size of the batch", exam.usage.length)
 
 

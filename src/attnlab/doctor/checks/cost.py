@@ -98,13 +98,8 @@ class Meter(TorchDispatchMode):
         return output
 
 
-def _inputs(exam: Examination, length: int) -> Tensor:
-    x = exam.inputs(batch=1, length=length)
-    return x.float() if x.is_floating_point() else x
-
-
 def _metered(exam: Examination, module: nn.Module, length: int) -> Meter:
-    x = _inputs(exam, length)
+    x = exam.inputs(batch=1, length=length, dtype=torch.float32)
     with Meter() as meter:
         exam.run(x, module=module)
     return meter
@@ -147,7 +142,7 @@ def _timed(exam: Examination, module: nn.Module, lengths: Sequence[int]) -> Iter
     """Yield timings at rising lengths while they fit into the budget."""
     end = time.perf_counter() + BUDGET_S
     for length in lengths:
-        x = _inputs(exam, length)
+        x = exam.inputs(batch=1, length=length, dtype=torch.float32)
         seconds = _fastest(lambda x=x: exam.run(x, module=module))
         yield Timing(length, seconds)
         growing = 4 * seconds * (REPEATS + 1)  # twice the length costs at most this, for what grows with its square
@@ -190,7 +185,7 @@ def _fused(exam: Examination, attention: Attention, length: int) -> Callable[[],
     sizes = [heads * d_head, heads * d_head, heads * d_v]
     packed = nn.Linear(exam.usage.d_in, sum(sizes))
     out = nn.Linear(heads * d_v, exam.usage.d_out)
-    x = _inputs(exam, length)
+    x = exam.inputs(batch=1, length=length, dtype=torch.float32)
 
     def call() -> Tensor:
         parts = packed(x).split(sizes, dim=-1)

@@ -12,7 +12,7 @@ from attnlab.doctor.examination import Examination, wake
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.differences import deviation
 from attnlab.doctor.measures.memory import remembered
-from attnlab.doctor.measures.steady import call_seeded, fresh
+from attnlab.doctor.measures.steady import call_seeded
 from attnlab.doctor.measures.traces import left_behind
 from attnlab.errors import ModuleError
 
@@ -49,7 +49,7 @@ def check_determinism(exam: Examination) -> Iterator[Finding]:
 def _random_in_evaluation(exam: Examination) -> Iterator[Finding]:
     """Yield an error if the same call of fresh copies gives other outputs under other random states."""
     x = exam.inputs()
-    outputs = [call_seeded(exam, fresh(exam), x, seed) for seed in (1, 2, 1)]
+    outputs = [call_seeded(exam, exam.fresh(), x, seed) for seed in (1, 2, 1)]
     apart = deviation(outputs[0], outputs[1])
     again = deviation(outputs[0], outputs[2])
     if not apart and not again:
@@ -153,8 +153,7 @@ def _idle_dropouts(exam: Examination) -> Iterator[Finding]:
 
 def _is_idle(exam: Examination, name: str) -> bool:
     """Return whether a dropout is never called and another rate of it changes nothing."""
-    module = exam.copy(train=True)
-    wake(module)
+    module = exam.fresh(train=True)
     part = dict(_dropouts(module))[name]
     calls: list[bool] = []
     with contextlib.ExitStack() as hooks:

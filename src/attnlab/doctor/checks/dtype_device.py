@@ -104,7 +104,7 @@ def _device(exam: Examination, plain: list[tuple[str, Tensor]]) -> Iterator[Find
         yield _left_behind("On another device it fails: a tensor stays on the CPU.", fresh, plain)
         return
     called = exam.copy(dtype=torch.float32)
-    exam.run(_float32_inputs(exam), module=called)
+    exam.run(exam.inputs(dtype=torch.float32), module=called)
     kept = _move(exam, called)
     if kept.result == "left behind":
         yield _left_behind(
@@ -142,17 +142,12 @@ def _names(plain: Sequence[tuple[str, Tensor]]) -> str:
     return ", ".join(named[:_SHOWN]) + (", ..." if len(named) > _SHOWN else "")
 
 
-def _float32_inputs(exam: Examination) -> Tensor:
-    x = exam.inputs()
-    return x.float() if x.is_floating_point() else x
-
-
 def _move(exam: Examination, module: nn.Module) -> Move:
     """Call a copy on the CPU and then on the meta device, in the same way.
 
     The module that moves is the one given: what it keeps of an earlier call it has from the caller.
     """
-    x = _float32_inputs(exam)
+    x = exam.inputs(dtype=torch.float32)
     with _Numbers() as numbers:
         exam.run(x, module=copy.deepcopy(module))
     module.to("meta")

@@ -12,7 +12,6 @@ from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.inside.attentions import attentions
 from attnlab.doctor.measures.differences import difference, largest, size_of
-from attnlab.doctor.measures.steady import fresh
 from attnlab.doctor.measures.words import unused_on_purpose
 
 _ID = "mask-polarity"
@@ -69,9 +68,9 @@ def _has_effect(exam: Examination, mask: Masking) -> bool:
     """Return whether hiding something changes what fresh copies give, under either meaning of the mask's values."""
     x = exam.inputs()
     if mask.over == "pairs":
-        before, after = (exam.run(x, module=fresh(exam), allowed=_pairs(x, hidden)) for hidden in (False, True))
+        before, after = (exam.run(x, module=exam.fresh(), allowed=_pairs(x, hidden)) for hidden in (False, True))
     else:
-        before, after = (exam.run(x, module=fresh(exam), padding=_keys(x, hidden)) for hidden in (False, True))
+        before, after = (exam.run(x, module=exam.fresh(), padding=_keys(x, hidden)) for hidden in (False, True))
     if not before.isfinite().all():
         return True  # where outputs are NaN nothing can be seen to move them
     return largest(difference(before, after)) > exam.tolerance * size_of(before)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.doctor.calling.masking import Masking
-from attnlab.doctor.examination import BATCH, Examination, wake
+from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.padded import lengths_of, real_positions, telling
 from attnlab.errors import ModuleError
@@ -86,8 +86,7 @@ class _Trial:
 
 def _inputs(exam: Examination) -> Tensor:
     """Return inputs in float32: the smallest number of float64 that some modules mask with is infinite there."""
-    x = exam.inputs()
-    return x.float() if x.is_floating_point() else x
+    return exam.inputs(dtype=torch.float32)
 
 
 def _ordinary(exam: Examination) -> Iterator[_Trial]:
@@ -126,8 +125,7 @@ def _is_added(mask: Masking) -> bool:
 
 def _trouble(exam: Examination, trial: _Trial, where: str) -> str:
     """Return where a call gives NaN or infinity, or nothing."""
-    module = exam.copy(dtype=torch.float32)
-    wake(module)
+    module = exam.fresh(dtype=torch.float32)
     try:
         output = exam.run(trial.x, module=module, grad=True, **trial.how)
     except ModuleError:

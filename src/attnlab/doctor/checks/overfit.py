@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnlab.build import describe_exception
-from attnlab.doctor.examination import Examination, wake
+from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.differences import deviation
 from attnlab.doctor.measures.guesses import gives_logits
@@ -71,11 +71,10 @@ def check_overfit(exam: Examination) -> Iterator[Finding]:
     everything else a fixed random readout of the mean output is fitted to random signs, one per item: twenty numbers
     that even one linear layer fits where the input has twenty features.
     """
-    module = _fresh(exam)
+    module = exam.fresh(dtype=torch.float32)
     if not any(parameter.requires_grad for parameter in module.parameters()):
         return
-    x = exam.inputs(batch=ITEMS)
-    x = x.float() if x.is_floating_point() else x
+    x = exam.inputs(batch=ITEMS, dtype=torch.float32)
     first = exam.run(x, module=module, grad=True)
     if not bool(first.isfinite().all()):
         return  # what makes it so is named by other checks
@@ -128,13 +127,6 @@ class Course:
         )
 
 
-def _fresh(exam: Examination) -> nn.Module:
-    """Return a copy to train; zero-initialized gains hold small numbers, so that something is behind them."""
-    module = exam.copy(dtype=torch.float32)
-    wake(module)
-    return module
-
-
 def _naming(exam: Examination, x: Tensor) -> Task:
     """Return the task of naming the next token, or for a model that sees it, another name of each token."""
     size = x.max().item() + 1 if exam.usage.vocab_size is None else exam.usage.vocab_size
@@ -180,7 +172,7 @@ def _train(exam: Examination, x: Tensor, task: Task) -> Course:
 
 def _run(exam: Examination, x: Tensor, task: Task, rate: float, end: float) -> Course:
     """Train one fresh copy, dropout off."""
-    module = _fresh(exam)
+    module = exam.fresh(dtype=torch.float32)
     optimizer = torch.optim.Adam([each for each in module.parameters() if each.requires_grad], lr=rate)
     losses: list[float] = []
     while len(losses) <= STEPS:

@@ -14,7 +14,8 @@ from torch import Tensor
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.inside.tape import Event
-from attnlab.doctor.measures.formats import Attempt, Outcome, real_positions
+from attnlab.doctor.measures.formats import Attempt, Outcome
+from attnlab.doctor.measures.padded import real_positions
 from attnlab.errors import ModuleError
 
 CHECK = "precision"
@@ -73,7 +74,9 @@ def _half_outcomes(exam: Examination, dtype: torch.dtype) -> Iterator[Outcome]:
     """Yield the outcomes of rising demands, up to the first that is not met."""
     attempts = [Attempt(dtype), *_long(exam, dtype), Attempt(dtype, LARGE_HALF)]
     if exam.usage.key_mask is not None:
-        attempts += [Attempt(dtype, LARGE_HALF, real_positions(exam, left=left)) for left in (False, True)]
+        length = exam.usage.length
+        lengths = [length, max(1, length - 3), max(1, length - 1)]
+        attempts += [Attempt(dtype, LARGE_HALF, real_positions(lengths, length, side)) for side in ("right", "left")]
     for attempt in attempts:
         if attempt.padding is not None and not _float32(attempt).run(exam).finite:
             continue  # padding is the trouble, not the format

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.doctor.calling.masking import Masking
-from attnlab.doctor.examination import Examination, wake
+from attnlab.doctor.examination import Examination
 from attnlab.errors import ModuleError
 from attnlab.nn.conventions import SHAPES, elements
 
@@ -108,15 +108,10 @@ class Decoder:
         self.exam = exam
         self.x = x
         self.cache, self.flags, self.offsets = names_of(exam.patient.module)
-        recorder = _Recorder(self._fresh())
+        recorder = _Recorder(exam.fresh())
         self.whole = exam.run(x, module=recorder, causal=True)
         self.recorder = recorder
         self.masks = {mask.parameter: mask for mask in exam.usage.masks}
-
-    def _fresh(self) -> nn.Module:
-        module = self.exam.copy()
-        wake(module)
-        return module
 
     def protocols(self) -> Iterator[Protocol]:
         """Yield the ways in which the cache could be handed on, the usual ones first."""
@@ -136,7 +131,7 @@ class Decoder:
         if self.cache is None:
             return [None]
         given = start()
-        player = _Player(self._fresh(), self)
+        player = _Player(self.exam.fresh(), self)
         try:
             self._step(player, slice(0, 2), given, Protocol(self.cache, start, None, masked=True))
         except ModuleError:
@@ -166,7 +161,7 @@ class Decoder:
         ModuleError
             If a step raises or returns another shape.
         """
-        player, cache, outputs, done = _Player(self._fresh(), self), protocol.start(), [], 0
+        player, cache, outputs, done = _Player(self.exam.fresh(), self), protocol.start(), [], 0
         for size in steps:
             outputs.append(self._step(player, slice(done, done + size), cache, protocol))
             if protocol.returned is not None:

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Shaped
 from torch import Tensor, nn
 
 from attnlab.build import describe_exception
-from attnlab.doctor.examination import Examination, wake
+from attnlab.doctor.examination import Examination
 from attnlab.errors import ModuleError
 
 FORMATS: dict[torch.dtype, str] = {
@@ -64,8 +64,7 @@ class Attempt:
 
     def module(self, exam: Examination) -> nn.Module:
         """Return the copy that is called; parameters that are all zero hold small numbers."""
-        module = exam.copy(dtype=self.dtype)
-        wake(module)
+        module = exam.fresh(dtype=self.dtype)
         if exam.usage.takes == "tokens":
             _scale_embeddings(module, exam.usage.vocab_size, self.scale)
         return module
@@ -158,27 +157,6 @@ class Outcome:
     def format(self) -> str:
         """Return the name of the number format."""
         return FORMATS[self.attempt.dtype]
-
-
-def real_positions(exam: Examination, *, left: bool) -> Bool[Tensor, "batch length"]:
-    """Return which positions are real where the second sample has three padded ones and the third one.
-
-    Parameters
-    ----------
-    exam : Examination
-        Gives the length.
-    left : bool
-        Whether padding stands before the real positions.
-
-    Returns
-    -------
-    Tensor
-        (batch, length), True = real.
-    """
-    length = exam.usage.length
-    counts = torch.tensor([length, max(1, length - 3), max(1, length - 1)])
-    real = torch.arange(length)[None, :] < counts[:, None]  # (batch, length)
-    return real.flip(1) if left else real
 
 
 def _scale_embeddings(module: nn.Module, vocab_size: int | None, scale: float) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.doctor.examination import Examination, wake
+from attnlab.doctor.examination import Examination
 from attnlab.doctor.inside.tape import Change
 from attnlab.doctor.measures.differences import Reach, difference, future_reach, largest, size_of, some_cuts
 from attnlab.doctor.measures.logits import HUGE_LOGIT, LARGE_LOGIT, enlarging
@@ -82,8 +82,7 @@ def _scaled(scale: float) -> Callable[[Examination, bool | None], Reach | None]:
 
 def _in_training(exam: Examination, causal: bool | None) -> Reach | None:
     """Measure in training mode; a batch norm, or randomness of the module's own, hides what is asked."""
-    module = exam.copy(train=True)
-    wake(module)
+    module = exam.fresh(train=True)
     x = exam.inputs()
     again = difference(exam.run(x, module=module, causal=causal), exam.run(x, module=module, causal=causal))
     if again.any() or meeting(exam, train=True).ratio:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.doctor.examination import BATCH, Examination, wake
+from attnlab.doctor.examination import BATCH, Examination
 from attnlab.errors import ModuleError
 
 SHORTER = 7  # a second length: what is silent at one length only belongs to positions, not to heads
@@ -81,8 +81,7 @@ def survey(exam: Examination) -> Survey:
     """
     found = Survey()
     for train, inputs, how in _situations(exam):
-        module = exam.copy(train=train)  # a fresh one each time: some keep state between calls
-        wake(module)
+        module = exam.fresh(train=train)  # a fresh one each time: some keep state between calls
         try:
             loss = _projection(results(exam, module, inputs, how), inputs.shape[1])
         except ModuleError:
@@ -197,9 +196,7 @@ def influence(exam: Examination, names: Sequence[str], *, rows: tuple[int, Tenso
 
 def _difference(exam: Examination, names: Sequence[str], rows: tuple[int, Tensor] | None, seed: int) -> float:
     """Return how much the results for one input differ from those with changed parameters."""
-    before, after = exam.copy(), exam.copy()
-    wake(before)
-    wake(after)
+    before, after = exam.fresh(), exam.fresh()
     _disturb(after, names, rows)
     inputs = exam.inputs(seed=seed)
     with torch.no_grad():
@@ -225,8 +222,7 @@ def revives(exam: Examination, names: Sequence[str], *, rows: tuple[int, Tensor]
     bool
         False where the graph is cut, whatever the values.
     """
-    module = exam.copy()
-    wake(module)
+    module = exam.fresh()
     _disturb(module, names, rows)
     inputs = exam.inputs(seed=20)
     loss = _projection(results(exam, module, inputs, {}), inputs.shape[1])

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.doctor.examination import BATCH, Examination, wake
+from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.differences import deviation
 from attnlab.doctor.measures.padded import lengths_of, real_positions, telling
@@ -80,16 +80,10 @@ def _calls(exam: Examination) -> Iterator[_Call]:
         yield _Call("another padding", x, {**telling(exam, real.flip(0))})
 
 
-def _fresh(exam: Examination) -> nn.Module:
-    module = exam.copy()
-    wake(module)
-    return module
-
-
 def _alone(exam: Examination, call: _Call) -> Tensor | None:
     """Return what a fresh copy gives; None for a call that it does not take."""
     try:
-        return exam.run(call.x, module=_fresh(exam), **call.how)
+        return exam.run(call.x, module=exam.fresh(), **call.how)
     except ModuleError:
         if not call.how and call.words == _USUAL:
             raise
@@ -98,7 +92,7 @@ def _alone(exam: Examination, call: _Call) -> Tensor | None:
 
 def _one_after_another(exam: Examination, order: Sequence[tuple[_Call, Tensor]]) -> Finding | None:
     """Return the first call that gives something else than alone."""
-    module = _fresh(exam)
+    module = exam.fresh()
     before = order[0][0]
     for call, alone in order:
         try:
@@ -129,7 +123,7 @@ def _finding(first: _Call, second: _Call, evidence: str) -> Finding:
 
 def _grows(exam: Examination, call: _Call) -> Iterator[Finding]:
     """Yield a warning for lists and tensors of the module that grow with every call."""
-    module = _fresh(exam)
+    module = exam.fresh()
     exam.run(call.x, module=module, **call.how)
     before = _sizes(module)
     for _ in range(_CALLS):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.doctor.calling.claims import descriptions
-from attnlab.doctor.examination import Examination, wake
+from attnlab.doctor.examination import Examination
 from attnlab.doctor.measures.gradients import relative_change
 from attnlab.doctor.measures.mentions import OPTIONAL, use_of
 
@@ -182,9 +182,7 @@ def effect(exam: Examination, *, tensors: Sequence[str] = (), modules: Sequence[
         0 where nothing changes.
     """
     x = exam.inputs(seed=60)
-    before, after = exam.copy(), exam.copy()
-    wake(before)
-    wake(after)
+    before, after = exam.fresh(), exam.fresh()
     _disturb(after, tensors)
     for name in modules:
         after.get_submodule(name).register_forward_hook(_replaced)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnlab.doctor.examination import Examination, wake
+from attnlab.doctor.examination import Examination
 from attnlab.doctor.measures.differences import LEAK, influence_map, size_of
 
 _NEARLY = 0.9  # of what is seen on the other side: a finite mask that leaks here and there is no mask that is missing
@@ -103,7 +103,6 @@ def look(exam: Examination, *, causal: bool | None = None, length: int | None = 
     x = exam.inputs(length=length)
     module = exam.eval_module
     if train:
-        module = exam.copy(train=True)
-        wake(module)
+        module = exam.fresh(train=True)
     sizes = influence_map(exam, x, module=module, causal=causal)
     return Sight(sizes, exam.tolerance * size_of(exam.run(x, module=module, causal=causal)))

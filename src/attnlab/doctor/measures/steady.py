@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnlab.doctor.examination import Examination, wake
+from attnlab.doctor.examination import Examination
 from attnlab.doctor.measures.differences import deviation
+from attnlab.nn.probing import random_states_kept
 
 
 @contextlib.contextmanager
@@ -28,36 +29,11 @@ def random_state(seed: int) -> Iterator[None]:
     None
         While the seeds hold.
     """
-    states = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.default_generator.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed)
-            yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-
-
-def fresh(exam: Examination, *, train: bool = False) -> nn.Module:
-    """Return a copy that no call has been made of; parameters that are all zero hold small numbers.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-    train : bool
-        Whether it is in training mode.
-
-    Returns
-    -------
-    nn.Module
-        The copy.
-    """
-    module = exam.copy(train=train)
-    wake(module)
-    return module
+    with random_states_kept(), torch.no_grad():
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        yield
 
 
 def call_seeded(exam: Examination, module: nn.Module, x: Tensor, seed: int) -> Tensor:
@@ -142,4 +118,4 @@ def is_steady_when_fresh(exam: Examination) -> bool:
         True also for what keeps a state between calls: then fresh copies are compared.
     """
     x = exam.inputs()
-    return not deviation(*(call_seeded(exam, fresh(exam), x, seed) for seed in (1, 2)))
+    return not deviation(*(call_seeded(exam, exam.fresh(), x, seed) for seed in (1, 2)))

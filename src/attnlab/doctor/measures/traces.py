@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnlab.doctor.examination import BATCH, Examination, wake
+from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.padded import lengths_of, real_positions, telling
 from attnlab.doctor.measures.steady import random_state
@@ -43,8 +43,7 @@ def left_behind(exam: Examination) -> Iterator[Finding]:
 
 def _changed_inputs(exam: Examination) -> Iterator[Finding]:
     """Yield an error if a tensor that was given is written to."""
-    module = exam.copy()
-    wake(module)
+    module = exam.fresh()
     given: list[tuple[str, Tensor, Tensor]] = []
 
     def keep(_module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -79,8 +78,7 @@ def _call_with_masks(exam: Examination, module: nn.Module) -> None:
 
 def _changed_parameters(exam: Examination) -> Iterator[Finding]:
     """Yield an error if a call changes parameters; buffers may hold caches, and what they change shows in outputs."""
-    module = exam.copy()
-    wake(module)
+    module = exam.fresh()
     before = {name: value.detach().clone() for name, value in module.named_parameters()}
     exam.run(exam.inputs(), module=module)
     changed = [name for name, value in module.named_parameters() if not _same(value, before.get(name))]
@@ -125,8 +123,7 @@ def _changed_mode(exam: Examination) -> Iterator[Finding]:
 
 def _seeds(exam: Examination) -> Iterator[Finding]:
     """Yield an error if a call sets the state of a global random generator."""
-    module = exam.copy()
-    wake(module)
+    module = exam.fresh()
     states = []
     for seed in (1, 2):
         with random_state(seed):
