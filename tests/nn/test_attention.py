@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnlab.build import build
-from attnlab.errors import SpecError
+from attnlab.errors import ModuleError, SpecError
+from attnlab.inspection.memory import KeptBytes
 from attnlab.nn import attention as module_under_test
 from attnlab.nn.attention import Attention
 from attnlab.nn.masks import Causal, Window
@@ -37,7 +38,7 @@ def torch_twin(attention: Attention) -> nn.MultiheadAttention:
     return twin
 
 
-@pytest.mark.parametrize("path", ["readable", "fused"])
+@pytest.mark.parametrize("path", ["readable", "fused", "products", "recomputed", "chunked"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
 def test_equals_torch_multihead_attention(path: str, causal: bool, padded: bool) -> None:
@@ -123,7 +124,7 @@ def test_causal_is_added_to_any_mask() -> None:
     assert Attention(D_MODEL, N_HEADS, masks="causal", causal=True).mask.kind == "causal"
 
 
-@pytest.mark.parametrize("path", ["readable", "fused"])
+@pytest.mark.parametrize("path", ["readable", "fused", "products", "chunked"])
 def test_dropout_keeps_the_mean(path: str) -> None:
     attention = Attention(D_MODEL, N_HEADS, dropout=0.4, path=path).double()
     x = activations()
@@ -143,9 +144,75 @@ def test_dropout_keeps_the_mean(path: str) -> None:
     ],
 )
 def test_a_fused_path_that_does_not_exist(part: dict[str, str], reason: str) -> None:
-    assert Attention(D_MODEL, N_HEADS, **part).fused_obstacle() == reason
-    with pytest.raises(SpecError, match=f"path 'fused' is impossible: {reason}; choose path 'auto'"):
-        Attention(D_MODEL, N_HEADS, path="fused", **part)
+    for path in ("fused", "products", "recomputed"):
+        assert Attention(D_MODEL, N_HEADS, **part).obstacle(path) == reason
+        with pytest.raises(SpecError, match=f"path '{path}' is impossible: {reason}; choose path 'auto'"):
+            Attention(D_MODEL, N_HEADS, path=path, **part)
+
+
+@pytest.mark.parametrize(
+    ("path", "spec", "reason"),
+    [
+        ("local", {"causal": True}, r"mask Causal\(\) lets a query see any distance"),
+        ("recomputed", {"dropout": 0.1}, "dropout needs weights that are kept"),
+        ("recomputed", {"positions": "relative-bias"}, "positions learn a bias, which it gives no gradient"),
+    ],
+)
+def test_a_path_that_a_composition_does_not_have(path: str, spec: dict[str, Any], reason: str) -> None:
+    with pytest.raises(SpecError, match=f"path '{path}' is impossible: {reason}; choose path 'auto'"):
+        Attention(D_MODEL, N_HEADS, path=path, **spec)
+
+
+def seen_way(monkeypatch: pytest.MonkeyPatch, attention: Attention, x: Tensor) -> list[str]:
+    """Return what one call went through: how the matrix was cut, and which way of dot products was taken."""
+    seen = []
+    for name in ("in_blocks", "in_chunks"):
+        real = getattr(module_under_test, name)
+        monkeypatch.setattr(module_under_test, name, lambda *a, n=name, r=real, **o: (seen.append(n), r(*a, **o))[1])
+    choose = module_under_test.fastest
+    monkeypatch.setattr(
+        module_under_test, "fastest", lambda given: (seen.append(choose(given).__name__), choose(given))[1]
+    )
+    attention(x)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("spec", "seen"),
+    [
+        ({}, ["fused"]),
+        ({"masks": {"name": "window", "width": 3}}, ["in_blocks", "fused"]),
+        ({"masks": {"name": "window", "width": 200}}, ["fused"]),
+        ({"masks": {"name": "window", "width": 3}, "normalizers": "sigmoid"}, ["in_blocks"]),
+        ({"scores": "additive"}, []),
+        ({"scores": {"name": "additive", "d_hidden": 500}}, ["in_chunks"]),
+    ],
+)
+def test_auto_takes_the_path_that_fits(monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any], seen: list[str]) -> None:
+    attention = Attention(D_MODEL, N_HEADS, causal=True, **spec)
+    assert seen_way(monkeypatch, attention, torch.randn(1, 211, D_MODEL)) == seen
+
+
+@pytest.mark.parametrize("path", ["local", "chunked"])
+def test_pieces_keep_memory_that_grows_with_the_length(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setattr(module_under_test, "LARGEST_BYTES", 10_000)
+    kept = {}
+    for which in (path, "readable"):
+        layer = Attention(D_MODEL, N_HEADS, masks={"name": "window", "width": 3}, scores="additive", path=which)
+        for length in (512, 1024):
+            counter = KeptBytes(layer)
+            with counter:
+                layer(torch.randn(1, length, D_MODEL))
+            kept[which, length] = counter.total()
+    assert kept[path, 1024] / kept[path, 512] < 2.1
+    assert kept["readable", 1024] / kept["readable", 512] > 3.5
+
+
+def test_padding_of_another_length_is_an_error_in_every_path() -> None:
+    for path in ("readable", "fused", "products", "recomputed", "chunked", "local"):
+        attention = Attention(D_MODEL, N_HEADS, masks={"name": "window", "width": 3}, path=path).double()
+        with pytest.raises(ModuleError, match="padding has 7 positions; got 5 keys"):
+            attention(activations(length=5), padding=padding())
 
 
 @pytest.mark.parametrize(
@@ -187,4 +254,4 @@ def test_a_new_score_is_one_class_and_one_table_line(monkeypatch: pytest.MonkeyP
     torch.testing.assert_close(trace.scores[1, 2, 5, 3], by_hand)
     (gradient,) = torch.autograd.grad(attention(x)[:, 3].pow(2).sum(), x)
     assert torch.all(gradient[:, 4:] == 0)
-    assert attention.fused_obstacle() == "score 'distance' is no dot product"
+    assert attention.obstacle("fused") == "score 'distance' is no dot product"

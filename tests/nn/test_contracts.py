@@ -6,8 +6,8 @@ import copy
 import itertools
 import random
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import Path as FilePath
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from attnlab.build import build
 from attnlab.errors import SpecError
+from attnlab.nn.attention import Path
 from attnlab.nn.block import BLOCKS
 from attnlab.nn.combiners import COMBINERS
 from attnlab.nn.feedforward import FEEDFORWARDS
@@ -41,7 +42,6 @@ NEEDED: dict[str, dict[str, Any]] = {
 
 BATCHED_OVER_SEEDS: dict[str, dict[str, Any]] = {
     "lstm": {"path": "readable"},  # torch has no batching rule for its LSTM kernel
-    "attention": {"path": "readable"},  # none that is fast or knows a learned bias for its fused attention
 }
 """Arguments with which an entry runs under vmap."""
 
@@ -144,7 +144,13 @@ POINTWISE += [Case("positions", spec_of(name)) for name, entry in POSITIONS.item
 
 PADDED = ATTENTIONS + MIXES + WIRED
 EVERY = PADDED + POINTWISE
-FUSED = [case for case in ATTENTIONS if case.make().fused_obstacle() is None]
+PATHS = [
+    (path, case)
+    for path in get_args(Path)
+    if path not in ("auto", "readable")
+    for case in ATTENTIONS
+    if case.make().obstacle(path) is None
+]
 
 
 def each(cases: list[Case]) -> pytest.MarkDecorator:
@@ -240,11 +246,12 @@ def test_trace_ends_in_the_output(case: Case, k_len: int) -> None:
     assert trace.head_outputs.shape == (BATCH, N_HEADS, LENGTH, module.heads.d_v)
 
 
-def twins(case: Case, dtype: torch.dtype) -> tuple[nn.Module, nn.Module]:
-    fused = case.make(dtype=dtype, path="fused")
-    readable = case.make(dtype=dtype, path="readable")
-    readable.load_state_dict(fused.state_dict())
-    return fused, readable
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let paths that cut the score matrix cut even a small one."""
+    monkeypatch.setattr("attnlab.nn.cutting.SMALLEST_BLOCK", 2)
+    monkeypatch.setattr("attnlab.nn.recomputed.BLOCK_NUMBERS", 100)
+    monkeypatch.setattr("attnlab.nn.attention.LARGEST_BYTES", 2000)
 
 
 TOLERANCES = {
@@ -253,26 +260,33 @@ TOLERANCES = {
 }
 
 
-@each(FUSED)
+@pytest.mark.parametrize(("path", "case"), PATHS, ids=str)
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("padded", BOTH, ids=["whole", "padded"])
-def test_fused_is_readable_forward_and_backward(case: Case, dtype: torch.dtype, padded: bool) -> None:
+@pytest.mark.usefixtures("small_pieces")
+def test_every_path_is_readable_forward_and_backward(path: str, case: Case, dtype: torch.dtype, padded: bool) -> None:
     padding = padding_of([LENGTH, 5, 0]) if padded else None
     results = []
-    for module in twins(case, dtype):
+    for module in (case.make(dtype=dtype, path=path), case.make(dtype=dtype, path="readable")):
         x = activations(dtype=dtype).requires_grad_()
         output = module(x, padding=padding)
         gradients = torch.autograd.grad(output.pow(2).mean(), [x, *module.parameters()])
         results.append((output, *gradients))
-    for fused, readable in zip(*results, strict=True):
-        torch.testing.assert_close(fused, readable, **TOLERANCES[dtype])
+    for fast, readable in zip(*results, strict=True):
+        torch.testing.assert_close(fast, readable, **TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize(("path", "case"), PATHS, ids=str)
+@pytest.mark.parametrize("k_len", [5, 11])
+@pytest.mark.usefixtures("small_pieces")
+def test_every_path_looks_at_another_sequence(path: str, case: Case, k_len: int) -> None:
+    x, memory = activations(), activations(seed=3, length=k_len)
+    torch.testing.assert_close(case.make(path=path)(x, memory), case.make(path="readable")(x, memory))
 
 
 @each(EVERY)
 def test_batched_over_seeds_is_one_by_one(case: Case) -> None:
     changes = BATCHED_OVER_SEEDS.get(case.spec["name"], {})
-    if case.spec.get("mixer") == "attention":
-        changes = {"mixer": {"name": "attention", **BATCHED_OVER_SEEDS["attention"]}}
     modules = [case.make(seed, **changes) for seed in range(2)]
     x, padding = activations(), padding_of([LENGTH, 5, 2])
     parameters, buffers = stack_module_state(modules)
@@ -289,7 +303,7 @@ def test_batched_over_seeds_is_one_by_one(case: Case) -> None:
 
 
 @each(EVERY)
-def test_saved_and_loaded_is_the_same(case: Case, tmp_path: Path) -> None:
+def test_saved_and_loaded_is_the_same(case: Case, tmp_path: FilePath) -> None:
     module, other, x = case.make(seed=0), case.make(seed=1), activations()
     save_model(module, str(tmp_path / "model.safetensors"))
     load_model(other, str(tmp_path / "model.safetensors"))

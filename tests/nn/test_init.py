@@ -38,6 +38,17 @@ def test_gpt_draws_smaller_weights_for_what_is_added() -> None:
     assert torch.all(drawn["block.around_mixer.before.weight"] == 1)
 
 
+def test_gpt_zero_begins_as_the_identity_and_leaves_it() -> None:
+    torch.manual_seed(0)
+    block, x = Block(WIDTH, feedforward="squared-relu"), torch.randn(2, 5, WIDTH)
+    INITS["gpt-zero"](block, 5)
+    assert torch.equal(block(x), x)
+    assert block.feedforward.widen.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    block(x).square().mean().backward()
+    for name, parameter in block.named_parameters():
+        assert torch.any(parameter.grad != 0) == ("to_residual" in name), name
+
+
 def test_xavier_bounds() -> None:
     block = Block(WIDTH)
     INITS["xavier"](block, 5)
@@ -58,11 +69,12 @@ def test_equal_seeds_give_equal_weights(name: str) -> None:
 
 
 def test_gpt_needs_layers() -> None:
-    with pytest.raises(SpecError, match="n_layers must be positive; got 0"):
-        INITS["gpt"](Block(WIDTH), 0)
+    for name in ("gpt", "gpt-zero"):
+        with pytest.raises(SpecError, match="n_layers must be positive; got 0"):
+            INITS[name](Block(WIDTH), 0)
 
 
-@pytest.mark.parametrize("name", ["gpt", "xavier"])
+@pytest.mark.parametrize("name", ["gpt", "gpt-zero", "xavier"])
 def test_a_person_s_own_module_keeps_its_start(name):
     own = nn.MultiheadAttention(6, 2, batch_first=True)
     model = nn.ModuleDict({"mixer": adapt(own, d_model=6), "after": nn.Linear(6, 6)})

@@ -66,6 +66,37 @@ def test_kinds_that_need_no_matrix_are_found() -> None:
     assert not (Causal() | Window(3)).blocks_future
 
 
+def test_a_rule_at_some_positions_is_a_part_of_the_matrix() -> None:
+    padding = Padding(torch.tensor([[True] * 6 + [False], [True] * 2 + [False] * 5]))
+    q_positions, k_positions = torch.tensor([[4], [6]]), torch.tensor([[1, 2, 5]])
+    for mask in (Full(), Causal(), Window(3), Dilated(2, 3), padding, ~(Causal() & padding) | Window(2)):
+        matrix = mask.allowed(7, 7)
+        expected = matrix[..., q_positions, k_positions]
+        assert torch.equal(mask.at(q_positions, k_positions).expand_as(expected), expected)
+
+
+@given(trees)
+def test_nothing_is_allowed_out_of_reach(mask: AbstractMask) -> None:
+    back, ahead = mask.reach
+    query, key = torch.arange(5)[:, None], torch.arange(5)
+    allowed = mask.allowed(5, 5)
+    if back is not None:
+        assert not torch.any(allowed & (query - key > back))
+    if ahead is not None:
+        assert not torch.any(allowed & (key - query > ahead))
+
+
+def test_reach_by_hand() -> None:
+    padding = Padding(torch.ones(1, 5, dtype=torch.bool))
+    assert Full().reach == (~Window(2)).reach == padding.reach == (None, None)
+    assert Causal().reach == (None, 0)
+    assert Window(3).reach == (2, 2)
+    assert Dilated(3, 4).reach == (8, 8)
+    assert (Causal() & Window(3) & padding).reach == (2, 0)
+    assert (Window(3) | Dilated(2, 4)).reach == (4, 4)
+    assert (Causal() | Window(3)).reach == (None, 2)
+
+
 def test_prints_as_a_matrix() -> None:
     assert str(Causal() & Window(2)).splitlines()[:3] == ["■ · · · · · · ·", "■ ■ · · · · · ·", "· ■ ■ · · · · ·"]
     padding = Padding(torch.tensor([[True, True, False], [True, False, False]]))

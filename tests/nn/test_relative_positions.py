@@ -38,7 +38,7 @@ def test_positions_are_aligned_at_the_end(q_len: int) -> None:
     expected = long_q[:, :, -q_len:] @ long_k[:, :, -5:].transpose(-2, -1)
     torch.testing.assert_close(short_q @ short_k.transpose(-2, -1), expected)
     bias = LinearBias(2)
-    torch.testing.assert_close(bias.bias(2, 5, **HERE), bias.bias(5, 5, **HERE)[:, -2:])
+    torch.testing.assert_close(bias.bias(range(3, 5), range(5), **HERE), bias.bias(range(5), range(5), **HERE)[:, -2:])
 
 
 def test_rotary_needs_pairs() -> None:
@@ -56,15 +56,24 @@ def test_slopes_of_the_paper() -> None:
 
 
 def test_linear_bias_by_hand() -> None:
-    bias = LinearBias(2).bias(3, 3, **HERE)
+    bias = LinearBias(2).bias(range(3), range(3), **HERE)
     distance = torch.tensor([[0, 1, 2], [1, 0, 1], [2, 1, 0]], dtype=torch.float64)
     torch.testing.assert_close(bias, torch.stack((-distance / 2**4, -distance / 2**8)))
+
+
+def test_a_bias_depends_on_the_distance_alone() -> None:
+    for positions in (LinearBias(3), RelativeBias(3, n_buckets=8, max_distance=32)):
+        for parameter in positions.parameters():
+            torch.nn.init.normal_(parameter)
+        here, there = (positions.bias(range(at, at + 5), range(at - 2, at + 9), **HERE) for at in (2, 100))
+        assert torch.equal(here, there)
+        assert here.unique().numel() > 3
 
 
 def buckets(relative: RelativeBias, length: int) -> torch.Tensor:
     with torch.no_grad():
         relative.table.copy_(torch.arange(relative.n_buckets).expand_as(relative.table))
-    return relative.bias(length, length, **HERE)[0].long()
+    return relative.bias(range(length), range(length), **HERE)[0].long()
 
 
 def test_causal_buckets() -> None:

@@ -1,7 +1,9 @@
 """Attention: one layer composed of an entry of each of the six axes.
 
 `Attention.trace` is the definition: it reads like the formula and returns every step. `Attention.forward` takes
-the fused path where the composition has one, and is tested to give the same. Nothing here knows a concrete part.
+the fastest path that the composition has, and is tested to give the same. `attnlab.nn.cutting` says which pieces of
+the score matrix are computed together, `attnlab.nn.dot_products` how a piece is, where the scores are dot products.
+Nothing here knows a concrete part.
 """
 
 from __future__ import annotations
@@ -20,11 +22,17 @@ from torch import Tensor, nn
 from attnlab.build import Spec, build, parse
 from attnlab.errors import SpecError
 from attnlab.nn.combiners import COMBINERS
+from attnlab.nn.cutting import AbstractPiece, Whole, in_blocks, in_chunks, pays_in_blocks
+from attnlab.nn.dot_products import WAYS, DotProduct, Way, fastest, is_mapped
 from attnlab.nn.heads import HEADS
 from attnlab.nn.masks import MASKS, AbstractMask, Causal, Full, Padding
 from attnlab.nn.normalizers import NORMALIZERS
 from attnlab.nn.positions import POSITIONS
 from attnlab.nn.scores import SCORES
+
+Path = Literal["auto", "readable", "fused", "products", "recomputed", "local", "chunked"]
+
+LARGEST_BYTES = 256 * 2**20  # of a tensor with a number for every pair, before queries are taken in chunks
 
 
 @dataclass(frozen=True)
@@ -83,8 +91,12 @@ class Attention(nn.Module):
         Probability that a weight is set to zero in training.
     causal : bool
         Whether no query may attend to a later position, whatever the masks say.
-    path : {"auto", "readable", "fused"}
-        Which of two equal computations runs; "auto" takes the fused one where there is one.
+    path : str
+        Which of several equal computations runs. "readable": the formula, step by step. Of softmax over dot products:
+        "fused" (torch's kernel), "products" (matrix products that keep the weights), "recomputed" (torch's kernel
+        with a backward pass by matrix products). Where a mask has a bounded reach: "local" (only the pairs within
+        it). Of any composition: "chunked" (some queries at a time, computed again in the backward pass). "auto"
+        takes the fastest for this device, type and size.
     max_length : int
         Longest sequence; for positions with a table.
 
@@ -92,13 +104,13 @@ class Attention(nn.Module):
     ------
     SpecError
         If a part cannot be built, positions belong to the input, a probability is not in [0, 1), or the
-        fused path is asked for and the composition has none.
+        composition does not have the path that is asked for.
 
     Notes
     -----
     ``combine(normalize(mix(score(q, k) + bias), mask) v)``. By default this is [1]_ with biases. Time
-    O(heads * q_len * k_len * d_head) and, in the readable path, memory O(heads * q_len * k_len). A query that
-    may attend to nothing gets zeros from every head.
+    O(heads * q_len * k_len * d_head). The paths "readable" and "products" keep O(heads * q_len * k_len) numbers for
+    the backward pass, the others O(length). A query that may attend to nothing gets zeros from every head.
 
     References
     ----------
@@ -118,7 +130,7 @@ class Attention(nn.Module):
         combiners: Spec = "project",
         dropout: float = 0.0,
         causal: bool = False,
-        path: Literal["auto", "readable", "fused"] = "auto",
+        path: Path = "auto",
         max_length: int = 1024,
     ) -> None:
         super().__init__()
@@ -133,15 +145,27 @@ class Attention(nn.Module):
         self.scores = build(scores, SCORES, axis="score", offered=offered)
         self.normalizer = build(normalizers, NORMALIZERS, axis="normalizer", offered=offered)
         self.combiner = build(combiners, COMBINERS, axis="combiner", offered=offered)
-        obstacle = self._find_obstacle(scores, normalizers, combiners)
-        if path == "fused" and obstacle:
-            raise SpecError(f"path 'fused' is impossible: {obstacle}; choose path 'auto', or another part")
-        self._obstacle = obstacle
-        self._fused = path != "readable" and obstacle is None
+        self._obstacles = self._find_obstacles(scores, normalizers, combiners)
+        if path in self._obstacles:
+            raise SpecError(
+                f"path '{path}' is impossible: {self._obstacles[path]}; choose path 'auto', or another part"
+            )
+        self._path = path
 
-    def fused_obstacle(self) -> str | None:
-        """Return which part keeps this composition from a fused path, in words, or None."""
-        return self._obstacle
+    def obstacle(self, path: Path) -> str | None:
+        """Return which part keeps this composition from a path, in words, or None.
+
+        Parameters
+        ----------
+        path : str
+            One of the paths of the constructor.
+
+        Returns
+        -------
+        str or None
+            The reason; None where the path can be taken.
+        """
+        return self._obstacles.get(path)
 
     def forward(
         self,
@@ -165,11 +189,9 @@ class Attention(nn.Module):
         Tensor
             Outputs, of the shape of `x`.
         """
-        if not self._fused:
-            return self.trace(x, memory, padding).output
         q, k, v = self.heads.project(x, memory)
         q, k = self.positions.rotate(q, k)
-        head_outputs = self._attend(q, k, v, padding)
+        head_outputs = self._attend(q, k, v, self._visible(padding, k.shape[-2]))
         return self.combiner(head_outputs, padding if memory is None else None)
 
     def trace(
@@ -196,50 +218,89 @@ class Attention(nn.Module):
         """
         q, k, v = self.heads.project(x, memory)
         q, k = self.positions.rotate(q, k)
-        keys, values = (_repeat_heads(part, self.heads.n_heads) for part in (k, v))
-        scores = self.scores(q, keys)  # (batch, heads, q_len, k_len)
-        bias = self._bias(q, k)
-        scores = self.combiner.mix_scores(scores if bias is None else scores + bias)
-        weights = self.normalizer(scores, self._allowed(q, k, padding))
-        weights = self.combiner.mix_weights(weights)
-        head_outputs = F.dropout(weights, self.dropout, self.training) @ values  # (batch, heads, q_len, d_v)
+        piece = _whole(q, k, self._visible(padding, k.shape[-2]))
+        scores, weights, head_outputs = self._steps(q, k, v, piece)
         output = self.combiner(head_outputs, padding if memory is None else None)
         return Trace(q, k, v, scores, weights, head_outputs, output)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """Return the heads' outputs by the fused path."""
-        bias, sinks = self._bias(q, k), self.normalizer.sinks
-        is_causal = self._is_only_causal(q, k, padding) and bias is None and not sinks
-        mask = None if is_causal else _join(self._allowed(q, k, padding), bias)
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: AbstractMask) -> Tensor:
+        """Return the heads' outputs by the path that was asked for, or by the fastest."""
+        path = self._path if self._path != "auto" else self._fastest(q, k, mask)
+        if path == "local":
+            return in_blocks(self._read if self.obstacle("fused") else self._multiply, q, k, v, mask)
+        if path == "chunked":
+            return in_chunks(self._read, q, k, v, mask, rows=self._rows_at_a_time(q, k))
+        if path == "readable":
+            return self._read(q, k, v, _whole(q, k, mask))
+        return self._multiply(q, k, v, _whole(q, k, mask), None if path is None else WAYS[path])
+
+    def _fastest(self, q: Tensor, k: Tensor, mask: AbstractMask) -> Path | None:
+        """Return the path to take, or None to multiply in the way that is fastest for the piece."""
+        if pays_in_blocks(mask.reach, k.shape[-2]):
+            return "local"
+        if not self.obstacle("fused"):
+            return None
+        large = self._rows_at_a_time(q, k) < q.shape[-2]
+        return "chunked" if large and not is_mapped(q) else "readable"  # checkpoints do not work under vmap
+
+    def _rows_at_a_time(self, q: Tensor, k: Tensor) -> int:
+        """Return how many queries the readable path takes so that its largest tensor stays small."""
+        row = q.shape[0] * self.heads.n_heads * k.shape[-2] * self.scores.numbers_per_pair * q.element_size()
+        return max(1, LARGEST_BYTES // row)
+
+    def _read(self, q: Tensor, k: Tensor, v: Tensor, piece: AbstractPiece) -> Tensor:
+        """Return the heads' outputs of a piece as the formula has them."""
+        return self._steps(q, k, v, piece)[-1]
+
+    def _steps(self, q: Tensor, k: Tensor, v: Tensor, piece: AbstractPiece) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the formula's scores, weights and head outputs."""
+        keys, values = (_repeat_heads(part, self.heads.n_heads) for part in (k, v))
+        scores = self.scores(q, keys)  # (batch, heads, q_len, k_len)
+        bias = self._bias(q, piece)
+        scores = self.combiner.mix_scores(scores if bias is None else scores + bias)
+        weights = self.combiner.mix_weights(self.normalizer(scores, piece.allowed(q.device)))
+        return scores, weights, F.dropout(weights, self.dropout, self.training) @ values  # (batch, heads, q_len, d_v)
+
+    def _multiply(self, q: Tensor, k: Tensor, v: Tensor, piece: AbstractPiece, way: Way | None = None) -> Tensor:
+        """Return the heads' outputs of a piece as softmax over dot products, by a way or the fastest one."""
+        bias, sinks = self._bias(q, piece), self.normalizer.sinks
+        is_causal = piece.is_causal and bias is None and not sinks
+        allowed = None if is_causal else piece.allowed(q.device)
         q, k, scale = self.scores.as_dot(q, k)
         if sinks:
-            k, v, mask = _prepend_zeros(k, sinks), _prepend_zeros(v, sinks), _prepend_allowed(mask, sinks)
-        return F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=is_causal,
-            scale=scale,
-            enable_gqa=q.shape[1] != k.shape[1],
-        )
+            k, v = (F.pad(x, (0, 0, sinks, 0)) for x in (k, v))  # (batch, heads, sinks + k_len, width)
+            allowed = None if allowed is None else F.pad(allowed, (sinks, 0), value=True)
+            bias = None if bias is None else F.pad(bias, (sinks, 0))
+        dropout = self.dropout if self.training else 0.0
+        given = DotProduct(q, k, v, scale, is_causal=is_causal, allowed=allowed, bias=bias, dropout=dropout)
+        return (way or fastest(given))(given)
 
-    def _is_only_causal(self, q: Tensor, k: Tensor, padding: Tensor | None) -> bool:
-        return self.mask.kind == "causal" and padding is None and q.shape[-2] == k.shape[-2]
-
-    def _allowed(self, q: Tensor, k: Tensor, padding: Tensor | None) -> Tensor | None:
-        """Return the mask of this call, or None where everything is allowed."""
+    def _visible(self, padding: Tensor | None, k_len: int) -> AbstractMask:
+        """Return the mask of this call."""
         mask = self.mask
         if padding is not None:
             mask = Padding(padding) if mask.kind == "full" else mask & Padding(padding)
-        return None if mask.kind == "full" else mask.allowed(q.shape[-2], k.shape[-2], device=q.device)
+        mask.check_keys(k_len)
+        return mask
 
-    def _bias(self, q: Tensor, k: Tensor) -> Tensor | None:
-        return self.positions.bias(q.shape[-2], k.shape[-2], dtype=q.dtype, device=q.device)
+    def _bias(self, q: Tensor, piece: AbstractPiece) -> Tensor | None:
+        return self.positions.bias(piece.queries, piece.keys, dtype=q.dtype, device=q.device)
 
-    def _find_obstacle(self, scores: Spec, normalizers: Spec, combiners: Spec) -> str | None:
-        """Return the first part that stands between this composition and the fused path."""
+    def _find_obstacles(self, scores: Spec, normalizers: Spec, combiners: Spec) -> dict[str, str]:
+        """Return, for every path that this composition does not have, the first part that stands in the way."""
+        obstacles = {}
+        if no_dot := self._find_no_dot(scores, normalizers, combiners):
+            obstacles = dict.fromkeys(WAYS, no_dot)
+        elif self.dropout:
+            obstacles["recomputed"] = "dropout needs weights that are kept"
+        elif any(parameter.requires_grad for parameter in self.positions.parameters()):
+            obstacles["recomputed"] = "positions learn a bias, which it gives no gradient"
+        if None in self.mask.reach:
+            obstacles["local"] = f"mask {self.mask!r} lets a query see any distance"
+        return obstacles
+
+    def _find_no_dot(self, scores: Spec, normalizers: Spec, combiners: Spec) -> str | None:
+        """Return the first part that stands between this composition and softmax over dot products."""
         q = torch.zeros(1, self.heads.n_heads, 1, self.heads.d_head)
         if self.scores.as_dot(q, q) is None:
             return f"score '{parse(scores, 'score')[0]}' is no dot product"
@@ -295,19 +356,7 @@ def _repeat_heads(x: Tensor, n_heads: int) -> Tensor:
     return x if x.shape[1] == n_heads else x.repeat_interleave(n_heads // x.shape[1], dim=1)
 
 
-def _join(allowed: Tensor | None, bias: Tensor | None) -> Tensor | None:
-    """Return one mask for the fused path: bool, or numbers to add where there is a bias."""
-    if bias is None or allowed is None:
-        return allowed if bias is None else bias
-    return bias.masked_fill(~allowed, -torch.inf)  # (..., heads, q_len, k_len)
-
-
-def _prepend_zeros(x: Tensor, count: int) -> Tensor:
-    return F.pad(x, (0, 0, count, 0))  # (batch, heads, count + k_len, width)
-
-
-def _prepend_allowed(mask: Tensor | None, count: int) -> Tensor | None:
-    """Return a mask under which every query may attend to `count` more keys, without a bias."""
-    if mask is None:
-        return None
-    return F.pad(mask, (count, 0), value=float(mask.dtype == torch.bool))
+def _whole(q: Tensor, k: Tensor, mask: AbstractMask) -> Whole:
+    """Return the score matrix in one piece; the last query stands where the last key stands."""
+    q_len, k_len = q.shape[-2], k.shape[-2]
+    return Whole(mask, range(k_len - q_len, k_len), range(k_len))

@@ -69,6 +69,45 @@ class ReluFeedForward(nn.Module):
         return self.to_residual(self.drop(F.relu(self.widen(x))))
 
 
+class SquaredReluFeedForward(nn.Module):
+    """Widen, rectify and square, and narrow again.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the activations.
+    d_ff : int, optional
+        Hidden width; ``4 d_model`` unless given.
+    dropout : float
+        Probability that a hidden feature is set to zero in training.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive, or the probability not in [0, 1).
+
+    Notes
+    -----
+    ``W_2 relu(W_1 x + b_1)^2 + b_2``; ``2 d_model d_ff`` weights.
+
+    References
+    ----------
+    .. [1] So et al., 2021, arXiv:2109.08668 ("squaring ReLU activations").
+    """
+
+    def __init__(self, d_model: int, *, d_ff: int | None = None, dropout: float = 0.0) -> None:
+        super().__init__()
+        d_ff = EXPANSION * d_model if d_ff is None else d_ff
+        check_positive({"d_model": d_model, "d_ff": d_ff})
+        self.widen = nn.Linear(d_model, d_ff)
+        self.drop = nn.Dropout(check_probability("dropout", dropout))
+        self.to_residual = nn.Linear(d_ff, d_model)
+
+    def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
+        """Return the map of every position."""
+        return self.to_residual(self.drop(F.relu(self.widen(x)).square()))
+
+
 class GeluFeedForward(nn.Module):
     """Widen, bend smoothly, and narrow again.
 
@@ -153,6 +192,7 @@ class GatedFeedForward(nn.Module):
 FEEDFORWARDS: Mapping[str, Callable[..., nn.Module]] = {
     "none": NoFeedForward,
     "relu": ReluFeedForward,
+    "squared-relu": SquaredReluFeedForward,
     "gelu": GeluFeedForward,
     "gated": GatedFeedForward,
 }

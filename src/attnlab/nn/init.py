@@ -68,6 +68,38 @@ def gpt(module: nn.Module, n_layers: int) -> None:
 
 
 @torch.no_grad()
+def gpt_zero(module: nn.Module, n_layers: int) -> None:
+    """Draw weights as `gpt`, and start what writes to the residual stream at zero: every block begins as the identity.
+
+    Parameters
+    ----------
+    module : Module
+        The model; its linear layers and embeddings are changed.
+    n_layers : int
+        Number of blocks.
+
+    Raises
+    ------
+    SpecError
+        If there is no layer.
+
+    Notes
+    -----
+    Where a block adds nothing to its input, the gradient of what stands before its last layer is zero in the first
+    step, and no longer in the second.
+
+    References
+    ----------
+    .. [1] Goyal et al., 2017, arXiv:1706.02677, section 5.1 (the last layer of a residual branch, scaled by zero).
+    .. [2] Zhang, Dauphin, Ma, 2019, arXiv:1901.09321, section 3 (its last weights zero, in networks without norms).
+    """
+    gpt(module, n_layers)
+    for name, part in _own_parts(module):
+        if isinstance(part, nn.Linear) and name.rpartition(".")[2] == RESIDUAL_OUTPUT:
+            part.weight.zero_()
+
+
+@torch.no_grad()
 def xavier(module: nn.Module, n_layers: int) -> None:
     """Draw linear weights so that the signal keeps its variance forward and backward; biases are zero.
 
@@ -106,5 +138,6 @@ def _own_parts(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 INITS: Mapping[str, Callable[[nn.Module, int], None]] = {
     "torch": leave,
     "gpt": gpt,
+    "gpt-zero": gpt_zero,
     "xavier": xavier,
 }

@@ -1,9 +1,13 @@
 """Masks: which key a query may attend to; bool, True = may attend.
 
-Positions are aligned at the end: query ``i`` of ``q_len`` stands at position ``i + k_len - q_len`` of the keys,
-as it does when a model continues a text. Masks combine with ``&``, ``|`` and ``~`` and print as a small matrix.
+A mask is a rule over the positions of a query and a key (`AbstractMask.at`); how far it reaches lets a layer leave
+out what cannot be seen. In a matrix positions are aligned at the end: query ``i`` of ``q_len`` stands at position
+``i + k_len - q_len`` of the keys, as it does when a model continues a text. Masks combine with ``&``, ``|`` and ``~``
+and print as a small matrix.
 Padding is known at run time only and is passed to the layer's ``forward``; `Padding` makes a mask of it.
 """
+
+# ruff: noqa: ARG002 -- masks share one signature; not every mask needs both positions
 
 from __future__ import annotations
 
@@ -24,6 +28,12 @@ DRAWN_LENGTH = 8  # positions of a printed matrix: enough to see a pattern, smal
 
 Device = torch.device | str | None
 
+Reach = tuple[int | None, int | None]
+"""How many positions a query sees back and ahead at most, its own left out; None = no limit."""
+
+Positions = Int[Tensor, "*blocks queries keys"]
+"""Positions as integers, one axis for queries and one for keys; either of them, or both, longer than 1."""
+
 
 class AbstractMask(ABC):
     """Say which positions may attend to which.
@@ -36,15 +46,78 @@ class AbstractMask(ABC):
         Whether no query may attend to a later position.
     fixed_length : int or None
         The number of keys, where the mask fits one number only.
+    reach : tuple of (int or None, int or None)
+        How many positions a query sees back and ahead at most, its own left out; None where there is no limit.
     """
 
     kind: Literal["full", "causal", "other"] = "other"
     blocks_future: bool = False
     fixed_length: int | None = None
 
+    @property
+    def reach(self) -> Reach:
+        """Return no limits."""
+        return None, None
+
     @abstractmethod
+    def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
+        """Return True where the query at a position may attend to the key at a position.
+
+        Parameters
+        ----------
+        q_positions : Tensor
+            Where queries stand, (..., q_len, 1).
+        k_positions : Tensor
+            Where keys stand, (..., 1, k_len), from 0.
+
+        Returns
+        -------
+        Tensor
+            Broadcasts to (..., q_len, k_len), with (batch, 1) before it where sequences differ.
+        """
+
     def allowed(self, q_len: int, k_len: int, *, device: Device = None) -> Bool[Tensor, "*more q_len k_len"]:
-        """Return the matrix: True where the query of the row may attend to the key of the column."""
+        """Return the matrix: True where the query of the row may attend to the key of the column.
+
+        Parameters
+        ----------
+        q_len : int
+            Number of queries; the last one stands where the last key stands.
+        k_len : int
+            Number of keys.
+        device : torch.device or str, optional
+            Where to make the matrix.
+
+        Returns
+        -------
+        Tensor
+            (q_len, k_len), or (batch, 1, q_len, k_len) where sequences differ.
+
+        Raises
+        ------
+        ModuleError
+            If the mask fits another number of keys.
+        """
+        self.check_keys(k_len)
+        q_positions = torch.arange(k_len - q_len, k_len, device=device)[:, None]
+        may = self.at(q_positions, torch.arange(k_len, device=device)[None])
+        return may.expand(*may.shape[:-2], q_len, k_len)
+
+    def check_keys(self, k_len: int) -> None:
+        """Raise a `ModuleError` if the mask fits another number of keys.
+
+        Parameters
+        ----------
+        k_len : int
+            Number of keys.
+
+        Raises
+        ------
+        ModuleError
+            If it is not the `fixed_length`.
+        """
+        if self.fixed_length not in (None, k_len):
+            raise ModuleError(f"padding has {self.fixed_length} positions; got {k_len} keys")
 
     def __and__(self, other: AbstractMask) -> AbstractMask:
         """Allow what both allow."""
@@ -89,36 +162,15 @@ def draw(allowed: Bool[Tensor, "*more q_len k_len"]) -> str:
     )
 
 
-def offsets(q_len: int, k_len: int, device: Device) -> Int[Tensor, "q_len k_len"]:
-    """Return how far each key lies behind each query; negative in the future.
-
-    Parameters
-    ----------
-    q_len : int
-        Number of queries; the last one stands where the last key stands.
-    k_len : int
-        Number of keys.
-    device : torch.device, optional
-        Where to make the matrix.
-
-    Returns
-    -------
-    Tensor
-        Position of the row's query minus position of the column's key.
-    """
-    q_position = torch.arange(q_len, device=device) + (k_len - q_len)
-    return q_position[:, None] - torch.arange(k_len, device=device)
-
-
 @dataclass(frozen=True)
 class Full(AbstractMask):
     """Let every query attend to every key."""
 
     kind = "full"
 
-    def allowed(self, q_len: int, k_len: int, *, device: Device = None) -> Bool[Tensor, "*more q_len k_len"]:
+    def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
         """Return True everywhere."""
-        return torch.ones(q_len, k_len, dtype=torch.bool, device=device)
+        return torch.ones_like(q_positions - k_positions, dtype=torch.bool)
 
 
 @dataclass(frozen=True)
@@ -140,9 +192,14 @@ class Causal(AbstractMask):
     kind = "causal"
     blocks_future = True
 
-    def allowed(self, q_len: int, k_len: int, *, device: Device = None) -> Bool[Tensor, "*more q_len k_len"]:
+    @property
+    def reach(self) -> Reach:
+        """Return a limit ahead."""
+        return None, 0
+
+    def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
         """Return True on and below the diagonal."""
-        return offsets(q_len, k_len, device) >= 0
+        return q_positions >= k_positions
 
 
 @dataclass(frozen=True)
@@ -169,9 +226,14 @@ class Window(AbstractMask):
     def __post_init__(self) -> None:
         check_positive({"width": self.width})
 
-    def allowed(self, q_len: int, k_len: int, *, device: Device = None) -> Bool[Tensor, "*more q_len k_len"]:
+    @property
+    def reach(self) -> Reach:
+        """Return the same distance for both sides."""
+        return self.width - 1, self.width - 1
+
+    def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
         """Return True on a band around the diagonal."""
-        return offsets(q_len, k_len, device).abs() < self.width
+        return (q_positions - k_positions).abs() < self.width
 
 
 @dataclass(frozen=True)
@@ -201,10 +263,26 @@ class Dilated(AbstractMask):
     def __post_init__(self) -> None:
         check_positive({"width": self.width, "dilation": self.dilation})
 
-    def allowed(self, q_len: int, k_len: int, *, device: Device = None) -> Bool[Tensor, "*more q_len k_len"]:
+    @property
+    def reach(self) -> Reach:
+        """Return the same distance for both sides."""
+        farthest = (self.width - 1) * self.dilation
+        return farthest, farthest
+
+    def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
         """Return True on every `dilation`-th diagonal of a band."""
-        behind = offsets(q_len, k_len, device)
+        behind = q_positions - k_positions
         return (behind.abs() < self.width * self.dilation) & (behind % self.dilation == 0)
+
+
+def _nearer(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def _farther(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else max(one, other)
 
 
 class And(AbstractMask):
@@ -225,9 +303,15 @@ class And(AbstractMask):
         self.blocks_future = left.blocks_future or right.blocks_future
         self.fixed_length = left.fixed_length or right.fixed_length
 
-    def allowed(self, q_len: int, k_len: int, *, device: Device = None) -> Bool[Tensor, "*more q_len k_len"]:
+    def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
         """Return True where both are True."""
-        return self.left.allowed(q_len, k_len, device=device) & self.right.allowed(q_len, k_len, device=device)
+        return self.left.at(q_positions, k_positions) & self.right.at(q_positions, k_positions)
+
+    @property
+    def reach(self) -> Reach:
+        """Return the nearer limits."""
+        one, other = self.left.reach, self.right.reach
+        return _nearer(one[0], other[0]), _nearer(one[1], other[1])
 
     def __repr__(self) -> str:
         return f"({self.left!r} & {self.right!r})"
@@ -250,9 +334,15 @@ class Or(AbstractMask):
         self.blocks_future = left.blocks_future and right.blocks_future
         self.fixed_length = left.fixed_length or right.fixed_length
 
-    def allowed(self, q_len: int, k_len: int, *, device: Device = None) -> Bool[Tensor, "*more q_len k_len"]:
+    def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
         """Return True where either is True."""
-        return self.left.allowed(q_len, k_len, device=device) | self.right.allowed(q_len, k_len, device=device)
+        return self.left.at(q_positions, k_positions) | self.right.at(q_positions, k_positions)
+
+    @property
+    def reach(self) -> Reach:
+        """Return the farther limits."""
+        one, other = self.left.reach, self.right.reach
+        return _farther(one[0], other[0]), _farther(one[1], other[1])
 
     def __repr__(self) -> str:
         return f"({self.left!r} | {self.right!r})"
@@ -271,9 +361,9 @@ class Not(AbstractMask):
         self.mask = mask
         self.fixed_length = mask.fixed_length
 
-    def allowed(self, q_len: int, k_len: int, *, device: Device = None) -> Bool[Tensor, "*more q_len k_len"]:
+    def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
         """Return True where the mask is False."""
-        return ~self.mask.allowed(q_len, k_len, device=device)
+        return ~self.mask.at(q_positions, k_positions)
 
     def __repr__(self) -> str:
         return f"~{self.mask!r}"
@@ -292,19 +382,10 @@ class Padding(AbstractMask):
         self.real = real
         self.fixed_length = real.shape[-1]
 
-    def allowed(self, q_len: int, k_len: int, *, device: Device = None) -> Bool[Tensor, "*more q_len k_len"]:
-        """Return one matrix per sequence, (batch, 1, q_len, k_len), on the device of the padding.
-
-        Raises
-        ------
-        ModuleError
-            If there are not as many keys as the padding has positions.
-        """
-        batch, length = self.real.shape
-        if k_len != length:
-            raise ModuleError(f"padding has {length} positions; got {k_len} keys")
-        real = self.real if device is None else self.real.to(device)
-        return real[:, None, None, :].expand(batch, 1, q_len, k_len)
+    def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
+        """Return one row per sequence, (batch, 1, ..., 1, k_len), on the device of the positions."""
+        real = self.real.to(k_positions.device)[:, None]  # (batch, 1, length)
+        return real[..., k_positions]
 
     def __repr__(self) -> str:
         return f"Padding({self.real.sum(-1).tolist()} of {self.real.shape[-1]})"

@@ -1,7 +1,7 @@
 """Positions inside attention: on queries and keys, or as a bias of the scores.
 
 `attnlab.nn.positions` has the table. Positions of queries and keys are aligned at the end, as in
-`attnlab.nn.masks`.
+`attnlab.nn.masks`. A bias depends on how far a key lies behind a query, and on nothing else.
 """
 
 # ruff: noqa: ARG002 -- entries of an axis share one signature; not every entry needs all of it
@@ -13,12 +13,11 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnlab.errors import SpecError
 from attnlab.nn.heads import check_positive
-from attnlab.nn.masks import offsets
 
 Rotated = tuple[Float[Tensor, "batch heads q_len d_head"], Float[Tensor, "batch kv_heads k_len d_head"]]
 """Queries and keys that know where they stand."""
@@ -42,9 +41,47 @@ class AbstractScorePositions(nn.Module, ABC):
 
     @abstractmethod
     def bias(
-        self, q_len: int, k_len: int, *, dtype: torch.dtype, device: torch.device
+        self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
     ) -> Float[Tensor, "heads q_len k_len"] | None:
-        """Return what is added to the scores, or None."""
+        """Return what is added to the scores, or None where nothing is.
+
+        Parameters
+        ----------
+        queries : range
+            Where the queries stand.
+        keys : range
+            Where the keys stand; only the distance between the two counts.
+        dtype : torch.dtype
+            Type of the result.
+        device : torch.device
+            Where to make it.
+
+        Returns
+        -------
+        Tensor or None
+            One number for each pair and head.
+        """
+
+
+def offsets(queries: range, keys: range, device: torch.device) -> Int[Tensor, "q_len k_len"]:
+    """Return how far each key lies behind each query; negative in the future.
+
+    Parameters
+    ----------
+    queries : range
+        Where the queries stand.
+    keys : range
+        Where the keys stand.
+    device : torch.device
+        Where to make the matrix.
+
+    Returns
+    -------
+    Tensor
+        Position of the row's query minus position of the column's key.
+    """
+    q_positions = torch.arange(queries.start, queries.stop, device=device)
+    return q_positions[:, None] - torch.arange(keys.start, keys.stop, device=device)
 
 
 class NoPositions(AbstractScorePositions):
@@ -66,7 +103,7 @@ class NoPositions(AbstractScorePositions):
         return q, k
 
     def bias(
-        self, q_len: int, k_len: int, *, dtype: torch.dtype, device: torch.device
+        self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
     ) -> Float[Tensor, "heads q_len k_len"] | None:
         """Return None."""
         return None
@@ -133,16 +170,17 @@ class RotaryPositions(AbstractScorePositions):
         return _turn(q, cos[-q_len:], sin[-q_len:]), _turn(k, cos[-k_len:], sin[-k_len:])
 
     def bias(
-        self, q_len: int, k_len: int, *, dtype: torch.dtype, device: torch.device
+        self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
     ) -> Float[Tensor, "heads q_len k_len"] | None:
         """Return None."""
         return None
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn pairs of neighboring features."""
-    even, odd = x[..., 0::2], x[..., 1::2]
-    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
+    """Turn pairs of neighboring features; features stay together, since picking every other one is slow."""
+    swapped = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)  # (.., x_1, x_0, x_3, x_2, ..)
+    signed = torch.stack((-sin, sin), dim=-1).flatten(-2)  # (positions, d_head)
+    return x * cos.repeat_interleave(2, dim=-1) + swapped * signed
 
 
 class LinearBias(AbstractScorePositions):
@@ -181,11 +219,11 @@ class LinearBias(AbstractScorePositions):
         return q, k
 
     def bias(
-        self, q_len: int, k_len: int, *, dtype: torch.dtype, device: torch.device
+        self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
     ) -> Float[Tensor, "heads q_len k_len"] | None:
         """Return minus slope times distance."""
         slope = torch.tensor(self.slopes, device=device, dtype=dtype)
-        return -slope[:, None, None] * offsets(q_len, k_len, device).abs().to(dtype)
+        return -slope[:, None, None] * offsets(queries, keys, device).abs().to(dtype)
 
 
 def slopes(n_heads: int) -> list[float]:
@@ -259,10 +297,10 @@ class RelativeBias(AbstractScorePositions):
         return q, k
 
     def bias(
-        self, q_len: int, k_len: int, *, dtype: torch.dtype, device: torch.device
+        self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
     ) -> Float[Tensor, "heads q_len k_len"] | None:
         """Return the table's entry for every distance."""
-        behind = offsets(q_len, k_len, device)
+        behind = offsets(queries, keys, device)
         if self.causal:
             bucket = _bucket(behind.clamp(min=0), self.n_buckets, self.max_distance)
         else:

@@ -20,12 +20,22 @@ from torch import Tensor, nn
 
 from attnlab.nn.heads import check_positive
 
+SHORTEST = 1e-12  # least length that a vector is divided by; torch's default for `normalize`
+
 AsDot = tuple[Tensor, Tensor, float]
 """Queries, keys and a factor whose scaled dot product is the score."""
 
 
 class AbstractScore(nn.Module, ABC):
-    """Score every query-key pair, head by head."""
+    """Score every query-key pair, head by head.
+
+    Attributes
+    ----------
+    numbers_per_pair : int
+        How many numbers stand in memory for one pair at a time, on the way to its score.
+    """
+
+    numbers_per_pair: int = 1
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,6 +197,7 @@ class AdditiveScore(AbstractScore):
         super().__init__()
         d_hidden = d_head if d_hidden is None else d_hidden
         check_positive({"d_head": d_head, "d_hidden": d_hidden})
+        self.numbers_per_pair = d_hidden
         self.from_q = nn.Linear(d_head, d_hidden)
         self.from_k = nn.Linear(d_head, d_hidden, bias=False)
         self.to_score = nn.Linear(d_hidden, 1, bias=False)
@@ -247,7 +258,12 @@ class CosineScore(AbstractScore):
         self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
     ) -> AsDot | None:
         """Return queries of the length of the factor, and keys of length 1."""
-        return F.normalize(q, dim=-1) * self.log_factor.exp(), F.normalize(k, dim=-1), 1.0
+        return q * (_inverse_length(q) * self.log_factor.exp()), k * _inverse_length(k), 1.0
+
+
+def _inverse_length(x: Tensor) -> Tensor:
+    """Return 1 over the length of vectors: what `normalize` divides by, as a factor, whose gradient costs half."""
+    return torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(SHORTEST).reciprocal()
 
 
 SCORES: Mapping[str, Callable[..., AbstractScore]] = {
