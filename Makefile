@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+RESULTS := benchmarks/results
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test lint bench bench-gpu clean
 
 setup: $(STAMP)
 
@@ -28,7 +29,12 @@ test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 bench: setup
-	$(BIN)/attnlab bench loop
+	$(BIN)/attnlab bench all --out $(RESULTS)
+	$(BIN)/python docs/make_performance.py
+
+bench-gpu: setup
+	$(BIN)/attnlab bench all --device cuda --rounds 3 --out $(RESULTS)
+	$(BIN)/python docs/make_performance.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

@@ -1,38 +1,78 @@
-"""``attnlab bench``: pairs measured in turn within one run."""
+"""``attnlab bench``: attnlab beside its alternatives, measured in turn within one run."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 
-def bench(what: str = "loop", /, *, out: Path | None = None, json: bool = False) -> int:
-    """Measure attnlab beside its alternatives, in one run.
+def bench(
+    what: str,
+    /,
+    *,
+    sizes: tuple[str, ...] = (),
+    device: str = "cpu",
+    rounds: int | None = None,
+    out: Path | None = None,
+    json: bool = False,
+) -> int:
+    """Measure attnlab beside its alternatives, in turn within one run.
 
     Parameters
     ----------
     what : str
-        ``loop``: the training loop against the bare forward-backward-step of the same model.
+        ``start``: importing and ``--help``. ``loop``: the training loop beside a bare one. ``train``: training steps of
+        one decoder, beside torch, x-transformers, transformers and a loop by hand. ``seeds``: many seeds together,
+        beside one after another. ``attention``: every part of attention, beside fused attention. ``table-1``: Table 1
+        of "Attention is all you need". ``all``: all of them.
+    sizes : tuple of str
+        Which sizes, where there is a choice; may be given several times. ``train``: a, b, c.
+        ``seeds``: shapes-cnn, shapes-attention, a, b. All of them by default.
+    device : str
+        ``cpu``, ``cuda`` or ``cuda:1``.
+    rounds : int, optional
+        How often everything is measured; each benchmark has its own number.
     out : Path, optional
-        Folder for the result as JSON.
+        Folder for results as JSON, ``DEVICE-NAME.json``.
     json : bool
-        Print the result as JSON.
+        Print the results as JSON alone.
 
     Returns
     -------
     int
         0.
     """
-    from attnlab.benchmarks import BENCHMARKS
-    from attnlab.build import look_up
+    from attnlab.benchmarks.catalog import BENCHMARKS, Options, chosen
     from attnlab.cli.run import print_json
+
+    options = Options(device, rounds)
+    found = {}
+    for name, size in chosen(what, sizes):
+        content: dict[str, Any] = {"benchmark": name, "size": size, "results": []}
+        for result in BENCHMARKS[name].measure(size, options):
+            content["results"].append(result.to_json())
+            if not json:
+                print(f"{result}\n", flush=True)
+        label = "-".join(filter(None, (name, size)))
+        found[label] = content
+        if out is not None:
+            _save(content, out, label)
+    if json:
+        print_json(found)
+    return 0
+
+
+def _save(content: dict[str, Any], folder: Path, label: str) -> None:
+    """Write a benchmark's results under the name of the device they were measured on."""
     from attnlab.training.atomic import write_json
 
-    result = look_up(what, BENCHMARKS, "benchmark")()
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        write_json(out / f"bench-{what}.json", result.to_json())
-    if json:
-        print_json(result.to_json())
-    else:
-        print(result)
-    return 0
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / f"{_slug(content['results'])}-{label}.json", content)
+
+
+def _slug(results: Iterable[dict[str, Any]]) -> str:
+    """Return the name of the device as a part of a file name."""
+    (device,) = {result["environment"]["device"] for result in results}
+    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")

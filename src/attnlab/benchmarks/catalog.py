@@ -1,0 +1,174 @@
+"""What ``attnlab bench`` can measure, by name; nothing heavy is imported before it is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from attnlab.errors import SpecError, nearest
+
+
+class Result(Protocol):
+    """What a benchmark ends with; printed, it is read by a person."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON types, with the ``kind`` of result, a ``title``, and the ``environment``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Options:
+    """Say how to measure.
+
+    Parameters
+    ----------
+    device : str
+        ``cpu``, ``cuda`` or ``cuda:1``.
+    rounds : int or None
+        How often everything is measured; None leaves it to the benchmark.
+
+    Raises
+    ------
+    SpecError
+        If there are less than one round, or the device is not there.
+    """
+
+    device: str = "cpu"
+    rounds: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rounds is not None and self.rounds < 1:
+            raise SpecError(f"--rounds must be at least 1; got {self.rounds}")
+        if self.device != "cpu":
+            _require(self.device)
+
+    def given(self) -> dict[str, Any]:
+        """Return the arguments that every benchmark takes, those that were given."""
+        rounds = {} if self.rounds is None else {"rounds": self.rounds}
+        return {"device": self.device, **rounds}
+
+
+def _require(device: str) -> None:
+    """Check that a device other than the CPU is there."""
+    import torch
+
+    kind = device.partition(":")[0]
+    if kind != "cuda":
+        raise SpecError(f"--device must be cpu, cuda or cuda:N; got '{device}'")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    number = device.partition(":")[2] or "0"
+    if not number.isdigit() or int(number) >= count:
+        raise SpecError(f"--device {device}: torch finds {count} CUDA devices on this machine")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Name one benchmark.
+
+    Parameters
+    ----------
+    summary : str
+        What it measures.
+    measure : callable
+        From a size and options to results, one after another.
+    sizes : tuple of str
+        What it can be measured at; one empty name where there is no choice.
+    """
+
+    summary: str
+    measure: Callable[[str, Options], Iterator[Result]]
+    sizes: tuple[str, ...] = ("",)
+
+
+def _start(size: str, options: Options) -> Iterator[Result]:
+    from attnlab.benchmarks.start import bench_start
+
+    del size
+    yield bench_start(**options.given())
+
+
+def _loop(size: str, options: Options) -> Iterator[Result]:
+    from attnlab.benchmarks.loop import bench_loop
+
+    del size
+    yield bench_loop(**options.given())
+
+
+def _train(size: str, options: Options) -> Iterator[Result]:
+    from attnlab.benchmarks.training import bench_training
+
+    yield from bench_training(size, **options.given())
+
+
+def _seeds(size: str, options: Options) -> Iterator[Result]:
+    from attnlab.benchmarks.seeds import bench_seeds
+
+    yield from bench_seeds(size, **options.given())
+
+
+def _attention(size: str, options: Options) -> Iterator[Result]:
+    from attnlab.benchmarks import attention
+
+    del size
+    yield from attention.bench_layer(**options.given())
+    yield attention.bench_window(**options.given())
+    yield attention.bench_additive_memory(device=options.device)
+    yield attention.bench_attention(**options.given())
+
+
+def _table_1(size: str, options: Options) -> Iterator[Result]:
+    from attnlab.benchmarks.table_1 import bench_table_1
+
+    del size
+    yield bench_table_1(**options.given())
+
+
+BENCHMARKS: Mapping[str, Benchmark] = {
+    "start": Benchmark("importing attnlab and its --help, beside Python and torch alone", _start),
+    "loop": Benchmark("the training loop, beside a bare loop of the same model", _loop),
+    "train": Benchmark("training steps of one decoder, by attnlab and by its alternatives", _train, ("a", "b", "c")),
+    "seeds": Benchmark(
+        "many seeds together, beside one after another", _seeds, ("shapes-cnn", "shapes-attention", "a", "b")
+    ),
+    "attention": Benchmark("every score, mask, normalizer and heads layout, beside fused attention", _attention),
+    "table-1": Benchmark("Table 1 of 'Attention is all you need', measured", _table_1),
+}
+"""Benchmarks by name, the quickest first."""
+
+ALL = "all"
+
+
+def chosen(name: str, sizes: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+    """Return what to measure.
+
+    Parameters
+    ----------
+    name : str
+        A name of `BENCHMARKS`, or ``all``.
+    sizes : tuple of str
+        Which sizes of that benchmark; all of them unless given.
+
+    Returns
+    -------
+    list of tuple of str
+        Name of a benchmark and one of its sizes.
+
+    Raises
+    ------
+    SpecError
+        If the benchmark or a size is unknown, or the benchmark has none.
+    """
+    if name == ALL:
+        if sizes:
+            raise SpecError("--sizes goes with one benchmark; got all of them")
+        return [(each, size) for each, benchmark in BENCHMARKS.items() for size in benchmark.sizes]
+    if name not in BENCHMARKS:
+        raise SpecError(f"unknown benchmark '{name}'; {nearest(name, [*BENCHMARKS, ALL])}")
+    benchmark = BENCHMARKS[name]
+    if sizes and benchmark.sizes == ("",):
+        raise SpecError(f"benchmark '{name}' has no sizes to choose from; leave out --sizes")
+    unknown = [size for size in sizes if size not in benchmark.sizes]
+    if unknown:
+        raise SpecError(f"bench {name} has no sizes '{unknown[0]}'; {nearest(unknown[0], benchmark.sizes)}")
+    return [(name, size) for size in sizes or benchmark.sizes]

@@ -1,0 +1,307 @@
+"""What people would pick instead: the same decoder from torch, x-transformers, transformers, and written by hand.
+
+Every peer takes tokens and returns logits. Sizes are equal; what cannot be made equal is said in `Peer.differs`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnlab.models.stacks import Decoder
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """State the sizes of a decoder and of its batch.
+
+    Parameters
+    ----------
+    name : str
+        What the tables call it.
+    n_layers, d_model, n_heads : int
+        Blocks, width, heads.
+    length, batch : int
+        Tokens in a sequence, sequences in a batch.
+    vocab_size : int
+        Number of distinct tokens.
+    """
+
+    name: str
+    n_layers: int
+    d_model: int
+    n_heads: int
+    length: int
+    batch: int
+    vocab_size: int = 65
+
+    def __str__(self) -> str:
+        return (
+            f"({self.name}) {self.n_layers} layers, width {self.d_model}, {self.n_heads} heads,"
+            f" batch {self.batch} x {self.length}"
+        )
+
+
+SIZES: dict[str, Sizes] = {
+    "a": Sizes("a", n_layers=4, d_model=128, n_heads=4, length=64, batch=12),
+    "b": Sizes("b", n_layers=6, d_model=256, n_heads=8, length=128, batch=64),
+    "c": Sizes("c", n_layers=6, d_model=384, n_heads=6, length=256, batch=64),
+}
+"""From seconds to minutes on a CPU; (a) and (c) are nanoGPT's character recipes for CPU and GPU."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Name one way to get the same model.
+
+    Parameters
+    ----------
+    name : str
+        What the tables call it.
+    build : callable
+        From sizes to a module, tokens to logits.
+    package : str or None
+        What has to be installed.
+    differs : str
+        What could not be made equal, in words; empty where nothing.
+    """
+
+    name: str
+    build: Callable[[Sizes], nn.Module]
+    package: str | None = None
+    differs: str = ""
+
+    @property
+    def is_installed(self) -> bool:
+        """Return whether what it needs is there."""
+        return self.package is None or importlib.util.find_spec(self.package) is not None
+
+
+def attnlab_decoder(sizes: Sizes) -> nn.Module:
+    """Return the lab's own decoder.
+
+    Parameters
+    ----------
+    sizes : Sizes
+        Its sizes.
+
+    Returns
+    -------
+    nn.Module
+        Tokens to logits.
+    """
+    mixer = {"name": "attention", "n_heads": sizes.n_heads}
+    return Decoder(sizes.vocab_size, sizes.length, d_model=sizes.d_model, n_layers=sizes.n_layers, mixer=mixer)
+
+
+class HandWritten(nn.Module):
+    """A decoder as a good engineer writes it in one sitting: pre-norm, fused attention, tied embedding.
+
+    Parameters
+    ----------
+    sizes : Sizes
+        Its sizes.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(sizes.vocab_size, sizes.d_model)
+        self.positions = nn.Embedding(sizes.length, sizes.d_model)
+        self.blocks = nn.ModuleList(HandWrittenBlock(sizes.d_model, sizes.n_heads) for _ in range(sizes.n_layers))
+        self.norm = nn.LayerNorm(sizes.d_model)
+        self.apply(_start_small)
+
+    def forward(self, tokens: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length vocab_size"]:
+        """Return the logits of the token after each position."""
+        x = self.embedding(tokens) + self.positions.weight[: tokens.size(1)]
+        for block in self.blocks:
+            x = block(x)
+        return F.linear(self.norm(x), self.embedding.weight)
+
+
+class HandWrittenBlock(nn.Module):
+    """Causal attention and a feed-forward of four times the width, each behind a norm.
+
+    Parameters
+    ----------
+    d_model, n_heads : int
+        Width and number of heads.
+    """
+
+    def __init__(self, d_model: int, n_heads: int) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.before_attention, self.before_feedforward = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+        self.qkv, self.project = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+        self.up, self.down = nn.Linear(d_model, 4 * d_model), nn.Linear(4 * d_model, d_model)
+
+    def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
+        """Return the residual stream after both sublayers."""
+        batch, length, width = x.shape
+        packed = self.qkv(self.before_attention(x)).view(batch, length, 3, self.n_heads, width // self.n_heads)
+        q, k, v = packed.permute(2, 0, 3, 1, 4)  # each (batch, heads, length, d_head)
+        heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.project(heads.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.before_feedforward(x))))
+
+
+def _start_small(part: nn.Module) -> None:
+    if isinstance(part, nn.Linear | nn.Embedding):
+        nn.init.normal_(part.weight, std=0.02)
+    if isinstance(part, nn.Linear):
+        nn.init.zeros_(part.bias)
+
+
+class TorchEncoderStack(nn.Module):
+    """A decoder from ``torch.nn.TransformerEncoderLayer``: the class that people take with a causal mask.
+
+    Parameters
+    ----------
+    sizes : Sizes
+        Its sizes.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(sizes.vocab_size, sizes.d_model)
+        self.positions = nn.Embedding(sizes.length, sizes.d_model)
+        layer = nn.TransformerEncoderLayer(
+            sizes.d_model,
+            sizes.n_heads,
+            4 * sizes.d_model,
+            dropout=0.0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
+        )
+        norm = nn.LayerNorm(sizes.d_model)
+        self.layers = nn.TransformerEncoder(layer, sizes.n_layers, norm=norm, enable_nested_tensor=False)
+        self.apply(_start_small)
+        mask = nn.Transformer.generate_square_subsequent_mask(sizes.length)
+        self.register_buffer("mask", mask, persistent=False)
+
+    def forward(self, tokens: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length vocab_size"]:
+        """Return the logits of the token after each position."""
+        x = self.embedding(tokens) + self.positions.weight[: tokens.size(1)]
+        return F.linear(self.layers(x, mask=self.mask, is_causal=True), self.embedding.weight)
+
+
+def x_transformer(sizes: Sizes) -> nn.Module:
+    """Return the decoder of the package x-transformers.
+
+    Parameters
+    ----------
+    sizes : Sizes
+        Its sizes.
+
+    Returns
+    -------
+    nn.Module
+        Tokens to logits.
+    """
+    from x_transformers import Decoder as Layers
+    from x_transformers import TransformerWrapper
+
+    layers = Layers(
+        dim=sizes.d_model,
+        depth=sizes.n_layers,
+        heads=sizes.n_heads,
+        attn_dim_head=sizes.d_model // sizes.n_heads,
+        attn_flash=True,
+    )
+    return TransformerWrapper(
+        num_tokens=sizes.vocab_size, max_seq_len=sizes.length, attn_layers=layers, tie_embedding=True
+    )
+
+
+class Gpt2(nn.Module):
+    """GPT-2 of the package transformers, without dropout and cache.
+
+    Parameters
+    ----------
+    sizes : Sizes
+        Its sizes.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        config = GPT2Config(
+            vocab_size=sizes.vocab_size,
+            n_positions=sizes.length,
+            n_embd=sizes.d_model,
+            n_layer=sizes.n_layers,
+            n_head=sizes.n_heads,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            use_cache=False,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+        self.model = GPT2LMHeadModel(config)
+
+    def forward(self, tokens: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length vocab_size"]:
+        """Return the logits of the token after each position."""
+        return self.model(tokens).logits
+
+
+OURS = Peer("attnlab", attnlab_decoder)
+PLAIN = Peer("plain loop", HandWritten)
+PEERS: dict[str, Peer] = {
+    peer.name: peer
+    for peer in (
+        OURS,
+        PLAIN,
+        Peer("torch.nn.TransformerEncoder", TorchEncoderStack),
+        Peer("x-transformers", x_transformer, "x_transformers", "its projections and norms have no biases"),
+        Peer("transformers GPT-2", Gpt2, "transformers", "its GELU is the tanh approximation"),
+    )
+}
+"""attnlab first, the reference second, then the others."""
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Return the number of parameters, shared ones once.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Any model.
+
+    Returns
+    -------
+    int
+        Numbers that training changes.
+    """
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def causal_check(model: nn.Module, sizes: Sizes) -> bool:
+    """Return whether a model's logits ignore later tokens, so that a wrong peer is not compared with.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Tokens to logits.
+    sizes : Sizes
+        Its sizes.
+
+    Returns
+    -------
+    bool
+        True where changing the last token changes no earlier logits.
+    """
+    tokens = torch.randint(sizes.vocab_size, (1, sizes.length), generator=torch.Generator().manual_seed(0))
+    other = tokens.clone()
+    other[0, -1] = (other[0, -1] + 1) % sizes.vocab_size
+    with torch.no_grad():
+        before, after = model(tokens), model(other)
+    return bool(torch.allclose(before[:, :-1], after[:, :-1], atol=1e-5)) and not torch.equal(before, after)

@@ -1,0 +1,207 @@
+"""What n seeds of one model cost: one after another, together as one program, in processes side by side, and both."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnlab.benchmarks.peers import SIZES
+from attnlab.benchmarks.tokens import RandomTokens
+from attnlab.benchmarks.turns import Comparison, measure_in_turn
+from attnlab.contracts import Task
+from attnlab.errors import SpecError, nearest
+from attnlab.models import ConvStack, Decoder
+from attnlab.tasks import Shapes
+from attnlab.tasks.shape_sequences import LENGTH
+from attnlab.training.environment import usable_cores
+from attnlab.training.loop import train
+from attnlab.training.recipe import Recipe
+from attnlab.training.result import Result
+from attnlab.training.together import train_together
+
+COUNTS = (1, 2, 4, 8, 16)
+ROUNDS = {"b": 2}
+"""Rounds of the larger models, whose steps take seconds for many seeds."""
+USUAL_ROUNDS = 3
+WARM_UP_STEPS = 3
+STEPS = {"shapes-cnn": 12, "shapes-attention": 12, "a": 8, "b": 2}
+"""Steps that are timed, after those that warm up: about a second for one seed on two cores."""
+PRECISIONS = {"cpu": "float32", "cuda": "bf16"}
+"""What matrix products are computed in, for all ways alike: the default of a recipe, and what a GPU is made for."""
+
+MIXER = {
+    "name": "attention",
+    "n_heads": 1,
+    "heads": {"name": "split", "d_head": 96, "d_v": 64, "bias": False},
+    "scores": "dot",
+    "combiners": "concatenate",
+}
+"""Attention of the study ``shapes``."""
+
+REFERENCE = "one after another"
+
+
+def _shapes() -> Task:
+    return Shapes("shape", 500, n_test=50, batch=50)
+
+
+def _convolutions(**changes: Any) -> nn.Module:
+    return ConvStack(1, 1, LENGTH, channels=64, kernel_size=5, n_layers=5, **changes)
+
+
+def _tokens(name: str) -> Task:
+    size = SIZES[name]
+    return RandomTokens(batch=size.batch, length=size.length, vocab_size=size.vocab_size)
+
+
+def _decoder(name: str) -> nn.Module:
+    size = SIZES[name]
+    mixer = {"name": "attention", "n_heads": size.n_heads}
+    return Decoder(size.vocab_size, size.length, d_model=size.d_model, n_layers=size.n_layers, mixer=mixer)
+
+
+MODELS: dict[str, tuple[Callable[[], Task], Callable[[], nn.Module]]] = {
+    "shapes-cnn": (_shapes, _convolutions),
+    "shapes-attention": (_shapes, functools.partial(_convolutions, mixer=MIXER, mixer_at=2)),
+    "a": (functools.partial(_tokens, "a"), functools.partial(_decoder, "a")),
+    "b": (functools.partial(_tokens, "b"), functools.partial(_decoder, "b")),
+}
+"""Task and model by name: two of the study ``shapes``, and the decoders of ``bench train``."""
+
+
+def bench_seeds(
+    model: str,
+    *,
+    device: str = "cpu",
+    rounds: int | None = None,
+    counts: Sequence[int] = COUNTS,
+) -> Iterator[Comparison]:
+    """Compare the ways to train several seeds of a model; one comparison per number of seeds.
+
+    Parameters
+    ----------
+    model : str
+        A name of `MODELS`.
+    device : str
+        ``cpu``, ``cuda`` or ``cuda:1``.
+    rounds : int, optional
+        How often everything is measured.
+    counts : sequence of int
+        Numbers of seeds.
+
+    Yields
+    ------
+    Comparison
+        Milliseconds of one step of all seeds: forward, backward, clipping, update. On a CPU also in one process per
+        core with one thread each.
+
+    Raises
+    ------
+    SpecError
+        If there is no such model.
+    """
+    if model not in MODELS:
+        raise SpecError(f"no model '{model}' to train seeds of; {nearest(model, MODELS)}")
+    rounds = rounds or ROUNDS.get(model, USUAL_ROUNDS)
+    with contextlib.ExitStack() as stack:
+        processes = [stack.enter_context(_process()) for _ in range(usable_cores() if device == "cpu" else 0)]
+        for count in counts:
+            yield _compare(model, count, processes, device=device, rounds=rounds)
+
+
+def _process() -> ProcessPoolExecutor:
+    """Return a process with one thread; several of them work side by side."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(1, mp_context=context, initializer=torch.set_num_threads, initargs=(1,))
+
+
+def _compare(
+    model: str, count: int, processes: Sequence[ProcessPoolExecutor], *, device: str, rounds: int
+) -> Comparison:
+    here = functools.partial(step_milliseconds, model, range(count), device=device)
+    ways: dict[str, Callable[[], float]] = {REFERENCE: functools.partial(here, together=False)}
+    if count > 1:
+        ways["together"] = functools.partial(here, together=True)
+    for together in (False, True):
+        shares = _shares(count, len(processes))
+        if shares and (not together or len(shares[0]) > 1):
+            name = f"{len(shares)} process{'' if len(shares) == 1 else 'es'} of 1 thread"
+            name += ", together in each" if together else ""
+            ways[name] = functools.partial(_side_by_side, model, shares, processes, together)
+    precision = PRECISIONS[torch.device(device).type]
+    return measure_in_turn(
+        f"{count} seed{'' if count == 1 else 's'} of {model}, {precision}",
+        ways,
+        reference=REFERENCE,
+        unit="ms a step of all",
+        rounds=rounds,
+        details={name: {"seeds": count} for name in ways},
+        warm_up=False,  # every measurement begins with steps that are not timed
+        device=device,
+    )
+
+
+def _shares(count: int, processes: int) -> list[range]:
+    """Return the seeds of each process, as evenly as can be."""
+    return [range(first, count, processes) for first in range(min(count, processes))]
+
+
+def _side_by_side(
+    model: str, shares: Sequence[range], processes: Sequence[ProcessPoolExecutor], together: bool
+) -> float:
+    """Return the milliseconds of the process that takes longest."""
+    futures = [
+        process.submit(step_milliseconds, model, seeds, device="cpu", together=together)
+        for process, seeds in zip(processes, shares, strict=False)
+    ]
+    return max(future.result() for future in futures)
+
+
+def step_milliseconds(model: str, seeds: Sequence[int], *, device: str, together: bool) -> float:
+    """Return the milliseconds of one step of some seeds in this process.
+
+    Parameters
+    ----------
+    model : str
+        A name of `MODELS`.
+    seeds : sequence of int
+        The seeds.
+    device : str
+        Where to train.
+    together : bool
+        Whether they are one program, or trained one after another.
+
+    Returns
+    -------
+    float
+        The mean over the steps after the warm-up.
+    """
+    make_task, make_model = MODELS[model]
+    task, steps = make_task(), WARM_UP_STEPS + STEPS[model]
+    recipe = Recipe.parse(
+        {"budget": {"steps": steps}, "precision": PRECISIONS[torch.device(device).type], "evaluate_every": steps}
+    )
+    models = []
+    for seed in seeds:
+        torch.manual_seed(seed)
+        models.append(make_model())
+    if together and len(models) > 1:
+        results = train_together(models, task, [recipe] * len(models), seeds=seeds, device=device)
+    else:
+        results = [train(one, task, recipe, seed=seed, device=device) for one, seed in zip(models, seeds, strict=True)]
+    return 1e3 * sum(_step_seconds(result) for result in results)
+
+
+def _step_seconds(result: Result | Exception) -> float:
+    """Return the seconds of a step after the warm-up; the run's share where several ran together."""
+    if isinstance(result, Exception):
+        raise result
+    first, last = result.curve[WARM_UP_STEPS - 1], result.curve[-1]
+    return (last["seconds"] - first["seconds"]) / (last["step"] - first["step"])

@@ -1,0 +1,50 @@
+"""The benchmark of many seeds measures every way that there is, on the same seeds."""
+
+from __future__ import annotations
+
+import pytest
+
+from attnlab.benchmarks import seeds
+from attnlab.errors import SpecError
+
+REFERENCE = "one after another"
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Make steps few, and count cores as two."""
+    monkeypatch.setattr(seeds, "STEPS", dict.fromkeys(seeds.MODELS, 1))
+    monkeypatch.setattr(seeds, "usable_cores", lambda: 2)
+
+
+@pytest.mark.usefixtures("short")
+def test_every_way_is_measured():
+    one, three = seeds.bench_seeds("shapes-cnn", rounds=1, counts=(1, 3))
+    assert list(one.rows) == [REFERENCE, "1 process of 1 thread"]
+    assert list(three.rows) == [
+        REFERENCE,
+        "together",
+        "2 processes of 1 thread",
+        "2 processes of 1 thread, together in each",
+    ]
+    assert {row["seeds"] for row in three.to_json()["rows"]} == {3}
+    assert all(value > 0.0 for values in three.rows.values() for value in values)
+    assert three.title == "3 seeds of shapes-cnn, float32"
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("model", ["shapes-attention", "a"])
+def test_models_train(model, together):
+    assert seeds.step_milliseconds(model, range(2), device="cpu", together=together) > 0.0
+
+
+def test_seeds_are_shared_out():
+    assert [list(share) for share in seeds._shares(5, 2)] == [[0, 2, 4], [1, 3]]
+    assert [list(share) for share in seeds._shares(1, 2)] == [[0]]
+    assert seeds._shares(4, 0) == []
+
+
+def test_an_unknown_model():
+    with pytest.raises(SpecError, match="did you mean 'shapes-cnn'"):
+        next(seeds.bench_seeds("shape-cnn"))
