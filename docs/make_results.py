@@ -16,7 +16,10 @@ from typing import Any
 
 DOCS = Path(__file__).resolve().parent
 README = DOCS.parent / "README.md"
-PAGES = (README, DOCS / "answers.md")
+PAGES = (README, DOCS / "answers.md", DOCS / "speedrun.md")
+NOT_RUN = "Not run yet."
+DECIMALS = {"seconds_to_target": 2}
+"""Decimals of a metric, where they are not four: the clock tells no more."""
 BLOCK = re.compile(r"<!-- results: (?P<name>[\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
@@ -34,6 +37,7 @@ def copy_report(folder: Path) -> None:
 def table(report: dict[str, Any]) -> str:
     """Return the verdicts of a report as a Markdown table."""
     metric = report["rules"]["metric"]
+    places = DECIMALS.get(metric, 4)
     verdicts = {verdict["variant"]: verdict for verdict in report["verdicts"]}
     lines = [
         f"| variant | {metric}, mean ± sd | difference [interval] | verdict | parameters | seconds a run |",
@@ -43,24 +47,24 @@ def table(report: dict[str, Any]) -> str:
         verdict = verdicts.get(variant["name"])
         measured = variant["metrics"].get(metric, {})
         lines.append(
-            f"| {variant['name']} | {_pair(measured)} | {_difference(verdict)} | "
+            f"| {variant['name']} | {_pair(measured, places)} | {_difference(verdict, places)} | "
             f"{verdict['verdict'] if verdict else 'baseline'} | {variant['parameters']:,} | {_seconds(variant)} |"
         )
     return "\n".join(lines)
 
 
-def _pair(measured: dict[str, Any]) -> str:
+def _pair(measured: dict[str, Any], places: int) -> str:
     if not measured or measured["mean"] is None:
         return ""
-    spread = "" if measured["std"] is None else f" ± {measured['std']:.4f}"
-    return f"{measured['mean']:.4f}{spread}"
+    spread = "" if measured["std"] is None else f" ± {measured['std']:.{places}f}"
+    return f"{measured['mean']:.{places}f}{spread}"
 
 
-def _difference(verdict: dict[str, Any] | None) -> str:
+def _difference(verdict: dict[str, Any] | None, places: int) -> str:
     if verdict is None or verdict["difference"] is None:
         return ""
-    interval = "" if verdict["low"] is None else f" [{verdict['low']:+.4f}, {verdict['high']:+.4f}]"
-    return f"{verdict['difference']:+.4f}{interval}"
+    interval = "" if verdict["low"] is None else f" [{verdict['low']:+.{places}f}, {verdict['high']:+.{places}f}]"
+    return f"{verdict['difference']:+.{places}f}{interval}"
 
 
 def _seconds(variant: dict[str, Any]) -> str:
@@ -71,8 +75,9 @@ def filled(page: str) -> str:
     """Return a page with every results block filled from ``docs/studies/``."""
 
     def fill(match: re.Match[str]) -> str:
-        report = json.loads((DOCS / "studies" / match["name"] / "report.json").read_text(encoding="utf-8"))
-        return f"<!-- results: {match['name']} -->\n{table(report)}\n<!-- end -->"
+        path = DOCS / "studies" / match["name"] / "report.json"
+        found = table(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else NOT_RUN
+        return f"<!-- results: {match['name']} -->\n{found}\n<!-- end -->"
 
     return BLOCK.sub(fill, page)
 

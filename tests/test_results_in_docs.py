@@ -20,6 +20,18 @@ def test_tables_are_those_of_the_reports(page):
     assert make_results.filled(text) == text
 
 
+def test_times_have_the_digits_of_a_clock():
+    measured = {"seconds_to_target": {"mean": 6.54321, "std": 0.12345}}
+    variants = [{"name": "fast", "metrics": measured, "parameters": 9, "seconds": 6.0}]
+    report = {"rules": {"metric": "seconds_to_target"}, "verdicts": [], "variants": variants}
+    assert "| fast | 6.54 ± 0.12 |" in make_results.table(report)
+
+
+def test_a_study_that_has_not_run_has_no_numbers():
+    block = "<!-- results: never-run -->\n| 1 |\n<!-- end -->"
+    assert make_results.filled(block) == f"<!-- results: never-run -->\n{make_results.NOT_RUN}\n<!-- end -->"
+
+
 def test_a_changed_number_would_be_found():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert make_results.filled(text.replace("| baseline |", "| winner |")) == text

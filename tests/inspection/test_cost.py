@@ -147,4 +147,8 @@ def test_the_loss_keeps_memory_too() -> None:
 def test_time_is_measured_without_touching_the_model() -> None:
     layer = nn.Linear(D_IN, D_OUT)
     assert seconds_per_step(layer, (x(),), repeats=1) > 0
+    seen = []
+    seconds_per_step(layer, (x(),), repeats=1, products=torch.bfloat16, loss=lambda y: seen.append(y) or y.sum())
+    assert {y.dtype for y in seen} == {torch.float32}
+    assert not torch.equal(seen[0], layer(x()))  # rounded to bf16 on the way
     assert layer.weight.grad is None

@@ -279,3 +279,12 @@ def test_a_leak_raises_the_alarms(tmp_path, mine):
     assert "bigram" in floor.message
     assert "leak or mixing suspected" in floor.message
     assert not any(variant == "honest" for _, variant in checks)
+
+
+def test_variants_computed_in_different_settings_are_told_apart(tiny, tmp_path):
+    tiny["variants"] = {"plain": {}, "short": {"training": {"precision": "bf16"}}}
+    tiny["rules"]["seeds"] = 1
+    results = run_study(parse(tiny), tmp_path, jobs=2)
+    assert [variant.settings for variant in results.variants] == [("float32",), ("bf16",)]
+    alarm = next(alarm for alarm in results.alarms if alarm.check == "setting")
+    assert (alarm.variant, alarm.message.split(":")[0]) == ("short", "computed in bf16, the baseline in float32")

@@ -3,9 +3,11 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from attnlab.errors import SpecError
-from attnlab.studies.plan import make_plan
+from attnlab.studies.estimate import PRODUCTS
+from attnlab.studies.plan import NOT_COMPILED, make_plan
 from attnlab.studies.rules import TUNING_SEED
 from attnlab.studies.study import parse
 from attnlab.studies.tuning import choose
@@ -31,6 +33,35 @@ def test_costs_are_read_off_the_built_module(tiny):
 def test_calibration_gives_seconds(tiny):
     plan = plan_of(tiny, calibrate=True)
     assert all(variant.seconds_per_seed > 0 for variant in plan.variants)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "auto"])
+def test_calibration_uses_the_recipe_s_precision(tiny, precision, monkeypatch):
+    seen = []
+
+    def timed(*_, products, **__):
+        seen.append(products)
+        return len(seen)
+
+    monkeypatch.setattr("attnlab.studies.estimate.seconds_per_step", timed)
+    tiny["training"] = {"precision": precision, "compile": "auto"}
+    tiny["variants"] = {"plain": {}}
+    variant = plan_of(tiny, calibrate=True).variants[0]
+    assert seen == list(PRODUCTS[precision])
+    assert variant.seconds_per_seed == variant.steps  # the fastest took one second a step
+    assert NOT_COMPILED in variant.notes
+
+
+def test_a_model_that_does_not_run_in_bf16_is_timed_in_float32(tiny, monkeypatch):
+    def timed(*_, products, **__):
+        if products == torch.bfloat16:
+            raise RuntimeError("not implemented for 'BFloat16'")
+        return 3.0
+
+    monkeypatch.setattr("attnlab.studies.estimate.seconds_per_step", timed)
+    tiny["training"] = {"precision": "auto"}
+    variant = plan_of(tiny, calibrate=True).variants[0]
+    assert variant.seconds_per_seed == variant.steps * 3.0
 
 
 def test_json_has_the_documented_keys(tiny):

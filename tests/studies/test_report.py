@@ -15,6 +15,7 @@ from tests.studies.example_results import parts, shapes
 from attnlab.errors import RunError
 from attnlab.studies.report import headline, report, verdict_table, write_report
 from attnlab.studies.report.charts import _compressed_ticks
+from attnlab.studies.report.html import facts
 from attnlab.studies.report.markdown import escape
 from attnlab.studies.report.numbers import number, spread
 from attnlab.studies.report.span import Span, apart, beside, span_of
@@ -62,6 +63,20 @@ def with_value(results, name, seed, value):
     return dataclasses.replace(results, variants=tuple(variants))
 
 
+def computed_in(results, setting):
+    variants = tuple(
+        dataclasses.replace(variant, cells=tuple(dataclasses.replace(cell, setting=setting) for cell in variant.cells))
+        for variant in results.variants
+    )
+    return dataclasses.replace(results, variants=variants)
+
+
+def test_the_setting_of_all_runs_is_a_fact_where_it_is_not_the_usual_one():
+    assert "computed in bf16, compiled" in facts(computed_in(parts(), "bf16, compiled"))
+    assert not any("computed" in fact for fact in facts(computed_in(parts(), "float32")))
+    assert report(computed_in(parts(), "bf16"))["variants"][0]["settings"] == ["bf16"]
+
+
 def test_every_form_is_written(folder):
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert found == {
@@ -76,7 +91,7 @@ def test_json_has_the_documented_keys_only(folder):
         *("study", "question", "task", "rules", "floors", "complete"),
         *("variants", "verdicts", "alarms", "environment"),
     }
-    assert set(found["variants"][0]) == {"name", "parameters", "flops_per_token", "seconds", "metrics"}
+    assert set(found["variants"][0]) == {"name", "parameters", "flops_per_token", "seconds", "settings", "metrics"}
     assert set(found["variants"][0]["metrics"]["val_loss"]) == {"mean", "std", "values"}
     assert set(found["verdicts"][0]) == {
         *("variant", "baseline", "metric", "difference", "low", "high"),

@@ -1,23 +1,140 @@
-"""A machine without a compiler is told so."""
+"""Training steps are compiled where a compiler is; where none is, a run is told so or goes on without."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from tests.training.tiny import TinyTask, recipe, tiny_model
 from torch import nn
 
-from attnlab.errors import SpecError
-from attnlab.training.compilation import compile_model
+from attnlab.errors import Interrupted, SpecError
+from attnlab.training import read_result, train
+from attnlab.training.compilation import compile_model, missing_compiler
+from attnlab.training.state import RunState
+
+CPU = torch.device("cpu")
 
 
-def test_no_compiler(monkeypatch):
+@pytest.fixture
+def no_compiler(monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "")
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Compile with Python as the target, which is fast, and list the modes in which a model is called compiled."""
+    seen = []
+
+    def compiled(model, device):
+        graph = torch.compile(model, backend="eager")
+
+        def call(*inputs):
+            seen.append(model.training)
+            return graph(*inputs)
+
+        return call
+
+    monkeypatch.setattr("attnlab.training.step.compile_model", compiled)
+    return seen
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_no_compiler():
     with pytest.raises(SpecError, match=r"needs a C\+\+ compiler .* set compile: false"):
-        compile_model(nn.Linear(2, 3), torch.device("cpu"))
+        compile_model(nn.Linear(2, 3), CPU)
+    with pytest.raises(SpecError, match=r"compile: true needs a C\+\+ compiler"):
+        train(tiny_model(), TinyTask(), recipe(5, compile=True))
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_auto_goes_on_without_a_compiler():
+    result = train(tiny_model(), TinyTask(), recipe(30, compile="auto"))
+    assert not result.compiled
+    assert "compiling not tried: it needs a C++ compiler" in result.setting_reason
 
 
 def test_no_triton(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(SpecError, match="needs triton"):
         compile_model(nn.Linear(2, 3), torch.device("cuda"))
+
+
+def test_steps_are_compiled_and_evaluation_is_not(counted):
+    result = train(tiny_model(), TinyTask(), recipe(7, compile=True, evaluate_every=2))
+    assert result.compiled
+    assert result.setting_reason.startswith("asked for by the recipe;")
+    assert counted == [True] * len(counted)
+    assert len(counted) >= 7
+
+
+@pytest.mark.usefixtures("counted")
+def test_compiled_numbers_are_those_of_the_model():
+    """Both run the same operations in the same order where the compiler's target is Python."""
+    plain, compiled = (train(tiny_model(), TinyTask(), recipe(13, compile=value)) for value in (False, True))
+    assert compiled.metrics == plain.metrics
+
+
+def test_a_model_that_does_not_compile(monkeypatch):
+    def broken(model, device):
+        def call(*inputs):
+            raise RuntimeError("error: expected ';' before '}'")
+
+        return call
+
+    monkeypatch.setattr("attnlab.training.step.compile_model", broken)
+    with pytest.raises(SpecError, match=r"compile: true, but the model does not compile .*expected ';'.*auto"):
+        train(tiny_model(), TinyTask(), recipe(5, compile=True))
+
+
+def test_a_run_goes_on_in_its_setting(tmp_path, counted, monkeypatch):
+    """The choice of the beginning stands, though the recipe says auto."""
+
+    def adopt(state, choice, original=RunState.adopt):
+        original(state, choice)
+        state.compiled = True  # as if it had been measured to pay
+
+    monkeypatch.setattr(RunState, "adopt", adopt)
+    fields = {"compile": "auto", "checkpoint_every": 5, "evaluate_every": 10}
+
+    def stop(event):
+        if event["kind"] == "evaluation":
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted):
+        train(tiny_model(), TinyTask(), recipe(20, **fields), folder=tmp_path, on_event=stop)
+    monkeypatch.undo()
+    monkeypatch.setattr("attnlab.training.step.compile_model", lambda model, device: model)
+    told = []
+    result = train(tiny_model(), TinyTask(), recipe(20, **fields), folder=tmp_path, on_event=told.append)
+    start = next(event for event in told if event["kind"] == "start")
+    assert (start["setting"], start["resumed"]) == ("float32, compiled", True)
+    assert result.compiled
+    assert result.resumed_at == [5]
+    assert result == read_result(tmp_path, result.curve)
+    unbroken = train(tiny_model(), TinyTask(), recipe(20, evaluate_every=10))
+    assert result.metrics == unbroken.metrics
+
+
+def test_compiling_is_part_of_a_budget_in_seconds(monkeypatch):
+    import time
+
+    def slow(model, device):
+        def call(*inputs):
+            time.sleep(0.02)
+            return model(*inputs)
+
+        return call
+
+    monkeypatch.setattr("attnlab.training.step.compile_model", slow)
+    result = train(tiny_model(), TinyTask(), recipe(budget={"seconds": 0.2}, compile=True))
+    assert 0.04 <= result.choosing_seconds < result.seconds
+    assert result.seconds == pytest.approx(0.2, abs=0.1)
+
+
+@pytest.mark.skipif(bool(missing_compiler(CPU)), reason=f"needs {missing_compiler(CPU)}")
+def test_the_real_compiler_gives_the_same_to_rounding():
+    plain, compiled = (train(tiny_model(0.0), TinyTask(), recipe(23, compile=value)) for value in (False, True))
+    assert compiled.compiled
+    assert compiled.choosing_seconds > 0.0
+    assert compiled.metrics == pytest.approx(plain.metrics, rel=1e-3)

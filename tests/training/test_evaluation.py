@@ -8,7 +8,7 @@ from tests.training.tiny import TinyTask, tiny_model
 
 from attnlab.training.diagnosis import NonFiniteError
 from attnlab.training.evaluation import evaluate
-from attnlab.training.precision import Precision
+from attnlab.training.settings import Setting
 from attnlab.training.step import Caller
 
 
@@ -27,7 +27,7 @@ class Looks(TinyTask):
 def test_mode_gradient_and_type(precision):
     model = tiny_model()
     task = Looks(model)
-    evaluate(Caller(model, model, torch.device("cpu")), task, "validation", Precision(precision, ""))
+    evaluate(Caller(model, model, torch.device("cpu")), task, "validation", Setting(precision))
     assert task.seen == [(False, False, torch.float32)]
     assert model.training
 
@@ -39,5 +39,5 @@ def test_training_mode_comes_back_after_an_error():
 
     model = tiny_model()
     with pytest.raises(NonFiniteError, match="after step 7: val_mse is inf"):
-        evaluate(Caller(model, model, torch.device("cpu")), Nan(), "validation", Precision("float32", ""), step=7)
+        evaluate(Caller(model, model, torch.device("cpu")), Nan(), "validation", Setting(), step=7)
     assert model.training

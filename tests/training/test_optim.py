@@ -8,6 +8,7 @@ from tests.training.tiny import TinyTask, tiny_model
 from torch import nn
 
 from attnlab.errors import RunError, SpecError
+from attnlab.training.muon import BatchedMuon, orthogonalize
 from attnlab.training.optim import OPTIMIZERS, AdamW, Muon, Sgd, hidden_matrices
 
 
@@ -69,6 +70,34 @@ def test_muon_takes_hidden_matrices_only():
     members = Muon().over(model, 0.01, 0.1).members
     counted = sum(len(group["params"]) for one in members.values() for group in one.param_groups)
     assert counted == len(list(model.parameters()))
+
+
+def test_muon_is_torch_s_on_matrices_of_every_shape():
+    torch.manual_seed(0)
+    shapes = [(12, 5), (5, 12), (5, 5), (12, 5), (7, 7)]
+    mine, theirs = ([nn.Parameter(torch.ones(shape)) for shape in shapes] for _ in range(2))
+    settings = {"lr": 0.1, "weight_decay": 0.3, "momentum": 0.8}
+    batched = BatchedMuon(mine, **settings)
+    plain = torch.optim.Muon(theirs, adjust_lr_fn="match_rms_adamw", **settings)
+    for _ in range(3):
+        for one, other in zip(mine, theirs, strict=True):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        mine[2].grad = theirs[2].grad = None
+        batched.step()
+        plain.step()
+    assert torch.equal(mine[2], torch.ones(5, 5))
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0.01)  # steps of 0.1 in bfloat16
+    assert all("momentum_buffer" in state for state in batched.state.values())
+
+
+def test_orthogonalized_matrices_have_singular_values_near_one():
+    torch.manual_seed(0)
+    found = orthogonalize(torch.randn(3, 7, 11) * torch.tensor([1e-3, 1.0, 1e3])[:, None, None])
+    values = torch.linalg.svdvals(found.float())
+    assert 0.6 < values.min() <= values.max() < 1.3
+    assert torch.equal(orthogonalize(torch.zeros(1, 3, 5)), torch.zeros(1, 3, 5).bfloat16())
 
 
 def test_bad_arguments():

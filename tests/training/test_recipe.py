@@ -24,6 +24,16 @@ def test_all_problems_at_once_with_nearest_names():
     assert "'precision'" in text
 
 
+@pytest.mark.parametrize("value", [True, False, "auto"])
+def test_compiling_is_yes_no_or_auto(value):
+    assert Recipe.parse({"budget": {"steps": 7}, "compile": value}).compile is value
+
+
+@pytest.mark.parametrize("value", ["true", "yes", 2, None])
+def test_compiling_is_nothing_else(value):
+    assert f"'compile': should be true, false or 'auto'; got {value!r}" in refused(compile=value)
+
+
 @pytest.mark.parametrize("budget", [{}, {"steps": 3, "tokens": 5}])
 def test_budget_is_exactly_one(budget):
     assert "exactly one of steps, tokens, flops, seconds" in refused(budget=budget)

@@ -23,7 +23,7 @@ STEPS, FIELDS = {STEPS}, {FIELDS}
 """
     + """
 import os, signal, sys
-from attnlab.training import atomic, keeping, loop
+from attnlab.training import atomic, keeping, loop, trainer
 from tests.training.tiny import TinyTask, recipe, tiny_model
 
 where, count = sys.argv[2], int(sys.argv[3])
@@ -31,8 +31,8 @@ places = {
     "rename": (atomic.os, "rename"),
     "weights": (keeping, "write_checkpoint"),
     "best": (keeping, "replace_folder"),
-    "log": (loop.Course, "learning_rate"),
-    "result": (loop, "write_result"),
+    "log": (trainer.Course, "learning_rate"),
+    "result": (keeping, "write_result"),
 }
 owner, name = places[where]
 original, seen = getattr(owner, name), []

@@ -8,10 +8,10 @@ from tests.training.tiny import N_IN, N_OUT, TinyTask, tiny_model
 from torch import nn
 
 from attnlab.errors import ModuleError, TrainingError
-from attnlab.training.precision import Precision
+from attnlab.training.settings import Setting
 from attnlab.training.step import Caller, LossWatch, clip_gradients, task_loss
 
-PLAIN = Precision("float32", "")
+PLAIN = Setting()
 BATCH = TinyTask().train_batch(0, 0)
 
 

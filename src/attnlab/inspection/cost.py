@@ -125,7 +125,13 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def seconds_per_step(
-    model: nn.Module, inputs: Sequence[Tensor], *, loss: Loss = torch.sum, device: str = "cpu", repeats: int = 5
+    model: nn.Module,
+    inputs: Sequence[Tensor],
+    *,
+    loss: Loss = torch.sum,
+    device: str = "cpu",
+    repeats: int = 5,
+    products: torch.dtype = torch.float32,
 ) -> float:
     """Measure the time of forward and backward on a real device.
 
@@ -141,6 +147,8 @@ def seconds_per_step(
         Where to measure.
     repeats : int, default 5
         Steps timed, after two that are not.
+    products : torch.dtype, default torch.float32
+        Type that matrix products are computed in; the shorter ones by autocast.
 
     Returns
     -------
@@ -150,15 +158,17 @@ def seconds_per_step(
     probe = copy.deepcopy(model).to(device).train()
     batch = tuple(tensor.to(device) for tensor in inputs)
     with torch.random.fork_rng(devices=[]):
-        times = [_timed_step(probe, batch, loss, device) for _ in range(WARM_UP_STEPS + repeats)]
+        times = [_timed_step(probe, batch, loss, device, products) for _ in range(WARM_UP_STEPS + repeats)]
     return statistics.median(times[WARM_UP_STEPS:])
 
 
-def _timed_step(model: nn.Module, batch: Sequence[Tensor], loss: Loss, device: str) -> float:
+def _timed_step(model: nn.Module, batch: Sequence[Tensor], loss: Loss, device: str, products: torch.dtype) -> float:
     model.zero_grad(set_to_none=True)
     _wait(device)
     start = time.perf_counter()
-    loss(model(*batch)).backward()
+    with torch.autocast(torch.device(device).type, products, enabled=products != torch.float32):
+        outputs = model(*batch)
+    loss(outputs.float() if outputs.dtype == torch.bfloat16 else outputs).backward()
     _wait(device)
     return time.perf_counter() - start
 

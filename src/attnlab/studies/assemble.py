@@ -31,7 +31,7 @@ def build_task(spec: Spec) -> StudyTask:
     return _build_task(json.dumps(spec, sort_keys=True))
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=8)  # as many as the variants of a study may see
 def _build_task(spec_json: str) -> StudyTask:
     return cast(StudyTask, build(json.loads(spec_json), TASKS, axis="task"))
 

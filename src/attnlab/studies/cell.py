@@ -1,4 +1,4 @@
-"""One cell of a study: build, train, then look inside. Everything it finds lies in its folder.
+"""Cells of a study: build, train, then look inside. Everything a cell finds lies in its folder.
 
 A cell that was killed goes on from its last checkpoint; one that is complete is left alone.
 """
@@ -6,7 +6,7 @@ A cell that was killed goes on from its last checkpoint; one that is complete is
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.contracts import Batch, StudyTask
+from attnlab.errors import Interrupted
 from attnlab.inspection.capture import capture
 from attnlab.inspection.maps import attention_maps
 from attnlab.inspection.reach import reach
 from attnlab.studies.assemble import build_model, build_task
 from attnlab.training.atomic import read_json, write_json
-from attnlab.training.events import OnEvent, ignore_event
 from attnlab.training.loop import train
 from attnlab.training.recipe import Recipe
+from attnlab.training.result import Result
+from attnlab.training.together import OnMemberEvent, train_together
 
 INSIDE = "inside.json"
 """File of a cell with predictions, attention maps and measured reach."""
@@ -48,53 +50,108 @@ def is_done(folder: Path, spec: Mapping[str, Any]) -> bool:
     return not spec["look_inside"] or (folder / INSIDE).exists()
 
 
-def run_cell(
-    folder: Path, spec: Mapping[str, Any], *, threads: int, device: str = "cpu", on_event: OnEvent = ignore_event
-) -> dict[str, float]:
-    """Run a cell to its end, from wherever it stands.
+def run_cells(
+    folders: Sequence[Path],
+    specs: Sequence[Mapping[str, Any]],
+    *,
+    threads: int,
+    device: str = "cpu",
+    on_event: OnMemberEvent | None = None,
+) -> list[dict[str, float] | Exception]:
+    """Run cells of one variant to their ends, from wherever they stand; several of them together.
 
     Parameters
     ----------
-    folder : Path
-        Folder of the cell.
-    spec : mapping
-        ``task``, ``model``, ``recipe``, ``flops_per_token``, ``seed``, ``look_inside``.
+    folders : sequence of Path
+        Folder of each cell.
+    specs : sequence of mapping
+        For each cell ``task``, ``model``, ``recipe``, ``flops_per_token``, ``seed``, ``look_inside``; those of one
+        call have task, model and FLOPs in common.
     threads : int
         CPU threads; equal numbers need equal threads.
     device : str
         Where to train.
     on_event : callable, optional
-        Called with the training loop's events.
+        Called with the number of a cell and the training loop's events about it.
 
     Returns
     -------
-    dict
-        Final metrics.
+    list of dict or Exception
+        Final metrics of each cell, or why it had to stop.
 
     Raises
     ------
     AttnlabError
-        If training had to stop, or the folder holds another cell.
+        If the task or the models cannot be built.
+    Interrupted
+        If a person stopped the cells.
     """
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)  # a network that died leaves Adam denormal numbers, which are many times slower
-    task = build_task(spec["task"])
+    torch.compiler.reset()  # torch stops compiling after a number of models, unless it forgets the earlier ones
+    task = build_task(specs[0]["task"])
+    models = [_fresh_model(spec, task, device) for spec in specs]
+    results = _train(models, task, folders, specs, device=device, on_event=on_event)
+    outcomes: list[dict[str, float] | Exception] = []
+    for result, model, folder, spec in zip(results, models, folders, specs, strict=True):
+        look = spec["look_inside"] and not (folder / INSIDE).exists() and not isinstance(result, Exception)
+        error = _keep_look_inside(folder, model, task, device) if look else None
+        outcomes.append(error or (result if isinstance(result, Exception) else dict(result.metrics)))
+    return outcomes
+
+
+def _fresh_model(spec: Mapping[str, Any], task: StudyTask, device: str) -> nn.Module:
     torch.manual_seed(spec["seed"])
-    model = build_model(spec["model"], task).to(device)
-    result = train(
-        model,
-        task,
-        Recipe.parse(spec["recipe"], "training"),
-        seed=spec["seed"],
-        folder=folder,
-        spec=dict(spec),
-        flops_per_token=spec["flops_per_token"],
-        device=device,
-        on_event=on_event,
-    )
-    if spec["look_inside"] and not (folder / INSIDE).exists():
+    return build_model(spec["model"], task).to(device)
+
+
+def _train(
+    models: Sequence[nn.Module],
+    task: StudyTask,
+    folders: Sequence[Path],
+    specs: Sequence[Mapping[str, Any]],
+    *,
+    device: str,
+    on_event: OnMemberEvent | None,
+) -> list[Result | Exception]:
+    """Train models together; one alone, in any budget."""
+    recipes = [Recipe.parse(spec["recipe"], "training") for spec in specs]
+    seeds = [spec["seed"] for spec in specs]
+    flops = specs[0]["flops_per_token"]
+    if len(models) > 1:
+        return train_together(
+            models,
+            task,
+            recipes,
+            seeds=seeds,
+            folders=folders,
+            specs=specs,
+            flops_per_token=flops,
+            on_event=on_event,
+            device=device,
+        )
+
+    def tell(event: Mapping[str, Any]) -> None:
+        if on_event:
+            on_event(0, event)
+
+    alone = (models[0], task, recipes[0])
+    how: dict[str, Any] = {"folder": folders[0], "spec": specs[0], "flops_per_token": flops, "device": device}
+    try:
+        return [train(*alone, seed=seeds[0], on_event=tell, **how)]
+    except Interrupted:
+        raise
+    except Exception as error:
+        return [error]
+
+
+def _keep_look_inside(folder: Path, model: nn.Module, task: StudyTask, device: str) -> Exception | None:
+    """Write down what a trained model does; return why not, if it cannot be."""
+    try:
         write_json(folder / INSIDE, look_inside(model, task, device))
-    return dict(result.metrics)
+    except Exception as error:
+        return error
+    return None
 
 
 def look_inside(model: nn.Module, task: StudyTask, device: str = "cpu") -> dict[str, Any]:

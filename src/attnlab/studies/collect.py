@@ -16,6 +16,8 @@ from attnlab.studies.study import parse, slug
 from attnlab.studies.tuning import choose, setting_key
 from attnlab.training.atomic import read_json
 from attnlab.training.runs import read_metrics
+from attnlab.training.settings import Setting
+from attnlab.training.target import SECONDS_TO_TARGET
 
 TUNING = "tuning.json"
 """File of a study with what tuning tried and chose."""
@@ -80,14 +82,14 @@ def collect(out: Path, plan: Plan | None = None) -> StudyResults:
         question=plan.study.question,
         task={"name": plan.task.name, **plan.task.describe()},
         metric=plan.metric,
-        metrics=plan.task.metrics,
+        metrics=plan.metrics,
         floors=plan.task.floors(),
         rules=rules,
         baseline=plan.study.baseline,
         scale=plan.study.scale,
         variants=variants,
         alarms=tuple(_alarms(plan, out, variants, rules)),
-        environment=read_json(out / "environment.json") | _layout(out),
+        environment=read_json(out / "environment.json") | _layout(out) | _company(plan, out, cells),
         complete=all(cell.status != "missing" for variant in variants for cell in variant.cells),
     )
 
@@ -100,6 +102,21 @@ def _layout(out: Path) -> dict[str, Any]:
     layout = read_json(path)
     shared = f"{layout['workers']} process(es), {layout['threads']} thread(s) each; {layout['reason']}"
     return {"threads": layout["threads"], "device": layout["device"], "layout": shared}
+
+
+def _company(plan: Plan, out: Path, cells: Mapping[str, list[CellPlan]]) -> dict[str, Any]:
+    """Return which variants' seeds trained as one program, and why others did not, as part of the environment."""
+    words = []
+    for variant in plan.variants:
+        paths = [out / cell.folder / "result.json" for cell in cells[variant.name]]
+        results = [read_json(path) for path in paths if path.exists()]
+        most = max((result["together"] for result in results), default=1)
+        notes = dict.fromkeys(result["together_note"] for result in results if result["together_note"])
+        if most > 1 or notes:
+            words.append(
+                ": ".join([variant.name, "; ".join([*([f"{most} seeds together"] if most > 1 else []), *notes])])
+            )
+    return {"trained_together": ". ".join(words)} if words else {}
 
 
 def read_scores(plan: Plan, out: Path) -> dict[str, dict[str, float | None]]:
@@ -170,6 +187,7 @@ def _cell(folder: Path, seed: int) -> CellResults:
             status="done",
             metrics=result["metrics"],
             seconds=result["seconds"],
+            setting=str(Setting(result["precision"], result["compiled"])),
             curve=list(read_metrics(folder)),
             predictions=inside.get("predictions"),
             attention=inside.get("attention"),
@@ -195,7 +213,9 @@ def _alarms(plan: Plan, out: Path, variants: tuple[VariantResults, ...], rules: 
         reached = _reach(variant)
         yield from _reach_alarms(plan, variant, reached)
         yield from _floor_alarms(plan, variant, reached)
+        yield from _target_alarms(plan, variant)
         yield from _run_alarms(variant)
+    yield from _setting_alarms(plan, variants)
     if rules["seeds"] == 1:
         yield Alarm("one seed", None, "one seed shows nothing: the difference of two runs may be noise")
     for step in rules.get("extended", []):
@@ -251,6 +271,32 @@ def _beats(plan: Plan, value: float, floor: Floor) -> bool:
     return metric.improves(value, limit)
 
 
+def _target_alarms(plan: Plan, variant: VariantResults) -> Iterator[Alarm]:
+    """Yield an alarm for every run that used its budget and did not reach the target."""
+    for name, value in (plan.study.rules.target or {}).items():
+        for cell in variant.done:
+            if SECONDS_TO_TARGET not in cell.metrics:
+                steps = cell.curve[-1]["step"] if cell.curve else "all"
+                message = f"seed {cell.seed} ends at {name} {cell.metrics[name]:.4f} after {steps} steps"
+                yield Alarm("target", variant.name, f"{message}: the target of {value:g} was not reached")
+
+
+def _setting_alarms(plan: Plan, variants: tuple[VariantResults, ...]) -> Iterator[Alarm]:
+    """Yield an alarm for every variant computed otherwise than the baseline, unless such times are what is compared."""
+    baseline = next(variant for variant in variants if variant.name == plan.study.baseline)
+    for variant in variants:
+        ran = " and ".join(sorted(variant.settings))
+        if len(variant.settings) > 1:
+            message = (
+                f"its seeds were computed in different settings ({ran}), so their times differ for that reason too"
+            )
+            yield Alarm("setting", variant.name, message)
+        elif not plan.judges_time and variant.settings and baseline.settings and variant.settings != baseline.settings:
+            theirs = " and ".join(sorted(baseline.settings))
+            message = f"computed in {ran}, the baseline in {theirs}: their times compare these settings too"
+            yield Alarm("setting", variant.name, message)
+
+
 def _run_alarms(variant: VariantResults) -> Iterator[Alarm]:
     for cell in variant.failed:
         yield Alarm("failed", variant.name, f"seed {cell.seed} failed: {cell.error}")
@@ -259,7 +305,8 @@ def _run_alarms(variant: VariantResults) -> Iterator[Alarm]:
         yield Alarm("failed", variant.name, "no tuning run finished, so nothing was tuned; no verdict")
         return
     if failed:
-        yield Alarm("tuning", variant.name, f"tuning runs failed and were left out: {', '.join(failed)}")
+        message = f"tuning runs failed or missed the target, and were left out: {', '.join(failed)}"
+        yield Alarm("tuning", variant.name, message)
     if variant.untuned and variant.tuning:
         setting, best = variant.tuning["setting"], variant.tuning["chosen"]
         message = f"the best {setting} tried, {best}, lies at the edge of its grid: a better one may lie outside"

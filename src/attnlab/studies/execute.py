@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,19 +12,18 @@ from typing import Any, Protocol
 from attnlab.errors import RunError, SpecError
 from attnlab.studies.cell import is_done
 from attnlab.studies.collect import TUNING, chosen_settings, collect, read_scores
+from attnlab.studies.layout import WORKERS_LOG, Layout, layout_for
 from attnlab.studies.plan import CellPlan, Plan, make_plan
-from attnlab.studies.pool import OnMessage, Pool
+from attnlab.studies.pool import BROKEN, Pool
 from attnlab.studies.results import StudyResults
 from attnlab.studies.study import OWN_FILES, Study
 from attnlab.studies.tuning import tuning_record
 from attnlab.training.atomic import read_json, write_json, writing
-from attnlab.training.environment import environment, usable_cores
+from attnlab.training.environment import environment
 from attnlab.training.runs import lock
 
 RULES = "rules.json"
 STUDY = "study.json"
-LAYOUT = "layout.json"
-WORKERS_LOG = "workers.log"
 _PREFIX = {"content": "", "files": "file", "scale": "scale"}
 
 
@@ -38,28 +37,6 @@ class Watcher(Protocol):
     def message(self, cell: CellPlan, message: Mapping[str, Any]) -> None:
         """Pass on one message about a cell."""
         ...
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Say how cells share the machine: worker processes, threads of each, device, and why.
-
-    Parameters
-    ----------
-    workers : int
-        Number of processes.
-    threads : int
-        Threads of each.
-    device : str
-        ``cpu`` or ``cuda``.
-    reason : str
-        Why, in words.
-    """
-
-    workers: int
-    threads: int
-    device: str
-    reason: str
 
 
 def run_study(
@@ -106,12 +83,12 @@ def run_study(
     plan = make_plan(study)
     with lock(out):
         prepare(plan, out)
-        layout = _layout(plan, out, device, jobs)
+        layout = layout_for(plan, out, device, jobs)
         with _pool(plan, out, layout) as pool:
-            how = {"threads": layout.threads, "device": layout.device, "tensorboard": tensorboard}
-            _run_phase("tuning", plan.tuning_cells(), pool=pool, out=out, how=how, watcher=watcher)
+            runner = Runner(pool, out, layout, tensorboard=tensorboard, watcher=watcher)
+            runner.run("tuning", plan.tuning_cells())
             chosen = _record_tuning(plan, out)
-            _run_phase("judged runs", plan.judged_cells(chosen), pool=pool, out=out, how=how, watcher=watcher)
+            runner.run("judged runs", plan.judged_cells(chosen))
     return collect(out, plan)
 
 
@@ -199,54 +176,6 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _layout(plan: Plan, out: Path, device: str, jobs: int | None) -> Layout:
-    """Return how cells share the machine: as before where the study has begun, else measured."""
-    import torch
-
-    if (out / LAYOUT).exists():
-        saved = read_json(out / LAYOUT)
-        if device not in ("auto", saved["device"]):
-            raise RunError(f"{out} was begun on {saved['device']}; go on there, or choose another folder with --out")
-        workers = jobs or max(1, min(saved["workers"], usable_cores() // saved["threads"]))
-        return Layout(workers, saved["threads"], saved["device"], "as when the study began")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    layout = _new_layout(plan, out, device, jobs)
-    write_json(out / LAYOUT, asdict(layout))
-    return layout
-
-
-def _new_layout(plan: Plan, out: Path, device: str, jobs: int | None) -> Layout:
-    if device != "cpu":
-        return Layout(1, usable_cores(), device, "one process on the accelerator")
-    if jobs:
-        return Layout(jobs, max(1, usable_cores() // jobs), device, "asked for")
-    cells = len(plan.tuning_cells()) or len(plan.variants) * plan.study.rules.seeds
-    workers = min(usable_cores(), cells)
-    if workers == 1:
-        return Layout(1, usable_cores(), device, "one cell at a time")
-    return _measure_layout(plan, out, workers)
-
-
-def _measure_layout(plan: Plan, out: Path, workers: int) -> Layout:
-    """Time the baseline's training step in parallel single-threaded processes and in one that has all cores."""
-    cells = plan.judged_cells({name: {} for name in plan.study.variants})
-    cell = next(cell for cell in cells if cell.variant == plan.study.baseline)
-    request = {"do": "time", "spec": cell.spec, "threads": 1}
-    threads = usable_cores()
-    with Pool(workers, 1, out / WORKERS_LOG) as pool:
-        pool.run([request] * workers)  # the second time all of them are awake, so that they do share the machine
-        answers = pool.run([request] * workers)
-    with Pool(1, threads, out / WORKERS_LOG) as pool:
-        answers += pool.run([{**request, "threads": threads}])
-    times = [float(answer["seconds"]) for answer in answers if "seconds" in answer]
-    if len(times) < len(answers):
-        return Layout(workers, 1, "cpu", "not measured: a timing run failed")
-    apart, alone = max(times[:-1]) / workers, times[-1]
-    reason = f"measured: {1e3 * apart:.1f} ms a step as {workers} x 1 thread, {1e3 * alone:.1f} ms as 1 x {threads}"
-    return Layout(workers, 1, "cpu", reason) if apart <= alone else Layout(1, threads, "cpu", reason)
-
-
 def _pool(plan: Plan, out: Path, layout: Layout) -> contextlib.AbstractContextManager[Pool | None]:
     """Return the worker processes, or none where nothing is left to run."""
     if _todo_anything(plan, out):
@@ -266,39 +195,76 @@ def _missing(cells: Sequence[CellPlan], out: Path) -> list[CellPlan]:
     return [cell for cell in cells if not is_done(out / cell.folder, cell.spec)]
 
 
-def _run_phase(
-    title: str,
-    cells: Sequence[CellPlan],
-    *,
-    pool: Pool | None,
-    out: Path,
-    how: Mapping[str, Any],
-    watcher: Watcher | None,
-) -> None:
-    """Run the cells of one phase that are not done; a failed one is tried again by the same command."""
-    missing = _missing(cells, out)
-    if not missing or pool is None:
-        return
-    if watcher:
-        watcher.phase(title, missing, len(cells) - len(missing))
-    requests = [{"do": "run", "folder": str(out / cell.folder), "spec": cell.spec, **how} for cell in missing]
-    pool.run(requests, _teller(missing, out, watcher))
+class Runner:
+    """Run the cells of a study's phases on its worker processes.
 
+    Parameters
+    ----------
+    pool : Pool or None
+        The worker processes; None where nothing is left to run.
+    out : Path
+        Folder of the study.
+    layout : Layout
+        Which cells train together, and where.
+    tensorboard : bool
+        Whether cells write TensorBoard events too.
+    watcher : Watcher or None
+        Is told about progress.
+    """
 
-def _teller(cells: Sequence[CellPlan], out: Path, watcher: Watcher | None) -> OnMessage:
-    """Return what notes failures on disk and tells the watcher."""
+    def __init__(
+        self, pool: Pool | None, out: Path, layout: Layout, *, tensorboard: bool, watcher: Watcher | None
+    ) -> None:
+        self._pool, self._out, self._layout, self._watcher = pool, out, layout, watcher
+        self._how = {"threads": layout.threads, "device": layout.device, "tensorboard": tensorboard}
 
-    def tell(index: int, message: Mapping[str, Any]) -> None:
-        cell = cells[index]
-        failure = out / cell.folder / "failed.json"
+    def run(self, title: str, cells: Sequence[CellPlan]) -> None:
+        """Run the cells of one phase that are not done; a failed one is tried again by the same command.
+
+        Parameters
+        ----------
+        title : str
+            Name of the phase.
+        cells : sequence of CellPlan
+            All its cells.
+        """
+        missing = _missing(cells, self._out)
+        if not missing or self._pool is None:
+            return
+        if self._watcher:
+            self._watcher.phase(title, missing, len(cells) - len(missing))
+        bereft = self._run_cohorts(self._pool, self._layout.cohorts(missing))
+        self._run_cohorts(self._pool, [[cell] for cell in bereft])
+
+    def _run_cohorts(self, pool: Pool, cohorts: Sequence[Sequence[CellPlan]]) -> list[CellPlan]:
+        """Run cohorts; return the cells of those whose process died, which one of them may have killed alone."""
+        bereft: list[CellPlan] = []
+
+        def tell(index: int, message: Mapping[str, Any]) -> None:
+            cohort = cohorts[index]
+            if "cell" in message:
+                self._tell(cohort[message["cell"]], message)
+            elif message["kind"] == BROKEN and len(cohort) > 1:
+                bereft.extend(_missing(cohort, self._out))
+            elif message["kind"] == BROKEN:
+                self._tell(cohort[0], {**message, "kind": "failed"})
+
+        pool.run([self._request(cohort) for cohort in cohorts], tell)
+        return bereft
+
+    def _request(self, cohort: Sequence[CellPlan]) -> dict[str, Any]:
+        cells = [{"folder": str(self._out / cell.folder), "spec": cell.spec} for cell in cohort]
+        return {"do": "run", "cells": cells, **self._how}
+
+    def _tell(self, cell: CellPlan, message: Mapping[str, Any]) -> None:
+        """Note a failure on disk, and tell the watcher."""
+        failure = self._out / cell.folder / "failed.json"
         if message["kind"] == "failed" and not failure.exists():
             with contextlib.suppress(RunError), writing(failure.parent):
                 failure.parent.mkdir(parents=True, exist_ok=True)
                 write_json(failure, {"error": message["error"], "kind": "crash", "step": None, "layer": None})
-        if watcher:
-            watcher.message(cell, message)
-
-    return tell
+        if self._watcher:
+            self._watcher.message(cell, message)
 
 
 def _record_tuning(plan: Plan, out: Path) -> dict[str, dict[str, int | float]]:

@@ -7,27 +7,29 @@ parameters, FLOPs and memory are read off the built module; widths are matched w
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
 
-from attnlab.contracts import Batch, Floor, Metric, StudyTask
-from attnlab.errors import AttnlabError, SpecError, nearest
-from attnlab.inspection.cost import Cost, cost, seconds_per_step
+from attnlab.contracts import Floor, Metric, StudyTask
+from attnlab.errors import AttnlabError, SpecError
+from attnlab.inspection.cost import Cost, cost
 from attnlab.nn.foreign import ForeignMixer
 from attnlab.studies.assemble import build_model, build_task
+from attnlab.studies.estimate import step_seconds_on_one_thread
 from attnlab.studies.matching import match_width
+from attnlab.studies.metrics import rules_metric, study_metrics
 from attnlab.studies.rules import TUNING_SEED, fingerprint
 from attnlab.studies.study import Study, slug
 from attnlab.training.recipe import Recipe
+from attnlab.training.target import SECONDS_TO_TARGET, check_target
 
 OWN_START = "a module of your own keeps the weights it starts with; the model's init draws the lab's layers alone"
 ABOUT_PADDING = "padding"
 """Notes about padding are left out: no task of a study pads."""
-TIMED_STEPS = 3
+NOT_COMPILED = "the time is that of steps that are not compiled; compiling takes some time and may make them faster"
 """Training steps timed for an estimate, after those that warm up: seconds, not minutes, for a large study."""
 
 
@@ -102,7 +104,7 @@ class Plan:
     study : Study
         The study.
     task : StudyTask
-        The built task.
+        The built task, without what variants set of it.
     metric : Metric
         What the verdict is about.
     tune_metric : Metric
@@ -118,6 +120,16 @@ class Plan:
     variants: tuple[PlannedVariant, ...]
 
     @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Everything that is measured: the task's metrics, and the time to the target where there is one."""
+        return study_metrics(self.study, self.task)
+
+    @property
+    def judges_time(self) -> bool:
+        """Whether the verdict is about wall time, so that every run needs the machine to itself."""
+        return self.metric.name == SECONDS_TO_TARGET
+
+    @property
     def floors(self) -> tuple[Floor, ...]:
         """Reference values of the study's metric."""
         return tuple(floor for floor in self.task.floors() if floor.metric == self.metric.name)
@@ -128,7 +140,7 @@ class Plan:
 
     def rules_record(self) -> dict[str, Any]:
         """Return the rules with everything that fixes the comparison, and their hash."""
-        rules = self.study.rules.model_dump()
+        rules = self.study.rules.model_dump(exclude_none=True)
         rules |= {"metric": self.metric.name, "tune_by": self.tune_metric.name, "baseline": self.study.baseline}
         rules |= {"scale": self.study.scale}
         return {**rules, "hash": fingerprint({"rules": rules, "study": self.study.hash, "data": self.data()})}
@@ -165,9 +177,9 @@ class Plan:
         setting = "tune-" + "-".join(f"{key}-{value:g}" for key, value in tuned.items())
         folder = "/".join([slug(variant.name), *([setting] if tuning else []), f"seed-{seed}"])
         spec = {
-            "task": self.study.model_dump()["task"],
+            "task": self.study.task_spec(variant.name),
             "model": variant.model,
-            "recipe": {**variant.training, **tuned, "budget": self.study.rules.budget},
+            "recipe": {**variant.training, **tuned, **self.study.rules.ends(variant.training)},
             "flops_per_token": variant.flops_per_token,
             "seed": seed,
             "look_inside": seed == 0,
@@ -209,17 +221,19 @@ def make_plan(study: Study, *, calibrate: bool = False) -> Plan:
         If the metric, a training setting, or any variant is wrong; all variants are named at once.
     """
     task = build_task(study.model_dump()["task"])
-    metric = _metric(task, study.rules.metric, "metric")
-    tune_metric = _metric(task, study.rules.tune_by, "tune_by")
+    if study.rules.target:
+        check_target(study.rules.target, task, "rules.target")
+    metric = rules_metric(study, task, "metric")
+    tune_metric = rules_metric(study, task, "tune_by")
     if study.rules.tune and tune_metric.name.startswith("test_"):
         raise SpecError(
             f"rules.tune_by: '{tune_metric.name}' is measured on the test part; tune on a validation metric"
         )
-    variants = _plan_variants(study, task)
+    variants = _plan_variants(study)
     if study.rules.match != "none":
-        variants = _match(study, task, variants)
+        variants = _match(study, variants)
     if calibrate:
-        variants = tuple(replace(v, seconds_per_seed=_seconds(v, study, task)) for v in variants)
+        variants = tuple(_calibrated(variant, study) for variant in variants)
     return Plan(study, task, metric, tune_metric, variants)
 
 
@@ -240,8 +254,7 @@ def restore_plan(study: Study, variants: Sequence[Mapping[str, Any]]) -> Plan:
     """
     task = build_task(study.model_dump()["task"])
     planned = tuple(_restore_variant(fields) for fields in variants)
-    rules = study.rules
-    return Plan(study, task, _metric(task, rules.metric, "metric"), _metric(task, rules.tune_by, "tune_by"), planned)
+    return Plan(study, task, rules_metric(study, task, "metric"), rules_metric(study, task, "tune_by"), planned)
 
 
 def _restore_variant(fields: Mapping[str, Any]) -> PlannedVariant:
@@ -249,21 +262,12 @@ def _restore_variant(fields: Mapping[str, Any]) -> PlannedVariant:
     return PlannedVariant(**kept)
 
 
-def _metric(task: StudyTask, name: str | None, key: str) -> Metric:
-    metrics = {metric.name: metric for metric in task.metrics}
-    if name is None:
-        return task.metrics[0]
-    if name not in metrics:
-        raise SpecError(f"rules.{key}: task '{task.name}' has no metric '{name}'; {nearest(name, metrics)}")
-    return metrics[name]
-
-
-def _plan_variants(study: Study, task: StudyTask) -> tuple[PlannedVariant, ...]:
+def _plan_variants(study: Study) -> tuple[PlannedVariant, ...]:
     """Plan every variant, or raise one error that names the problems of all."""
     planned, problems = [], []
     for name in study.variants:
         try:
-            planned.append(_plan_variant(study, task, name, study.model_spec(name)))
+            planned.append(_plan_variant(study, name, study.model_spec(name)))
         except AttnlabError as error:
             problems.append(f"variant '{name}': {error}")
     if problems:
@@ -271,9 +275,8 @@ def _plan_variants(study: Study, task: StudyTask) -> tuple[PlannedVariant, ...]:
     return tuple(planned)
 
 
-def _plan_variant(
-    study: Study, task: StudyTask, name: str, model: dict[str, Any], notes: tuple[str, ...] = ()
-) -> PlannedVariant:
+def _plan_variant(study: Study, name: str, model: dict[str, Any], notes: tuple[str, ...] = ()) -> PlannedVariant:
+    task = build_task(study.task_spec(name))
     training = study.training_settings(name)
     recipe = _check_recipe(study, training)
     counted = count(model, task)
@@ -286,8 +289,17 @@ def _plan_variant(
         parameters=counted.parameters,
         flops_per_token=counted.flops_per_token,
         activation_bytes=counted.activation_bytes,
-        notes=(*notes, *counted.notes, *_foreign_notes(model, task)),
+        notes=(*_task_notes(study, name), *notes, *counted.notes, *_foreign_notes(model, task)),
     )
+
+
+def _task_notes(study: Study, name: str) -> list[str]:
+    """Return what a variant sets of the task, and what that means for its numbers."""
+    shown = (study.variants[name] or {}).get("task") or {}
+    notes = ["its own " + ", ".join(f"{key} {value}" for key, value in shown.items())] if shown else []
+    if "context" in shown:
+        notes.append("evaluated in windows of its own context: a longer one predicts from more, and gives a lower loss")
+    return notes
 
 
 def _foreign_notes(model: Mapping[str, Any], task: StudyTask) -> list[str]:
@@ -302,7 +314,7 @@ def _foreign_notes(model: Mapping[str, Any], task: StudyTask) -> list[str]:
 def _check_recipe(study: Study, training: Mapping[str, Any]) -> Recipe:
     """Return the recipe with the first settings of the grid; every one of the grid must be valid."""
     recipes = [
-        Recipe.parse({**training, **setting, "budget": study.rules.budget}, "training")
+        Recipe.parse({**training, **setting, **study.rules.ends(training)}, "training")
         for setting in study.rules.grid()
     ]
     return recipes[0]
@@ -326,7 +338,7 @@ def count(model: Mapping[str, Any], task: StudyTask) -> Cost:
     return cost(lambda: build_model(copy.deepcopy(dict(model)), task), task.train_batch(0, 0).inputs)
 
 
-def _match(study: Study, task: StudyTask, variants: tuple[PlannedVariant, ...]) -> tuple[PlannedVariant, ...]:
+def _match(study: Study, variants: tuple[PlannedVariant, ...]) -> tuple[PlannedVariant, ...]:
     """Give every variant the width at which the matched quantity is closest to the baseline's."""
     quantity = "parameters" if study.rules.match == "parameters" else "flops_per_token"
     baseline = next(variant for variant in variants if variant.name == study.baseline)
@@ -336,40 +348,31 @@ def _match(study: Study, task: StudyTask, variants: tuple[PlannedVariant, ...]) 
         if variant is baseline:
             matched.append(variant)
             continue
-        model, note = match_width(
-            variant.model, target, lambda spec: float(getattr(count(spec, task), quantity)), quantity=quantity
-        )
-        matched.append(_plan_variant(study, task, variant.name, model, (note,)))
+        model, note = match_width(variant.model, target, _counter(study, variant.name, quantity), quantity=quantity)
+        matched.append(_plan_variant(study, variant.name, model, (note,)))
     return tuple(matched)
 
 
-def _seconds(variant: PlannedVariant, study: Study, task: StudyTask) -> float:
+def _counter(study: Study, name: str, quantity: str) -> Callable[[Mapping[str, Any]], float]:
+    """Return what counts a quantity of model specifications on the task as a variant sees it."""
+    task = build_task(study.task_spec(name))
+    return lambda spec: float(getattr(count(spec, task), quantity))
+
+
+def _calibrated(variant: PlannedVariant, study: Study) -> PlannedVariant:
+    """Return a variant with the estimated seconds of one run."""
+    compiled = variant.training.get("compile", False)
+    return replace(
+        variant,
+        seconds_per_seed=_seconds(variant, study),
+        notes=(*variant.notes, NOT_COMPILED) if compiled and variant.steps is not None else variant.notes,
+    )
+
+
+def _seconds(variant: PlannedVariant, study: Study) -> float:
     """Estimate the training seconds of one run on one thread from a few timed steps."""
     if variant.steps is None:
-        return float(study.rules.budget["seconds"])
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        model = build_model(variant.model, task)
-        return variant.steps * step_seconds(model, task)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def step_seconds(model: nn.Module, task: StudyTask) -> float:
-    """Return the median seconds of one forward and backward on a training batch of the task.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The model.
-    task : StudyTask
-        Gives batch and loss.
-
-    Returns
-    -------
-    float
-        Seconds.
-    """
-    batch: Batch = task.train_batch(0, 0)
-    return seconds_per_step(model, batch.inputs, loss=lambda outputs: task.loss(outputs, batch), repeats=TIMED_STEPS)
+        return float(study.rules.ends(variant.training)["budget"]["seconds"])
+    task = build_task(study.task_spec(variant.name))
+    model = build_model(variant.model, task)
+    return variant.steps * step_seconds_on_one_thread(model, task, variant.training.get("precision", "float32"))

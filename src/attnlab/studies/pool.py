@@ -21,7 +21,10 @@ INTERRUPT_PATIENCE_S = 120.0
 """How long a worker may take to reach the end of a step and write its checkpoint after Ctrl-C."""
 START_PATIENCE_S = 300.0
 """How long a worker may take to start; importing torch takes seconds, on a busy machine more."""
-FINAL = ("finished", "failed", "interrupted", "timed")
+BROKEN = "broken"
+"""Kind of the last message about a request that could not be served: its worker died, or it was wrong."""
+FINAL = ("served", BROKEN, "interrupted", "timed")
+"""Kinds of a last message."""
 
 OnMessage = Callable[[int, Mapping[str, Any]], None]
 
@@ -138,7 +141,7 @@ class Pool:
         Returns
         -------
         list of dict
-            The last message about each request: ``finished``, ``timed`` or ``failed``.
+            The last message about each request: ``served``, ``timed`` or ``broken``.
 
         Raises
         ------
@@ -186,7 +189,7 @@ class Pool:
         if worker.request is None:
             raise RunError(f"a worker process could not start: {worker.obituary()}; see {self._log}")
         self._workers[worker.number] = self._start(worker.number)
-        return {"kind": "failed", "error": f"{worker.obituary()}; see {self._log}"}
+        return {"kind": BROKEN, "error": f"{worker.obituary()}; see {self._log}"}
 
     def _interrupt(self) -> None:
         """Ask busy workers to stop, and wait until they have."""

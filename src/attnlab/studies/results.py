@@ -25,7 +25,9 @@ class CellResults:
     metrics : mapping of str to float
         Final value of every metric of the task; empty unless done.
     seconds : float or None
-        Wall-clock training time.
+        Wall-clock training time, with the time spent on choosing how to compute.
+    setting : str or None
+        How its steps were computed, as ``bf16, compiled``.
     curve : list of mapping
         Lines of the cell's ``metrics.jsonl``: step, tokens, seconds, train_loss, and metrics where evaluated.
     error : str or None
@@ -44,6 +46,7 @@ class CellResults:
     status: Literal["done", "failed", "missing"]
     metrics: Mapping[str, float] = field(default_factory=dict)
     seconds: float | None = None
+    setting: str | None = None
     curve: list[Mapping[str, Any]] = field(default_factory=list)
     error: str | None = None
     predictions: Mapping[str, Any] | None = None
@@ -99,6 +102,11 @@ class VariantResults:
     def untuned(self) -> bool:
         """Whether the best learning rate lay at the edge of its grid, so that a better one may lie outside."""
         return bool(self.tuning and self.tuning.get("at_edge"))
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The settings in which the cells that finished were computed, each once."""
+        return tuple(dict.fromkeys(cell.setting for cell in self.done if cell.setting))
 
     def values(self, metric: str) -> dict[int, float]:
         """Return the value of a metric by seed, for the cells that finished and measured it.

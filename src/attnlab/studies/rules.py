@@ -23,16 +23,19 @@ class Rules(BaseModel):
     Parameters
     ----------
     metric : str, optional
-        Name of the metric the verdict is about; the task's first by default.
+        Name of the metric the verdict is about; the task's first by default, or with a target the time to it.
     budget : dict
         Exactly one of ``steps``, ``tokens``, ``flops``, ``seconds``, the same for every variant.
+    target : dict, optional
+        One validation metric and the value at which a run ends. What is compared is then the time to the target:
+        runs have the machine to themselves, and a variant's ``training`` may set a budget of its own.
     seeds : int
         Number of runs of every variant; variants share data order within a seed.
     tune : dict
         For each training setting the values tried, the same for every variant. One tuning run per
         combination at the full budget, with a seed that no judged run has; the best on `tune_by` is used.
     tune_by : str, optional
-        Metric that tuning looks at; the task's first by default. Never one of a test part.
+        Metric that tuning looks at; by default the task's first, or the time to the target. Never one of a test part.
     match : {"none", "parameters", "flops"}
         Quantity made equal to the baseline's by solving for each variant's width.
     smallest_effect : float
@@ -45,6 +48,7 @@ class Rules(BaseModel):
 
     metric: str | None = None
     budget: dict[str, int | float]
+    target: dict[str, int | float] | None = None
     seeds: int = Field(default=5, ge=1)
     tune: dict[str, list[int | float]] = Field(default_factory=dict)
     tune_by: str | None = None
@@ -63,6 +67,13 @@ class Rules(BaseModel):
             raise ValueError(f"{kind} must be positive; got {amount!r}")
         return budget
 
+    @field_validator("target")
+    @classmethod
+    def _check_target(cls, target: dict[str, int | float] | None) -> dict[str, int | float] | None:
+        if target is not None and len(target) != 1:
+            raise ValueError(f"must be exactly one metric with its value, like {{val_loss: 1.9}}; got {target!r}")
+        return target
+
     @field_validator("tune")
     @classmethod
     def _check_tune(cls, tune: dict[str, list[int | float]]) -> dict[str, list[int | float]]:
@@ -77,6 +88,22 @@ class Rules(BaseModel):
                     "verdict; give one value, or three and more"
                 )
         return tune
+
+    def ends(self, training: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a recipe says of the end of a run: the rules' budget and target.
+
+        Parameters
+        ----------
+        training : mapping
+            Settings of a variant, perhaps with a budget of its own.
+
+        Returns
+        -------
+        dict
+            Fields of the recipe.
+        """
+        budget = {"budget": training.get("budget", self.budget)}
+        return budget if self.target is None else budget | {"stop_at": self.target}
 
     def grid(self) -> Iterator[dict[str, int | float]]:
         """Yield every combination of the tuned settings, in the order written."""

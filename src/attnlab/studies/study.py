@@ -22,6 +22,10 @@ OWN_FILES = {
     *("report.json", "report.md", "report.html", "charts"),
 }
 """What a study's folder holds beside its variants."""
+BESIDE_MODEL = ("training", "task")
+"""Keys of a variant that are not the model's."""
+SHOWN_BY = ("batch", "context")
+"""Arguments of a task that a variant may set: how much of the data is shown at once, not which data."""
 LONGEST_NAME = 100
 """Characters of a folder's name; file systems take 255."""
 
@@ -41,7 +45,7 @@ class Study(BaseModel):
         Name of the variant the others are compared with.
     variants : dict
         For each name what differs: merged over `model`. A mapping whose ``name`` differs replaces.
-        The key ``training`` merges over `training`.
+        The key ``training`` merges over `training`, and ``task`` over `task`, where it may set batch and context.
     rules : Rules
         How the variants are compared.
     training : dict
@@ -77,11 +81,12 @@ class Study(BaseModel):
         if "name" not in self.model:
             raise ValueError("model needs a 'name'")
         for variant, override in self.variants.items():
-            settings = (override or {}).get("training")
-            if settings is not None and not isinstance(settings, dict):
-                raise ValueError(f"variants: training of '{variant}' must be a mapping; got {settings!r}")
-        if any("budget" in settings for settings in self._all_training()):
-            raise ValueError("training may not set 'budget': every variant has that of the rules")
+            self._check_beside_model(variant, override or {})
+        for settings in self._all_training():
+            if "budget" in settings and self.rules.target is None:
+                raise ValueError("training may not set 'budget': every variant has that of the rules")
+            if "stop_at" in settings:
+                raise ValueError("training may not set 'stop_at': the target of all variants stands in the rules")
         slugs: dict[str, str] = {}
         for variant in self.variants:
             if slug(variant) in OWN_FILES or len(slug(variant)) > LONGEST_NAME:
@@ -90,6 +95,17 @@ class Study(BaseModel):
             if other != variant:
                 raise ValueError(f"variants '{other}' and '{variant}' would share the folder '{slug(variant)}'")
         return self
+
+    def _check_beside_model(self, variant: str, override: Mapping[str, Any]) -> None:
+        for key in BESIDE_MODEL:
+            if override.get(key) is not None and not isinstance(override[key], dict):
+                raise ValueError(f"variants: {key} of '{variant}' must be a mapping; got {override[key]!r}")
+        unknown = [key for key in override.get("task") or {} if key not in SHOWN_BY]
+        if unknown:
+            raise ValueError(
+                f"variants: task of '{variant}' may set {' and '.join(SHOWN_BY)} only, so that all variants are "
+                f"measured on the same data; got {', '.join(unknown)}"
+            )
 
     def _all_training(self) -> list[Mapping[str, Any]]:
         own = [(variant or {}).get("training") or {} for variant in self.variants.values()]
@@ -108,11 +124,18 @@ class Study(BaseModel):
 
     def model_spec(self, variant: str) -> dict[str, Any]:
         """Return the full model specification of a variant."""
-        override = {key: value for key, value in (self.variants[variant] or {}).items() if key != "training"}
+        override = {key: value for key, value in (self.variants[variant] or {}).items() if key not in BESIDE_MODEL}
         return merge(self.model, override)
 
+    def task_spec(self, variant: str) -> SpecValue:
+        """Return the task as a variant sees it."""
+        shown = (self.variants[variant] or {}).get("task")
+        if not shown:
+            return self.model_dump()["task"]
+        return merge({"name": self.task} if isinstance(self.task, str) else self.task, shown)
+
     def training_settings(self, variant: str) -> dict[str, Any]:
-        """Return the training settings of a variant, budget and tuned settings left out."""
+        """Return the training settings of a variant, without the rules' budget and tuned settings."""
         return merge(self.training, (self.variants[variant] or {}).get("training") or {})
 
 

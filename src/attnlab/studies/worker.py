@@ -1,4 +1,4 @@
-"""A process that runs cells one after another: a JSON line in, JSON lines of events out.
+"""A process that runs cells, some of them together: a JSON line in, JSON lines of events out.
 
 Standard output belongs to the protocol; what a user's module prints goes to standard error.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from attnlab.errors import AttnlabError, Interrupted
+from attnlab.studies.pool import BROKEN
 
 READY = "ready"
 
@@ -60,43 +61,56 @@ def _serve(request: Mapping[str, Any], channel: IO[str]) -> dict[str, Any]:
     """Do what is asked and return the last message about it."""
     try:
         if request["do"] == "time":
-            return {"kind": "timed", "seconds": _time_steps(request)}
-        return {"kind": "finished", "metrics": _run(request, channel)}
+            return {"kind": "timed", **_time_steps(request)}
+        _run(request, channel)
+        return {"kind": "served"}
     except Interrupted as error:
         return {"kind": "interrupted", "error": str(error)}
     except KeyboardInterrupt:
         return {"kind": "interrupted", "error": "interrupted"}
-    except AttnlabError as error:
-        return {"kind": "failed", "error": str(error)}
     except Exception as error:
-        traceback.print_exc()
-        return {"kind": "failed", "error": f"{type(error).__name__}: {error}"}
+        return {"kind": BROKEN, "error": _in_words(error)}
 
 
-def _run(request: Mapping[str, Any], channel: IO[str]) -> dict[str, float]:
-    from attnlab.studies.cell import run_cell
+def _run(request: Mapping[str, Any], channel: IO[str]) -> None:
+    """Run cells, together if there are several, and say how each of them ended."""
+    from attnlab.studies.cell import run_cells
     from attnlab.training.tensorboard import tensorboard_events
 
-    folder = Path(request["folder"])
-    listeners = [tensorboard_events(folder)] if request["tensorboard"] else []
+    folders = [Path(cell["folder"]) for cell in request["cells"]]
+    listeners = [tensorboard_events(folder) for folder in folders] if request["tensorboard"] else None
 
-    def tell(event: Mapping[str, Any]) -> None:
-        for listener in (*listeners, lambda event: _send(channel, event)):
-            listener(event)
+    def tell(cell: int, event: Mapping[str, Any]) -> None:
+        if listeners:
+            listeners[cell](event)
+        _send(channel, {**event, "cell": cell})
 
-    return run_cell(folder, request["spec"], threads=request["threads"], device=request["device"], on_event=tell)
+    specs = [cell["spec"] for cell in request["cells"]]
+    how = {"threads": request["threads"], "device": request["device"]}
+    for cell, outcome in enumerate(run_cells(folders, specs, on_event=tell, **how)):
+        if isinstance(outcome, Exception):
+            _send(channel, {"kind": "failed", "cell": cell, "error": _in_words(outcome)})
+        else:
+            _send(channel, {"kind": "finished", "cell": cell, "metrics": outcome})
 
 
-def _time_steps(request: Mapping[str, Any]) -> float:
-    """Return the seconds of one training step of a cell's model with a number of threads."""
+def _in_words(error: Exception) -> str:
+    """Return an error's text; one that was not raised on purpose goes to the log with its traceback."""
+    if isinstance(error, AttnlabError):
+        return str(error)
+    traceback.print_exception(error)
+    return f"{type(error).__name__}: {error}"
+
+
+def _time_steps(request: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the seconds of a training step of a cell's model, alone and with others."""
     import torch
 
-    from attnlab.studies.assemble import build_model, build_task
-    from attnlab.studies.plan import step_seconds
+    from attnlab.studies.timing import step_times
 
     torch.set_num_threads(request["threads"])
-    task = build_task(request["spec"]["task"])
-    return step_seconds(build_model(request["spec"]["model"], task), task)
+    alone, together = step_times(request["spec"], request["together"])
+    return {"alone": alone, "together": together}
 
 
 if __name__ == "__main__":

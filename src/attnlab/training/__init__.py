@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from attnlab.training.runs import lock, open_run, read_failure, read_metrics
     from attnlab.training.schedule import SCHEDULES
     from attnlab.training.tensorboard import tensorboard_events
+    from attnlab.training.together import train_together
 
 _HOME = {
     "OPTIMIZERS": "optim",
@@ -39,6 +40,7 @@ _HOME = {
     "read_result": "result",
     "tensorboard_events": "tensorboard",
     "train": "loop",
+    "train_together": "together",
     "usable_cores": "environment",
 }
 
@@ -60,6 +62,7 @@ __all__ = [
     "read_result",
     "tensorboard_events",
     "train",
+    "train_together",
     "usable_cores",
 ]
 

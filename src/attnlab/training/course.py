@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attnlab.training.recipe import Recipe
 from attnlab.training.schedule import rate_factor
+from attnlab.training.settings import Remaining
 from attnlab.training.state import RunState
 
 EVALUATIONS = 10  # where the recipe does not say: enough points for a curve, and cheap beside the training
@@ -30,10 +31,17 @@ class Course:
         self._schedule = recipe.build_schedule()
 
     def progress(self, state: RunState) -> float:
-        """Return how much of the budget is used, in [0, 1]."""
-        if self.total_steps is None:
-            return min(1.0, state.seconds / self._seconds)
-        return state.step / self.total_steps
+        """Return how much of the budget is used, in [0, 1]; of seconds, the part that choosing a setting has left."""
+        if self.total_steps is not None:
+            return state.step / self.total_steps
+        trained, left = state.seconds - state.choosing_seconds, self._seconds - state.choosing_seconds
+        return min(1.0, trained / left) if left > 0.0 else 1.0
+
+    def remaining(self, state: RunState) -> Remaining:
+        """Return what is left of the budget."""
+        if self.total_steps is not None:
+            return Remaining(steps=self.total_steps - state.step)
+        return Remaining(seconds=self._seconds - state.seconds)
 
     def learning_rate(self, state: RunState) -> float:
         """Return the rate at the middle of the coming step, so that neither the first nor the last is zero."""

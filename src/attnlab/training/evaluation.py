@@ -10,19 +10,19 @@ from torch import Tensor
 from attnlab.contracts import Batch, Predict, Task
 from attnlab.errors import DataError
 from attnlab.training.diagnosis import NonFiniteError
-from attnlab.training.precision import Precision
+from attnlab.training.settings import Setting
 from attnlab.training.step import Caller
 
 
-def predictor(caller: Caller, precision: Precision, *, step: int = 0) -> Predict:
+def predictor(caller: Caller, setting: Setting, *, step: int = 0) -> Predict:
     """Return a model as a task's `evaluate` wants it.
 
     Parameters
     ----------
     caller : Caller
         The model.
-    precision : Precision
-        What matrix products are computed in.
+    setting : Setting
+        How the model is computed in training; here it is not compiled (see ``compilation.py``).
     step : int
         Updates made, for error texts.
 
@@ -33,13 +33,13 @@ def predictor(caller: Caller, precision: Precision, *, step: int = 0) -> Predict
     """
 
     def predict(batch: Batch) -> Tensor:
-        outputs = caller.outputs(batch.to(caller.device), precision, step=step)
+        outputs = caller.outputs(batch.to(caller.device), setting.eager(), step=step)
         return outputs.to(batch.targets.device)
 
     return predict
 
 
-def evaluate(caller: Caller, task: Task, part: str, precision: Precision, *, step: int = 0) -> dict[str, float]:
+def evaluate(caller: Caller, task: Task, part: str, setting: Setting, *, step: int = 0) -> dict[str, float]:
     """Return the metrics of one held-out part; the model is afterwards in training mode.
 
     Parameters
@@ -50,8 +50,8 @@ def evaluate(caller: Caller, task: Task, part: str, precision: Precision, *, ste
         Whose part.
     part : str
         One of ``task.parts``.
-    precision : Precision
-        What matrix products are computed in.
+    setting : Setting
+        How the model is computed in training; here it is not compiled (see ``compilation.py``).
     step : int
         Updates made, for error texts.
 
@@ -73,7 +73,7 @@ def evaluate(caller: Caller, task: Task, part: str, precision: Precision, *, ste
     caller.model.eval()
     try:
         with torch.no_grad():
-            metrics = task.evaluate(predictor(caller, precision, step=step), part)
+            metrics = task.evaluate(predictor(caller, setting, step=step), part)
     finally:
         caller.model.train()
     for name, value in metrics.items():

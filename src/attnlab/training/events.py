@@ -4,7 +4,7 @@
 ``kind``        further keys
 ==============  ===========================================================================================
 every           step, steps (None with a budget in seconds)
-``start``       precision, reason, resumed (bool)
+``start``       setting, reason (why that one), resumed (bool)
 ``step``        progress, loss, lr, rate (tokens a second), seconds_left (None at first); at most five a second
 ``evaluation``  progress, part, metrics, best (bool: the best so far)
 ``stopping``    a person asked the run to stop; it saves and ends

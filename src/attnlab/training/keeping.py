@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
-import torch
 from torch import Tensor, nn
 
 from attnlab.errors import RunError
 from attnlab.training.atomic import new_name, old_name, recover_folder, replace_folder, writing
 from attnlab.training.checkpoints import (
+    load_model_weights,
     load_weights,
     read_state,
     read_tensors,
@@ -21,16 +22,23 @@ from attnlab.training.checkpoints import (
     weights_of,
     write_checkpoint,
 )
+from attnlab.training.diagnosis import NonFiniteError
+from attnlab.training.generators import RANDOM, generator_states, restore_generators
 from attnlab.training.optim import OptimizerSet
-from attnlab.training.runs import MetricsLog, read_metrics
+from attnlab.training.result import Result, read_result, write_result
+from attnlab.training.runs import FAILED, MetricsLog, lock, open_run, read_metrics, write_failure
 from attnlab.training.state import RunState
-
-RANDOM = "random."
-"""Before the names of the random number generators' states, beside the optimizers' names."""
 
 
 class AbstractKeeper(ABC):
     """Keep what a run produces, and give back where an earlier run stopped."""
+
+    on_disk: bool
+    """Whether a run that was stopped can go on from what is kept."""
+
+    @abstractmethod
+    def open(self, model: nn.Module, default_spec: Mapping[str, Any]) -> Result | None:
+        """Claim the place for this run; where it was done before, load its last weights and return its result."""
 
     @abstractmethod
     def resume(self, model: nn.Module, optimizer: OptimizerSet) -> RunState | None:
@@ -53,6 +61,14 @@ class AbstractKeeper(ABC):
         """Return all records."""
 
     @abstractmethod
+    def finish(self, result: Result) -> None:
+        """Keep the final numbers, which mark the run as done."""
+
+    @abstractmethod
+    def fail(self, error: Exception, *, step: int) -> None:
+        """Keep why the run had to stop in the given step."""
+
+    @abstractmethod
     def close(self) -> None:
         """End the keeping."""
 
@@ -65,8 +81,14 @@ class AbstractKeeper(ABC):
 class MemoryKeeper(AbstractKeeper):
     """Keep the records in memory and no checkpoints."""
 
+    on_disk = False
+
     def __init__(self) -> None:
         self._records: list[dict[str, Any]] = []
+
+    def open(self, model: nn.Module, default_spec: Mapping[str, Any]) -> Result | None:
+        """Return None: nothing was done before."""
+        del model, default_spec
 
     def resume(self, model: nn.Module, optimizer: OptimizerSet) -> RunState | None:
         """Return None: there is nothing to go on from."""
@@ -88,6 +110,14 @@ class MemoryKeeper(AbstractKeeper):
         """Return all records."""
         return self._records
 
+    def finish(self, result: Result) -> None:
+        """Keep nothing."""
+        del result
+
+    def fail(self, error: Exception, *, step: int) -> None:
+        """Keep nothing."""
+        del error, step
+
     def close(self) -> None:
         """Do nothing."""
 
@@ -103,13 +133,32 @@ class FolderKeeper(AbstractKeeper):
     Parameters
     ----------
     folder : Path
-        The run folder, held with ``runs.lock``.
+        The run folder; held for writing from `open` to `close`.
+    spec : mapping, optional
+        What identifies the run; the default spec given to `open` unless given here.
     """
 
-    def __init__(self, folder: Path) -> None:
+    on_disk = True
+
+    def __init__(self, folder: Path, spec: Mapping[str, Any] | None = None) -> None:
         self.folder = folder
+        self._spec = spec
+        self._held = contextlib.ExitStack()
+        self._is_ours = False
         self._log: MetricsLog | None = None
         self._new_best: tuple[dict[str, Tensor], dict[str, Any]] | None = None
+
+    def open(self, model: nn.Module, default_spec: Mapping[str, Any]) -> Result | None:
+        """Lock the folder, and write the spec or compare it; forget why an unfinished run failed."""
+        self._held.enter_context(lock(self.folder))
+        open_run(self.folder, default_spec if self._spec is None else self._spec)
+        self._is_ours = True
+        done = read_result(self.folder, read_metrics(self.folder))
+        if done is None:
+            (self.folder / FAILED).unlink(missing_ok=True)
+        else:
+            load_model_weights(model, self.folder)
+        return done
 
     def resume(self, model: nn.Module, optimizer: OptimizerSet) -> RunState | None:
         """Restore the last checkpoint, and drop records made after it."""
@@ -165,10 +214,24 @@ class FolderKeeper(AbstractKeeper):
         """Return all records."""
         return read_metrics(self.folder)
 
+    def finish(self, result: Result) -> None:
+        """Write ``result.json``."""
+        write_result(self.folder, result)
+
+    def fail(self, error: Exception, *, step: int) -> None:
+        """Write ``failed.json``, unless the folder is another run's."""
+        if not self._is_ours:
+            return
+        if isinstance(error, NonFiniteError):
+            write_failure(self.folder, error, step=error.step, layer=error.layer)
+        else:
+            write_failure(self.folder, error, step=step)
+
     def close(self) -> None:
-        """Close the file of records."""
+        """Close the file of records, and let go of the folder."""
         if self._log is not None:
             self._log.close()
+        self._held.close()
 
     def how_to_go_on(self) -> str:
         """Say that the same run can be started again."""
@@ -186,31 +249,3 @@ def _step_of(folder: Path) -> int | None:
         return (read_state(folder) or {}).get("step")
     except RunError:
         return None
-
-
-def generator_states() -> dict[str, Tensor]:
-    """Return the states of torch's global generators, of the CPU and of the current CUDA device if it is in use.
-
-    Returns
-    -------
-    dict of str to Tensor
-        Bytes, under names that begin with `RANDOM`.
-    """
-    states = {f"{RANDOM}cpu": torch.get_rng_state()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        states[f"{RANDOM}cuda"] = torch.cuda.get_rng_state()
-    return states
-
-
-def restore_generators(states: Mapping[str, Tensor]) -> None:
-    """Set torch's global generators to what `generator_states` returned.
-
-    Parameters
-    ----------
-    states : mapping of str to Tensor
-        The states; further names are left alone.
-    """
-    if f"{RANDOM}cpu" in states:
-        torch.set_rng_state(states[f"{RANDOM}cpu"])
-    if f"{RANDOM}cuda" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state(states[f"{RANDOM}cuda"])

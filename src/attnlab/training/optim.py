@@ -218,16 +218,14 @@ class Muon(AbstractOptimizer):
 
     def over(self, model: nn.Module, lr: float, weight_decay: float) -> OptimizerSet:
         """Return Muon over the hidden matrices and AdamW over the rest."""
-        import torch
+        from attnlab.training.muon import BatchedMuon
 
         hidden = hidden_matrices(model)
         if not hidden:
             raise SpecError("muon needs hidden matrices, and this model has none; use adamw")
         chosen = {id(parameter) for parameter in hidden}
         others = [parameter for parameter in _trainable(model) if id(parameter) not in chosen]
-        muon = torch.optim.Muon(
-            hidden, lr=lr, weight_decay=weight_decay, momentum=self.momentum, adjust_lr_fn="match_rms_adamw"
-        )
+        muon = BatchedMuon(hidden, lr=lr, weight_decay=weight_decay, momentum=self.momentum)
         adamw = {"adamw": self.rest.torch_adamw(others, lr, weight_decay)} if others else {}
         return OptimizerSet({"muon": muon, **adamw})
 

@@ -32,7 +32,8 @@ class Budget(pydantic.BaseModel):
     flops : int or float, optional
         Floating point operations of forward and backward; a multiply-add counts 2.
     seconds : int or float, optional
-        Time spent on training steps, evaluation and saving apart. Not reproducible between machines.
+        Time spent on training steps and on choosing how to compute them, evaluation and saving apart. Not
+        reproducible between machines.
     """
 
     model_config = STRICT
@@ -94,8 +95,12 @@ class Recipe(pydantic.BaseModel):
         Steps between checkpoints. None: at evaluations, at least ten seconds apart. The end is always saved.
     early_stop : EarlyStop or None
         When to stop before the budget is used. None: never.
-    compile : bool
-        True compiles the model with ``torch.compile``.
+    stop_at : mapping of str to float, optional
+        One metric of the first held-out part and its target: training ends at the first evaluation that reaches it,
+        and the result has the metric ``seconds_to_target``. None: the whole budget is used.
+    compile : bool or "auto"
+        True compiles training steps with ``torch.compile``. "auto" tries it where the steps left could save more
+        time than compiling takes, and keeps it if it is faster; the choice is recorded.
     """
 
     model_config = STRICT
@@ -112,7 +117,8 @@ class Recipe(pydantic.BaseModel):
     evaluate_every: PositiveInt | None = None
     checkpoint_every: PositiveInt | None = None
     early_stop: EarlyStop | None = None
-    compile: bool = False
+    stop_at: dict[str, float] | None = None
+    compile: Literal[True, False, "auto"] = False
 
     @pydantic.field_validator("optimizer")
     @classmethod
@@ -125,6 +131,13 @@ class Recipe(pydantic.BaseModel):
     def _known_schedule(cls, spec: Spec) -> Spec:
         _check(spec, SCHEDULES, "schedule")
         return spec
+
+    @pydantic.field_validator("stop_at")
+    @classmethod
+    def _one_target(cls, target: dict[str, float] | None) -> dict[str, float] | None:
+        if target is not None and len(target) != 1:
+            raise ValueError(f"must be exactly one metric with its target, like {{val_loss: 1.9}}; got {target!r}")
+        return target
 
     @pydantic.field_validator("warmup")
     @classmethod

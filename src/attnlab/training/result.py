@@ -18,7 +18,8 @@ class Result:
     Parameters
     ----------
     metrics : dict of str to float
-        Metrics of every held-out part, with the weights at the end.
+        Metrics of every held-out part, with the weights at the end; ``seconds_to_target`` beside them where the
+        run reached its target: the time spent on training, choosing and evaluation until then.
     best : dict
         ``step`` and ``metrics`` of the best evaluation on the first part.
     steps : int
@@ -26,23 +27,30 @@ class Result:
     tokens : int
         Training positions with a loss that were seen.
     seconds : float
-        Time spent on training steps.
+        Time spent on training steps, and on choosing how to compute them.
     evaluation_seconds : float
         Time spent on evaluation.
     train_loss : float
         Mean training loss since the record before the last.
     stopped : str
-        Why it ended: ``budget`` or ``early stop``.
+        Why it ended: ``budget``, ``early stop`` or ``target``.
     precision : str
         ``float32`` or ``bf16``.
-    precision_reason : str
-        Why that one.
     compiled : bool
-        Whether the model was compiled.
+        Whether training steps were compiled.
+    setting_reason : str
+        Why these two.
+    choosing_seconds : float
+        Time spent on choosing them and on compiling; part of `seconds`.
     seed : int
         Seed of data order and dropout.
     resumed_at : list of int
         Steps after which the run went on from a checkpoint.
+    together : int
+        With how many runs, itself included, it was trained as one program; 1 for a run of its own. Its seconds are
+        its share.
+    together_note : str
+        Why not with all it might have been trained with; empty if there is nothing to say.
     environment : dict
         Versions, hardware, threads, device.
     curve : list of dict
@@ -58,10 +66,13 @@ class Result:
     train_loss: float
     stopped: str
     precision: str
-    precision_reason: str
     compiled: bool
+    setting_reason: str
+    choosing_seconds: float
     seed: int
     resumed_at: list[int]
+    together: int
+    together_note: str
     environment: dict[str, Any]
     curve: list[dict[str, Any]] = field(default_factory=list)
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from attnlab.errors import RunError
+from attnlab.training.settings import Choice, Setting
 
 
 @dataclass
@@ -16,12 +17,16 @@ class RunState:
     ----------
     precision : str
         ``float32`` or ``bf16``, as chosen at the start.
-    precision_reason : str
-        Why that one.
+    compiled : bool
+        Whether training steps are compiled.
+    setting_reason : str
+        Why these two.
+    choosing_seconds : float
+        Time spent on choosing them and on compiling; part of `seconds`.
     step : int
         Updates made.
     seconds : float
-        Time spent on training steps.
+        Time spent on training steps, and on choosing how to compute them.
     evaluation_seconds : float
         Time spent on evaluation.
     loss_sum, loss_count : float, int
@@ -38,10 +43,16 @@ class RunState:
         Why training ended; empty while it has not.
     resumed_at : list of int
         Steps after which the run went on from a checkpoint.
+    together : int
+        With how many runs, itself included, it was trained as one program; the most of all its steps.
+    together_note : str
+        Why not with all it might have been trained with; empty if there is nothing to say.
     """
 
     precision: str = "float32"
-    precision_reason: str = ""
+    compiled: bool = False
+    setting_reason: str = ""
+    choosing_seconds: float = 0.0
     step: int = 0
     seconds: float = 0.0
     evaluation_seconds: float = 0.0
@@ -53,6 +64,25 @@ class RunState:
     since_best: int = 0
     stopped: str = ""
     resumed_at: list[int] = field(default_factory=list)
+    together: int = 1
+    together_note: str = ""
+
+    @property
+    def setting(self) -> Setting:
+        """How training steps are computed."""
+        return Setting(self.precision, self.compiled)
+
+    def adopt(self, choice: Choice) -> None:
+        """Take over a chosen setting and the time it took; a reason from an earlier start stays."""
+        self.precision, self.compiled = choice.setting.precision, choice.setting.compile
+        self.setting_reason = self.setting_reason or choice.reason
+        self.choosing_seconds += choice.seconds
+        self.seconds += choice.seconds
+
+    def note_company(self, runs: int, note: str) -> None:
+        """Note with how many runs a step was computed, and why not with more."""
+        self.together = max(self.together, runs)
+        self.together_note = note or self.together_note
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers as JSON types."""

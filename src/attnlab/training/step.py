@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -14,20 +15,21 @@ from torch import Tensor, nn
 
 from attnlab.contracts import Batch, Task
 from attnlab.errors import AttnlabError, ModuleError, TrainingError
+from attnlab.training.compilation import compile_model
 from attnlab.training.diagnosis import module_error
-from attnlab.training.precision import Precision
+from attnlab.training.settings import Setting
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Call a model in the chosen precision on its device, and name it in errors.
+    """Call a model in a setting on its device, and name it in errors.
 
     Parameters
     ----------
     model : nn.Module
         The model, for names and shapes.
     forward : callable
-        What is called: the model itself or its compiled form.
+        What is called, or compiled and called: the model itself, or a function that runs it.
     device : torch.device
         Where it runs.
     """
@@ -36,15 +38,20 @@ class Caller:
     forward: Callable[..., Tensor]
     device: torch.device
 
-    def outputs(self, batch: Batch, precision: Precision, *, step: int) -> Tensor:
+    @functools.cached_property
+    def compiled(self) -> Callable[..., Tensor]:
+        """The compiled form of what is called; compiled at its first call."""
+        return compile_model(self.forward, self.device)
+
+    def outputs(self, batch: Batch, setting: Setting, *, step: int) -> Tensor:
         """Return what the model answers to a batch on its device.
 
         Parameters
         ----------
         batch : Batch
             The batch, on the model's device.
-        precision : Precision
-            What matrix products are computed in.
+        setting : Setting
+            How the model is computed.
         step : int
             The step, counted from 1, for error texts.
 
@@ -61,8 +68,8 @@ class Caller:
             If memory runs out.
         """
         try:
-            with precision.autocast(self.device):
-                outputs = self.forward(*batch.inputs)
+            with setting.autocast(self.device):
+                outputs = (self.compiled if setting.compile else self.forward)(*batch.inputs)
         except (AttnlabError, MemoryError):
             raise
         except torch.OutOfMemoryError as error:

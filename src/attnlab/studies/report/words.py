@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 OPEN, CLOSE = "\x02", "\x03"
 """Control characters around a variant's name: no name contains them by accident."""
 
-HARMLESS = ("failed", "untuned")
-"""Alarms that do not make the numbers of the finished seeds suspect; failed runs are told apart from alarms."""
+HARMLESS = ("failed", "untuned", "setting")
+"""Alarms that do not make the metrics of the finished seeds suspect; failed runs are told apart from alarms."""
 
 LISTED = 3
 """Variants of one verdict that the headline spells out; the table has the rest."""

@@ -1,0 +1,118 @@
+"""How training steps are computed: in float32 or bf16, compiled or not."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+
+import torch
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Say how a model is computed.
+
+    Parameters
+    ----------
+    precision : {"float32", "bf16"}
+        What matrix products are computed in.
+    compile : bool
+        Whether ``torch.compile`` is used.
+
+    Notes
+    -----
+    In bf16 the parameters, their gradients, the optimizer and the loss stay in float32; torch's autocast computes
+    the matrix products in bfloat16.
+    """
+
+    precision: str = "float32"
+    compile: bool = False
+
+    def __str__(self) -> str:
+        return self.precision + (", compiled" if self.compile else "")
+
+    @classmethod
+    def parse(cls, text: str) -> Setting:
+        """Return the setting whose words these are, as `str` gives them."""
+        precision, _, compiled = text.partition(", ")
+        return cls(precision, compile=bool(compiled))
+
+    def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
+        """Return the context in which forward passes are computed on a device."""
+        if self.precision == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+
+    def eager(self) -> Setting:
+        """Return the same precision, not compiled."""
+        return replace(self, compile=False)
+
+    def compiled(self) -> Setting:
+        """Return the same precision, compiled."""
+        return replace(self, compile=True)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Record a chosen setting, why it was chosen, and what choosing cost.
+
+    Parameters
+    ----------
+    setting : Setting
+        What was chosen.
+    reason : str
+        Why, in words, with everything that was measured.
+    seconds : float
+        Time spent on measuring and compiling.
+    """
+
+    setting: Setting
+    reason: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Remaining:
+    """Say what is left of a budget: steps, or seconds that choosing is taken from.
+
+    Parameters
+    ----------
+    steps : int or None
+        Steps; None where the budget is in seconds.
+    seconds : float
+        Seconds, where `steps` is None.
+    """
+
+    steps: int | None = None
+    seconds: float = 0.0
+
+    def steps_at(self, step_seconds: float, spent: float) -> float:
+        """Return how many steps that is.
+
+        Parameters
+        ----------
+        step_seconds : float
+            Seconds of one step.
+        spent : float
+            Seconds that choosing has taken so far.
+
+        Returns
+        -------
+        float
+            Steps, 0 or more.
+        """
+        if self.steps is not None:
+            return float(self.steps)
+        return max(0.0, self.seconds - spent) / max(step_seconds, 1e-9)
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until a device has done what it was asked for; a CPU always has.
+
+    Parameters
+    ----------
+    device : torch.device
+        The device whose clock is to be read.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,190 @@
+"""Studies that ask for time: a target ends every run, and variants may see the data in windows of their own."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from attnlab.errors import SpecError
+from attnlab.studies.cell import run_cells
+from attnlab.studies.execute import run_study
+from attnlab.studies.plan import make_plan
+from attnlab.studies.report import headline, report
+from attnlab.studies.study import load, parse
+from attnlab.training.target import SECONDS_TO_TARGET
+
+TEXT = "the cat sat on the mat, and the dog lay on the log; " * 40
+
+
+@pytest.fixture
+def timed(tmp_path):
+    """Return a study about time on a text of one sentence, with variants that differ in batch, context and budget."""
+    (tmp_path / "text.txt").write_text(TEXT)
+    return {
+        "question": "Which is there first?",
+        "task": {"name": "char-lm", "text": str(tmp_path / "text.txt"), "context": 8, "batch": 4},
+        "model": {"name": "decoder", "n_layers": 1, "d_model": 12, "mixer": {"name": "attention", "n_heads": 2}},
+        "baseline": "plain",
+        "variants": {
+            "plain": {},
+            "more at once": {"task": {"context": 16, "batch": 7}, "training": {"budget": {"steps": 30}}},
+        },
+        "rules": {"budget": {"steps": 40}, "target": {"val_loss": 2.6}, "seeds": 2, "smallest_effect": 0.0},
+        "training": {"lr": 0.01, "evaluate_every": 5},
+    }
+
+
+def plan_of(study):
+    return make_plan(parse(study))
+
+
+def complaint(study) -> str:
+    with pytest.raises(SpecError) as caught:
+        plan_of(study)
+    return str(caught.value)
+
+
+def test_with_a_target_the_time_to_it_is_judged_and_tunes(timed):
+    plan = plan_of(timed)
+    assert plan.judges_time
+    assert plan.metric == plan.tune_metric
+    assert (plan.metric.name, plan.metric.unit, plan.metric.better) == (SECONDS_TO_TARGET, "s", "lower")
+    assert {metric.name for metric in plan.metrics} >= {SECONDS_TO_TARGET, "val_loss"}
+    timed["rules"]["metric"] = "val_accuracy"
+    assert plan_of(timed).metric.name == "val_accuracy"
+    assert not plan_of(timed).judges_time
+
+
+def test_without_a_target_there_is_no_such_metric(timed):
+    del timed["rules"]["target"]
+    del timed["variants"]["more at once"]["training"]
+    assert plan_of(timed).metric.name == "val_loss"
+    assert all(
+        "stop_at" not in cell.spec["recipe"] for cell in plan_of(timed).judged_cells({"plain": {}, "more at once": {}})
+    )
+    timed["rules"]["metric"] = SECONDS_TO_TARGET
+    assert f"rules.metric: task 'char-lm' has no metric '{SECONDS_TO_TARGET}'" in complaint(timed)
+
+
+def test_every_cell_gets_the_task_and_the_end_of_its_variant(timed):
+    plan = plan_of(timed)
+    specs = {cell.variant: cell.spec for cell in plan.judged_cells({"plain": {}, "more at once": {}})}
+    assert {name: (spec["task"]["context"], spec["task"]["batch"]) for name, spec in specs.items()} == {
+        "plain": (8, 4),
+        "more at once": (16, 7),
+    }
+    assert {name: spec["recipe"]["budget"]["steps"] for name, spec in specs.items()} == {
+        "plain": 40,
+        "more at once": 30,
+    }
+    assert {name: plan.variant(name).steps for name in specs} == {"plain": 40, "more at once": 30}
+    assert all(spec["recipe"]["stop_at"] == {"val_loss": 2.6} for spec in specs.values())
+    plain, other = plan.variant("plain"), plan.variant("more at once")
+    assert other.activation_bytes > 3 * plain.activation_bytes
+    assert other.parameters - plain.parameters == 8 * 12  # learned positions of a context twice as long
+    assert plain.notes == ()
+    assert other.notes[0] == "its own context 16, batch 7"
+    assert "a longer one predicts from more" in other.notes[1]
+
+
+def test_a_task_that_is_a_name_can_be_seen_otherwise(tiny):
+    tiny["task"] = "shapes"
+    tiny["variants"]["plain"] = {"task": {"batch": 3}}
+    assert parse(tiny).task_spec("plain") == {"name": "shapes", "batch": 3}
+    assert parse(tiny).task_spec("with attention") == "shapes"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"variants": {"plain": {"task": {"text": "other.txt"}}}},
+            "task of 'plain' may set batch and context only, so that all variants are measured on the same data; "
+            "got text",
+        ),
+        ({"variants": {"plain": {"task": "char-lm"}}}, "task of 'plain' must be a mapping; got 'char-lm'"),
+        ({"training": {"stop_at": {"val_loss": 1.0}}}, "training may not set 'stop_at': the target of all variants"),
+        ({"rules": {"target": {}}}, "rules.target: must be exactly one metric with its value"),
+        ({"rules": {"target": {"val_loss": 1.0, "val_accuracy": 0.5}}}, "must be exactly one metric with its value"),
+        ({"rules": {"target": {"val_los": 1.0}}}, "rules.target: the task has no metric 'val_los'; did you mean"),
+    ],
+)
+def test_what_a_study_about_time_may_not_say(timed, changes, expected):
+    for key, value in changes.items():
+        timed[key] = timed[key] | value
+    assert expected in complaint(timed)
+
+
+def test_the_test_part_is_no_target(timed):
+    timed["task"]["test"] = True
+    timed["rules"]["target"] = {"test_loss": 2.0}
+    assert "'test_loss' is measured on the test part" in complaint(timed)
+
+
+def test_a_study_about_time_runs_one_cell_at_a_time_and_ends_at_the_target(timed, tmp_path):
+    timed["variants"]["never"] = {"training": {"lr": 1e-9}}
+    results = run_study(parse(timed), tmp_path / "runs")
+    layout = json.loads((tmp_path / "runs" / "layout.json").read_text())
+    assert (layout["workers"], layout["reason"]) == (1, "one run at a time: the verdict is about wall time")
+    assert results.complete
+    for name in ("plain", "more at once"):
+        for cell in results.variant(name).done:
+            assert cell.metrics["val_loss"] <= 2.6
+            assert cell.curve[-1]["step"] < results.rules["budget"]["steps"]
+            assert cell.metrics[SECONDS_TO_TARGET] > cell.seconds > 0
+    assert results.variant("never").values(SECONDS_TO_TARGET) == {}
+    missed = [alarm.message for alarm in results.alarms if alarm.check == "target"]
+    assert [message.split(" ends at ")[0] for message in missed] == ["seed 0", "seed 1"]
+    assert all(message.endswith("after 40 steps: the target of 2.6 was not reached") for message in missed)
+    verdicts = {one["variant"]: one for one in report(results)["verdicts"]}
+    assert verdicts["never"]["verdict"] == "undecided"
+    assert verdicts["more at once"]["metric"] == SECONDS_TO_TARGET
+    assert "never" in headline(results)
+
+
+@pytest.fixture
+def short_text(tmp_path):
+    """Return changes of a study that put a short text in the place of its own."""
+    (tmp_path / "text.txt").write_text(TEXT)
+    return {"task": {"text": str(tmp_path / "text.txt")}}
+
+
+def test_the_speedrun_can_be_planned_and_its_recipes_run(short_text, tmp_path):
+    plan = make_plan(load("speedrun", scale="tiny", changes=short_text))
+    cells = {cell.variant: cell for cell in plan.judged_cells({name: {} for name in plan.study.variants})}
+    assert {cell.spec["recipe"]["budget"]["steps"] for cell in cells.values()} == {3}
+    for name in ("the fast recipe", "nanoGPT CPU recipe"):
+        (metrics,) = run_cells([tmp_path / cells[name].folder], [cells[name].spec], threads=1)
+        assert metrics["val_loss"] <= 5.0
+        assert metrics[SECONDS_TO_TARGET] > 0
+
+
+def test_every_variant_of_the_speedrun_differs_from_the_fast_recipe(short_text):
+    plan = make_plan(load("speedrun", changes=short_text))
+    fast = plan.study.baseline
+    settings = {
+        name: (plan.study.model_spec(name), plan.study.task_spec(name), _method(plan, name))
+        for name in plan.study.variants
+    }
+    assert [name for name, one in settings.items() if one == settings[fast]] == [fast]
+    cells = plan.judged_cells({name: {} for name in settings})
+    assert all(cell.spec["recipe"]["stop_at"] == {"val_loss": 1.88} for cell in cells)
+
+
+def _method(plan, name):
+    """Return what a variant's training says beside its length."""
+    said = plan.study.training_settings(name)
+    return {key: value for key, value in said.items() if key not in ("budget", "evaluate_every")}
+
+
+def test_the_long_speedrun_can_be_planned(short_text):
+    changes = {"task": short_text["task"] | {"context": 16}, "variants": {"windows of 128": {"task": {"context": 8}}}}
+    plan = make_plan(load("speedrun-long", changes=changes))
+    assert plan.judges_time
+    assert plan.metric.title == "time to val_loss 1.4697"
+
+
+def test_the_half_hour_is_judged_by_its_loss(short_text):
+    plan = make_plan(load("speedrun-half-hour", changes={"task": short_text["task"] | {"context": 16}}))
+    assert (plan.metric.name, plan.study.rules.budget) == ("val_loss", {"seconds": 1800})
