@@ -6,9 +6,9 @@ from functools import partial
 
 import torch
 
-from attnlab.benchmarks.peers import OURS, SIZES, parameter_count
-from attnlab.benchmarks.steps import BareLoop, LabRun
-from attnlab.benchmarks.tokens import RandomTokens
+from attnlab.benchmarks.apart import Apart
+from attnlab.benchmarks.peers import OURS, SIZES
+from attnlab.benchmarks.steps import bare_loop, lab_run
 from attnlab.benchmarks.turns import Comparison, measure_in_turn
 from attnlab.training.settings import Setting
 
@@ -36,12 +36,11 @@ def bench_loop(*, device: str = "cpu", rounds: int = ROUNDS, steps: int = STEPS)
         Milliseconds a step of both.
     """
     sizes, where = SIZES["a"], torch.device(device)
-    task = RandomTokens(sizes.batch, sizes.length, sizes.vocab_size)
-    run = LabRun(OURS.build(sizes), task, where, steps=steps * (1 + rounds))
-    bare = BareLoop(OURS.build(sizes), task, Setting(), where)
+    run = Apart(partial(lab_run, sizes, where, steps * (1 + rounds)))
+    bare = Apart(partial(bare_loop, OURS, sizes, Setting(), where))
     try:
         return measure_in_turn(
-            f"training loop, {parameter_count(bare.model) / 1e6:.2f} M parameters,"
+            f"training loop, {bare.parameters / 1e6:.2f} M parameters,"
             f" batch {sizes.batch} x {sizes.length}, {run.setting}, {steps} steps a round",
             {"attnlab train": partial(run.step_ms, steps), BARE: partial(bare.step_ms, steps)},
             reference=BARE,
@@ -51,3 +50,4 @@ def bench_loop(*, device: str = "cpu", rounds: int = ROUNDS, steps: int = STEPS)
         )
     finally:
         run.close()
+        bare.close()

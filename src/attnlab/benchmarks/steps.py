@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnlab.benchmarks.peers import parameter_count
+from attnlab.benchmarks.peers import OURS, Peer, Sizes, parameter_count
 from attnlab.benchmarks.tokens import RandomTokens
 from attnlab.contracts import Batch, Metric, Predict
 from attnlab.training.compilation import compile_model
@@ -254,3 +254,69 @@ class _Gate:
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
         """Return the task's metrics."""
         return self._task.evaluate(predict, part)
+
+
+def tokens(sizes: Sizes) -> RandomTokens:
+    """Return what models of some sizes are trained on.
+
+    Parameters
+    ----------
+    sizes : Sizes
+        Of model and batch.
+
+    Returns
+    -------
+    RandomTokens
+        The task.
+    """
+    return RandomTokens(sizes.batch, sizes.length, sizes.vocab_size)
+
+
+def bare_loop(peer: Peer, sizes: Sizes, setting: Setting, device: torch.device) -> AbstractStepper:
+    """Return a loop by hand around a peer's model.
+
+    Parameters
+    ----------
+    peer : Peer
+        Whose model.
+    sizes : Sizes
+        Of model and batch.
+    setting : Setting
+        How it is computed.
+    device : torch.device
+        Where.
+
+    Returns
+    -------
+    AbstractStepper
+        The loop.
+    """
+    torch.manual_seed(0)
+    return BareLoop(peer.build(sizes), tokens(sizes), setting, device)
+
+
+def lab_run(
+    sizes: Sizes, device: torch.device, steps: int, precision: str = "float32", compiled: bool | str = False
+) -> AbstractStepper:
+    """Return the lab's own run of its own model.
+
+    Parameters
+    ----------
+    sizes : Sizes
+        Of model and batch.
+    device : torch.device
+        Where.
+    steps : int
+        Steps of the whole run.
+    precision : {"float32", "bf16", "auto"}
+        What the recipe says.
+    compiled : bool or "auto"
+        What the recipe says.
+
+    Returns
+    -------
+    AbstractStepper
+        The run.
+    """
+    torch.manual_seed(0)
+    return LabRun(OURS.build(sizes), tokens(sizes), device, steps=steps, precision=precision, compiled=compiled)

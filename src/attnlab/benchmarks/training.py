@@ -18,8 +18,7 @@ import torch
 from attnlab.benchmarks.apart import Apart
 from attnlab.benchmarks.matrix import TYPES, matrix_rate
 from attnlab.benchmarks.peers import OURS, PEERS, PLAIN, SIZES, Peer, Sizes
-from attnlab.benchmarks.steps import AbstractStepper, BareLoop, LabRun
-from attnlab.benchmarks.tokens import RandomTokens
+from attnlab.benchmarks.steps import AbstractStepper, bare_loop, lab_run, tokens
 from attnlab.benchmarks.turns import Comparison, measure_in_turn
 from attnlab.errors import SpecError, nearest
 from attnlab.inspection.cost import cost
@@ -113,7 +112,7 @@ class _Field:
 
     def __init__(self, sizes: Sizes, device: torch.device, rounds: int, place: Place) -> None:
         self.sizes, self.device, self.rounds, self.place = sizes, device, rounds, place
-        self.task = _tokens(sizes)
+        self.task = tokens(sizes)
         self.step_flops = self._step_flops()
         self.rates = {precision: matrix_rate(precision, device) for precision in TYPES}
         self.notes = _differences()
@@ -162,11 +161,11 @@ class _Field:
         return [loop]
 
     def _bare(self, peer: Peer, setting: Setting) -> AbstractStepper:
-        return self._placed(partial(_bare_loop, peer, self.sizes, setting, self.device))
+        return self._placed(partial(bare_loop, peer, self.sizes, setting, self.device))
 
     def _lab(self, precision: str, compiled: bool | str) -> AbstractStepper:
         steps = max(RUN_STEPS, MOST_STEPS * (1 + self.rounds))
-        return self._placed(partial(_lab_run, self.sizes, self.device, steps, precision, compiled))
+        return self._placed(partial(lab_run, self.sizes, self.device, steps, precision, compiled))
 
     def _placed(self, make: Callable[[], AbstractStepper]) -> AbstractStepper:
         stepper = self.place(make)
@@ -219,21 +218,6 @@ class _Field:
         """Return the FLOPs of one step of the model, however it is computed."""
         inputs = self.task.train_batch(0, 0).inputs
         return cost(PLAIN.build(self.sizes), inputs).flops_per_token * self.task.tokens_per_step
-
-
-def _bare_loop(peer: Peer, sizes: Sizes, setting: Setting, device: torch.device) -> AbstractStepper:
-    torch.manual_seed(0)
-    return BareLoop(peer.build(sizes), _tokens(sizes), setting, device)
-
-
-def _lab_run(sizes: Sizes, device: torch.device, steps: int, precision: str, compiled: bool | str) -> AbstractStepper:
-    torch.manual_seed(0)
-    model = OURS.build(sizes)
-    return LabRun(model, _tokens(sizes), device, steps=steps, precision=precision, compiled=compiled)
-
-
-def _tokens(sizes: Sizes) -> RandomTokens:
-    return RandomTokens(sizes.batch, sizes.length, sizes.vocab_size)
 
 
 def _differences() -> list[str]:
