@@ -97,10 +97,10 @@ def test_compiling_must_pay_in_the_steps_left(precision):
 
 
 def test_seconds_left_count_after_what_was_spent():
-    """At 0.3 s a step, 30 s of compiling pay in 120 s, if 75 % of the time is what compiled steps take."""
+    """At 0.3 s a step, compiling pays in four times what it takes, if 75 % of the time is what compiled steps take."""
     measuring = (WARM_UPS + TIMED_ROUNDS) * (0.4 + 0.3)
-    assert not machine().choose(remaining=Remaining(seconds=120.0 + measuring - 1.0)).setting.compile
-    assert machine().choose(remaining=Remaining(seconds=120.0 + measuring + 1.0)).setting.compile
+    assert not machine().choose(remaining=Remaining(seconds=4 * COMPILE_SECONDS + measuring - 1.0)).setting.compile
+    assert machine().choose(remaining=Remaining(seconds=4 * COMPILE_SECONDS + measuring + 1.0)).setting.compile
 
 
 @pytest.mark.parametrize("remaining", [Remaining(steps=59), Remaining(seconds=20.0)])
