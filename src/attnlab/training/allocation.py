@@ -36,7 +36,8 @@ def kept_memory(device: torch.device) -> Iterator[bool]:
 
     Notes
     -----
-    The process stays as large as it was at its largest until the context ends; then free memory goes back.
+    The process stays as large as it was at its largest until the context ends; then free memory goes back. In a
+    thread other than the main one nothing is gained: glibc gives it a heap of its own, which takes no large blocks.
 
     References
     ----------
