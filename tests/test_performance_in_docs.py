@@ -57,7 +57,15 @@ def results(tmp_path):
         {**training("s", 2.0, 1.0, 3.0), "rows": [{"name": "n", "seeds": n, "times_faster": {"median": n / 2}}]}
         for n in (1, 2, 4)
     ]
-    written(tmp_path, "cpu-seeds-a", "seeds", "a", *slow)
+    times = {
+        "one after another, float32": (10.0,),
+        "one after another, bf16": (6.0,),
+        "together, float32": (8.0,),
+        "together, bf16": (4.0,),
+    }
+    details = {name: {"seeds": 4} for name in times}
+    best = Comparison("4 seeds of a, in every setting", "ms", next(iter(times)), times, (), details, CPU).to_json()
+    written(tmp_path, "cpu-seeds-a", "seeds", "a", *slow, best)
     gpu = training("g", 1.0, 1.0, 1.0)
     gpu["environment"] = {**CPU, "device": "Some GPU 9000"}
     written(tmp_path, "some-gpu-9000-loop", "loop", "", gpu)
@@ -85,7 +93,11 @@ def test_aims_are_judged_from_the_numbers(results):
     assert "| 1.50x (attnlab, bf16; plain loop, bf16) | yes |" in lines["(a), at best: beside the plain float32 loop"]
     worst = lines["(a), at best: beside the best of all others at its best"]
     assert worst.endswith("| 0.50x (attnlab, bf16; x, bf16) | no |")
-    assert lines["n seeds of a on a CPU: beside one after another"].endswith("| 1.00x for 2, 2.00x for 4 | no |")
+    same = "n seeds of a on a CPU: beside one after another in the same setting"
+    assert lines[same].endswith("| 1.00x for 2, 2.00x for 4 | no |")
+    in_float32, at_best = (line for name, line in lines.items() if name.startswith("seeds of a on a CPU"))
+    assert in_float32.endswith("| 2.50x for 4 (together, bf16; one after another, float32) | yes |")
+    assert at_best.endswith("| 1.50x for 4 (together, bf16; one after another, bf16) | no |")
     assert lines["(b), at best: beside the plain float32 loop"].endswith("| Not yet measured. |  |")
 
 

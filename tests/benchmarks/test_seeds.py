@@ -6,6 +6,7 @@ import pytest
 
 from attnlab.benchmarks import seeds
 from attnlab.errors import SpecError
+from attnlab.training.settings import Setting
 
 REFERENCE = "one after another"
 
@@ -33,10 +34,25 @@ def test_every_way_is_measured():
 
 
 @pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("compiler", [True, False])
+def test_every_way_is_measured_in_every_setting(monkeypatch, compiler):
+    monkeypatch.setattr(seeds, "COUNT_AT_BEST", 3)
+    monkeypatch.setattr(seeds, "missing_compiler", lambda device: "" if compiler else "a compiler")
+    if compiler:  # compiling takes long: that settings are handed on shows without
+        monkeypatch.setattr(seeds, "ALL_SETTINGS", seeds.ALL_SETTINGS[:2])
+    *_, found = seeds.bench_seeds("shapes-cnn", rounds=1, counts=(3,))
+    assert found.title == "3 seeds of shapes-cnn, in every setting"
+    assert found.reference == f"{REFERENCE}, float32"
+    ways = (REFERENCE, "together", "2 processes of 1 thread")
+    assert list(found.rows) == [f"{way}, {precision}" for precision in ("float32", "bf16") for way in ways]
+    assert found.notes == (() if compiler else ("compiling not measured: it needs a compiler",))
+
+
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("model", ["shapes-attention", "a"])
 def test_models_train(model, together):
-    assert seeds.step_milliseconds(model, range(2), device="cpu", together=together) > 0.0
+    assert seeds.step_milliseconds(model, range(2), Setting(), device="cpu", together=together) > 0.0
 
 
 def test_seeds_are_shared_out():

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, vmap
 
+from attnlab.nn.dropout import dropout
 from attnlab.training.batching import BatchingRules, OwnRandomNumbers
 from attnlab.training.generators import Generators
 
@@ -46,6 +47,7 @@ CALLS = {
     "dropout": lambda layer, x: F.dropout(layer.to_qkv(x), 0.3),
     "dropout of a transposed tensor": lambda layer, x: F.dropout(layer.to_qkv(x).transpose(1, 2), 0.3),
     "dropout of channels": lambda layer, x: F.dropout1d(layer.to_qkv(x), 0.3),
+    "the lab's dropout": lambda layer, x: dropout(layer.to_qkv(x), 0.3),
     "dropout in place": lambda layer, x: F.dropout(layer.to_qkv(x), 0.3, True, True),
     "no dropout": lambda layer, x: F.dropout(layer.to_qkv(x), 0.3, training=False),
     "noise": lambda layer, x: layer.to_qkv(x) + torch.randn_like(layer.to_qkv(x)),

@@ -10,18 +10,21 @@ from torch import nn
 from attnlab.errors import ModuleError, SpecError
 from attnlab.training.choosing import (
     CLEAR_ROUNDS,
-    COMPILE_SECONDS,
+    COMPILE_SECONDS_A_LAYER,
     COMPILED_FRACTION,
     TIMED_ROUNDS,
     WARM_UPS,
     choose_for_model,
     choose_setting,
+    expected_compile_seconds,
 )
 from attnlab.training.settings import Remaining, Setting
 from attnlab.training.step import Caller
 
 CPU = torch.device("cpu")
 PLAIN, SHORT = Setting("float32"), Setting("bf16")
+COMPILE_SECONDS = 20.0
+"""What these tests expect compiling to take."""
 LONG_RUN = Remaining(steps=100_000)
 
 
@@ -44,7 +47,13 @@ class Machine:
 
     def choose(self, precision="auto", compiled="auto", remaining=LONG_RUN, **missing):
         return choose_setting(
-            self.run_step, remaining, precision=precision, compiled=compiled, clock=lambda: self.now, **missing
+            self.run_step,
+            remaining,
+            precision=precision,
+            compiled=compiled,
+            compile_seconds=COMPILE_SECONDS,
+            clock=lambda: self.now,
+            **missing,
         )
 
 
@@ -190,7 +199,7 @@ def test_a_model_that_does_not_run_tells_its_own_error(compiled):
         raise ModuleError(f"the model is wrong, {'compiled' if setting.compile else 'as it is'}")
 
     with pytest.raises(ModuleError, match="wrong, as it is"):
-        choose_setting(broken, LONG_RUN, precision="float32", compiled=compiled)
+        choose_setting(broken, LONG_RUN, precision="float32", compiled=compiled, compile_seconds=1.0)
 
 
 def test_measuring_leaves_no_trace():
@@ -204,10 +213,20 @@ def test_measuring_leaves_no_trace():
         batch = task.train_batch(number, 0)
         task.loss(caller.outputs(batch, setting, step=1), batch).backward()
 
-    choice = choose_for_model(model, run_step, Remaining(steps=1000), precision="auto", compiled="auto", device=CPU)
+    choice = choose_for_model(
+        model, run_step, Remaining(steps=1000), precision="auto", compiled="auto", compile_seconds=9.0, device=CPU
+    )
     assert {setting for setting, _ in seen} == {PLAIN, SHORT}
     assert len({number for _, number in seen}) > 1
     assert choice.setting in {PLAIN, SHORT}
     assert torch.equal(torch.get_rng_state(), generator)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_compiling_is_expected_to_take_longer_the_more_layers_a_model_has():
+    layer = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    assert expected_compile_seconds(layer) == COMPILE_SECONDS_A_LAYER
+    assert (
+        expected_compile_seconds(nn.Sequential(layer, nn.LayerNorm(3), nn.Linear(3, 1))) == 3 * COMPILE_SECONDS_A_LAYER
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from tests.training.tiny import TinyTask, recipe, tiny_model
@@ -138,3 +140,12 @@ def test_the_real_compiler_gives_the_same_to_rounding():
     assert compiled.compiled
     assert compiled.choosing_seconds > 0.0
     assert compiled.metrics == pytest.approx(plain.metrics, rel=1e-3)
+
+
+def test_many_models_of_one_class_are_compiled_in_one_process(monkeypatch):
+    """Torch stops compiling after eight and calls the ninth as it is, with a line in the log."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    monkeypatch.setattr("torch._dynamo.config.fail_on_recompile_limit_hit", True)
+    for width in range(1, 13):
+        model = nn.Sequential(*[nn.Linear(width, width) for _ in range(1 + width % 3)])
+        compile_model(model, CPU)(torch.ones(2, width))

@@ -20,10 +20,12 @@ from attnlab.errors import SpecError, nearest
 from attnlab.models import ConvStack, Decoder
 from attnlab.tasks import Shapes
 from attnlab.tasks.shape_sequences import LENGTH
+from attnlab.training.compilation import missing_compiler
 from attnlab.training.environment import usable_cores
 from attnlab.training.loop import train
 from attnlab.training.recipe import Recipe
 from attnlab.training.result import Result
+from attnlab.training.settings import Setting
 from attnlab.training.together import train_together
 
 COUNTS = (1, 2, 4, 8, 16)
@@ -33,8 +35,11 @@ USUAL_ROUNDS = 3
 WARM_UP_STEPS = 3
 STEPS = {"shapes-cnn": 12, "shapes-attention": 12, "a": 8, "b": 2}
 """Steps that are timed, after those that warm up: about a second for one seed on two cores."""
-PRECISIONS = {"cpu": "float32", "cuda": "bf16"}
-"""What matrix products are computed in, for all ways alike: the default of a recipe, and what a GPU is made for."""
+SETTINGS = {"cpu": Setting("float32"), "cuda": Setting("bf16")}
+"""How models are computed, for all ways alike: the default of a recipe, and what a GPU is made for."""
+ALL_SETTINGS = (Setting("float32"), Setting("bf16"), Setting("bf16", compile=True))
+COUNT_AT_BEST = 4
+"""Seeds with which the ways are also compared each in its best setting."""
 
 MIXER = {
     "name": "attention",
@@ -100,7 +105,7 @@ def bench_seeds(
     ------
     Comparison
         Milliseconds of one step of all seeds: forward, backward, clipping, update. On a CPU also in one process per
-        core with one thread each.
+        core with one thread each. At last every way in every setting, with `COUNT_AT_BEST` seeds if `counts` has them.
 
     Raises
     ------
@@ -114,6 +119,8 @@ def bench_seeds(
         processes = [stack.enter_context(_process()) for _ in range(usable_cores() if device == "cpu" else 0)]
         for count in counts:
             yield _compare(model, count, processes, device=device, rounds=rounds)
+        if COUNT_AT_BEST in counts:
+            yield _compare_settings(model, COUNT_AT_BEST, processes, device=device, rounds=rounds)
 
 
 def _process() -> ProcessPoolExecutor:
@@ -125,7 +132,8 @@ def _process() -> ProcessPoolExecutor:
 def _compare(
     model: str, count: int, processes: Sequence[ProcessPoolExecutor], *, device: str, rounds: int
 ) -> Comparison:
-    here = functools.partial(step_milliseconds, model, range(count), device=device)
+    setting = SETTINGS[torch.device(device).type]
+    here = functools.partial(step_milliseconds, model, range(count), setting, device=device)
     ways: dict[str, Callable[[], float]] = {REFERENCE: functools.partial(here, together=False)}
     if count > 1:
         ways["together"] = functools.partial(here, together=True)
@@ -134,10 +142,9 @@ def _compare(
         if shares and (not together or len(shares[0]) > 1):
             name = f"{len(shares)} process{'' if len(shares) == 1 else 'es'} of 1 thread"
             name += ", together in each" if together else ""
-            ways[name] = functools.partial(_side_by_side, model, shares, processes, together)
-    precision = PRECISIONS[torch.device(device).type]
+            ways[name] = functools.partial(_side_by_side, model, shares, processes, together, setting)
     return measure_in_turn(
-        f"{count} seed{'' if count == 1 else 's'} of {model}, {precision}",
+        f"{count} seed{'' if count == 1 else 's'} of {model}, {setting}",
         ways,
         reference=REFERENCE,
         unit="ms a step of all",
@@ -148,23 +155,63 @@ def _compare(
     )
 
 
+def _compare_settings(
+    model: str, count: int, processes: Sequence[ProcessPoolExecutor], *, device: str, rounds: int
+) -> Comparison:
+    """Compare the ways in every setting that the device has; one after another is one seed's time, that often."""
+    missing = missing_compiler(torch.device(device))
+    settings = [setting for setting in ALL_SETTINGS if not (missing and setting.compile)]
+    shares = _shares(count, len(processes))
+    ways: dict[str, Callable[[], float]] = {}
+    for setting in settings:
+        here = functools.partial(step_milliseconds, model, device=device, setting=setting)
+        ways[f"{REFERENCE}, {setting}"] = functools.partial(
+            _times, count, functools.partial(here, range(1), together=False)
+        )
+        ways[f"together, {setting}"] = functools.partial(here, range(count), together=True)
+        if shares:
+            ones = [share[:1] for share in shares]
+            aside = functools.partial(_side_by_side, model, ones, processes, False, setting)
+            ways[f"{len(shares)} processes of 1 thread, {setting}"] = functools.partial(_times, len(shares[0]), aside)
+    return measure_in_turn(
+        f"{count} seeds of {model}, in every setting",
+        ways,
+        reference=f"{REFERENCE}, {settings[0]}",
+        unit="ms a step of all",
+        rounds=rounds,
+        notes=[f"compiling not measured: it needs {missing}"] if missing else [],
+        details={name: {"seeds": count} for name in ways},
+        warm_up=False,
+        device=device,
+    )
+
+
+def _times(count: int, measure: Callable[[], float]) -> float:
+    """Return what so many take one after another, from what one takes."""
+    return count * measure()
+
+
 def _shares(count: int, processes: int) -> list[range]:
     """Return the seeds of each process, as evenly as can be."""
     return [range(first, count, processes) for first in range(min(count, processes))]
 
 
 def _side_by_side(
-    model: str, shares: Sequence[range], processes: Sequence[ProcessPoolExecutor], together: bool
+    model: str,
+    shares: Sequence[range],
+    processes: Sequence[ProcessPoolExecutor],
+    together: bool,
+    setting: Setting,
 ) -> float:
     """Return the milliseconds of the process that takes longest."""
     futures = [
-        process.submit(step_milliseconds, model, seeds, device="cpu", together=together)
+        process.submit(step_milliseconds, model, seeds, setting, device="cpu", together=together)
         for process, seeds in zip(processes, shares, strict=False)
     ]
     return max(future.result() for future in futures)
 
 
-def step_milliseconds(model: str, seeds: Sequence[int], *, device: str, together: bool) -> float:
+def step_milliseconds(model: str, seeds: Sequence[int], setting: Setting, *, device: str, together: bool) -> float:
     """Return the milliseconds of one step of some seeds in this process.
 
     Parameters
@@ -173,6 +220,8 @@ def step_milliseconds(model: str, seeds: Sequence[int], *, device: str, together
         A name of `MODELS`.
     seeds : sequence of int
         The seeds.
+    setting : Setting
+        How the model is computed; compiling is not in the time.
     device : str
         Where to train.
     together : bool
@@ -186,7 +235,12 @@ def step_milliseconds(model: str, seeds: Sequence[int], *, device: str, together
     make_task, make_model = MODELS[model]
     task, steps = make_task(), WARM_UP_STEPS + STEPS[model]
     recipe = Recipe.parse(
-        {"budget": {"steps": steps}, "precision": PRECISIONS[torch.device(device).type], "evaluate_every": steps}
+        {
+            "budget": {"steps": steps},
+            "precision": setting.precision,
+            "compile": setting.compile,
+            "evaluate_every": steps,
+        }
     )
     models = []
     for seed in seeds:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from attnlab.build import Spec, build, look_up
 from attnlab.models.wiring import build_input_positions, check_taken, final_norm, offer_positions, one_per_layer
 from attnlab.nn.block import BLOCKS
+from attnlab.nn.dropout import Dropout
 from attnlab.nn.heads import check_positive
 from attnlab.nn.init import INITS
 
@@ -256,7 +257,7 @@ class Stack(nn.Module):
         check_taken(given, block)
         offered = {"d_model": d_model, "dropout": dropout, "context": context} | given
         self.positions = build_input_positions(positions, {"d_model": d_model, "causal": causal} | context)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(
             build(block, BLOCKS, axis="block", offered=offered | {"mixer": one}) for one in mixers
         )

@@ -24,6 +24,7 @@ from attnlab.errors import SpecError
 from attnlab.nn.combiners import COMBINERS
 from attnlab.nn.cutting import AbstractPiece, Whole, in_blocks, in_chunks, pays_in_blocks
 from attnlab.nn.dot_products import WAYS, DotProduct, Way, fastest, is_mapped
+from attnlab.nn.dropout import check_probability, dropout
 from attnlab.nn.heads import HEADS
 from attnlab.nn.masks import MASKS, AbstractMask, Causal, Full, Padding
 from attnlab.nn.normalizers import NORMALIZERS
@@ -259,7 +260,7 @@ class Attention(nn.Module):
         bias = self._bias(q, piece)
         scores = self.combiner.mix_scores(scores if bias is None else scores + bias)
         weights = self.combiner.mix_weights(self.normalizer(scores, piece.allowed(q.device)))
-        return scores, weights, F.dropout(weights, self.dropout, self.training) @ values  # (batch, heads, q_len, d_v)
+        return scores, weights, dropout(weights, self.dropout, self.training) @ values  # (batch, heads, q_len, d_v)
 
     def _multiply(self, q: Tensor, k: Tensor, v: Tensor, piece: AbstractPiece, way: Way | None = None) -> Tensor:
         """Return the heads' outputs of a piece as softmax over dot products, by a way or the fastest one."""
@@ -271,8 +272,8 @@ class Attention(nn.Module):
             k, v = (F.pad(x, (0, 0, sinks, 0)) for x in (k, v))  # (batch, heads, sinks + k_len, width)
             allowed = None if allowed is None else F.pad(allowed, (sinks, 0), value=True)
             bias = None if bias is None else F.pad(bias, (sinks, 0))
-        dropout = self.dropout if self.training else 0.0
-        given = DotProduct(q, k, v, scale, is_causal=is_causal, allowed=allowed, bias=bias, dropout=dropout)
+        rate = self.dropout if self.training else 0.0
+        given = DotProduct(q, k, v, scale, is_causal=is_causal, allowed=allowed, bias=bias, dropout=rate)
         return (way or fastest(given))(given)
 
     def _visible(self, padding: Tensor | None, k_len: int) -> AbstractMask:
@@ -309,31 +310,6 @@ class Attention(nn.Module):
         if self.combiner.mixes_heads:
             return f"combiner '{parse(combiners, 'combiner')[0]}' mixes scores or weights of different heads"
         return None
-
-
-def check_probability(name: str, value: float) -> float:
-    """Return a probability that is fit for dropout.
-
-    Parameters
-    ----------
-    name : str
-        What it is called, for the error text.
-    value : float
-        The probability.
-
-    Returns
-    -------
-    float
-        The same value.
-
-    Raises
-    ------
-    SpecError
-        If it is not in [0, 1).
-    """
-    if not 0 <= value < 1:
-        raise SpecError(f"{name} must be a probability in [0, 1); got {value}")
-    return value
 
 
 def _build_mask(masks: Spec | Sequence[Spec] | AbstractMask, *, causal: bool) -> AbstractMask:

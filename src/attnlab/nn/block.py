@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attnlab.build import Spec, build, parse
-from attnlab.nn.attention import check_probability
+from attnlab.nn.dropout import Dropout
 from attnlab.nn.feedforward import FEEDFORWARDS
 from attnlab.nn.heads import check_positive
 from attnlab.nn.mixers import build_mixer
@@ -65,7 +65,7 @@ class Wiring(nn.Module):
         super().__init__()
         offered = {"d_model": d_model}
         self.before = build(norm_kind, NORMS, axis="norm", offered=offered) if norm == "pre" else nn.Identity()
-        self.drop = nn.Dropout(check_probability("dropout", dropout))
+        self.drop = Dropout(dropout)
         self.after = build(norm_kind, NORMS, axis="norm", offered=offered) if norm == "post" else nn.Identity()
         self.residual = residual
 
@@ -193,7 +193,7 @@ class LiteralBlock(nn.Module):
             self.mixer = build_mixer(mixer, offered)
             self.around_mixer = Wiring(d_model, norm=norm, norm_kind=norm_kind, residual=residual)
         self.linear = nn.Linear(d_model, d_model)
-        self.drop = nn.Dropout(check_probability("dropout", dropout))
+        self.drop = Dropout(dropout)
 
     def forward(
         self, x: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"] | None = None

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attnlab.nn.dropout import dropout
 from attnlab.nn.recomputed import attend_recomputed
 
 LARGE_SCORES = 32 * 2**20  # bytes: from here on keeping the weights costs more than computing them twice; measured
@@ -137,7 +138,7 @@ def products(given: DotProduct) -> Float[Tensor, "batch heads q_len d_v"]:
             if added.dim() > 2 or heads != kv_heads:
                 added = added.expand(batch, heads, *added.shape[-2:]).reshape(batch * kv_heads, -1, added.shape[-1])
             scores = torch.baddbmm(added, q, k.transpose(1, 2), alpha=given.scale)  # (batch * kv_heads, rows, k_len)
-        weights = F.dropout(scores.softmax(dim=-1), given.dropout)
+        weights = dropout(scores.softmax(dim=-1), given.dropout)
         found = torch.bmm(weights, v).reshape(batch, heads, q_len, -1)
     if given.allowed is None:
         return found
@@ -201,14 +202,17 @@ def fastest(given: DotProduct) -> Way:
     Returns
     -------
     callable
-        `fused`, but for two cases. Under ``vmap`` (many seeds at once) torch's fused attention has no batching rule
-        for its kernels. And on a CPU with bfloat16 products its backward pass takes several times as long as the
-        products themselves, unless sequences are long.
+        `fused`, but for three cases. Under ``vmap`` (many seeds at once) torch's fused attention has no batching rule
+        for its kernels. With dropout on a CPU it keeps all weights anyway, and draws each on one thread. And on a CPU
+        with bfloat16 products its backward pass takes several times as long as the products themselves, unless
+        sequences are long.
     """
     if is_mapped(given.q):
         return products
+    if given.q.is_cpu and given.dropout:
+        return products
     slow = given.q.is_cpu and given.product_type() == torch.bfloat16 and torch.is_grad_enabled()
-    keeps = given.dropout > 0 or (given.bias is not None and given.bias.requires_grad)
+    keeps = given.bias is not None and given.bias.requires_grad
     if slow and (keeps or given.score_bytes() <= LARGE_SCORES):
         return products
     return recomputed if slow and given.q.shape[-2] < LONG_SEQUENCE else fused

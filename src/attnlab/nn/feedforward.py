@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnlab.nn.attention import check_probability
+from attnlab.nn.dropout import Dropout
 from attnlab.nn.heads import check_positive
 
 EXPANSION = 4  # hidden width over d_model; source: Vaswani et al., 2017, section 3.3
@@ -30,7 +30,27 @@ class NoFeedForward(nn.Module):
         return x
 
 
-class ReluFeedForward(nn.Module):
+class _TwoLayers(nn.Module):
+    """What the feed-forwards of two linear maps share: all but what is between the maps."""
+
+    def __init__(self, d_model: int, *, d_ff: int | None = None, dropout: float = 0.0) -> None:
+        super().__init__()
+        d_ff = EXPANSION * d_model if d_ff is None else d_ff
+        check_positive({"d_model": d_model, "d_ff": d_ff})
+        self.widen = nn.Linear(d_model, d_ff)
+        self.drop = Dropout(dropout)
+        self.to_residual = nn.Linear(d_ff, d_model)
+
+    def activation(self, hidden: Tensor) -> Tensor:
+        """Bend every hidden feature."""
+        raise NotImplementedError
+
+    def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
+        """Return the map of every position."""
+        return self.to_residual(self.drop(self.activation(self.widen(x))))
+
+
+class ReluFeedForward(_TwoLayers):
     """Widen, rectify, and narrow again.
 
     Parameters
@@ -56,20 +76,12 @@ class ReluFeedForward(nn.Module):
     .. [1] Vaswani et al., 2017, arXiv:1706.03762, equation 2.
     """
 
-    def __init__(self, d_model: int, *, d_ff: int | None = None, dropout: float = 0.0) -> None:
-        super().__init__()
-        d_ff = EXPANSION * d_model if d_ff is None else d_ff
-        check_positive({"d_model": d_model, "d_ff": d_ff})
-        self.widen = nn.Linear(d_model, d_ff)
-        self.drop = nn.Dropout(check_probability("dropout", dropout))
-        self.to_residual = nn.Linear(d_ff, d_model)
-
-    def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
-        """Return the map of every position."""
-        return self.to_residual(self.drop(F.relu(self.widen(x))))
+    def activation(self, hidden: Tensor) -> Tensor:
+        """Bend every hidden feature."""
+        return F.relu(hidden)
 
 
-class SquaredReluFeedForward(nn.Module):
+class SquaredReluFeedForward(_TwoLayers):
     """Widen, rectify and square, and narrow again.
 
     Parameters
@@ -95,20 +107,12 @@ class SquaredReluFeedForward(nn.Module):
     .. [1] So et al., 2021, arXiv:2109.08668 ("squaring ReLU activations").
     """
 
-    def __init__(self, d_model: int, *, d_ff: int | None = None, dropout: float = 0.0) -> None:
-        super().__init__()
-        d_ff = EXPANSION * d_model if d_ff is None else d_ff
-        check_positive({"d_model": d_model, "d_ff": d_ff})
-        self.widen = nn.Linear(d_model, d_ff)
-        self.drop = nn.Dropout(check_probability("dropout", dropout))
-        self.to_residual = nn.Linear(d_ff, d_model)
-
-    def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
-        """Return the map of every position."""
-        return self.to_residual(self.drop(F.relu(self.widen(x)).square()))
+    def activation(self, hidden: Tensor) -> Tensor:
+        """Bend every hidden feature."""
+        return F.relu(hidden).square()
 
 
-class GeluFeedForward(nn.Module):
+class GeluFeedForward(_TwoLayers):
     """Widen, bend smoothly, and narrow again.
 
     Parameters
@@ -135,17 +139,9 @@ class GeluFeedForward(nn.Module):
     .. [1] Hendrycks, Gimpel, 2016, arXiv:1606.08415, section 2.
     """
 
-    def __init__(self, d_model: int, *, d_ff: int | None = None, dropout: float = 0.0) -> None:
-        super().__init__()
-        d_ff = EXPANSION * d_model if d_ff is None else d_ff
-        check_positive({"d_model": d_model, "d_ff": d_ff})
-        self.widen = nn.Linear(d_model, d_ff)
-        self.drop = nn.Dropout(check_probability("dropout", dropout))
-        self.to_residual = nn.Linear(d_ff, d_model)
-
-    def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
-        """Return the map of every position."""
-        return self.to_residual(self.drop(F.gelu(self.widen(x))))
+    def activation(self, hidden: Tensor) -> Tensor:
+        """Bend every hidden feature."""
+        return F.gelu(hidden)
 
 
 class GatedFeedForward(nn.Module):
@@ -180,7 +176,7 @@ class GatedFeedForward(nn.Module):
         d_ff = EXPANSION * d_model * 2 // 3 if d_ff is None else d_ff
         check_positive({"d_model": d_model, "d_ff": d_ff})
         self.widen = nn.Linear(d_model, 2 * d_ff)
-        self.drop = nn.Dropout(check_probability("dropout", dropout))
+        self.drop = Dropout(dropout)
         self.to_residual = nn.Linear(d_ff, d_model)
 
     def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:

@@ -11,7 +11,7 @@ from torch import nn
 
 from attnlab.errors import AttnlabError, TrainingError
 from attnlab.training.agreement import StepTaken, no_attribute_changed, single_step
-from attnlab.training.choosing import choose_for_model, untouched
+from attnlab.training.choosing import choose_for_model, expected_compile_seconds, untouched
 from attnlab.training.cohort import Cohort
 from attnlab.training.generators import Generators
 from attnlab.training.gradients import AbstractGradients, OneByOne
@@ -181,7 +181,13 @@ class Batched(AbstractGradients):
         left = first.course.remaining(first.state)
         try:
             choice = choose_for_model(
-                models, run_step, left, precision=precision, compiled=compiled, device=self.device
+                models,
+                run_step,
+                left,
+                precision=precision,
+                compiled=compiled,
+                compile_seconds=expected_compile_seconds(first.model),
+                device=self.device,
             )
         finally:
             self.generators.go_back(bookmark)

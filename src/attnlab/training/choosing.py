@@ -37,8 +37,9 @@ MEASURING_SHARE = 0.1
 WORTH_IT = 0.95
 """Another setting is chosen if it takes at most this fraction of the time: its rounding must buy something."""
 
-COMPILE_SECONDS = 20.0
-"""What compiling is expected to take before it was tried: 14 to 30 s for decoders of 4 and of 6 layers on two cores."""
+COMPILE_SECONDS_A_LAYER = 0.6
+"""What compiling is expected to take before it was tried, per module with parameters of its own: 14 to 16 s for
+decoders of 4 layers (27 such modules) on two cores, 26 s for 6 layers (39)."""
 
 COMPILED_FRACTION = 0.75
 """The fraction of its time that a step may hope to take once compiled; the same decoders reached 0.71 and 0.95."""
@@ -54,6 +55,7 @@ def choose_setting(
     *,
     precision: str,
     compiled: bool | str,
+    compile_seconds: float,
     compiler_missing: str = "",
     clock: Callable[[], float] = time.perf_counter,
 ) -> Choice:
@@ -70,6 +72,8 @@ def choose_setting(
         What the recipe says.
     compiled : bool or "auto"
         What the recipe says.
+    compile_seconds : float
+        What compiling is expected to take before it was tried (see `expected_compile_seconds`).
     compiler_missing : str
         What this machine lacks for compiling (see `missing_compiler`); empty if nothing.
     clock : callable
@@ -98,7 +102,7 @@ def choose_setting(
     best = Setting(names[0])
     if precision != AUTO and compiled is False:
         return Choice(best, ASKED_FOR)
-    search = _Search(run_step, remaining, clock)
+    search = _Search(run_step, remaining, compile_seconds, clock)
     if AUTO in (precision, compiled):
         best = search.best_of([Setting(name) for name in names])
     if compiled is True:
@@ -115,12 +119,15 @@ class _Search:
 
     Parameters
     ----------
-    run_step, remaining, clock
+    run_step, remaining, expected_compile_seconds, clock
         As in `choose_setting`.
     """
 
-    def __init__(self, run_step: RunStep, remaining: Remaining, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, run_step: RunStep, remaining: Remaining, expected_compile_seconds: float, clock: Callable[[], float]
+    ) -> None:
         self.run_step, self.remaining, self.clock = run_step, remaining, clock
+        self.expected_compile_seconds = expected_compile_seconds
         self.began = clock()
         self.seconds: dict[Setting, float] = {}  # of one step; the median
         self.compile_seconds: dict[Setting, float] = {}
@@ -196,7 +203,7 @@ class _Search:
     def can_pay(self, setting: Setting, best: Setting) -> bool:
         """Return whether compiling a setting could save more time than all attempts take; note why not."""
         tried = self.compile_seconds.values()
-        expected = sum(tried) + max(tried, default=COMPILE_SECONDS)
+        expected = sum(tried) + max(tried, default=self.expected_compile_seconds)
         saved = self.seconds[best] - COMPILED_FRACTION * self.seconds[setting]
         gain = max(0.0, saved * self.remaining.steps_at(self.seconds[best], self.spent()))
         if gain <= expected:
@@ -261,6 +268,7 @@ def choose_for_model(
     *,
     precision: str,
     compiled: bool | str,
+    compile_seconds: float,
     device: torch.device,
 ) -> Choice:
     """Settle what a recipe leaves open for a module, which is afterwards what it was.
@@ -278,6 +286,8 @@ def choose_for_model(
         What the recipe says.
     compiled : bool or "auto"
         What the recipe says.
+    compile_seconds : float
+        As for `choose_setting`.
     device : torch.device
         Where the model is.
 
@@ -305,8 +315,26 @@ def choose_for_model(
             remaining,
             precision=precision,
             compiled=compiled,
+            compile_seconds=compile_seconds,
             compiler_missing=missing_compiler(device),
         )
+
+
+def expected_compile_seconds(model: nn.Module) -> float:
+    """Guess what compiling a model takes, from the number of its layers.
+
+    Parameters
+    ----------
+    model : nn.Module
+        One model, also where many of its kind are compiled as one program.
+
+    Returns
+    -------
+    float
+        Seconds.
+    """
+    layers = sum(1 for module in model.modules() if any(True for _ in module.parameters(recurse=False)))
+    return COMPILE_SECONDS_A_LAYER * layers
 
 
 @contextlib.contextmanager

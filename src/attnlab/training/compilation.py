@@ -17,6 +17,10 @@ from torch import Tensor, nn
 
 from attnlab.errors import SpecError
 
+MOST_COMPILED = 128
+"""So many models may be compiled in one process; past torch's own limit of 8 of one class, it would silently leave
+the next one as it is."""
+
 CPP_COMPILERS = ("g++", "clang++", "c++", "cl")
 
 
@@ -41,6 +45,7 @@ def compile_model(model: nn.Module | Callable[..., Tensor], device: torch.device
         If the machine has no compiler for the device.
     """
     require_compiler(device)
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_COMPILED)
     return torch.compile(model)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from attnlab.contracts import Batch, Task
 from attnlab.errors import Interrupted, SpecError
-from attnlab.training.choosing import choose_for_model
+from attnlab.training.choosing import choose_for_model, expected_compile_seconds
 from attnlab.training.course import Course
 from attnlab.training.diagnosis import non_finite_step
 from attnlab.training.environment import environment
@@ -143,7 +143,15 @@ class Trainer:
         self.generators.give_to(self)
         precision, compiled = self.wanted_setting()
         left, device = self.course.remaining(self.state), self.caller.device
-        return choose_for_model(self.model, run_step, left, precision=precision, compiled=compiled, device=device)
+        return choose_for_model(
+            self.model,
+            run_step,
+            left,
+            precision=precision,
+            compiled=compiled,
+            compile_seconds=expected_compile_seconds(self.model),
+            device=device,
+        )
 
     def start(self, choice: Choice) -> None:
         """Begin or go on in a chosen setting."""
