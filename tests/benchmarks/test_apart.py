@@ -28,22 +28,25 @@ class Counter(AbstractStepper):
         self.steps += steps
         self.setting = Setting("bf16")
         self.reason = f"{os.getpid()} {torch.get_num_threads()} {os.environ.get('MALLOC_ARENA_MAX')}"
+        self.reason += f" {os.environ.get('THP_MEM_ALLOC_ENABLE')}"
         return float(self.steps)
 
     def close(self):
         pass
 
 
-def test_steps_are_made_in_another_process_that_stays():
+@pytest.mark.parametrize("by_command_line", [False, True])
+def test_steps_are_made_in_another_process_that_stays(by_command_line):
     threads = torch.get_num_threads()
-    stepper = Apart(Counter)
+    stepper = Apart(Counter, by_command_line=by_command_line)
     try:
         assert stepper.parameters == 7
         assert [stepper.step_ms(2), stepper.step_ms(3)] == [2.0, 5.0]
-        process, their_threads, heaps = stepper.reason.split()
+        process, their_threads, heaps, huge_pages = stepper.reason.split()
         assert int(process) != os.getpid()
         assert int(their_threads) == threads
         assert heaps == "1"
+        assert huge_pages == str(int(by_command_line))
         assert stepper.setting == Setting("bf16")
         stepper.settle()
         assert stepper.ms > 0.0

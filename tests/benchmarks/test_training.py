@@ -120,7 +120,7 @@ def quick(monkeypatch):
 
 
 def tiny_comparisons():
-    return list(compare_training(TINY, CPU, rounds=2, place=lambda make: make()))
+    return list(compare_training(TINY, CPU, rounds=2, place=lambda make, **how: make()))
 
 
 @pytest.mark.usefixtures("quick")

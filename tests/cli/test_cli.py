@@ -132,3 +132,14 @@ def test_nothing_heavy_is_imported_before_it_is_needed(arguments):
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("given", [None, "0"])
+def test_large_tensors_lie_in_large_pages_unless_a_person_says_otherwise(given, monkeypatch):
+    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
+    if given is not None:
+        monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", given)
+    script = "import atexit, os; from attnlab.cli import main\n"
+    script += "atexit.register(lambda: print(os.environ['THP_MEM_ALLOC_ENABLE']))\nmain(['--version'])"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.split()[-1] == (given or "1")

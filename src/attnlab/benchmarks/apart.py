@@ -21,6 +21,8 @@ Make = Callable[[], AbstractStepper]
 PATIENCE_S = 10.0  # for a process to end by itself
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
 """glibc gives each thread a heap of its own, in which large blocks cannot be kept; the lab's steps run in a thread."""
+HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
+"""The command line sets it for what it runs; whoever writes a loop by hand usually does not."""
 
 
 @final
@@ -31,6 +33,8 @@ class Apart(AbstractStepper):
     ----------
     make : callable
         Makes what makes the steps; called there, so it must be picklable.
+    by_command_line : bool
+        Whether torch's settings are those of a process that attnlab's command line started, else torch's own.
 
     Raises
     ------
@@ -40,11 +44,11 @@ class Apart(AbstractStepper):
         If the process dies.
     """
 
-    def __init__(self, make: Make) -> None:
+    def __init__(self, make: Make, *, by_command_line: bool = False) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, make, torch.get_num_threads()), daemon=True)
-        with _environment(ONE_HEAP):
+        with _environment(ONE_HEAP | {HUGE_PAGES: str(int(by_command_line))}):
             self._process.start()
         theirs.close()
         try:

@@ -36,7 +36,7 @@ def bench_loop(*, device: str = "cpu", rounds: int = ROUNDS, steps: int = STEPS)
         Milliseconds a step of both.
     """
     sizes, where = SIZES["a"], torch.device(device)
-    run = Apart(partial(lab_run, sizes, where, steps * (1 + rounds)))
+    run = Apart(partial(lab_run, sizes, where, steps * (1 + rounds)), by_command_line=True)
     bare = Apart(partial(bare_loop, OURS, sizes, Setting(), where))
     try:
         return measure_in_turn(

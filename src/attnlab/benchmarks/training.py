@@ -33,7 +33,8 @@ RUN_STEPS = 5000  # of nanoGPT's character recipe: the run that attnlab's choice
 ALIKE = 0.8  # a precision is compiled too unless the other takes less than this fraction of its time
 PLAINEST = Setting()
 
-Place = Callable[[Callable[[], AbstractStepper]], AbstractStepper]
+Place = Callable[..., AbstractStepper]
+"""As `Apart`: from what makes a stepper, and whether the command line started it, to a stepper."""
 
 
 def bench_training(size: str = "a", *, device: str = "cpu", rounds: int | None = None) -> Iterator[Comparison]:
@@ -165,10 +166,10 @@ class _Field:
 
     def _lab(self, precision: str, compiled: bool | str) -> AbstractStepper:
         steps = max(RUN_STEPS, MOST_STEPS * (1 + self.rounds))
-        return self._placed(partial(lab_run, self.sizes, self.device, steps, precision, compiled))
+        return self._placed(partial(lab_run, self.sizes, self.device, steps, precision, compiled), by_command_line=True)
 
-    def _placed(self, make: Callable[[], AbstractStepper]) -> AbstractStepper:
-        stepper = self.place(make)
+    def _placed(self, make: Callable[[], AbstractStepper], **how: bool) -> AbstractStepper:
+        stepper = self.place(make, **how)
         self._all.append(stepper)
         return stepper
 

@@ -6,6 +6,7 @@ before a command needs it.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -13,6 +14,9 @@ import cyclopts
 from rich.console import Console
 
 from attnlab.errors import AttnlabError, DataError, Interrupted, RunError, SpecError
+
+HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
+"""Read by torch at its first allocation: on Linux, large tensors lie in pages of 2 MiB instead of 4 KiB then."""
 
 FINE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 HELP = """A laboratory for attention: what is each part worth, on my task, on my machine, and how sure can I be?
@@ -37,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments : sequence of str, optional
         The words after ``attnlab``; those of the process by default.
     """
+    os.environ.setdefault(HUGE_PAGES, "1")
     sys.exit(call(arguments))
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnlab.nn.dropout import Dropout
+from attnlab.nn.gelu import gelu
 from attnlab.nn.heads import check_positive
 
 EXPANSION = 4  # hidden width over d_model; source: Vaswani et al., 2017, section 3.3
@@ -141,7 +142,7 @@ class GeluFeedForward(_TwoLayers):
 
     def activation(self, hidden: Tensor) -> Tensor:
         """Bend every hidden feature."""
-        return F.gelu(hidden)
+        return gelu(hidden)
 
 
 class GatedFeedForward(nn.Module):
