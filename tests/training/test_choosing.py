@@ -77,6 +77,10 @@ def test_compiling_that_slows_down_is_not_kept():
     assert "bf16, compiled 310.0 ms" in choice.reason
 
 
+def test_compiling_that_gains_little_is_kept_since_it_is_paid_for():
+    assert machine(compiled_bf16=0.297, compiled_float32=0.31).choose().setting == SHORT.compiled()
+
+
 def test_the_other_precision_is_compiled_where_it_may_still_win():
     here = machine(float32=0.31, bf16=0.3, compiled_bf16=0.28, compiled_float32=0.2)
     assert here.choose().setting == PLAIN.compiled()

@@ -87,6 +87,7 @@ def compare_training(sizes: Sizes, device: torch.device, *, rounds: int, place: 
     try:
         plain = {peer: field.settled(peer) for peer in PEERS.values() if peer.is_installed}
         yield field.compare("the same model in float32", {peer.name: one for peer, one in plain.items()}, PLAIN.name)
+        plain[OURS].close()  # what waits keeps its memory
         best = [(OURS, field.lab_at_its_best())]
         best += [(peer, field.best(peer, plain[peer])) for peer in plain if peer is not OURS]
         reference = f"{PLAIN.name}, {PLAINEST}"
@@ -147,7 +148,7 @@ class _Field:
         worth_compiling = [one.setting.compiled() for one in eager if ALIKE * one.ms <= fastest]
         compiled = [one for setting in worth_compiling for one in self._tried(peer, setting)]
         found = min([*eager, *compiled], key=lambda one: one.ms)
-        for one in {*eager, *compiled} - {found, plain}:
+        for one in {*eager, *compiled} - ({found, plain} if peer is PLAIN else {found}):
             one.close()
         return found
 
