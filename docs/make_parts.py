@@ -18,6 +18,7 @@ from attnlab.cli.catalog import TABLES, entries
 PAGE = Path(__file__).with_name("parts.md")
 KINDS = {
     "tasks": ("Tasks", "`task:` of a study file. More in [tasks.md](tasks.md)."),
+    "tokenizers": ("Tokenizers", "`tokenizer:` of the task `translation`."),
     "models": ("Models", "`model:` of a study file, or of a single variant."),
     "blocks": ("Blocks", "`block:` of the models `decoder` and `encoder`."),
     "mixers": ("Mixers", "`mixer:` of `decoder`, `encoder` and `cnn`: what lets positions speak with each other."),

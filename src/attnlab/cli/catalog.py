@@ -19,6 +19,7 @@ from attnlab.errors import SpecError, nearest
 PACKAGE = Path(__file__).resolve().parent.parent
 TABLES: dict[str, tuple[str, str]] = {
     "tasks": ("tasks/__init__.py", "TASKS"),
+    "tokenizers": ("text/tokenizers.py", "TOKENIZERS"),
     "models": ("models/__init__.py", "MODELS"),
     "blocks": ("nn/block.py", "BLOCKS"),
     "mixers": ("nn/mixers.py", "MIXERS"),

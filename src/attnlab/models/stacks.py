@@ -7,17 +7,19 @@ concrete mixer, position or norm.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnlab.build import Spec, build, look_up
+from attnlab.errors import ModuleError
 from attnlab.models.wiring import build_input_positions, check_taken, final_norm, offer_positions, one_per_layer
-from attnlab.nn.block import BLOCKS
+from attnlab.nn.block import BLOCKS, Block, BlockCache
 from attnlab.nn.dropout import Dropout
 from attnlab.nn.heads import check_positive
 from attnlab.nn.init import INITS
+from attnlab.nn.positions import AbstractInputPositions
 
 Norm = Literal["pre", "post", "none"]
 
@@ -263,9 +265,79 @@ class Stack(nn.Module):
         )
         self.norm = final_norm(block, given, d_model)
 
-    def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
-        """Return the sequence after the last block."""
+    def forward(
+        self, x: Float[Tensor, "batch length d_model"], *given: Bool[Tensor, "batch length"] | Tensor | None
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Return the sequence after the last block.
+
+        Parameters
+        ----------
+        x : Tensor
+            Embeddings without positions.
+        *given : Tensor or None
+            What every block is called with beside the sequence: padding, memory, padding of the memory.
+
+        Returns
+        -------
+        Tensor
+            Of the shape of `x`.
+        """
         x = self.dropout(self.positions(x))
         for block in self.blocks:
-            x = block(x)
+            x = block(x, *given)
+        return self.norm(x)
+
+    def keep(self, memory: Float[Tensor, "batch k_len d_model"] | None = None) -> list[BlockCache]:
+        """Return what `step` needs to know of positions before the first one.
+
+        Parameters
+        ----------
+        memory : Tensor, optional
+            What the blocks look at beside the sequence.
+
+        Returns
+        -------
+        list of BlockCache
+            One per block.
+
+        Raises
+        ------
+        ModuleError
+            If a block cannot continue a sequence.
+        """
+        for block in self.blocks:
+            if not isinstance(block, Block):
+                raise ModuleError(f"{type(block).__name__} keeps no keys and values")
+        return [cast(Block, block).keep(memory) for block in self.blocks]
+
+    def step(
+        self,
+        x: Float[Tensor, "batch new d_model"],
+        caches: Sequence[BlockCache],
+        start: int,
+        memory_padding: Bool[Tensor, "batch k_len"] | None = None,
+    ) -> Float[Tensor, "batch new d_model"]:
+        """Return the sequence at positions that follow those of earlier calls.
+
+        Parameters
+        ----------
+        x : Tensor
+            Embeddings of these positions.
+        caches : sequence of BlockCache
+            What `keep` returned; they are brought up to date.
+        start : int
+            Position of the first of them.
+        memory_padding : Tensor, optional
+            True at real positions of what the blocks look at.
+
+        Returns
+        -------
+        Tensor
+            Of the shape of `x`.
+        """
+        if isinstance(self.positions, AbstractInputPositions):
+            x = self.positions(x, start)
+        x = self.dropout(x)
+        for block, cache in zip(self.blocks, caches, strict=True):
+            x = cast(Block, block).step(x, cache, memory_padding)
         return self.norm(x)

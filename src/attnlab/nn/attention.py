@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -20,51 +19,22 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attnlab.build import Spec, build, parse
-from attnlab.errors import SpecError
+from attnlab.errors import ModuleError, SpecError
 from attnlab.nn.combiners import COMBINERS
 from attnlab.nn.cutting import AbstractPiece, Whole, in_blocks, in_chunks, pays_in_blocks
 from attnlab.nn.dot_products import WAYS, DotProduct, Way, fastest, is_mapped
 from attnlab.nn.dropout import check_probability, dropout
 from attnlab.nn.heads import HEADS
+from attnlab.nn.key_values import KeyValues
 from attnlab.nn.masks import MASKS, AbstractMask, Causal, Full, Padding
 from attnlab.nn.normalizers import NORMALIZERS
 from attnlab.nn.positions import POSITIONS
 from attnlab.nn.scores import SCORES
+from attnlab.nn.trace import Trace
 
 Path = Literal["auto", "readable", "fused", "products", "recomputed", "local", "chunked"]
 
 LARGEST_BYTES = 256 * 2**20  # of a tensor with a number for every pair, before queries are taken in chunks
-
-
-@dataclass(frozen=True)
-class Trace:
-    """Hold every step of one call of an attention layer.
-
-    Parameters
-    ----------
-    q : Tensor
-        Queries with positions in them, (batch, n_heads, q_len, d_head).
-    k : Tensor
-        Keys with positions in them, (batch, n_kv_heads, k_len, d_head).
-    v : Tensor
-        Values, (batch, n_kv_heads, k_len, d_v).
-    scores : Tensor
-        Biased and mixed scores before masks and normalization, (batch, n_heads, q_len, k_len).
-    weights : Tensor
-        Weights before dropout, zero where nothing may be attended to, (batch, n_heads, q_len, k_len).
-    head_outputs : Tensor
-        Weighted values, (batch, n_heads, q_len, d_v).
-    output : Tensor
-        What the layer returns, (batch, q_len, d_model).
-    """
-
-    q: Float[Tensor, "batch heads q_len d_head"]
-    k: Float[Tensor, "batch kv_heads k_len d_head"]
-    v: Float[Tensor, "batch kv_heads k_len d_v"]
-    scores: Float[Tensor, "batch heads q_len k_len"]
-    weights: Float[Tensor, "batch heads q_len k_len"]
-    head_outputs: Float[Tensor, "batch heads q_len d_v"]
-    output: Float[Tensor, "batch q_len d_model"]
 
 
 class Attention(nn.Module):
@@ -194,6 +164,98 @@ class Attention(nn.Module):
         q, k = self.positions.rotate(q, k)
         head_outputs = self._attend(q, k, v, self._visible(padding, k.shape[-2]))
         return self.combiner(head_outputs, padding if memory is None else None)
+
+    def begin(self) -> KeyValues:
+        """Return what `extend` starts from.
+
+        Returns
+        -------
+        KeyValues
+            Nothing was seen yet.
+
+        Raises
+        ------
+        ModuleError
+            If an output depends on later positions, or on what heads found at other positions.
+        """
+        if not self.mask.blocks_future:
+            raise ModuleError("a sequence cannot be continued where a query may attend to later positions")
+        self._check_separate_outputs()
+        return KeyValues()
+
+    def extend(self, x: Float[Tensor, "batch new d_model"], past: KeyValues) -> Float[Tensor, "batch new d_model"]:
+        """Return what later positions gather from themselves and from those before, whose keys are kept.
+
+        Parameters
+        ----------
+        x : Tensor
+            Activations at positions that follow those seen before.
+        past : KeyValues
+            What `begin` returned and earlier calls extended; the new keys and values are added.
+
+        Returns
+        -------
+        Tensor
+            The last rows of what `forward` returns for the whole sequence.
+        """
+        q, k, v = self.heads.project(x)
+        past.append(k, v)
+        return self._gather(q, past, None)
+
+    def keys_of(self, memory: Float[Tensor, "batch k_len d_model"]) -> KeyValues:
+        """Return keys and values of another sequence, to be looked at many times.
+
+        Parameters
+        ----------
+        memory : Tensor
+            Activations that will be looked at.
+
+        Returns
+        -------
+        KeyValues
+            For `look`.
+
+        Raises
+        ------
+        ModuleError
+            If an output depends on what heads found at other positions.
+        """
+        self._check_separate_outputs()
+        kept = KeyValues()
+        kept.append(*self.heads.project(memory[:, :0], memory)[1:])
+        return kept
+
+    def look(
+        self,
+        x: Float[Tensor, "batch q_len d_model"],
+        seen: KeyValues,
+        padding: Bool[Tensor, "batch k_len"] | None = None,
+    ) -> Float[Tensor, "batch q_len d_model"]:
+        """Return what positions gather from another sequence, whose keys are kept.
+
+        Parameters
+        ----------
+        x : Tensor
+            Activations that ask.
+        seen : KeyValues
+            What `keys_of` returned.
+        padding : Tensor, optional
+            True at real positions of what is looked at.
+
+        Returns
+        -------
+        Tensor
+            What `forward` returns with that sequence as memory.
+        """
+        return self._gather(self.heads.project(x, x[:, :0])[0], seen, padding)
+
+    def _check_separate_outputs(self) -> None:
+        if self.combiner.mixes_positions:
+            raise ModuleError(f"{type(self.combiner).__name__} mixes positions, so that none can be added behind")
+
+    def _gather(self, q: Tensor, kept: KeyValues, padding: Tensor | None) -> Tensor:
+        q, k = self.positions.rotate(q, kept.k)
+        return self.combiner(self._attend(q, k, kept.v, self._visible(padding, k.shape[-2])), None)
 
     def trace(
         self,

@@ -4,21 +4,53 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, cast
 
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnlab.build import Spec, build, parse
+from attnlab.errors import ModuleError
+from attnlab.nn.attention import Attention
 from attnlab.nn.dropout import Dropout
 from attnlab.nn.feedforward import FEEDFORWARDS
 from attnlab.nn.heads import check_positive
+from attnlab.nn.key_values import KeyValues
 from attnlab.nn.mixers import build_mixer
 from attnlab.nn.norms import NORMS
 
 ABSENT = "none"
 """The name under which a sublayer is left out altogether."""
+
+
+@dataclass(frozen=True)
+class BlockCache:
+    """Hold what a block knows of positions that were seen.
+
+    Parameters
+    ----------
+    own : KeyValues
+        Of the sequence that is continued.
+    other : KeyValues or None
+        Of the sequence that is looked at.
+    """
+
+    own: KeyValues
+    other: KeyValues | None
+
+    def select(self, rows: Int[Tensor, " new"]) -> None:
+        """Keep some rows of the batch, in a new order.
+
+        Parameters
+        ----------
+        rows : Tensor
+            Numbers of the rows.
+        """
+        for kept in (self.own, self.other):
+            if kept is not None:
+                kept.select(rows)
 
 
 class Wiring(nn.Module):
@@ -78,7 +110,7 @@ class Wiring(nn.Module):
 
 
 class Block(nn.Module):
-    """Mix positions, then map each on its own: the block of a Transformer.
+    """Mix positions, perhaps look at another sequence, then map each position on its own: the block of a Transformer.
 
     Parameters
     ----------
@@ -88,6 +120,9 @@ class Block(nn.Module):
         What mixes positions; entry of `MIXERS` or ``path.py:Class``. With "none" the sublayer is left out.
     feedforward : str or mapping
         What maps each position; entry of `FEEDFORWARDS`. With "none" the sublayer is left out.
+    cross : str or mapping
+        What gathers from another sequence, between the two; entry of `MIXERS` that takes a memory. With "none" the
+        sublayer is left out.
     norm : {"pre", "post", "none"}
         Where the norms stand.
     norm_kind : str or mapping
@@ -115,6 +150,7 @@ class Block(nn.Module):
         mixer: Spec = "attention",
         *,
         feedforward: Spec = "gelu",
+        cross: Spec = "none",
         norm: Literal["pre", "post", "none"] = "pre",
         norm_kind: Spec = "layer",
         residual: bool = True,
@@ -124,21 +160,102 @@ class Block(nn.Module):
         super().__init__()
         check_positive({"d_model": d_model})
         offered = {"d_model": d_model, "dropout": dropout, **(context or {})}
-
         wire = functools.partial(Wiring, d_model, norm=norm, norm_kind=norm_kind, residual=residual, dropout=dropout)
-        self.mixer = self.feedforward = None
+        self.mixer = self.cross = self.feedforward = None
         if not is_absent(mixer, "mixer"):
             self.mixer, self.around_mixer = build_mixer(mixer, offered), wire()
+        if not is_absent(cross, "mixer"):
+            across = {name: value for name, value in offered.items() if name != "positions"} | {"causal": False}
+            self.cross, self.around_cross = build_mixer(cross, across), wire()
         if not is_absent(feedforward, "feed-forward"):
             self.feedforward = build(feedforward, FEEDFORWARDS, axis="feed-forward", offered={"d_model": d_model})
             self.around_feedforward = wire()
 
     def forward(
-        self, x: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"] | None = None
+        self,
+        x: Float[Tensor, "batch length d_model"],
+        padding: Bool[Tensor, "batch length"] | None = None,
+        memory: Float[Tensor, "batch k_len d_model"] | None = None,
+        memory_padding: Bool[Tensor, "batch k_len"] | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return the residual stream after both sublayers."""
+        """Return the residual stream after all sublayers.
+
+        Parameters
+        ----------
+        x : Tensor
+            The stream.
+        padding : Tensor, optional
+            True at real positions of the stream.
+        memory : Tensor, optional
+            The other sequence; needed if there is a `cross`.
+        memory_padding : Tensor, optional
+            True at real positions of the other sequence.
+
+        Returns
+        -------
+        Tensor
+            Of the shape of `x`.
+        """
         if self.mixer is not None:
             x = self.around_mixer(x, functools.partial(self.mixer, padding=padding))
+        if self.cross is not None:
+            x = self.around_cross(x, functools.partial(self.cross, memory=memory, padding=memory_padding))
+        return x if self.feedforward is None else self.around_feedforward(x, self.feedforward)
+
+    def keep(self, memory: Float[Tensor, "batch k_len d_model"] | None = None) -> BlockCache:
+        """Return what `step` needs to know of positions before the first one.
+
+        Parameters
+        ----------
+        memory : Tensor, optional
+            The other sequence; needed if there is a `cross`.
+
+        Returns
+        -------
+        BlockCache
+            Keys and values: none of this sequence, all of the other one.
+
+        Raises
+        ------
+        ModuleError
+            If a sublayer is no attention, which alone can continue a sequence from kept keys and values, or one that
+            depends on later positions.
+        """
+        for part in (self.mixer, self.cross):
+            if part is not None and not isinstance(part, Attention):
+                raise ModuleError(f"{type(part).__name__} keeps no keys and values")
+        own = KeyValues() if self.mixer is None else cast(Attention, self.mixer).begin()
+        if self.cross is None or memory is None:
+            return BlockCache(own, None)
+        return BlockCache(own, cast(Attention, self.cross).keys_of(memory))
+
+    def step(
+        self,
+        x: Float[Tensor, "batch new d_model"],
+        cache: BlockCache,
+        memory_padding: Bool[Tensor, "batch k_len"] | None = None,
+    ) -> Float[Tensor, "batch new d_model"]:
+        """Return the stream at positions that follow those of earlier calls.
+
+        Parameters
+        ----------
+        x : Tensor
+            The stream at these positions.
+        cache : BlockCache
+            What `keep` returned; it is brought up to date.
+        memory_padding : Tensor, optional
+            True at real positions of the other sequence.
+
+        Returns
+        -------
+        Tensor
+            Of the shape of `x`: the last rows of what `forward` returns for the whole sequence.
+        """
+        if self.mixer is not None:
+            x = self.around_mixer(x, functools.partial(cast(Attention, self.mixer).extend, past=cache.own))
+        if self.cross is not None and cache.other is not None:
+            look = functools.partial(cast(Attention, self.cross).look, seen=cache.other, padding=memory_padding)
+            x = self.around_cross(x, look)
         return x if self.feedforward is None else self.around_feedforward(x, self.feedforward)
 
 

@@ -28,9 +28,12 @@ class AbstractCombiner(nn.Module, ABC):
     ----------
     mixes_heads : bool
         Whether `mix_scores` or `mix_weights` do anything, so that the layer has no fused form.
+    mixes_positions : bool
+        Whether an output depends on head outputs at other positions, so that a text cannot be continued without them.
     """
 
     mixes_heads: ClassVar[bool] = False
+    mixes_positions: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,6 +222,8 @@ class Convolution(AbstractSeparateHeads):
     ``[conv_1(o_1); ...; conv_h(o_h)]``; ``kernel_size * d_v * d_model`` weights. A way to bring wide heads
     back to the width of the model without one large matrix. Outputs at padded positions count as zero.
     """
+
+    mixes_positions = True
 
     def __init__(self, d_model: int, *, n_heads: int, d_v: int, kernel_size: int = 3, causal: bool = False) -> None:
         super().__init__()

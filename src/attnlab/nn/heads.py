@@ -151,7 +151,9 @@ class PackedProjection(nn.Module):
 
 def _per_head(x: Tensor, heads: int) -> Tensor:
     batch, length, width = x.shape
-    return x.view(batch, length, heads, width // heads).transpose(1, 2)  # half the time of unflatten on a short sequence
+    return x.view(batch, length, heads, width // heads).transpose(
+        1, 2
+    )  # half the time of unflatten on a short sequence
 
 
 class SplitHeads(AbstractHeads):

@@ -36,8 +36,23 @@ class AbstractInputPositions(nn.Module, ABC):
         super().__init__()
 
     @abstractmethod
-    def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
-        """Return activations that know where they stand."""
+    def forward(
+        self, x: Float[Tensor, "batch length d_model"], start: int = 0
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Return activations that know where they stand.
+
+        Parameters
+        ----------
+        x : Tensor
+            Activations.
+        start : int
+            Position of the first of them.
+
+        Returns
+        -------
+        Tensor
+            Of the shape of `x`.
+        """
 
 
 def sinusoids(
@@ -81,9 +96,11 @@ class SinusoidalPositions(AbstractInputPositions):
     .. [1] Vaswani et al., 2017, arXiv:1706.03762, section 3.5.
     """
 
-    def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
+    def forward(
+        self, x: Float[Tensor, "batch length d_model"], start: int = 0
+    ) -> Float[Tensor, "batch length d_model"]:
         """Return the sum of activations and table."""
-        return x + sinusoids(x.shape[1], x.shape[2], dtype=x.dtype, device=x.device)
+        return x + sinusoids(start + x.shape[1], x.shape[2], dtype=x.dtype, device=x.device)[start:]
 
 
 class SinusoidalConcatenated(AbstractInputPositions):
@@ -114,20 +131,22 @@ class SinusoidalConcatenated(AbstractInputPositions):
         check_positive({"d_model": d_model})
         self.to_model = nn.Linear(2 * d_model, d_model)
 
-    def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
+    def forward(
+        self, x: Float[Tensor, "batch length d_model"], start: int = 0
+    ) -> Float[Tensor, "batch length d_model"]:
         """Return the mapped concatenation of activations and table."""
-        table = sinusoids(x.shape[1], x.shape[2], dtype=x.dtype, device=x.device)
+        table = sinusoids(start + x.shape[1], x.shape[2], dtype=x.dtype, device=x.device)[start:]
         return self.to_model(torch.cat((x, table.expand_as(x)), dim=-1))
 
 
-def _rows(table: nn.Embedding, length: int) -> Float[Tensor, "length d_model"]:
-    """Return the first rows of a learned table, or say that it is too short."""
+def _rows(table: nn.Embedding, start: int, length: int) -> Float[Tensor, "length d_model"]:
+    """Return the rows of a learned table for positions up to a length, or say that it is too short."""
     if length > table.num_embeddings:
         raise SpecError(
             f"a sequence of {length} positions is longer than max_length={table.num_embeddings} of the learned "
             "positions; give a larger max_length or positions without a table (sinusoidal, rotary, linear-bias)"
         )
-    return table.weight[:length]
+    return table.weight[start:length]
 
 
 class LearnedPositions(AbstractInputPositions):
@@ -159,9 +178,11 @@ class LearnedPositions(AbstractInputPositions):
         check_positive({"d_model": d_model, "max_length": max_length})
         self.table = nn.Embedding(max_length, d_model)
 
-    def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
+    def forward(
+        self, x: Float[Tensor, "batch length d_model"], start: int = 0
+    ) -> Float[Tensor, "batch length d_model"]:
         """Return the sum of activations and table."""
-        return x + _rows(self.table, x.shape[1])
+        return x + _rows(self.table, start, start + x.shape[1])
 
 
 class LearnedConcatenated(AbstractInputPositions):
@@ -194,9 +215,11 @@ class LearnedConcatenated(AbstractInputPositions):
         self.table = nn.Embedding(max_length, d_model)
         self.to_model = nn.Linear(2 * d_model, d_model)
 
-    def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
+    def forward(
+        self, x: Float[Tensor, "batch length d_model"], start: int = 0
+    ) -> Float[Tensor, "batch length d_model"]:
         """Return the mapped concatenation of activations and table."""
-        return self.to_model(torch.cat((x, _rows(self.table, x.shape[1]).expand_as(x)), dim=-1))
+        return self.to_model(torch.cat((x, _rows(self.table, start, start + x.shape[1]).expand_as(x)), dim=-1))
 
 
 POSITIONS: Mapping[str, Callable[..., AbstractInputPositions | AbstractScorePositions]] = {

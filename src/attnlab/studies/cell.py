@@ -170,7 +170,8 @@ def look_inside(model: nn.Module, task: StudyTask, device: str = "cpu") -> dict[
     -------
     dict
         ``predictions`` (see `StudyTask.examples`), ``attention`` (see `attention_maps`; None where the
-        model has no attention), ``reach`` (``past``, ``future``, ``mixes_batch``).
+        model has no attention), ``reach`` (``past``, ``future``, ``mixes_batch``), of a model
+        with several inputs that of the last one.
     """
     seen: list[Batch] = []
 
@@ -187,8 +188,21 @@ def look_inside(model: nn.Module, task: StudyTask, device: str = "cpu") -> dict[
     text = predictions.get("text")
     labels = list(text) if isinstance(text, str) and len(text) == inputs[0].shape[1] else None
     attention = attention_maps(trace, labels=labels)
-    measured = asdict(reach(model, task.train_batch(0, 0).to(device).inputs))
+    *given, changed = task.train_batch(0, 0).to(device).inputs
+    measured = asdict(reach(_LastFirst(model) if given else model, (changed, *given)))
     return {"predictions": predictions, "attention": attention if attention["layers"] else None, "reach": measured}
+
+
+class _LastFirst(nn.Module):
+    """Call a model with its last input given first: the one whose reach is measured."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, last: Tensor, *before: Tensor) -> Tensor:
+        """Return the model's outputs."""
+        return self.model(*before, last)
 
 
 def read_inside(folder: Path) -> dict[str, Any]:

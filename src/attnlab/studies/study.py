@@ -284,11 +284,21 @@ def _resolve_paths(value: Any, folder: Path) -> Any:
 
 
 def _resolve_text(study: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Make the task's text absolute where it is a file beside the study; else it is a name, or found from here."""
+    """Make the task's text or corpus absolute where it lies beside the study; else it is a name, or found from here."""
     task = study.get("task")
-    text = task.get("text") if isinstance(task, dict) else None
-    path = folder / Path(text).expanduser() if isinstance(text, str) else folder
-    return {**study, "task": {**study["task"], "text": str(path.resolve())}} if path.is_file() else study
+    beside = {}
+    for key in ("text", "corpus"):
+        given = task.get(key) if isinstance(task, dict) else None
+        if isinstance(given, str):
+            path = folder / Path(given).expanduser()
+            is_there = path.is_file() or (key == "corpus" and given != path.name and _begins_a_name(path))
+            beside |= {key: str(path.resolve())} if is_there else {}
+    return {**study, "task": {**study["task"], **beside}} if beside else study
+
+
+def _begins_a_name(path: Path) -> bool:
+    """Return whether there is a folder of this name, or files whose names begin with it and a dot."""
+    return path.is_dir() or any(path.parent.glob(f"{path.name}.*"))
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from attnlab.tasks.char_lm import CharLM
 from attnlab.tasks.shapes import Shapes
+from attnlab.tasks.translation import Translation
 
 TASKS = {
     "shapes": Shapes,
     "char-lm": CharLM,
+    "translation": Translation,
 }

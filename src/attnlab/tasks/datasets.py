@@ -38,11 +38,11 @@ class NamedText:
     commit : str
         Commit, 40 hexadecimal digits.
     path : str
-        Path inside the repository.
+        Path inside the repository; what ends in ``.gz`` is uncompressed after it was fetched.
     sha256 : str
         Hash of the content (uncompressed).
     size_bytes : int
-        Size of the content.
+        Size of the content (uncompressed).
     license : str
         License as its source states it.
     """
@@ -65,6 +65,17 @@ class NamedText:
             The raw file at the repository, commit and path.
         """
         return f"{HOST}/{self.repository}/{self.commit}/{self.path}"
+
+    @property
+    def cached_file(self) -> str:
+        """Return the file below the cache.
+
+        Returns
+        -------
+        str
+            Compressed as it is fetched.
+        """
+        return self.file + (".gz" if self.path.endswith(".gz") else "")
 
 
 TEXTS = {
@@ -164,16 +175,43 @@ def load_named(named: NamedText) -> bytes:
     Raises
     ------
     DataError
+        As `locate_named`.
+    """
+    return _read_pinned(_path_of(named), named)
+
+
+def locate_named(named: NamedText) -> Path:
+    """Return the file of a named text, fetched if it is not on this machine.
+
+    Parameters
+    ----------
+    named : NamedText
+        What is looked for.
+
+    Returns
+    -------
+    Path
+        A file whose content has the pinned hash; what ends in ``.gz`` is compressed.
+
+    Raises
+    ------
+    DataError
         If a file found has another hash (both are named), or nothing is found and fetching fails (the text
         names the address, the hash, and where to put the file by hand).
     """
+    path = _path_of(named)
+    _read_pinned(path, named)
+    return path
+
+
+def _path_of(named: NamedText) -> Path:
     given = os.environ.get(VARIABLE)
     if given:
         for ending in ("", ".gz"):
             path = Path(given).expanduser() / (named.file + ending)
             if path.is_file():
-                return _read_pinned(path, named)
-    return _read_pinned(_fetch(named), named)
+                return path
+    return _fetch(named)
 
 
 def _read_pinned(path: Path, named: NamedText) -> bytes:
@@ -192,19 +230,20 @@ def _read_pinned(path: Path, named: NamedText) -> bytes:
 
 def _fetch(named: NamedText) -> Path:
     """Return the cached file, downloaded if it is absent or damaged; progress and license go to stderr."""
-    folder = cache_folder() / "texts"
-    if not (folder / named.file).is_file():
+    folder, file = cache_folder() / "texts", named.cached_file
+    if not (folder / file).is_file():
         print(f"fetching {named.address}\nlicense: {named.license}", file=sys.stderr)
+    compressed = file != named.file  # the pinned hash is that of the content, which is checked when it is read
     store = pooch.create(
         path=folder,
         base_url="",
-        registry={named.file: f"sha256:{named.sha256}"},
-        urls={named.file: named.address},
+        registry={file: None if compressed else f"sha256:{named.sha256}"},
+        urls={file: named.address},
         retry_if_failed=RETRIES,
     )
     downloader = pooch.HTTPDownloader(progressbar=True, timeout=TIMEOUT_S)
     try:
-        return Path(store.fetch(named.file, downloader=downloader))  # pyrefly: ignore
+        return Path(store.fetch(file, downloader=downloader))  # pyrefly: ignore
     except (OSError, ValueError) as error:  # what requests raises is an OSError, a wrong hash a ValueError
         raise DataError(
             f"cannot fetch {named.address}: {_root(error)}\n"

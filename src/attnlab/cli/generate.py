@@ -1,0 +1,67 @@
+"""``attnlab generate``: a text continued by a trained language model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def generate(
+    run: Path,
+    /,
+    *,
+    prompt: str = "\n",
+    length: int = 500,
+    samples: int = 1,
+    temperature: float = 0.8,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    weights: str = "best",
+    device: str = "cpu",
+) -> int:
+    """Let a language model of a study write.
+
+    Parameters
+    ----------
+    run : Path
+        Folder of a run, such as ``runs/STUDY/VARIANT/seed-0``.
+    prompt : str
+        What the text begins with; a line break by default.
+    length : int
+        Characters to write.
+    samples : int
+        Number of texts.
+    temperature : float
+        0 takes the likeliest character each time, 1 draws by the model's probabilities.
+    top_k : int, optional
+        Draw among so many of the likeliest only.
+    top_p : float, optional
+        Draw among the likeliest that together have this probability only.
+    seed : int
+        Equal seeds give equal texts.
+    weights : str
+        ``best`` (the best evaluation) or ``last``.
+    device : str
+        ``cpu`` or ``cuda``.
+
+    Returns
+    -------
+    int
+        0.
+    """
+    from attnlab.studies.trained import generate as generated
+    from attnlab.studies.trained import load_trained
+
+    trained = load_trained(run, which=weights, device=device)
+    texts = generated(
+        trained,
+        prompt,
+        length=length,
+        samples=samples,
+        seed=seed,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+    )
+    print("\n\n".join(texts))
+    return 0

@@ -1,0 +1,65 @@
+"""``attnlab translate``: sentences through a trained model."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def translate(
+    run: Path,
+    /,
+    *sentences: str,
+    file: Path | None = None,
+    also: tuple[Path, ...] = (),
+    beam: int = 4,
+    alpha: float = 0.6,
+    weights: str = "best",
+    device: str = "cpu",
+) -> int:
+    """Translate sentences with a run of a study.
+
+    Parameters
+    ----------
+    run : Path
+        Folder of a run, such as ``runs/STUDY/VARIANT/seed-0``.
+    *sentences : str
+        What to translate; unless given, the lines of the file or of standard input.
+    file : Path, optional
+        UTF-8, one sentence a line.
+    also : tuple of Path
+        More runs with the same tokenizer, which write together with the first: an ensemble.
+    beam : int
+        Beginnings that are kept of each translation; 1 takes the likeliest token each time.
+    alpha : float
+        Exponent of the length penalty; larger favors longer translations.
+    weights : str
+        ``best`` (the best evaluation) or ``last``.
+    device : str
+        ``cpu`` or ``cuda``.
+
+    Returns
+    -------
+    int
+        0.
+    """
+    from attnlab.studies.trained import load_trained
+    from attnlab.studies.trained import translate as translated
+
+    trained = [load_trained(folder, which=weights, device=device) for folder in (run, *also)]
+    for line in translated(trained, list(sentences) or _lines(file), beam=beam, alpha=alpha):
+        print(line)
+    return 0
+
+
+def _lines(file: Path | None) -> list[str]:
+    """Return the lines of a file or of standard input."""
+    from attnlab.errors import DataError
+
+    content = sys.stdin.buffer.read() if file is None else file.read_bytes()
+    try:
+        lines = content.decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{file or 'standard input'}, line {line}: must be UTF-8; save it as UTF-8") from error
+    return [line.strip() for line in lines]

@@ -1,0 +1,210 @@
+"""The Transformer of its first paper: an encoder reads a sequence, a decoder writes another one."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from attnlab.build import Spec, look_up, parse
+from attnlab.errors import SpecError
+from attnlab.models.stacks import Norm, Stack
+from attnlab.nn.heads import check_positive
+from attnlab.nn.init import INITS
+
+ATTENTION = "attention"
+WITHIN_ONE = frozenset({"masks", "positions", "causal", "path"})
+"""Arguments of attention that mean nothing, or something else, between two sequences."""
+
+Embeddings = Literal["shared", "separate"]
+
+
+class EncoderDecoder(nn.Module):
+    """Read a sequence of tokens, and predict each next token of another one from it and from what was written before.
+
+    Parameters
+    ----------
+    source_vocab_size : int
+        Number of distinct tokens that are read.
+    target_vocab_size : int
+        Number of distinct tokens that are written.
+    max_length : int
+        Longest sequence it has positions for, on either side.
+    pad : int, default 0
+        The token that fills up short sequences; what is read of it is not looked at.
+    d_model : int, default 512
+        Width of the residual stream.
+    n_layers : int, default 6
+        Number of blocks on each side.
+    mixer : Spec or list of Spec, default "attention"
+        What mixes positions on each side; a list gives one per layer.
+    cross : Spec, optional
+        What the decoder's blocks gather from the encoder's output with; unless given, the mixer's attention without its
+        masks and positions, or plain attention where the mixer is no attention.
+    feedforward : Spec, default "relu"
+        Feed-forward sublayer.
+    norm : {"pre", "post", "none"}, default "post"
+        Place of the norm; "pre" gets one more norm after the last block of each side.
+    norm_kind : str, optional
+        Which norm; None leaves the choice to the block.
+    dropout : float, default 0.1
+        At the sum of embedding and position, at the end of every sublayer, and offered to mixers.
+    positions : Spec, default "sinusoidal"
+        Where a token stands: added to the embedding, or, where they act on scores, given to mixers within a side.
+    embeddings : {"shared", "separate"}, default "shared"
+        Whether both sides use one table; they need one vocabulary then.
+    tied : bool, default True
+        Whether the logits use the decoder's table (and no bias); else a linear layer of its own.
+    init : str, default "xavier"
+        Scheme of the initial weights. Tables start from N(0, 1 / d_model) whatever the scheme.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive, a part cannot be built, tables are to be shared by vocabularies of two sizes, or an
+        argument has no effect.
+
+    Notes
+    -----
+    Embeddings are multiplied by ``sqrt(d_model)``. With the defaults, d = d_model, V tokens and ReLU layers 4 d wide:
+    V d + n_layers (28 d^2 + 30 d) parameters. Differs from [1]_: projections of attention have biases, as in most
+    implementations; dropout of attention weights and inside the feed-forward is that of the parts.
+
+    References
+    ----------
+    .. [1] Vaswani et al., 2017, arXiv:1706.03762, section 3.
+    .. [2] Press, Wolf, 2017, arXiv:1608.05859 (tied embeddings).
+    """
+
+    def __init__(
+        self,
+        source_vocab_size: int,
+        target_vocab_size: int,
+        max_length: int,
+        *,
+        pad: int = 0,
+        d_model: int = 512,
+        n_layers: int = 6,
+        mixer: Spec | Sequence[Spec] = "attention",
+        cross: Spec | None = None,
+        feedforward: Spec = "relu",
+        norm: Norm = "post",
+        norm_kind: str | None = None,
+        dropout: float = 0.1,
+        positions: Spec = "sinusoidal",
+        embeddings: Embeddings = "shared",
+        tied: bool = True,
+        init: str = "xavier",
+    ) -> None:
+        super().__init__()
+        tokens = {"source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size}
+        check_positive(tokens | {"d_model": d_model})
+        if embeddings == "shared" and source_vocab_size != target_vocab_size:
+            raise SpecError(
+                f"shared embeddings need one vocabulary; got {source_vocab_size} tokens to read and "
+                f"{target_vocab_size} to write; set embeddings: separate, or train a joint tokenizer"
+            )
+        self.pad, self.scale = pad, math.sqrt(d_model)
+        wiring = {"feedforward": feedforward, "norm": norm, "norm_kind": norm_kind}
+        stack = functools.partial(
+            Stack,
+            d_model,
+            max_length,
+            n_layers=n_layers,
+            mixer=mixer,
+            block="transformer",
+            dropout=dropout,
+            positions=positions,
+        )
+        self.encoder = stack(wiring=wiring, causal=False)
+        across = _across(mixer) if cross is None else cross
+        self.decoder = stack(wiring=wiring | {"cross": across}, causal=True)
+        self.logits = nn.Linear(d_model, target_vocab_size, bias=not tied)
+        look_up(init, INITS, "init")(self, n_layers)
+        self.target_embedding = _table(target_vocab_size, d_model)
+        shared = embeddings == "shared"
+        self.source_embedding = self.target_embedding if shared else _table(source_vocab_size, d_model)
+        if tied:
+            self.logits.weight = self.target_embedding.weight
+
+    def forward(
+        self, source: Int[Tensor, "batch s_len"], target: Int[Tensor, "batch t_len"]
+    ) -> Float[Tensor, "batch t_len target_vocab_size"]:
+        """Return the logits of the token after each position of what is written.
+
+        Parameters
+        ----------
+        source : Tensor
+            Tokens that are read, filled up with `pad` on the right.
+        target : Tensor
+            Tokens that are written, from the begin token on.
+
+        Returns
+        -------
+        Tensor
+            Logits.
+        """
+        memory, real = self.encode(source)
+        return self.decode(target, memory, real)
+
+    def encode(
+        self, source: Int[Tensor, "batch s_len"]
+    ) -> tuple[Float[Tensor, "batch s_len d_model"], Bool[Tensor, "batch s_len"]]:
+        """Return what the encoder makes of the tokens, and where they are real.
+
+        Parameters
+        ----------
+        source : Tensor
+            Tokens that are read, filled up with `pad` on the right.
+
+        Returns
+        -------
+        memory : Tensor
+            One vector per token.
+        real : Tensor
+            False at padding.
+        """
+        real = source != self.pad
+        return self.encoder(self.source_embedding(source) * self.scale, real), real
+
+    def decode(
+        self,
+        target: Int[Tensor, "batch t_len"],
+        memory: Float[Tensor, "batch s_len d_model"],
+        real: Bool[Tensor, "batch s_len"],
+    ) -> Float[Tensor, "batch t_len target_vocab_size"]:
+        """Return the logits of the token after each position.
+
+        Parameters
+        ----------
+        target : Tensor
+            Tokens that are written, from the begin token on. Padding on the right needs no mask: nothing before it
+            may attend to it.
+        memory, real : Tensor
+            As `encode` returns them.
+
+        Returns
+        -------
+        Tensor
+            Logits.
+        """
+        return self.logits(self.decoder(self.target_embedding(target) * self.scale, None, memory, real))
+
+
+def _across(mixer: Spec | Sequence[Spec]) -> Spec:
+    """Return attention to another sequence that is like the attention within one."""
+    name, arguments = parse(mixer, "mixer") if isinstance(mixer, str | Mapping) else (ATTENTION, {})
+    if name != ATTENTION:
+        return ATTENTION
+    return {"name": ATTENTION} | {key: value for key, value in arguments.items() if key not in WITHIN_ONE}
+
+
+def _table(vocab_size: int, d_model: int) -> nn.Embedding:
+    """Return an embedding of tokens whose vectors have a length near 1."""
+    table = nn.Embedding(vocab_size, d_model)
+    nn.init.normal_(table.weight, std=d_model**-0.5)
+    return table

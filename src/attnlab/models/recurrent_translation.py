@@ -1,0 +1,188 @@
+"""Recurrent encoder-decoders with attention: what translated before the Transformer.
+
+Both read a source with recurrent networks and keep the state at every token. `AdditiveRnn` looks at these states before
+every step of its decoder, so that a step must wait for the one before. `MultiplicativeRnn` looks after its decoder has
+run, for all positions at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from attnlab.nn.dropout import Dropout
+from attnlab.nn.heads import check_positive
+
+
+class AdditiveRnn(nn.Module):
+    """Translate with gated recurrent units that look at the source before every step.
+
+    Parameters
+    ----------
+    source_vocab_size : int
+        Number of distinct tokens that are read.
+    target_vocab_size : int
+        Number of distinct tokens that are written.
+    pad : int, default 0
+        The token that fills up short sequences.
+    d_model : int, default 256
+        Width of embeddings.
+    hidden : int, default 256
+        Size of the state, per direction of the encoder and of the decoder, and width of the alignment model.
+    dropout : float, default 0.1
+        Of embeddings and of what the logits are made of.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive, or the probability not in [0, 1).
+
+    Notes
+    -----
+    ``e_ij = v^T tanh(W s_{i-1} + U h_j)``, ``c_i = sum_j softmax_j(e_ij) h_j``, ``s_i = GRU([y_{i-1}; c_i], s_{i-1})``.
+    Time O(s_len * t_len) in t_len steps. Differs from [1]_: tanh instead of maxout before the logits, and logits from
+    an output layer as wide as the embedding.
+
+    References
+    ----------
+    .. [1] Bahdanau, Cho, Bengio, 2015, arXiv:1409.0473, section 3 and appendix A.
+    """
+
+    def __init__(
+        self,
+        source_vocab_size: int,
+        target_vocab_size: int,
+        *,
+        pad: int = 0,
+        d_model: int = 256,
+        hidden: int = 256,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        _check(source_vocab_size, target_vocab_size, d_model=d_model, hidden=hidden)
+        self.pad = pad
+        self.source_embedding = nn.Embedding(source_vocab_size, d_model)
+        self.target_embedding = nn.Embedding(target_vocab_size, d_model)
+        self.encoder = nn.GRU(d_model, hidden, batch_first=True, bidirectional=True)
+        self.start = nn.Linear(hidden, hidden)
+        self.query = nn.Linear(hidden, hidden, bias=False)
+        self.key = nn.Linear(2 * hidden, hidden)
+        self.alignment = nn.Linear(hidden, 1, bias=False)
+        self.decoder = nn.GRUCell(d_model + 2 * hidden, hidden)
+        self.readout = nn.Linear(3 * hidden + d_model, d_model)
+        self.drop = Dropout(dropout)
+        self.logits = nn.Linear(d_model, target_vocab_size)
+
+    def forward(
+        self, source: Int[Tensor, "batch s_len"], target: Int[Tensor, "batch t_len"]
+    ) -> Float[Tensor, "batch t_len target_vocab_size"]:
+        """Return the logits of the token after each position of what is written."""
+        real = source != self.pad
+        states, last = _read(self.encoder, self.drop(self.source_embedding(source)), real)
+        state = self.start(last[-1]).tanh()  # of the direction that ends at the first token
+        keys, written = self.key(states), self.drop(self.target_embedding(target))
+        outputs = []
+        for y in written.unbind(dim=1):
+            scores = self.alignment((self.query(state)[:, None] + keys).tanh())[..., 0]  # (batch, s_len)
+            context = _gather(scores[:, None], states, real)[:, 0]
+            state = self.decoder(torch.cat((y, context), dim=-1), state)
+            outputs.append(torch.cat((state, context, y), dim=-1))
+        found = self.readout(torch.stack(outputs, dim=1)).tanh()
+        return self.logits(self.drop(found))
+
+
+class MultiplicativeRnn(nn.Module):
+    """Translate with stacked LSTMs that look at the source after they have run.
+
+    Parameters
+    ----------
+    source_vocab_size : int
+        Number of distinct tokens that are read.
+    target_vocab_size : int
+        Number of distinct tokens that are written.
+    pad : int, default 0
+        The token that fills up short sequences.
+    d_model : int, default 256
+        Width of embeddings and size of every state.
+    n_layers : int, default 2
+        LSTMs on top of each other, on each side.
+    score : {"general", "dot"}, default "general"
+        ``h_t^T W h_s`` or ``h_t^T h_s``.
+    dropout : float, default 0.1
+        Between layers, of embeddings and of what the logits are made of.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive, or the probability not in [0, 1).
+
+    Notes
+    -----
+    ``h~_t = tanh(W [c_t; h_t])`` with the context of global attention. Differs from [1]_: without input feeding, so
+    that all positions of a training batch are computed at once; the source is read forwards.
+
+    References
+    ----------
+    .. [1] Luong, Pham, Manning, 2015, arXiv:1508.04025, section 3.1.
+    """
+
+    def __init__(
+        self,
+        source_vocab_size: int,
+        target_vocab_size: int,
+        *,
+        pad: int = 0,
+        d_model: int = 256,
+        n_layers: int = 2,
+        score: Literal["general", "dot"] = "general",
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        _check(source_vocab_size, target_vocab_size, d_model=d_model, n_layers=n_layers)
+        self.pad = pad
+        self.source_embedding = nn.Embedding(source_vocab_size, d_model)
+        self.target_embedding = nn.Embedding(target_vocab_size, d_model)
+        self.drop = Dropout(dropout)
+        between = dropout if n_layers > 1 else 0.0
+        self.encoder = nn.LSTM(d_model, d_model, n_layers, batch_first=True, dropout=between)
+        self.decoder = nn.LSTM(d_model, d_model, n_layers, batch_first=True, dropout=between)
+        self.key = nn.Linear(d_model, d_model, bias=False) if score == "general" else nn.Identity()
+        self.readout = nn.Linear(2 * d_model, d_model, bias=False)
+        self.logits = nn.Linear(d_model, target_vocab_size)
+
+    def forward(
+        self, source: Int[Tensor, "batch s_len"], target: Int[Tensor, "batch t_len"]
+    ) -> Float[Tensor, "batch t_len target_vocab_size"]:
+        """Return the logits of the token after each position of what is written."""
+        real = source != self.pad
+        states, last = _read(self.encoder, self.drop(self.source_embedding(source)), real)
+        found, _ = self.decoder(self.drop(self.target_embedding(target)), last)
+        context = _gather(found @ self.key(states).transpose(1, 2), states, real)
+        return self.logits(self.drop(self.readout(torch.cat((context, found), dim=-1)).tanh()))
+
+
+def _check(source_vocab_size: int, target_vocab_size: int, **sizes: int) -> None:
+    check_positive({"source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size, **sizes})
+
+
+def _read(network: nn.GRU | nn.LSTM, x: Tensor, real: Bool[Tensor, "batch s_len"]) -> tuple[Tensor, Any]:
+    """Return the states at every token, zero at padding, and those after the last real one.
+
+    Padding is not read at all, so that a backward direction starts at the last real token.
+    """
+    if x.is_meta:  # where lengths are not known; shapes are all that counts
+        return network(x)
+    lengths = real.sum(dim=1).clamp(min=1).cpu()
+    packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    states, last = network(packed)
+    return pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])[0], last
+
+
+def _gather(scores: Float[Tensor, "batch t_len s_len"], states: Tensor, real: Tensor) -> Tensor:
+    """Return the mean of states, weighted by the softmax of scores at real tokens."""
+    lowest = torch.finfo(scores.dtype).min
+    return scores.masked_fill(~real[:, None], lowest).softmax(dim=-1) @ states

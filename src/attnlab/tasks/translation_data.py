@@ -1,0 +1,362 @@
+"""What the `translation` task reads: a corpus by name or a person's own files, tokenized once and kept on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
+
+from attnlab.build import Spec, build
+from attnlab.errors import DataError, SpecError, nearest
+from attnlab.tasks.corpora import CORPORA
+from attnlab.tasks.datasets import locate_named
+from attnlab.text.cache import cache_folder
+from attnlab.text.parallel import Pair, ParallelText, TabFile, TwoFiles
+from attnlab.text.token_store import TokenStore, TokenWriter
+from attnlab.text.tokenizers import TOKENIZERS, Tokenizer
+
+FORM = 1
+"""Raised when what is kept on disk changes, so that older folders are not read."""
+AT_A_TIME = 10_000  # pairs that are tokenized together
+HELD_OUT_SHARE, MOST_HELD_OUT = 20, 2000
+"""Where a person's own text comes without a validation part: one pair in so many at its end, at most so many."""
+SUSPICIOUS_OVERLAP = 0.05  # of held-out sources that stand in the training part
+ENDINGS = ("", ".gz")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Name the lines of a parallel text that are one part of a corpus.
+
+    Parameters
+    ----------
+    text : TwoFiles or TabFile
+        The text.
+    start : int
+        The first line, from 0.
+    stop : int, optional
+        The line after the last; all that follow unless given.
+    """
+
+    text: ParallelText
+    start: int = 0
+    stop: int | None = None
+
+    def pairs(self) -> Iterator[tuple[int, Pair]]:
+        """Yield the pairs that have two sides, with their line numbers from 1.
+
+        Yields
+        ------
+        tuple of int and Pair
+            Line number and pair.
+        """
+        numbered = enumerate(self.text.pairs(), start=1)
+        for number, pair in itertools.islice(numbered, self.start, self.stop):
+            if pair.source and pair.target:
+                yield number, pair
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Hold the tokens of one part.
+
+    Parameters
+    ----------
+    source : TokenStore
+        What is read, without marks.
+    target : TokenStore
+        What is to be written, without marks.
+    target_words : int
+        Words of all targets, each sentence's end counted as one.
+    """
+
+    source: TokenStore
+    target: TokenStore
+    target_words: int
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @functools.cached_property
+    def _longest(self) -> Int64[np.ndarray, " pairs"]:
+        return np.maximum(self.source.lengths(), self.target.lengths() + 1)
+
+    def longest(self) -> Int64[np.ndarray, " pairs"]:
+        """Return the length of each pair's longer side, the mark of the target counted.
+
+        Returns
+        -------
+        ndarray
+            One number per pair.
+        """
+        return self._longest
+
+    def target_tokens(self) -> int:
+        """Return the number of tokens to be written, end marks counted.
+
+        Returns
+        -------
+        int
+            Of the whole part.
+        """
+        return int(self.target.lengths().sum()) + len(self)
+
+
+@dataclass(frozen=True)
+class TranslationData:
+    """Hold a tokenized corpus.
+
+    Parameters
+    ----------
+    corpus : str
+        As it was asked for.
+    languages : tuple of str
+        Codes, from and to.
+    tokenizer : Tokenizer
+        Of both languages.
+    parts : mapping of str to Sides
+        "train", "validation" and perhaps "test".
+    known : mapping
+        What was found out while reading: hashes, counts, overlap.
+    """
+
+    corpus: str
+    languages: tuple[str, str]
+    tokenizer: Tokenizer
+    parts: Mapping[str, Sides]
+    known: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, corpus: str, pair: str, *, tokenizer: Spec, max_length: int, test: str | None) -> TranslationData:
+        """Return a corpus, tokenized if it was not yet.
+
+        Parameters
+        ----------
+        corpus, pair, tokenizer, max_length, test
+            As `attnlab.tasks.translation.Translation` takes them.
+
+        Returns
+        -------
+        TranslationData
+            The corpus.
+
+        Raises
+        ------
+        SpecError
+            If the pair is no pair of languages, or the tokenizer cannot be built.
+        DataError
+            If the corpus is missing or unfit.
+        """
+        languages = _languages(pair)
+        texts = parts_of(corpus, languages, test=test)
+        trainer = build(tokenizer, TOKENIZERS, axis="tokenizer")
+        hashes = {part: [_sha256(path) for path in _files(one.text)] for part, one in texts.items()}
+        lines = {part: [one.start, one.stop] for part, one in texts.items()}
+        identity = {"form": FORM, "hashes": hashes, "lines": lines, "tokenizer": tokenizer, "max_length": max_length}
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+        folder = cache_folder() / "tokens" / digest[:32]
+        if not (folder / "known.json").is_file():
+            _prepare(folder, texts, trainer, max_length, {"hashes": hashes})
+        known = json.loads((folder / "known.json").read_text(encoding="utf-8"))
+        made = Tokenizer.from_json(json.loads((folder / "tokenizer.json").read_text(encoding="utf-8")))
+        parts = {
+            part: Sides(
+                TokenStore(folder / f"{part}-source"), TokenStore(folder / f"{part}-target"), known["words"][part]
+            )
+            for part in texts
+        }
+        return cls(corpus, languages, made, parts, known)
+
+    def alarms(self) -> tuple[str, ...]:
+        """Return what is suspicious about the corpus.
+
+        Returns
+        -------
+        tuple of str
+            About training pairs that were left out, and held-out sources that stand in the training part.
+        """
+        found = []
+        too_long = self.known["too_long"]
+        if too_long:
+            found.append(f"{too_long:,} training pairs are longer than max_length and were left out")
+        for part, shared in self.known["shared"].items():
+            share = shared / len(self.parts[part])
+            if share >= SUSPICIOUS_OVERLAP:
+                found.append(
+                    f"{share:.1%} of the {part} part's source sentences stand in the training part (suspicious from "
+                    f"{SUSPICIOUS_OVERLAP:.0%}): what is measured is partly memory"
+                )
+        return tuple(found)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what identifies the data.
+
+        Returns
+        -------
+        dict
+            JSON types only.
+        """
+        return {
+            "corpus": self.corpus,
+            "languages": list(self.languages),
+            "sha256": self.known["hashes"],
+            "parts": {part: len(sides) for part, sides in self.parts.items()},
+            "left_out": {"longer than max_length": self.known["too_long"], "one side empty": self.known["empty"]},
+            "vocab_size": self.tokenizer.size,
+            "shared_with_train": self.known["shared"],
+        }
+
+
+# ---- where the parts are ----
+
+
+def _languages(pair: str) -> tuple[str, str]:
+    source, dash, target = pair.partition("-")
+    if not (source and dash and target) or source == target:
+        raise SpecError(f"pair must be two languages, from and to, like en-de; got '{pair}'")
+    return source, target
+
+
+def parts_of(corpus: str, languages: tuple[str, str], *, test: str | None) -> dict[str, Part]:
+    """Return where the parts of a corpus are.
+
+    Parameters
+    ----------
+    corpus : str
+        A name of `CORPORA`, a folder, a file with tabs, or what two files' names begin with.
+    languages : tuple of str
+        Codes, from and to.
+    test : str or None
+        Which part is the test part.
+
+    Returns
+    -------
+    dict of str to Part
+        "train", "validation" and, if asked for, "test".
+
+    Raises
+    ------
+    DataError
+        If there is no such corpus, part or language.
+    """
+    if corpus in CORPORA:
+        wanted = {"train": "train", "validation": "validation"} | ({"test": test} if test else {})
+        named = CORPORA[corpus]
+        chosen = {part: [named.part(name, language) for language in languages] for part, name in wanted.items()}
+        return {part: Part(TwoFiles(*map(locate_named, texts))) for part, texts in chosen.items()}
+    path = Path(corpus).expanduser().absolute()
+    if path.is_dir():
+        names = {"train": "train", "validation": "val"} | ({"test": test} if test else {})
+        return {part: Part(_own_text(path / name, languages)) for part, name in names.items()}
+    text = _own_text(path, languages, corpus)
+    if test:
+        raise DataError(f"a test part needs a folder with train, val and {test}; {corpus} is one text")
+    count = sum(1 for _ in text.pairs())
+    held_out = min(MOST_HELD_OUT, count // HELD_OUT_SHARE)
+    if not held_out:
+        raise DataError(f"{corpus} has {count} pairs; at least {HELD_OUT_SHARE} are needed, the last of them held out")
+    return {"train": Part(text, stop=count - held_out), "validation": Part(text, start=count - held_out)}
+
+
+def _own_text(path: Path, languages: tuple[str, str], asked: str = "") -> ParallelText:
+    """Return the text whose files begin like a path: one per language, or one with tabs."""
+    if path.is_file():
+        return TabFile(path)
+    for ending in ENDINGS:
+        tab = path.with_name(f"{path.name}.tsv{ending}")
+        if tab.is_file():
+            return TabFile(tab)
+    found = []
+    for language in languages:
+        places = [path.with_name(f"{path.name}.{language}{ending}") for ending in ENDINGS]
+        there = [place for place in places if place.is_file()]
+        if not there:
+            hint = f", and no corpus is named '{asked}'; {nearest(asked, CORPORA)}" if asked else ""
+            raise DataError(f"no file {places[0]} (nor {path.name}.tsv){hint}")
+        found.append(there[0])
+    return TwoFiles(*found)
+
+
+def _files(text: ParallelText) -> list[Path]:
+    return [text.path] if isinstance(text, TabFile) else [text.source, text.target]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# ---- tokenizing ----
+
+
+def _prepare(folder: Path, texts: Mapping[str, Part], trainer: Any, max_length: int, known: dict[str, Any]) -> None:
+    """Train the tokenizer, tokenize every part, and put all into a folder that is there only when it is whole."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, suffix=".part"))
+    try:
+        tokenizer = trainer.train(itertools.chain.from_iterable(pair for _, pair in texts["train"].pairs()))
+        counts = Counter[str]()
+        words = {}
+        for part, text in texts.items():
+            words[part] = _tokenize(temporary, part, text, tokenizer, max_length=max_length, counts=counts)
+        empty = sum(1 for text in texts.values() for pair in _all(text) if not (pair.source and pair.target))
+        known |= {"words": words, "too_long": counts["too long"], "empty": empty, "shared": _shared(texts)}
+        (temporary / "tokenizer.json").write_text(json.dumps(tokenizer.to_json()), encoding="utf-8")
+        (temporary / "known.json").write_text(json.dumps(known), encoding="utf-8")
+        with contextlib.suppress(OSError):  # another process was faster
+            os.replace(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _all(text: Part) -> Iterator[Pair]:
+    return itertools.islice(text.text.pairs(), text.start, text.stop)
+
+
+def _tokenize(
+    folder: Path, part: str, text: Part, tokenizer: Tokenizer, *, max_length: int, counts: Counter[str]
+) -> int:
+    """Write one part's tokens and return the number of its target words."""
+    words = kept = 0
+    pairs = text.pairs()
+    with TokenWriter(folder / f"{part}-source") as sources, TokenWriter(folder / f"{part}-target") as targets:
+        while some := list(itertools.islice(pairs, AT_A_TIME)):
+            encoded = [tokenizer.encode([pair[side] for _, pair in some]) for side in range(2)]
+            for (number, pair), source, target in zip(some, *encoded, strict=True):
+                length = max(len(source), len(target) + 1)
+                if length <= max_length:
+                    sources.put(source)
+                    targets.put(target)
+                    words += len(pair.target.split()) + 1
+                    kept += 1
+                elif part == "train":
+                    counts["too long"] += 1
+                else:
+                    raise DataError(
+                        f"{part} part, line {number}: the pair has {length} tokens and max_length is {max_length}; "
+                        "give a larger max_length, as no held-out sentence is left out in silence"
+                    )
+    if not kept:
+        raise DataError(f"the {part} part has no pair with two sides of at most {max_length} tokens")
+    return words
+
+
+def _shared(texts: Mapping[str, Part]) -> dict[str, int]:
+    """Return for each held-out part how many of its sources stand in the training part."""
+    held_out = {part: [pair.source for _, pair in text.pairs()] for part, text in texts.items() if part != "train"}
+    wanted = set(itertools.chain.from_iterable(held_out.values()))
+    seen = {pair.source for _, pair in texts["train"].pairs() if pair.source in wanted}
+    return {part: sum(source in seen for source in sources) for part, sources in held_out.items()}

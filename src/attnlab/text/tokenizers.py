@@ -1,0 +1,287 @@
+"""Tokenizers: from sentences to numbers and back. Every entry is one of Hugging Face's, trained on the spot.
+
+All of them number three tokens alike: padding, begin and end. None of them fails on a character that it was not
+trained on: "bpe" and "characters" fall back to bytes, "words" has a token for what it does not know.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tokenizers as hf
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from attnlab.errors import DataError, SpecError
+
+PAD, BEGIN, END = "<pad>", "<begin>", "<end>"
+UNKNOWN = "<unknown>"
+SPECIAL = (PAD, BEGIN, END)
+PAD_TOKEN, BEGIN_TOKEN, END_TOKEN = range(len(SPECIAL))
+BYTES = tuple(f"<0x{value:02X}>" for value in range(256))
+"""How Hugging Face's byte fallback names the bytes."""
+
+
+class Marks(NamedTuple):
+    """Number the tokens that are no text.
+
+    Parameters
+    ----------
+    pad : int
+        What fills up a short sequence.
+    begin : int
+        What a sequence starts from.
+    end : int
+        What ends it.
+    """
+
+    pad: int = PAD_TOKEN
+    begin: int = BEGIN_TOKEN
+    end: int = END_TOKEN
+
+
+class AbstractTokenizer(ABC):
+    """Say how a tokenizer is trained.
+
+    Notes
+    -----
+    A tokenizer is made by `train` and is then a `Tokenizer`.
+    """
+
+    @abstractmethod
+    def train(self, sentences: Iterable[str]) -> Tokenizer:
+        """Return a tokenizer for sentences like these.
+
+        Parameters
+        ----------
+        sentences : iterable of str
+            The training side alone; read once.
+
+        Returns
+        -------
+        Tokenizer
+            The tokenizer.
+
+        Raises
+        ------
+        DataError
+            If there is no sentence.
+        """
+
+
+class Tokenizer:
+    """Turn sentences into token numbers and back.
+
+    Parameters
+    ----------
+    wrapped : tokenizers.Tokenizer
+        Hugging Face's tokenizer; its first tokens are padding, begin and end.
+    """
+
+    def __init__(self, wrapped: hf.Tokenizer) -> None:
+        wrapped.encode_special_tokens = True  # a text that contains the name of a mark is text
+        self.wrapped = wrapped
+
+    @property
+    def size(self) -> int:
+        """Return the number of distinct tokens."""
+        return self.wrapped.get_vocab_size()
+
+    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of sentences, without begin and end.
+
+        Parameters
+        ----------
+        sentences : sequence of str
+            Any text.
+
+        Returns
+        -------
+        list of list of int
+            Token numbers of each sentence.
+        """
+        return [found.ids for found in self.wrapped.encode_batch_fast(list(sentences), add_special_tokens=False)]
+
+    def decode(self, tokens: Sequence[Sequence[int]]) -> list[str]:
+        """Return the sentences of tokens; padding, begin and end are left out.
+
+        Parameters
+        ----------
+        tokens : sequence of sequence of int
+            Token numbers of each sentence.
+
+        Returns
+        -------
+        list of str
+            The sentences.
+        """
+        return self.wrapped.decode_batch([list(one) for one in tokens], skip_special_tokens=True)
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """Return each token as a person reads it.
+
+        Parameters
+        ----------
+        tokens : sequence of int
+            Token numbers.
+
+        Returns
+        -------
+        list of str
+            One text per token; a blank before a word is kept. Names for padding, begin and end.
+        """
+        return [
+            SPECIAL[token] if token < len(SPECIAL) else self.wrapped.decode([token], skip_special_tokens=False)
+            for token in tokens
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the whole tokenizer in Hugging Face's JSON form."""
+        return json.loads(self.wrapped.to_str())
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Tokenizer:
+        """Return the tokenizer that was saved.
+
+        Parameters
+        ----------
+        content : mapping
+            What `to_json` returned.
+
+        Returns
+        -------
+        Tokenizer
+            The same tokenizer.
+
+        Raises
+        ------
+        DataError
+            If it is no tokenizer of this kind.
+        """
+        try:
+            wrapped = hf.Tokenizer.from_str(json.dumps(content))
+        except Exception as error:  # the library raises nothing narrower
+            raise DataError(f"this is no tokenizer that can be read: {error}") from error
+        found = [wrapped.id_to_token(number) for number in range(len(SPECIAL))]
+        if found != list(SPECIAL):
+            raise DataError(f"the first tokens of a tokenizer must be {', '.join(SPECIAL)}; got {found}")
+        return cls(wrapped)
+
+
+class Bpe(AbstractTokenizer):
+    """Join the most frequent pairs of bytes, again and again, until there are enough tokens.
+
+    Parameters
+    ----------
+    vocab_size : int
+        Number of tokens, padding, begin and end and the 256 bytes included; fewer where the text has no more pairs.
+
+    Raises
+    ------
+    SpecError
+        If there is no room for the bytes.
+
+    Notes
+    -----
+    Any text can be encoded, and comes back in Unicode's form NFC: what was never seen falls apart into bytes.
+
+    References
+    ----------
+    .. [1] Sennrich, Haddow, Birch, 2016, arXiv:1508.07909.
+    .. [2] Radford et al., 2019, "Language Models are Unsupervised Multitask Learners", section 2.2, for the bytes.
+    """
+
+    def __init__(self, vocab_size: int = 8000) -> None:
+        least = len(SPECIAL) + len(BYTES)
+        if vocab_size < least:
+            raise SpecError(
+                f"vocab_size must be at least {least} (256 bytes and {len(SPECIAL)} marks); got {vocab_size}"
+            )
+        self.vocab_size = vocab_size
+
+    def train(self, sentences: Iterable[str]) -> Tokenizer:
+        """Return a tokenizer for sentences like these."""
+        wrapped = hf.Tokenizer(models.BPE())
+        wrapped.normalizer = normalizers.NFC()
+        wrapped.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        wrapped.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=self.vocab_size,
+            special_tokens=list(SPECIAL),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        wrapped.train_from_iterator(_some(sentences), trainer)
+        return Tokenizer(wrapped)
+
+
+class Characters(AbstractTokenizer):
+    """Take every character for a token.
+
+    Notes
+    -----
+    A character that was never seen becomes its bytes in UTF-8.
+    """
+
+    def train(self, sentences: Iterable[str]) -> Tokenizer:
+        """Return a tokenizer for sentences like these."""
+        seen = sorted({character for sentence in _some(sentences) for character in sentence})
+        vocabulary = {token: number for number, token in enumerate([*SPECIAL, *BYTES, *seen])}
+        wrapped = hf.Tokenizer(models.BPE(vocabulary, [], byte_fallback=True))
+        wrapped.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+        wrapped.add_special_tokens(list(SPECIAL))
+        return Tokenizer(wrapped)
+
+
+class Words(AbstractTokenizer):
+    """Take every word and every punctuation mark for a token.
+
+    Parameters
+    ----------
+    vocab_size : int
+        Number of tokens at most: the most frequent ones.
+
+    Raises
+    ------
+    SpecError
+        If there is no room for a word.
+
+    Notes
+    -----
+    A word that was never seen becomes the unknown token; decoding puts a blank between all tokens.
+    """
+
+    def __init__(self, vocab_size: int = 20000) -> None:
+        if vocab_size <= len(SPECIAL) + 1:
+            raise SpecError(f"vocab_size must leave room for a word beside {len(SPECIAL) + 1} marks; got {vocab_size}")
+        self.vocab_size = vocab_size
+
+    def train(self, sentences: Iterable[str]) -> Tokenizer:
+        """Return a tokenizer for sentences like these."""
+        wrapped = hf.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+        wrapped.normalizer = normalizers.NFC()
+        wrapped.pre_tokenizer = pre_tokenizers.Whitespace()
+        trainer = trainers.WordLevelTrainer(
+            vocab_size=self.vocab_size, special_tokens=[*SPECIAL, UNKNOWN], show_progress=False
+        )
+        wrapped.train_from_iterator(_some(sentences), trainer)
+        return Tokenizer(wrapped)
+
+
+def _some(sentences: Iterable[str]) -> Iterable[str]:
+    """Return the sentences, and refuse none at all."""
+    iterator = iter(sentences)
+    first = next(iterator, None)
+    if first is None:
+        raise DataError("a tokenizer needs at least one sentence to be trained on")
+    return itertools.chain((first,), iterator)
+
+
+TOKENIZERS: Mapping[str, type[AbstractTokenizer]] = {
+    "characters": Characters,
+    "words": Words,
+    "bpe": Bpe,
+}

@@ -1,0 +1,52 @@
+"""Parameter counts of the rows of Table 3, beside those of the paper."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from attnlab.build import build
+from attnlab.inspection import count_parameters
+from attnlab.models import MODELS
+from attnlab.studies.study import load
+
+PAPER = {  # millions; Vaswani et al., 2017, Table 3
+    "base": 65,
+    "(B) d_k 16": 58,
+    "(B) d_k 32": 60,
+    "(C) 2 layers": 36,
+    "(C) 4 layers": 50,
+    "(C) 8 layers": 80,
+    "(C) d_model 256": 28,
+    "(C) d_model 1024": 168,
+    "(C) d_ff 1024": 53,
+    "(C) d_ff 4096": 90,
+    "big": 213,
+}
+WIDE = {"(C) d_model 1024", "big"}
+STUDY = load("vaswani-table-3")
+
+
+def millions(variant):
+    with torch.device("meta"):
+        model = build(STUDY.model_spec(variant), MODELS, axis="model", offered={"max_length": 128, "pad": 0})
+    return count_parameters(model) / 1e6
+
+
+def test_base_by_hand():
+    d, d_ff, tokens = 512, 2048, 37_000
+    attention, norm, feedforward = 4 * (d * d + d), 2 * d, 2 * d * d_ff + d_ff + d
+    layers = 6 * (attention + feedforward + 2 * norm) + 6 * (2 * attention + feedforward + 3 * norm)
+    assert millions("base") == (tokens * d + layers) / 1e6
+
+
+@pytest.mark.parametrize("variant", PAPER)
+def test_rows_differ_from_base_as_in_the_paper(variant):
+    """Within a million, to which the paper rounds; wide rows within three: no vocabulary size fits all of its rows."""
+    ours, theirs = millions(variant) - millions("base"), PAPER[variant] - PAPER["base"]
+    assert abs(round(ours) - theirs) <= (3 if variant in WIDE else 1)
+
+
+@pytest.mark.parametrize("variant", [name for name in STUDY.variants if name.startswith(("(A)", "(D)"))])
+def test_rows_that_have_the_parameters_of_base(variant):
+    assert millions(variant) == millions("base")

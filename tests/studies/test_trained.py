@@ -1,0 +1,169 @@
+"""Trained models in use: a study is run, then its model translates and writes."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+import torch
+
+from attnlab.cli import FINE, WRONG_USE, call
+from attnlab.errors import DataError, RunError
+from attnlab.studies.execute import run_study
+from attnlab.studies.study import parse
+from attnlab.studies.trained import generate, load_trained, translate
+
+WORDS = ["dog", "cat", "man", "runs", "sits", "green", "old", "two"]
+
+
+def lines(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        " ".join(WORDS[place] for place in torch.randint(len(WORDS), (length,), generator=generator))
+        for length in torch.randint(1, 5, (count,), generator=generator).tolist()
+    ]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Train to write sentences in capitals, and to continue a text."""
+    folder = tmp_path_factory.mktemp("trained")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("ATTNLAB_CACHE", str(folder / "cache"))
+    for part, count, seed in (("train", 300, 1), ("val", 20, 2)):
+        sentences = "\n".join(lines(count, seed)) + "\n"
+        (folder / f"{part}.en").write_text(sentences, encoding="utf-8")
+        (folder / f"{part}.de").write_text(sentences.upper(), encoding="utf-8")
+    (folder / "abc.txt").write_text("abcde\n" * 500, encoding="utf-8")
+    rules = {"metric": "val_loss", "budget": {"steps": 150}, "seeds": 2, "smallest_effect": 0.1}
+    common = {"question": "Does it learn?", "baseline": "it", "variants": {"it": {}}, "rules": rules}
+    attention = {"name": "attention", "n_heads": 2}
+    sizes = {"d_model": 32, "n_layers": 1, "dropout": 0.0, "mixer": attention}
+    translation = {
+        "task": {"name": "translation", "corpus": str(folder), "tokenizer": "words", "batch_tokens": 300},
+        "model": {"name": "encoder-decoder", "norm": "pre", **sizes},
+        "training": {"lr": 5e-3},
+    }
+    text = {
+        "task": {"name": "char-lm", "text": str(folder / "abc.txt"), "context": 12, "batch": 16},
+        "model": {"name": "decoder", **sizes},
+        "training": {"lr": 5e-3},
+    }
+    for name, special in (("translation", translation), ("text", text)):
+        study = parse(common | special, name=name, path=folder / f"{name}.yaml")
+        run_study(study, folder / name, jobs=1)
+    yield folder
+    patch.undo()
+
+
+@pytest.fixture(autouse=True)
+def cache(runs, monkeypatch):
+    monkeypatch.setenv("ATTNLAB_CACHE", str(runs / "cache"))
+
+
+@pytest.fixture
+def translator(runs):
+    return load_trained(runs / "translation" / "it" / "seed-0")
+
+
+@pytest.fixture
+def writer(runs):
+    return load_trained(runs / "text" / "it" / "seed-0")
+
+
+def test_it_has_learned(translator):
+    sentences = [*lines(10, 3), "", "dog"]
+    found = translate([translator], sentences)
+    right = sum(text == sentence.upper() for text, sentence in zip(found, sentences, strict=True))
+    assert right >= 9
+    assert found[-2:] == ["", "DOG"]
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_batches_and_caches_change_nothing(translator, beam):
+    sentences = lines(17, 4)
+    expected = translate([translator], sentences, beam=beam)
+    assert translate([translator], sentences, beam=beam, batch=3) == expected
+    assert translate([translator], sentences, beam=beam, cached=False) == expected
+    assert translate([translator], sentences[::-1], beam=beam) == expected[::-1]
+
+
+def test_an_ensemble_writes_together(runs, translator):
+    other = load_trained(runs / "translation" / "it" / "seed-1")
+    found = translate([translator, other], ["two dog"])
+    assert found == ["TWO DOG"]
+
+
+def test_a_text_is_continued_beyond_the_context(writer):
+    (found,) = generate(writer, "abc", length=30, temperature=0.0)
+    assert found[:12] == "abcde\nabcde\n"
+    assert len(found) == 33
+    one, other = generate(writer, "ab", length=20, samples=2, temperature=3.0)
+    assert one != other
+    assert generate(writer, "ab", length=20, samples=2, temperature=3.0) == [one, other]
+    assert generate(writer, "ab", length=20, samples=2, temperature=3.0, seed=1) != [one, other]
+
+
+def test_what_is_kept_is_what_is_computed_again(writer, monkeypatch):
+    expected = generate(writer, "abcd", length=20, temperature=1.0)
+    monkeypatch.setattr("attnlab.models.writers.Decoder", type(None))
+    assert generate(writer, "abcd", length=20, temperature=1.0) == expected
+
+
+def test_runs_of_another_kind(runs, translator, writer):
+    with pytest.raises(RunError, match="is no translation run: its task is 'char-lm'"):
+        translate([writer], ["dog"])
+    with pytest.raises(RunError, match="is no language model: its task is 'translation'"):
+        generate(translator, "dog", length=3)
+    with pytest.raises(RunError, match=r"translation is no run \(no spec.json in it\); runs in it: .*it/seed-0"):
+        load_trained(runs / "translation")
+
+
+def test_sentences_that_are_too_long(translator):
+    with pytest.raises(DataError, match="sentence 2 has 200 tokens and this model reads at most 128: 'dog dog"):
+        translate([translator], ["dog", "dog " * 200])
+
+
+def test_unseen_words_are_read(translator):
+    assert len(translate([translator], ["zebra 漢字"])) == 1
+
+
+@pytest.mark.parametrize(("prompt", "text"), [("", "a prompt of at least one character"), ("z", "no character 'z'")])
+def test_prompts_that_cannot_be_continued(writer, prompt, text):
+    with pytest.raises(DataError, match=text):
+        generate(writer, prompt, length=3)
+
+
+def test_a_damaged_checkpoint(runs, tmp_path):
+    import shutil
+
+    copy = tmp_path / "run"
+    shutil.copytree(runs / "translation" / "it" / "seed-0", copy)
+    weights = copy / "best" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-10])
+    with pytest.raises(RunError, match="sha256"):
+        load_trained(copy)
+
+
+def test_the_command_translates(runs, capsys, monkeypatch, tmp_path):
+    run = str(runs / "translation" / "it" / "seed-0")
+    assert call(["translate", run, "two dog", "old cat"]) == FINE
+    assert capsys.readouterr().out == "TWO DOG\nOLD CAT\n"
+    (tmp_path / "text.en").write_text("two dog\n\nold cat\n", encoding="utf-8")
+    assert call(["translate", run, "--file", str(tmp_path / "text.en"), "--beam", "1"]) == FINE
+    assert capsys.readouterr().out == "TWO DOG\n\nOLD CAT\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"dog\n")))
+    assert call(["translate", run]) == FINE
+    assert capsys.readouterr().out == "DOG\n"
+    (tmp_path / "text.en").write_bytes(b"two\n\xff\n")
+    assert call(["translate", run, "--file", str(tmp_path / "text.en")]) == WRONG_USE
+    assert "line 2: must be UTF-8" in capsys.readouterr().err
+
+
+def test_the_command_writes(runs, capsys):
+    run = str(runs / "text" / "it" / "seed-0")
+    assert call(["generate", run, "--prompt", "abc", "--length", "6", "--temperature", "0"]) == FINE
+    assert capsys.readouterr().out == "abcde\nabc\n"
+    assert call(["generate", run, "--temperature", "-1"]) == WRONG_USE
+    assert "temperature must not be negative" in capsys.readouterr().err

@@ -1,0 +1,275 @@
+"""Translation: every pair once an epoch, in batches of like length; losses of all held-out tokens."""
+
+from __future__ import annotations
+
+import collections
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from attnlab.errors import DataError, ModuleError, SpecError
+from attnlab.tasks.translation import IGNORED, Translation, cuts
+from attnlab.text.tokenizers import BEGIN_TOKEN, END_TOKEN, PAD_TOKEN
+
+WORDS = [
+    "a",
+    "dog",
+    "runs",
+    "over",
+    "the",
+    "green",
+    "meadow",
+    "and",
+    "two",
+    "men",
+    "look",
+    "at",
+    "it",
+    "from",
+    "far",
+    "away",
+]
+
+
+def sentences(count, seed):
+    draw = np.random.default_rng(seed)
+    return [" ".join(draw.choice(WORDS, draw.integers(1, 12))) for _ in range(count)]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Write a corpus whose translation is the sentence in capitals."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for part, count, seed in (("train", 200, 1), ("val", 30, 2), ("test", 20, 3)):
+        lines = sentences(count, seed)
+        (folder / f"{part}.en").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        (folder / f"{part}.de").write_text("\n".join(lines).upper() + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def task(corpus):
+    return Translation(str(corpus), tokenizer="words", batch_tokens=64)
+
+
+def uniform(task):
+    size = task.data.tokenizer.size
+    return lambda batch: torch.zeros(*batch.targets.shape, size)
+
+
+def rows(batch):
+    """Return every pair of a batch as text."""
+    source, begun = batch.inputs
+    for read, written, target in zip(source, begun, batch.targets, strict=True):
+        assert written[0] == BEGIN_TOKEN
+        real = target[target != IGNORED]
+        assert real[-1] == END_TOKEN
+        assert written[1 : len(real)].equal(real[:-1])
+        yield read[read != PAD_TOKEN].tolist(), real[:-1].tolist()
+
+
+def test_an_epoch_sees_every_pair_once(task, corpus):
+    steps = len(task._cuts)
+    for epoch in range(2):
+        seen = collections.Counter()
+        for step in range(epoch * steps, (epoch + 1) * steps):
+            for source, target in rows(task.train_batch(step, 5)):
+                text, capitals = task.data.tokenizer.decode([source, target])
+                assert capitals == text.upper()
+                seen[text] += 1
+        assert seen == collections.Counter((corpus / "train.en").read_text().splitlines())
+
+
+def test_batches_hold_at_most_so_many_tokens_and_waste_few(task):
+    real = total = 0
+    for step in range(len(task._cuts)):
+        batch = task.train_batch(step, 0)
+        for side in batch.inputs:
+            assert side.numel() <= 64
+        real += int((batch.targets != IGNORED).sum())
+        total += batch.targets.numel()
+    assert real > 0.9 * total
+    assert task.tokens_per_step == round(real / len(task._cuts))
+
+
+def test_a_batch_depends_on_step_and_seed_alone(task):
+    again = Translation(task.data.corpus, tokenizer="words", batch_tokens=64)
+    for step in (0, 3, 100, 3):
+        one, other = task.train_batch(step, 5), again.train_batch(step, 5)
+        assert all(left.equal(right) for left, right in zip(one.inputs, other.inputs, strict=True))
+    assert not all(
+        task.train_batch(step, 5).targets.shape == task.train_batch(step, 6).targets.shape for step in range(10)
+    )
+
+
+@pytest.mark.parametrize("batch_tokens", [7, 12, 64, 10_000])
+def test_cuts_leave_no_pair_out(batch_tokens):
+    lengths = np.sort(np.random.default_rng(0).integers(1, 8, 300))
+    ends = cuts(lengths, batch_tokens)
+    starts = [0, *ends[:-1]]
+    assert ends[-1] == 300
+    assert all(end > start for start, end in zip(starts, ends, strict=True))
+    assert all((end - start) * lengths[end - 1] <= batch_tokens for start, end in zip(starts, ends, strict=True))
+    fuller = [(end - start + 1) * lengths[end] for start, end in zip(starts, ends[:-1], strict=False)]
+    assert all(full > batch_tokens for full in fuller)
+
+
+def test_loss_of_knowing_nothing_is_chance(task):
+    metrics = task.evaluate(uniform(task), "validation")
+    size = task.data.tokenizer.size
+    (floor,) = task.floors()
+    assert metrics["val_loss"] == pytest.approx(math.log(size)) == pytest.approx(floor.value)
+    assert metrics["val_perplexity"] == pytest.approx(size)
+    assert metrics["val_word_perplexity"] == pytest.approx(size)  # here every word is one token
+    batch = task.train_batch(0, 0)
+    assert task.loss(uniform(task)(batch), batch).item() == pytest.approx(math.log(size))
+
+
+def test_perplexity_of_words_does_not_depend_on_the_tokens(corpus):
+    """A model that gives every sentence the same probability has the same perplexity of words in any tokens."""
+    found = []
+    for tokenizer in ("words", "characters"):
+        task = Translation(str(corpus), tokenizer=tokenizer, max_length=1000, batch_tokens=4000)
+        sides = task.data.parts["validation"]
+        tokens, words = sides.target_tokens(), sides.target_words
+        metrics = task.evaluate(uniform(task), "validation")
+        nats = tokens * metrics["val_loss"]
+        assert metrics["val_word_perplexity"] == pytest.approx(math.exp(nats / words))
+        found.append(words)
+    assert found[0] == found[1]
+
+
+def test_parts_and_metrics(corpus):
+    task = Translation(str(corpus), tokenizer="words", batch_tokens=64, test="test")
+    assert task.parts == ("validation", "test")
+    assert {metric.name for metric in task.metrics} == {
+        *task.evaluate(uniform(task), "validation"),
+        *task.evaluate(uniform(task), "test"),
+    }
+    with pytest.raises(SpecError, match="'part' must be one of validation, test"):
+        task.evaluate(uniform(task), "train")
+
+
+def test_what_a_model_must_know(task):
+    size = task.data.tokenizer.size
+    assert task.model_arguments() == {
+        "source_vocab_size": size,
+        "target_vocab_size": size,
+        "max_length": 128,
+        "pad": 0,
+    }
+
+
+def test_wrong_outputs(task):
+    batch = task.train_batch(0, 0)
+    with pytest.raises(ModuleError, match=r"outputs must have shape .* \(batch, length, vocab_size\); got"):
+        task.loss(torch.zeros(2, 3, 4), batch)
+
+
+def test_examples_show_what_the_model_holds_likeliest(task):
+    def right(batch):
+        return torch.nn.functional.one_hot(batch.targets.clamp(min=0), task.data.tokenizer.size).float()
+
+    shown = task.examples(right)["pairs"]
+    assert len(shown) == 5
+    assert all(pair["predicted"] == pair["target"] == pair["source"].upper() for pair in shown)
+
+
+def test_tokenized_once(corpus, monkeypatch):
+    first = Translation(str(corpus), tokenizer="words")
+    monkeypatch.setattr("attnlab.tasks.translation_data._prepare", None)
+    again = Translation(str(corpus), tokenizer="words")
+    assert again.describe() == first.describe()
+    assert again.describe()["parts"] == {"train": 200, "validation": 30}
+
+
+def test_a_changed_text_is_tokenized_again(corpus):
+    before = Translation(str(corpus), tokenizer="words").describe()
+    for language, line in (("en", "one more\n"), ("de", "ONE MORE\n")):
+        with (corpus / f"train.{language}").open("a") as file:
+            file.write(line)
+    after = Translation(str(corpus), tokenizer="words").describe()
+    assert after["parts"]["train"] == before["parts"]["train"] + 1
+    assert after["sha256"] != before["sha256"]
+
+
+def test_one_file_with_tabs_keeps_its_end_for_validation(tmp_path):
+    lines = [f"{line}\t{line.upper()}" for line in sentences(100, 1)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(lines), encoding="utf-8")
+    task = Translation("pairs.tsv", tokenizer="words", batch_tokens=64)
+    assert task.describe()["parts"] == {"train": 95, "validation": 5}
+    decoded = task.data.tokenizer.decode([task.data.parts["validation"].source[number].tolist() for number in range(5)])
+    assert decoded == [line.partition("\t")[0] for line in lines[-5:]]
+
+
+def test_empty_lines_are_left_out_and_counted(corpus):
+    for language in ("en", "de"):
+        with (corpus / f"train.{language}").open("a") as file:
+            file.write("\n" if language == "en" else "ALONE\n")
+    described = Translation(str(corpus), tokenizer="words").describe()
+    assert described["parts"]["train"] == 200
+    assert described["left_out"]["one side empty"] == 1
+
+
+def test_long_pairs_are_left_out_of_training_and_said(corpus):
+    with (corpus / "train.en").open("a") as english, (corpus / "train.de").open("a") as german:
+        english.write("dog " * 40 + "\n")
+        german.write("DOG " * 40 + "\n")
+    task = Translation(str(corpus), tokenizer="words", max_length=20)
+    assert "1 training pairs are longer than max_length and were left out" in task.alarms()
+    assert task.describe()["parts"]["train"] == 200
+
+
+def test_a_long_held_out_pair_is_an_error(corpus):
+    with (corpus / "val.en").open("a") as english, (corpus / "val.de").open("a") as german:
+        english.write("dog " * 40 + "\n")
+        german.write("DOG " * 40 + "\n")
+    with pytest.raises(DataError, match="validation part, line 31: the pair has 41 tokens and max_length is 20"):
+        Translation(str(corpus), tokenizer="words", max_length=20)
+
+
+def test_held_out_sentences_in_the_training_part_raise_an_alarm(corpus):
+    for language in ("en", "de"):
+        held_out = (corpus / f"val.{language}").read_text()
+        with (corpus / f"train.{language}").open("a") as file:
+            file.write(held_out)
+    (alarm,) = Translation(str(corpus), tokenizer="words").alarms()
+    assert "100.0% of the validation part's source sentences stand in the training part" in alarm
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"pair": "ende"}, SpecError, "pair must be two languages, from and to, like en-de; got 'ende'"),
+        ({"pair": "en-en"}, SpecError, "pair must be two languages"),
+        ({"corpus": "multi30"}, DataError, "no corpus is named 'multi30'; did you mean 'multi30k'"),
+        ({"corpus": "multi30k", "pair": "en-nl"}, DataError, "no language 'nl' in this corpus"),
+        ({"corpus": "multi30k", "test": "test-2015"}, DataError, "no part 'test-2015' of this corpus; did you mean"),
+        ({"tokenizer": "bp"}, SpecError, "unknown tokenizer 'bp'; did you mean 'bpe'"),
+        ({"batch_tokens": 0}, SpecError, "'batch_tokens' must be at least 1"),
+        ({"batch_tokens": 5}, DataError, "does not fit into a batch of 5"),
+        ({"max_length": 1}, DataError, "the train part has no pair with two sides of at most 1 tokens"),
+        ({"test": "exam"}, DataError, r"no file \S*exam.en"),
+    ],
+)
+def test_bad_input(corpus, arguments, error, text):
+    with pytest.raises(error, match=text):
+        Translation(**{"corpus": str(corpus), "tokenizer": "words"} | arguments)
+
+
+def test_too_few_pairs(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("a\tA\n" * 19, encoding="utf-8")
+    with pytest.raises(DataError, match=r"pairs.tsv has 19 pairs; at least 20 are needed"):
+        Translation("pairs.tsv")
+    (tmp_path / "pairs.tsv").write_text("a\tA\n" * 40, encoding="utf-8")
+    with pytest.raises(DataError, match="a test part needs a folder with train, val and exam"):
+        Translation("pairs.tsv", test="exam")

@@ -1,0 +1,93 @@
+"""Pairs of sentences are read one by one; whatever does not fit together is said with its line."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+
+import pytest
+
+from attnlab.errors import DataError
+from attnlab.text.parallel import Pair, TabFile, TwoFiles
+
+
+@pytest.fixture
+def files(tmp_path):
+    def write(source: bytes, target: bytes) -> TwoFiles:
+        paths = tmp_path / "text.en", tmp_path / "text.de"
+        for path, content in zip(paths, (source, target), strict=True):
+            path.write_bytes(content)
+        return TwoFiles(*paths)
+
+    return write
+
+
+def test_two_files(files):
+    found = files(b"A dog.\n\nTwo men \r\n", "Ein Hund.\n\nZwei Männer".encode())
+    assert list(found.pairs()) == [Pair("A dog.", "Ein Hund."), Pair("", ""), Pair("Two men", "Zwei Männer")]
+    assert list(found.pairs()) == list(found.pairs())
+
+
+def test_compressed(tmp_path):
+    for name, content in (("a.en.gz", b"one\ntwo\n"), ("a.de.gz", b"eins\nzwei\n")):
+        (tmp_path / name).write_bytes(gzip.compress(content))
+    assert list(TwoFiles(tmp_path / "a.en.gz", tmp_path / "a.de.gz").pairs()) == [("one", "eins"), ("two", "zwei")]
+
+
+@pytest.mark.parametrize("longer", ["source", "target"])
+def test_one_file_has_more_lines(files, longer):
+    texts = {"source": b"one\ntwo\nthree\n", "target": b"eins\nzwei\n"}
+    if longer == "target":
+        texts = {"source": b"one\ntwo\n", "target": b"eins\nzwei\ndrei\n"}
+    names = ("text.en", "text.de") if longer == "source" else ("text.de", "text.en")
+    with pytest.raises(
+        DataError, match=rf"{names[0]} has 3 lines and \S*{names[1]} 2: .*line 2 reads 'two' and 'zwei'"
+    ):
+        list(files(**texts).pairs())
+
+
+def test_one_file_is_empty(files):
+    with pytest.raises(DataError, match=r"text.en has 1 lines and \S*text.de 0: "):
+        list(files(b"one\n", b"").pairs())
+
+
+def test_what_is_not_utf8_is_named_with_its_line(files):
+    with pytest.raises(DataError, match=r"text.de, line 2: must be UTF-8; got byte 0xe4 at its character 6"):
+        list(files(b"one\ntwo\n", "eins\nzwei \xe4\n".encode("latin-1")).pairs())
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(DataError, match=r"none.en cannot be read: .*No such file"):
+        list(TwoFiles(tmp_path / "none.en", tmp_path / "none.de").pairs())
+
+
+def test_a_damaged_archive(tmp_path):
+    whole = gzip.compress(b"one\n" * 1000)
+    (tmp_path / "a.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"a.gz cannot be read"):
+        list(TwoFiles(tmp_path / "a.gz", tmp_path / "a.gz").pairs())
+
+
+def test_a_file_with_tabs(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("A dog.\tEin Hund.\tCC-BY 12\n\nTwo\tZwei\n", encoding="utf-8")
+    assert list(TabFile(path).pairs()) == [("A dog.", "Ein Hund."), ("", ""), ("Two", "Zwei")]
+    path.write_text("A dog.\tEin Hund.\nTwo men\n", encoding="utf-8")
+    with pytest.raises(
+        DataError, match=r"pairs.tsv, line 2: a sentence, a tab and its translation are needed; got 'Two men'"
+    ):
+        list(TabFile(path).pairs())
+
+
+def test_a_long_line_is_shortened_in_an_error(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("x" * 1000, encoding="utf-8")
+    with pytest.raises(DataError, match=r"got 'x{57}\.\.\.'"):
+        list(TabFile(path).pairs())
+
+
+def test_only_what_is_asked_for_is_read(tmp_path):
+    """A corpus of any size starts at once: an error far behind is not met before."""
+    path = tmp_path / "pairs.tsv"
+    path.write_bytes(b"one\teins\n" * 10_000 + b"\xff\n")
+    assert len(list(itertools.islice(TabFile(path).pairs(), 3))) == 3
