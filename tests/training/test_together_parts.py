@@ -44,16 +44,19 @@ NEEDED: dict[str, dict[str, Any]] = {
 }
 """Arguments that an entry cannot be built without, or that make a test reach all of it."""
 
+TRANSLATING = {"encoder-decoder", "rnn-additive", "rnn-multiplicative"}
 NOT_BATCHED = {
     "mixer lstm": "Batching rule not implemented for aten::lstm",
     "model lstm": "Batching rule not implemented for aten::lstm",
+    "model rnn-additive": "one by one",
+    "model rnn-multiplicative": "one by one",
     "model lstm-batch-as-time": "Batching rule not implemented for aten::lstm",
 }
 """Parts that torch cannot batch, and what their run says; they are trained one by one."""
 
 
 class Sequences:
-    """Random numbers in, others expected: tokens for a decoder, features for the rest."""
+    """Random numbers in, others expected: tokens for a decoder, two of them for a translator, features for the rest."""
 
     name = "sequences"
     metrics = (Metric("val_loss", "nats", "lower"),)
@@ -61,14 +64,15 @@ class Sequences:
     tokens_per_step = BATCH * LENGTH
 
     def __init__(self, model: str) -> None:
-        self.tokens = model == "decoder"
-        self.width = {"decoder": VOCAB, "lstm-batch-as-time": D_IN}.get(model, D_OUT)
+        self.sequences = 2 if model in TRANSLATING else int(model == "decoder")  # of tokens; else features
+        self.width = VOCAB if self.sequences else {"lstm-batch-as-time": D_IN}.get(model, D_OUT)
 
     def train_batch(self, step: int, seed: int) -> Batch:
         generator = torch.Generator().manual_seed(1009 * seed + step)
         targets = torch.randint(self.width, (BATCH, LENGTH), generator=generator)
-        if self.tokens:
-            return Batch((torch.randint(VOCAB, (BATCH, LENGTH), generator=generator),), targets)
+        if self.sequences:
+            shape = (self.sequences, BATCH, LENGTH)
+            return Batch(tuple(torch.randint(VOCAB, shape, generator=generator)), targets)
         return Batch((torch.randn(BATCH, LENGTH, D_IN, generator=generator, dtype=torch.float64),), targets)
 
     def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
@@ -92,7 +96,13 @@ class Case:
         sizes["encoder"] = sizes["decoder"]
         sizes["cnn"] = {"channels": 6, "kernel_size": 3, "n_layers": 2}
         sizes |= {"lstm": {"hidden": 5}, "lstm-batch-as-time": {"hidden": 5}}
+        sizes |= {
+            "encoder-decoder": sizes["decoder"],
+            "rnn-additive": {"d_model": 6},
+            "rnn-multiplicative": {"d_model": 6},
+        }
         offered = {"vocab_size": VOCAB, "max_length": LENGTH, "d_in": D_IN, "d_out": D_OUT, "length": LENGTH}
+        offered |= {"source_vocab_size": VOCAB, "target_vocab_size": VOCAB}
         torch.manual_seed(seed)
         model = build({"name": self.model, **sizes[self.model], **self.spec}, MODELS, axis="model", offered=offered)
         return model.double()

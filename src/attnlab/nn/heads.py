@@ -150,10 +150,7 @@ class PackedProjection(nn.Module):
 
 
 def _per_head(x: Tensor, heads: int) -> Tensor:
-    batch, length, width = x.shape
-    return x.view(batch, length, heads, width // heads).transpose(
-        1, 2
-    )  # half the time of unflatten on a short sequence
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # (batch, heads, length, width)
 
 
 class SplitHeads(AbstractHeads):
