@@ -165,3 +165,8 @@ def test_logits_start_small():
     """Tables start from N(0, 1 / d_model), so that tied logits of normalized vectors have a spread near 1."""
     logits = make(d_model=64)(tokens(), tokens(length=6, seed=2))
     assert 0.5 < logits.std().item() < 2.0
+
+
+def test_a_decoder_that_is_given_no_source_says_so():
+    with pytest.raises(ModuleError, match="needs the sequence that it looks at"):
+        make().decoder.keep()

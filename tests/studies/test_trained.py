@@ -156,6 +156,9 @@ def test_the_command_translates(runs, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"dog\n")))
     assert call(["translate", run]) == FINE
     assert capsys.readouterr().out == "DOG\n"
+    (tmp_path / "text.en").write_text("two\u2028dog\n old cat", encoding="utf-8")
+    assert call(["translate", run, "--file", str(tmp_path / "text.en")]) == FINE
+    assert capsys.readouterr().out.count("\n") == 2, "only a line feed ends a line, as in a corpus"
     (tmp_path / "text.en").write_bytes(b"two\n\xff\n")
     assert call(["translate", run, "--file", str(tmp_path / "text.en")]) == WRONG_USE
     assert "line 2: must be UTF-8" in capsys.readouterr().err

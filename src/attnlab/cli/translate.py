@@ -54,12 +54,9 @@ def translate(
 
 def _lines(file: Path | None) -> list[str]:
     """Return the lines of a file or of standard input."""
-    from attnlab.errors import DataError
+    from attnlab.tasks.translation_data import read_sentences
 
-    content = sys.stdin.buffer.read() if file is None else file.read_bytes()
-    try:
-        lines = content.decode("utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{file or 'standard input'}, line {line}: must be UTF-8; save it as UTF-8") from error
-    return [line.strip() for line in lines]
+    if file is None:
+        return read_sentences(sys.stdin.buffer, "standard input")
+    with file.open("rb") as content:
+        return read_sentences(content, str(file))

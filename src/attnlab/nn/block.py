@@ -219,14 +219,16 @@ class Block(nn.Module):
         ------
         ModuleError
             If a sublayer is no attention, which alone can continue a sequence from kept keys and values, or one that
-            depends on later positions.
+            depends on later positions; or if there is a `cross` and no memory.
         """
         for part in (self.mixer, self.cross):
             if part is not None and not isinstance(part, Attention):
                 raise ModuleError(f"{type(part).__name__} keeps no keys and values")
         own = KeyValues() if self.mixer is None else cast(Attention, self.mixer).begin()
-        if self.cross is None or memory is None:
+        if self.cross is None:
             return BlockCache(own, None)
+        if memory is None:
+            raise ModuleError("a block with a cross mixer needs the sequence that it looks at")
         return BlockCache(own, cast(Attention, self.cross).keys_of(memory))
 
     def step(

@@ -88,7 +88,7 @@ def run_cells(
     """
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)  # a network that died leaves Adam denormal numbers, which are many times slower
-    torch.compiler.reset()  # torch stops compiling after a number of models, unless it forgets the earlier ones
+    torch.compiler.reset()  # what earlier cells compiled is of no use to these
     task = build_task(specs[0]["task"])
     models = [_fresh_model(spec, task, device) for spec in specs]
     results = _train(models, task, folders, specs, device=device, on_event=on_event)

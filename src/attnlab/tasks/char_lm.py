@@ -16,13 +16,13 @@ from attnlab.errors import DataError, ModuleError
 from attnlab.tasks.arguments import require_known, require_positive
 from attnlab.tasks.character_floors import best_known, character_floors
 from attnlab.tasks.datasets import load_text
+from attnlab.tasks.next_tokens import IGNORED, judge, mean_loss
 from attnlab.tasks.seeds import generator_for
 from attnlab.text.characters import Vocabulary, split_text
 from attnlab.text.ngrams import ladder
 from attnlab.text.overlap import GRAM, overlap
 
 PREFIXES = {"validation": "val", "test": "test"}
-IGNORED = -100  # target of a position that fills up the last window; torch's default `ignore_index`
 SHOWN = 120  # characters of an example in a report: one or two lines
 DIGITS = 4  # of a value in a report
 UNKNOWN_SHOWN = 10  # characters named in an alarm
@@ -180,12 +180,7 @@ class CharLM:
             If the outputs are not one logit per character of the vocabulary at every position.
         """
         self._require_logits(outputs, batch.targets)
-        return nn.functional.cross_entropy(
-            outputs.flatten(0, 1).float(),
-            batch.targets.flatten(),
-            ignore_index=IGNORED,
-            label_smoothing=label_smoothing,
-        )
+        return mean_loss(outputs, batch.targets, label_smoothing)
 
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
         """Return the metrics over a whole held-out part.
@@ -240,11 +235,7 @@ class CharLM:
         """Return the loss at every position, zero where it is ignored, and the likeliest character."""
         logits = predict(batch).detach()
         self._require_logits(logits, batch.targets)
-        targets = batch.targets.to(logits.device)
-        losses = nn.functional.cross_entropy(
-            logits.float().transpose(1, 2), targets, ignore_index=IGNORED, reduction="none"
-        )
-        return losses.cpu(), logits.argmax(dim=-1).cpu()
+        return judge(logits, batch.targets)
 
     def _require_logits(self, outputs: Tensor, targets: Tensor) -> None:
         wanted = (*targets.shape, len(self.vocabulary))

@@ -10,18 +10,18 @@ from typing import Any, final
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Int64
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnlab.build import Spec
 from attnlab.contracts import Batch, Floor, Metric, Predict
 from attnlab.errors import DataError, ModuleError
 from attnlab.tasks.arguments import require_known, require_positive
+from attnlab.tasks.next_tokens import IGNORED, judge, mean_loss
 from attnlab.tasks.seeds import generator_for
 from attnlab.tasks.translation_data import Sides, TranslationData
 from attnlab.text.tokenizers import BEGIN_TOKEN, END_TOKEN, PAD_TOKEN, Marks
 
 PREFIXES = {"validation": "val", "test": "test"}
-IGNORED = -100  # target of a position that fills up a short sentence; torch's default `ignore_index`
 SHOWN_PAIRS = 5  # in a report
 KEPT_EPOCHS = 4  # whose order is remembered: runs that train together are in the same epoch or the next
 
@@ -100,7 +100,7 @@ class Translation:
         self.batch_tokens, self.max_length = batch_tokens, max_length
         self.parts = tuple(part for part in self.data.parts if part != "train")
         self.metrics = tuple(metric for part in self.parts for metric in translation_metrics(PREFIXES[part]))
-        lengths = self.data.parts["train"].longest()
+        lengths = self.data.parts["train"].longest
         self._cuts = cuts(np.sort(lengths), batch_tokens)
         if int(lengths.max()) > batch_tokens:
             raise DataError(
@@ -132,7 +132,7 @@ class Translation:
     def _order_of(self, seed: int, epoch: int) -> list[Int64[np.ndarray, " pairs"]]:
         """Return the pairs of every batch of an epoch."""
         generator = generator_for(seed, epoch)
-        lengths = self.data.parts["train"].longest()
+        lengths = self.data.parts["train"].longest
         ties = torch.rand(len(lengths), generator=generator).numpy()
         ordered = np.lexsort((ties, lengths))
         batches = np.split(ordered, self._cuts[:-1])
@@ -161,12 +161,7 @@ class Translation:
             If the outputs are not one logit per token of the vocabulary at every position.
         """
         self._require_logits(outputs, batch.targets)
-        return nn.functional.cross_entropy(
-            outputs.flatten(0, 1).float(),
-            batch.targets.flatten(),
-            ignore_index=IGNORED,
-            label_smoothing=label_smoothing,
-        )
+        return mean_loss(outputs, batch.targets, label_smoothing)
 
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
         """Return the metrics over a whole held-out part.
@@ -193,19 +188,16 @@ class Translation:
         require_known("part", part, self.parts)
         sides = self.data.parts[part]
         total, correct, count = 0.0, 0, 0
-        lengths = sides.longest()
+        lengths = sides.longest
         ordered = np.argsort(lengths, kind="stable")
         for pairs in np.split(ordered, cuts(lengths[ordered], self.batch_tokens)[:-1]):
             batch = _batch(sides, pairs.tolist())
             logits = predict(batch).detach()
             self._require_logits(logits, batch.targets)
-            targets = batch.targets.to(logits.device)
-            losses = nn.functional.cross_entropy(
-                logits.float().transpose(1, 2), targets, ignore_index=IGNORED, reduction="sum"
-            )
-            total += losses.double().item()
-            correct += int((logits.argmax(dim=-1) == targets).sum().item())
-            count += int((targets != IGNORED).sum().item())
+            losses, likeliest = judge(logits, batch.targets)
+            total += losses.double().sum().item()
+            correct += int((likeliest == batch.targets).sum().item())
+            count += int((batch.targets != IGNORED).sum().item())
         prefix = PREFIXES[part]
         return {
             f"{prefix}_loss": total / count,

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from jaxtyping import Int64
@@ -24,7 +24,7 @@ from attnlab.errors import DataError, SpecError, nearest
 from attnlab.tasks.corpora import CORPORA
 from attnlab.tasks.datasets import locate_named
 from attnlab.text.cache import cache_folder
-from attnlab.text.parallel import Pair, ParallelText, TabFile, TwoFiles
+from attnlab.text.parallel import Pair, ParallelText, TabFile, TwoFiles, decoded_lines
 from attnlab.text.token_store import TokenStore, TokenWriter
 from attnlab.text.tokenizers import TOKENIZERS, Tokenizer
 
@@ -35,6 +35,8 @@ HELD_OUT_SHARE, MOST_HELD_OUT = 20, 2000
 """Where a person's own text comes without a validation part: one pair in so many at its end, at most so many."""
 SUSPICIOUS_OVERLAP = 0.05  # of held-out sources that stand in the training part
 ENDINGS = ("", ".gz")
+EMPTY, TOO_LONG = "one side empty", "longer than max_length"
+"""Why a pair is left out."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,13 @@ class Part:
     start: int = 0
     stop: int | None = None
 
-    def pairs(self) -> Iterator[tuple[int, Pair]]:
+    def pairs(self, counts: Counter[str] | None = None) -> Iterator[tuple[int, Pair]]:
         """Yield the pairs that have two sides, with their line numbers from 1.
+
+        Parameters
+        ----------
+        counts : Counter, optional
+            Counts the others as `EMPTY`.
 
         Yields
         ------
@@ -67,6 +74,8 @@ class Part:
         for number, pair in itertools.islice(numbered, self.start, self.stop):
             if pair.source and pair.target:
                 yield number, pair
+            elif counts is not None:
+                counts[EMPTY] += 1
 
 
 @dataclass(frozen=True)
@@ -91,18 +100,9 @@ class Sides:
         return len(self.source)
 
     @functools.cached_property
-    def _longest(self) -> Int64[np.ndarray, " pairs"]:
-        return np.maximum(self.source.lengths(), self.target.lengths() + 1)
-
     def longest(self) -> Int64[np.ndarray, " pairs"]:
-        """Return the length of each pair's longer side, the mark of the target counted.
-
-        Returns
-        -------
-        ndarray
-            One number per pair.
-        """
-        return self._longest
+        """The length of each pair's longer side, the mark of the target counted."""
+        return np.maximum(self.source.lengths(), self.target.lengths() + 1)
 
     def target_tokens(self) -> int:
         """Return the number of tokens to be written, end marks counted.
@@ -214,10 +214,33 @@ class TranslationData:
             "languages": list(self.languages),
             "sha256": self.known["hashes"],
             "parts": {part: len(sides) for part, sides in self.parts.items()},
-            "left_out": {"longer than max_length": self.known["too_long"], "one side empty": self.known["empty"]},
+            "left_out": {TOO_LONG: self.known["too_long"], EMPTY: self.known["empty"]},
             "vocab_size": self.tokenizer.size,
             "shared_with_train": self.known["shared"],
         }
+
+
+def read_sentences(file: BinaryIO, name: str) -> list[str]:
+    """Return the lines of a file that is open, as a corpus is read.
+
+    Parameters
+    ----------
+    file : binary file
+        UTF-8, one sentence a line.
+    name : str
+        What it is called in errors.
+
+    Returns
+    -------
+    list of str
+        Without line ends and without blanks around them.
+
+    Raises
+    ------
+    DataError
+        If a line is not UTF-8; the text has its number.
+    """
+    return list(decoded_lines(file, name))
 
 
 # ---- where the parts are ----
@@ -312,8 +335,7 @@ def _prepare(folder: Path, texts: Mapping[str, Part], trainer: Any, max_length: 
         words = {}
         for part, text in texts.items():
             words[part] = _tokenize(temporary, part, text, tokenizer, max_length=max_length, counts=counts)
-        empty = sum(1 for text in texts.values() for pair in _all(text) if not (pair.source and pair.target))
-        known |= {"words": words, "too_long": counts["too long"], "empty": empty, "shared": _shared(texts)}
+        known |= {"words": words, "too_long": counts[TOO_LONG], "empty": counts[EMPTY], "shared": _shared(texts)}
         (temporary / "tokenizer.json").write_text(json.dumps(tokenizer.to_json()), encoding="utf-8")
         (temporary / "known.json").write_text(json.dumps(known), encoding="utf-8")
         with contextlib.suppress(OSError):  # another process was faster
@@ -322,16 +344,12 @@ def _prepare(folder: Path, texts: Mapping[str, Part], trainer: Any, max_length: 
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _all(text: Part) -> Iterator[Pair]:
-    return itertools.islice(text.text.pairs(), text.start, text.stop)
-
-
 def _tokenize(
     folder: Path, part: str, text: Part, tokenizer: Tokenizer, *, max_length: int, counts: Counter[str]
 ) -> int:
     """Write one part's tokens and return the number of its target words."""
     words = kept = 0
-    pairs = text.pairs()
+    pairs = text.pairs(counts)
     with TokenWriter(folder / f"{part}-source") as sources, TokenWriter(folder / f"{part}-target") as targets:
         while some := list(itertools.islice(pairs, AT_A_TIME)):
             encoded = [tokenizer.encode([pair[side] for _, pair in some]) for side in range(2)]
@@ -343,7 +361,7 @@ def _tokenize(
                     words += len(pair.target.split()) + 1
                     kept += 1
                 elif part == "train":
-                    counts["too long"] += 1
+                    counts[TOO_LONG] += 1
                 else:
                     raise DataError(
                         f"{part} part, line {number}: the pair has {length} tokens and max_length is {max_length}; "

@@ -137,22 +137,45 @@ def numbered(path: Path) -> Iterator[str]:
     """
     try:
         with _opened(path) as file:
-            for number, line in enumerate(file, start=1):
-                yield _decoded(line, path, number).strip()
+            yield from decoded_lines(file, str(path))
     except (OSError, EOFError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def decoded_lines(file: BinaryIO, name: str) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file that is open, without line ends and without blanks around them.
+
+    Parameters
+    ----------
+    file : binary file
+        The file; only a line feed ends a line.
+    name : str
+        What it is called in errors.
+
+    Yields
+    ------
+    str
+        A line.
+
+    Raises
+    ------
+    DataError
+        If a line is not UTF-8; the text has the line's number.
+    """
+    for number, line in enumerate(file, start=1):
+        yield _decoded(line, name, number).strip()
 
 
 def _opened(path: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
 
 
-def _decoded(line: bytes, path: Path, number: int) -> str:
+def _decoded(line: bytes, name: str, number: int) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path}, line {number}: must be UTF-8; got byte 0x{line[error.start]:02x} at its character "
+            f"{name}, line {number}: must be UTF-8; got byte 0x{line[error.start]:02x} at its character "
             f"{len(line[: error.start].decode('utf-8', 'replace')) + 1}: {error.reason}; save it as UTF-8 and try again"
         ) from error
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from attnlab.errors import SpecError
 
-MOST_COMPILED = 128
-"""So many models may be compiled in one process; past torch's own limit of 8 of one class, it would silently leave
-the next one as it is."""
+MORE_FOR_A_MODEL = 8
+"""Compiled forms that torch allows a function, counted over all models of a class: each model brings as many, or from
+the ninth on they would silently be left as they are."""
 
 CPP_COMPILERS = ("g++", "clang++", "c++", "cl")
 
@@ -45,7 +45,7 @@ def compile_model(model: nn.Module | Callable[..., Tensor], device: torch.device
         If the machine has no compiler for the device.
     """
     require_compiler(device)
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_COMPILED)
+    torch._dynamo.config.recompile_limit += MORE_FOR_A_MODEL
     return torch.compile(model)
 
 
