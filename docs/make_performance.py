@@ -324,6 +324,17 @@ def window_ratio(results: Results, *, least: float) -> Measured:
     return f"{ratio:.1f}x", ratio >= least
 
 
+def translating_ratio(results: Results, *, others: str, least: float) -> Measured:
+    """Return how many times faster attnlab translates with everything kept and in batches."""
+    rows = [row for one in results.get("cpu translate") for row in one["rows"]]
+    (ours,) = [row for row in rows if row["name"].startswith("attnlab, kept, batches")] or [None]
+    (other,) = [row for row in rows if others in row["name"] and row is not ours] or [None]
+    if ours is None or other is None:
+        return None
+    ratio = times_faster(ours, other)
+    return f"{ratio:.1f}x ({1e3 / ours['median']:.0f} sentences a second)", ratio >= least
+
+
 def window_growth(results: Results, *, quantity: str, most: float) -> Measured:
     """Return the exponent of growth of attention to a window."""
     found = [one for one in results.get("cpu attention") if one["kind"] == "attention"]
@@ -390,6 +401,16 @@ AIMS = [
         "attention layer beside fused attention by hand, n = 128 ... 8192",
         ">= 0.95x",
         partial(slowest_layer, least=0.95),
+    ),
+    Aim(
+        "translating with beam 5: beside the same search without kept keys and values and without batches",
+        ">= 5x",
+        partial(translating_ratio, others="nothing kept, one at a time", least=5.0),
+    ),
+    Aim(
+        "translating with beam 5: beside transformers' Marian",
+        ">= 1.0x",
+        partial(translating_ratio, others="Marian", least=1.0),
     ),
     Aim("window of 128 at n = 8192: beside masked fused attention", ">= 5x", partial(window_ratio, least=5.0)),
     Aim("window of 128: growth of time", "n^1", partial(window_growth, quantity="time_growth", most=LINEAR)),

@@ -55,6 +55,25 @@ def test_models_train(model, together):
     assert seeds.step_milliseconds(model, range(2), Setting(), device="cpu", together=together) > 0.0
 
 
+@pytest.mark.usefixtures("short")
+def test_seeds_together_that_memory_cannot_hold_are_left_out_and_named(monkeypatch):
+    need = seeds.seed_bytes("shapes-cnn")
+    monkeypatch.setattr(seeds, "memory_of", lambda device: 2.5 * need / seeds.SHARE_OF_MEMORY)
+    monkeypatch.setattr(seeds, "COUNT_AT_BEST", 3)
+    monkeypatch.setattr(seeds, "ALL_SETTINGS", seeds.ALL_SETTINGS[:1])
+    two, three, settings = seeds.bench_seeds("shapes-cnn", rounds=1, counts=(2, 3))
+    assert "together" in two.rows
+    assert two.notes == ()
+    assert list(three.rows) == [REFERENCE, "2 processes of 1 thread"]
+    assert list(settings.rows) == [f"{REFERENCE}, float32", "2 processes of 1 thread, float32"]
+    wanted = f"together, not run: would take about {3 * need / seeds.GIB:.2g} GiB, judged by one seed's need"
+    assert three.notes == settings.notes == (wanted,)
+
+
+def test_the_need_of_a_seed_grows_with_its_model():
+    assert seeds.seed_bytes("a") > seeds.seed_bytes("shapes-cnn") > 0
+
+
 def test_seeds_are_shared_out():
     assert [list(share) for share in seeds._shares(5, 2)] == [[0, 2, 4], [1, 3]]
     assert [list(share) for share in seeds._shares(1, 2)] == [[0]]

@@ -117,6 +117,13 @@ def _attention(size: str, options: Options) -> Iterator[Result]:
     yield attention.bench_attention(**options.given())
 
 
+def _translate(size: str, options: Options) -> Iterator[Result]:
+    from attnlab.benchmarks.translating import bench_translating
+
+    del size
+    yield bench_translating(**options.given())
+
+
 def _table_1(size: str, options: Options) -> Iterator[Result]:
     from attnlab.benchmarks.table_1 import bench_table_1
 
@@ -132,6 +139,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "many seeds together, beside one after another", _seeds, ("shapes-cnn", "shapes-attention", "a", "b")
     ),
     "attention": Benchmark("every score, mask, normalizer and heads layout, beside fused attention", _attention),
+    "translate": Benchmark("beam search with keys and values kept and without, beside transformers", _translate),
     "table-1": Benchmark("Table 1 of 'Attention is all you need', measured", _table_1),
 }
 """Benchmarks by name, the quickest first."""

@@ -7,7 +7,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -62,7 +62,7 @@ class Limits:
     @classmethod
     def of(cls, device: torch.device | str) -> Limits:
         """Return the usual time, and half the memory of a device."""
-        return cls(gibibytes=_memory(torch.device(device)) / 2 / GIB)
+        return cls(gibibytes=memory_of(device) / 2 / GIB)
 
     def excess(self, length: int, shorter: Footprint) -> str:
         """Return why a length is too long after what a shorter one took, in words; empty if it is not.
@@ -81,9 +81,20 @@ class Limits:
         return ""
 
 
-def _memory(device: torch.device) -> int:
-    """Return the bytes of memory that a device has."""
-    if device.type == "cuda":
+def memory_of(device: torch.device | str) -> int:
+    """Return the bytes of memory that a device has.
+
+    Parameters
+    ----------
+    device : torch.device or str
+        The device.
+
+    Returns
+    -------
+    int
+        Bytes, in use or not.
+    """
+    if torch.device(device).type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     if hasattr(os, "sysconf"):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -162,7 +173,7 @@ class Passes:
         """
         held = sum(buffer.numel() * buffer.element_size() for buffer in self.layer.buffers())
         self._forget_gradients()
-        return held + (self._peak_on_gpu() if self.device.type == "cuda" else self._peak_on_cpu())
+        return held + (self._peak_on_gpu() if self.device.type == "cuda" else peak_on_cpu(self.run))
 
     def _forget_gradients(self) -> None:
         for leaf in self._leaves:
@@ -174,18 +185,31 @@ class Passes:
         self.run()
         return torch.cuda.max_memory_allocated(self.device) - before
 
-    def _peak_on_cpu(self) -> int:
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler writes lines of its own to the terminal
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-            self.run()
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "trace.json"
-            recorded.export_chrome_trace(str(file))
-            events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
-        steps = [event for event in events if event["name"] == "[memory]"]
-        first = min(steps, key=lambda step: step["ts"])["args"]
-        before = first["Total Allocated"] - first["Bytes"]
-        return max(step["args"]["Total Allocated"] for step in steps) - before
+
+def peak_on_cpu(run: Callable[[], object]) -> int:
+    """Return the most memory that a computation on the CPU holds at once, on top of what is held before it.
+
+    Parameters
+    ----------
+    run : callable
+        The computation.
+
+    Returns
+    -------
+    int
+        Bytes, of all tensors and of kernels' own.
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler writes lines of its own to the terminal
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        run()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        recorded.export_chrome_trace(str(file))
+        events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
+    steps = [event for event in events if event["name"] == "[memory]"]
+    first = min(steps, key=lambda step: step["ts"])["args"]
+    before = first["Total Allocated"] - first["Bytes"]
+    return max(step["args"]["Total Allocated"] for step in steps) - before
 
 
 def warm_up(device: torch.device | str = "cpu") -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.connection import wait
 from typing import Any
 
 import torch
 from torch import nn
 
+from attnlab.benchmarks.passes import GIB, memory_of, peak_on_cpu
 from attnlab.benchmarks.peers import SIZES
 from attnlab.benchmarks.tokens import RandomTokens
 from attnlab.benchmarks.turns import Comparison, measure_in_turn
@@ -40,6 +44,8 @@ SETTINGS = {"cpu": Setting("float32"), "cuda": Setting("bf16")}
 ALL_SETTINGS = (Setting("float32"), Setting("bf16"), Setting("bf16", compile=True))
 COUNT_AT_BEST = 4
 """Seeds with which the ways are also compared each in its best setting."""
+SHARE_OF_MEMORY = 0.4
+"""Of a computer's memory that the activations of seeds together may take, which need as much again to be batched."""
 
 MIXER = {
     "name": "attention",
@@ -106,6 +112,7 @@ def bench_seeds(
     Comparison
         Milliseconds of one step of all seeds: forward, backward, clipping, update. On a CPU also in one process per
         core with one thread each. At last every way in every setting, with `COUNT_AT_BEST` seeds if `counts` has them.
+        Where a CPU's memory does not suffice for seeds together, they are left out and a note says so.
 
     Raises
     ------
@@ -117,27 +124,69 @@ def bench_seeds(
     rounds = rounds or ROUNDS.get(model, USUAL_ROUNDS)
     with contextlib.ExitStack() as stack:
         processes = [stack.enter_context(_process()) for _ in range(usable_cores() if device == "cpu" else 0)]
+        need = seed_bytes(model) if device == "cpu" else 0
         for count in counts:
-            yield _compare(model, count, processes, device=device, rounds=rounds)
+            yield _compare(model, count, processes, device=device, rounds=rounds, need=count * need)
         if COUNT_AT_BEST in counts:
-            yield _compare_settings(model, COUNT_AT_BEST, processes, device=device, rounds=rounds)
+            need *= COUNT_AT_BEST
+            yield _compare_settings(model, COUNT_AT_BEST, processes, device=device, rounds=rounds, need=need)
 
 
 def _process() -> ProcessPoolExecutor:
     """Return a process with one thread; several of them work side by side."""
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(1, mp_context=context, initializer=torch.set_num_threads, initargs=(1,))
+    return ProcessPoolExecutor(1, mp_context=context, initializer=_begin_process)
+
+
+def _begin_process() -> None:
+    """Take one thread, and end with the process that started this one, however that ends."""
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def seed_bytes(model: str) -> int:
+    """Return the memory that one seed's step takes on the CPU in float32, weights and optimizer left out.
+
+    Parameters
+    ----------
+    model : str
+        A name of `MODELS`.
+
+    Returns
+    -------
+    int
+        Bytes at the highest point of forward and backward.
+    """
+    make_task, make_model = MODELS[model]
+    task, network = make_task(), make_model()
+    batch = task.train_batch(0, 0)
+    return peak_on_cpu(lambda: task.loss(network(*batch.inputs), batch).backward())
+
+
+def _too_much(need: int) -> str:
+    """Return why a CPU cannot hold so many bytes, in words; empty if it can."""
+    if need <= SHARE_OF_MEMORY * memory_of("cpu"):
+        return ""
+    return f"together, not run: would take about {need / GIB:.2g} GiB, judged by one seed's need"
 
 
 def _compare(
-    model: str, count: int, processes: Sequence[ProcessPoolExecutor], *, device: str, rounds: int
+    model: str, count: int, processes: Sequence[ProcessPoolExecutor], *, device: str, rounds: int, need: int
 ) -> Comparison:
     setting = SETTINGS[torch.device(device).type]
     here = functools.partial(step_milliseconds, model, range(count), setting, device=device)
     ways: dict[str, Callable[[], float]] = {REFERENCE: functools.partial(here, together=False)}
-    if count > 1:
+    too_much = _too_much(need) if count > 1 else ""
+    if count > 1 and not too_much:
         ways["together"] = functools.partial(here, together=True)
-    for together in (False, True):
+    for together in (False,) if too_much else (False, True):
         shares = _shares(count, len(processes))
         if shares and (not together or len(shares[0]) > 1):
             name = f"{len(shares)} process{'' if len(shares) == 1 else 'es'} of 1 thread"
@@ -149,6 +198,7 @@ def _compare(
         reference=REFERENCE,
         unit="ms a step of all",
         rounds=rounds,
+        notes=[too_much] if too_much else [],
         details={name: {"seeds": count} for name in ways},
         warm_up=False,  # every measurement begins with steps that are not timed
         device=device,
@@ -156,11 +206,12 @@ def _compare(
 
 
 def _compare_settings(
-    model: str, count: int, processes: Sequence[ProcessPoolExecutor], *, device: str, rounds: int
+    model: str, count: int, processes: Sequence[ProcessPoolExecutor], *, device: str, rounds: int, need: int
 ) -> Comparison:
     """Compare the ways in every setting that the device has; one after another is one seed's time, that often."""
     missing = missing_compiler(torch.device(device))
     settings = [setting for setting in ALL_SETTINGS if not (missing and setting.compile)]
+    too_much = _too_much(need)
     shares = _shares(count, len(processes))
     ways: dict[str, Callable[[], float]] = {}
     for setting in settings:
@@ -168,7 +219,8 @@ def _compare_settings(
         ways[f"{REFERENCE}, {setting}"] = functools.partial(
             _times, count, functools.partial(here, range(1), together=False)
         )
-        ways[f"together, {setting}"] = functools.partial(here, range(count), together=True)
+        if not too_much:
+            ways[f"together, {setting}"] = functools.partial(here, range(count), together=True)
         if shares:
             ones = [share[:1] for share in shares]
             aside = functools.partial(_side_by_side, model, ones, processes, False, setting)
@@ -179,7 +231,7 @@ def _compare_settings(
         reference=f"{REFERENCE}, {settings[0]}",
         unit="ms a step of all",
         rounds=rounds,
-        notes=[f"compiling not measured: it needs {missing}"] if missing else [],
+        notes=[note for note in (missing and f"compiling not measured: it needs {missing}", too_much) if note],
         details={name: {"seeds": count} for name in ways},
         warm_up=False,
         device=device,

@@ -25,8 +25,9 @@ def bench(
     what : str
         ``start``: importing and ``--help``. ``loop``: the training loop beside a bare one. ``train``: training steps of
         one decoder, beside torch, x-transformers, transformers and a loop by hand. ``seeds``: many seeds together,
-        beside one after another. ``attention``: every part of attention, beside fused attention. ``table-1``: Table 1
-        of "Attention is all you need". ``all``: all of them.
+        beside one after another. ``attention``: every part of attention, beside fused attention. ``translate``:
+        beam search with keys and values kept and without, beside transformers. ``table-1``: Table 1 of "Attention is
+        all you need". ``all``: all of them.
     sizes : tuple of str
         Which sizes, where there is a choice; may be given several times. ``train``: a, b, c.
         ``seeds``: shapes-cnn, shapes-attention, a, b. All of them by default.
@@ -51,14 +52,14 @@ def bench(
     found = {}
     for name, size in chosen(what, sizes):
         content: dict[str, Any] = {"benchmark": name, "size": size, "results": []}
+        label = "-".join(filter(None, (name, size)))
+        found[label] = content
         for result in BENCHMARKS[name].measure(size, options):
             content["results"].append(result.to_json())
             if not json:
                 print(f"{result}\n", flush=True)
-        label = "-".join(filter(None, (name, size)))
-        found[label] = content
-        if out is not None:
-            _save(content, out, label)
+            if out is not None:  # what was measured stays, whatever comes next
+                _save(content, out, label)
     if json:
         print_json(found)
     return 0

@@ -38,6 +38,7 @@ class CachedWriter:
         self._model = model
         memory, self._real = model.encode(source.to(device_of(model)))
         self._caches = model.decoder.keep(memory)
+        self._sentences = torch.arange(len(source))
         self._position = 0
 
     def advance(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
@@ -50,10 +51,13 @@ class CachedWriter:
 
     def select(self, rows: Int[Tensor, " new"]) -> None:
         """Keep some sequences, in a new order."""
-        rows = rows.to(self._real.device)
-        self._real = self._real[rows]
+        sentences = self._sentences[rows]
+        stayed = torch.equal(sentences, self._sentences)  # beams change places within their sentence
+        self._sentences, rows = sentences, rows.to(self._real.device)
+        if not stayed:
+            self._real = self._real[rows]
         for cache in self._caches:
-            cache.select(rows)
+            cache.select(rows, same_other=stayed)
 
 
 class RecomputingWriter:

@@ -40,17 +40,19 @@ class BlockCache:
     own: KeyValues
     other: KeyValues | None
 
-    def select(self, rows: Int[Tensor, " new"]) -> None:
+    def select(self, rows: Int[Tensor, " new"], *, same_other: bool = False) -> None:
         """Keep some rows of the batch, in a new order.
 
         Parameters
         ----------
         rows : Tensor
             Numbers of the rows.
+        same_other : bool
+            Whether every row looks at what the row in its place looked at, so that it need not be copied.
         """
-        for kept in (self.own, self.other):
-            if kept is not None:
-                kept.select(rows)
+        self.own.select(rows)
+        if self.other is not None and not same_other:
+            self.other.select(rows)
 
 
 class Wiring(nn.Module):
