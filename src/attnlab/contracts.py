@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,9 @@ class Batch:
 
 Predict = Callable[[Batch], "Tensor"]
 """A model in evaluation mode without gradients: from a batch to the model's outputs."""
+
+Judge = Callable[["nn.Module"], "Mapping[str, float]"]
+"""What is measured once of a trained model as a whole, such as BLEU of its translations; by name of the metric."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,9 @@ class StudyTask(Task, Protocol):
     name: str
     causal: bool
     """Whether an output may depend on inputs up to its own position only."""
+
+    judged: tuple[Metric, ...]
+    """What studies measure of a trained model as a whole, beyond `metrics`; empty if nothing."""
 
     def model_arguments(self) -> Mapping[str, Any]:
         """Return what a model must know of the task, by constructor name (vocab_size, d_in, ...)."""

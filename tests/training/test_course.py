@@ -40,4 +40,16 @@ def test_budget_in_seconds_counts_time():
     timed = course(budget={"seconds": 4.0})
     assert timed.progress(RunState(step=100, seconds=1.0)) == pytest.approx(0.25)
     assert timed.progress(RunState(seconds=9.0)) == 1.0
-    assert timed.marks(RunState(seconds=1.0)) == (2, 50)
+    assert timed.marks(RunState(seconds=1.0)) == (2, 50, 0)
+
+
+@pytest.mark.parametrize("steps", [20, 29, 3])
+def test_points_that_are_averaged_are_evenly_spread_over_the_last_part(steps):
+    averaging = course(steps, average={"last": 0.5, "points": 5})
+    counts = [averaging.marks(RunState(step=step)).averages for step in range(steps + 1)]
+    taken = [step for step in range(1, steps + 1) if counts[step] > counts[step - 1]]
+    assert taken == {20: [12, 14, 16, 18, 20], 29: [18, 21, 24, 27, 29], 3: [2, 3]}[steps]
+
+
+def test_nothing_is_averaged_unless_asked_for():
+    assert {course(7).marks(RunState(step=step)).averages for step in range(8)} == {0}

@@ -34,6 +34,28 @@ def test_test_part_is_seen_once_at_the_end():
     assert task.evaluated == ["validation"] * 3 + ["test"]
 
 
+def test_a_judge_sees_the_trained_model_once(tmp_path):
+    seen = []
+
+    def judge(model):
+        seen.append((model.training, torch.is_grad_enabled(), weights(model)))
+        return {"points": 7.0}
+
+    model = tiny_model()
+    result = train(model, TinyTask(), recipe(11), judge=judge, folder=tmp_path)
+    ((training, gradients, found),) = seen
+    assert (training, gradients) == (False, False)
+    assert torch.equal(found, weights(model))
+    assert result.metrics.keys() == {"val_mse", "test_mse", "points"}
+    assert train(tiny_model(), TinyTask(), recipe(11), judge=judge, folder=tmp_path).metrics == result.metrics
+    assert len(seen) == 1, "a run that is done is not judged again"
+
+
+def test_a_judge_without_a_number_is_an_error():
+    with pytest.raises(TrainingError, match="after step 11: points is nan though the training loss is finite"):
+        train(tiny_model(), TinyTask(), recipe(11), judge=lambda model: {"points": float("nan")})
+
+
 @pytest.mark.parametrize(
     "fields", [{"precision": "bf16"}, {"precision": "auto"}, {"optimizer": "muon"}, {"clip": None}]
 )

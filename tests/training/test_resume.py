@@ -15,7 +15,7 @@ from tests.training.tiny import TinyTask, recipe, tiny_model
 from attnlab.training import load_model_weights, read_metrics, read_result, train
 
 STEPS = 31
-FIELDS = {"checkpoint_every": 4, "evaluate_every": 3}
+FIELDS = {"checkpoint_every": 4, "evaluate_every": 3, "average": {"last": 0.7, "points": 6}}
 
 CHILD = (
     f"""

@@ -44,10 +44,11 @@ NEEDED: dict[str, dict[str, Any]] = {
 }
 """Arguments that an entry cannot be built without, or that make a test reach all of it."""
 
-TRANSLATING = {"encoder-decoder", "rnn-additive", "rnn-multiplicative"}
+TRANSLATING = {"encoder-decoder", "rnn-additive", "rnn-multiplicative", "convs2s", "bytenet"}
 NOT_BATCHED = {
     "mixer lstm": "Batching rule not implemented for aten::lstm",
     "model lstm": "Batching rule not implemented for aten::lstm",
+    "feedforward mixture-of-experts": "one by one",
     "model rnn-additive": "one by one",
     "model rnn-multiplicative": "one by one",
     "model lstm-batch-as-time": "Batching rule not implemented for aten::lstm",
@@ -100,6 +101,8 @@ class Case:
             "encoder-decoder": sizes["decoder"],
             "rnn-additive": {"d_model": 6},
             "rnn-multiplicative": {"d_model": 6},
+            "convs2s": {"d_model": 6, "n_layers": 2},
+            "bytenet": {"d_model": 6, "n_sets": 1, "dilations": [1, 2]},
         }
         offered = {"vocab_size": VOCAB, "max_length": LENGTH, "d_in": D_IN, "d_out": D_OUT, "length": LENGTH}
         offered |= {"source_vocab_size": VOCAB, "target_vocab_size": VOCAB}

@@ -56,6 +56,12 @@ class Rules(BaseModel):
     smallest_effect: float = Field(ge=0)
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
 
+    @field_validator("budget", mode="before")
+    @classmethod
+    def _drop_what_a_scale_takes_back(cls, budget: object) -> object:
+        """Leave out units that are null: a scale names another one."""
+        return {k: v for k, v in budget.items() if v is not None} if isinstance(budget, dict) else budget
+
     @field_validator("budget")
     @classmethod
     def _check_budget(cls, budget: dict[str, int | float]) -> dict[str, int | float]:

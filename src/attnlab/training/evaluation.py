@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from attnlab.contracts import Batch, Predict, Task
+from attnlab.contracts import Batch, Judge, Predict, Task
 from attnlab.errors import DataError
 from attnlab.training.diagnosis import NonFiniteError
 from attnlab.training.settings import Setting
@@ -76,6 +77,41 @@ def evaluate(caller: Caller, task: Task, part: str, setting: Setting, *, step: i
             metrics = task.evaluate(predictor(caller, setting, step=step), part)
     finally:
         caller.model.train()
+    return _finite(metrics, step)
+
+
+def judged(caller: Caller, judge: Judge, *, step: int) -> dict[str, float]:
+    """Return what a judge measures of a trained model; the model is afterwards in training mode.
+
+    Parameters
+    ----------
+    caller : Caller
+        The model.
+    judge : callable
+        From the model, in evaluation mode and without gradients, to metrics.
+    step : int
+        Updates made, for error texts.
+
+    Returns
+    -------
+    dict of str to float
+        The metrics.
+
+    Raises
+    ------
+    NonFiniteError
+        If a metric is NaN or infinite.
+    """
+    caller.model.eval()
+    try:
+        with torch.no_grad():
+            metrics = judge(caller.model)
+    finally:
+        caller.model.train()
+    return _finite(metrics, step)
+
+
+def _finite(metrics: Mapping[str, float], step: int) -> dict[str, float]:
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise NonFiniteError(f"after step {step}: {name} is {value} though the training loss is finite", step=step)

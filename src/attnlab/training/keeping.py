@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from attnlab.errors import RunError
 from attnlab.training.atomic import new_name, old_name, recover_folder, replace_folder, writing
+from attnlab.training.averaging import AVERAGE, WeightAverage
 from attnlab.training.checkpoints import (
     load_model_weights,
     load_weights,
@@ -41,8 +42,8 @@ class AbstractKeeper(ABC):
         """Claim the place for this run; where it was done before, load its last weights and return its result."""
 
     @abstractmethod
-    def resume(self, model: nn.Module, optimizer: OptimizerSet) -> RunState | None:
-        """Restore weights, optimizer and random numbers of an earlier run; return its state, None if there is none."""
+    def resume(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage) -> RunState | None:
+        """Restore all that an earlier run saved, random numbers too; return its state, None if there is none."""
 
     @abstractmethod
     def record(self, values: Mapping[str, Any]) -> None:
@@ -53,7 +54,7 @@ class AbstractKeeper(ABC):
         """Keep the weights of the best evaluation so far, for the next checkpoint."""
 
     @abstractmethod
-    def save(self, model: nn.Module, optimizer: OptimizerSet, state: RunState) -> None:
+    def save(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage, state: RunState) -> None:
         """Keep a checkpoint from which the run can go on, and the best one with it."""
 
     @abstractmethod
@@ -90,9 +91,9 @@ class MemoryKeeper(AbstractKeeper):
         """Return None: nothing was done before."""
         del model, default_spec
 
-    def resume(self, model: nn.Module, optimizer: OptimizerSet) -> RunState | None:
+    def resume(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage) -> RunState | None:
         """Return None: there is nothing to go on from."""
-        del model, optimizer
+        del model, optimizer, average
 
     def record(self, values: Mapping[str, Any]) -> None:
         """Keep one record."""
@@ -102,9 +103,9 @@ class MemoryKeeper(AbstractKeeper):
         """Keep nothing."""
         del model, state
 
-    def save(self, model: nn.Module, optimizer: OptimizerSet, state: RunState) -> None:
+    def save(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage, state: RunState) -> None:
         """Keep nothing."""
-        del model, optimizer, state
+        del model, optimizer, average, state
 
     def curve(self) -> list[dict[str, Any]]:
         """Return all records."""
@@ -160,7 +161,7 @@ class FolderKeeper(AbstractKeeper):
             load_model_weights(model, self.folder)
         return done
 
-    def resume(self, model: nn.Module, optimizer: OptimizerSet) -> RunState | None:
+    def resume(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage) -> RunState | None:
         """Restore the last checkpoint, and drop records made after it."""
         recover_folder(self.folder / "last")
         values = read_state(self.folder / "last")
@@ -172,7 +173,8 @@ class FolderKeeper(AbstractKeeper):
         if not state.stopped:
             tensors = read_tensors(self.folder / "last")
             restore_generators(tensors)
-            optimizer.load_state_tensors({k: v for k, v in tensors.items() if not k.startswith(RANDOM)})
+            average.load_state_tensors(tensors, next(model.parameters()).device)
+            optimizer.load_state_tensors({k: v for k, v in tensors.items() if not k.startswith((RANDOM, AVERAGE))})
         self._recover_best(state.best.get("step"))
         self._log = MetricsLog(self.folder, after_step=state.step)
         return state
@@ -197,13 +199,15 @@ class FolderKeeper(AbstractKeeper):
         """Copy the weights; they reach the disk with the next checkpoint, so that both are of one history."""
         self._new_best = weights_of(model), dict(state.best)
 
-    def save(self, model: nn.Module, optimizer: OptimizerSet, state: RunState) -> None:
+    def save(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage, state: RunState) -> None:
         """Write ``best`` beside the old one, then ``last``, then put ``best`` in its place."""
         self._open_log().synchronize()
         best = self.folder / "best"
         if self._new_best is not None:
             write_checkpoint(new_name(best), *self._new_best)
-        tensors = None if state.stopped else {**optimizer.state_tensors(), **generator_states()}
+        tensors = None
+        if not state.stopped:
+            tensors = {**optimizer.state_tensors(), **average.state_tensors(), **generator_states()}
         save_checkpoint(self.folder / "last", weights_of(model), state.to_json(), tensors=tensors)
         if self._new_best is not None:
             with writing(self.folder):

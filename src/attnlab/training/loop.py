@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnlab.contracts import Task
+from attnlab.contracts import Judge, Task
 from attnlab.errors import Interrupted
 from attnlab.training.allocation import kept_memory
 from attnlab.training.events import OnEvent, ignore_event
@@ -38,6 +38,7 @@ def train(
     folder: Path | str | None = None,
     spec: Mapping[str, Any] | None = None,
     flops_per_token: float | None = None,
+    judge: Judge | None = None,
     on_event: OnEvent = ignore_event,
     device: str = "cpu",
 ) -> Result:
@@ -62,6 +63,8 @@ def train(
         By default recipe, seed, class and number of parameters of the model.
     flops_per_token : float, optional
         FLOPs of forward and backward per position; needed for a budget in FLOPs.
+    judge : callable, optional
+        Measures the trained model as a whole; its metrics join those of the task. The time counts as evaluation.
     on_event : callable
         Told what happens; see ``events.py``.
     device : str
@@ -97,6 +100,7 @@ def train(
         keeper=keeper_for(folder, spec),
         seed=seed,
         flops_per_token=flops_per_token,
+        judge=judge,
         on_event=on_event,
         device=torch.device(device),
         generators=Generators(),

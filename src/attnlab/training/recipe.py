@@ -65,6 +65,28 @@ class EarlyStop(pydantic.BaseModel):
     patience: PositiveInt
 
 
+class Average(pydantic.BaseModel):
+    """Average the weights of the last part of training.
+
+    Parameters
+    ----------
+    last : float
+        The part of the budget that is averaged over, in (0, 1].
+    points : int
+        At how many points of it, evenly spread, the end included; steps that are fewer are all taken.
+
+    Notes
+    -----
+    Vaswani et al., 2017 (arXiv:1706.03762), section 6.1, average the last 5 checkpoints, or 20, of ten minutes each;
+    Izmailov et al., 2018 (arXiv:1803.05407) say why it helps.
+    """
+
+    model_config = STRICT
+
+    last: float = Field(default=0.2, gt=0.0, le=1.0)
+    points: PositiveInt = 10
+
+
 class Recipe(pydantic.BaseModel):
     """Describe one training run.
 
@@ -95,6 +117,9 @@ class Recipe(pydantic.BaseModel):
         Steps between checkpoints. None: at evaluations, at least ten seconds apart. The end is always saved.
     early_stop : EarlyStop or None
         When to stop before the budget is used. None: never.
+    average : Average or None
+        Over which part of training the weights at the end are averaged. None: they are the last ones. A run that ends
+        before its budget is used has its last ones, too.
     stop_at : mapping of str to float, optional
         One metric of the first held-out part and its target: training ends at the first evaluation that reaches it,
         and the result has the metric ``seconds_to_target``. None: the whole budget is used.
@@ -117,6 +142,7 @@ class Recipe(pydantic.BaseModel):
     evaluate_every: PositiveInt | None = None
     checkpoint_every: PositiveInt | None = None
     early_stop: EarlyStop | None = None
+    average: Average | None = None
     stop_at: dict[str, float] | None = None
     compile: Literal[True, False, "auto"] = False
 
@@ -261,7 +287,7 @@ def _in_words(error: Any) -> str:
     """Return one of pydantic's errors as a sentence with the place, the rule and the value."""
     place = ".".join(str(word) for word in error["loc"] if word not in ("int", "float"))
     if error["type"] == "extra_forbidden":
-        parent = {"budget": Budget, "early_stop": EarlyStop}.get(str(error["loc"][0]), Recipe)
+        parent = {"budget": Budget, "early_stop": EarlyStop, "average": Average}.get(str(error["loc"][0]), Recipe)
         return f"unknown key '{place}'; {nearest(str(error['loc'][-1]), parent.model_fields)}"
     if error["type"] == "missing":
         return f"missing '{place}'"

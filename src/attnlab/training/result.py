@@ -42,6 +42,8 @@ class Result:
         Why these two.
     choosing_seconds : float
         Time spent on choosing them and on compiling; part of `seconds`.
+    averaged : int
+        Points of training whose weights were averaged; 0 where the weights at the end are the last ones.
     seed : int
         Seed of data order and dropout.
     resumed_at : list of int
@@ -69,6 +71,7 @@ class Result:
     compiled: bool
     setting_reason: str
     choosing_seconds: float
+    averaged: int
     seed: int
     resumed_at: list[int]
     together: int

@@ -39,6 +39,8 @@ class RunState:
         ``step`` and ``metrics`` of the best evaluation; empty before the first.
     since_best : int
         Evaluations since then.
+    averaged : int
+        Points of training whose weights are in the average so far.
     stopped : str
         Why training ended; empty while it has not.
     resumed_at : list of int
@@ -62,6 +64,7 @@ class RunState:
     metrics: dict[str, float] = field(default_factory=dict)
     best: dict[str, Any] = field(default_factory=dict)
     since_best: int = 0
+    averaged: int = 0
     stopped: str = ""
     resumed_at: list[int] = field(default_factory=list)
     together: int = 1

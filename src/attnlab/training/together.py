@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnlab.contracts import Task
+from attnlab.contracts import Judge, Task
 from attnlab.errors import SpecError
 from attnlab.training.batched import Batched
 from attnlab.training.generators import Generators
@@ -36,6 +36,7 @@ def train_together(
     folders: Sequence[Path | str] | None = None,
     specs: Sequence[Mapping[str, Any]] | None = None,
     flops_per_token: float | None = None,
+    judge: Judge | None = None,
     on_event: OnMemberEvent | None = None,
     device: str = "cpu",
 ) -> list[Result | Exception]:
@@ -57,6 +58,8 @@ def train_together(
         What identifies each run; see `train`.
     flops_per_token : float, optional
         FLOPs of forward and backward per position; needed for a budget in FLOPs.
+    judge : callable, optional
+        Measures each trained model as a whole; see `train`.
     on_event : callable, optional
         Told what happens: the number of a run, and an event about it.
     device : str
@@ -104,6 +107,7 @@ def train_together(
             keeper=keeper,
             seed=seed,
             flops_per_token=flops_per_token,
+            judge=judge,
             on_event=_told(on_event, number),
             device=torch.device(device),
             generators=generators,

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.contracts import Batch, Task
+from attnlab.contracts import Batch, Judge, Task
 from attnlab.errors import Interrupted, SpecError
+from attnlab.training.averaging import WeightAverage
 from attnlab.training.choosing import choose_for_model, expected_compile_seconds
-from attnlab.training.course import Course
+from attnlab.training.course import Course, Marks
 from attnlab.training.diagnosis import non_finite_step
 from attnlab.training.environment import environment
-from attnlab.training.evaluation import evaluate, is_better
+from attnlab.training.evaluation import evaluate, is_better, judged
 from attnlab.training.events import OnEvent, Pace
 from attnlab.training.generators import Generators
 from attnlab.training.keeping import AbstractKeeper
@@ -43,7 +44,7 @@ class Trainer:
 
     Parameters
     ----------
-    model, task, recipe, seed, flops_per_token, on_event
+    model, task, recipe, seed, flops_per_token, judge, on_event
         As in `train`.
     keeper : AbstractKeeper
         Where records and checkpoints go.
@@ -74,6 +75,7 @@ class Trainer:
         keeper: AbstractKeeper,
         seed: int,
         flops_per_token: float | None,
+        judge: Judge | None,
         on_event: OnEvent,
         device: torch.device,
         generators: Generators,
@@ -83,18 +85,18 @@ class Trainer:
         if recipe.stop_at:
             check_target(recipe.stop_at, task)
         self.model, self.task, self.recipe, self.seed, self.tell = model.to(device), task, recipe, seed, on_event
-        self.keeper, self.generators = keeper, generators
+        self.keeper, self.generators, self.judge = keeper, generators, judge
         self.caller = Caller(model, model, device)
         self.course = Course(recipe, recipe.total_steps(task.tokens_per_step, flops_per_token))
         self.optimizer = recipe.build_optimizer().over(model, recipe.lr, recipe.weight_decay)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.watch = LossWatch(CHECK_EVERY.get(device.type, CHECK_EVERY_ELSEWHERE))
-        self.state = RunState()
+        self.state, self.average = RunState(), WeightAverage()
         self.pace = Pace(0.0)
         self.last_loss = math.nan
         self.saved_at = time.perf_counter()
         self.resumed = False
-        self.marks = (0, 0)
+        self.marks = Marks(0, 0, 0)
         self.outcome: Result | Exception | None = None
 
     @contextlib.contextmanager
@@ -119,7 +121,7 @@ class Trainer:
         self.generators.give_to(self)
         torch.manual_seed(self.seed)
         self.model.train()
-        found = self.keeper.resume(self.model, self.optimizer)
+        found = self.keeper.resume(self.model, self.optimizer, self.average)
         if found is not None:
             self.state, self.resumed = found, True
             found.resumed_at.append(found.step)
@@ -236,17 +238,19 @@ class Trainer:
         """
         self.state.seconds += seconds
         self.pace.add(self.task.tokens_per_step, seconds)
-        before = self.marks
-        evaluations, records = self.course.marks(self.state)
+        before, now = self.marks, self.course.marks(self.state)
         if self.course.progress(self.state) >= 1.0:
             self.state.stopped = "budget"
-        evaluating = evaluations > before[0] or bool(self.state.stopped)
+        evaluating = now.evaluations > before.evaluations or bool(self.state.stopped)
+        recording = evaluating or now.records > before.records
         saving = self.checkpoint_is_due(evaluating=evaluating)
-        if evaluating or saving or records > before[1]:
+        if recording or saving:
             self.catch_up()
+        if now.averages > before.averages:
+            self.take_into_average()
         if evaluating and self.evaluate():
             self.keeper.remember_best(self.model, self.state)
-        if evaluating or records > before[1]:
+        if recording:
             self.keeper.record(self.next_record(with_metrics=evaluating))
         if saving or self.state.stopped:
             self.save()
@@ -254,6 +258,13 @@ class Trainer:
             self.say_step()
         if self.state.stopped:
             self.finish()
+
+    def take_into_average(self) -> None:
+        """Add the weights to their average; at the end the average takes their place."""
+        self.state.averaged += 1
+        self.average.add(self.model, self.state.averaged)
+        if self.state.stopped:
+            self.average.put_into(self.model)
 
     def checkpoint_is_due(self, *, evaluating: bool) -> bool:
         """Return whether the recipe wants a checkpoint now."""
@@ -265,7 +276,7 @@ class Trainer:
     def save(self) -> None:
         """Save where the run stands."""
         self.generators.give_to(self)
-        self.keeper.save(self.model, self.optimizer, self.state)
+        self.keeper.save(self.model, self.optimizer, self.average, self.state)
         self.saved_at = time.perf_counter()
 
     def catch_up(self) -> None:
@@ -295,11 +306,16 @@ class Trainer:
 
     def evaluate_part(self, part: str) -> dict[str, float]:
         """Return the metrics of a held-out part, and count the time."""
+        with self.evaluation_time():
+            return evaluate(self.caller, self.task, part, self.state.setting, step=self.state.step)
+
+    @contextlib.contextmanager
+    def evaluation_time(self) -> Iterator[None]:
+        """Count the body's time as evaluation."""
         began = time.perf_counter()
         self.generators.give_to(self)
-        metrics = evaluate(self.caller, self.task, part, self.state.setting, step=self.state.step)
+        yield
         self.state.evaluation_seconds += time.perf_counter() - began
-        return metrics
 
     def next_record(self, *, with_metrics: bool) -> dict[str, Any]:
         """Return one record of the training curve."""
@@ -327,6 +343,9 @@ class Trainer:
         metrics = dict(state.metrics)
         for part in self.task.parts[1:]:
             metrics |= self.evaluate_part(part)
+        if self.judge is not None:
+            with self.evaluation_time():
+                metrics |= judged(self.caller, self.judge, step=state.step)
         result = Result(
             metrics=metrics,
             best=state.best,
@@ -340,6 +359,7 @@ class Trainer:
             compiled=state.compiled,
             setting_reason=state.setting_reason,
             choosing_seconds=state.choosing_seconds,
+            averaged=state.averaged if state.stopped == "budget" else 0,
             seed=self.seed,
             resumed_at=state.resumed_at,
             together=state.together,
