@@ -25,19 +25,19 @@ def weights() -> Tensor:
 
 def test_bytes_are_the_weights_in_row_order() -> None:
     w = weights()
-    maps = attention_maps({"layer": Captured(weights=w)}, ["a", "b"], sample=1)
+    maps = attention_maps({"layer": Captured(weights=w)}, [["a", "b"]], sample=1)
     (layer,) = maps["layers"]
     assert layer["name"] == "layer"
     assert layer["shape"] == [HEADS, Q_LEN, K_LEN]
     np.testing.assert_allclose(decoded(layer) / 255 * layer["max"], w[1].numpy(), atol=layer["max"] / 255)
     assert decoded(layer).max() == 255
-    assert maps["labels"] == ["a", "b"]
+    assert maps["labels"] == [["a", "b"]]
 
 
 def test_the_result_is_json() -> None:
     maps = attention_maps({"layer": Captured(weights=weights().requires_grad_())})
     assert json.loads(json.dumps(maps)) == maps
-    assert maps["labels"] is None
+    assert maps["labels"] == []
 
 
 def test_layers_without_weights_are_left_out() -> None:

@@ -32,6 +32,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "encoder-decoder": {"d_model": 20, "n_layers": 2, "mixer": {"name": "attention", "n_heads": 2}, "dropout": 0.0},
     "rnn-additive": {"d_model": 8, "hidden": 6, "dropout": 0.0},
     "rnn-multiplicative": {"d_model": 8, "dropout": 0.0},
+    "convs2s": {"d_model": 8, "n_layers": 2, "dropout": 0.0},
+    "bytenet": {"d_model": 8, "n_sets": 1, "dilations": [1, 2], "dropout": 0.0},
     "cnn": {
         "channels": 6,
         "kernel_size": 3,
@@ -42,7 +44,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "lstm": {"hidden": 5},
     "lstm-batch-as-time": {"hidden": 5, "n_layers": 2},
 }
-TRANSLATING = {"encoder-decoder", "rnn-additive", "rnn-multiplicative"}
+TRANSLATING = {"encoder-decoder", "rnn-additive", "rnn-multiplicative", "convs2s", "bytenet"}
 FEATURES_OUT = dict.fromkeys(("decoder", *TRANSLATING), VOCAB) | {"lstm-batch-as-time": D_IN}
 MIXING = {"lstm-batch-as-time"}  # the mistake it is there to show
 

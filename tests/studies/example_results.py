@@ -25,7 +25,7 @@ VAL_MSE = Metric("val_mse", "normalized squared error", "lower", "validation MSE
 LADDER = (("n-gram that sees 0 characters", 3.347, 0), ("bigram (sees 1)", 2.486, 1), ("trigram (sees 2)", 2.049, 2))
 
 
-def attention(rng, layers=2, heads=3, length=37, labels=None):
+def attention(rng, layers=2, heads=3, length=37, labels=()):
     out = []
     for index in range(layers):
         distance = np.abs(np.subtract.outer(range(length), range(length)))
@@ -66,7 +66,7 @@ def text_cell(rng, final, seed, shared, *, kept, looks, steps=300):
         seconds=31 + rng.normal(),
         curve=curve,
         predictions=text_predictions(rng, final) if kept else None,
-        attention=attention(rng, labels=list(TEXT[:37])) if kept and looks else None,
+        attention=attention(rng, labels=[list(TEXT[:37])]) if kept and looks else None,
     )
 
 
@@ -189,3 +189,38 @@ def shapes(seeds=3):
         complete=True,
         answer="Yes: averaging heights per kind of shape needs values from anywhere in the sequence.",
     )
+
+
+SOURCE = ["Two", " men", " are", " stand", "ing", " in", " a", " <b>", "park", "."]
+TARGET = ["[begin]", "Zwei", " M\u00e4nner", " stehen", " in", " einem", " Park", "."]
+
+
+def across(rng, q_len, k_len, name):
+    """Attention from one sequence to another, one head."""
+    weights = rng.dirichlet(np.full(k_len, 0.3), (1, q_len))
+    levels = np.round(weights / weights.max() * 255).astype(np.uint8)
+    encoded = base64.b64encode(levels.tobytes()).decode()
+    return {"name": name, "shape": list(weights.shape), "max": weights.max(), "weights": encoded}
+
+
+def translations():
+    """A study of translation: two variants, their sentences, attention between two sequences."""
+    rng = np.random.default_rng(5)
+    read, written = len(SOURCE), len(TARGET)
+    layers = [
+        across(rng, read, read, "encoder.blocks.0.mixer"),
+        across(rng, written, written, "decoder.blocks.0.mixer"),
+        across(rng, written, read, "decoder.blocks.0.cross"),
+    ]
+    found = parts(seeds=2, variants=7)
+    rows = []
+    for place, variant in enumerate(found.variants[1:3]):
+        pair = {"source": "Two men are standing in a <b>park.", "target": "Zwei M\u00e4nner stehen in einem Park."}
+        pairs = [{**pair, "predicted": "Zwei", "translation": f"Zwei M\u00e4nner {place}"}]
+        looked = {
+            "predictions": {"kind": "pairs", "pairs": pairs},
+            "attention": {"labels": [SOURCE, TARGET], "layers": layers},
+        }
+        cells = tuple(CellResults(**(vars(cell) | looked)) for cell in variant.cells)
+        rows.append(VariantResults(**(vars(variant) | {"cells": cells})))
+    return StudyResults(**(vars(found) | {"variants": tuple(rows), "baseline": rows[1].name, "alarms": ()}))

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 from rich.console import Console
-from tests.studies.example_results import parts, shapes
+from tests.studies.example_results import parts, shapes, translations
 
 from attnlab.errors import RunError
 from attnlab.studies.report import headline, report, verdict_table, write_report
@@ -162,6 +162,15 @@ def test_predictions_and_maps_have_their_place(tmp_path):
     write_report(shapes(), tmp_path)
     assert (tmp_path / "charts" / "predictions.png").is_file()
     assert (tmp_path / "report.html").read_text().count("<canvas") == 1
+
+
+def test_translations_stand_beside_those_of_a_person(tmp_path):
+    page = write_report(translations(), tmp_path).read_text(encoding="utf-8")
+    assert "What do they write?" in page
+    assert "<th>Two men are standing in a &lt;b&gt;park.</th>" in page
+    assert page.count("<td>Zwei M\u00e4nner stehen in einem Park.</td>") == 1
+    assert [f"<td>Zwei M\u00e4nner {place}</td>" in page for place in (0, 1)] == [True, True]
+    assert "What do they write?" not in write_report(shapes(), tmp_path).read_text(encoding="utf-8")
 
 
 def test_the_headline_names_the_best_variant_and_by_how_much():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.studies.example_results import parts
+from tests.studies.example_results import SOURCE, TARGET, parts, translations
 
 from attnlab.studies.report import write_report
 
@@ -83,6 +83,23 @@ def test_a_weight_is_told_with_the_labels_of_both_positions(opened):
     canvas.scroll_into_view_if_needed()
     canvas.hover(position={"x": 2, "y": 2})
     assert '"F" (1) looks at "F" (1): ' in page.locator("article.map output").first.inner_text()
+
+
+@pytest.mark.parametrize(("layer", "queries", "keys"), [(0, SOURCE, SOURCE), (1, TARGET, TARGET), (2, TARGET, SOURCE)])
+def test_axes_of_maps_have_the_tokens_of_their_sequence(browser, tmp_path, layer, queries, keys):
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    problems = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(write_report(translations(), tmp_path).as_uri())
+    page.locator("article.map .layer").first.select_option(index=layer)
+    for axis, wanted in ((".queries", queries), (".keys", keys)):
+        found = page.locator(f"article.map {axis}").first.locator("span").all_text_contents()
+        assert found == [name.strip() for name in wanted]
+    box = page.locator("article.map canvas").first.bounding_box()
+    label = page.locator("article.map .queries").first.locator("span").last.bounding_box()
+    assert label["y"] + label["height"] == pytest.approx(box["y"] + box["height"], abs=3)
+    assert problems == []
+    page.close()
 
 
 @pytest.mark.parametrize("width", [400, 1200])

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from attnlab.cli import FINE, WRONG_USE, call
-from attnlab.errors import DataError, RunError
+from attnlab.errors import DataError, RunError, SpecError
 from attnlab.studies.execute import run_study
 from attnlab.studies.study import parse
-from attnlab.studies.trained import generate, load_trained, translate
+from attnlab.studies.trained import generate, load_trained, score, translate
+from attnlab.training.atomic import read_json
 
 WORDS = ["dog", "cat", "man", "runs", "sits", "green", "old", "two"]
 
@@ -31,7 +32,7 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     patch = pytest.MonkeyPatch()
     patch.setenv("ATTNLAB_CACHE", str(folder / "cache"))
-    for part, count, seed in (("train", 300, 1), ("val", 20, 2)):
+    for part, count, seed in (("train", 300, 1), ("val", 20, 2), ("exam", 10, 3)):
         sentences = "\n".join(lines(count, seed)) + "\n"
         (folder / f"{part}.en").write_text(sentences, encoding="utf-8")
         (folder / f"{part}.de").write_text(sentences.upper(), encoding="utf-8")
@@ -41,7 +42,13 @@ def runs(tmp_path_factory):
     attention = {"name": "attention", "n_heads": 2}
     sizes = {"d_model": 32, "n_layers": 1, "dropout": 0.0, "mixer": attention}
     translation = {
-        "task": {"name": "translation", "corpus": str(folder), "tokenizer": "words", "batch_tokens": 300},
+        "task": {
+            "name": "translation",
+            "corpus": str(folder),
+            "tokenizer": "words",
+            "batch_tokens": 300,
+            "test": "exam",
+        },
         "model": {"name": "encoder-decoder", "norm": "pre", **sizes},
         "training": {"lr": 5e-3},
     }
@@ -120,6 +127,53 @@ def test_runs_of_another_kind(runs, translator, writer):
         load_trained(runs / "translation")
 
 
+@pytest.mark.parametrize(("part", "prefix", "count"), [("", "test", 10), ("validation", "val", 20)])
+def test_translations_of_a_part_are_scored(runs, translator, part, prefix, count):
+    found = score([translator], part)
+    assert len(found.translations) == count
+    assert found.seconds > 0.0
+    bleu, chrf, *cut = found.scores
+    assert bleu.value > 50.0
+    assert [one.name for one in found.scores] == ["BLEU", "chrF", "tokenised BLEU", "tokenised BLEU"]
+    assert cut[0].value <= cut[1].value == pytest.approx(bleu.value, abs=1.0)
+    judged = read_json(runs / "translation" / "it" / "seed-0" / "result.json")["metrics"]
+    assert (judged[f"{prefix}_bleu"], judged[f"{prefix}_chrf"]) == pytest.approx((bleu.value, chrf.value))
+
+
+def test_an_unknown_part(translator):
+    with pytest.raises(SpecError, match="'part' must be one of validation, test; got 'tset'; did you mean 'test'"):
+        score([translator], "tset")
+
+
+def test_the_report_shows_what_is_written(runs):
+    assert call(["report", str(runs / "translation")]) == FINE
+    report = (runs / "translation" / "report.html").read_text(encoding="utf-8")
+    first = lines(20, 2)[0]
+    assert "What do they write?" in report
+    assert f"<td>{first.upper()}</td>" in report
+    inside = read_json(runs / "translation" / "it" / "seed-0" / "inside.json")
+    first = inside["predictions"]["pairs"][0]
+    assert set(first) == {"source", "target", "predicted", "translation"}
+    source, target = inside["predictions"]["labels"]
+    assert "".join(source).strip() == first["source"]
+    shapes = {tuple(layer["shape"][1:]) for layer in inside["attention"]["layers"]}
+    assert shapes == {(len(q), len(k)) for q, k in ((source, source), (target, target), (target, source))}
+
+
+def test_the_command_scores(runs, capsys, tmp_path):
+    run = str(runs / "translation" / "it" / "seed-0")
+    assert call(["score", run, "--out", str(tmp_path / "out.txt")]) == FINE
+    printed = capsys.readouterr().out
+    assert printed.startswith("10 sentences in ")
+    assert "BLEU" in printed
+    assert "tok:13a" in printed
+    assert "tok:moses-de-sacremoses" in printed
+    written = (tmp_path / "out.txt").read_text(encoding="utf-8").splitlines()
+    assert sum(text == wanted.upper() for text, wanted in zip(written, lines(10, 3), strict=True)) >= 8
+    assert call(["score", str(runs / "text" / "it" / "seed-0")]) == WRONG_USE
+    assert "is no translation run" in capsys.readouterr().err
+
+
 def test_sentences_that_are_too_long(translator):
     with pytest.raises(DataError, match="sentence 2 has 200 tokens and this model reads at most 128: 'dog dog"):
         translate([translator], ["dog", "dog " * 200])
@@ -140,7 +194,7 @@ def test_a_damaged_checkpoint(runs, tmp_path):
 
     copy = tmp_path / "run"
     shutil.copytree(runs / "translation" / "it" / "seed-0", copy)
-    weights = copy / "best" / "model.safetensors"
+    weights = copy / "last" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-10])
     with pytest.raises(RunError, match="sha256"):
         load_trained(copy)

@@ -184,6 +184,35 @@ def test_examples_show_what_the_model_holds_likeliest(task):
     assert all(pair["predicted"] == pair["target"] == pair["source"].upper() for pair in shown)
 
 
+def test_examples_label_the_axes_of_the_first_batch(task):
+    seen = []
+
+    def listening(batch):
+        seen.append(batch)
+        return uniform(task)(batch)
+
+    source, target = task.examples(listening)["labels"]
+    assert [len(source), len(target)] == [tokens.shape[1] for tokens in seen[0].inputs]
+    assert "".join(target[1:]).replace(" ", "") == "".join(source).replace(" ", "").upper()
+
+
+def test_what_is_judged_of_translations(corpus):
+    task = Translation(str(corpus), tokenizer="words", test="test")
+    assert [metric.name for metric in task.judged] == ["val_bleu", "val_chrf", "test_bleu", "test_chrf"]
+    right = [pair.target for pair in task.data.sentences("test")]
+    assert right == (corpus / "test.de").read_text().splitlines()
+    assert task.score("test", right) == {"test_bleu": pytest.approx(100.0), "test_chrf": pytest.approx(100.0)}
+    assert task.score("test", [text.lower() for text in right])["test_bleu"] < 10.0
+    with pytest.raises(DataError, match="1 translations and 20 references"):
+        task.score("test", right[:1])
+
+
+def test_nothing_is_judged_without_a_beam(corpus):
+    assert Translation(str(corpus), tokenizer="words", beam=None).judged == ()
+    with pytest.raises(SpecError, match="beam"):
+        Translation(str(corpus), tokenizer="words", beam=0)
+
+
 def test_tokenized_once(corpus, monkeypatch):
     first = Translation(str(corpus), tokenizer="words")
     monkeypatch.setattr("attnlab.tasks.translation_data._prepare", None)

@@ -29,6 +29,7 @@ app.command("attnlab.cli.run:run", name="run", help="Run a study to its verdict;
 app.command("attnlab.cli.plan:plan", name="plan", help="Say what a study would cost, before a second is spent.")
 app.command("attnlab.cli.doctor:doctor", name="doctor", help="Examine an attention of your own: is it right?")
 app.command("attnlab.cli.translate:translate", name="translate", help="Translate sentences with a run of a study.")
+app.command("attnlab.cli.score:score", name="score", help="Translate a held-out part, and print BLEU and chrF.")
 app.command("attnlab.cli.generate:generate", name="generate", help="Let a language model of a study write.")
 app.command("attnlab.cli.report:report", name="report", help="Write the report of a study's folder anew.")
 app.command("attnlab.cli.catalog:show", name="list", help="List studies, tasks, models and every part.")

@@ -16,7 +16,7 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int = 0,
-    weights: str = "best",
+    weights: str = "last",
     device: str = "cpu",
 ) -> int:
     """Let a language model of a study write.
@@ -40,7 +40,7 @@ def generate(
     seed : int
         Equal seeds give equal texts.
     weights : str
-        ``best`` (the best evaluation) or ``last``.
+        ``last``, which the study judged, or ``best`` (those of the best evaluation).
     device : str
         ``cpu`` or ``cuda``.
 

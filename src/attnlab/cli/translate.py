@@ -12,9 +12,9 @@ def translate(
     *sentences: str,
     file: Path | None = None,
     also: tuple[Path, ...] = (),
-    beam: int = 4,
-    alpha: float = 0.6,
-    weights: str = "best",
+    beam: int | None = None,
+    alpha: float | None = None,
+    weights: str = "last",
     device: str = "cpu",
 ) -> int:
     """Translate sentences with a run of a study.
@@ -29,12 +29,13 @@ def translate(
         UTF-8, one sentence a line.
     also : tuple of Path
         More runs with the same tokenizer, which write together with the first: an ensemble.
-    beam : int
-        Beginnings that are kept of each translation; 1 takes the likeliest token each time.
-    alpha : float
-        Exponent of the length penalty; larger favors longer translations.
+    beam : int, optional
+        Beginnings that are kept of each translation; 1 takes the likeliest token each time. Unless given, as in the
+        study of the run.
+    alpha : float, optional
+        Exponent of the length penalty, likewise; larger favors longer translations.
     weights : str
-        ``best`` (the best evaluation) or ``last``.
+        ``last``, which the study judged, or ``best`` (those of the best evaluation).
     device : str
         ``cpu`` or ``cuda``.
 

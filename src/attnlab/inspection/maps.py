@@ -15,7 +15,7 @@ LARGEST_BYTE = 255  # one byte per weight: 8 heads of 128 x 128 take 171 KB in a
 
 
 def attention_maps(
-    trace: Mapping[str, Captured], labels: Sequence[str] | None = None, *, sample: int = 0
+    trace: Mapping[str, Captured], labels: Sequence[Sequence[str]] = (), *, sample: int = 0
 ) -> dict[str, Any]:
     """Return the attention weights of one sequence as JSON-ready data.
 
@@ -23,15 +23,16 @@ def attention_maps(
     ----------
     trace : mapping of str to Captured
         What `capture` recorded. Entries whose weights could not be seen are left out.
-    labels : sequence of str, optional
-        One text per position, to write along the axes.
+    labels : sequence of sequence of str
+        For each sequence that the model reads, one text per position. They are written along the axes of that length,
+        unless two sequences have it.
     sample : int, default 0
         Which sequence of the batch.
 
     Returns
     -------
     dict
-        ``{"labels": [...] or None, "layers": [{"name", "shape", "max", "weights"}]}``. ``shape`` is
+        ``{"labels": [[...], ...], "layers": [{"name", "shape", "max", "weights"}]}``. ``shape`` is
         [heads, q_len, k_len]; ``weights`` is base64 of one byte per weight, row by row, where 255
         stands for ``max``, the largest weight of the layer.
 
@@ -42,13 +43,13 @@ def attention_maps(
 
     Examples
     --------
-    >>> attention_maps({}, ["a", "b"])
-    {'labels': ['a', 'b'], 'layers': []}
+    >>> attention_maps({}, [["a", "b"]])
+    {'labels': [['a', 'b']], 'layers': []}
     """
     layers = [
         _layer(name, captured.weights[sample]) for name, captured in trace.items() if captured.weights is not None
     ]
-    return {"labels": None if labels is None else list(labels), "layers": layers}
+    return {"labels": [list(one) for one in labels], "layers": layers}
 
 
 def _layer(name: str, weights: Float[Tensor, "heads q_len k_len"]) -> dict[str, Any]:

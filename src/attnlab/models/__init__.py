@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from attnlab.models.convolutional import ConvStack
+from attnlab.models.convolutional_translation import ByteNet, ConvS2S
 from attnlab.models.encoder_decoder import EncoderDecoder
 from attnlab.models.recurrent import Lstm, LstmBatchAsTime
 from attnlab.models.recurrent_translation import AdditiveRnn, MultiplicativeRnn
@@ -17,6 +18,8 @@ MODELS: dict[str, type[nn.Module]] = {
     "cnn": ConvStack,
     "rnn-additive": AdditiveRnn,
     "rnn-multiplicative": MultiplicativeRnn,
+    "convs2s": ConvS2S,
+    "bytenet": ByteNet,
     "lstm": Lstm,
     "lstm-batch-as-time": LstmBatchAsTime,
 }
@@ -25,6 +28,8 @@ MODELS: dict[str, type[nn.Module]] = {
 __all__ = [
     "MODELS",
     "AdditiveRnn",
+    "ByteNet",
+    "ConvS2S",
     "ConvStack",
     "Decoder",
     "Encoder",

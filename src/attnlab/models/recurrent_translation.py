@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from attnlab.models.alignment import gather
 from attnlab.nn.dropout import Dropout
 from attnlab.nn.heads import check_positive
 
@@ -88,7 +89,7 @@ class AdditiveRnn(nn.Module):
         outputs = []
         for y in written.unbind(dim=1):
             scores = self.alignment((self.query(state)[:, None] + keys).tanh())[..., 0]  # (batch, s_len)
-            context = _gather(scores[:, None], states, real)[:, 0]
+            context = gather(scores[:, None], states, real)[:, 0]
             state = self.decoder(torch.cat((y, context), dim=-1), state)
             outputs.append(torch.cat((state, context, y), dim=-1))
         found = self.readout(torch.stack(outputs, dim=1)).tanh()
@@ -161,7 +162,7 @@ class MultiplicativeRnn(nn.Module):
         real = source != self.pad
         states, last = _read(self.encoder, self.drop(self.source_embedding(source)), real)
         found, _ = self.decoder(self.drop(self.target_embedding(target)), last)
-        context = _gather(found @ self.key(states).transpose(1, 2), states, real)
+        context = gather(found @ self.key(states).transpose(1, 2), states, real)
         return self.logits(self.drop(self.readout(torch.cat((context, found), dim=-1)).tanh()))
 
 
@@ -180,9 +181,3 @@ def _read(network: nn.GRU | nn.LSTM, x: Tensor, real: Bool[Tensor, "batch s_len"
     packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
     states, last = network(packed)
     return pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])[0], last
-
-
-def _gather(scores: Float[Tensor, "batch t_len s_len"], states: Tensor, real: Tensor) -> Tensor:
-    """Return the mean of states, weighted by the softmax of scores at real tokens."""
-    lowest = torch.finfo(scores.dtype).min
-    return scores.masked_fill(~real[:, None], lowest).softmax(dim=-1) @ states

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
+import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from attnlab.errors import SpecError
 from attnlab.nn.dropout import Dropout
 from attnlab.nn.gelu import gelu
 from attnlab.nn.heads import check_positive
@@ -186,10 +189,160 @@ class GatedFeedForward(nn.Module):
         return self.to_residual(self.drop(F.silu(gate) * value))
 
 
+class MixtureOfExperts(nn.Module):
+    """Let every position choose a few of several feed-forwards, and add what they give by its trust in them.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the activations.
+    n_experts : int, default 4
+        Number of feed-forwards.
+    top_k : int, default 2
+        How many of them a position uses.
+    d_ff : int, optional
+        Hidden width of each; ``4 d_model`` unless given.
+    balance : float, default 0.01
+        Weight of the load-balancing loss in training; 0 leaves it out.
+    dropout : float
+        Probability that a hidden feature is set to zero in training.
+    path : {"sparse", "readable"}
+        "sparse" computes every expert where it is chosen; "readable" everywhere, at n_experts / top_k times the cost,
+        which seeds need to train as one program.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive, more experts are to be used than there are, or the weight is negative.
+
+    Notes
+    -----
+    ``y = sum_i g_i W_2i relu(W_1i x)`` over the `top_k` largest of ``p = softmax(W_r x)``, with g the chosen p divided
+    by their sum. The load-balancing loss [2]_ is ``n sum_i f_i P_i``, with f the share of choices that fall on an
+    expert and P its mean probability: 1 where all are used alike, n where one is. Its gradient joins the one of the
+    training loss on the way back; the loss that is reported stays the task's. No expert has a limit of positions, so
+    that no position depends on another. Differs from [1]_: no noise, and the newer balancing loss; padding counts as
+    any position.
+
+    References
+    ----------
+    .. [1] Shazeer et al., 2017, arXiv:1701.06538, section 2.
+    .. [2] Fedus, Zoph, Shazeer, 2021, arXiv:2101.03961, equations 4 to 6.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        n_experts: int = 4,
+        top_k: int = 2,
+        d_ff: int | None = None,
+        balance: float = 0.01,
+        dropout: float = 0.0,
+        path: Literal["sparse", "readable"] = "sparse",
+    ) -> None:
+        super().__init__()
+        check_positive({"d_model": d_model, "n_experts": n_experts, "top_k": top_k})
+        if top_k > n_experts:
+            raise SpecError(f"top_k must be at most n_experts ({n_experts}); got {top_k}")
+        if balance < 0.0:
+            raise SpecError(f"balance must not be negative; got {balance}")
+        self.top_k, self.balance = top_k, balance
+        self._use = self._where_chosen if path == "sparse" else self._everywhere
+        self.router = nn.Linear(d_model, n_experts, bias=False)
+        self.experts = nn.ModuleList(ReluFeedForward(d_model, d_ff=d_ff, dropout=dropout) for _ in range(n_experts))
+
+    def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
+        """Return the weighted sum of the chosen experts at every position."""
+        flat = x.flatten(0, -2)
+        probabilities = self.router(flat).softmax(dim=-1, dtype=torch.promote_types(x.dtype, torch.float32))
+        trust, chosen = probabilities.topk(self.top_k, dim=-1)
+        trust = (trust / trust.sum(dim=-1, keepdim=True)).to(flat.dtype)
+        y = self._use(flat, trust, chosen).view_as(x)
+        if self.training and self.balance > 0.0 and torch.is_grad_enabled():
+            y = _WithGradientOf.apply(y, self.balance * load_imbalance(probabilities, chosen))
+        return y
+
+    def _everywhere(
+        self,
+        x: Float[Tensor, "positions d_model"],
+        trust: Float[Tensor, "positions k"],
+        chosen: Int[Tensor, "positions k"],
+    ) -> Float[Tensor, "positions d_model"]:
+        """Return the sum over experts, those that are not chosen by weight 0."""
+        weights = trust.new_zeros(len(x), len(self.experts)).scatter(-1, chosen, trust)
+        return torch.stack([expert(x) for expert in self.experts], dim=-1).matmul(weights[..., None])[..., 0]
+
+    def _where_chosen(
+        self,
+        x: Float[Tensor, "positions d_model"],
+        trust: Float[Tensor, "positions k"],
+        chosen: Int[Tensor, "positions k"],
+    ) -> Float[Tensor, "positions d_model"]:
+        """Return the sum over experts, each computed at the positions that chose it."""
+        order = chosen.flatten().argsort(stable=True)
+        positions = order // self.top_k
+        taken = x[positions]
+        counts = [len(order), *[0] * (len(self.experts) - 1)]
+        if not x.is_meta:  # there choices are not known; all for one expert have the same cost
+            numbers = torch.arange(len(self.experts), device=x.device)
+            counts = (chosen.flatten() == numbers[:, None]).sum(dim=-1).tolist()
+        found = [expert(some) for expert, some in zip(self.experts, taken.split(counts), strict=True)]
+        weighted = torch.cat(found) * trust.flatten()[order, None]
+        return torch.zeros_like(x).index_add(0, positions, weighted.to(x.dtype))
+
+
+def load_imbalance(
+    probabilities: Float[Tensor, "positions experts"], chosen: Int[Tensor, "positions k"]
+) -> Float[Tensor, ""]:
+    """Return how unevenly experts are used; its gradient makes what is used too much less likely.
+
+    Parameters
+    ----------
+    probabilities : Tensor
+        Of each expert, at each position.
+    chosen : Tensor
+        The experts that each position uses.
+
+    Returns
+    -------
+    Tensor
+        ``n sum_i f_i P_i``: 1 where all experts are used alike, n where one is.
+    """
+    count = probabilities.shape[-1]
+    used = torch.zeros_like(probabilities).scatter(-1, chosen, 1.0 / chosen.shape[-1]).mean(dim=0)
+    return count * (used * probabilities.mean(dim=0)).sum()
+
+
+class _WithGradientOf(torch.autograd.Function):
+    """Return a tensor as it is; on the way back a scalar joins the loss."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(y: Tensor, loss: Tensor) -> Tensor:
+        """Return `y`."""
+        del loss
+        return y.view_as(y)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        """Keep the scalar, for its shape."""
+        del output
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradient of `y`, and 1 for the scalar."""
+        (loss,) = ctx.saved_tensors
+        return gradients[0], torch.ones_like(loss)
+
+
 FEEDFORWARDS: Mapping[str, Callable[..., nn.Module]] = {
     "none": NoFeedForward,
     "relu": ReluFeedForward,
     "squared-relu": SquaredReluFeedForward,
     "gelu": GeluFeedForward,
     "gated": GatedFeedForward,
+    "mixture-of-experts": MixtureOfExperts,
 }

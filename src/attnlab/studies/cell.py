@@ -20,6 +20,7 @@ from attnlab.inspection.capture import capture
 from attnlab.inspection.maps import attention_maps
 from attnlab.inspection.reach import reach
 from attnlab.studies.assemble import build_model, build_task
+from attnlab.studies.translating import judge_of, with_translations
 from attnlab.training.atomic import read_json, write_json
 from attnlab.training.loop import train
 from attnlab.training.recipe import Recipe
@@ -117,7 +118,7 @@ def _train(
     """Train models together; one alone, in any budget."""
     recipes = [Recipe.parse(spec["recipe"], "training") for spec in specs]
     seeds = [spec["seed"] for spec in specs]
-    flops = specs[0]["flops_per_token"]
+    flops, judge = specs[0]["flops_per_token"], judge_of(task)
     if len(models) > 1:
         return train_together(
             models,
@@ -127,6 +128,7 @@ def _train(
             folders=folders,
             specs=specs,
             flops_per_token=flops,
+            judge=judge,
             on_event=on_event,
             device=device,
         )
@@ -138,7 +140,7 @@ def _train(
     alone = (models[0], task, recipes[0])
     how: dict[str, Any] = {"folder": folders[0], "spec": specs[0], "flops_per_token": flops, "device": device}
     try:
-        return [train(*alone, seed=seeds[0], on_event=tell, **how)]
+        return [train(*alone, seed=seeds[0], judge=judge, on_event=tell, **how)]
     except Interrupted:
         raise
     except Exception as error:
@@ -181,13 +183,11 @@ def look_inside(model: nn.Module, task: StudyTask, device: str = "cpu") -> dict[
 
     model.eval()
     with torch.no_grad():
-        predictions = task.examples(predict)
+        predictions = with_translations(model, task, task.examples(predict))
         inputs = tuple(tensor[:1].to(device) for tensor in seen[0].inputs)
         with capture(model) as trace:
             model(*inputs)
-    text = predictions.get("text")
-    labels = list(text) if isinstance(text, str) and len(text) == inputs[0].shape[1] else None
-    attention = attention_maps(trace, labels=labels)
+    attention = attention_maps(trace, labels=predictions.get("labels", ()))
     *given, changed = task.train_batch(0, 0).to(device).inputs
     measured = asdict(reach(_LastFirst(model) if given else model, (changed, *given)))
     return {"predictions": predictions, "attention": attention if attention["layers"] else None, "reach": measured}

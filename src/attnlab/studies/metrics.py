@@ -26,7 +26,8 @@ def study_metrics(study: Study, task: StudyTask) -> tuple[Metric, ...]:
         The one that decides unless the rules name another comes first.
     """
     target = study.rules.target
-    return (seconds_to_target(target), *task.metrics) if target else tuple(task.metrics)
+    first = (seconds_to_target(target),) if target else ()
+    return (*first, *task.metrics, *task.judged)
 
 
 def rules_metric(study: Study, task: StudyTask, key: Literal["metric", "tune_by"]) -> Metric:

@@ -34,9 +34,10 @@ class CellResults:
         Why a failed cell stopped.
     predictions : mapping or None
         What the task's ``examples`` returned: ``{"kind": "series", "items": [{"input", "target", "prediction"}]}``
-        or ``{"kind": "text", "text", "loss", "predicted"}``.
+        or ``{"kind": "text", "text", "loss", "predicted"}`` or ``{"kind": "pairs", "pairs": [{"source", "target",
+        "predicted", "translation"}]}``.
     attention : mapping or None
-        ``{"labels": [...] or None, "layers": [{"name", "shape": [heads, q_len, k_len], "max", "weights"}]}`` where
+        ``{"labels": [[...], ...], "layers": [{"name", "shape": [heads, q_len, k_len], "max", "weights"}]}`` where
         weights are base64 of unsigned bytes and 255 stands for ``max``.
     reach : mapping or None
         ``past``, ``future`` and ``mixes_batch`` of the trained model, where it was looked into.

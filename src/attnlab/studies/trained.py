@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import nn
 
 from attnlab.contracts import StudyTask
 from attnlab.errors import DataError, RunError
-from attnlab.models.generation import Chooser, Hypothesis, Marks, beam_search, sample
-from attnlab.models.writers import Ensemble, TextWriter, writer_for
+from attnlab.models.generation import Chooser, sample
+from attnlab.models.writers import TextWriter
 from attnlab.studies.assemble import build_model, build_task
+from attnlab.studies.translating import BATCH, translations
+from attnlab.tasks.arguments import require_known
 from attnlab.tasks.char_lm import CharLM
-from attnlab.tasks.translation import Translation, padded
+from attnlab.tasks.translation import Translation
+from attnlab.tasks.translation_scores import Score, all_scores
 from attnlab.training.atomic import read_json
 from attnlab.training.checkpoints import load_model_weights
-
-BATCH = 64
-"""Sentences that are translated together; those of like length."""
-LONGEST_FACTOR, LONGEST_MORE = 2, 10
-"""A translation may have so many times the tokens of its source, and so many more."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +44,15 @@ class Trained:
     task: StudyTask
 
 
-def load_trained(folder: Path, *, which: str = "best", device: str = "cpu") -> Trained:
+def load_trained(folder: Path, *, which: str = "last", device: str = "cpu") -> Trained:
     """Return the model of a run with its weights.
 
     Parameters
     ----------
     folder : Path
         Folder of a run: ``runs/STUDY/VARIANT/seed-0``.
-    which : {"best", "last"}
-        The weights of the best evaluation, or those at the end.
+    which : {"last", "best"}
+        The weights at the end, which a study judges, or those of the best evaluation.
     device : str
         Where to put the model.
 
@@ -84,8 +82,8 @@ def translate(
     trained: Sequence[Trained],
     sentences: Sequence[str],
     *,
-    beam: int = 4,
-    alpha: float = 0.6,
+    beam: int | None = None,
+    alpha: float | None = None,
     batch: int = BATCH,
     cached: bool = True,
 ) -> list[str]:
@@ -97,10 +95,10 @@ def translate(
         Translation models of one tokenizer.
     sentences : sequence of str
         Any number, in any order; an empty one stays empty.
-    beam : int
-        Beginnings that are kept of each translation; 1 is greedy.
-    alpha : float
-        Exponent of the length penalty.
+    beam : int, optional
+        Beginnings that are kept of each translation; 1 is greedy. Unless given, as the first run's task has it.
+    alpha : float, optional
+        Exponent of the length penalty; likewise.
     batch : int
         Sentences that are translated together.
     cached : bool
@@ -118,21 +116,63 @@ def translate(
     DataError
         If a sentence is longer than the model's longest.
     """
+    task, models = _translation_task(trained), [one.model for one in trained]
+    beam = task.search_beam if beam is None else beam
+    alpha = task.alpha if alpha is None else alpha
+    return translations(models, task, sentences, beam=beam, alpha=alpha, batch=batch, cached=cached)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Hold the translations of a held-out part and what they are worth.
+
+    Parameters
+    ----------
+    translations : list of str
+        In the order of the part.
+    seconds : float
+        What translating took.
+    scores : list of Score
+        BLEU, chrF and others, with signatures.
+    """
+
+    translations: list[str]
+    seconds: float
+    scores: list[Score]
+
+
+def score(trained: Sequence[Trained], part: str = "", **search: Any) -> Scored:
+    """Translate a held-out part and compare with the translations of people.
+
+    Parameters
+    ----------
+    trained : sequence of Trained
+        Translation models of one tokenizer.
+    part : str
+        ``validation`` or ``test``; the last that the first run's task has, unless given.
+    **search
+        ``beam``, ``alpha``, ``batch``, ``cached`` of `translate`.
+
+    Returns
+    -------
+    Scored
+        Translations, time, scores.
+
+    Raises
+    ------
+    RunError
+        As in `translate`.
+    SpecError
+        If the task has no such part.
+    """
     task = _translation_task(trained)
-    encoded = task.data.tokenizer.encode(sentences)
-    for number, tokens in enumerate(encoded, start=1):
-        if len(tokens) > task.max_length:
-            raise DataError(
-                f"sentence {number} has {len(tokens)} tokens and this model reads at most {task.max_length}: "
-                f"{sentences[number - 1][:60]!r}...; cut it into sentences"
-            )
-    best: dict[int, Sequence[int]] = {}
-    ordered = sorted((number for number, tokens in enumerate(encoded) if tokens), key=lambda one: len(encoded[one]))
-    for some in _in_batches(ordered, batch):
-        hypotheses = _search(trained, task, [encoded[one] for one in some], beam=beam, alpha=alpha, cached=cached)
-        for number, found in zip(some, hypotheses, strict=True):
-            best[number] = found[0].tokens
-    return task.data.tokenizer.decode([best.get(number, ()) for number in range(len(sentences))])
+    part = part or task.parts[-1]
+    require_known("part", part, task.parts)
+    pairs = task.data.sentences(part)
+    began = time.perf_counter()
+    found = translate(trained, [pair.source for pair in pairs], **search)
+    seconds = time.perf_counter() - began
+    return Scored(found, seconds, all_scores(found, [pair.target for pair in pairs], task.data.languages[1]))
 
 
 def _translation_task(trained: Sequence[Trained]) -> Translation:
@@ -144,28 +184,6 @@ def _translation_task(trained: Sequence[Trained]) -> Translation:
         if other != first:
             raise RunError(f"{one.folder} has another tokenizer than {trained[0].folder}: they cannot write together")
     return cast(Translation, trained[0].task)
-
-
-def _in_batches(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    for first in range(0, len(numbers), size):
-        yield numbers[first : first + size]
-
-
-def _search(
-    trained: Sequence[Trained],
-    task: Translation,
-    sources: Sequence[Sequence[int]],
-    *,
-    beam: int,
-    alpha: float,
-    cached: bool,
-) -> list[list[Hypothesis]]:
-    source = padded([np.asarray(tokens, dtype=np.int64) for tokens in sources], task.marks.pad)
-    with torch.no_grad():
-        writer = Ensemble([writer_for(one.model, source, cached=cached) for one in trained])
-        longest = min(task.max_length, LONGEST_FACTOR * source.shape[1] + LONGEST_MORE)
-        marks = Marks(task.marks.begin, task.marks.end)
-        return beam_search(writer, len(sources), marks, beam=beam, alpha=alpha, max_length=longest)
 
 
 def generate(

@@ -84,6 +84,7 @@ class CharLM:
 
     name = "char-lm"
     causal = True
+    judged = ()
 
     def __init__(
         self, text: str = "tinyshakespeare", context: int = 128, *, batch: int = 64, test: bool = False
@@ -330,7 +331,8 @@ class CharLM:
         Returns
         -------
         dict
-            ``kind`` "text", ``text``, and per character of it ``loss`` in nats and ``predicted``.
+            ``kind`` "text", ``text``, and per character of it ``loss`` in nats and ``predicted``; ``labels``, the
+            characters of the whole window.
         """
         inputs, targets = self._windows(self.parts[0])
         losses, predicted = self._judge(predict, Batch((inputs[:1],), targets[:1]))
@@ -340,6 +342,7 @@ class CharLM:
             "text": self.decode(targets[0, :shown]),
             "loss": [round(value, DIGITS) for value in losses[0, :shown].double().tolist()],
             "predicted": list(self.decode(predicted[0, :shown])),
+            "labels": [list(self.decode(inputs[0]))],
         }
 
 

@@ -144,6 +144,7 @@ class Shapes:
 
     name = "shapes"
     causal = False
+    judged = ()
     parts = tuple(PREFIXES)
     metrics = tuple(
         Metric(f"{prefix}_mse", UNIT, "lower", f"{part} mean squared error") for part, prefix in PREFIXES.items()

@@ -19,9 +19,11 @@ from attnlab.tasks.arguments import require_known, require_positive
 from attnlab.tasks.next_tokens import IGNORED, judge, mean_loss
 from attnlab.tasks.seeds import generator_for
 from attnlab.tasks.translation_data import Sides, TranslationData
+from attnlab.tasks.translation_scores import judged_metrics, judged_scores
 from attnlab.text.tokenizers import BEGIN_TOKEN, END_TOKEN, PAD_TOKEN, Marks
 
 PREFIXES = {"validation": "val", "test": "test"}
+USUAL_BEAM = 4  # source: Vaswani et al., 2017, section 6.1
 SHOWN_PAIRS = 5  # in a report
 KEPT_EPOCHS = 4  # whose order is remembered: runs that train together are in the same epoch or the next
 
@@ -66,6 +68,11 @@ class Translation:
         Tokens of the longest sentence, its end included. Longer pairs of the training part are left out and counted.
     test : str, optional
         The test part: ``test-2016`` of multi30k. None leaves it out.
+    beam : int or None
+        Studies translate the held-out parts at the end of training and score them: beginnings that are kept of each
+        translation. None: no translation, no BLEU.
+    alpha : float
+        Exponent of the length penalty in that search.
 
     Raises
     ------
@@ -93,13 +100,19 @@ class Translation:
         batch_tokens: int = 4096,
         max_length: int = 128,
         test: str | None = None,
+        beam: int | None = USUAL_BEAM,
+        alpha: float = 0.6,
     ) -> None:
         require_positive("batch_tokens", batch_tokens)
+        require_positive("beam", 1 if beam is None else beam)
         require_positive("max_length", max_length)
         self.data = TranslationData.load(corpus, pair, tokenizer=tokenizer, max_length=max_length, test=test)
         self.batch_tokens, self.max_length = batch_tokens, max_length
         self.parts = tuple(part for part in self.data.parts if part != "train")
         self.metrics = tuple(metric for part in self.parts for metric in translation_metrics(PREFIXES[part]))
+        self.search_beam, self.alpha = USUAL_BEAM if beam is None else beam, alpha
+        judged_parts = self.parts if beam is not None else ()
+        self.judged = tuple(metric for part in judged_parts for metric in judged_metrics(PREFIXES[part]))
         lengths = self.data.parts["train"].longest
         self._cuts = cuts(np.sort(lengths), batch_tokens)
         if int(lengths.max()) > batch_tokens:
@@ -206,6 +219,28 @@ class Translation:
             f"{prefix}_accuracy": correct / count,
         }
 
+    def score(self, part: str, translations: Sequence[str]) -> dict[str, float]:
+        """Return what is judged of the translations of a held-out part.
+
+        Parameters
+        ----------
+        part : str
+            One of ``parts``.
+        translations : sequence of str
+            One for each of its sentences.
+
+        Returns
+        -------
+        dict of str to float
+            BLEU and chrF by name of the metric.
+
+        Raises
+        ------
+        DataError
+            If there is not one translation for each sentence.
+        """
+        return judged_scores(PREFIXES[part], translations, [pair.target for pair in self.data.sentences(part)])
+
     def _require_logits(self, outputs: Tensor, targets: Tensor) -> None:
         wanted = (*targets.shape, self.data.tokenizer.size)
         if outputs.shape[:2] != wanted[:2] or outputs.shape[2] < wanted[2]:
@@ -270,22 +305,21 @@ class Translation:
         Returns
         -------
         dict
-            ``kind`` "pairs", and for each pair ``source``, ``target``, and ``predicted``, each token from those right
-            before it.
+            ``kind`` "pairs", and for each of ``pairs`` ``source``, ``target``, and ``predicted``, each token from
+            those right before it; ``labels``, the tokens of both sides of the first,
+            which are not equally many if that can be had: axes of attention maps are told by their lengths.
         """
-        sides = self.data.parts[self.parts[0]]
+        part = self.parts[0]
+        sides, sentences, tokenizer = self.data.parts[part], self.data.sentences(part), self.data.tokenizer
+        pairs, labels = [], []
         shown = range(min(SHOWN_PAIRS, len(sides)))
-        batch = _batch(sides, shown)
-        likeliest = predict(batch).argmax(dim=-1).cpu()
-        decode = self.data.tokenizer.decode
-        predicted = [row[target != IGNORED].tolist() for row, target in zip(likeliest, batch.targets, strict=True)]
-        sources = decode([sides.source[number].tolist() for number in shown])
-        targets = decode([sides.target[number].tolist() for number in shown])
-        pairs = zip(sources, targets, decode(predicted), strict=True)
-        return {
-            "kind": "pairs",
-            "pairs": [{"source": source, "target": target, "predicted": found} for source, target, found in pairs],
-        }
+        for number in sorted(shown, key=lambda one: len(sides.source[one]) == len(sides.target[one]) + 1):
+            batch = _batch(sides, [number])  # alone: nothing is filled up
+            likeliest = predict(batch).argmax(dim=-1)[0].tolist()
+            source, target = sentences[number]
+            pairs.append({"source": source, "target": target, "predicted": tokenizer.decode([likeliest])[0]})
+            labels.append([tokenizer.pieces(tokens[0].tolist()) for tokens in batch.inputs])
+        return {"kind": "pairs", "pairs": pairs, "labels": labels[0]}
 
 
 def cuts(lengths: Int64[np.ndarray, " pairs"], batch_tokens: int) -> list[int]:

@@ -131,6 +131,8 @@ class TranslationData:
         "train", "validation" and perhaps "test".
     known : mapping
         What was found out while reading: hashes, counts, overlap.
+    texts : mapping of str to Part
+        Where the sentences of each part are.
     """
 
     corpus: str
@@ -138,6 +140,7 @@ class TranslationData:
     tokenizer: Tokenizer
     parts: Mapping[str, Sides]
     known: Mapping[str, Any]
+    texts: Mapping[str, Part]
 
     @classmethod
     def load(cls, corpus: str, pair: str, *, tokenizer: Spec, max_length: int, test: str | None) -> TranslationData:
@@ -178,7 +181,22 @@ class TranslationData:
             )
             for part in texts
         }
-        return cls(corpus, languages, made, parts, known)
+        return cls(corpus, languages, made, parts, known, texts)
+
+    def sentences(self, part: str) -> list[Pair]:
+        """Return a held-out part as people wrote it.
+
+        Parameters
+        ----------
+        part : str
+            "validation" or "test": nothing of them is left out but pairs with an empty side.
+
+        Returns
+        -------
+        list of Pair
+            In the order of `parts`.
+        """
+        return [pair for _, pair in self.texts[part].pairs()]
 
     def alarms(self) -> tuple[str, ...]:
         """Return what is suspicious about the corpus.

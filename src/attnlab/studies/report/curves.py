@@ -258,7 +258,7 @@ def example(variant: VariantResults, kind: str) -> Any | None:
     ----------
     variant : VariantResults
         The variant.
-    kind : {"series", "text"}
+    kind : {"series", "text", "pairs"}
         What the task predicts.
 
     Returns

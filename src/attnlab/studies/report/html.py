@@ -85,6 +85,7 @@ def context(results: StudyResults, figures: Sequence[Figure]) -> dict[str, Any]:
         "direction": words.direction(results.metric),
         "figures": {figure.drawing.name: _figure(figure) for figure in figures},
         "texts": _texts(results),
+        "written": _written(results),
         "maps": _maps(results),
         "rules": words.flat(results.rules),
         "task": words.flat(results.task),
@@ -307,6 +308,22 @@ def _tooltip(character: str, loss: float | None, guess: str | None) -> str:
     if loss is None:
         return "not predicted"
     return f"{character!r}: {numbers.number(loss, 3)} nats; predicted {guess!r}"
+
+
+def _written(results: StudyResults) -> list[dict[str, Any]]:
+    """Return held-out sentences with the translations of all variants."""
+    found = [(variant.name, example(variant, "pairs")) for variant in results.variants]
+    shown = [(name, one["pairs"]) for name, one in found if one is not None]
+    if not shown:
+        return []
+    return [
+        {
+            "source": pair["source"],
+            "target": pair["target"],
+            "translations": [(name, pairs[place]["translation"]) for name, pairs in shown],
+        }
+        for place, pair in enumerate(shown[0][1])
+    ]
 
 
 def _maps(results: StudyResults) -> list[dict[str, Any]]:

@@ -10,6 +10,8 @@
     return table;
   }
 
+  var MOST_NAMES = 40; // along an axis: more would not be readable
+
   function bytes(text) {
     var raw = atob(text), out = new Uint8Array(raw.length);
     for (var at = 0; at < raw.length; at++) out[at] = raw.charCodeAt(at);
@@ -25,6 +27,7 @@
 
   function start(article) {
     var data = JSON.parse(article.querySelector("script").textContent), canvas = article.querySelector("canvas");
+    var queries = article.querySelector(".queries"), keys = article.querySelector(".keys");
     var layers = article.querySelector(".layer"), heads = article.querySelector(".head"), out = article.querySelector("output");
     var scheme = window.matchMedia("(prefers-color-scheme: dark)"), decoded = data.layers.map(function () { return null; });
 
@@ -45,6 +48,8 @@
       canvas.width = columns;
       canvas.height = rows;
       canvas.style.aspectRatio = columns + " / " + rows;
+      axis(queries, rows);
+      axis(keys, columns);
       var context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
       for (var at = 0; at < rows * columns; at++) {
         var color = colors[all[offset + at]];
@@ -52,9 +57,22 @@
       }
       context.putImageData(image, 0, 0);
     }
-    function label(at) {
-      if (!data.labels || data.labels[at] === undefined) return "position " + (at + 1);
-      return JSON.stringify(data.labels[at]) + " (" + (at + 1) + ")";
+    function sequence(length) { // whose positions an axis of this length shows; null where that is not known
+      var found = data.labels.filter(function (one) { return one.length === length; });
+      return found.length === 1 ? found[0] : null;
+    }
+    function label(at, length) {
+      var names = sequence(length);
+      return names ? JSON.stringify(names[at]) + " (" + (at + 1) + ")" : "position " + (at + 1);
+    }
+    function axis(element, length) {
+      var names = length <= MOST_NAMES ? sequence(length) : null;
+      element.textContent = "";
+      (names || []).forEach(function (name) {
+        var item = document.createElement("span");
+        item.textContent = name.trim() || JSON.stringify(name);
+        element.appendChild(item);
+      });
     }
     function tell(event) {
       var shape = layer().shape, box = canvas.getBoundingClientRect();
@@ -62,7 +80,7 @@
       var row = Math.floor((event.clientY - box.top) / box.height * shape[1]);
       if (row < 0 || column < 0 || row >= shape[1] || column >= shape[2]) return;
       var weight = weights()[(heads.value * shape[1] + row) * shape[2] + column] / 255 * layer().max;
-      out.textContent = label(row) + " looks at " + label(column) + ": " + weight.toPrecision(2);
+      out.textContent = label(row, shape[1]) + " looks at " + label(column, shape[2]) + ": " + weight.toPrecision(2);
       canvas.title = out.textContent;
     }
 

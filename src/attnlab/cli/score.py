@@ -1,0 +1,58 @@
+"""``attnlab score``: the translations of a held-out part, and what they are worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def score(
+    run: Path,
+    /,
+    *,
+    part: str = "",
+    also: tuple[Path, ...] = (),
+    beam: int | None = None,
+    alpha: float | None = None,
+    weights: str = "last",
+    out: Path | None = None,
+    device: str = "cpu",
+) -> int:
+    """Translate a held-out part with a run of a study, and print BLEU and chrF with their signatures.
+
+    Parameters
+    ----------
+    run : Path
+        Folder of a run, such as ``runs/STUDY/VARIANT/seed-0``.
+    part : str
+        ``validation`` or ``test``; by default the test part, where the study's task names one.
+    also : tuple of Path
+        More runs with the same tokenizer, which write together with the first: an ensemble.
+    beam : int, optional
+        Beginnings that are kept of each translation; 1 takes the likeliest token each time. Unless given, as in the
+        study of the run.
+    alpha : float, optional
+        Exponent of the length penalty, likewise; larger favors longer translations.
+    weights : str
+        ``last``, which the study judged, or ``best`` (those of the best evaluation).
+    out : Path, optional
+        File for the translations, one a line.
+    device : str
+        ``cpu`` or ``cuda``.
+
+    Returns
+    -------
+    int
+        0.
+    """
+    from attnlab.studies import trained
+
+    models = [trained.load_trained(folder, which=weights, device=device) for folder in (run, *also)]
+    scored = trained.score(models, part, beam=beam, alpha=alpha)
+    if out is not None:
+        out.write_text("".join(f"{line}\n" for line in scored.translations), encoding="utf-8")
+    count = len(scored.translations)
+    pace = f"{scored.seconds:.1f} s, {count / scored.seconds:.1f} a second"
+    print(f"{count:,} sentences in {pace}")
+    for one in scored.scores:
+        print(f"{one.name:15s} {one.value:5.2f}  {one.details}".rstrip() + f"\n{'':22s}{one.signature}")
+    return 0

@@ -1,0 +1,74 @@
+"""What is measured of the translations of a held-out part: two scores as metrics of a study, four for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attnlab.contracts import Metric
+from attnlab.text.scores import Score, bleu, chrf, tokenised_bleu
+
+BLEU, CHRF = "bleu", "chrf"
+
+
+def judged_metrics(prefix: str) -> tuple[Metric, ...]:
+    """Return what is measured of the translations of one held-out part.
+
+    Parameters
+    ----------
+    prefix : str
+        ``val`` or ``test``.
+
+    Returns
+    -------
+    tuple of Metric
+        Scores of sacrebleu, from 0 to 100.
+    """
+    return (
+        Metric(f"{prefix}_{BLEU}", "of 100", "higher", "BLEU"),
+        Metric(f"{prefix}_{CHRF}", "of 100", "higher", "chrF"),
+    )
+
+
+def judged_scores(prefix: str, translations: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """Return the values of `judged_metrics`.
+
+    Parameters
+    ----------
+    prefix : str
+        ``val`` or ``test``.
+    translations, references : sequence of str
+        Sentences as people write them, one of each.
+
+    Returns
+    -------
+    dict of str to float
+        By name of the metric.
+    """
+    return {
+        f"{prefix}_{BLEU}": bleu(translations, references).value,
+        f"{prefix}_{CHRF}": chrf(translations, references).value,
+    }
+
+
+def all_scores(translations: Sequence[str], references: Sequence[str], language: str) -> list[Score]:
+    """Return everything by which papers judge translations of a text.
+
+    Parameters
+    ----------
+    translations, references : sequence of str
+        Sentences as people write them, one of each.
+    language : str
+        Code of their language.
+
+    Returns
+    -------
+    list of Score
+        BLEU and chrF of sacrebleu; BLEU of Moses' tokens, with case and without.
+
+    Raises
+    ------
+    DataError
+        If there are none, or not one of each.
+    """
+    cut = [tokenised_bleu(translations, references, language, lowercase=lowercase) for lowercase in (False, True)]
+    return [bleu(translations, references), chrf(translations, references), *cut]

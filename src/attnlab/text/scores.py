@@ -1,0 +1,142 @@
+"""How good translations are, judged by other people's: BLEU and chrF of a whole text, with sacrebleu's signatures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnlab.errors import DataError
+
+
+@dataclass(frozen=True)
+class Score:
+    """Hold one score of a text.
+
+    Parameters
+    ----------
+    name : str
+        Which score.
+    value : float
+        From 0 to 100; more is better.
+    details : str
+        What it is made of: precisions, brevity penalty.
+    signature : str
+        How it was computed: numbers of unlike signatures do not compare.
+    """
+
+    name: str
+    value: float
+    details: str
+    signature: str
+
+
+def bleu(translations: Sequence[str], references: Sequence[str]) -> Score:
+    """Return BLEU of a text as sacrebleu computes it, from plain sentences.
+
+    Parameters
+    ----------
+    translations : sequence of str
+        Sentences as people write them, not cut into tokens.
+    references : sequence of str
+        One for each.
+
+    Returns
+    -------
+    Score
+        With the tokenizer ``13a``; upper and lower case differ.
+
+    Raises
+    ------
+    DataError
+        If there is no sentence, or not one reference for each.
+
+    References
+    ----------
+    .. [1] Papineni et al., 2002, "BLEU: a method for automatic evaluation of machine translation".
+    .. [2] Post, 2018, arXiv:1804.08771.
+    """
+    from sacrebleu.metrics.bleu import BLEU
+
+    _check(translations, references)
+    return _score("BLEU", BLEU(), translations, references)
+
+
+def chrf(translations: Sequence[str], references: Sequence[str]) -> Score:
+    """Return the F-score of character n-grams of a text, as sacrebleu computes it.
+
+    Parameters
+    ----------
+    translations, references : sequence of str
+        As in `bleu`.
+
+    Returns
+    -------
+    Score
+        chrF2: recall counts twice.
+
+    Raises
+    ------
+    DataError
+        As in `bleu`.
+
+    References
+    ----------
+    .. [1] Popovic, 2015, "chrF: character n-gram F-score for automatic MT evaluation".
+    """
+    from sacrebleu.metrics.chrf import CHRF
+
+    _check(translations, references)
+    return _score("chrF", CHRF(), translations, references)
+
+
+def tokenised_bleu(
+    translations: Sequence[str], references: Sequence[str], language: str, *, lowercase: bool = False
+) -> Score:
+    """Return BLEU of a text that both sides are cut into tokens for, as papers before sacrebleu report it.
+
+    Parameters
+    ----------
+    translations, references : sequence of str
+        As in `bleu`.
+    language : str
+        Code of their language, for its abbreviations.
+    lowercase : bool
+        Whether upper and lower case are the same.
+
+    Returns
+    -------
+    Score
+        Tokens of the Moses tokenizer after its normalization of punctuation.
+
+    Raises
+    ------
+    DataError
+        As in `bleu`.
+    """
+    import sacremoses
+    from sacrebleu.metrics.bleu import BLEU
+
+    _check(translations, references)
+    normalizer, tokenizer = sacremoses.MosesPunctNormalizer(language), sacremoses.MosesTokenizer(language)
+
+    def cut(sentence: str) -> str:
+        return " ".join(tokenizer.tokenize(normalizer.normalize(sentence), escape=False))
+
+    metric = BLEU(tokenize="none", lowercase=lowercase, force=True)  # else it warns of text that is cut already
+    found = _score("tokenised BLEU", metric, list(map(cut, translations)), list(map(cut, references)))
+    tokens = f"tok:moses-{language}-sacremoses-{sacremoses.__version__}"
+    return Score(found.name, found.value, found.details, found.signature.replace("tok:none", tokens))
+
+
+def _check(translations: Sequence[str], references: Sequence[str]) -> None:
+    if len(translations) != len(references):
+        raise DataError(f"{len(translations)} translations and {len(references)} references: one of each is needed")
+    if not translations:
+        raise DataError("there is no sentence to score")
+
+
+def _score(name: str, metric: Any, translations: Sequence[str], references: Sequence[str]) -> Score:
+    found = metric.corpus_score(list(translations), [list(references)])
+    details = found.format(score_only=False, signature="").partition(" = ")[2].partition(" ")[2]
+    return Score(name, float(found.score), details, str(metric.get_signature()))

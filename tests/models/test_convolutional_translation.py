@@ -1,0 +1,115 @@
+"""Convolutional translators: formulas by hand, what they see, and padding that is not read."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attnlab.errors import SpecError
+from attnlab.models import ByteNet, ConvS2S
+
+VOCAB, LONGEST = 19, 12
+KINDS = {
+    "convs2s": lambda: ConvS2S(VOCAB, VOCAB, LONGEST, d_model=6, n_layers=2, dropout=0.0),
+    "bytenet": lambda: ByteNet(VOCAB, VOCAB, d_model=6, n_sets=1, dilations=(1, 2, 4), dropout=0.0),
+}
+
+
+@pytest.fixture(params=KINDS)
+def model(request):
+    torch.manual_seed(0)
+    return KINDS[request.param]().double()
+
+
+def tokens(length, seed, rows=3):
+    return torch.randint(3, VOCAB, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def test_padding_is_not_read(model):
+    source, target = tokens(7, 1), tokens(9, 2)
+    source[0, 4:] = source[2, 6:] = 0
+    together = model(source, target)
+    torch.testing.assert_close(together[:1], model(source[:1, :4], target[:1]))
+    torch.testing.assert_close(together[2:], model(source[2:, :6], target[2:]))
+
+
+def test_no_logit_depends_on_what_is_written_later(model):
+    source, target = tokens(7, 1), tokens(6, 2)
+    changed = target.clone()
+    changed[:, 4:] = 3
+    torch.testing.assert_close(model(source, changed)[:, :4], model(source, target)[:, :4])
+    torch.testing.assert_close(model(source, target[:, :4]), model(source, target)[:, :4])
+    assert not torch.allclose(model(source, changed)[:, 4:], model(source, target)[:, 4:])
+
+
+def test_every_logit_depends_on_the_whole_source(model):
+    source, target = tokens(7, 1), tokens(6, 2)
+    for place in range(7):
+        changed = source.clone()
+        changed[:, place] = (source[:, place] - 2) % (VOCAB - 3) + 3
+        assert (model(changed, target) != model(source, target)).any(-1).all()
+
+
+def test_a_source_of_padding_alone_stays_finite(model):
+    assert torch.isfinite(model(torch.zeros(2, 4, dtype=torch.long), tokens(3, 2, rows=2))).all()
+
+
+def test_convs2s_by_hand():
+    """One layer at the first place, from the formulas of the source."""
+    torch.manual_seed(0)
+    model = ConvS2S(VOCAB, VOCAB, LONGEST, d_model=4, n_layers=1, dropout=0.0).double()
+    source, target = tokens(3, 1, rows=1), tokens(1, 2, rows=1)
+    e = model.source_embedding(source)[0] + model.source_positions.table.weight[:3]
+    kernel, bias = model.encoder[0].convolution.weight, model.encoder[0].convolution.bias
+    around = F.pad(e, (0, 0, 1, 1))
+    z = []
+    for place in range(3):
+        seen = around[place : place + 3]  # (kernel, d_model)
+        a, b = (torch.einsum("ock,kc->o", kernel, seen) + bias).chunk(2)
+        z.append((a * b.sigmoid() + e[place]) * math.sqrt(0.5))
+    z = torch.stack(z)
+    g = model.target_embedding(target)[0, 0] + model.target_positions.table.weight[0]
+    kernel, bias = model.decoder[0].convolution.weight, model.decoder[0].convolution.bias
+    a, b = (kernel[:, :, 2] @ g + bias).chunk(2)
+    h = a * b.sigmoid()
+    d = (model.queries[0](h) + g) * math.sqrt(0.5)
+    weights = (z @ d).softmax(0)
+    c = (weights[:, None] * (z + e) * math.sqrt(0.5)).sum(0) * math.sqrt(3)
+    h = ((h + c) * math.sqrt(0.5) + g) * math.sqrt(0.5)
+    torch.testing.assert_close(model(source, target)[0, 0], model.logits(h))
+
+
+def test_bytenet_goes_on_beyond_the_source():
+    """What it writes past `unfold` times the source no longer reads the encoder at its own place."""
+    torch.manual_seed(0)
+    model = ByteNet(VOCAB, VOCAB, d_model=6, n_sets=1, dilations=(1,), kernel_size=1, unfold=2.0, dropout=0.0).double()
+    target = tokens(7, 2, rows=1)
+    one, other = (model(tokens(2, seed, rows=1), target) for seed in (1, 3))
+    assert (one != other).any(-1)[0].tolist() == [True, True, False, False, False, False, False]
+    torch.testing.assert_close(one[:, 4:], other[:, 4:])
+
+
+def test_a_sequence_without_positions():
+    model = KINDS["convs2s"]()
+    with pytest.raises(SpecError, match="a sequence of 13 positions is longer than max_length=12"):
+        model(tokens(13, 1), tokens(3, 1))
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: ConvS2S(9, 9, 5, d_model=0), "sizes must be positive integers; got d_model=0"),
+        (lambda: ConvS2S(9, 9, 5, kernel_size=4), "kernel_size must be odd, so that lengths stay; got 4"),
+        (lambda: ByteNet(9, 9, kernel_size=2), "kernel_size must be odd, so that lengths stay; got 2"),
+        (lambda: ByteNet(9, 9, d_model=7), "d_model must be even and unfold at least 1; got 7 and 1.5"),
+        (lambda: ByteNet(9, 9, unfold=0.5), "d_model must be even and unfold at least 1; got 256 and 0.5"),
+        (lambda: ByteNet(9, 9, dilations=()), "sizes must be positive integers; got dilation=0"),
+        (lambda: ByteNet(9, 9, dropout=1.0), "dropout must be a probability"),
+    ],
+)
+def test_bad_arguments(make, text):
+    with pytest.raises(SpecError, match=text):
+        make()

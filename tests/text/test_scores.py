@@ -1,0 +1,59 @@
+"""Scores of translations: known values, what changes them and what does not, and their signatures."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from attnlab.errors import DataError
+from attnlab.text.scores import bleu, chrf, tokenised_bleu
+
+REFERENCES = ["Ein Mann steht im Park.", "Zwei Hunde laufen über die Wiese.", 'Er sagt: "Komm!"']
+
+
+def test_the_same_text_has_all_points():
+    for found in (
+        bleu(REFERENCES, REFERENCES),
+        chrf(REFERENCES, REFERENCES),
+        tokenised_bleu(REFERENCES, REFERENCES, "de"),
+    ):
+        assert found.value == pytest.approx(100.0)
+
+
+def test_bleu_is_the_geometric_mean_of_precisions_and_a_penalty():
+    """Six tokens, the last of which is wrong: precisions 5/6, 4/5, 3/4, 2/3; the text is a word short."""
+    found = bleu(["a b c d e x"], ["a b c d e f g"])
+    expected = math.exp(1.0 - 7.0 / 6.0) * (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25
+    assert found.value == pytest.approx(100.0 * expected)
+    assert found.details.startswith("83.3/80.0/75.0/66.7 (BP = 0.846")
+
+
+def test_case_counts_unless_told():
+    lower = [text.lower() for text in REFERENCES]
+    assert bleu(lower, REFERENCES).value < 90.0
+    assert tokenised_bleu(lower, REFERENCES, "de").value < 90.0
+    assert tokenised_bleu(lower, REFERENCES, "de", lowercase=True).value == pytest.approx(100.0)
+
+
+def test_tokens_are_those_of_moses():
+    """An abbreviation of the language keeps its period, and quotation marks of any kind are the same."""
+    found = tokenised_bleu(["Er sagt: „Komm!“ z.B. heute, ja"], ['Er sagt: "Komm!" z.B. heute, ja'], "de")
+    assert found.value == pytest.approx(100.0)
+    assert "hyp_len = 11" in found.details
+
+
+def test_signatures_say_how_it_was_computed():
+    assert "case:mixed|eff:no|tok:13a" in bleu(REFERENCES, REFERENCES).signature
+    assert "nc:6|nw:0" in chrf(REFERENCES, REFERENCES).signature
+    signature = tokenised_bleu(REFERENCES, REFERENCES, "de", lowercase=True).signature
+    assert "case:lc" in signature
+    assert "tok:moses-de-sacremoses-" in signature
+
+
+@pytest.mark.parametrize("score", [bleu, chrf, lambda one, other: tokenised_bleu(one, other, "de")])
+def test_errors(score):
+    with pytest.raises(DataError, match="2 translations and 1 references: one of each is needed"):
+        score(["a", "b"], ["a"])
+    with pytest.raises(DataError, match="there is no sentence to score"):
+        score([], [])
