@@ -76,7 +76,8 @@ def comparison(result: dict[str, Any]) -> str:
         cells = [mebibytes(row[key]) if key == "peak_bytes" else columns[key][1].format(row[key]) for key in known]
         ratio = "reference" if row["name"] == result["reference"] else spread(row["times_faster"])
         lines.append([row["name"], number(row["median"]), *cells, ratio])
-    rounds = f"{len(result['rows'][0]['values'])} rounds in turn"
+    count = len(result["rows"][0]["values"])
+    rounds = f"{count} round{'' if count == 1 else 's'} in turn"
     return titled(result, table(head, lines), rounds)
 
 
