@@ -55,7 +55,7 @@ def translate(
 
 def _lines(file: Path | None) -> list[str]:
     """Return the lines of a file or of standard input."""
-    from attnlab.tasks.translation_data import read_sentences
+    from attnlab.tasks.corpus_parts import read_sentences
 
     if file is None:
         return read_sentences(sys.stdin.buffer, "standard input")

@@ -12,11 +12,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnlab.contracts import Batch, Floor, Metric, Predict
-from attnlab.errors import DataError, ModuleError
+from attnlab.errors import DataError
 from attnlab.tasks.arguments import require_known, require_positive
 from attnlab.tasks.character_floors import best_known, character_floors
 from attnlab.tasks.datasets import load_text
-from attnlab.tasks.next_tokens import IGNORED, judge, mean_loss
+from attnlab.tasks.next_tokens import IGNORED, NextTokens
 from attnlab.tasks.seeds import generator_for
 from attnlab.text.characters import Vocabulary, split_text
 from attnlab.text.ngrams import ladder
@@ -98,6 +98,7 @@ class CharLM:
         _require_length(parts, context, text)
         self._vocabulary = Vocabulary(list(parts.values()))
         self.vocabulary = self._vocabulary.symbols
+        self._next_tokens = NextTokens(len(self.vocabulary))
         self._tokens = {part: self._vocabulary.tokens(content) for part, content in parts.items()}
         self._train = torch.from_numpy(self._tokens["train"])
         self.parts = tuple(part for part in parts if part != "train")
@@ -180,8 +181,7 @@ class CharLM:
         ModuleError
             If the outputs are not one logit per character of the vocabulary at every position.
         """
-        self._require_logits(outputs, batch.targets)
-        return mean_loss(outputs, batch.targets, label_smoothing)
+        return self._next_tokens.mean_loss(outputs, batch.targets, label_smoothing)
 
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
         """Return the metrics over a whole held-out part.
@@ -207,12 +207,8 @@ class CharLM:
         """
         require_known("part", part, self.parts)
         inputs, targets = self._windows(part)
-        total, correct = 0.0, 0
-        for window, target in zip(inputs.split(self.batch), targets.split(self.batch), strict=True):
-            losses, predicted = self._judge(predict, Batch((window,), target))
-            total += losses.double().sum().item()
-            correct += int((predicted == target).sum().item())
-        count = len(self._tokens[part]) - 1
+        windows = zip(inputs.split(self.batch), targets.split(self.batch), strict=True)
+        total, correct, count = self._next_tokens.tally(predict, (Batch((some,), wanted) for some, wanted in windows))
         prefix, loss = PREFIXES[part], total / count
         return {
             f"{prefix}_loss": loss,
@@ -229,20 +225,6 @@ class CharLM:
             nn.functional.pad(tokens[1:], (0, missing), value=IGNORED),
         )
         return inputs.view(-1, self.context), targets.view(-1, self.context)
-
-    def _judge(
-        self, predict: Predict, batch: Batch
-    ) -> tuple[Float[Tensor, "count context"], Int[Tensor, "count context"]]:
-        """Return the loss at every position, zero where it is ignored, and the likeliest character."""
-        logits = predict(batch).detach()
-        self._require_logits(logits, batch.targets)
-        return judge(logits, batch.targets)
-
-    def _require_logits(self, outputs: Tensor, targets: Tensor) -> None:
-        wanted = (*targets.shape, len(self.vocabulary))
-        if outputs.shape != wanted:
-            got = tuple(outputs.shape)
-            raise ModuleError(f"the model's outputs must have shape {wanted} (batch, length, vocab_size); got {got}")
 
     def model_arguments(self) -> Mapping[str, Any]:
         """Return what a model must know of the task, by constructor name.
@@ -335,7 +317,7 @@ class CharLM:
             characters of the whole window.
         """
         inputs, targets = self._windows(self.parts[0])
-        losses, predicted = self._judge(predict, Batch((inputs[:1],), targets[:1]))
+        losses, predicted = self._next_tokens.judge(predict, Batch((inputs[:1],), targets[:1]))
         shown = min(SHOWN, int((targets[0] != IGNORED).sum()))
         return {
             "kind": "text",

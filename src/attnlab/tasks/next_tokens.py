@@ -1,57 +1,144 @@
-"""What tasks share that predict each next token: the loss of logits, and what is asked of their shape."""
+"""What tasks share that predict each next token: the loss of logits, its sum over a part, and the shape asked for."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from attnlab.contracts import Batch, Predict
+from attnlab.errors import ModuleError
+
 IGNORED = -100  # target of a position that fills up a short sequence; torch's default `ignore_index`
 
 
-def mean_loss(
-    logits: Float[Tensor, "batch length vocab_size"], targets: Int[Tensor, "batch length"], label_smoothing: float
-) -> Float[Tensor, ""]:
-    """Return the mean cross-entropy over the positions that are not ignored.
+class Tally(NamedTuple):
+    """Hold what was counted over many batches.
 
     Parameters
     ----------
-    logits : Tensor
-        Of every token at every position.
-    targets : Tensor
-        The right tokens; `IGNORED` where there is none.
-    label_smoothing : float
-        Share of the target distribution that is spread over all tokens.
-
-    Returns
-    -------
-    Tensor
-        A scalar, in nats.
+    loss : float
+        Sum of the cross-entropy in nats.
+    correct : int
+        Tokens that were held likeliest and are right.
+    count : int
+        Tokens that were to be predicted.
     """
-    return nn.functional.cross_entropy(
-        logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, label_smoothing=label_smoothing
-    )
+
+    loss: float
+    correct: int
+    count: int
 
 
-def judge(
-    logits: Float[Tensor, "batch length vocab_size"], targets: Int[Tensor, "batch length"]
-) -> tuple[Float[Tensor, "batch length"], Int[Tensor, "batch length"]]:
-    """Return the loss at every position, zero where it is ignored, and the likeliest token.
+class NextTokens:
+    """Judge the logits of next tokens.
 
     Parameters
     ----------
-    logits : Tensor
-        Of every token at every position.
-    targets : Tensor
-        The right tokens; `IGNORED` where there is none.
-
-    Returns
-    -------
-    losses : Tensor
-        In nats, on the CPU.
-    likeliest : Tensor
-        Token numbers, on the CPU.
+    vocab_size : int
+        Number of distinct tokens.
+    spare : bool
+        Whether a model may have logits of more tokens than there are.
     """
-    losses = nn.functional.cross_entropy(
-        logits.float().transpose(1, 2), targets.to(logits.device), ignore_index=IGNORED, reduction="none"
-    )
-    return losses.cpu(), logits.argmax(dim=-1).cpu()
+
+    def __init__(self, vocab_size: int, *, spare: bool = False) -> None:
+        self._vocab_size, self._spare = vocab_size, spare
+
+    def mean_loss(
+        self,
+        logits: Float[Tensor, "batch length vocab_size"],
+        targets: Int[Tensor, "batch length"],
+        label_smoothing: float,
+    ) -> Float[Tensor, ""]:
+        """Return the mean cross-entropy over the positions that are not ignored.
+
+        Parameters
+        ----------
+        logits : Tensor
+            Of every token at every position.
+        targets : Tensor
+            The right tokens; `IGNORED` where there is none.
+        label_smoothing : float
+            Share of the target distribution that is spread over all tokens.
+
+        Returns
+        -------
+        Tensor
+            A scalar, in nats.
+
+        Raises
+        ------
+        ModuleError
+            If there is not one logit per token of the vocabulary at every position.
+        """
+        self._require_logits(logits, targets)
+        return nn.functional.cross_entropy(
+            logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, label_smoothing=label_smoothing
+        )
+
+    def judge(
+        self, predict: Predict, batch: Batch
+    ) -> tuple[Float[Tensor, "batch length"], Int[Tensor, "batch length"]]:
+        """Return the loss at every position, zero where it is ignored, and the likeliest token.
+
+        Parameters
+        ----------
+        predict : callable
+            From a batch to the model's logits.
+        batch : Batch
+            With targets that are `IGNORED` where there is none.
+
+        Returns
+        -------
+        losses : Tensor
+            In nats, on the CPU.
+        likeliest : Tensor
+            Token numbers, on the CPU.
+
+        Raises
+        ------
+        ModuleError
+            As in `mean_loss`.
+        """
+        logits = predict(batch).detach()
+        self._require_logits(logits, batch.targets)
+        targets = batch.targets.to(logits.device)
+        losses = nn.functional.cross_entropy(
+            logits.float().transpose(1, 2), targets, ignore_index=IGNORED, reduction="none"
+        )
+        return losses.cpu(), logits.argmax(dim=-1).cpu()
+
+    def tally(self, predict: Predict, batches: Iterable[Batch]) -> Tally:
+        """Return the sums over many batches.
+
+        Parameters
+        ----------
+        predict : callable
+            From a batch to the model's logits.
+        batches : iterable of Batch
+            On the CPU.
+
+        Returns
+        -------
+        Tally
+            Loss, right tokens, all tokens.
+
+        Raises
+        ------
+        ModuleError
+            As in `mean_loss`.
+        """
+        loss, correct, count = 0.0, 0, 0
+        for batch in batches:
+            losses, likeliest = self.judge(predict, batch)
+            loss += losses.double().sum().item()
+            correct += int((likeliest == batch.targets).sum().item())
+            count += int((batch.targets != IGNORED).sum().item())
+        return Tally(loss, correct, count)
+
+    def _require_logits(self, logits: Tensor, targets: Tensor) -> None:
+        wanted, got = (*targets.shape, self._vocab_size), tuple(logits.shape)
+        if got != wanted and not (self._spare and got[:2] == wanted[:2] and got[2] > wanted[2]):
+            raise ModuleError(f"the model's outputs must have shape {wanted} (batch, length, vocab_size); got {got}")

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from attnlab.build import Spec
 from attnlab.contracts import Batch, Floor, Metric, Predict
-from attnlab.errors import DataError, ModuleError
+from attnlab.errors import DataError
 from attnlab.tasks.arguments import require_known, require_positive
-from attnlab.tasks.next_tokens import IGNORED, judge, mean_loss
+from attnlab.tasks.next_tokens import IGNORED, NextTokens
 from attnlab.tasks.seeds import generator_for
 from attnlab.tasks.translation_data import Sides, TranslationData
 from attnlab.tasks.translation_scores import judged_metrics, judged_scores
@@ -108,6 +108,7 @@ class Translation:
         require_positive("max_length", max_length)
         self.data = TranslationData.load(corpus, pair, tokenizer=tokenizer, max_length=max_length, test=test)
         self.batch_tokens, self.max_length = batch_tokens, max_length
+        self._next_tokens = NextTokens(self.data.tokenizer.size, spare=True)
         self.parts = tuple(part for part in self.data.parts if part != "train")
         self.metrics = tuple(metric for part in self.parts for metric in translation_metrics(PREFIXES[part]))
         self.search_beam, self.alpha = USUAL_BEAM if beam is None else beam, alpha
@@ -173,8 +174,7 @@ class Translation:
         ModuleError
             If the outputs are not one logit per token of the vocabulary at every position.
         """
-        self._require_logits(outputs, batch.targets)
-        return mean_loss(outputs, batch.targets, label_smoothing)
+        return self._next_tokens.mean_loss(outputs, batch.targets, label_smoothing)
 
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
         """Return the metrics over a whole held-out part.
@@ -200,17 +200,9 @@ class Translation:
         """
         require_known("part", part, self.parts)
         sides = self.data.parts[part]
-        total, correct, count = 0.0, 0, 0
-        lengths = sides.longest
-        ordered = np.argsort(lengths, kind="stable")
-        for pairs in np.split(ordered, cuts(lengths[ordered], self.batch_tokens)[:-1]):
-            batch = _batch(sides, pairs.tolist())
-            logits = predict(batch).detach()
-            self._require_logits(logits, batch.targets)
-            losses, likeliest = judge(logits, batch.targets)
-            total += losses.double().sum().item()
-            correct += int((likeliest == batch.targets).sum().item())
-            count += int((batch.targets != IGNORED).sum().item())
+        ordered = np.argsort(sides.longest, kind="stable")
+        batches = np.split(ordered, cuts(sides.longest[ordered], self.batch_tokens)[:-1])
+        total, correct, count = self._next_tokens.tally(predict, (_batch(sides, some.tolist()) for some in batches))
         prefix = PREFIXES[part]
         return {
             f"{prefix}_loss": total / count,
@@ -240,12 +232,6 @@ class Translation:
             If there is not one translation for each sentence.
         """
         return judged_scores(PREFIXES[part], translations, [pair.target for pair in self.data.sentences(part)])
-
-    def _require_logits(self, outputs: Tensor, targets: Tensor) -> None:
-        wanted = (*targets.shape, self.data.tokenizer.size)
-        if outputs.shape[:2] != wanted[:2] or outputs.shape[2] < wanted[2]:
-            got = tuple(outputs.shape)
-            raise ModuleError(f"the model's outputs must have shape {wanted} (batch, length, vocab_size); got {got}")
 
     def model_arguments(self) -> Mapping[str, Any]:
         """Return what a model must know of the task, by constructor name.

@@ -1,4 +1,4 @@
-"""What the `translation` task reads: a corpus by name or a person's own files, tokenized once and kept on disk."""
+"""What the `translation` task reads: a corpus that is tokenized once and kept on disk."""
 
 from __future__ import annotations
 
@@ -11,71 +11,27 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
 
 from attnlab.build import Spec, build
-from attnlab.errors import DataError, SpecError, nearest
-from attnlab.tasks.corpora import CORPORA
-from attnlab.tasks.datasets import locate_named
+from attnlab.errors import DataError
+from attnlab.tasks.corpus_parts import EMPTY, Part, files_of, languages_of, parts_of
 from attnlab.text.cache import cache_folder
-from attnlab.text.parallel import Pair, ParallelText, TabFile, TwoFiles, decoded_lines
+from attnlab.text.parallel import Pair
 from attnlab.text.token_store import TokenStore, TokenWriter
 from attnlab.text.tokenizers import TOKENIZERS, Tokenizer
 
 FORM = 1
 """Raised when what is kept on disk changes, so that older folders are not read."""
 AT_A_TIME = 10_000  # pairs that are tokenized together
-HELD_OUT_SHARE, MOST_HELD_OUT = 20, 2000
-"""Where a person's own text comes without a validation part: one pair in so many at its end, at most so many."""
 SUSPICIOUS_OVERLAP = 0.05  # of held-out sources that stand in the training part
-ENDINGS = ("", ".gz")
-EMPTY, TOO_LONG = "one side empty", "longer than max_length"
-"""Why a pair is left out."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """Name the lines of a parallel text that are one part of a corpus.
-
-    Parameters
-    ----------
-    text : TwoFiles or TabFile
-        The text.
-    start : int
-        The first line, from 0.
-    stop : int, optional
-        The line after the last; all that follow unless given.
-    """
-
-    text: ParallelText
-    start: int = 0
-    stop: int | None = None
-
-    def pairs(self, counts: Counter[str] | None = None) -> Iterator[tuple[int, Pair]]:
-        """Yield the pairs that have two sides, with their line numbers from 1.
-
-        Parameters
-        ----------
-        counts : Counter, optional
-            Counts the others as `EMPTY`.
-
-        Yields
-        ------
-        tuple of int and Pair
-            Line number and pair.
-        """
-        numbered = enumerate(self.text.pairs(), start=1)
-        for number, pair in itertools.islice(numbered, self.start, self.stop):
-            if pair.source and pair.target:
-                yield number, pair
-            elif counts is not None:
-                counts[EMPTY] += 1
+TOO_LONG = "longer than max_length"  # why a pair is left out
 
 
 @dataclass(frozen=True)
@@ -163,10 +119,10 @@ class TranslationData:
         DataError
             If the corpus is missing or unfit.
         """
-        languages = _languages(pair)
+        languages = languages_of(pair)
         texts = parts_of(corpus, languages, test=test)
         trainer = build(tokenizer, TOKENIZERS, axis="tokenizer")
-        hashes = {part: [_sha256(path) for path in _files(one.text)] for part, one in texts.items()}
+        hashes = {part: [_sha256(path) for path in files_of(one.text)] for part, one in texts.items()}
         lines = {part: [one.start, one.stop] for part, one in texts.items()}
         identity = {"form": FORM, "hashes": hashes, "lines": lines, "tokenizer": tokenizer, "max_length": max_length}
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
@@ -196,7 +152,7 @@ class TranslationData:
         list of Pair
             In the order of `parts`.
         """
-        return [pair for _, pair in self.texts[part].pairs()]
+        return self.texts[part].sentences
 
     def alarms(self) -> tuple[str, ...]:
         """Return what is suspicious about the corpus.
@@ -236,103 +192,6 @@ class TranslationData:
             "vocab_size": self.tokenizer.size,
             "shared_with_train": self.known["shared"],
         }
-
-
-def read_sentences(file: BinaryIO, name: str) -> list[str]:
-    """Return the lines of a file that is open, as a corpus is read.
-
-    Parameters
-    ----------
-    file : binary file
-        UTF-8, one sentence a line.
-    name : str
-        What it is called in errors.
-
-    Returns
-    -------
-    list of str
-        Without line ends and without blanks around them.
-
-    Raises
-    ------
-    DataError
-        If a line is not UTF-8; the text has its number.
-    """
-    return list(decoded_lines(file, name))
-
-
-# ---- where the parts are ----
-
-
-def _languages(pair: str) -> tuple[str, str]:
-    source, dash, target = pair.partition("-")
-    if not (source and dash and target) or source == target:
-        raise SpecError(f"pair must be two languages, from and to, like en-de; got '{pair}'")
-    return source, target
-
-
-def parts_of(corpus: str, languages: tuple[str, str], *, test: str | None) -> dict[str, Part]:
-    """Return where the parts of a corpus are.
-
-    Parameters
-    ----------
-    corpus : str
-        A name of `CORPORA`, a folder, a file with tabs, or what two files' names begin with.
-    languages : tuple of str
-        Codes, from and to.
-    test : str or None
-        Which part is the test part.
-
-    Returns
-    -------
-    dict of str to Part
-        "train", "validation" and, if asked for, "test".
-
-    Raises
-    ------
-    DataError
-        If there is no such corpus, part or language.
-    """
-    if corpus in CORPORA:
-        wanted = {"train": "train", "validation": "validation"} | ({"test": test} if test else {})
-        named = CORPORA[corpus]
-        chosen = {part: [named.part(name, language) for language in languages] for part, name in wanted.items()}
-        return {part: Part(TwoFiles(*map(locate_named, texts))) for part, texts in chosen.items()}
-    path = Path(corpus).expanduser().absolute()
-    if path.is_dir():
-        names = {"train": "train", "validation": "val"} | ({"test": test} if test else {})
-        return {part: Part(_own_text(path / name, languages)) for part, name in names.items()}
-    text = _own_text(path, languages, corpus)
-    if test:
-        raise DataError(f"a test part needs a folder with train, val and {test}; {corpus} is one text")
-    count = sum(1 for _ in text.pairs())
-    held_out = min(MOST_HELD_OUT, count // HELD_OUT_SHARE)
-    if not held_out:
-        raise DataError(f"{corpus} has {count} pairs; at least {HELD_OUT_SHARE} are needed, the last of them held out")
-    return {"train": Part(text, stop=count - held_out), "validation": Part(text, start=count - held_out)}
-
-
-def _own_text(path: Path, languages: tuple[str, str], asked: str = "") -> ParallelText:
-    """Return the text whose files begin like a path: one per language, or one with tabs."""
-    if path.is_file():
-        return TabFile(path)
-    for ending in ENDINGS:
-        tab = path.with_name(f"{path.name}.tsv{ending}")
-        if tab.is_file():
-            return TabFile(tab)
-    found = []
-    for language in languages:
-        places = [path.with_name(f"{path.name}.{language}{ending}") for ending in ENDINGS]
-        there = [place for place in places if place.is_file()]
-        if not there:
-            hint = f", and no corpus is named '{asked}'; {nearest(asked, CORPORA)}" if asked else ""
-            raise DataError(f"no file {places[0]} (nor {path.name}.tsv){hint}")
-        found.append(there[0])
-    return TwoFiles(*found)
-
-
-def _files(text: ParallelText) -> list[Path]:
-    return [text.path] if isinstance(text, TabFile) else [text.source, text.target]
 
 
 def _sha256(path: Path) -> str:
