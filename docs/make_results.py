@@ -2,7 +2,8 @@
 
 Use: ``python docs/make_results.py runs/shapes``.
 
-No number in the docs is typed by hand: each comes from a ``report.json`` that lies beside it.
+No number in a table is typed by hand: each comes from a ``report.json`` that lies beside it. What a command printed is
+put there too: ``attnlab score runs/NAME/VARIANT/seed-0 | tee runs/NAME/score.txt`` first.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 DOCS = Path(__file__).resolve().parent
 README = DOCS.parent / "README.md"
@@ -21,34 +22,57 @@ NOT_RUN = "Not run yet."
 DECIMALS = {"seconds_to_target": 2}
 """Decimals of a metric, where they are not four: the clock tells no more."""
 BLOCK = re.compile(r"<!-- results: (?P<name>[\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
+PRINTED = re.compile(r"<!-- printed: (?P<name>[\w-]+/[\w-]+\.txt) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+class Cost(NamedTuple):
+    """Say how a table shows one cost of a variant."""
+
+    name: str
+    key: str
+    unit: float
+    form: str
+
+    def of(self, variant: dict[str, Any]) -> str:
+        """Return the cost of a variant as text; empty where it has none."""
+        return "" if variant[self.key] is None else format(variant[self.key] / self.unit, self.form)
+
+
+COSTS = (
+    Cost("parameters", "parameters", 1, ",.0f"),
+    Cost("MFLOPs a token", "flops_per_token", 1e6, ".3g"),
+    Cost("MiB a batch", "activation_bytes", 2**20, ".3g"),  # not in reports made before it was told there
+    Cost("seconds a run", "seconds", 1, ".1f"),
+)
 
 
 def copy_report(folder: Path) -> None:
-    """Copy report.json, report.md and the charts of a run folder to ``docs/studies/``."""
+    """Copy report.json, report.md, the charts and what commands printed from a run folder to ``docs/studies/``."""
     target = DOCS / "studies" / folder.name
     shutil.rmtree(target, ignore_errors=True)
     (target / "charts").mkdir(parents=True)
     for name in ("report.json", "report.md"):
         shutil.copy(folder / name, target / name)
+    for printed in sorted(folder.glob("*.txt")):
+        shutil.copy(printed, target / printed.name)
     for chart in sorted((folder / "charts").glob("*.png")):
         shutil.copy(chart, target / "charts" / chart.name)
 
 
 def table(report: dict[str, Any]) -> str:
-    """Return the verdicts of a report as a Markdown table."""
+    """Return the verdicts of a report as a Markdown table; costs are one token's, one batch's and one run's."""
     metric = report["rules"]["metric"]
     places = DECIMALS.get(metric, 4)
     verdicts = {verdict["variant"]: verdict for verdict in report["verdicts"]}
-    lines = [
-        f"| variant | {metric}, mean ± sd | difference [interval] | verdict | parameters | seconds a run |",
-        "|---|---|---|---|---|---|",
-    ]
+    costs = [cost for cost in COSTS if all(cost.key in variant for variant in report["variants"])]
+    names = [f"{metric}, mean ± sd", "difference [interval]", "verdict", *(cost.name for cost in costs)]
+    lines = [f"| variant | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
     for variant in report["variants"]:
         verdict = verdicts.get(variant["name"])
         measured = variant["metrics"].get(metric, {})
         lines.append(
             f"| {variant['name']} | {_pair(measured, places)} | {_difference(verdict, places)} | "
-            f"{verdict['verdict'] if verdict else 'baseline'} | {variant['parameters']:,} | {_seconds(variant)} |"
+            f"{verdict['verdict'] if verdict else 'baseline'} | {' | '.join(cost.of(variant) for cost in costs)} |"
         )
     return "\n".join(lines)
 
@@ -67,19 +91,20 @@ def _difference(verdict: dict[str, Any] | None, places: int) -> str:
     return f"{verdict['difference']:+.{places}f}{interval}"
 
 
-def _seconds(variant: dict[str, Any]) -> str:
-    return "" if variant["seconds"] is None else f"{variant['seconds']:.1f}"
-
-
 def filled(page: str) -> str:
-    """Return a page with every results block filled from ``docs/studies/``."""
+    """Return a page with every block filled from ``docs/studies/``."""
 
     def fill(match: re.Match[str]) -> str:
         path = DOCS / "studies" / match["name"] / "report.json"
         found = table(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else NOT_RUN
         return f"<!-- results: {match['name']} -->\n{found}\n<!-- end -->"
 
-    return BLOCK.sub(fill, page)
+    def fill_printed(match: re.Match[str]) -> str:
+        path = DOCS / "studies" / match["name"]
+        found = f"```text\n{path.read_text(encoding='utf-8').strip()}\n```" if path.exists() else NOT_RUN
+        return f"<!-- printed: {match['name']} -->\n{found}\n<!-- end -->"
+
+    return PRINTED.sub(fill_printed, BLOCK.sub(fill, page))
 
 
 def main(folders: list[str]) -> None:

@@ -23,13 +23,24 @@ def test_tables_are_those_of_the_reports(page):
 def test_times_have_the_digits_of_a_clock():
     measured = {"seconds_to_target": {"mean": 6.54321, "std": 0.12345}}
     variants = [{"name": "fast", "metrics": measured, "parameters": 9, "seconds": 6.0}]
+    variants[0] |= {"flops_per_token": 1.25e6, "activation_bytes": 3 * 2**20}
     report = {"rules": {"metric": "seconds_to_target"}, "verdicts": [], "variants": variants}
     assert "| fast | 6.54 ± 0.12 |" in make_results.table(report)
+    assert "| 9 | 1.25 | 3 | 6.0 |" in make_results.table(report)
 
 
 def test_a_study_that_has_not_run_has_no_numbers():
     block = "<!-- results: never-run -->\n| 1 |\n<!-- end -->"
     assert make_results.filled(block) == f"<!-- results: never-run -->\n{make_results.NOT_RUN}\n<!-- end -->"
+
+
+def test_what_a_command_printed_is_shown_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(make_results, "DOCS", tmp_path)
+    block = "<!-- printed: tiny/score.txt -->\nBLEU 99\n<!-- end -->"
+    assert make_results.NOT_RUN in make_results.filled(block)
+    (tmp_path / "studies" / "tiny").mkdir(parents=True)
+    (tmp_path / "studies" / "tiny" / "score.txt").write_text("BLEU  41.5\n", encoding="utf-8")
+    assert make_results.filled(block) == "<!-- printed: tiny/score.txt -->\n```text\nBLEU  41.5\n```\n<!-- end -->"
 
 
 def test_a_changed_number_would_be_found():

@@ -172,3 +172,19 @@ def test_what_was_found_out_about_an_own_module_is_in_the_notes(tiny, tmp_path):
     notes = plan_of(tiny).variant("mine").notes
     assert any("keeps the weights it starts with" in note for note in notes)
     assert any("sequence-first" in note for note in notes)
+    assert not any(note.startswith("padding") for note in notes)
+
+
+def test_that_padding_cannot_be_told_to_an_own_module_is_in_the_notes(tiny, tmp_path):
+    for name in ("train.en", "train.de", "val.en", "val.de"):
+        (tmp_path / name).write_text("one\none two\n", encoding="utf-8")
+    (tmp_path / "mine.py").write_text(
+        "import torch\nclass Mixer(torch.nn.Linear):\n"
+        "    def __init__(self, d_model):\n        super().__init__(d_model, d_model)\n"
+    )
+    tiny["task"] = {"name": "translation", "corpus": str(tmp_path), "tokenizer": "words"}
+    tiny["model"] = {"name": "encoder-decoder", "d_model": 8, "n_layers": 1, "feedforward": {"name": "relu", "d_ff": 8}}
+    tiny["variants"] = {"plain": {}, "mine": {"mixer": f"{tmp_path}/mine.py:Mixer"}}
+    tiny["rules"]["metric"] = "val_loss"
+    notes = plan_of(tiny).variant("mine").notes
+    assert any(note.startswith("padding is not told to it") for note in notes)

@@ -91,7 +91,8 @@ def test_json_has_the_documented_keys_only(folder):
         *("study", "question", "task", "rules", "floors", "complete"),
         *("variants", "verdicts", "alarms", "environment"),
     }
-    assert set(found["variants"][0]) == {"name", "parameters", "flops_per_token", "seconds", "settings", "metrics"}
+    costs = {"parameters", "flops_per_token", "activation_bytes", "seconds"}
+    assert set(found["variants"][0]) == {"name", "settings", "metrics"} | costs
     assert set(found["variants"][0]["metrics"]["val_loss"]) == {"mean", "std", "values"}
     assert set(found["verdicts"][0]) == {
         *("variant", "baseline", "metric", "difference", "low", "high"),

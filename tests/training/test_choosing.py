@@ -176,7 +176,7 @@ def test_forced_compiling_with_a_free_precision():
 
 def test_no_compiler():
     here = machine()
-    choice = here.choose(compiler_missing="a C++ compiler")
+    choice = here.choose(against_compiling="it needs a C++ compiler")
     assert choice.setting == SHORT
     assert "compiling not tried: it needs a C++ compiler" in choice.reason
     assert not here.compiled
@@ -218,7 +218,14 @@ def test_measuring_leaves_no_trace():
         task.loss(caller.outputs(batch, setting, step=1), batch).backward()
 
     choice = choose_for_model(
-        model, run_step, Remaining(steps=1000), precision="auto", compiled="auto", compile_seconds=9.0, device=CPU
+        model,
+        run_step,
+        Remaining(steps=1000),
+        precision="auto",
+        compiled="auto",
+        compile_seconds=1e9,
+        first_batches=lambda number: task.train_batch(number, 0),
+        device=CPU,
     )
     assert {setting for setting, _ in seen} == {PLAIN, SHORT}
     assert len({number for _, number in seen}) > 1
@@ -226,6 +233,28 @@ def test_measuring_leaves_no_trace():
     assert torch.equal(torch.get_rng_state(), generator)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tried"),
+    [((4, 4, 4, 4, 4, 4, 4, 4), True), ((4, 4, 2, 4, 4, 2, 4, 4), True), ((4, 3, 2, 4, 4, 4, 4, 4), False)],
+)
+def test_compiling_is_not_tried_where_batches_come_in_many_shapes(monkeypatch, sizes, tried):
+    monkeypatch.setattr("attnlab.training.choosing.missing_compiler", lambda device: "")
+    here, task = machine(), TinyTask()
+    choice = choose_for_model(
+        nn.Linear(N_IN, 3),
+        here.run_step,
+        Remaining(seconds=1e6),
+        precision="float32",
+        compiled="auto",
+        compile_seconds=0.0,
+        first_batches=lambda number: task.batch(number, sizes[number]),
+        device=CPU,
+    )
+    assert bool(here.compiled) == tried
+    told = "compiling not tried: the first 8 batches have 3 shapes, and each would be compiled anew" in choice.reason
+    assert told != tried
 
 
 def test_compiling_is_expected_to_take_longer_the_more_layers_a_model_has():

@@ -28,9 +28,8 @@ from attnlab.training.target import SECONDS_TO_TARGET, check_target
 
 OWN_START = "a module of your own keeps the weights it starts with; the model's init draws the lab's layers alone"
 ABOUT_PADDING = "padding"
-"""Notes about padding are left out: no task of a study pads."""
+"""How notes about padding begin; they are left out where the task does not pad."""
 NOT_COMPILED = "the time is that of steps that are not compiled; compiling takes some time and may make them faster"
-"""Training steps timed for an estimate, after those that warm up: seconds, not minutes, for a large study."""
 
 
 @dataclass(frozen=True)
@@ -308,7 +307,8 @@ def _foreign_notes(model: Mapping[str, Any], task: StudyTask) -> list[str]:
         modules = build_model(copy.deepcopy(dict(model)), task).modules()
     foreign = [module for module in modules if isinstance(module, ForeignMixer)]
     notes = [note for module in foreign for note in (OWN_START, *module.convention.notes)]
-    return [note for note in dict.fromkeys(notes) if not note.startswith(ABOUT_PADDING)]
+    pads = hasattr(task, "marks")
+    return [note for note in dict.fromkeys(notes) if pads or not note.startswith(ABOUT_PADDING)]
 
 
 def _check_recipe(study: Study, training: Mapping[str, Any]) -> Recipe:

@@ -187,6 +187,7 @@ class Batched(AbstractGradients):
                 precision=precision,
                 compiled=compiled,
                 compile_seconds=expected_compile_seconds(first.model),
+                first_batches=lambda number: first.task.train_batch(number, first.seed),
                 device=self.device,
             )
         finally:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import nn
 
+from attnlab.contracts import Batch
 from attnlab.errors import AttnlabError, SpecError
 from attnlab.training.compilation import missing_compiler, require_compiler
 from attnlab.training.settings import Choice, Remaining, Setting, wait_for
@@ -24,6 +25,10 @@ ASKED_FOR = "asked for by the recipe"
 
 WARM_UPS = 2
 """First runs of a setting that are not timed: on two batches, so that a second shape is compiled for as well."""
+
+SHAPES_LOOKED_AT = 8
+"""Batches whose shapes are counted before a compiler is tried. One of translation, where nearly every batch has a shape
+of its own, compiled an encoder-decoder of 4 + 4 layers for 31 to 49 s at each of its first five batches (two cores)."""
 
 TIMED_ROUNDS = 5
 """Steps timed per setting; the median of five shrugs off two disturbed ones."""
@@ -56,7 +61,7 @@ def choose_setting(
     precision: str,
     compiled: bool | str,
     compile_seconds: float,
-    compiler_missing: str = "",
+    against_compiling: str = "",
     clock: Callable[[], float] = time.perf_counter,
 ) -> Choice:
     """Settle what a recipe leaves open by measuring, and compile where that is the choice.
@@ -74,8 +79,8 @@ def choose_setting(
         What the recipe says.
     compile_seconds : float
         What compiling is expected to take before it was tried (see `expected_compile_seconds`).
-    compiler_missing : str
-        What this machine lacks for compiling (see `missing_compiler`); empty if nothing.
+    against_compiling : str
+        Why "auto" need not try to compile; empty if nothing speaks against it.
     clock : callable
         Seconds of some clock.
 
@@ -107,8 +112,8 @@ def choose_setting(
         best = search.best_of([Setting(name) for name in names])
     if compiled is True:
         best = search.force_compiled(best)
-    if compiler_missing and compiled == AUTO:
-        search.notes.append(f"compiling not tried: it needs {compiler_missing}")
+    if against_compiling and compiled == AUTO:
+        search.notes.append(f"compiling not tried: {against_compiling}")
     elif compiled == AUTO or (compiled is True and precision == AUTO):
         best = search.best_compiled(best)
     return Choice(best, search.reason(), search.spent())
@@ -269,6 +274,7 @@ def choose_for_model(
     precision: str,
     compiled: bool | str,
     compile_seconds: float,
+    first_batches: Callable[[int], Batch],
     device: torch.device,
 ) -> Choice:
     """Settle what a recipe leaves open for a module, which is afterwards what it was.
@@ -288,6 +294,8 @@ def choose_for_model(
         What the recipe says.
     compile_seconds : float
         As for `choose_setting`.
+    first_batches : callable
+        From a number from 0 to that training batch.
     device : torch.device
         Where the model is.
 
@@ -316,8 +324,19 @@ def choose_for_model(
             precision=precision,
             compiled=compiled,
             compile_seconds=compile_seconds,
-            compiler_missing=missing_compiler(device),
+            against_compiling=_against_compiling(first_batches, device) if compiled == AUTO else "",
         )
+
+
+def _against_compiling(first_batches: Callable[[int], Batch], device: torch.device) -> str:
+    """Say why trying to compile is in vain; empty if it may pay."""
+    missing = missing_compiler(device)
+    if missing:
+        return f"it needs {missing}"
+    shapes = {tuple(tensor.shape for tensor in first_batches(number).inputs) for number in range(SHAPES_LOOKED_AT)}
+    if len(shapes) > WARM_UPS:
+        return f"the first {SHAPES_LOOKED_AT} batches have {len(shapes)} shapes, and each would be compiled anew"
+    return ""
 
 
 def expected_compile_seconds(model: nn.Module) -> float:

@@ -138,8 +138,11 @@ class Trainer:
     def choose_setting(self) -> Choice:
         """Settle what is "auto" on the first batches, and compile what is to be compiled."""
 
+        def batch_of(number: int) -> Batch:
+            return self.task.train_batch(number, self.seed)
+
         def run_step(setting: Setting, number: int) -> None:
-            batch = self.task.train_batch(number, self.seed).to(self.caller.device)
+            batch = batch_of(number).to(self.caller.device)
             self.caller.backward(self.loss_of(batch, setting), batch, step=self.state.step + 1)
 
         self.generators.give_to(self)
@@ -152,6 +155,7 @@ class Trainer:
             precision=precision,
             compiled=compiled,
             compile_seconds=expected_compile_seconds(self.model),
+            first_batches=batch_of,
             device=device,
         )
 
