@@ -170,3 +170,16 @@ def test_logits_start_small():
 def test_a_decoder_that_is_given_no_source_says_so():
     with pytest.raises(ModuleError, match="needs the sequence that it looks at"):
         make().decoder.keep()
+
+
+@pytest.mark.parametrize("cross", [None, {"name": "attention", "n_heads": 2, "combiners": "convolution"}])
+def test_a_combiner_that_mixes_positions_does_not_see_what_follows_in_the_target(cross):
+    torch.manual_seed(0)
+    mixer = {"name": "attention", "n_heads": 2, "combiners": "convolution"}
+    model = EncoderDecoder(9, 9, 16, d_model=8, n_layers=1, mixer=mixer, cross=cross).eval()
+    source, target = torch.tensor([[3, 4, 5]]), torch.tensor([[1, 3, 4, 5, 6]])
+    other = target.clone()
+    other[0, 3:] = 8
+    before, after = model(source, target), model(source, other)
+    torch.testing.assert_close(before[:, :3], after[:, :3])
+    assert not torch.allclose(before[:, 3:], after[:, 3:])
