@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from attnlab.build import Spec, look_up, parse
 from attnlab.errors import SpecError
 from attnlab.models.stacks import Norm, Stack
-from attnlab.nn.combiners import COMBINERS
 from attnlab.nn.heads import check_positive
 from attnlab.nn.init import INITS
 
@@ -122,7 +121,7 @@ class EncoderDecoder(nn.Module):
             positions=positions,
         )
         self.encoder = stack(wiring=wiring, causal=False)
-        across = _unaware_of_what_follows(_across(mixer) if cross is None else cross)
+        across = _across(mixer) if cross is None else cross
         self.decoder = stack(wiring=wiring | {"cross": across}, causal=True)
         self.logits = nn.Linear(d_model, target_vocab_size, bias=not tied)
         look_up(init, INITS, "init")(self, n_layers)
@@ -202,15 +201,6 @@ def _across(mixer: Spec | Sequence[Spec]) -> Spec:
     if name != ATTENTION:
         return ATTENTION
     return {"name": ATTENTION} | {key: value for key, value in arguments.items() if key not in WITHIN_ONE}
-
-
-def _unaware_of_what_follows(cross: Spec) -> Spec:
-    """Return attention to the source whose combiner, where it mixes positions of the target, looks back only."""
-    name, arguments = parse(cross, "mixer")
-    combiner, given = parse(arguments.get("combiners", "project"), "combiner")
-    if name != ATTENTION or not getattr(COMBINERS.get(combiner), "mixes_positions", False):
-        return cross
-    return {"name": name} | arguments | {"combiners": {"name": combiner} | given | {"causal": True}}
 
 
 def _table(vocab_size: int, d_model: int) -> nn.Embedding:

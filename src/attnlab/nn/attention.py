@@ -24,7 +24,7 @@ from attnlab.nn.combiners import COMBINERS
 from attnlab.nn.cutting import AbstractPiece, Whole, in_blocks, in_chunks, pays_in_blocks
 from attnlab.nn.dot_products import WAYS, DotProduct, Way, fastest, is_mapped
 from attnlab.nn.dropout import check_probability, dropout
-from attnlab.nn.heads import HEADS
+from attnlab.nn.heads import HEADS, repeat_heads
 from attnlab.nn.key_values import KeyValues
 from attnlab.nn.masks import MASKS, AbstractMask, Causal, Full, Padding
 from attnlab.nn.normalizers import NORMALIZERS
@@ -62,6 +62,8 @@ class Attention(nn.Module):
         Probability that a weight is set to zero in training.
     causal : bool
         Whether no query may attend to a later position, whatever the masks say.
+    causal_outputs : bool
+        Whether no output may depend on a later query either, as where a decoder looks at a source; `causal` implies it.
     path : str
         Which of several equal computations runs. "readable": the formula, step by step. Of softmax over dot products:
         "fused" (torch's kernel), "products" (matrix products that keep the weights), "recomputed" (torch's kernel
@@ -101,6 +103,7 @@ class Attention(nn.Module):
         combiners: Spec = "project",
         dropout: float = 0.0,
         causal: bool = False,
+        causal_outputs: bool = False,
         path: Path = "auto",
         max_length: int = 1024,
     ) -> None:
@@ -115,6 +118,7 @@ class Attention(nn.Module):
         _check_level(self.positions.level, positions)
         self.scores = build(scores, SCORES, axis="score", offered=offered)
         self.normalizer = build(normalizers, NORMALIZERS, axis="normalizer", offered=offered)
+        offered["causal"] |= causal_outputs
         self.combiner = build(combiners, COMBINERS, axis="combiner", offered=offered)
         self._obstacles = self._find_obstacles(scores, normalizers, combiners)
         if path in self._obstacles:
@@ -317,7 +321,7 @@ class Attention(nn.Module):
 
     def _steps(self, q: Tensor, k: Tensor, v: Tensor, piece: AbstractPiece) -> tuple[Tensor, Tensor, Tensor]:
         """Return the formula's scores, weights and head outputs."""
-        keys, values = (_repeat_heads(part, self.heads.n_heads) for part in (k, v))
+        keys, values = (repeat_heads(part, self.heads.n_heads) for part in (k, v))
         scores = self.scores(q, keys)  # (batch, heads, q_len, k_len)
         bias = self._bias(q, piece)
         scores = self.combiner.mix_scores(scores if bias is None else scores + bias)
@@ -387,11 +391,6 @@ def _check_level(level: str, spec: Spec) -> None:
     if level != "scores":
         name = parse(spec, "positions")[0]
         raise SpecError(f"positions '{name}' belong to the input: give them to the model, not to an attention layer")
-
-
-def _repeat_heads(x: Tensor, n_heads: int) -> Tensor:
-    """Return keys or values once per query head."""
-    return x if x.shape[1] == n_heads else x.repeat_interleave(n_heads // x.shape[1], dim=1)
 
 
 def _whole(q: Tensor, k: Tensor, mask: AbstractMask) -> Whole:

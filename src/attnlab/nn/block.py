@@ -167,7 +167,8 @@ class Block(nn.Module):
         if not is_absent(mixer, "mixer"):
             self.mixer, self.around_mixer = build_mixer(mixer, offered), wire()
         if not is_absent(cross, "mixer"):
-            across = {name: value for name, value in offered.items() if name != "positions"} | {"causal": False}
+            across = {name: value for name, value in offered.items() if name != "positions"}
+            across |= {"causal": False, "causal_outputs": offered.get("causal", False)}
             self.cross, self.around_cross = build_mixer(cross, across), wire()
         if not is_absent(feedforward, "feed-forward"):
             self.feedforward = build(feedforward, FEEDFORWARDS, axis="feed-forward", offered={"d_model": d_model})

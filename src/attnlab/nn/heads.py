@@ -351,6 +351,24 @@ class MultiQueryHeads(AbstractHeads):
         return self.packed(x, memory)
 
 
+def repeat_heads(x: Float[Tensor, "batch heads_kv length d"], n_heads: int) -> Float[Tensor, "batch heads length d"]:
+    """Return keys or values once per query head.
+
+    Parameters
+    ----------
+    x : Tensor
+        Keys or values.
+    n_heads : int
+        Number of query heads, a multiple of theirs.
+
+    Returns
+    -------
+    Tensor
+        Neighboring query heads get the same.
+    """
+    return x if x.shape[1] == n_heads else x.repeat_interleave(n_heads // x.shape[1], dim=1)
+
+
 HEADS: Mapping[str, Callable[..., AbstractHeads]] = {
     "split": SplitHeads,
     "full-width": FullWidthHeads,

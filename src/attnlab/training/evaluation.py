@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnlab.contracts import Batch, Judge, Predict, Task
 from attnlab.errors import DataError
@@ -71,13 +71,7 @@ def evaluate(caller: Caller, task: Task, part: str, setting: Setting, *, step: i
     Uses ``no_grad`` and not ``inference_mode``: a module that fills a table at its first call could not be trained
     with it afterwards.
     """
-    caller.model.eval()
-    try:
-        with torch.no_grad():
-            metrics = task.evaluate(predictor(caller, setting, step=step), part)
-    finally:
-        caller.model.train()
-    return _finite(metrics, step)
+    return _measured(caller.model, lambda: task.evaluate(predictor(caller, setting, step=step), part), step)
 
 
 def judged(caller: Caller, judge: Judge, *, step: int) -> dict[str, float]:
@@ -102,16 +96,17 @@ def judged(caller: Caller, judge: Judge, *, step: int) -> dict[str, float]:
     NonFiniteError
         If a metric is NaN or infinite.
     """
-    caller.model.eval()
+    return _measured(caller.model, lambda: judge(caller.model), step)
+
+
+def _measured(model: nn.Module, measure: Callable[[], Mapping[str, float]], step: int) -> dict[str, float]:
+    """Return finite metrics of a model in evaluation mode, without gradients."""
+    model.eval()
     try:
         with torch.no_grad():
-            metrics = judge(caller.model)
+            metrics = measure()
     finally:
-        caller.model.train()
-    return _finite(metrics, step)
-
-
-def _finite(metrics: Mapping[str, float], step: int) -> dict[str, float]:
+        model.train()
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise NonFiniteError(f"after step {step}: {name} is {value} though the training loss is finite", step=step)
