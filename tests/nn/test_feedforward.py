@@ -48,7 +48,8 @@ def test_experts_by_hand(top_k: int, path: str) -> None:
     for place in ((0, 0), (1, 3), (1, 6)):
         p = part.router(x[place]).softmax(-1)
         trust, chosen = p.sort(descending=True)
-        pairs = list(zip(trust[:top_k] / trust[:top_k].sum(), chosen[:top_k].tolist(), strict=True))
+        shares = trust[:1] if top_k == 1 else trust[:top_k] / trust[:top_k].sum()
+        pairs = list(zip(shares, chosen[:top_k].tolist(), strict=True))
         expected = sum(weight * part.experts[expert](x[place]) for weight, expert in pairs)
         torch.testing.assert_close(y[place], expected)
 
@@ -93,6 +94,15 @@ def test_balancing_reaches_the_router_and_no_other_number() -> None:
     loss = 0.5 * load_imbalance(p, p.topk(2).indices)
     (more,) = torch.autograd.grad(loss, parts[0].router.weight)
     torch.testing.assert_close(parts[1].router.weight.grad, parts[0].router.weight.grad + more)
+
+
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_the_router_learns_from_the_task(top_k: int) -> None:
+    torch.manual_seed(1)
+    part = MixtureOfExperts(6, n_experts=4, top_k=top_k, balance=0.0)
+    part(torch.randn(2, 7, 6)).square().sum().backward()
+    assert part.router.weight.grad is not None
+    assert part.router.weight.grad.abs().max() > 1e-4
 
 
 def test_training_balances_the_load() -> None:

@@ -218,7 +218,8 @@ class MixtureOfExperts(nn.Module):
     Notes
     -----
     ``y = sum_i g_i W_2i relu(W_1i x)`` over the `top_k` largest of ``p = softmax(W_r x)``, with g the chosen p divided
-    by their sum. The load-balancing loss [2]_ is ``n sum_i f_i P_i``, with f the share of choices that fall on an
+    by their sum; a single one is p itself [2]_, as its share would always be 1 and teach the router nothing. The
+    load-balancing loss [2]_ is ``n sum_i f_i P_i``, with f the share of choices that fall on an
     expert and P its mean probability: 1 where all are used alike, n where one is. Its gradient joins the one of the
     training loss on the way back; the loss that is reported stays the task's. No expert has a limit of positions, so
     that no position depends on another. Differs from [1]_: no noise, and the newer balancing loss; padding counts as
@@ -227,7 +228,7 @@ class MixtureOfExperts(nn.Module):
     References
     ----------
     .. [1] Shazeer et al., 2017, arXiv:1701.06538, section 2.
-    .. [2] Fedus, Zoph, Shazeer, 2021, arXiv:2101.03961, equations 4 to 6.
+    .. [2] Fedus, Zoph, Shazeer, 2021, arXiv:2101.03961, equations 2 and 4 to 6.
     """
 
     def __init__(
@@ -257,8 +258,9 @@ class MixtureOfExperts(nn.Module):
         flat = x.flatten(0, -2)
         probabilities = self.router(flat).softmax(dim=-1, dtype=torch.promote_types(x.dtype, torch.float32))
         trust, chosen = probabilities.topk(self.top_k, dim=-1)
-        trust = (trust / trust.sum(dim=-1, keepdim=True)).to(flat.dtype)
-        y = self._use(flat, trust, chosen).view_as(x)
+        if self.top_k > 1:
+            trust = trust / trust.sum(dim=-1, keepdim=True)
+        y = self._use(flat, trust.to(flat.dtype), chosen).view_as(x)
         if self.training and self.balance > 0.0 and torch.is_grad_enabled():
             y = _WithGradientOf.apply(y, self.balance * load_imbalance(probabilities, chosen))
         return y
