@@ -68,6 +68,7 @@ def test_padding_of_the_source_changes_nothing():
         {"mixer": {"name": "attention", "n_heads": 4, "heads": "multi-query"}},
         {"cross": {"name": "attention", "n_heads": 2, "scores": "additive"}},
         {"mixer": {"name": "attention", "n_heads": 2, "masks": {"name": "window", "width": 3}}},
+        {"mixer": "none", "cross": {"name": "attention", "n_heads": 2}},
     ],
     ids=str,
 )

@@ -45,14 +45,15 @@ class KeyValues:
         self._v = v if self._v is None else torch.cat((self._v, v), dim=-2)
 
     def select(self, rows: Int[Tensor, " new"]) -> None:
-        """Keep some rows of the batch, in a new order; a row may be taken several times.
+        """Keep some rows of the batch, in a new order; a row may be taken several times. Of nothing, nothing is kept.
 
         Parameters
         ----------
         rows : Tensor
             Numbers of the rows.
         """
-        self._k, self._v = self.k[rows], self.v[rows]
+        if self._k is not None and self._v is not None:
+            self._k, self._v = self._k[rows], self._v[rows]
 
     def _of(self, part: Tensor | None) -> Tensor:
         if part is None:
