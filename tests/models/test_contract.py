@@ -26,10 +26,12 @@ OFFERED = {
     "d_out": D_OUT,
     "length": LENGTH,
 }
+TRANSFORMERS = ("encoder-decoder", "transformer-base", "transformer-big")
+TRANSFORMER = {"d_model": 20, "n_layers": 2, "mixer": {"name": "attention", "n_heads": 2}, "dropout": 0.0}
 SMALL: dict[str, dict[str, Any]] = {
     "decoder": {"d_model": 20, "n_layers": 2},
     "encoder": {"d_model": 20, "n_layers": 2},
-    "encoder-decoder": {"d_model": 20, "n_layers": 2, "mixer": {"name": "attention", "n_heads": 2}, "dropout": 0.0},
+    **dict.fromkeys(TRANSFORMERS, TRANSFORMER),
     "rnn-additive": {"d_model": 8, "hidden": 6, "dropout": 0.0},
     "rnn-multiplicative": {"d_model": 8, "dropout": 0.0},
     "convs2s": {"d_model": 8, "n_layers": 2, "dropout": 0.0},
@@ -44,7 +46,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "lstm": {"hidden": 5},
     "lstm-batch-as-time": {"hidden": 5, "n_layers": 2},
 }
-TRANSLATING = {"encoder-decoder", "rnn-additive", "rnn-multiplicative", "convs2s", "bytenet"}
+TRANSLATING = {*TRANSFORMERS, "rnn-additive", "rnn-multiplicative", "convs2s", "bytenet"}
 FEATURES_OUT = dict.fromkeys(("decoder", *TRANSLATING), VOCAB) | {"lstm-batch-as-time": D_IN}
 MIXING = {"lstm-batch-as-time"}  # the mistake it is there to show
 

@@ -5,9 +5,10 @@ import json
 import pytest
 import torch
 
+from attnlab.cli import FINE, call
 from attnlab.errors import SpecError
-from attnlab.studies.estimate import PRODUCTS
-from attnlab.studies.plan import NOT_COMPILED, make_plan
+from attnlab.studies.estimate import PRODUCTS, flops_per_second_on_one_thread
+from attnlab.studies.plan import NOT_COMPILED, NOT_TIMED, make_plan
 from attnlab.studies.rules import TUNING_SEED
 from attnlab.studies.study import parse
 from attnlab.studies.tuning import choose
@@ -64,9 +65,44 @@ def test_a_model_that_does_not_run_in_bf16_is_timed_in_float32(tiny, monkeypatch
     assert variant.seconds_per_seed == variant.steps * 3.0
 
 
+def test_a_step_that_takes_too_long_is_not_tried(tiny, monkeypatch):
+    def timed(*_, **__):
+        raise AssertionError("a step was timed")
+
+    monkeypatch.setattr("attnlab.studies.estimate.seconds_per_step", timed)
+    monkeypatch.setattr("attnlab.studies.plan.flops_per_second_on_one_thread", lambda precision: 1.0)
+    plan = plan_of(tiny, calibrate=True)
+    for variant in plan.variants:
+        assert variant.seconds_per_seed == variant.steps * plan.task.tokens_per_step * variant.flops_per_token
+        assert NOT_TIMED in variant.notes
+
+
+@pytest.mark.parametrize("precision", PRODUCTS)
+def test_products_have_a_pace(precision):
+    threads = torch.get_num_threads()
+    assert 1e7 < flops_per_second_on_one_thread(precision) < 1e13
+    assert torch.get_num_threads() == threads
+
+
+def test_what_a_paper_says_stands_beside_what_is_counted(tiny, write_study, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    tiny["baseline"], tiny["variants"] = "plain", {"plain": {}, "wide": {"channels": 60}, "other": {}}
+    tiny["published"] = {"source": "A paper, Table 9", "parameters": {"plain": 3_000_000, "wide": 65_000_000}}
+    path = write_study(json.dumps(tiny))
+    assert call(["plan", str(path), "--no-calibrate"]) == FINE
+    printed = capsys.readouterr().out
+    assert "published: A paper, Table 9" in printed
+    assert "65 M" in printed
+    assert "/ +62 M" in printed
+    tiny["published"]["parameters"]["wiide"] = 1
+    with pytest.raises(SpecError, match="published: 'wiide' is no variant; did you mean 'wide'"):
+        parse(tiny)
+
+
 def test_json_has_the_documented_keys(tiny):
     content = json.loads(json.dumps(plan_of(tiny).to_json(), allow_nan=False))
-    assert set(content) == {"study", "task", "metric", "floors", "rules", "variants"}
+    assert set(content) == {"study", "task", "metric", "floors", "rules", "variants", "published"}
+    assert content["published"] is None
     assert {"name", "value", "unit"} == set(content["floors"][0])
     assert len(content["rules"]["hash"]) == 64
     assert {"name", "parameters", "flops_per_token", "activation_bytes", "seconds_per_seed"} <= set(

@@ -44,7 +44,8 @@ NEEDED: dict[str, dict[str, Any]] = {
 }
 """Arguments that an entry cannot be built without, or that make a test reach all of it."""
 
-TRANSLATING = {"encoder-decoder", "rnn-additive", "rnn-multiplicative", "convs2s", "bytenet"}
+TRANSFORMERS = {"encoder-decoder", "transformer-base", "transformer-big"}
+TRANSLATING = {*TRANSFORMERS, "rnn-additive", "rnn-multiplicative", "convs2s", "bytenet"}
 NOT_BATCHED = {
     "mixer lstm": "Batching rule not implemented for aten::lstm",
     "model lstm": "Batching rule not implemented for aten::lstm",
@@ -98,7 +99,7 @@ class Case:
         sizes["cnn"] = {"channels": 6, "kernel_size": 3, "n_layers": 2}
         sizes |= {"lstm": {"hidden": 5}, "lstm-batch-as-time": {"hidden": 5}}
         sizes |= {
-            "encoder-decoder": sizes["decoder"],
+            **dict.fromkeys(TRANSFORMERS, sizes["decoder"]),
             "rnn-additive": {"d_model": 6},
             "rnn-multiplicative": {"d_model": 6},
             "convs2s": {"d_model": 6, "n_layers": 2},

@@ -7,6 +7,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+PUBLISHED = ("published", "minus baseline: here / published")
+"""Columns of a study of whose variants a paper says something."""
+
 
 def plan(
     study: str,
@@ -56,6 +59,8 @@ def _print(planned: Any) -> None:
     rules = planned.study.rules
     console.print(f"[bold]{planned.study.question}[/]\n")
     console.print(_table(planned))
+    if planned.study.published:
+        console.print(f"  published: {planned.study.published.source}", markup=False)
     for variant in planned.variants:
         for note in variant.notes:
             console.print(f"  {variant.name}: {note}", markup=False)
@@ -75,7 +80,8 @@ def _print(planned: Any) -> None:
 
 def _table(planned: Any) -> Table:
     table = Table()
-    for title in ("variant", "parameters", "MFLOPs/token", "activations MB", "steps", "s/run (1 thread)"):
+    costs = ("MFLOPs/token", "activations MB", "steps", "s/run (1 thread)")
+    for title in ("variant", "parameters", *(PUBLISHED if planned.study.published else ()), *costs):
         table.add_column(title, justify="left" if title == "variant" else "right")
     for variant in planned.variants:
         name = variant.name + (" (baseline)" if variant.name == planned.study.baseline else "")
@@ -83,12 +89,26 @@ def _table(planned: Any) -> Table:
         table.add_row(
             name,
             f"{variant.parameters:,}",
+            *(_published(planned, variant) if planned.study.published else ()),
             f"{variant.flops_per_token / 1e6:.3g}",
             f"{variant.activation_bytes / 1e6:.3g}",
             "" if variant.steps is None else str(variant.steps),
             seconds,
         )
     return table
+
+
+def _published(planned: Any, variant: Any) -> tuple[str, str]:
+    """Return a paper's number of parameters, and how far the counted and the paper's lie from the baseline's."""
+    said = planned.study.published.parameters
+    if variant.name not in said:
+        return "", ""
+    theirs = f"{said[variant.name] / 1e6:.0f} M"
+    if planned.study.baseline not in said:
+        return theirs, ""
+    counted = variant.parameters - planned.variant(planned.study.baseline).parameters
+    claimed = said[variant.name] - said[planned.study.baseline]
+    return theirs, f"{counted / 1e6:+.1f} / {claimed / 1e6:+.0f} M"
 
 
 def _print_total(planned: Any, console: Console) -> None:

@@ -7,6 +7,7 @@ from torch import nn
 from attnlab.models.convolutional import ConvStack
 from attnlab.models.convolutional_translation import ByteNet, ConvS2S
 from attnlab.models.encoder_decoder import EncoderDecoder
+from attnlab.models.presets import TransformerBase, TransformerBig
 from attnlab.models.recurrent import Lstm, LstmBatchAsTime
 from attnlab.models.recurrent_translation import AdditiveRnn, MultiplicativeRnn
 from attnlab.models.stacks import Decoder, Encoder
@@ -15,6 +16,8 @@ MODELS: dict[str, type[nn.Module]] = {
     "decoder": Decoder,
     "encoder": Encoder,
     "encoder-decoder": EncoderDecoder,
+    "transformer-base": TransformerBase,
+    "transformer-big": TransformerBig,
     "cnn": ConvStack,
     "rnn-additive": AdditiveRnn,
     "rnn-multiplicative": MultiplicativeRnn,
@@ -37,4 +40,6 @@ __all__ = [
     "Lstm",
     "LstmBatchAsTime",
     "MultiplicativeRnn",
+    "TransformerBase",
+    "TransformerBig",
 ]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
+import timeit
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +15,7 @@ from attnlab.contracts import Batch, StudyTask
 from attnlab.inspection.cost import seconds_per_step
 
 TIMED_STEPS = 3
+PRODUCT_SIZE = 1024
 PRODUCTS = {"float32": (torch.float32,), "bf16": (torch.bfloat16,), "auto": (torch.float32, torch.bfloat16)}
 """Types in which a recipe's precision may have matrix products computed, the one that always works first."""
 
@@ -53,6 +58,29 @@ def _seconds_if_possible(model: nn.Module, task: StudyTask, products: torch.dtyp
         return math.inf
 
 
+@functools.lru_cache(maxsize=len(PRODUCTS))
+def flops_per_second_on_one_thread(precision: str) -> float:
+    """Return how fast large matrix products are here.
+
+    Parameters
+    ----------
+    precision : {"float32", "bf16", "auto"}
+        As for `step_seconds`; with "auto" the fastest counts.
+
+    Returns
+    -------
+    float
+        Floating point operations per second, a multiply-add counted as two.
+    """
+    with _one_thread():
+        return 2 * PRODUCT_SIZE**3 / min(map(_product_seconds, PRODUCTS[precision]))
+
+
+def _product_seconds(products: torch.dtype) -> float:
+    factor = torch.rand(PRODUCT_SIZE, PRODUCT_SIZE).to(products)
+    return min(timeit.repeat(lambda: factor @ factor, number=1, repeat=TIMED_STEPS))
+
+
 def step_seconds_on_one_thread(model: nn.Module, task: StudyTask, precision: str) -> float:
     """Return what `step_seconds` returns with a single CPU thread.
 
@@ -66,9 +94,15 @@ def step_seconds_on_one_thread(model: nn.Module, task: StudyTask, precision: str
     float
         Seconds.
     """
+    with _one_thread():
+        return step_seconds(model, task, precision)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return step_seconds(model, task, precision)
+        yield
     finally:
         torch.set_num_threads(threads)

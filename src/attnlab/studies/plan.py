@@ -18,17 +18,21 @@ from attnlab.errors import AttnlabError, SpecError
 from attnlab.inspection.cost import Cost, cost
 from attnlab.nn.foreign import ForeignMixer
 from attnlab.studies.assemble import build_model, build_task
-from attnlab.studies.estimate import step_seconds_on_one_thread
+from attnlab.studies.estimate import flops_per_second_on_one_thread, step_seconds_on_one_thread
 from attnlab.studies.matching import match_width
 from attnlab.studies.metrics import rules_metric, study_metrics
 from attnlab.studies.rules import TUNING_SEED, fingerprint
 from attnlab.studies.study import Study, slug
+from attnlab.tasks.codecs import SentenceCodec
 from attnlab.training.recipe import Recipe
 from attnlab.training.target import SECONDS_TO_TARGET, check_target
 
 OWN_START = "a module of your own keeps the weights it starts with; the model's init draws the lab's layers alone"
 ABOUT_PADDING = "padding"
 """How notes about padding begin; they are left out where the task does not pad."""
+LONGEST_TIMED_STEP_S = 5.0
+"""A step that takes longer by its FLOPs alone is not tried: a dozen of them, with their memory, is no longer a plan."""
+NOT_TIMED = "a step is too long to be timed here; at the pace of large matrix products it takes about what is said"
 NOT_COMPILED = "the time is that of steps that are not compiled; compiling takes some time and may make them faster"
 
 
@@ -196,6 +200,7 @@ class Plan:
             "floors": floors,
             "rules": self.rules_record(),
             "variants": [{key: getattr(variant, key) for key in keys} for variant in self.variants],
+            "published": self.study.published and self.study.published.model_dump(),
         }
 
 
@@ -307,7 +312,7 @@ def _foreign_notes(model: Mapping[str, Any], task: StudyTask) -> list[str]:
         modules = build_model(copy.deepcopy(dict(model)), task).modules()
     foreign = [module for module in modules if isinstance(module, ForeignMixer)]
     notes = [note for module in foreign for note in (OWN_START, *module.convention.notes)]
-    pads = hasattr(task, "marks")
+    pads = isinstance(getattr(task, "codec", None), SentenceCodec)
     return [note for note in dict.fromkeys(notes) if pads or not note.startswith(ABOUT_PADDING)]
 
 
@@ -360,19 +365,14 @@ def _counter(study: Study, name: str, quantity: str) -> Callable[[Mapping[str, A
 
 
 def _calibrated(variant: PlannedVariant, study: Study) -> PlannedVariant:
-    """Return a variant with the estimated seconds of one run."""
-    compiled = variant.training.get("compile", False)
-    return replace(
-        variant,
-        seconds_per_seed=_seconds(variant, study),
-        notes=(*variant.notes, NOT_COMPILED) if compiled and variant.steps is not None else variant.notes,
-    )
-
-
-def _seconds(variant: PlannedVariant, study: Study) -> float:
-    """Estimate the training seconds of one run on one thread from a few timed steps."""
+    """Return a variant with the seconds of one run on one thread, estimated from a few timed steps."""
     if variant.steps is None:
-        return float(study.rules.ends(variant.training)["budget"]["seconds"])
+        return replace(variant, seconds_per_seed=float(study.rules.ends(variant.training)["budget"]["seconds"]))
     task = build_task(study.task_spec(variant.name))
-    model = build_model(variant.model, task)
-    return variant.steps * step_seconds_on_one_thread(model, task, variant.training.get("precision", "float32"))
+    precision = variant.training.get("precision", "float32")
+    least = task.tokens_per_step * variant.flops_per_token / flops_per_second_on_one_thread(precision)
+    if least > LONGEST_TIMED_STEP_S:
+        return replace(variant, seconds_per_seed=variant.steps * least, notes=(*variant.notes, NOT_TIMED))
+    seconds = step_seconds_on_one_thread(build_model(variant.model, task), task, precision)
+    notes = (*variant.notes, NOT_COMPILED) if variant.training.get("compile", False) else variant.notes
+    return replace(variant, seconds_per_seed=variant.steps * seconds, notes=notes)

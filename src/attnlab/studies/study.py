@@ -30,6 +30,23 @@ LONGEST_NAME = 100
 """Characters of a folder's name; file systems take 255."""
 
 
+class Published(BaseModel):
+    """Hold what a paper says of the variants of a study.
+
+    Parameters
+    ----------
+    source : str
+        Which paper and table, and what does not fit.
+    parameters : dict
+        Number of parameters by name of the variant.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str = Field(min_length=1)
+    parameters: dict[str, int] = Field(min_length=1)
+
+
 class Study(BaseModel):
     """Ask one question: variants x seeds on a task, a baseline, and rules.
 
@@ -50,6 +67,8 @@ class Study(BaseModel):
         How the variants are compared.
     training : dict
         Settings of the training recipe that all variants share.
+    published : Published, optional
+        What a paper says of the variants; a plan shows it beside what is counted.
     name : str
         Name of the study, from its file.
     scale : str, optional
@@ -69,6 +88,7 @@ class Study(BaseModel):
     variants: dict[str, dict[str, Any] | None] = Field(min_length=1)
     rules: Rules
     training: dict[str, Any] = Field(default_factory=dict)
+    published: Published | None = None
     name: str = "study"
     scale: str | None = None
     folder: str = "."
@@ -94,6 +114,13 @@ class Study(BaseModel):
             other = slugs.setdefault(slug(variant), variant)
             if other != variant:
                 raise ValueError(f"variants '{other}' and '{variant}' would share the folder '{slug(variant)}'")
+        return self
+
+    @model_validator(mode="after")
+    def _check_published(self) -> Self:
+        for name in self.published.parameters if self.published else ():
+            if name not in self.variants:
+                raise ValueError(f"published: '{name}' is no variant; {nearest(name, self.variants)}")
         return self
 
     def _check_beside_model(self, variant: str, override: Mapping[str, Any]) -> None:
@@ -334,7 +361,7 @@ def _sentence(problem: Mapping[str, Any], where: Sequence[Any]) -> str:
     return f"{name}: {text}{shown}" if name else f"{text}{shown}"
 
 
-_FILE_KEYS = ("question", "task", "model", "baseline", "variants", "rules", "training")
+_FILE_KEYS = ("question", "task", "model", "baseline", "variants", "rules", "training", "published")
 
 
 def _subject(message: str) -> Sequence[str]:
