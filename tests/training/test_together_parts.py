@@ -99,7 +99,7 @@ class Case:
         sizes["cnn"] = {"channels": 6, "kernel_size": 3, "n_layers": 2}
         sizes |= {"lstm": {"hidden": 5}, "lstm-batch-as-time": {"hidden": 5}}
         sizes |= {
-            **dict.fromkeys(TRANSFORMERS, sizes["decoder"]),
+            **{name: sizes["decoder"] | {"mixer": {"name": "attention", "n_heads": 2}} for name in TRANSFORMERS},
             "rnn-additive": {"d_model": 6},
             "rnn-multiplicative": {"d_model": 6},
             "convs2s": {"d_model": 6, "n_layers": 2},
