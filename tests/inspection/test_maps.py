@@ -34,6 +34,13 @@ def test_bytes_are_the_weights_in_row_order() -> None:
     assert maps["labels"] == [["a", "b"]]
 
 
+def test_axes_are_kept_with_their_layer() -> None:
+    trace = {"across": Captured(weights=weights()), "own": Captured(weights=weights())}
+    across, own = attention_maps(trace, [["a"], ["b"]], axes={"across": (1, 0)})["layers"]
+    assert across["axes"] == [1, 0]
+    assert "axes" not in own
+
+
 def test_the_result_is_json() -> None:
     maps = attention_maps({"layer": Captured(weights=weights().requires_grad_())})
     assert json.loads(json.dumps(maps)) == maps

@@ -120,7 +120,17 @@ def test_nothing_to_write():
     assert beam_search(Table([]), 0, MARKS) == []
 
 
-@pytest.mark.parametrize(("beam", "max_length"), [(0, 5), (2, 0)])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_every_sentence_has_its_own_longest_length(beam):
+    limits = [1, 6, 3, 2]
+    together = beam_search(Table(range(4)), 4, MARKS, beam=beam, max_length=limits)
+    alone = [beam_search(Table([seed]), 1, MARKS, beam=beam, max_length=limit)[0] for seed, limit in enumerate(limits)]
+    assert [[one.tokens for one in found] for found in together] == [[one.tokens for one in found] for found in alone]
+    with pytest.raises(SpecError, match="one for each of 4 sentences; got 3"):
+        beam_search(Table(range(4)), 4, MARKS, max_length=[1, 2, 3])
+
+
+@pytest.mark.parametrize(("beam", "max_length"), [(0, 5), (2, 0), (2, [0])])
 def test_bad_sizes(beam, max_length):
     with pytest.raises(SpecError, match="beam and max_length must be at least 1"):
         beam_search(Table([0]), 1, MARKS, beam=beam, max_length=max_length)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
-from tests.studies.example_results import SOURCE, TARGET, parts, translations
+from tests.studies.example_results import SOURCE, TARGET, across, parts, translations
 
+from attnlab.studies.looking import SentenceMaps
 from attnlab.studies.report import write_report
+from attnlab.studies.report.html import sentences_page
 
 CHROMIUM = Path("/usr/bin/chromium")
 PICTURE = "canvas => canvas.toDataURL()"
@@ -98,6 +102,30 @@ def test_axes_of_maps_have_the_tokens_of_their_sequence(browser, tmp_path, layer
     box = page.locator("article.map canvas").first.bounding_box()
     label = page.locator("article.map .queries").first.locator("span").last.bounding_box()
     assert label["y"] + label["height"] == pytest.approx(box["y"] + box["height"], abs=3)
+    assert problems == []
+    page.close()
+
+
+@pytest.mark.parametrize(("layer", "queries", "keys"), [(0, SOURCE, SOURCE), (1, TARGET, TARGET), (2, TARGET, SOURCE)])
+def test_axes_of_sequences_of_one_length_are_told_by_the_layer(browser, tmp_path, layer, queries, keys):
+    length = min(len(SOURCE), len(TARGET))
+    rng = np.random.default_rng(0)
+    sides = {"encoder.blocks.0.mixer": [0, 0], "decoder.blocks.0.mixer": [1, 1], "decoder.blocks.0.cross": [1, 0]}
+    layers = [across(rng, length, length, name) | {"axes": axes} for name, axes in sides.items()]
+    found = {"labels": [SOURCE[:length], TARGET[:length]], "layers": layers}
+    (tmp_path / "maps.html").write_text(sentences_page([SentenceMaps("Two <b>men", "Zwei", {"a run": found})]))
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    problems = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto((tmp_path / "maps.html").as_uri())
+    assert page.locator("h2").first.inner_text() == "Two <b>men"
+    page.locator("article.map .layer").first.select_option(index=layer)
+    for axis, wanted in ((".queries", queries), (".keys", keys)):
+        shown = page.locator(f"article.map {axis}").first.locator("span").all_text_contents()
+        assert shown == [name.strip() for name in wanted[:length]]
+    page.locator("article.map canvas").first.hover(position={"x": 2, "y": 2})
+    told = page.locator("article.map output").first.inner_text()
+    assert told.startswith(f"{json.dumps(queries[0])} (1) looks at {json.dumps(keys[0])} (1): ")
     assert problems == []
     page.close()
 

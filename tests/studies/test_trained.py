@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import json
+import re
+import shutil
 import sys
 
 import pytest
@@ -10,11 +14,14 @@ import torch
 
 from attnlab.cli import FINE, WRONG_USE, call
 from attnlab.errors import DataError, RunError, SpecError
+from attnlab.studies.assemble import build_task
 from attnlab.studies.execute import run_study
+from attnlab.studies.kept_task import keep_task
 from attnlab.studies.study import parse
 from attnlab.studies.trained import generate, load_trained, score, translate
 from attnlab.training.atomic import read_json
 
+END = 2
 WORDS = ["dog", "cat", "man", "runs", "sits", "green", "old", "two"]
 
 
@@ -118,6 +125,82 @@ def test_what_is_kept_is_what_is_computed_again(writer, monkeypatch):
     assert generate(writer, "abcd", length=20, temperature=1.0) == expected
 
 
+def test_a_run_needs_neither_its_corpus_nor_what_was_kept_of_it(runs, tmp_path, monkeypatch, capsys):
+    """The corpus grows by sentences of other words, so that a tokenizer trained anew would number words otherwise."""
+    folder, run = tmp_path / "copy", tmp_path / "copy" / "translation" / "it" / "seed-0"
+    shutil.copytree(runs, folder)
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "empty"))
+    for language in ("en", "de"):
+        with (runs / f"train.{language}").open("a", encoding="utf-8") as file:
+            file.write("zebra apple\n" * 500)
+    try:
+        assert translate([load_trained(run)], ["two dog"]) == ["TWO DOG"]
+        (runs / "val.en").rename(runs / "away.en")
+        assert score([load_trained(run)]).scores[0].value > 50.0
+        (runs / "away.en").rename(runs / "val.en")
+        (runs / "exam.de").write_text("SOMETHING ELSE\n" * 10, encoding="utf-8")
+        with pytest.raises(DataError, match=r"the test part of .* has changed since the run was made"):
+            score([load_trained(run)])
+    finally:
+        for part in ("train", "exam"):
+            for language in ("en", "de"):
+                shutil.copy(folder / f"{part}.{language}", runs / f"{part}.{language}")
+    kept = read_json(run / "task.json")
+    kept["codec"]["max_length"] = 7
+    (run / "task.json").write_text(json.dumps(kept), encoding="utf-8")
+    with pytest.raises(RunError, match="was begun with another tokenizer than there is now"):
+        keep_task(run, build_task({"name": "translation", "corpus": str(runs), "tokenizer": "words", "test": "exam"}))
+    (run / "task.json").unlink()
+    assert call(["translate", str(run), "dog"]) == WRONG_USE
+    assert "does not say what its tokens mean (no task.json in it)" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_text_is_continued_without_the_text_that_was_learned(runs, writer, monkeypatch):
+    expected = generate(writer, "abc", length=9, temperature=0.0)
+    (runs / "abc.txt").rename(runs / "away.txt")
+    try:
+        assert generate(load_trained(runs / "text" / "it" / "seed-0"), "abc", length=9, temperature=0.0) == expected
+    finally:
+        (runs / "away.txt").rename(runs / "abc.txt")
+
+
+def test_models_of_two_directions_do_not_write_together(translator):
+    codec = translator.task.codec
+    turned = dataclasses.replace(codec, languages=codec.languages[::-1])
+    other = dataclasses.replace(translator, task=dataclasses.replace(translator.task, codec=turned))
+    with pytest.raises(RunError, match=r"another tokenizer or pair of languages than .*: they cannot write together"):
+        translate([translator, other], ["dog"])
+
+
+def test_a_translation_without_end_is_cut_and_said_whatever_stands_beside_it(translator, capsys, runs, monkeypatch):
+    sentences = ["dog", "dog cat man runs sits"]
+    forever = dataclasses.replace(translator, model=_Endless(translator.model))
+    with pytest.warns(UserWarning, match="2 of 2 translations came to no end and were cut: sentence 1, 2"):
+        together = translate([forever], sentences, beam=2)
+    with pytest.warns(UserWarning, match="1 of 1 translations came to no end and were cut: sentence 7"):
+        alone = translate([forever], sentences[:1], beam=2, first=7)
+    assert together[0] == alone[0]
+    assert [len(text.split()) for text in together] == [2 * 1 + 10, 2 * 5 + 10]
+    monkeypatch.setattr("attnlab.studies.trained.load_trained", lambda *_, **__: forever)
+    assert call(["translate", "some-run", "dog"]) == FINE
+    printed = capsys.readouterr()
+    assert len(printed.out.split()) == 12
+    assert printed.err == "attnlab: 1 of 1 translations came to no end and were cut: sentence 1\n"
+
+
+class _Endless(torch.nn.Module):
+    """Give the end mark no chance."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, source, target):
+        logits = self.model(source, target)
+        logits[..., END] = -torch.inf
+        return logits
+
+
 def test_runs_of_another_kind(runs, translator, writer):
     with pytest.raises(RunError, match="is no translation run: its task is 'char-lm'"):
         translate([writer], ["dog"])
@@ -170,6 +253,13 @@ def test_the_command_scores(runs, capsys, tmp_path):
     assert "tok:moses-de-sacremoses" in printed
     written = (tmp_path / "out.txt").read_text(encoding="utf-8").splitlines()
     assert sum(text == wanted.upper() for text, wanted in zip(written, lines(10, 3), strict=True)) >= 8
+    alone = ["--batch", "1", "--no-cached", "--out", str(tmp_path / "alone.txt")]
+    assert call(["score", run, *alone]) == FINE
+    assert (tmp_path / "alone.txt").read_text(encoding="utf-8").splitlines() == written
+    assert call(["score", run, "--batch", "0"]) == WRONG_USE
+    assert "'batch' must be at least 1; got 0" in capsys.readouterr().err
+    assert call(["score", run, "--out", str(tmp_path)]) == WRONG_USE
+    assert "Is a directory" in capsys.readouterr().err
     assert call(["score", str(runs / "text" / "it" / "seed-0")]) == WRONG_USE
     assert "is no translation run" in capsys.readouterr().err
 
@@ -190,8 +280,6 @@ def test_prompts_that_cannot_be_continued(writer, prompt, text):
 
 
 def test_a_damaged_checkpoint(runs, tmp_path):
-    import shutil
-
     copy = tmp_path / "run"
     shutil.copytree(runs / "translation" / "it" / "seed-0", copy)
     weights = copy / "last" / "model.safetensors"
@@ -213,9 +301,35 @@ def test_the_command_translates(runs, capsys, monkeypatch, tmp_path):
     (tmp_path / "text.en").write_text("two\u2028dog\n old cat", encoding="utf-8")
     assert call(["translate", run, "--file", str(tmp_path / "text.en")]) == FINE
     assert capsys.readouterr().out.count("\n") == 2, "only a line feed ends a line, as in a corpus"
+    monkeypatch.setattr("attnlab.cli.translate.AT_A_TIME", 2)
+    (tmp_path / "text.en").write_text("dog\ncat\nman\n" + "dog " * 200, encoding="utf-8")
+    assert call(["translate", run, "--file", str(tmp_path / "text.en")]) == WRONG_USE
+    printed = capsys.readouterr()
+    assert printed.out == "DOG\nCAT\n", "what was done is printed"
+    assert "sentence 4 has 200 tokens" in " ".join(printed.err.split())
+    assert call(["translate", run, "dog", "--file", str(tmp_path / "text.en")]) == WRONG_USE
+    assert "give sentences or --file, not both" in capsys.readouterr().err
     (tmp_path / "text.en").write_bytes(b"two\n\xff\n")
     assert call(["translate", run, "--file", str(tmp_path / "text.en")]) == WRONG_USE
     assert "line 2: must be UTF-8" in capsys.readouterr().err
+
+
+def test_the_command_shows_where_a_sentence_is_looked_at(runs, capsys, tmp_path):
+    run, page = str(runs / "translation" / "it" / "seed-0"), tmp_path / "maps.html"
+    other = str(runs / "translation" / "it" / "seed-1")
+    assert call(["translate", run, "two dog", "", "cat", "--also", other, "--maps", str(page)]) == FINE
+    assert capsys.readouterr().out == "TWO DOG\n\nCAT\n"
+    written = page.read_text(encoding="utf-8")
+    assert written.count('<article class="map">') == 4
+    maps = [json.loads(one) for one in re.findall(r'<script type="application/json">(.*?)</script>', written)]
+    assert maps[0]["labels"] == [[" two", " dog"], ["<begin>", " TWO", " DOG"]]
+    sides = {"encoder.blocks.0.mixer": [0, 0], "decoder.blocks.0.mixer": [1, 1], "decoder.blocks.0.cross": [1, 0]}
+    assert {layer["name"]: layer["axes"] for layer in maps[0]["layers"]} == sides
+    for layer in maps[0]["layers"]:
+        assert layer["shape"][1:] == [len(maps[0]["labels"][side]) for side in layer["axes"]]
+    (tmp_path / "many.en").write_text("dog\n" * 21, encoding="utf-8")
+    assert call(["translate", run, "--file", str(tmp_path / "many.en"), "--maps", str(page)]) == WRONG_USE
+    assert "--maps takes at most 20 sentences; got more" in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_command_writes(runs, capsys):
@@ -224,3 +338,39 @@ def test_the_command_writes(runs, capsys):
     assert capsys.readouterr().out == "abcde\nabc\n"
     assert call(["generate", run, "--temperature", "-1"]) == WRONG_USE
     assert "temperature must not be negative" in capsys.readouterr().err
+    assert call(["generate", run, "--samples", "-1"]) == WRONG_USE
+    assert "'samples' must be at least 1; got -1" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without CUDA")
+@pytest.mark.parametrize("command", ["translate", "score", "generate"])
+def test_no_such_device(runs, command, capsys):
+    run = str(runs / ("text" if command == "generate" else "translation") / "it" / "seed-0")
+    assert call([command, run, "--device", "cuda"]) == WRONG_USE
+    assert "torch finds no CUDA device here" in capsys.readouterr().err
+    assert call([command, run, "--device", "gpu"]) == WRONG_USE
+    assert "must be cpu or cuda; got 'gpu'" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_decoder_that_sees_the_token_it_predicts_raises_an_alarm(runs, tmp_path):
+    forward = {"name": "convolution", "causal": False}
+    study = {
+        "question": "Does it cheat?",
+        "task": {"name": "translation", "corpus": str(runs), "tokenizer": "words", "batch_tokens": 300},
+        "model": {
+            "name": "encoder-decoder",
+            "d_model": 32,
+            "n_layers": 1,
+            "mixer": {"name": "attention", "n_heads": 2, "combiners": "convolution"},
+        },
+        "baseline": "honest",
+        "variants": {
+            "honest": {},
+            "leaks": {"cross": {"name": "attention", "n_heads": 2, "combiners": forward}},
+        },
+        "rules": {"metric": "val_loss", "budget": {"steps": 2}, "seeds": 1, "smallest_effect": 0.1},
+    }
+    results = run_study(parse(study, name="cheats", path=tmp_path / "study.yaml"), tmp_path / "out", jobs=1)
+    alarms = {(alarm.check, alarm.variant): alarm.message for alarm in results.alarms}
+    assert "positions ahead: it sees what it should predict" in alarms["causality", "leaks"]
+    assert ("causality", "honest") not in alarms

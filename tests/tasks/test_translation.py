@@ -169,6 +169,38 @@ def test_what_a_model_must_know(task):
     }
 
 
+def test_a_loss_beyond_all_numbers_is_infinite_perplexity(task):
+    def sure_of_padding(batch):
+        logits = torch.zeros(*batch.targets.shape, task.data.tokenizer.size)
+        logits[..., PAD_TOKEN] = 1e6
+        return logits
+
+    metrics = task.evaluate(sure_of_padding, "validation")
+    assert metrics["val_loss"] == pytest.approx(1e6)
+    assert metrics["val_perplexity"] == metrics["val_word_perplexity"] == math.inf
+
+
+def test_what_was_kept_on_disk_and_damaged_is_made_again_once_it_is_removed(task, corpus, tmp_path):
+    expected = task.train_batch(0, 0).targets
+    (tokens,) = tmp_path.glob("cache/tokens/*/train-source/tokens.bin")
+    folder = tokens.parents[1]
+    tokens.write_bytes(tokens.read_bytes()[:-8])
+    with pytest.raises(DataError, match=f"tokens.bin was cut off; remove {folder} to tokenize the corpus again"):
+        Translation(str(corpus), tokenizer="words", batch_tokens=64)
+    (folder / "known.json").unlink()
+    again = Translation(str(corpus), tokenizer="words", batch_tokens=64)
+    assert again.train_batch(0, 0).targets.equal(expected)
+
+
+def test_the_tokenizer_knows_the_training_part_alone(corpus):
+    for part in ("val", "test"):
+        for language in ("en", "de"):
+            with (corpus / f"{part}.{language}").open("a", encoding="utf-8") as file:
+                file.write("zebra\n")
+    tokenizer = Translation(str(corpus), tokenizer="words", test="test").data.tokenizer
+    assert tokenizer.decode(tokenizer.encode(["dog zebra"])) == ["dog <unknown>"]
+
+
 def test_wrong_outputs(task):
     batch = task.train_batch(0, 0)
     with pytest.raises(ModuleError, match=r"outputs must have shape .* \(batch, length, vocab_size\); got"):

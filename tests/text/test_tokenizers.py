@@ -14,6 +14,7 @@ SENTENCES = [
     "Zwei Hunde laufen.",
     "A dog runs across the meadow.",
     "Two dogs run.",
+    "Men's T-shirts (two), 3.5 m  long ...",
 ] * 3
 UNSEEN = "Ünïcode 漢字 🙂 never seen"
 
@@ -28,10 +29,8 @@ def tokenizer(name):
     return TOKENIZERS[name]().train(SENTENCES)
 
 
-def test_sentences_come_back(name, tokenizer):
-    found = tokenizer.decode(tokenizer.encode(SENTENCES))
-    assert [text.replace(" ", "") for text in found] == [text.replace(" ", "") for text in SENTENCES]
-    assert name == "words" or found == SENTENCES
+def test_sentences_come_back(tokenizer):
+    assert tokenizer.decode(tokenizer.encode(SENTENCES)) == SENTENCES
 
 
 def test_marks_have_the_same_numbers_everywhere(tokenizer):
@@ -50,7 +49,8 @@ def test_marks_in_a_text_are_text(name, tokenizer):
 def test_what_was_never_seen(name, tokenizer):
     (tokens,) = tokenizer.encode([UNSEEN])
     assert max(tokens) < tokenizer.size
-    assert name == "words" or tokenizer.decode([tokens]) == [UNSEEN]
+    never = "<unknown>"
+    assert tokenizer.decode([tokens]) == [UNSEEN if name != "words" else " ".join([never] * 5)]
 
 
 def test_an_empty_sentence(tokenizer):
@@ -68,10 +68,9 @@ def test_training_twice_gives_the_same(name, tokenizer):
     assert TOKENIZERS[name]().train(iter(SENTENCES)).to_json() == tokenizer.to_json()
 
 
-def test_pieces_are_read_by_a_person():
-    tokenizer = Bpe(400).train(SENTENCES)
-    (tokens,) = tokenizer.encode(["Zwei Hunde"])
-    assert "".join(tokenizer.pieces(tokens)) == "Zwei Hunde"
+def test_pieces_are_read_by_a_person(tokenizer):
+    (tokens,) = tokenizer.encode(["Zwei Hunde laufen."])
+    assert "".join(tokenizer.pieces(tokens)).strip() == "Zwei Hunde laufen."
 
 
 def test_more_merges_give_fewer_tokens():
@@ -82,7 +81,7 @@ def test_more_merges_give_fewer_tokens():
 
 def test_the_most_frequent_words_are_kept():
     tokenizer = Words(6).train(["a a a b b c"])
-    assert tokenizer.pieces(tokenizer.encode(["a b c"])[0])[:2] == ["a", "b"]
+    assert tokenizer.pieces(tokenizer.encode(["a b c"])[0])[:2] == [" a", " b"]
     assert tokenizer.size == 6
 
 

@@ -13,6 +13,8 @@ def score(
     also: tuple[Path, ...] = (),
     beam: int | None = None,
     alpha: float | None = None,
+    batch: int = 64,
+    cached: bool = True,
     weights: str = "last",
     out: Path | None = None,
     device: str = "cpu",
@@ -26,12 +28,16 @@ def score(
     part : str
         ``validation`` or ``test``; by default the test part, where the study's task names one.
     also : tuple of Path
-        More runs with the same tokenizer, which write together with the first: an ensemble.
+        More runs of the same task, which write together with the first: an ensemble.
     beam : int, optional
         Beginnings that are kept of each translation; 1 takes the likeliest token each time. Unless given, as in the
         study of the run.
     alpha : float, optional
         Exponent of the length penalty, likewise; larger favors longer translations.
+    batch : int
+        Sentences that are translated together.
+    cached : bool
+        Keep keys and values of earlier tokens; without, the same comes out and takes longer.
     weights : str
         ``last``, which the study judged, or ``best`` (those of the best evaluation).
     out : Path, optional
@@ -44,10 +50,14 @@ def score(
     int
         0.
     """
+    from attnlab.cli.translate import warnings_said
     from attnlab.studies import trained
 
     models = [trained.load_trained(folder, which=weights, device=device) for folder in (run, *also)]
-    scored = trained.score(models, part, beam=beam, alpha=alpha)
+    if out is not None:
+        out.open("a").close()  # before the work, so that a path that cannot be written costs nothing
+    with warnings_said():
+        scored = trained.score(models, part, beam=beam, alpha=alpha, batch=batch, cached=cached)
     if out is not None:
         out.write_text("".join(f"{line}\n" for line in scored.translations), encoding="utf-8")
     count = len(scored.translations)

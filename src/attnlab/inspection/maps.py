@@ -11,11 +11,16 @@ from torch import Tensor
 
 from attnlab.inspection.watch import Captured
 
+NO_AXES: Mapping[str, tuple[int, int]] = {}
 LARGEST_BYTE = 255  # one byte per weight: 8 heads of 128 x 128 take 171 KB in a page
 
 
 def attention_maps(
-    trace: Mapping[str, Captured], labels: Sequence[Sequence[str]] = (), *, sample: int = 0
+    trace: Mapping[str, Captured],
+    labels: Sequence[Sequence[str]] = (),
+    *,
+    axes: Mapping[str, tuple[int, int]] = NO_AXES,
+    sample: int = 0,
 ) -> dict[str, Any]:
     """Return the attention weights of one sequence as JSON-ready data.
 
@@ -24,8 +29,10 @@ def attention_maps(
     trace : mapping of str to Captured
         What `capture` recorded. Entries whose weights could not be seen are left out.
     labels : sequence of sequence of str
-        For each sequence that the model reads, one text per position. They are written along the axes of that length,
-        unless two sequences have it.
+        For each sequence that the model reads, one text per position. Where `axes` says nothing, they are written along
+        the axes of that length, unless two sequences have it.
+    axes : mapping of str to tuple of int, optional
+        By name of a layer which of the sequences asks, and which is looked at.
     sample : int, default 0
         Which sequence of the batch.
 
@@ -34,7 +41,7 @@ def attention_maps(
     dict
         ``{"labels": [[...], ...], "layers": [{"name", "shape", "max", "weights"}]}``. ``shape`` is
         [heads, q_len, k_len]; ``weights`` is base64 of one byte per weight, row by row, where 255
-        stands for ``max``, the largest weight of the layer.
+        stands for ``max``, the largest weight of the layer; ``axes`` is there for the layers that have them.
 
     Notes
     -----
@@ -47,7 +54,9 @@ def attention_maps(
     {'labels': [['a', 'b']], 'layers': []}
     """
     layers = [
-        _layer(name, captured.weights[sample]) for name, captured in trace.items() if captured.weights is not None
+        _layer(name, captured.weights[sample]) | ({"axes": list(axes[name])} if name in axes else {})
+        for name, captured in trace.items()
+        if captured.weights is not None
     ]
     return {"labels": [list(one) for one in labels], "layers": layers}
 

@@ -93,7 +93,13 @@ def length_penalty(length: int, alpha: float) -> float:
 
 @torch.no_grad()
 def beam_search(
-    writer: Writer, sentences: int, marks: Marks, *, beam: int = 4, alpha: float = 0.6, max_length: int = 100
+    writer: Writer,
+    sentences: int,
+    marks: Marks,
+    *,
+    beam: int = 4,
+    alpha: float = 0.6,
+    max_length: int | Sequence[int] = 100,
 ) -> list[list[Hypothesis]]:
     """Write the likeliest sequences, keeping the best beginnings of each.
 
@@ -109,8 +115,9 @@ def beam_search(
         Beginnings that are kept of each sentence; 1 is greedy.
     alpha : float
         Exponent of the length penalty.
-    max_length : int
-        Longest sequence, its end included; one that has not ended by then is cut and says so.
+    max_length : int or sequence of int
+        Longest sequence, its end included, of all or of each sentence; one that has not ended by then is cut and says
+        so.
 
     Returns
     -------
@@ -120,7 +127,7 @@ def beam_search(
     Raises
     ------
     SpecError
-        If the beam or the length is below 1.
+        If the beam or a length is below 1, or there is not one length for each sentence.
 
     Notes
     -----
@@ -130,16 +137,19 @@ def beam_search(
     ----------
     .. [1] Vaswani et al., 2017, arXiv:1706.03762, section 6.1 (beam 4, alpha 0.6).
     """
-    if beam < 1 or max_length < 1:
+    limits = [max_length] * sentences if isinstance(max_length, int) else list(max_length)
+    if beam < 1 or any(limit < 1 for limit in limits):
         raise SpecError(f"beam and max_length must be at least 1; got {beam} and {max_length}")
-    search = _Beams(sentences, beam, alpha, marks)
+    if len(limits) != sentences:
+        raise SpecError(f"max_length must be one number, or one for each of {sentences} sentences; got {len(limits)}")
     if not sentences:
         return []
+    search = _Beams(limits, beam, alpha, marks)
     logits = writer.advance(torch.full((sentences,), marks.begin))
     writer.select(torch.arange(sentences).repeat_interleave(beam))
     logits = logits.repeat_interleave(beam, dim=0)
-    for length in range(1, max_length + 1):
-        rows = search.extend(logits.float().log_softmax(dim=-1).cpu(), length, is_last=length == max_length)
+    for length in range(1, max(limits) + 1):
+        rows = search.extend(logits.float().log_softmax(dim=-1).cpu(), length)
         if not search.going:
             break
         writer.select(rows)
@@ -152,19 +162,22 @@ class _Beams:
 
     Parameters
     ----------
-    sentences, beam, alpha, marks
+    limits : sequence of int
+        Longest sequence of each sentence.
+    beam, alpha, marks
         As `beam_search` takes them.
     """
 
-    def __init__(self, sentences: int, beam: int, alpha: float, marks: Marks) -> None:
-        self.beam, self.alpha, self.marks = beam, alpha, marks
+    def __init__(self, limits: Sequence[int], beam: int, alpha: float, marks: Marks) -> None:
+        self.limits, self.beam, self.alpha, self.marks = limits, beam, alpha, marks
+        sentences = len(limits)
         self.found: list[list[Hypothesis]] = [[] for _ in range(sentences)]
         self.going = list(range(sentences))
         self.scores = torch.full((sentences, beam), -torch.inf)
         self.scores[:, 0] = 0.0  # all beginnings are alike at first: one of them counts
         self.tokens = torch.empty(sentences, beam, 0, dtype=torch.long)
 
-    def extend(self, log_probabilities: Float[Tensor, "rows vocab"], length: int, *, is_last: bool) -> Tensor:
+    def extend(self, log_probabilities: Float[Tensor, "rows vocab"], length: int) -> Tensor:
         """Take the best tokens, note what has ended, and return which rows go on."""
         count, vocab = len(self.going), log_probabilities.shape[-1]
         totals = self.scores[..., None] + log_probabilities.view(count, self.beam, vocab)
@@ -177,9 +190,8 @@ class _Beams:
         self.scores = kept.values
         history = self.tokens.gather(1, chosen[..., None].expand(-1, -1, self.tokens.shape[-1]))
         self.tokens = torch.cat((history, tokens.gather(1, kept.indices)[..., None]), dim=-1)
-        if is_last:
-            self._cut(length)
-        stays = torch.tensor([len(self.found[one]) < self.beam and not is_last for one in self.going])
+        self._cut(length)
+        stays = torch.tensor([len(self.found[one]) < self.beam and length < self.limits[one] for one in self.going])
         rows = (torch.arange(count)[:, None] * self.beam + chosen)[stays].flatten()
         self.going = list(itertools.compress(self.going, stays.tolist()))
         self.scores, self.tokens = self.scores[stays], self.tokens[stays]
@@ -198,8 +210,10 @@ class _Beams:
                 found.append(self._hypothesis(tokens, best[place, rank].item(), length, ended=True))
 
     def _cut(self, length: int) -> None:
-        """Take what has not ended as it is, where a sentence has too few that have."""
+        """Take what has not ended as it is, where a sentence may not become longer and has too few that have."""
         for place, sentence in enumerate(self.going):
+            if length < self.limits[sentence]:
+                continue
             found = self.found[sentence]
             for score, tokens in zip(self.scores[place].tolist(), self.tokens[place].tolist(), strict=True):
                 if len(found) < self.beam and score > -torch.inf:

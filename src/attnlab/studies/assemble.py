@@ -51,4 +51,22 @@ def build_model(spec: Mapping[str, Any], task: StudyTask) -> nn.Module:
     nn.Module
         The model, called as ``model(*batch.inputs)``.
     """
-    return cast(nn.Module, build(spec, MODELS, axis="model", offered=task.model_arguments()))
+    return build_model_offered(spec, task.model_arguments())
+
+
+def build_model_offered(spec: Mapping[str, Any], offered: Mapping[str, Any]) -> nn.Module:
+    """Build a model that fits a task of which only that is known what it offers.
+
+    Parameters
+    ----------
+    spec : mapping
+        As for `build_model`.
+    offered : mapping
+        What ``task.model_arguments()`` returned.
+
+    Returns
+    -------
+    nn.Module
+        The model.
+    """
+    return cast(nn.Module, build(spec, MODELS, axis="model", offered=offered))

@@ -20,7 +20,8 @@ from attnlab.inspection.capture import capture
 from attnlab.inspection.maps import attention_maps
 from attnlab.inspection.reach import reach
 from attnlab.studies.assemble import build_model, build_task
-from attnlab.studies.translating import judge_of, with_translations
+from attnlab.studies.kept_task import keep_task
+from attnlab.studies.translating import judge_of, sides_of_maps, with_translations
 from attnlab.training.atomic import read_json, write_json
 from attnlab.training.loop import train
 from attnlab.training.recipe import Recipe
@@ -92,6 +93,8 @@ def run_cells(
     torch.compiler.reset()  # what earlier cells compiled is of no use to these
     task = build_task(specs[0]["task"])
     models = [_fresh_model(spec, task, device) for spec in specs]
+    for folder in folders:
+        keep_task(folder, task)
     results = _train(models, task, folders, specs, device=device, on_event=on_event)
     outcomes: list[dict[str, float] | Exception] = []
     for result, model, folder, spec in zip(results, models, folders, specs, strict=True):
@@ -187,7 +190,7 @@ def look_inside(model: nn.Module, task: StudyTask, device: str = "cpu") -> dict[
         inputs = tuple(tensor[:1].to(device) for tensor in seen[0].inputs)
         with capture(model) as trace:
             model(*inputs)
-    attention = attention_maps(trace, labels=predictions.get("labels", ()))
+    attention = attention_maps(trace, predictions.get("labels", ()), axes=sides_of_maps(model, trace))
     *given, changed = task.train_batch(0, 0).to(device).inputs
     measured = asdict(reach(_LastFirst(model) if given else model, (changed, *given)))
     return {"predictions": predictions, "attention": attention if attention["layers"] else None, "reach": measured}

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from attnlab.errors import RunError, SpecError
 from attnlab.studies.cell import is_done
 from attnlab.studies.collect import TUNING, chosen_settings, collect, read_scores
-from attnlab.studies.layout import WORKERS_LOG, Layout, layout_for
+from attnlab.studies.layout import WORKERS_LOG, Layout, layout_for, require_device
 from attnlab.studies.plan import CellPlan, Plan, make_plan
 from attnlab.studies.pool import BROKEN, Pool
 from attnlab.studies.results import StudyResults
@@ -94,12 +94,7 @@ def run_study(
 
 def _check_machine(device: str, jobs: int | None) -> None:
     """Raise a `SpecError` where the machine cannot do what is asked for."""
-    import torch
-
-    if device not in ("auto", "cpu", "cuda"):
-        raise SpecError(f"--device must be auto, cpu or cuda; got '{device}'")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise SpecError("--device cuda: torch finds no CUDA device here; use cpu")
+    require_device(device, "auto")
     if jobs is not None and jobs < 1:
         raise SpecError(f"--jobs must be at least 1; got {jobs}")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from attnlab.errors import RunError
+from attnlab.errors import RunError, SpecError
 from attnlab.studies.plan import CellPlan, Plan
 from attnlab.studies.pool import Pool
 from attnlab.training.atomic import read_json, write_json
@@ -65,6 +65,30 @@ class Layout:
                 groups.append(group)
             group.append(cell)
         return groups
+
+
+def require_device(device: str, *more: str) -> None:
+    """Raise unless torch can compute on a device here.
+
+    Parameters
+    ----------
+    device : str
+        As a person named it.
+    *more : str
+        What may be said beside ``cpu`` and ``cuda``.
+
+    Raises
+    ------
+    SpecError
+        If there is no such device.
+    """
+    import torch
+
+    known = (*more, "cpu", "cuda")
+    if device not in known:
+        raise SpecError(f"--device must be {', '.join(known[:-1])} or {known[-1]}; got '{device}'")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SpecError("--device cuda: torch finds no CUDA device here; use cpu")
 
 
 def layout_for(plan: Plan, out: Path, device: str, jobs: int | None) -> Layout:

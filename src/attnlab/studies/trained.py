@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 
-from attnlab.contracts import StudyTask
 from attnlab.errors import DataError, RunError
 from attnlab.models.generation import Chooser, sample
 from attnlab.models.writers import TextWriter
-from attnlab.studies.assemble import build_model, build_task
+from attnlab.studies.assemble import build_model_offered
+from attnlab.studies.kept_task import KeptTask, kept_task
+from attnlab.studies.layout import require_device
 from attnlab.studies.translating import BATCH, translations
-from attnlab.tasks.arguments import require_known
-from attnlab.tasks.char_lm import CharLM
-from attnlab.tasks.translation import Translation
+from attnlab.tasks.arguments import require_positive
+from attnlab.tasks.codecs import CharacterCodec, SentenceCodec
+from attnlab.tasks.translation_data import held_out_pairs
 from attnlab.tasks.translation_scores import Score, all_scores
 from attnlab.training.atomic import read_json
 from attnlab.training.checkpoints import load_model_weights
 
+MOST_NAMED = 10  # sentences in a warning
+
 
 @dataclass(frozen=True)
 class Trained:
-    """Hold a trained model and the task it was trained on.
+    """Hold a trained model that writes, and what its run kept of the task.
 
     Parameters
     ----------
@@ -35,17 +39,17 @@ class Trained:
         Where it comes from.
     model : nn.Module
         In evaluation mode.
-    task : StudyTask
-        With the tokenizer of the run.
+    task : KeptTask
+        What tokens mean, and which data there were.
     """
 
     folder: Path
     model: nn.Module
-    task: StudyTask
+    task: KeptTask
 
 
 def load_trained(folder: Path, *, which: str = "last", device: str = "cpu") -> Trained:
-    """Return the model of a run with its weights.
+    """Return the model of a run with its weights; the data of its task are not needed.
 
     Parameters
     ----------
@@ -64,16 +68,18 @@ def load_trained(folder: Path, *, which: str = "last", device: str = "cpu") -> T
     Raises
     ------
     RunError
-        If the folder is no run, has no such weights, or they are damaged.
+        If the folder is no run of a model that writes, has no such weights, or they are damaged.
+    SpecError
+        If there is no such device.
     """
+    require_device(device)
     path = folder / "spec.json"
     if not path.is_file():
         runs = sorted(str(one.parent) for one in folder.glob("*/seed-*/spec.json"))
         hint = f"; runs in it: {', '.join(runs)}" if runs else ""
         raise RunError(f"{folder} is no run (no spec.json in it){hint}")
-    spec = read_json(path)
-    task = build_task(spec["task"])
-    model = build_model(spec["model"], task)
+    task = kept_task(folder)
+    model = build_model_offered(read_json(path)["model"], task.model_arguments)
     load_model_weights(model, folder, which=which)
     return Trained(folder, model.to(device).eval(), task)
 
@@ -86,13 +92,14 @@ def translate(
     alpha: float | None = None,
     batch: int = BATCH,
     cached: bool = True,
+    first: int = 1,
 ) -> list[str]:
     """Translate sentences; several models as one by their mean probabilities.
 
     Parameters
     ----------
     trained : sequence of Trained
-        Translation models of one tokenizer.
+        Translation models of one tokenizer and pair of languages.
     sentences : sequence of str
         Any number, in any order; an empty one stays empty.
     beam : int, optional
@@ -103,6 +110,8 @@ def translate(
         Sentences that are translated together.
     cached : bool
         Whether keys and values are kept; without, the result is the same and takes longer.
+    first : int
+        Number of the first sentence, in what is said of sentences.
 
     Returns
     -------
@@ -112,14 +121,25 @@ def translate(
     Raises
     ------
     RunError
-        If a run is none of translation, or the runs have different tokenizers.
+        If a run is none of translation, or the runs have different tokenizers or languages.
     DataError
         If a sentence is longer than the model's longest.
+
+    Warns
+    -----
+    UserWarning
+        If a translation came to no end and was cut; which ones is said.
     """
-    task, models = _translation_task(trained), [one.model for one in trained]
-    beam = task.search_beam if beam is None else beam
-    alpha = task.alpha if alpha is None else alpha
-    return translations(models, task, sentences, beam=beam, alpha=alpha, batch=batch, cached=cached)
+    codec, models = sentence_codec(trained), [one.model for one in trained]
+    how = {"beam": beam, "alpha": alpha, "batch": batch, "cached": cached, "first": first}
+    found = translations(models, codec, sentences, **how)
+    cut = [first + number for number, one in enumerate(found) if not one.ended]
+    if cut:
+        named = ", ".join(map(str, cut[:MOST_NAMED])) + (", ..." if len(cut) > MOST_NAMED else "")
+        warnings.warn(
+            f"{len(cut)} of {len(found)} translations came to no end and were cut: sentence {named}", stacklevel=2
+        )
+    return [one.text for one in found]
 
 
 @dataclass(frozen=True)
@@ -147,7 +167,7 @@ def score(trained: Sequence[Trained], part: str = "", **search: Any) -> Scored:
     Parameters
     ----------
     trained : sequence of Trained
-        Translation models of one tokenizer.
+        As `translate` takes them.
     part : str
         ``validation`` or ``test``; the last that the first run's task has, unless given.
     **search
@@ -164,26 +184,47 @@ def score(trained: Sequence[Trained], part: str = "", **search: Any) -> Scored:
         As in `translate`.
     SpecError
         If the task has no such part.
+    DataError
+        If the part is missing, or has changed since the run was made.
     """
-    task = _translation_task(trained)
-    part = part or task.parts[-1]
-    require_known("part", part, task.parts)
-    pairs = task.data.sentences(part)
+    codec, data = sentence_codec(trained), trained[0].task.data
+    pairs = held_out_pairs(data, part or list(data["parts"])[-1])
     began = time.perf_counter()
     found = translate(trained, [pair.source for pair in pairs], **search)
     seconds = time.perf_counter() - began
-    return Scored(found, seconds, all_scores(found, [pair.target for pair in pairs], task.data.languages[1]))
+    return Scored(found, seconds, all_scores(found, [pair.target for pair in pairs], codec.languages[1]))
 
 
-def _translation_task(trained: Sequence[Trained]) -> Translation:
+def sentence_codec(trained: Sequence[Trained]) -> SentenceCodec:
+    """Return what tokens mean to models that write together, and how the first of them searches.
+
+    Parameters
+    ----------
+    trained : sequence of Trained
+        The models.
+
+    Returns
+    -------
+    SentenceCodec
+        Of the first run.
+
+    Raises
+    ------
+    RunError
+        If a run is none of translation, or the runs have different tokenizers or languages.
+    """
+    codecs = []
     for one in trained:
-        if not isinstance(one.task, Translation):
+        if not isinstance(one.task.codec, SentenceCodec):
             raise RunError(f"{one.folder} is no translation run: its task is '{one.task.name}'")
-    first, *others = (cast(Translation, one.task).data.tokenizer.to_json() for one in trained)
-    for one, other in zip(trained[1:], others, strict=True):
-        if other != first:
-            raise RunError(f"{one.folder} has another tokenizer than {trained[0].folder}: they cannot write together")
-    return cast(Translation, trained[0].task)
+        codecs.append(one.task.codec)
+    for one, codec in zip(trained, codecs, strict=True):
+        if not codec.writes_with(codecs[0]):
+            raise RunError(
+                f"{one.folder} has another tokenizer or pair of languages than {trained[0].folder}: they cannot write "
+                "together"
+            )
+    return codecs[0]
 
 
 def generate(
@@ -223,16 +264,20 @@ def generate(
         If the run is none of a language model.
     DataError
         If the prompt is empty or has a character that the model does not know.
+    SpecError
+        If there is nothing to write.
     """
-    task = trained.task
-    if not isinstance(task, CharLM):
-        raise RunError(f"{trained.folder} is no language model: its task is '{task.name}'")
+    codec = trained.task.codec
+    if not isinstance(codec, CharacterCodec):
+        raise RunError(f"{trained.folder} is no language model: its task is '{trained.task.name}'")
     if not prompt:
         raise DataError("a prompt of at least one character is needed, such as a line break")
-    tokens = task.encode(prompt).expand(samples, -1)
+    require_positive("length", length)
+    require_positive("samples", samples)
+    tokens = codec.vocabulary.encode(prompt).expand(samples, -1)
     choose = Chooser(generator=torch.Generator().manual_seed(seed), **choice)
     with torch.no_grad():
-        writer = TextWriter(trained.model, task.context)
+        writer = TextWriter(trained.model, codec.context)
         writer.read(tokens[:, :-1])
         written = sample(writer, tokens[:, -1], length=length, choose=choose)
-    return [prompt + task.decode(row) for row in written]
+    return [prompt + codec.vocabulary.decode(row) for row in written]

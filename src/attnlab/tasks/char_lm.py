@@ -15,6 +15,7 @@ from attnlab.contracts import Batch, Floor, Metric, Predict
 from attnlab.errors import DataError
 from attnlab.tasks.arguments import require_known, require_positive
 from attnlab.tasks.character_floors import best_known, character_floors
+from attnlab.tasks.codecs import CharacterCodec
 from attnlab.tasks.datasets import load_text
 from attnlab.tasks.next_tokens import IGNORED, NextTokens
 from attnlab.tasks.seeds import generator_for
@@ -98,6 +99,7 @@ class CharLM:
         _require_length(parts, context, text)
         self._vocabulary = Vocabulary(list(parts.values()))
         self.vocabulary = self._vocabulary.symbols
+        self.codec = CharacterCodec(self._vocabulary, context)
         self._next_tokens = NextTokens(len(self.vocabulary))
         self._tokens = {part: self._vocabulary.tokens(content) for part, content in parts.items()}
         self._train = torch.from_numpy(self._tokens["train"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -65,8 +65,8 @@ class Part:
         return [pair for _, pair in self.pairs()]
 
 
-def read_sentences(file: BinaryIO, name: str) -> list[str]:
-    """Return the lines of a file that is open, as a corpus is read.
+def read_sentences(file: BinaryIO, name: str) -> Iterator[str]:
+    """Yield the lines of a file that is open, as a corpus is read.
 
     Parameters
     ----------
@@ -75,17 +75,17 @@ def read_sentences(file: BinaryIO, name: str) -> list[str]:
     name : str
         What it is called in errors.
 
-    Returns
-    -------
-    list of str
-        Without line ends and without blanks around them.
+    Yields
+    ------
+    str
+        A line without its end and without blanks around it.
 
     Raises
     ------
     DataError
         If a line is not UTF-8; the text has its number.
     """
-    return list(decoded_lines(file, name))
+    yield from decoded_lines(file, name)
 
 
 def languages_of(pair: str) -> tuple[str, str]:
@@ -112,7 +112,7 @@ def languages_of(pair: str) -> tuple[str, str]:
     return source, target
 
 
-def parts_of(corpus: str, languages: tuple[str, str], *, test: str | None) -> dict[str, Part]:
+def parts_of(corpus: str, languages: tuple[str, str], *, test: str | None, only: str | None = None) -> dict[str, Part]:
     """Return where the parts of a corpus are.
 
     Parameters
@@ -123,11 +123,13 @@ def parts_of(corpus: str, languages: tuple[str, str], *, test: str | None) -> di
         Codes, from and to.
     test : str or None
         Which part is the test part.
+    only : str, optional
+        The one part whose files need be there.
 
     Returns
     -------
     dict of str to Part
-        "train", "validation" and, if asked for, "test".
+        "train", "validation" and, if asked for, "test"; of a corpus of several files only what is needed.
 
     Raises
     ------
@@ -135,13 +137,13 @@ def parts_of(corpus: str, languages: tuple[str, str], *, test: str | None) -> di
         If there is no such corpus, part or language.
     """
     if corpus in CORPORA:
-        wanted = {"train": "train", "validation": "validation"} | ({"test": test} if test else {})
+        wanted = _needed({"train": "train", "validation": "validation", "test": test}, only)
         named = CORPORA[corpus]
         chosen = {part: [named.part(name, language) for language in languages] for part, name in wanted.items()}
         return {part: Part(TwoFiles(*map(locate_named, texts))) for part, texts in chosen.items()}
     path = Path(corpus).expanduser().absolute()
     if path.is_dir():
-        names = {"train": "train", "validation": "val"} | ({"test": test} if test else {})
+        names = _needed({"train": "train", "validation": "val", "test": test}, only)
         return {part: Part(_own_text(path / name, languages)) for part, name in names.items()}
     text = _own_text(path, languages, corpus)
     if test:
@@ -151,6 +153,11 @@ def parts_of(corpus: str, languages: tuple[str, str], *, test: str | None) -> di
     if not held_out:
         raise DataError(f"{corpus} has {count} pairs; at least {HELD_OUT_SHARE} are needed, the last of them held out")
     return {"train": Part(text, stop=count - held_out), "validation": Part(text, start=count - held_out)}
+
+
+def _needed(names: Mapping[str, str | None], only: str | None) -> dict[str, str]:
+    """Return the parts that there are, or the one that is wanted, with what they are called."""
+    return {part: name for part, name in names.items() if name and only in (None, part)}
 
 
 def _own_text(path: Path, languages: tuple[str, str], asked: str = "") -> ParallelText:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
@@ -16,15 +17,17 @@ from attnlab.build import Spec
 from attnlab.contracts import Batch, Floor, Metric, Predict
 from attnlab.errors import DataError
 from attnlab.tasks.arguments import require_known, require_positive
+from attnlab.tasks.codecs import SentenceCodec
 from attnlab.tasks.next_tokens import IGNORED, NextTokens
 from attnlab.tasks.seeds import generator_for
 from attnlab.tasks.translation_data import Sides, TranslationData
 from attnlab.tasks.translation_scores import judged_metrics, judged_scores
-from attnlab.text.tokenizers import BEGIN_TOKEN, END_TOKEN, PAD_TOKEN, Marks
+from attnlab.text.tokenizers import BEGIN_TOKEN, END_TOKEN, PAD_TOKEN
 
 PREFIXES = {"validation": "val", "test": "test"}
 USUAL_BEAM = 4  # source: Vaswani et al., 2017, section 6.1
 SHOWN_PAIRS = 5  # in a report
+LARGEST_EXPONENT = math.log(sys.float_info.max)
 KEPT_EPOCHS = 4  # whose order is remembered: runs that train together are in the same epoch or the next
 
 
@@ -59,7 +62,7 @@ class Translation:
         Name of a corpus (``attnlab.tasks.corpora.CORPORA``), or a folder with ``train.XX``, ``val.XX`` and perhaps
         ``test.XX`` for both languages, or with ``train.tsv``, ``val.tsv`` (a sentence, a tab, its translation).
     pair : str
-        Codes of the languages, from and to: ``en-de``.
+        Codes of the languages, from and to: ``en-de``. With tabs, those of the first and the second column.
     tokenizer : str or mapping
         Entry of `attnlab.text.tokenizers.TOKENIZERS`; trained on both sides of the training part together.
     batch_tokens : int
@@ -89,7 +92,6 @@ class Translation:
 
     name = "translation"
     causal = True
-    marks = Marks()
 
     def __init__(
         self,
@@ -111,7 +113,8 @@ class Translation:
         self._next_tokens = NextTokens(self.data.tokenizer.size, spare=True)
         self.parts = tuple(part for part in self.data.parts if part != "train")
         self.metrics = tuple(metric for part in self.parts for metric in translation_metrics(PREFIXES[part]))
-        self.search_beam, self.alpha = USUAL_BEAM if beam is None else beam, alpha
+        search = {"beam": USUAL_BEAM if beam is None else beam, "alpha": alpha}
+        self.codec = SentenceCodec(self.data.tokenizer, self.data.languages, max_length, **search)
         judged_parts = self.parts if beam is not None else ()
         self.judged = tuple(metric for part in judged_parts for metric in judged_metrics(PREFIXES[part]))
         lengths = self.data.parts["train"].longest
@@ -206,8 +209,8 @@ class Translation:
         prefix = PREFIXES[part]
         return {
             f"{prefix}_loss": total / count,
-            f"{prefix}_perplexity": math.exp(total / count),
-            f"{prefix}_word_perplexity": math.exp(total / sides.target_words),
+            f"{prefix}_perplexity": _perplexity(total / count),
+            f"{prefix}_word_perplexity": _perplexity(total / sides.target_words),
             f"{prefix}_accuracy": correct / count,
         }
 
@@ -293,7 +296,7 @@ class Translation:
         dict
             ``kind`` "pairs", and for each of ``pairs`` ``source``, ``target``, and ``predicted``, each token from
             those right before it; ``labels``, the tokens of both sides of the first,
-            which are not equally many if that can be had: axes of attention maps are told by their lengths.
+            which are not equally many if that can be had: some models' attention maps are told apart by their lengths.
         """
         part = self.parts[0]
         sides, sentences, tokenizer = self.data.parts[part], self.data.sentences(part), self.data.tokenizer
@@ -306,6 +309,11 @@ class Translation:
             pairs.append({"source": source, "target": target, "predicted": tokenizer.decode([likeliest])[0]})
             labels.append([tokenizer.pieces(tokens[0].tolist()) for tokens in batch.inputs])
         return {"kind": "pairs", "pairs": pairs, "labels": labels[0]}
+
+
+def _perplexity(nats: float) -> float:
+    """Return e to the power of a loss; infinity where that is no float."""
+    return math.exp(nats) if nats < LARGEST_EXPONENT else math.inf
 
 
 def cuts(lengths: Int64[np.ndarray, " pairs"], batch_tokens: int) -> list[int]:

@@ -21,13 +21,14 @@ from jaxtyping import Int64
 
 from attnlab.build import Spec, build
 from attnlab.errors import DataError
+from attnlab.tasks.arguments import require_known
 from attnlab.tasks.corpus_parts import EMPTY, Part, files_of, languages_of, parts_of
 from attnlab.text.cache import cache_folder
 from attnlab.text.parallel import Pair
 from attnlab.text.token_store import TokenStore, TokenWriter
 from attnlab.text.tokenizers import TOKENIZERS, Tokenizer
 
-FORM = 1
+FORM = 2
 """Raised when what is kept on disk changes, so that older folders are not read."""
 AT_A_TIME = 10_000  # pairs that are tokenized together
 SUSPICIOUS_OVERLAP = 0.05  # of held-out sources that stand in the training part
@@ -89,6 +90,8 @@ class TranslationData:
         What was found out while reading: hashes, counts, overlap.
     texts : mapping of str to Part
         Where the sentences of each part are.
+    test : str or None
+        Which part is the test part.
     """
 
     corpus: str
@@ -97,6 +100,7 @@ class TranslationData:
     parts: Mapping[str, Sides]
     known: Mapping[str, Any]
     texts: Mapping[str, Part]
+    test: str | None
 
     @classmethod
     def load(cls, corpus: str, pair: str, *, tokenizer: Spec, max_length: int, test: str | None) -> TranslationData:
@@ -131,13 +135,11 @@ class TranslationData:
             _prepare(folder, texts, trainer, max_length, {"hashes": hashes})
         known = json.loads((folder / "known.json").read_text(encoding="utf-8"))
         made = Tokenizer.from_json(json.loads((folder / "tokenizer.json").read_text(encoding="utf-8")))
-        parts = {
-            part: Sides(
-                TokenStore(folder / f"{part}-source"), TokenStore(folder / f"{part}-target"), known["words"][part]
-            )
-            for part in texts
-        }
-        return cls(corpus, languages, made, parts, known, texts)
+        try:
+            parts = {part: _sides(folder, part, known["words"][part]) for part in texts}
+        except DataError as error:
+            raise DataError(f"{error}; remove {folder} to tokenize the corpus again") from error
+        return cls(corpus, languages, made, parts, known, texts, test)
 
     def sentences(self, part: str) -> list[Pair]:
         """Return a held-out part as people wrote it.
@@ -186,12 +188,47 @@ class TranslationData:
         return {
             "corpus": self.corpus,
             "languages": list(self.languages),
+            "test": self.test,
             "sha256": self.known["hashes"],
             "parts": {part: len(sides) for part, sides in self.parts.items()},
             "left_out": {TOO_LONG: self.known["too_long"], EMPTY: self.known["empty"]},
             "vocab_size": self.tokenizer.size,
             "shared_with_train": self.known["shared"],
         }
+
+
+def held_out_pairs(data: Mapping[str, Any], part: str) -> list[Pair]:
+    """Return a held-out part as people wrote it, for a run that keeps its own tokenizer.
+
+    Parameters
+    ----------
+    data : mapping
+        What `TranslationData.describe` returned when the run was made.
+    part : str
+        "validation" or "test".
+
+    Returns
+    -------
+    list of Pair
+        As `TranslationData.sentences`.
+
+    Raises
+    ------
+    SpecError
+        If the run had no such part.
+    DataError
+        If the corpus is missing, or the part has changed since.
+    """
+    require_known("part", part, tuple(name for name in data["parts"] if name != "train"))
+    source, target = data["languages"]
+    text = parts_of(data["corpus"], (source, target), test=data["test"], only=part)[part]
+    if [_sha256(path) for path in files_of(text.text)] != data["sha256"][part]:
+        raise DataError(f"the {part} part of {data['corpus']} has changed since the run was made")
+    return text.sentences
+
+
+def _sides(folder: Path, part: str, target_words: int) -> Sides:
+    return Sides(TokenStore(folder / f"{part}-source"), TokenStore(folder / f"{part}-target"), target_words)
 
 
 def _sha256(path: Path) -> str:
@@ -216,6 +253,9 @@ def _prepare(folder: Path, texts: Mapping[str, Part], trainer: Any, max_length: 
         (temporary / "tokenizer.json").write_text(json.dumps(tokenizer.to_json()), encoding="utf-8")
         (temporary / "known.json").write_text(json.dumps(known), encoding="utf-8")
         with contextlib.suppress(OSError):  # another process was faster
+            os.replace(temporary, folder)
+        if not (folder / "known.json").is_file():  # a part of what was there
+            shutil.rmtree(folder)
             os.replace(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -41,11 +41,9 @@ class TokenStore:
             self._tokens = _mapped(folder / TOKENS, TOKEN_TYPE)
             self._ends = _mapped(folder / ENDS, END_TYPE)
         except (OSError, ValueError) as error:
-            raise DataError(
-                f"{folder} holds no tokens that can be read: {error}; remove it to make it again"
-            ) from error
+            raise DataError(f"{folder} holds no tokens that can be read: {error}") from error
         if len(self._tokens) != (self._ends[-1] if len(self._ends) else 0):
-            raise DataError(f"{folder} is damaged: {TOKENS} was cut off; remove the folder to make it again")
+            raise DataError(f"{folder} is damaged: {TOKENS} was cut off")
 
     def __len__(self) -> int:
         return len(self._ends)

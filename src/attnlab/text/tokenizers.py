@@ -18,7 +18,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from attnlab.errors import DataError, SpecError
 
 PAD, BEGIN, END = "<pad>", "<begin>", "<end>"
-UNKNOWN = "<unknown>"
+BLANK = "\u2581"  # how Hugging Face's Metaspace writes the blank before a word
+UNKNOWN = f"{BLANK}<unknown>"
+WORD = rf"{BLANK}?(\w+|[^\w\s{BLANK}]+)|{BLANK}"
 SPECIAL = (PAD, BEGIN, END)
 PAD_TOKEN, BEGIN_TOKEN, END_TOKEN = range(len(SPECIAL))
 BYTES = tuple(f"<0x{value:02X}>" for value in range(256))
@@ -106,7 +108,7 @@ class Tokenizer:
         return [found.ids for found in self.wrapped.encode_batch_fast(list(sentences), add_special_tokens=False)]
 
     def decode(self, tokens: Sequence[Sequence[int]]) -> list[str]:
-        """Return the sentences of tokens; padding, begin and end are left out.
+        """Return the sentences of tokens; padding, begin and end are left out, an unknown word is named so.
 
         Parameters
         ----------
@@ -118,7 +120,8 @@ class Tokenizer:
         list of str
             The sentences.
         """
-        return self.wrapped.decode_batch([list(one) for one in tokens], skip_special_tokens=True)
+        texts = [[token for token in one if token >= len(SPECIAL)] for one in tokens]
+        return self.wrapped.decode_batch(texts, skip_special_tokens=False)
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         """Return each token as a person reads it.
@@ -133,10 +136,12 @@ class Tokenizer:
         list of str
             One text per token; a blank before a word is kept. Names for padding, begin and end.
         """
-        return [
-            SPECIAL[token] if token < len(SPECIAL) else self.wrapped.decode([token], skip_special_tokens=False)
-            for token in tokens
-        ]
+        return [SPECIAL[token] if token < len(SPECIAL) else self._piece(token) for token in tokens]
+
+    def _piece(self, token: int) -> str:
+        """Return what a token adds behind another one: some decoders drop the blank before the first word."""
+        once, twice = (self.wrapped.decode([token] * count, skip_special_tokens=False) for count in (1, 2))
+        return twice[len(once) :]
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole tokenizer in Hugging Face's JSON form."""
@@ -237,7 +242,7 @@ class Characters(AbstractTokenizer):
 
 
 class Words(AbstractTokenizer):
-    """Take every word and every punctuation mark for a token.
+    """Take every word and every run of punctuation marks for a token, with the blank before it if there is one.
 
     Parameters
     ----------
@@ -251,7 +256,8 @@ class Words(AbstractTokenizer):
 
     Notes
     -----
-    A word that was never seen becomes the unknown token; decoding puts a blank between all tokens.
+    A word that was never seen becomes the unknown token. All else comes back as it was, in Unicode's form NFC. A word
+    with a blank before it and the same word without one (after a hyphen, say) are two tokens.
     """
 
     def __init__(self, vocab_size: int = 20000) -> None:
@@ -263,7 +269,13 @@ class Words(AbstractTokenizer):
         """Return a tokenizer for sentences like these."""
         wrapped = hf.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
         wrapped.normalizer = normalizers.NFC()
-        wrapped.pre_tokenizer = pre_tokenizers.Whitespace()
+        wrapped.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Metaspace(replacement=BLANK, prepend_scheme="always", split=False),
+                pre_tokenizers.Split(hf.Regex(WORD), behavior="isolated"),
+            ]
+        )
+        wrapped.decoder = decoders.Metaspace(replacement=BLANK, prepend_scheme="always")
         trainer = trainers.WordLevelTrainer(
             vocab_size=self.vocab_size, special_tokens=[*SPECIAL, UNKNOWN], show_progress=False
         )

@@ -16,13 +16,14 @@ from attnlab.studies.verdicts import judge
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+    from attnlab.studies.looking import SentenceMaps
     from attnlab.studies.report.figures import Figure
     from attnlab.studies.results import StudyResults, VariantResults
     from attnlab.studies.verdicts import Verdict
 
 PLAIN = "float32"
 """How steps are computed where a recipe says nothing."""
-TEMPLATE = "report.html.j2"
+TEMPLATE, SENTENCES = "report.html.j2", "sentences.html.j2"
 LEVELS = 9
 """Shades for the loss of a character."""
 WORST_SHOWN = 4.5
@@ -44,6 +45,26 @@ def page(results: StudyResults, figures: Sequence[Figure]) -> str:
     str
         The page.
     """
+    return _rendered(TEMPLATE, context(results, figures))
+
+
+def sentences_page(sentences: Sequence[SentenceMaps]) -> str:
+    """Return the attention maps of translated sentences as an HTML page.
+
+    Parameters
+    ----------
+    sentences : sequence of SentenceMaps
+        In the order they are to appear.
+
+    Returns
+    -------
+    str
+        The page.
+    """
+    return _rendered(SENTENCES, {"sentences": sentences})
+
+
+def _rendered(template: str, values: Mapping[str, Any]) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -54,7 +75,7 @@ def page(results: StudyResults, figures: Sequence[Figure]) -> str:
         undefined=StrictUndefined,
     )
     environment.filters["names"] = strong
-    return environment.get_template(TEMPLATE).render(context(results, figures))
+    return environment.get_template(template).render(values)
 
 
 def context(results: StudyResults, figures: Sequence[Figure]) -> dict[str, Any]:

@@ -48,8 +48,8 @@
       canvas.width = columns;
       canvas.height = rows;
       canvas.style.aspectRatio = columns + " / " + rows;
-      axis(queries, rows);
-      axis(keys, columns);
+      axis(queries, 0);
+      axis(keys, 1);
       var context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
       for (var at = 0; at < rows * columns; at++) {
         var color = colors[all[offset + at]];
@@ -57,16 +57,18 @@
       }
       context.putImageData(image, 0, 0);
     }
-    function sequence(length) { // whose positions an axis of this length shows; null where that is not known
+    function sequence(side) { // whose positions queries (0) or keys (1) are; null where that is not known
+      var length = layer().shape[1 + side], known = layer().axes && data.labels[layer().axes[side]];
+      if (known && known.length === length) return known;
       var found = data.labels.filter(function (one) { return one.length === length; });
       return found.length === 1 ? found[0] : null;
     }
-    function label(at, length) {
-      var names = sequence(length);
+    function label(at, side) {
+      var names = sequence(side);
       return names ? JSON.stringify(names[at]) + " (" + (at + 1) + ")" : "position " + (at + 1);
     }
-    function axis(element, length) {
-      var names = length <= MOST_NAMES ? sequence(length) : null;
+    function axis(element, side) {
+      var names = layer().shape[1 + side] <= MOST_NAMES ? sequence(side) : null;
       element.textContent = "";
       (names || []).forEach(function (name) {
         var item = document.createElement("span");
@@ -80,7 +82,7 @@
       var row = Math.floor((event.clientY - box.top) / box.height * shape[1]);
       if (row < 0 || column < 0 || row >= shape[1] || column >= shape[2]) return;
       var weight = weights()[(heads.value * shape[1] + row) * shape[2] + column] / 255 * layer().max;
-      out.textContent = label(row, shape[1]) + " looks at " + label(column, shape[2]) + ": " + weight.toPrecision(2);
+      out.textContent = label(row, 0) + " looks at " + label(column, 1) + ": " + weight.toPrecision(2);
       canvas.title = out.textContent;
     }
 

@@ -1,0 +1,161 @@
+"""What a model's tokens mean: kept with every run, so that it can write where the data it was trained on are not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from attnlab.text.characters import Vocabulary
+from attnlab.text.tokenizers import Marks, Tokenizer
+
+
+@dataclass(frozen=True)
+class SentenceCodec:
+    """Say how sentences become tokens for a model that translates, and how it searches unless told otherwise.
+
+    Parameters
+    ----------
+    tokenizer : Tokenizer
+        Of both languages.
+    languages : tuple of str
+        Codes, from and to.
+    max_length : int
+        Tokens of the longest sentence.
+    beam : int
+        Beginnings that are kept of each translation.
+    alpha : float
+        Exponent of the length penalty.
+    """
+
+    tokenizer: Tokenizer
+    languages: tuple[str, str]
+    max_length: int
+    beam: int
+    alpha: float
+    marks: ClassVar[Marks] = Marks()
+
+    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of sentences as a corpus is read: without blanks around them.
+
+        Parameters
+        ----------
+        sentences : sequence of str
+            Any text.
+
+        Returns
+        -------
+        list of list of int
+            Token numbers of each sentence, without begin and end.
+        """
+        return self.tokenizer.encode([sentence.strip() for sentence in sentences])
+
+    def writes_with(self, other: SentenceCodec) -> bool:
+        """Return whether models of both can write one translation together.
+
+        Parameters
+        ----------
+        other : SentenceCodec
+            Of another model.
+
+        Returns
+        -------
+        bool
+            True if languages and tokens are the same.
+        """
+        return self.languages == other.languages and self.tokenizer.to_json() == other.tokenizer.to_json()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON types."""
+        return {
+            "kind": "sentences",
+            "tokenizer": self.tokenizer.to_json(),
+            "languages": list(self.languages),
+            "max_length": self.max_length,
+            "beam": self.beam,
+            "alpha": self.alpha,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> SentenceCodec:
+        """Return what was kept.
+
+        Parameters
+        ----------
+        content : mapping
+            What `to_json` returned.
+
+        Returns
+        -------
+        SentenceCodec
+            The same.
+
+        Raises
+        ------
+        DataError
+            If the tokenizer cannot be read.
+        """
+        source, target = content["languages"]
+        tokenizer = Tokenizer.from_json(content["tokenizer"])
+        return cls(tokenizer, (source, target), content["max_length"], content["beam"], content["alpha"])
+
+
+@dataclass(frozen=True)
+class CharacterCodec:
+    """Say how characters become tokens for a model that continues texts.
+
+    Parameters
+    ----------
+    vocabulary : Vocabulary
+        Of the training text.
+    context : int
+        Characters the model is given at most.
+    """
+
+    vocabulary: Vocabulary
+    context: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON types."""
+        return {"kind": "characters", "characters": "".join(self.vocabulary.symbols), "context": self.context}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> CharacterCodec:
+        """Return what was kept.
+
+        Parameters
+        ----------
+        content : mapping
+            What `to_json` returned.
+
+        Returns
+        -------
+        CharacterCodec
+            The same.
+        """
+        return cls(Vocabulary([content["characters"]]), content["context"])
+
+
+Codec = SentenceCodec | CharacterCodec
+KINDS: Mapping[str, type[Codec]] = {"sentences": SentenceCodec, "characters": CharacterCodec}
+
+
+def codec_from_json(content: Mapping[str, Any]) -> Codec:
+    """Return a codec that was kept.
+
+    Parameters
+    ----------
+    content : mapping
+        What its `to_json` returned.
+
+    Returns
+    -------
+    SentenceCodec or CharacterCodec
+        The same.
+
+    Raises
+    ------
+    DataError
+        If its tokenizer cannot be read.
+    """
+    return KINDS[content["kind"]].from_json(content)

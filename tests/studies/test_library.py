@@ -1,0 +1,71 @@
+"""Every study of translation can be built at every scale, and variants match in what they are said to match in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from ruamel.yaml import YAML
+
+from attnlab.inspection import count_parameters
+from attnlab.studies.assemble import build_model, build_task
+from attnlab.studies.plan import count
+from attnlab.studies.reading import library
+from attnlab.studies.study import load
+
+DATA = os.environ.get("ATTNLAB_DATA", "")
+pytestmark = pytest.mark.skipif(not (Path(DATA) / "multi30k").is_dir(), reason="ATTNLAB_DATA has no multi30k")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ATTNLAB_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def scales(name):
+    return [None, *YAML().load(library()[name].read_text(encoding="utf-8")).get("scales", {})]
+
+
+def models(name, scale):
+    """Return the models of a study at a scale, without weights."""
+    study = load(name, scale=scale)
+    with torch.device("meta"):
+        return {
+            variant: build_model(study.model_spec(variant), build_task(study.task_spec(variant)))
+            for variant in study.variants
+        }
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(library()) if load(name).task["name"] == "translation"])
+def test_every_variant_can_be_built(name):
+    for scale in scales(name):
+        assert models(name, scale).keys() == load(name, scale=scale).variants.keys()
+
+
+@pytest.mark.parametrize("scale", scales("heads"))
+def test_narrow_models_with_wide_heads_have_the_parameters_of_the_baseline(scale):
+    sizes = {variant: count_parameters(model) for variant, model in models("heads", scale).items()}
+    wanted = sizes[load("heads").baseline]
+    assert sizes["8 heads as wide as a narrower model"] == pytest.approx(wanted, rel=0.01)
+    assert sizes["8 heads as wide as the model"] > 2 * wanted
+
+
+@pytest.mark.parametrize("scale", scales("vaswani-table-2"))
+def test_rivals_of_the_transformer_are_of_its_size(scale):
+    sizes = {variant: count_parameters(model) for variant, model in models("vaswani-table-2", scale).items()}
+    wanted = sizes[load("vaswani-table-2").baseline]
+    for variant, size in sizes.items():
+        assert size == pytest.approx(wanted, rel=0.01) or "experts" in variant
+
+
+def test_experts_cost_what_the_transformer_costs():
+    study = load("vaswani-table-2", scale="small")
+    costs = {
+        variant: count(study.model_spec(variant), build_task(study.task_spec(variant))).flops_per_token
+        for variant in ("Transformer", "Transformer, mixture of experts")
+    }
+    assert costs["Transformer, mixture of experts"] == pytest.approx(costs["Transformer"], rel=0.02)
