@@ -11,6 +11,7 @@ from attnlab.inspection import count_parameters
 from attnlab.models.encoder_decoder import EncoderDecoder
 from attnlab.models.generation import Marks, beam_search
 from attnlab.models.writers import CachedWriter, Ensemble, RecomputingWriter, writer_for
+from attnlab.nn.heads import SplitHeads
 
 VOCAB, BEGIN, END = 23, 1, 2
 MARKS = Marks(BEGIN, END)
@@ -86,6 +87,25 @@ def test_a_cache_changes_nothing(changes):
             rows = torch.tensor([2, 0, 0, 1])
             for writer in (cached, again):
                 writer.select(rows)
+
+
+def test_keys_of_the_source_are_computed_once(monkeypatch):
+    asked = []
+    project = SplitHeads.project
+
+    def counting(self, x, memory=None):
+        asked.append(0 if memory is None else memory.shape[1])
+        return project(self, x, memory)
+
+    monkeypatch.setattr(SplitHeads, "project", counting)
+    model, source = make(), padded_source()
+    writer = CachedWriter(model, source)
+    length, layers = source.shape[1], 2
+    assert asked.count(length) == layers
+    for token in (BEGIN, 4, 5):
+        writer.advance(torch.full((3,), token))
+    assert asked.count(length) == layers
+    assert len(asked) > 2 * layers
 
 
 @pytest.mark.parametrize("beam", [1, 4])
