@@ -120,7 +120,8 @@ def _print_total(planned: Any, console: Console) -> None:
     runs = len(planned.tuning_cells()) // len(planned.variants) + planned.study.rules.seeds
     seconds = runs * sum(variant.seconds_per_seed for variant in planned.variants) / usable_cores()
     console.print(
-        f"about {_duration(seconds)} on this machine's {usable_cores()} cores, evaluation and report aside",
+        f"{_duration(seconds)} or more on this machine's {usable_cores()} cores: without optimizer, evaluation, "
+        "report, and what runs side by side take from each other",
         markup=False,
     )
 
