@@ -55,7 +55,7 @@ def test_any_direction():
     assert not task.alarms()
 
 
-def test_a_small_model_learns_to_translate(tmp_path):
+def test_a_small_model_learns_to_translate(tmp_path, one_thread):
     """Sentences of the training part: what a few hundred pairs can teach is to repeat them."""
     for part, count in (("train", PAIRS), ("validation", 30)):
         for language in ("en", "de"):

@@ -34,7 +34,7 @@ def lines(count, seed):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(tmp_path_factory, one_thread):
     """Train to write sentences in capitals, and to continue a text."""
     folder = tmp_path_factory.mktemp("trained")
     patch = pytest.MonkeyPatch()
