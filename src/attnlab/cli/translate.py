@@ -8,12 +8,13 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnlab.errors import SpecError
 
 if TYPE_CHECKING:
     from attnlab.studies.trained import Trained
+    from attnlab.studies.translating import Written
 
 MOST_MAPPED = 20
 AT_A_TIME = 1000
@@ -61,33 +62,31 @@ def translate(
     int
         0.
     """
-    from attnlab.studies.trained import load_trained
-    from attnlab.studies.trained import translate as translated
+    from attnlab.studies.trained import load_trained, write
 
     if sentences and file is not None:
         raise SpecError("give sentences or --file, not both")
     trained = [load_trained(folder, which=weights, device=device) for folder in (run, *also)]
     lines = iter(sentences) if sentences else _lines(file)
     first = 1
-    if maps is not None:
-        some = list(itertools.islice(lines, MOST_MAPPED + 1))
-        if len(some) > MOST_MAPPED:
-            raise SpecError(f"--maps takes at most {MOST_MAPPED} sentences; got more")
-        _write_maps(maps, trained, [line for line in some if line], beam=beam, alpha=alpha)
-        lines = iter(some)
     while some := list(itertools.islice(lines, AT_A_TIME)):
+        if maps is not None and len(some) > MOST_MAPPED:
+            raise SpecError(f"--maps takes at most {MOST_MAPPED} sentences; got more")
         with warnings_said():
-            found = translated(trained, some, beam=beam, alpha=alpha, first=first)
-        print("\n".join(found), flush=True)
+            found = write(trained, some, beam=beam, alpha=alpha, first=first)
+        print("\n".join(one.text for one in found), flush=True)
         first += len(some)
+        if maps is not None:
+            _write_maps(maps, trained, some, found)
     return 0
 
 
-def _write_maps(page: Path, trained: Sequence[Trained], sentences: Sequence[str], **search: Any) -> None:
+def _write_maps(page: Path, trained: Sequence[Trained], sentences: Sequence[str], found: Sequence[Written]) -> None:
     from attnlab.studies.looking import sentence_maps
     from attnlab.studies.report.html import sentences_page
 
-    page.write_text(sentences_page([sentence_maps(trained, one, **search) for one in sentences]), encoding="utf-8")
+    looked = [sentence_maps(trained, *pair) for pair in zip(sentences, found, strict=True) if pair[0].strip()]
+    page.write_text(sentences_page(looked), encoding="utf-8")
 
 
 def _lines(file: Path | None) -> Iterator[str]:

@@ -8,12 +8,11 @@ from typing import Any
 
 import torch
 
-from attnlab.errors import DataError
 from attnlab.inspection.capture import capture
 from attnlab.inspection.maps import attention_maps
 from attnlab.models.writers import device_of
 from attnlab.studies.trained import Trained, sentence_codec
-from attnlab.studies.translating import sides_of_maps, translations
+from attnlab.studies.translating import Written, sides_of_maps
 
 
 @dataclass(frozen=True)
@@ -35,19 +34,17 @@ class SentenceMaps:
     maps: Mapping[str, Mapping[str, Any]]
 
 
-def sentence_maps(
-    trained: Sequence[Trained], sentence: str, *, beam: int | None = None, alpha: float | None = None
-) -> SentenceMaps:
-    """Translate a sentence, and record all attention weights of reading it and of writing the translation.
+def sentence_maps(trained: Sequence[Trained], sentence: str, written: Written) -> SentenceMaps:
+    """Record all attention weights of reading a sentence and of writing its translation.
 
     Parameters
     ----------
     trained : sequence of Trained
         As `attnlab.studies.trained.translate` takes them.
     sentence : str
-        The sentence.
-    beam, alpha
-        Likewise.
+        The sentence; not empty.
+    written : Written
+        Its translation, as `attnlab.studies.trained.write` returns it.
 
     Returns
     -------
@@ -58,16 +55,10 @@ def sentence_maps(
     ------
     RunError
         As `attnlab.studies.trained.translate`.
-    DataError
-        Likewise, or if the sentence is empty.
     """
     codec = sentence_codec(trained)
-    tokens = codec.encode([sentence])
-    if not tokens[0]:
-        raise DataError("an empty sentence has no attention to look at")
-    (written,) = translations([one.model for one in trained], codec, [sentence], beam=beam, alpha=alpha)
     begun = [codec.marks.begin, *written.tokens][: codec.max_length]
-    sides = [torch.tensor(tokens), torch.tensor([begun])]
+    sides = [torch.tensor(codec.encode([sentence])), torch.tensor([begun])]
     labels = [codec.tokenizer.pieces(side[0].tolist()) for side in sides]
     maps = {}
     for one in trained:

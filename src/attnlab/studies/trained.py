@@ -18,7 +18,7 @@ from attnlab.models.writers import TextWriter
 from attnlab.studies.assemble import build_model_offered
 from attnlab.studies.kept_task import KeptTask, kept_task
 from attnlab.studies.layout import require_device
-from attnlab.studies.translating import BATCH, translations
+from attnlab.studies.translating import BATCH, Written, translations
 from attnlab.tasks.arguments import require_positive
 from attnlab.tasks.codecs import CharacterCodec, SentenceCodec
 from attnlab.tasks.translation_data import held_out_pairs
@@ -130,16 +130,44 @@ def translate(
     UserWarning
         If a translation came to no end and was cut; which ones is said.
     """
-    codec, models = sentence_codec(trained), [one.model for one in trained]
     how = {"beam": beam, "alpha": alpha, "batch": batch, "cached": cached, "first": first}
-    found = translations(models, codec, sentences, **how)
+    return [one.text for one in write(trained, sentences, **how)]
+
+
+def write(trained: Sequence[Trained], sentences: Sequence[str], *, first: int = 1, **search: Any) -> list[Written]:
+    """Translate sentences, and return the tokens that were written too.
+
+    Parameters
+    ----------
+    trained, sentences, first
+        As `translate` takes them.
+    **search
+        ``beam``, ``alpha``, ``batch``, ``cached``, likewise.
+
+    Returns
+    -------
+    list of Written
+        One translation per sentence.
+
+    Raises
+    ------
+    RunError, DataError
+        As `translate`.
+
+    Warns
+    -----
+    UserWarning
+        As `translate`.
+    """
+    models = [one.model for one in trained]
+    found = translations(models, sentence_codec(trained), sentences, first=first, **search)
     cut = [first + number for number, one in enumerate(found) if not one.ended]
     if cut:
         named = ", ".join(map(str, cut[:MOST_NAMED])) + (", ..." if len(cut) > MOST_NAMED else "")
         warnings.warn(
             f"{len(cut)} of {len(found)} translations came to no end and were cut: sentence {named}", stacklevel=2
         )
-    return [one.text for one in found]
+    return found
 
 
 @dataclass(frozen=True)
@@ -218,7 +246,7 @@ def sentence_codec(trained: Sequence[Trained]) -> SentenceCodec:
         if not isinstance(one.task.codec, SentenceCodec):
             raise RunError(f"{one.folder} is no translation run: its task is '{one.task.name}'")
         codecs.append(one.task.codec)
-    for one, codec in zip(trained, codecs, strict=True):
+    for one, codec in zip(trained[1:], codecs[1:], strict=True):
         if not codec.writes_with(codecs[0]):
             raise RunError(
                 f"{one.folder} has another tokenizer or pair of languages than {trained[0].folder}: they cannot write "

@@ -66,7 +66,7 @@ class Part:
 
 
 def read_sentences(file: BinaryIO, name: str) -> Iterator[str]:
-    """Yield the lines of a file that is open, as a corpus is read.
+    """Return the lines of a file that is open, as a corpus is read, one after the other.
 
     Parameters
     ----------
@@ -75,17 +75,17 @@ def read_sentences(file: BinaryIO, name: str) -> Iterator[str]:
     name : str
         What it is called in errors.
 
-    Yields
-    ------
-    str
-        A line without its end and without blanks around it.
+    Returns
+    -------
+    iterator of str
+        Without line ends and without blanks around them.
 
     Raises
     ------
     DataError
         If a line is not UTF-8; the text has its number.
     """
-    yield from decoded_lines(file, name)
+    return decoded_lines(file, name)
 
 
 def languages_of(pair: str) -> tuple[str, str]:

@@ -113,8 +113,8 @@ class Translation:
         self._next_tokens = NextTokens(self.data.tokenizer.size, spare=True)
         self.parts = tuple(part for part in self.data.parts if part != "train")
         self.metrics = tuple(metric for part in self.parts for metric in translation_metrics(PREFIXES[part]))
-        search = {"beam": USUAL_BEAM if beam is None else beam, "alpha": alpha}
-        self.codec = SentenceCodec(self.data.tokenizer, self.data.languages, max_length, **search)
+        search_beam = USUAL_BEAM if beam is None else beam
+        self.codec = SentenceCodec(self.data.tokenizer, self.data.languages, max_length, search_beam, alpha)
         judged_parts = self.parts if beam is not None else ()
         self.judged = tuple(metric for part in judged_parts for metric in judged_metrics(PREFIXES[part]))
         lengths = self.data.parts["train"].longest
