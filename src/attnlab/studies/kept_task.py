@@ -87,8 +87,8 @@ def kept_task(folder: Path) -> KeptTask:
     """
     if not (folder / KEPT).is_file():
         raise RunError(
-            f"{folder} does not say what its tokens mean (no {KEPT} in it): it is no run of a study of translation or "
-            "of a language model, or an older attnlab made it; remove it and run the study again"
+            f"{folder} does not say what its tokens mean (no {KEPT} in it): only runs of translation and of language "
+            "models do; one of those that an older attnlab made must be removed and run again"
         )
     content = read_json(folder / KEPT)
     return KeptTask(content["name"], content["model_arguments"], content["data"], codec_from_json(content["codec"]))
