@@ -42,6 +42,15 @@ def test_a_file_is_read_and_scales_merge(write_study):
     assert load(path, changes={"rules": {"seeds": 9}}).rules.seeds == 9
 
 
+def test_a_scale_leaves_variants_out(write_study):
+    smaller = GOOD.replace("small: {", "small: {variants: {two: null, three: {channels: 2}}, ")
+    assert load(write_study(smaller), scale="small").variants == {"one": {}, "three": {"channels": 2}}
+    with pytest.raises(SpecError, match="baseline 'one' is no variant; known: three, two"):
+        load(write_study(smaller.replace("two: null", "one: null")), scale="small")
+    with pytest.raises(SpecError, match=r"scales\.small\.variants: null leaves out 'twoo', .*; did you mean 'two'"):
+        load(write_study(smaller.replace("two: null", "twoo: null")), scale="small")
+
+
 def test_a_variant_of_another_model_replaces_and_training_is_its_own():
     study = parse(
         {

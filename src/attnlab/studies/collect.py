@@ -110,8 +110,8 @@ def _company(plan: Plan, out: Path, cells: Mapping[str, list[CellPlan]]) -> dict
     for variant in plan.variants:
         paths = [out / cell.folder / "result.json" for cell in cells[variant.name]]
         results = [read_json(path) for path in paths if path.exists()]
-        most = max((result["together"] for result in results), default=1)
-        notes = dict.fromkeys(result["together_note"] for result in results if result["together_note"])
+        most = max((result.get("together", 1) for result in results), default=1)
+        notes = dict.fromkeys(note for result in results if (note := result.get("together_note")))
         if most > 1 or notes:
             words.append(
                 ": ".join([variant.name, "; ".join([*([f"{most} seeds together"] if most > 1 else []), *notes])])

@@ -222,7 +222,7 @@ def load(source: str | Path, *, scale: str | None = None, changes: Mapping[str, 
     source : str or Path
         Path of a YAML file, or the name of a study of the library.
     scale : str, optional
-        Name of one of the file's ``scales``, merged over the rest.
+        Name of one of the file's ``scales``, merged over the rest; a variant that is null there is left out.
     changes : mapping, optional
         Merged over everything, as ``{"rules": {"seeds": 3}}``.
 
@@ -289,13 +289,31 @@ def parse(
             raise SpecError(
                 f"{path or name}: no scale '{scale}'; {nearest(scale, scales) if scales else 'it has none'}"
             )
-        plain = merge(plain, scales[scale])
+        try:
+            plain = _scaled(plain, scales[scale])
+        except SpecError as error:
+            raise SpecError(f"{path or name}: scales.{scale}.{error}") from error
     plain = merge(plain, changes or {})
     resolved = _resolve_text(_resolve_paths(plain, folder), folder)
     try:
         return Study.model_validate({**resolved, "name": name, "scale": scale, "folder": str(folder), "content": plain})
     except pydantic.ValidationError as error:
         raise SpecError(_explain(error, raw, path or Path(name))) from error
+
+
+def _scaled(study: dict[str, Any], scale: dict[str, Any]) -> dict[str, Any]:
+    """Return a study with a scale merged over it, without the variants that are null there."""
+    merged = merge(study, scale)
+    variants, changes = study.get("variants"), scale.get("variants")
+    if isinstance(variants, dict) and isinstance(changes, dict):
+        left_out = [variant for variant, change in changes.items() if change is None]
+        for variant in left_out:
+            if variant not in variants:
+                raise SpecError(
+                    f"variants: null leaves out '{variant}', which is no variant; {nearest(variant, variants)}"
+                )
+        merged["variants"] = {key: value for key, value in merged["variants"].items() if key not in left_out}
+    return merged
 
 
 def _resolve_paths(value: Any, folder: Path) -> Any:
