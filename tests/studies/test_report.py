@@ -12,9 +12,11 @@ import pytest
 from rich.console import Console
 from tests.studies.example_results import parts, shapes, translations
 
+from attnlab.contracts import Metric
 from attnlab.errors import RunError
 from attnlab.studies.report import headline, report, verdict_table, write_report
 from attnlab.studies.report.charts import _compressed_ticks
+from attnlab.studies.report.figures import figures
 from attnlab.studies.report.html import facts
 from attnlab.studies.report.markdown import escape
 from attnlab.studies.report.numbers import number, spread
@@ -48,6 +50,23 @@ def unfinished():
         for variant in full.variants
     )
     return dataclasses.replace(full, variants=empty, alarms=(), complete=False)
+
+
+def in_hundreds():
+    """Give every variant a metric and a time of some hundreds, each its own."""
+    results = parts(seeds=2)
+    variants = [
+        dataclasses.replace(
+            variant,
+            cells=tuple(
+                CellResults(cell.seed, "done", {"score": 100.0 + 10 * place + cell.seed}, seconds=25.0 * place)
+                for cell in variant.cells
+            ),
+        )
+        for place, variant in enumerate(results.variants, start=1)
+    ]
+    metric = Metric("score", "points", "lower", "score")
+    return dataclasses.replace(results, variants=tuple(variants), metric=metric)
 
 
 def with_value(results, name, seed, value):
@@ -309,3 +328,16 @@ def test_a_compressed_axis_has_zero_and_stays_in_its_range():
     assert 0.0 in ticks
     assert min(ticks) >= -0.1
     assert max(ticks) <= 2.0
+
+
+def test_hundreds_are_written_out_on_axes():
+    drawings = {figure.drawing.name: figure.drawing.svg for figure in figures(in_hundreds())}
+    assert drawings.keys() >= {"effects", "cost"}
+    for svg in drawings.values():
+        assert re.findall(r">[^<>\d]?[\d.]+e[^<>]*</text>", svg) == []
+    assert ">150</text>" in drawings["cost"]
+
+
+def test_small_numbers_keep_an_exponent_on_axes():
+    assert Span(2e-7, 8e-7, logarithmic=False).ticks()["format"] == "~g"
+    assert Span(2e-7, 8.0, logarithmic=False).ticks()["format"] == ",~r"

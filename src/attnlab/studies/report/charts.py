@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from attnlab.studies.report import numbers, words
-from attnlab.studies.report.span import Span, beside, span_of
+from attnlab.studies.report.span import Span, beside, number_format, span_of
 from attnlab.studies.report.style import BAND, GRID, INK, MUTED, NORMAL, PAPER, VERDICT_COLORS, label
 from attnlab.studies.verdicts import confidence, judge, smallest_effect
 
@@ -139,11 +139,12 @@ def _effect_scale(alt: Any, rows: list[dict[str, Any]], results: StudyResults) -
     title = f"difference to the baseline in {words.metric_title(results.metric)} ({results.metric.unit})"
     if middle > 0 and limit > OUTLYING * middle:
         domain = [min(1.3 * low, -middle), max(1.3 * high, middle)]
-        axis = alt.Axis(values=_compressed_ticks(middle, domain), format="~g", title=f"{title}, compressed axis")
+        form = number_format(*domain)
+        axis = alt.Axis(values=_compressed_ticks(middle, domain), format=form, title=f"{title}, compressed axis")
         return alt.Scale(type="symlog", constant=middle, domain=domain, nice=False), axis
     margin = 0.05 * ((high - low) or 1.0)
     scale = alt.Scale(domain=[low - margin, high + margin], nice=False)
-    return scale, alt.Axis(title=title, tickCount=6, format="~g")
+    return scale, alt.Axis(title=title, tickCount=6, format=number_format(low, high))
 
 
 def _compressed_ticks(middle: float, domain: list[float]) -> list[float]:
@@ -224,7 +225,7 @@ def cost(results: StudyResults) -> Any:
     panels = (
         ("parameters", "parameters", "~s"),
         ("flops", "training FLOPs per token", "~s"),
-        ("seconds", "training time of a seed (s)", "~g"),
+        ("seconds", "training time of a seed (s)", ",~r"),
     )
     shown = [panel for panel in panels if any(row[panel[0]] for row in rows)]
     return alt.hconcat(
@@ -266,7 +267,7 @@ def _cost_panel(
     span = quality_span(row[key] for row in rows for key in ("low", "high"))
     placed, across = _placed([row for row in rows if row[field]], field, span)
     y_title = f"{words.metric_title(metric)} ({metric.unit})" if first else None
-    y_axis = alt.Axis(title=y_title, labels=first, ticks=False, domain=False, format="~g", **span.ticks())
+    y_axis = alt.Axis(title=y_title, labels=first, ticks=False, domain=False, **span.ticks())
     x_axis = alt.Axis(title=title, grid=False, tickCount=4, format=form, labelOverlap=True)
     y = alt.Y("mean:Q", scale=span.scale(alt), axis=y_axis)
     base = alt.Chart(alt.Data(values=placed)).encode(

@@ -157,7 +157,7 @@ def _step_axis(alt: Any, title: str | None, ticks: int = 6) -> Any:
 def _metric_axis(alt: Any, metric: Metric, span: Span, title: str | None = None) -> Any:
     """Return the axis of a metric."""
     text = title if title is not None else f"{words.metric_title(metric)} ({metric.unit})"
-    axis = alt.Axis(title=text, ticks=False, domain=False, format="~g", **span.ticks())
+    axis = alt.Axis(title=text, ticks=False, domain=False, **span.ticks())
     return alt.Y("mean:Q", scale=span.scale(alt), axis=axis)
 
 

@@ -80,7 +80,7 @@ class Span:
         return alt.Scale(type=kind, domain=[self.low, self.high], nice=False, zero=False)
 
     def ticks(self) -> dict[str, Any]:
-        """Return where an axis has its lines: about six places, or round numbers of a logarithmic axis.
+        """Return where an axis has its lines, and how numbers are written there: about six places, or round numbers.
 
         Returns
         -------
@@ -88,11 +88,29 @@ class Span:
             Arguments of an altair axis.
         """
         if not self.logarithmic:
-            return {"tickCount": 6}
+            return {"tickCount": 6, "format": number_format(self.low, self.high)}
         powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         factors = (1, 2, 5) if len(powers) < FEW_POWERS else (1,)
         marks = (float(f"{factor}e{power}") for power in powers for factor in factors)
-        return {"values": [mark for mark in marks if self.low <= mark <= self.high]}
+        shown = [mark for mark in marks if self.low <= mark <= self.high]
+        return {"values": shown, "format": number_format(self.low, self.high)}
+
+
+def number_format(*ends: float) -> str:
+    """Return how the numbers of an axis are written.
+
+    Parameters
+    ----------
+    *ends : float
+        Where the axis begins and ends.
+
+    Returns
+    -------
+    str
+        A format of d3: decimal, with an exponent only where all numbers are below 1. Its ``g`` would write 100 as 1e+2
+        where two digits tell the lines of the axis apart.
+    """
+    return ",~r" if max(map(abs, ends)) >= 1 else "~g"
 
 
 def span_of(values: Iterable[float], *, ratio_for_log: float, margin: float) -> Span:
