@@ -104,6 +104,14 @@ def test_a_study_runs_ends_in_a_report_and_runs_only_what_is_missing(tiny, tmp_p
     assert collect(out).variants == again.variants  # the folder alone says everything
 
 
+def test_a_folder_from_before_runs_trained_together_is_reported(tiny, tmp_path):
+    results = run_study(parse(tiny), tmp_path / "study", jobs=1)
+    for path in (tmp_path / "study").rglob("result.json"):
+        old = {key: value for key, value in json.loads(path.read_text()).items() if not key.startswith("together")}
+        path.write_text(json.dumps(old))
+    assert collect(tmp_path / "study").variants == results.variants
+
+
 def test_a_kill_in_the_middle_changes_no_number(tiny, tmp_path):
     tiny["rules"]["budget"] = {"steps": 60}
     tiny["training"] = {"evaluate_every": 10}
