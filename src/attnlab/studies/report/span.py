@@ -93,11 +93,11 @@ class Span:
         factors = (1, 2, 5) if len(powers) < FEW_POWERS else (1,)
         marks = (float(f"{factor}e{power}") for power in powers for factor in factors)
         shown = [mark for mark in marks if self.low <= mark <= self.high]
-        return {"values": shown, "format": number_format(self.low, self.high)}
+        return {"values": shown, "format": "~g"}  # of values that are given, g writes all digits
 
 
 def number_format(*ends: float) -> str:
-    """Return how the numbers of an axis are written.
+    """Return how the numbers of a linear axis are written.
 
     Parameters
     ----------
