@@ -12,9 +12,11 @@ import pytest
 
 from attnlab.errors import RunError, SpecError
 from attnlab.studies.assemble import build_task
-from attnlab.studies.collect import collect
+from attnlab.studies.collect import collect, read_scores
 from attnlab.studies.execute import run_study
+from attnlab.studies.plan import make_plan
 from attnlab.studies.report import write_report
+from attnlab.studies.report.html import tuning_rows
 from attnlab.studies.rules import TUNING_SEED
 from attnlab.studies.study import parse
 
@@ -246,6 +248,25 @@ def test_tuning_that_failed_altogether_gives_no_verdict_and_a_choice_stays(tiny,
         (out / "plain" / f"tune-lr-{setting}" / f"seed-{TUNING_SEED}" / "result.json").unlink(missing_ok=True)
     assert collect(out).variant("plain").cells[0].status == "done"
     assert numbers(out)["plain/seed-0"] == results.variant("plain").cells[0].metrics
+
+
+def test_tuning_looks_at_the_mean_of_its_seeds_and_leaves_out_settings_that_failed_once(tiny, tmp_path):
+    tiny["rules"] |= {"seeds": 1, "budget": {"steps": 3}, "tune": {"lr": [1e-3, 1e-2, 1e-1]}, "tune_seeds": 2}
+    out = tmp_path / "out"
+    run_study(parse(tiny), out, jobs=2)
+    reached = numbers(out)
+    of = {
+        setting: [reached[f"plain/tune-lr-{setting}/seed-{TUNING_SEED + nth}"]["val_mse"] for nth in range(2)]
+        for setting in ("0.001", "0.01", "0.1")
+    }
+    assert all(first != second for first, second in of.values())
+    tuned = collect(out).variant("plain").tuning
+    assert tuned["scores"] == pytest.approx({setting: sum(pair) / 2 for setting, pair in of.items()})
+    assert tuned["chosen"] == min(tuned["scores"], key=tuned["scores"].get)
+    assert "mean of 2 runs" in tuning_rows(collect(out))[0]["setting"]
+
+    (out / "plain" / "tune-lr-0.01" / f"seed-{TUNING_SEED + 1}" / "result.json").unlink()
+    assert read_scores(make_plan(parse(tiny)), out)["plain"]["0.01"] is None
 
 
 def test_two_processes_may_not_write_one_study(tiny, tmp_path):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from attnlab.cli import FINE, call
+from attnlab.cli.progress import title_of
 from attnlab.errors import SpecError
 from attnlab.studies.estimate import PRODUCTS, flops_per_second_on_one_thread
 from attnlab.studies.plan import NOT_COMPILED, NOT_TIMED, make_plan
@@ -188,6 +189,16 @@ def test_cells_pair_over_seeds_and_tuning_has_a_seed_of_its_own(tiny):
     assert [(cell.variant, cell.seed) for cell in judged[:2]] == [("plain", 0), ("with attention", 0)]
     assert len({cell.folder for cell in tuning + judged}) == 10
     assert judged[0].spec["recipe"]["lr"] == 0.2
+
+
+def test_tuning_may_have_several_seeds(tiny):
+    tiny["rules"] |= {"tune": {"lr": [0.1, 0.2, 0.3]}, "tune_seeds": 2}
+    cells = plan_of(tiny).tuning_cells()
+    assert len({cell.folder for cell in cells}) == 12
+    assert [cell.seed for cell in cells] == [TUNING_SEED] * 6 + [TUNING_SEED + 1] * 6
+    assert len({title_of(cell) for cell in cells}) == 12  # a bar and a line of its own for each
+    assert title_of(cells[0]) == "plain, tuning, lr 0.1"
+    assert title_of(cells[6]) == "plain, tuning 2, lr 0.1"
 
 
 def test_one_value_is_no_tuning(tiny):

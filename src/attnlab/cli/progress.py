@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from attnlab.studies.plan import CellPlan
+from attnlab.studies.rules import TUNING_SEED
 
 
 class TerminalWatcher:
@@ -68,7 +69,7 @@ class TerminalWatcher:
             self._update(cell, message)
 
     def _update(self, cell: CellPlan, message: Mapping[str, Any]) -> None:
-        name = _title(cell)
+        name = title_of(cell)
         if name not in self._bars:
             self._bars[name] = self._progress.add_task("  " + escape(name), total=message.get("steps"), shown="")
         loss = message.get("loss")
@@ -77,7 +78,7 @@ class TerminalWatcher:
         self._progress.update(self._bars[name], completed=message["step"], shown=shown)
 
     def _finish(self, cell: CellPlan, message: Mapping[str, Any]) -> None:
-        bar = self._bars.pop(_title(cell), None)
+        bar = self._bars.pop(title_of(cell), None)
         if bar is not None:
             self._progress.remove_task(bar)
         done, total = self._count[0] + 1, self._count[1]
@@ -85,15 +86,28 @@ class TerminalWatcher:
         if self._overall is not None:
             self._progress.update(self._overall, completed=done)
         if message["kind"] == "failed":
-            self._console.print(f"[bold red]failed[/] {escape(_title(cell))}: {escape(str(message['error']))}")
+            self._console.print(f"[bold red]failed[/] {escape(title_of(cell))}: {escape(str(message['error']))}")
         else:
             name, value = next(iter(message["metrics"].items()))
             metrics = f"{name} {value:.4g}"
             elapsed = time.monotonic() - self._begun
-            self._console.print(f"[dim]{done}/{total} {elapsed:5.0f} s[/]  {escape(_title(cell))}  [dim]{metrics}[/]")
+            self._console.print(f"[dim]{done}/{total} {elapsed:5.0f} s[/]  {escape(title_of(cell))}  [dim]{metrics}[/]")
 
 
-def _title(cell: CellPlan) -> str:
+def title_of(cell: CellPlan) -> str:
+    """Return how a run is called on a terminal.
+
+    Parameters
+    ----------
+    cell : CellPlan
+        The run.
+
+    Returns
+    -------
+    str
+        Variant, seed or tuning, and what is tuned; no two runs of a study have one title.
+    """
     tuned = " ".join(f"{key} {value:g}" for key, value in cell.tuned.items())
-    run = "tuning" if "/tune-" in cell.folder else f"seed {cell.seed}"
+    nth = cell.seed - TUNING_SEED + 1
+    run = f"seed {cell.seed}" if nth < 1 else "tuning" if nth == 1 else f"tuning {nth}"
     return f"{cell.variant}, {run}" + (f", {tuned}" if tuned else "")

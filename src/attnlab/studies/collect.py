@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -120,7 +120,7 @@ def _company(plan: Plan, out: Path, cells: Mapping[str, list[CellPlan]]) -> dict
 
 
 def read_scores(plan: Plan, out: Path) -> dict[str, dict[str, float | None]]:
-    """Return the tuning metric of every tuning run; None for those that failed or have not run.
+    """Return the tuning metric of every combination of settings, as a mean over its runs.
 
     Parameters
     ----------
@@ -132,14 +132,20 @@ def read_scores(plan: Plan, out: Path) -> dict[str, dict[str, float | None]]:
     Returns
     -------
     dict
-        Variant -> settings as text -> value.
+        Variant -> settings as text -> value; None where a run failed or is still to come.
     """
-    scores: dict[str, dict[str, float | None]] = {variant.name: {} for variant in plan.variants}
+    found: dict[str, dict[str, list[float | None]]] = {variant.name: {} for variant in plan.variants}
     for cell in plan.tuning_cells():
         result = out / cell.folder / "result.json"
         value = read_json(result)["metrics"].get(plan.tune_metric.name) if result.exists() else None
-        scores[cell.variant][setting_key(cell.tuned)] = value
-    return scores
+        found[cell.variant].setdefault(setting_key(cell.tuned), []).append(value)
+    return {name: {key: _mean(values) for key, values in of.items()} for name, of in found.items()}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean of values; None where one is missing."""
+    there = [value for value in values if value is not None]
+    return fmean(there) if len(there) == len(values) else None
 
 
 def chosen_settings(plan: Plan, out: Path) -> dict[str, dict[str, int | float]]:

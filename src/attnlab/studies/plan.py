@@ -157,7 +157,8 @@ class Plan:
         grid = list(self.study.rules.grid())
         if len(grid) < 2:
             return []
-        return [self._cell(variant, TUNING_SEED, tuned) for tuned in grid for variant in self.variants]
+        seeds = range(TUNING_SEED, TUNING_SEED + self.study.rules.tune_seeds)
+        return [self._cell(v, seed, tuned) for seed in seeds for tuned in grid for v in self.variants]
 
     def judged_cells(self, chosen: Mapping[str, Mapping[str, int | float]]) -> list[CellPlan]:
         """Return the runs the verdict stands on.
@@ -176,7 +177,7 @@ class Plan:
         return [self._cell(variant, seed, dict(chosen[variant.name])) for seed in seeds for variant in self.variants]
 
     def _cell(self, variant: PlannedVariant, seed: int, tuned: dict[str, int | float]) -> CellPlan:
-        tuning = seed == TUNING_SEED
+        tuning = seed >= TUNING_SEED
         setting = "tune-" + "-".join(f"{key}-{value:g}" for key, value in tuned.items())
         folder = "/".join([slug(variant.name), *([setting] if tuning else []), f"seed-{seed}"])
         spec = {

@@ -74,8 +74,8 @@ class VariantResults:
     notes : tuple of str
         What planning chose or corrected, in words.
     tuning : mapping or None
-        ``setting`` (what was tuned), ``scores`` (value tried, as text, to ``metric``), ``chosen`` (one of these
-        texts), ``at_edge``; None where nothing was tuned.
+        ``setting`` (what was tuned), ``scores`` (value tried, as text, to the mean of ``metric`` over ``seeds``
+        runs), ``chosen`` (one of these texts), ``at_edge``; None where nothing was tuned.
     cells : tuple of CellResults
         One per seed, in the order of the rules.
     """

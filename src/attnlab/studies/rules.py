@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 TUNING_SEED = 1_000_003
-"""Seed of every tuning run: far from the seeds 0, 1, 2 ... that are judged, so that tuning never sees them."""
+"""First seed of tuning runs: far from the seeds 0, 1, 2 ... that are judged, so that tuning never sees them."""
 
 
 class Rules(BaseModel):
@@ -32,8 +32,10 @@ class Rules(BaseModel):
     seeds : int
         Number of runs of every variant; variants share data order within a seed.
     tune : dict
-        For each training setting the values tried, the same for every variant. One tuning run per
-        combination at the full budget, with a seed that no judged run has; the best on `tune_by` is used.
+        For each training setting the values tried, the same for every variant. `tune_seeds` tuning runs per
+        combination at the full budget, with seeds that no judged run has; the best on `tune_by` is used.
+    tune_seeds : int
+        Number of tuning runs of every combination; with several their mean is what tuning looks at.
     tune_by : str, optional
         Metric that tuning looks at; by default the task's first, or the time to the target. Never one of a test part.
     match : {"none", "parameters", "flops"}
@@ -51,6 +53,7 @@ class Rules(BaseModel):
     target: dict[str, int | float] | None = None
     seeds: int = Field(default=5, ge=1)
     tune: dict[str, list[int | float]] = Field(default_factory=dict)
+    tune_seeds: int = Field(default=1, ge=1)
     tune_by: str | None = None
     match: Literal["none", "parameters", "flops"] = "none"
     smallest_effect: float = Field(ge=0)

@@ -81,6 +81,7 @@ def tuning_record(
         "setting": ", ".join(plan.study.rules.tune),
         "scores": dict(scores),
         "metric": plan.tune_metric.name,
+        "seeds": plan.study.rules.tune_seeds,
         "chosen": setting_key(chosen),
         "settings": dict(chosen),
         "at_edge": at_edge(plan.study.rules, chosen) or not finished,

@@ -245,7 +245,7 @@ def tuning_rows(results: StudyResults) -> list[dict[str, Any]]:
     return [
         {
             "name": variant.name,
-            "setting": f"{variant.tuning['setting']} by {variant.tuning['metric']}",
+            "setting": f"{variant.tuning['setting']} by {variant.tuning['metric']}" + _mean_of(variant.tuning),
             "tried": [(value, numbers.number(reached)) for value, reached in variant.tuning["scores"].items()],
             "chosen": variant.tuning["chosen"],
             "at_edge": variant.untuned,
@@ -253,6 +253,12 @@ def tuning_rows(results: StudyResults) -> list[dict[str, Any]]:
         for variant in results.variants
         if variant.tuning
     ]
+
+
+def _mean_of(tuning: Mapping[str, Any]) -> str:
+    """Return of how many runs a tried value is the mean; nothing where it is one run's."""
+    seeds = tuning.get("seeds", 1)  # not in reports made before there could be several
+    return f", mean of {seeds} runs" if seeds > 1 else ""
 
 
 def seed_rows(results: StudyResults) -> list[tuple[str, list[str]]]:
