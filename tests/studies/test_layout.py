@@ -18,7 +18,7 @@ from attnlab.studies.timing import ARITHMETIC_S, step_times
 
 
 def cells(*names):
-    return [CellPlan(name, seed, {}, f"{name}/{seed}", {}) for seed, name in enumerate(names)]
+    return [CellPlan(name, seed, {}, {}) for seed, name in enumerate(names)]
 
 
 def shown(groups):

@@ -12,7 +12,6 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from attnlab.studies.plan import CellPlan
-from attnlab.studies.rules import TUNING_SEED
 
 
 class TerminalWatcher:
@@ -108,6 +107,6 @@ def title_of(cell: CellPlan) -> str:
         Variant, seed or tuning, and what is tuned; no two runs of a study have one title.
     """
     tuned = " ".join(f"{key} {value:g}" for key, value in cell.tuned.items())
-    nth = cell.seed - TUNING_SEED + 1
-    run = f"seed {cell.seed}" if nth < 1 else "tuning" if nth == 1 else f"tuning {nth}"
+    nth = cell.tuning_run
+    run = f"seed {cell.seed}" if nth is None else "tuning" if nth == 1 else f"tuning {nth}"
     return f"{cell.variant}, {run}" + (f", {tuned}" if tuned else "")

@@ -85,8 +85,6 @@ class CellPlan:
         Seed of initialization and data order.
     tuned : dict
         Settings from the grid.
-    folder : str
-        Place within the study's folder.
     spec : dict
         What the worker is given.
     """
@@ -94,8 +92,18 @@ class CellPlan:
     variant: str
     seed: int
     tuned: dict[str, int | float]
-    folder: str
     spec: dict[str, Any]
+
+    @property
+    def tuning_run(self) -> int | None:
+        """Which of the tuning runs with its settings it is, from 1; None for a judged run."""
+        return None if self.seed < TUNING_SEED else self.seed - TUNING_SEED + 1
+
+    @property
+    def folder(self) -> str:
+        """Its place within the study's folder."""
+        setting = "tune-" + "-".join(f"{key}-{value:g}" for key, value in self.tuned.items())
+        return "/".join([slug(self.variant), *([] if self.tuning_run is None else [setting]), f"seed-{self.seed}"])
 
 
 @dataclass(frozen=True)
@@ -177,9 +185,6 @@ class Plan:
         return [self._cell(variant, seed, dict(chosen[variant.name])) for seed in seeds for variant in self.variants]
 
     def _cell(self, variant: PlannedVariant, seed: int, tuned: dict[str, int | float]) -> CellPlan:
-        tuning = seed >= TUNING_SEED
-        setting = "tune-" + "-".join(f"{key}-{value:g}" for key, value in tuned.items())
-        folder = "/".join([slug(variant.name), *([setting] if tuning else []), f"seed-{seed}"])
         spec = {
             "task": self.study.task_spec(variant.name),
             "model": variant.model,
@@ -188,7 +193,7 @@ class Plan:
             "seed": seed,
             "look_inside": seed == 0,
         }
-        return CellPlan(variant.name, seed, tuned, folder, spec)
+        return CellPlan(variant.name, seed, tuned, spec)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan with the documented, stable keys of ``attnlab plan --json``."""
