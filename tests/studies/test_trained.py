@@ -19,6 +19,7 @@ from attnlab.studies.execute import run_study
 from attnlab.studies.kept_task import keep_task
 from attnlab.studies.study import parse
 from attnlab.studies.trained import generate, load_trained, score, translate
+from attnlab.text.tokenizers import Tokenizer
 from attnlab.training.atomic import read_json
 
 END = 2
@@ -221,6 +222,16 @@ def test_translations_of_a_part_are_scored(runs, translator, part, prefix, count
     assert cut[0].value <= cut[1].value == pytest.approx(bleu.value, abs=1.0)
     judged = read_json(runs / "translation" / "it" / "seed-0" / "result.json")["metrics"]
     assert (judged[f"{prefix}_bleu"], judged[f"{prefix}_chrf"]) == pytest.approx((bleu.value, chrf.value))
+
+
+def test_case_does_not_count_where_the_tokenizer_has_no_capitals(translator):
+    codec = translator.task.codec
+    small = Tokenizer.from_json(codec.tokenizer.to_json() | {"normalizer": {"type": "Lowercase"}})
+    task = dataclasses.replace(translator.task, codec=dataclasses.replace(codec, tokenizer=small))
+    found = score([dataclasses.replace(translator, task=task)], "test")
+    assert [one.name for one in found.scores] == ["BLEU", "chrF", "tokenised BLEU"]
+    assert all("case:lc" in one.signature for one in found.scores)
+    assert found.scores[2] == score([translator], "test").scores[3]
 
 
 def test_an_unknown_part(translator):

@@ -239,6 +239,13 @@ def test_what_is_judged_of_translations(corpus):
         task.score("test", right[:1])
 
 
+def test_case_does_not_count_where_the_tokenizer_has_no_capitals(corpus):
+    task = Translation(str(corpus), tokenizer={"name": "words", "lowercase": True}, test="test")
+    lower = [pair.target.lower() for pair in task.data.sentences("test")]
+    assert task.data.tokenizer.decode(task.data.tokenizer.encode(lower)) == lower
+    assert task.score("test", lower) == {"test_bleu": pytest.approx(100.0), "test_chrf": pytest.approx(100.0)}
+
+
 def test_nothing_is_judged_without_a_beam(corpus):
     assert Translation(str(corpus), tokenizer="words", beam=None).judged == ()
     with pytest.raises(SpecError, match="beam"):

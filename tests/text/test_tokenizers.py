@@ -68,6 +68,19 @@ def test_training_twice_gives_the_same(name, tokenizer):
     assert TOKENIZERS[name]().train(iter(SENTENCES)).to_json() == tokenizer.to_json()
 
 
+def test_lower_case(name):
+    """Capitals are read as small letters, those of both sides, also where one was never seen."""
+    tokenizer = TOKENIZERS[name](lowercase=True).train(SENTENCES)
+    assert tokenizer.lowercase
+    assert not TOKENIZERS[name]().train(SENTENCES).lowercase
+    assert tokenizer.encode(["EIN HUND LÄUFT"]) == tokenizer.encode(["ein hund läuft"])
+    assert tokenizer.decode(tokenizer.encode(SENTENCES)) == [sentence.lower() for sentence in SENTENCES]
+    assert not any(piece.isupper() for piece in tokenizer.wrapped.get_vocab() if len(piece) == 1 and name != "bpe")
+    again = Tokenizer.from_json(json.loads(json.dumps(tokenizer.to_json())))
+    assert again.lowercase
+    assert again.encode(SENTENCES) == tokenizer.encode(SENTENCES)
+
+
 def test_pieces_are_read_by_a_person(tokenizer):
     (tokens,) = tokenizer.encode(["Zwei Hunde laufen."])
     assert "".join(tokenizer.pieces(tokens)).strip() == "Zwei Hunde laufen."

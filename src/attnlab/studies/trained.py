@@ -220,7 +220,8 @@ def score(trained: Sequence[Trained], part: str = "", **search: Any) -> Scored:
     began = time.perf_counter()
     found = translate(trained, [pair.source for pair in pairs], **search)
     seconds = time.perf_counter() - began
-    return Scored(found, seconds, all_scores(found, [pair.target for pair in pairs], codec.languages[1]))
+    references, lowercase = [pair.target for pair in pairs], codec.tokenizer.lowercase
+    return Scored(found, seconds, all_scores(found, references, codec.languages[1], lowercase=lowercase))
 
 
 def sentence_codec(trained: Sequence[Trained]) -> SentenceCodec:

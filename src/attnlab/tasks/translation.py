@@ -227,14 +227,15 @@ class Translation:
         Returns
         -------
         dict of str to float
-            BLEU and chrF by name of the metric.
+            BLEU and chrF by name of the metric; case counts unless the tokenizer reads capitals as small letters.
 
         Raises
         ------
         DataError
             If there is not one translation for each sentence.
         """
-        return judged_scores(PREFIXES[part], translations, [pair.target for pair in self.data.sentences(part)])
+        references = [pair.target for pair in self.data.sentences(part)]
+        return judged_scores(PREFIXES[part], translations, references, lowercase=self.data.tokenizer.lowercase)
 
     def model_arguments(self) -> Mapping[str, Any]:
         """Return what a model must know of the task, by constructor name.

@@ -1,4 +1,4 @@
-"""What is measured of the translations of a held-out part: two scores as metrics of a study, four for a person."""
+"""What is measured of the translations of a held-out part: two scores as metrics of a study, more for a person."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def judged_metrics(prefix: str) -> tuple[Metric, ...]:
     )
 
 
-def judged_scores(prefix: str, translations: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+def judged_scores(
+    prefix: str, translations: Sequence[str], references: Sequence[str], *, lowercase: bool = False
+) -> dict[str, float]:
     """Return the values of `judged_metrics`.
 
     Parameters
@@ -38,6 +40,8 @@ def judged_scores(prefix: str, translations: Sequence[str], references: Sequence
         ``val`` or ``test``.
     translations, references : sequence of str
         Sentences as people write them, one of each.
+    lowercase : bool
+        Whether upper and lower case are the same, as they must be for a tokenizer that knows no capitals.
 
     Returns
     -------
@@ -45,12 +49,14 @@ def judged_scores(prefix: str, translations: Sequence[str], references: Sequence
         By name of the metric.
     """
     return {
-        f"{prefix}_{BLEU}": bleu(translations, references).value,
-        f"{prefix}_{CHRF}": chrf(translations, references).value,
+        f"{prefix}_{BLEU}": bleu(translations, references, lowercase=lowercase).value,
+        f"{prefix}_{CHRF}": chrf(translations, references, lowercase=lowercase).value,
     }
 
 
-def all_scores(translations: Sequence[str], references: Sequence[str], language: str) -> list[Score]:
+def all_scores(
+    translations: Sequence[str], references: Sequence[str], language: str, *, lowercase: bool = False
+) -> list[Score]:
     """Return everything by which papers judge translations of a text.
 
     Parameters
@@ -59,16 +65,22 @@ def all_scores(translations: Sequence[str], references: Sequence[str], language:
         Sentences as people write them, one of each.
     language : str
         Code of their language.
+    lowercase : bool
+        As in `judged_scores`.
 
     Returns
     -------
     list of Score
-        BLEU and chrF of sacrebleu; BLEU of Moses' tokens, with case and without.
+        BLEU and chrF of sacrebleu; BLEU of Moses' tokens, with case (unless `lowercase`) and without.
 
     Raises
     ------
     DataError
         If there are none, or not one of each.
     """
-    cut = [tokenised_bleu(translations, references, language, lowercase=lowercase) for lowercase in (False, True)]
-    return [bleu(translations, references), chrf(translations, references), *cut]
+    cut = [
+        tokenised_bleu(translations, references, language, lowercase=low)
+        for low in ((True,) if lowercase else (False, True))
+    ]
+    plain = (score(translations, references, lowercase=lowercase) for score in (bleu, chrf))
+    return [*plain, *cut]

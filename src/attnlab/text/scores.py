@@ -31,7 +31,7 @@ class Score:
     signature: str
 
 
-def bleu(translations: Sequence[str], references: Sequence[str]) -> Score:
+def bleu(translations: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Score:
     """Return BLEU of a text as sacrebleu computes it, from plain sentences.
 
     Parameters
@@ -40,11 +40,13 @@ def bleu(translations: Sequence[str], references: Sequence[str]) -> Score:
         Sentences as people write them, not cut into tokens.
     references : sequence of str
         One for each.
+    lowercase : bool
+        Whether upper and lower case are the same.
 
     Returns
     -------
     Score
-        With the tokenizer ``13a``; upper and lower case differ.
+        With the tokenizer ``13a``.
 
     Raises
     ------
@@ -59,15 +61,15 @@ def bleu(translations: Sequence[str], references: Sequence[str]) -> Score:
     from sacrebleu.metrics.bleu import BLEU
 
     _check(translations, references)
-    return _score("BLEU", BLEU(), translations, references)
+    return _score("BLEU", BLEU(lowercase=lowercase), translations, references)
 
 
-def chrf(translations: Sequence[str], references: Sequence[str]) -> Score:
+def chrf(translations: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Score:
     """Return the F-score of character n-grams of a text, as sacrebleu computes it.
 
     Parameters
     ----------
-    translations, references : sequence of str
+    translations, references, lowercase
         As in `bleu`.
 
     Returns
@@ -87,7 +89,7 @@ def chrf(translations: Sequence[str], references: Sequence[str]) -> Score:
     from sacrebleu.metrics.chrf import CHRF
 
     _check(translations, references)
-    return _score("chrF", CHRF(), translations, references)
+    return _score("chrF", CHRF(lowercase=lowercase), translations, references)
 
 
 def tokenised_bleu(
@@ -102,7 +104,7 @@ def tokenised_bleu(
     language : str
         Code of their language, for its abbreviations.
     lowercase : bool
-        Whether upper and lower case are the same.
+        As in `bleu`.
 
     Returns
     -------

@@ -48,10 +48,18 @@ class Marks(NamedTuple):
 class AbstractTokenizer(ABC):
     """Say how a tokenizer is trained.
 
+    Parameters
+    ----------
+    lowercase : bool
+        Whether capitals are read as small letters; then nothing that it decodes has a capital.
+
     Notes
     -----
     A tokenizer is made by `train` and is then a `Tokenizer`.
     """
+
+    def __init__(self, *, lowercase: bool = False) -> None:
+        self.lowercase = lowercase
 
     @abstractmethod
     def train(self, sentences: Iterable[str]) -> Tokenizer:
@@ -73,6 +81,11 @@ class AbstractTokenizer(ABC):
             If there is no sentence.
         """
 
+    def _normalizer(self, *others: normalizers.Normalizer) -> normalizers.Normalizer | None:
+        """Return what is done to a text before it is cut; None if nothing is."""
+        steps = [*others, *([normalizers.Lowercase()] if self.lowercase else [])]
+        return normalizers.Sequence(steps) if len(steps) > 1 else next(iter(steps), None)
+
 
 class Tokenizer:
     """Turn sentences into token numbers and back.
@@ -91,6 +104,12 @@ class Tokenizer:
     def size(self) -> int:
         """Return the number of distinct tokens."""
         return self.wrapped.get_vocab_size()
+
+    @property
+    def lowercase(self) -> bool:
+        """Return whether capitals are read as small letters."""
+        normalizer = self.wrapped.normalizer
+        return normalizer is not None and normalizer.normalize_str("A") == "a"
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Return the tokens of sentences, without begin and end.
@@ -183,6 +202,8 @@ class Bpe(AbstractTokenizer):
     ----------
     vocab_size : int
         Number of tokens, padding, begin and end and the 256 bytes included; fewer where the text has no more pairs.
+    lowercase : bool
+        As in `AbstractTokenizer`.
 
     Raises
     ------
@@ -199,7 +220,8 @@ class Bpe(AbstractTokenizer):
     .. [2] Radford et al., 2019, "Language Models are Unsupervised Multitask Learners", section 2.2, for the bytes.
     """
 
-    def __init__(self, vocab_size: int = 8000) -> None:
+    def __init__(self, vocab_size: int = 8000, *, lowercase: bool = False) -> None:
+        super().__init__(lowercase=lowercase)
         least = len(SPECIAL) + len(BYTES)
         if vocab_size < least:
             raise SpecError(
@@ -210,7 +232,7 @@ class Bpe(AbstractTokenizer):
     def train(self, sentences: Iterable[str]) -> Tokenizer:
         """Return a tokenizer for sentences like these."""
         wrapped = hf.Tokenizer(models.BPE())
-        wrapped.normalizer = normalizers.NFC()
+        wrapped.normalizer = self._normalizer(normalizers.NFC())
         wrapped.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         wrapped.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
@@ -226,6 +248,11 @@ class Bpe(AbstractTokenizer):
 class Characters(AbstractTokenizer):
     """Take every character for a token.
 
+    Parameters
+    ----------
+    lowercase : bool
+        As in `AbstractTokenizer`.
+
     Notes
     -----
     A character that was never seen becomes its bytes in UTF-8.
@@ -233,9 +260,13 @@ class Characters(AbstractTokenizer):
 
     def train(self, sentences: Iterable[str]) -> Tokenizer:
         """Return a tokenizer for sentences like these."""
-        seen = sorted({character for sentence in _some(sentences) for character in sentence})
+        normalizer = self._normalizer()
+        read = _some(sentences) if normalizer is None else map(normalizer.normalize_str, _some(sentences))
+        seen = sorted({character for sentence in read for character in sentence})
         vocabulary = {token: number for number, token in enumerate([*SPECIAL, *BYTES, *seen])}
         wrapped = hf.Tokenizer(models.BPE(vocabulary, [], byte_fallback=True))
+        if normalizer is not None:
+            wrapped.normalizer = normalizer
         wrapped.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
         wrapped.add_special_tokens(list(SPECIAL))
         return Tokenizer(wrapped)
@@ -248,6 +279,8 @@ class Words(AbstractTokenizer):
     ----------
     vocab_size : int
         Number of tokens at most: the most frequent ones.
+    lowercase : bool
+        As in `AbstractTokenizer`.
 
     Raises
     ------
@@ -260,7 +293,8 @@ class Words(AbstractTokenizer):
     with a blank before it and the same word without one (after a hyphen, say) are two tokens.
     """
 
-    def __init__(self, vocab_size: int = 20000) -> None:
+    def __init__(self, vocab_size: int = 20000, *, lowercase: bool = False) -> None:
+        super().__init__(lowercase=lowercase)
         if vocab_size <= len(SPECIAL) + 1:
             raise SpecError(f"vocab_size must leave room for a word beside {len(SPECIAL) + 1} marks; got {vocab_size}")
         self.vocab_size = vocab_size
@@ -268,7 +302,7 @@ class Words(AbstractTokenizer):
     def train(self, sentences: Iterable[str]) -> Tokenizer:
         """Return a tokenizer for sentences like these."""
         wrapped = hf.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
-        wrapped.normalizer = normalizers.NFC()
+        wrapped.normalizer = self._normalizer(normalizers.NFC())
         wrapped.pre_tokenizer = pre_tokenizers.Sequence(
             [
                 pre_tokenizers.Metaspace(replacement=BLANK, prepend_scheme="always", split=False),
