@@ -121,12 +121,29 @@ class Task(Protocol):
         ...
 
     def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Return the mean training loss of a batch as a scalar."""
+        """Return the mean training loss of a batch as a scalar; outputs in bfloat16 come if `reads_bfloat16`."""
         ...
 
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
         """Return the metrics of one whole held-out part."""
         ...
+
+
+def reads_bfloat16(task: Task) -> bool:
+    """Return whether a task's loss takes outputs in bfloat16 and loses nothing by it.
+
+    Parameters
+    ----------
+    task : Task
+        It says so by an attribute ``reads_bfloat16 = True``; without one its outputs are made float32 first, which for
+        many outputs takes longer than the loss.
+
+    Returns
+    -------
+    bool
+        As the task says.
+    """
+    return getattr(task, "reads_bfloat16", False)
 
 
 class StudyTask(Task, Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.training.tiny import N_IN, N_OUT, TinyTask, tiny_model
+from tests.training.tiny import N_BATCH, N_IN, N_OUT, TinyTask, tiny_model
 from torch import nn
 
 from attnlab.errors import ModuleError, TrainingError
@@ -58,6 +58,23 @@ def test_wrong_shape(shape):
     outputs = torch.zeros(shape, requires_grad=True)
     with pytest.raises(ModuleError, match=r"loss cannot take what the model returned: shape .* for targets of shape"):
         task_loss(TinyTask(), outputs, BATCH, 0.0, strict=True)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_task_gets_float32_unless_it_reads_bfloat16(reads):
+    """Its loss would be rounded to bfloat16 else, without a word."""
+
+    class Looks(TinyTask):
+        def loss(self, outputs, batch, label_smoothing=0.0):
+            seen.append(outputs.dtype)
+            return super().loss(outputs, batch)
+
+    seen, task = [], Looks()
+    if reads:
+        task.reads_bfloat16 = True
+    for dtype in (torch.bfloat16, torch.float64):
+        task_loss(task, torch.zeros(N_BATCH, N_OUT, dtype=dtype), BATCH, 0.0, strict=True)
+    assert seen == [torch.bfloat16 if reads else torch.float32, torch.float64]
 
 
 def test_output_without_parameters():

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.contracts import Batch, Metric, Predict, StudyTask
+from attnlab.contracts import Batch, Metric, Predict, StudyTask, reads_bfloat16
 from attnlab.studies.assemble import build_model, build_task
 from attnlab.training.loop import train
 from attnlab.training.recipe import Recipe
@@ -33,6 +33,7 @@ class _Unjudged:
     def __init__(self, task: StudyTask) -> None:
         self._task = task
         self.tokens_per_step = task.tokens_per_step
+        self.reads_bfloat16 = reads_bfloat16(task)
 
     def train_batch(self, step: int, seed: int) -> Batch:
         """Return the task's batch."""

@@ -85,6 +85,7 @@ class CharLM:
 
     name = "char-lm"
     causal = True
+    reads_bfloat16 = True
     judged = ()
 
     def __init__(

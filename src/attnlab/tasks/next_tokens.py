@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attnlab.contracts import Batch, Predict
 from attnlab.errors import ModuleError
+from attnlab.tasks.cross_entropy import mean_cross_entropy
 
 IGNORED = -100  # target of a position that fills up a short sequence; torch's default `ignore_index`
 
@@ -74,8 +75,8 @@ class NextTokens:
             If there is not one logit per token of the vocabulary at every position.
         """
         self._require_logits(logits, targets)
-        return nn.functional.cross_entropy(
-            logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, label_smoothing=label_smoothing
+        return mean_cross_entropy(
+            logits.flatten(0, 1), targets.flatten(), ignored=IGNORED, label_smoothing=label_smoothing
         )
 
     def judge(

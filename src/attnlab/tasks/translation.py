@@ -92,6 +92,7 @@ class Translation:
 
     name = "translation"
     causal = True
+    reads_bfloat16 = True
 
     def __init__(
         self,

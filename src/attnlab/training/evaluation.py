@@ -30,12 +30,13 @@ def predictor(caller: Caller, setting: Setting, *, step: int = 0) -> Predict:
     Returns
     -------
     callable
-        From a batch to the model's outputs, on the device of the batch's targets.
+        From a batch to the model's outputs, on the device of the batch's targets, in float32 where they were bfloat16.
     """
 
     def predict(batch: Batch) -> Tensor:
         outputs = caller.outputs(batch.to(caller.device), setting.eager(), step=step)
-        return outputs.to(batch.targets.device)
+        dtype = torch.float32 if outputs.dtype == torch.bfloat16 else outputs.dtype
+        return outputs.to(batch.targets.device, dtype)
 
     return predict
 

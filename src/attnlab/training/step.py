@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnlab.contracts import Batch, Task
+from attnlab.contracts import Batch, Task, reads_bfloat16
 from attnlab.errors import AttnlabError, ModuleError, TrainingError
 from attnlab.training.compilation import compile_model
 from attnlab.training.diagnosis import module_error
@@ -58,7 +58,7 @@ class Caller:
         Returns
         -------
         Tensor
-            The model's outputs, in float32 where they were bfloat16.
+            The model's outputs, in the type that the setting gives them.
 
         Raises
         ------
@@ -78,7 +78,7 @@ class Caller:
             raise module_error(self.model, batch, error, step=step) from error
         if not isinstance(outputs, Tensor):
             raise ModuleError(f"{type(self.model).__name__} must return one tensor; got {type(outputs).__name__}")
-        return outputs.float() if outputs.dtype == torch.bfloat16 else outputs
+        return outputs
 
     def backward(self, loss: Float[Tensor, ""], batch: Batch, *, step: int) -> None:
         """Compute the gradients of a loss.
@@ -121,7 +121,7 @@ def task_loss(task: Task, outputs: Tensor, batch: Batch, label_smoothing: float,
     task : Task
         Whose loss.
     outputs : Tensor
-        What the model returned.
+        What the model returned; the task gets it in float32 where it is bfloat16, unless it reads that as well.
     batch : Batch
         The batch it was called with.
     label_smoothing : float
@@ -139,6 +139,8 @@ def task_loss(task: Task, outputs: Tensor, batch: Batch, label_smoothing: float,
     ModuleError
         If the loss cannot take the outputs.
     """
+    if outputs.dtype == torch.bfloat16 and not reads_bfloat16(task):
+        outputs = outputs.float()
     try:
         with _broadcast_is_error() if strict else contextlib.nullcontext():
             return task.loss(outputs, batch, label_smoothing)
