@@ -121,7 +121,7 @@ class Task(Protocol):
         ...
 
     def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Return the mean training loss of a batch as a scalar; outputs in bfloat16 come if `reads_bfloat16`."""
+        """Return the mean training loss of a batch; outputs are float32 unless the task `reads_bfloat16`."""
         ...
 
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:

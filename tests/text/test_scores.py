@@ -54,6 +54,7 @@ def test_signatures_say_how_it_was_computed():
     assert "case:mixed|eff:no|tok:13a" in bleu(REFERENCES, REFERENCES).signature
     assert "nc:6|nw:0" in chrf(REFERENCES, REFERENCES).signature
     signature = tokenised_bleu(REFERENCES, REFERENCES, "de", lowercase=True).signature
+    assert "case:lc" in signature
     assert "tok:moses-de-sacremoses-" in signature
 
 

@@ -12,7 +12,7 @@ from attnlab.contracts import Batch, Judge, Predict, Task
 from attnlab.errors import DataError
 from attnlab.training.diagnosis import NonFiniteError
 from attnlab.training.settings import Setting
-from attnlab.training.step import Caller
+from attnlab.training.step import Caller, without_bfloat16
 
 
 def predictor(caller: Caller, setting: Setting, *, step: int = 0) -> Predict:
@@ -35,8 +35,7 @@ def predictor(caller: Caller, setting: Setting, *, step: int = 0) -> Predict:
 
     def predict(batch: Batch) -> Tensor:
         outputs = caller.outputs(batch.to(caller.device), setting.eager(), step=step)
-        dtype = torch.float32 if outputs.dtype == torch.bfloat16 else outputs.dtype
-        return outputs.to(batch.targets.device, dtype)
+        return without_bfloat16(outputs).to(batch.targets.device)
 
     return predict
 

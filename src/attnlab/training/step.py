@@ -113,6 +113,22 @@ def _out_of_memory(error: Exception, step: int) -> TrainingError:
     return TrainingError(f"step {step}: out of memory; a smaller batch or model may fit ({error})")
 
 
+def without_bfloat16(outputs: Tensor) -> Tensor:
+    """Return outputs in float32 where they are bfloat16, as they are otherwise.
+
+    Parameters
+    ----------
+    outputs : Tensor
+        What a model returned, of any shape.
+
+    Returns
+    -------
+    Tensor
+        Of the same shape.
+    """
+    return outputs.float() if outputs.dtype == torch.bfloat16 else outputs
+
+
 def task_loss(task: Task, outputs: Tensor, batch: Batch, label_smoothing: float, *, strict: bool) -> Float[Tensor, ""]:
     """Return the task's loss of a model's outputs.
 
@@ -139,8 +155,8 @@ def task_loss(task: Task, outputs: Tensor, batch: Batch, label_smoothing: float,
     ModuleError
         If the loss cannot take the outputs.
     """
-    if outputs.dtype == torch.bfloat16 and not reads_bfloat16(task):
-        outputs = outputs.float()
+    if not reads_bfloat16(task):
+        outputs = without_bfloat16(outputs)
     try:
         with _broadcast_is_error() if strict else contextlib.nullcontext():
             return task.loss(outputs, batch, label_smoothing)
