@@ -143,3 +143,19 @@ def test_dark_ground_is_readable(opened):
     ground, ink = (page.evaluate(f"getComputedStyle(document.body).{name}") for name in ("backgroundColor", "color"))
     lightness = [sum(map(int, color[4:-1].split(","))) for color in (ground, ink)]
     assert lightness[0] < 150 < 500 < lightness[1]
+
+
+CUT_TEXTS = """charts => charts.flatMap(chart => {
+  const outer = chart.getBoundingClientRect(), svg = chart.querySelector("svg"), drawing = svg.getBoundingClientRect();
+  const seen = getComputedStyle(svg).overflow === "visible" ? outer : drawing;
+  return [...svg.querySelectorAll("text")].filter(text => {
+    const box = text.getBoundingClientRect();
+    return box.left < seen.left || box.right > seen.right;
+  }).map(text => text.textContent);
+})"""
+
+
+def test_a_wider_font_cuts_no_text_of_a_chart(opened):
+    page, _, _ = opened
+    page.add_style_tag(content="svg text { font-family: 'DejaVu Sans', Verdana !important; }")
+    assert page.locator(".chart").evaluate_all(CUT_TEXTS) == []

@@ -131,7 +131,7 @@ def _one_panel(alt: Any, rows: list[dict[str, Any]], results: StudyResults, metr
     last = {row["variant"]: row["mean"] for row in rows}
     order = sorted(last, key=lambda name: -last[name])
     colors = _colors(list(last), results.baseline)
-    legend = alt.Legend(title=None, orient="top", columns=2, columnPadding=24, rowPadding=4, labelLimit=330)
+    legend = alt.Legend(title=None, orient="top", columns=2, columnPadding=44, rowPadding=4, labelLimit=330)
     color = alt.Color("variant:N", scale=alt.Scale(domain=order, range=[colors[name] for name in order]), legend=legend)
     base = alt.Chart(alt.Data(values=rows)).encode(x=_step_axis(alt, "step"), color=color)
     scale = span.scale(alt)
