@@ -53,6 +53,17 @@ def test_bytenet_goes_on_beyond_the_source():
     torch.testing.assert_close(one[:, 4:], other[:, 4:])
 
 
+@pytest.mark.parametrize("unfold", [1.2, 1.5])
+def test_bytenet_unfolds_a_padded_source_as_it_does_one_alone(unfold):
+    """25 * 1.2 is 30 and no more, also where the product is rounded up."""
+    torch.manual_seed(0)
+    model = ByteNet(VOCAB, VOCAB, d_model=6, n_sets=1, unfold=unfold, dropout=0.0).double().eval()
+    source, target = tokens(25, 1, rows=1), tokens(34, 2, rows=1)
+    padded = torch.cat((source, torch.zeros(1, 9, dtype=torch.long)), dim=1)
+    torch.testing.assert_close(model(padded, target), model(source, target))
+    torch.testing.assert_close(model(source, target[:, :30]), model(source, target)[:, :30])
+
+
 def test_a_sequence_without_positions():
     model = ConvS2S(VOCAB, VOCAB, LONGEST, d_model=6)
     with pytest.raises(SpecError, match="a sequence of 13 positions is longer than max_length=12"):

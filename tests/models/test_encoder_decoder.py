@@ -182,6 +182,25 @@ def test_embeddings_are_one_table_or_three():
     EncoderDecoder(10, 12, 40, d_model=16, n_layers=1, embeddings="separate")
 
 
+@pytest.mark.parametrize(
+    "given", [{"positions": "rotary"}, {"masks": {"name": "window", "width": 3}}, {"causal": True}]
+)
+def test_attention_to_the_source_compares_no_places(given):
+    with pytest.raises(SpecError, match=f"'cross' cannot have {next(iter(given))}: it compares places"):
+        make(cross={"name": "attention", "n_heads": 2} | given)
+
+
+def test_a_list_of_mixers_says_how_the_source_is_read():
+    wide = {"name": "attention", "n_heads": 8}
+    alike = [wide | {"masks": {"name": "window", "width": 3}}, wide]
+    for mixers in (alike, ["none", wide]):
+        assert [block.cross.heads.n_heads for block in make(mixer=mixers).decoder.blocks] == [8, 8]
+    differing = [wide, {"name": "attention", "n_heads": 2}]
+    with pytest.raises(SpecError, match="differ from layer to layer; say by 'cross' how the source is read"):
+        make(mixer=differing)
+    make(mixer=differing, cross="attention")
+
+
 def test_logits_start_small():
     """Tables start from N(0, 1 / d_model), so that tied logits of normalized vectors have a spread near 1."""
     logits = make(d_model=64)(tokens(), tokens(length=6, seed=2))

@@ -72,11 +72,29 @@ def test_a_wide_beam_finds_the_best_of_all(alpha):
 def test_scores_are_those_of_the_sequence():
     for seed, hypotheses in enumerate(beam_search(Table(range(5)), 5, MARKS, beam=3, alpha=0.6, max_length=6)):
         assert 1 <= len(hypotheses) <= 3
-        assert hypotheses == sorted(hypotheses, key=lambda one: -one.score)
+        assert hypotheses == sorted(hypotheses, key=lambda one: (not one.ended, -one.score))
         for one in hypotheses:
             assert one.log_probability == pytest.approx(log_probability(seed, one.tokens, ended=one.ended), abs=1e-4)
             length = len(one.tokens) + one.ended
             assert one.score == pytest.approx(one.log_probability / length_penalty(length, 0.6))
+
+
+def test_what_ended_comes_before_what_was_cut():
+    """A loop of likely tokens never pays for its end, and must not win by that."""
+    loop, word = 3, 4
+
+    class Looping(Table):
+        def logits(self, seed, prefix):
+            likely = {BEGIN: [loop, word], word: [END]}.get(prefix[-1], [loop])
+            logits = torch.full((VOCAB,), -9.0)
+            logits[END] = -99.0
+            logits[likely] = 9.0
+            return logits
+
+    first, *others = beam_search(Looping([0]), 1, MARKS, beam=2, alpha=0.6, max_length=20)[0]
+    assert (first.tokens, first.ended) == ((word,), True)
+    assert [(one.tokens, one.ended) for one in others] == [((loop,) * 20, False)]
+    assert others[0].score > first.score
 
 
 def greedy(seed, max_length):

@@ -280,6 +280,13 @@ def test_sentences_that_are_too_long(translator):
         translate([translator], ["dog", "dog " * 200])
 
 
+def test_an_ensemble_reads_no_more_than_its_shortest_member(translator):
+    shorter = dataclasses.replace(translator.task.codec, max_length=2)
+    other = dataclasses.replace(translator, task=dataclasses.replace(translator.task, codec=shorter))
+    with pytest.raises(DataError, match="sentence 1 has 5 tokens and this model reads at most 2"):
+        translate([translator, other], ["a dog sees a man"])
+
+
 def test_unseen_words_are_read(translator):
     assert len(translate([translator], ["zebra 漢字"])) == 1
 

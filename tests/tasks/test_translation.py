@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -169,7 +170,7 @@ def test_what_a_model_must_know(task):
     }
 
 
-def test_a_loss_beyond_all_numbers_is_infinite_perplexity(task):
+def test_a_loss_too_large_for_its_perplexity_has_the_largest(task):
     def sure_of_padding(batch):
         logits = torch.zeros(*batch.targets.shape, task.data.tokenizer.size)
         logits[..., PAD_TOKEN] = 1e6
@@ -177,7 +178,17 @@ def test_a_loss_beyond_all_numbers_is_infinite_perplexity(task):
 
     metrics = task.evaluate(sure_of_padding, "validation")
     assert metrics["val_loss"] == pytest.approx(1e6)
-    assert metrics["val_perplexity"] == metrics["val_word_perplexity"] == math.inf
+    assert metrics["val_perplexity"] == metrics["val_word_perplexity"] == sys.float_info.max
+
+
+def test_a_tokenizer_of_a_persons_own_that_changed_is_trained_anew(corpus, tmp_path):
+    own = tmp_path / "mine.py"
+    code = "from attnlab.text.tokenizers import {name}\n\n\nclass Mine({name}):\n    pass\n"
+    sizes = set()
+    for name in ("Words", "Characters"):
+        own.write_text(code.format(name=name), encoding="utf-8")
+        sizes.add(Translation(str(corpus), tokenizer=f"{own}:Mine", batch_tokens=64).data.tokenizer.size)
+    assert len(sizes) == 2
 
 
 def test_what_was_kept_on_disk_and_damaged_is_made_again_once_it_is_removed(task, corpus, tmp_path):

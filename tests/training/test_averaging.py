@@ -66,6 +66,13 @@ def test_a_run_that_ends_early_keeps_its_last_weights():
     assert torch.equal(found[-1], plain[-1])
 
 
+def test_a_run_that_reaches_its_target_at_the_end_is_averaged():
+    reached, found = trained(average=AVERAGE, evaluate_every=STEPS, stop_at={"val_mse": 1e9})
+    _, plain = trained(average=AVERAGE)
+    assert (reached.stopped, reached.averaged) == ("target", len(TAKEN))
+    assert torch.equal(found[-1], plain[-1])
+
+
 def test_runs_that_train_together_are_averaged_each():
     fields = recipe(STEPS, average=AVERAGE)
     alone, together = ([tiny_model(seed=seed) for seed in (1, 2)] for _ in range(2))

@@ -74,10 +74,11 @@ class ConvS2S(nn.Module):
 
     Notes
     -----
-    ``h_l = (glu(conv(h_{l-1})) + h_{l-1}) sqrt(1/2)`` on both sides. In the decoder ``d_i = W h_i + b + g_i`` with the
-    embedding g of what was written, ``a_ij = softmax_j(d_i z_j)`` and ``c_i = sum_j a_ij (z_j + e_j)``, scaled by
-    ``m sqrt(1/m)`` for m source tokens, is added before the residual. Gradients into the encoder are divided by twice
-    the number of decoder layers, as the authors' code does. Differs from [1]_: one width, weights not normalized.
+    ``s = sqrt(1/2)`` keeps the variance of a sum of two. The encoder computes ``h_l = s (glu(conv(h_{l-1})) +
+    h_{l-1})``. In the decoder ``h = glu(conv(h_{l-1}))``, ``d_i = s (W h_i + b + g_i)`` with the embedding g of what
+    was written, ``a_ij = softmax_j(d_i z_j)``, ``c_i = sqrt(m) sum_j a_ij s (z_j + e_j)`` for m source tokens, and
+    ``h_l = s (s (h + c) + h_{l-1})``. Gradients into the encoder are divided by twice the number of decoder layers, as
+    the authors' code does. Differs from [1]_: one width, weights not normalized.
 
     References
     ----------
@@ -239,7 +240,8 @@ class ByteNet(nn.Module):
         real = source != self.pad
         length = max(math.ceil(self.unfold * source.shape[1]), t_len)
         places = torch.arange(length, device=source.device)
-        inside = (places < (real.sum(dim=1, keepdim=True) * self.unfold).ceil())[..., None]
+        unfolded = (real.sum(dim=1, keepdim=True).double() * self.unfold).ceil()  # as exact as for `length`
+        inside = (places < unfolded)[..., None]
         mask = inside.to(self.logits.weight.dtype)
         x = self.drop(self.source_embedding(source)) * real[..., None].to(mask.dtype)
         x = F.pad(x, (0, 0, 0, length - source.shape[1]))

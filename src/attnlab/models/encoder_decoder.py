@@ -17,8 +17,10 @@ from attnlab.nn.heads import check_positive
 from attnlab.nn.init import INITS
 
 ATTENTION = "attention"
-WITHIN_ONE = frozenset({"masks", "positions", "causal", "path"})
-"""Arguments of attention that mean nothing, or something else, between two sequences."""
+PLACES = ("masks", "positions", "causal")
+"""Arguments of attention that compare places, which those of two sequences cannot be."""
+WITHIN_ONE = frozenset({*PLACES, "path"})
+"""Arguments of the mixer that its attention to another sequence does not take over."""
 
 Embeddings = Literal["shared", "separate"]
 
@@ -44,7 +46,8 @@ class EncoderDecoder(nn.Module):
         What mixes positions on each side; a list gives one per layer.
     cross : Spec, optional
         What the decoder's blocks gather from the encoder's output with; unless given, the mixer's attention without its
-        masks and positions, or plain attention where the mixer is no attention.
+        masks and positions, or plain attention where the mixer is no attention. Needed where the attentions of a list
+        differ.
     feedforward : Spec, default "relu"
         Feed-forward sublayer.
     norm : {"pre", "post", "none"}, default "post"
@@ -121,7 +124,7 @@ class EncoderDecoder(nn.Module):
             positions=positions,
         )
         self.encoder = stack(wiring=wiring, causal=False)
-        across = _across(mixer) if cross is None else cross
+        across = _across(mixer) if cross is None else _without_places(cross)
         self.decoder = stack(wiring=wiring | {"cross": across}, causal=True)
         self.logits = nn.Linear(d_model, target_vocab_size, bias=not tied)
         look_up(init, INITS, "init")(self, n_layers)
@@ -197,10 +200,25 @@ class EncoderDecoder(nn.Module):
 
 def _across(mixer: Spec | Sequence[Spec]) -> Spec:
     """Return attention to another sequence that is like the attention within one."""
-    name, arguments = parse(mixer, "mixer") if isinstance(mixer, str | Mapping) else (ATTENTION, {})
-    if name != ATTENTION:
-        return ATTENTION
-    return {"name": ATTENTION} | {key: value for key, value in arguments.items() if key not in WITHIN_ONE}
+    parsed = [parse(one, "mixer") for one in ([mixer] if isinstance(mixer, str | Mapping) else mixer)]
+    attentions = [arguments for name, arguments in parsed if name == ATTENTION] or [{}]
+    first, *others = [
+        {key: value for key, value in arguments.items() if key not in WITHIN_ONE} for arguments in attentions
+    ]
+    if any(other != first for other in others):
+        raise SpecError("the attentions of 'mixer' differ from layer to layer; say by 'cross' how the source is read")
+    return {"name": ATTENTION} | first
+
+
+def _without_places(cross: Spec) -> Spec:
+    """Return attention to another sequence as it is, if it compares no places."""
+    name, arguments = parse(cross, "cross")
+    given = [key for key in PLACES if key in arguments]
+    if name == ATTENTION and given:
+        raise SpecError(
+            f"'cross' cannot have {given[0]}: it compares places, and those of two sequences have nothing in common"
+        )
+    return cross
 
 
 def _table(vocab_size: int, d_model: int) -> nn.Embedding:

@@ -56,7 +56,7 @@ class Hypothesis:
     tokens : tuple of int
         Without begin and end.
     log_probability : float
-        Of the whole sequence, its end included, in nats.
+        Of the sequence in nats, its end included if it came to one.
     score : float
         The same over the length penalty: what hypotheses are ranked by.
     ended : bool
@@ -122,7 +122,8 @@ def beam_search(
     Returns
     -------
     list of list of Hypothesis
-        For each sentence its hypotheses, the best first: as many as `beam`, or fewer where the length ran out.
+        For each sentence its hypotheses, the best first: as many as `beam`, or fewer where the length ran out. Those
+        that were cut come after all that ended, since they never paid for an end.
 
     Raises
     ------
@@ -154,7 +155,7 @@ def beam_search(
             break
         writer.select(rows)
         logits = writer.advance(search.last_tokens())
-    return [sorted(found, key=lambda one: -one.score) for found in search.found]
+    return [sorted(found, key=lambda one: (not one.ended, -one.score)) for found in search.found]
 
 
 class _Beams:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import warnings
 from collections.abc import Sequence
@@ -235,7 +236,7 @@ def sentence_codec(trained: Sequence[Trained]) -> SentenceCodec:
     Returns
     -------
     SentenceCodec
-        Of the first run.
+        Of the first run, for sentences that all of them can read.
 
     Raises
     ------
@@ -253,7 +254,7 @@ def sentence_codec(trained: Sequence[Trained]) -> SentenceCodec:
                 f"{one.folder} has another tokenizer or pair of languages than {trained[0].folder}: they cannot write "
                 "together"
             )
-    return codecs[0]
+    return dataclasses.replace(codecs[0], max_length=min(codec.max_length for codec in codecs))
 
 
 def generate(

@@ -314,8 +314,8 @@ class Translation:
 
 
 def _perplexity(nats: float) -> float:
-    """Return e to the power of a loss; infinity where that is no float."""
-    return math.exp(nats) if nats < LARGEST_EXPONENT else math.inf
+    """Return e to the power of a loss; the largest float where that is none: a run may start there and go on."""
+    return math.exp(nats) if nats < LARGEST_EXPONENT else sys.float_info.max
 
 
 def cuts(lengths: Int64[np.ndarray, " pairs"], batch_tokens: int) -> list[int]:

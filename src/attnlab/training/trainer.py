@@ -292,7 +292,7 @@ class Trainer:
 
     def evaluate(self) -> bool:
         """Evaluate on the first held-out part, and return whether it is the best so far."""
-        state, part = self.state, self.task.parts[0]
+        state, part, came_to_its_end = self.state, self.task.parts[0], bool(self.state.stopped)
         metrics = self.evaluate_part(part)
         if self.recipe.stop_at and is_reached(self.recipe.stop_at, self.task, metrics):
             state.stopped = "target"
@@ -305,6 +305,8 @@ class Trainer:
         patience = self.recipe.early_stop.patience if self.recipe.early_stop else math.inf
         if state.since_best >= patience and not state.stopped:
             state.stopped = "early stop"
+        if state.stopped and not came_to_its_end:
+            state.averaged = 0  # the last weights stay
         self.say("evaluation", part=part, metrics=metrics, best=better, progress=self.course.progress(self.state))
         return better
 
@@ -363,7 +365,7 @@ class Trainer:
             compiled=state.compiled,
             setting_reason=state.setting_reason,
             choosing_seconds=state.choosing_seconds,
-            averaged=state.averaged if state.stopped == "budget" else 0,
+            averaged=state.averaged,
             seed=self.seed,
             resumed_at=state.resumed_at,
             together=state.together,
