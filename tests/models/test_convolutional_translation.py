@@ -43,6 +43,37 @@ def test_convs2s_by_hand():
     torch.testing.assert_close(model(source, target)[0, 0], model.logits(h))
 
 
+def test_a_block_of_bytenet_by_hand():
+    """Norm, ReLU, narrow; norm, ReLU, dilated convolution of what came before; norm, ReLU, widen; add."""
+    torch.manual_seed(0)
+    model = ByteNet(VOCAB, VOCAB, d_model=6, n_sets=1, dilations=(2,), kernel_size=3, dropout=0.0).double()
+    block = model.decoder[0]
+    x = torch.randn(1, 7, 6, dtype=torch.double)
+    narrow = block.norms[1](block.narrow(block.norms[0](x).relu())).relu()[0]
+    kernel, bias = block.convolution.convolution.weight, block.convolution.convolution.bias
+    expected = []
+    for place in range(7):
+        y = bias
+        for tap, before in enumerate((4, 2, 0)):
+            y = y + kernel[:, :, tap] @ narrow[place - before] if place >= before else y
+        expected.append(x[0, place] + block.widen(block.norms[2](y).relu()))
+    torch.testing.assert_close(block(x)[0], torch.stack(expected))
+
+
+def test_gradients_into_the_encoder_of_convs2s_are_divided():
+    """By twice the number of decoder layers, beside the slope of the same loss along one weight of the encoder."""
+    torch.manual_seed(0)
+    model = ConvS2S(VOCAB, VOCAB, LONGEST, d_model=6, n_layers=3, dropout=0.0).double()
+    source, target, step = tokens(5, 1, rows=1), tokens(4, 2, rows=1), 1e-6
+    bias = model.encoder[0].convolution.bias
+    before = model(source, target).square().sum()
+    before.backward()
+    with torch.no_grad():
+        bias[0] += step
+        slope = (model(source, target).square().sum() - before) / step
+    assert bias.grad[0].item() == pytest.approx(slope.item() / 6, rel=1e-3)
+
+
 def test_bytenet_goes_on_beyond_the_source():
     """What it writes past `unfold` times the source no longer reads the encoder at its own place."""
     torch.manual_seed(0)

@@ -45,8 +45,8 @@ class AdditiveRnn(nn.Module):
     Notes
     -----
     ``e_ij = v^T tanh(W s_{i-1} + U h_j)``, ``c_i = sum_j softmax_j(e_ij) h_j``, ``s_i = GRU([y_{i-1}; c_i], s_{i-1})``.
-    Time O(s_len * t_len) in t_len steps. Differs from [1]_: tanh instead of maxout before the logits, and logits from
-    an output layer as wide as the embedding.
+    Time O(s_len * t_len) in t_len steps. Differs from [1]_: logits from tanh of a layer as wide as the embedding, not
+    from maxout, and from s_i, not s_{i-1}; the GRU is torch's, which resets behind the product with the state.
 
     References
     ----------
