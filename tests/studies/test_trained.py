@@ -211,6 +211,24 @@ def test_runs_of_another_kind(runs, translator, writer):
         load_trained(runs / "translation")
 
 
+@pytest.mark.parametrize(("tune_by", "translates"), [("val_loss", False), ("val_bleu", True)])
+def test_tuning_translates_only_where_it_looks_at_translations(runs, tmp_path, tune_by, translates):
+    study = read_json(runs / "translation" / "study.json")["content"]
+    tuned = {
+        "tune": {"lr": [1e-3, 1e-2, 1e-1]},
+        "tune_by": tune_by,
+        "metric": "val_bleu",
+        "budget": {"steps": 2},
+        "seeds": 1,
+    }
+    study["rules"] |= tuned
+    del study["training"]["lr"]
+    run_study(parse(study, name="tuned", path=runs / "tuned.yaml"), tmp_path, jobs=1)
+    results = {path.parent.parent.name: read_json(path) for path in tmp_path.glob("it/**/result.json")}
+    found = {name: "val_bleu" in result["metrics"] for name, result in results.items()}
+    assert found == {f"tune-lr-{rate}": translates for rate in ("0.001", "0.01", "0.1")} | {"it": True}
+
+
 @pytest.mark.parametrize(("part", "prefix", "count"), [("", "test", 10), ("validation", "val", 20)])
 def test_translations_of_a_part_are_scored(runs, translator, part, prefix, count):
     found = score([translator], part)

@@ -67,8 +67,9 @@ def run_cells(
     folders : sequence of Path
         Folder of each cell.
     specs : sequence of mapping
-        For each cell ``task``, ``model``, ``recipe``, ``flops_per_token``, ``seed``, ``look_inside``; those of one
-        call have task, model and FLOPs in common.
+        For each cell ``task``, ``model``, ``recipe``, ``flops_per_token``, ``seed``, ``look_inside``, and ``judge``
+        unless what is judged of the trained model is to be measured; those of one call have all but recipe, seed and
+        ``look_inside`` in common.
     threads : int
         CPU threads; equal numbers need equal threads.
     device : str
@@ -121,7 +122,8 @@ def _train(
     """Train models together; one alone, in any budget."""
     recipes = [Recipe.parse(spec["recipe"], "training") for spec in specs]
     seeds = [spec["seed"] for spec in specs]
-    flops, judge = specs[0]["flops_per_token"], judge_of(task)
+    flops = specs[0]["flops_per_token"]
+    judge = judge_of(task) if specs[0].get("judge", True) else None
     if len(models) > 1:
         return train_together(
             models,

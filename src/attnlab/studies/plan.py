@@ -193,6 +193,8 @@ class Plan:
             "seed": seed,
             "look_inside": seed == 0,
         }
+        if seed >= TUNING_SEED and self.tune_metric not in self.task.judged:
+            spec["judge"] = False  # tuning does not look at it
         return CellPlan(variant.name, seed, tuned, spec)
 
     def to_json(self) -> dict[str, Any]:
