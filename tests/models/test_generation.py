@@ -148,10 +148,19 @@ def test_every_sentence_has_its_own_longest_length(beam):
         beam_search(Table(range(4)), 4, MARKS, max_length=[1, 2, 3])
 
 
-@pytest.mark.parametrize(("beam", "max_length"), [(0, 5), (2, 0), (2, [0])])
-def test_bad_sizes(beam, max_length):
-    with pytest.raises(SpecError, match="beam and max_length must be at least 1"):
-        beam_search(Table([0]), 1, MARKS, beam=beam, max_length=max_length)
+@pytest.mark.parametrize(
+    ("search", "text"),
+    [
+        ({"beam": 0}, "beam must be at least 1; got 0"),
+        ({"max_length": 0}, "max_length must be at least 1; got 0"),
+        ({"max_length": [0]}, r"max_length must be at least 1; got \[0\]"),
+        ({"alpha": -0.5}, "alpha must be a number of at least 0; got -0.5"),
+        ({"alpha": math.inf}, "alpha must be a number of at least 0; got inf"),
+    ],
+)
+def test_what_cannot_be_searched_with(search, text):
+    with pytest.raises(SpecError, match=text):
+        beam_search(Table([0]), 1, MARKS, **search)
 
 
 LOGITS = torch.tensor([[2.0, 1.0, 0.0, -1.0]]).log_softmax(-1)
@@ -179,7 +188,8 @@ def test_top_k_and_top_p():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"temperature": -1.0}, "temperature must not be negative"),
+        ({"temperature": -1.0}, "temperature must be a number of at least 0"),
+        ({"temperature": math.inf}, "temperature must be a number of at least 0"),
         ({"top_k": 0}, "top_k must be at least 1"),
         ({"top_p": 0.0}, r"top_p must lie in \(0, 1\]"),
         ({"top_p": 1.5}, r"top_p must lie in \(0, 1\]"),

@@ -86,18 +86,41 @@ def test_products_have_a_pace(precision):
 
 
 def test_what_a_paper_says_stands_beside_what_is_counted(tiny, write_study, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("COLUMNS", "80")
     tiny["baseline"], tiny["variants"] = "plain", {"plain": {}, "wide": {"channels": 60}, "other": {}}
     tiny["published"] = {"source": "A paper, Table 9", "parameters": {"plain": 3_000_000, "wide": 65_000_000}}
     path = write_study(json.dumps(tiny))
     assert call(["plan", str(path), "--no-calibrate"]) == FINE
     printed = capsys.readouterr().out
-    assert "published: A paper, Table 9" in printed
-    assert "65 M" in printed
-    assert "/ +62 M" in printed
+    assert "paper: A paper, Table 9" in printed
+    counted = {variant.name: variant.parameters for variant in plan_of(tiny).variants}
+    more = f"{(counted['wide'] - counted['plain']) / 1e6:+.1f}"
+    (row,) = [line.split() for line in printed.splitlines() if "65 M" in line]
+    assert row == ["wide", f"{counted['wide']:,}", "65", "M", more, "M", "+62", "M"]
     tiny["published"]["parameters"]["wiide"] = 1
     with pytest.raises(SpecError, match="published: 'wiide' is no variant; did you mean 'wide'"):
         parse(tiny)
+
+
+def test_a_model_for_another_kind_of_task_names_those_that_fit(tiny):
+    tiny["variants"] = {"plain": {}, "other": {"name": "decoder"}}
+    with pytest.raises(
+        SpecError, match=r"'decoder' needs vocab_size, which this task does not give; .*: encoder, cnn, lstm"
+    ):
+        plan_of(tiny)
+
+
+def test_no_number_is_cut_in_a_narrow_terminal(tiny, write_study, capsys, monkeypatch):
+    """The name of a variant gives way; numbers of any size stay whole, and without an exponent."""
+    monkeypatch.setenv("COLUMNS", "60")
+    tiny["baseline"], tiny["variants"] = "plain", {"plain": {}, "a wide one with a long name": {"channels": 1200}}
+    assert call(["plan", str(write_study(json.dumps(tiny))), "--no-calibrate"]) == FINE
+    printed = capsys.readouterr().out
+    wide = plan_of(tiny).variants[1]
+    assert f"{wide.parameters:,}" in printed
+    assert f"{wide.flops_per_token / 1e6:.3g}" in printed
+    assert "e+" not in printed
+    assert "…" not in printed
 
 
 def test_json_has_the_documented_keys(tiny):

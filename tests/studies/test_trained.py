@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import io
 import json
 import re
@@ -315,6 +316,29 @@ def test_prompts_that_cannot_be_continued(writer, prompt, text):
         generate(writer, prompt, length=3)
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("--beam", "0", "beam must be at least 1; got 0"),
+        ("--beam", "3.5", "must be a whole number; got 3.5"),
+        ("--alpha", "nan", "alpha must be a number of at least 0; got nan"),
+        ("--alpha", "-1", "alpha must be a number of at least 0; got -1.0"),
+        ("--weights", "frist", "'weights' must be one of last, best; got 'frist'"),
+        ("--maps", "nowhere/maps.html", "No such file or directory"),
+    ],
+)
+def test_what_a_sentence_cannot_be_translated_with(runs, capsys, option, value, text):
+    assert call(["translate", str(runs / "translation" / "it" / "seed-0"), "dog", option, value]) == WRONG_USE
+    printed = capsys.readouterr()
+    assert text in " ".join(printed.err.split())
+    assert not printed.out
+
+
+def test_a_folder_of_runs_names_them(runs, capsys):
+    assert call(["translate", str(runs / "translation" / "it"), "dog"]) == WRONG_USE
+    assert "runs in it: " in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_damaged_checkpoint(runs, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(runs / "translation" / "it" / "seed-0", copy)
@@ -345,6 +369,12 @@ def test_the_command_translates(runs, capsys, monkeypatch, tmp_path):
     assert "sentence 4 has 200 tokens" in " ".join(printed.err.split())
     assert call(["translate", run, "dog", "--file", str(tmp_path / "text.en")]) == WRONG_USE
     assert "give sentences or --file, not both" in capsys.readouterr().err
+    other = str(runs / "translation" / "it" / "seed-1")
+    assert call(["translate", run, "dog", "--also", other, other]) == WRONG_USE
+    assert "is a run and no sentence; write --also before every run" in " ".join(capsys.readouterr().err.split())
+    (tmp_path / "marked.en.gz").write_bytes(gzip.compress("\ufefftwo dog\n".encode()))
+    assert call(["translate", run, "--file", str(tmp_path / "marked.en.gz")]) == FINE
+    assert capsys.readouterr().out == "TWO DOG\n"
     (tmp_path / "text.en").write_bytes(b"two\n\xff\n")
     assert call(["translate", run, "--file", str(tmp_path / "text.en")]) == WRONG_USE
     assert "line 2: must be UTF-8" in capsys.readouterr().err
@@ -373,7 +403,13 @@ def test_the_command_writes(runs, capsys):
     assert call(["generate", run, "--prompt", "abc", "--length", "6", "--temperature", "0"]) == FINE
     assert capsys.readouterr().out == "abcde\nabc\n"
     assert call(["generate", run, "--temperature", "-1"]) == WRONG_USE
-    assert "temperature must not be negative" in capsys.readouterr().err
+    assert "temperature must be a number of at least 0; got -1.0" in capsys.readouterr().err
+    assert call(["generate", run, "--temperature", "nan"]) == WRONG_USE
+    assert "temperature must be a number of at least 0; got nan" in capsys.readouterr().err
+    assert call(["generate", run, "--seed", str(2**64)]) == WRONG_USE
+    assert f"seed must lie in [0, {2**63 - 1}]; got {2**64}" in " ".join(capsys.readouterr().err.split())
+    assert call(["generate", run, "--length", "2.7"]) == WRONG_USE
+    assert "must be a whole number; got 2.7" in " ".join(capsys.readouterr().err.split())
     assert call(["generate", run, "--samples", "-1"]) == WRONG_USE
     assert "'samples' must be at least 1; got -1" in capsys.readouterr().err
 

@@ -312,7 +312,7 @@ def test_a_long_held_out_pair_is_an_error(corpus):
     with (corpus / "val.en").open("a") as english, (corpus / "val.de").open("a") as german:
         english.write("dog " * 40 + "\n")
         german.write("DOG " * 40 + "\n")
-    with pytest.raises(DataError, match="validation part, line 31: the pair has 41 tokens and max_length is 20"):
+    with pytest.raises(DataError, match=r"val\.de, line 31: the pair has 41 tokens and max_length is 20"):
         Translation(str(corpus), tokenizer="words", max_length=20)
 
 
@@ -335,6 +335,7 @@ def test_held_out_sentences_in_the_training_part_raise_an_alarm(corpus):
         ({"corpus": "multi30k", "test": "test-2015"}, DataError, "no part 'test-2015' of this corpus; did you mean"),
         ({"tokenizer": "bp"}, SpecError, "unknown tokenizer 'bp'; did you mean 'bpe'"),
         ({"batch_tokens": 0}, SpecError, "'batch_tokens' must be at least 1"),
+        ({"alpha": math.nan}, SpecError, "'alpha' must be a number of at least 0; got nan"),
         ({"batch_tokens": 5}, DataError, "does not fit into a batch of 5"),
         ({"max_length": 1}, DataError, "the train part has no pair with two sides of at most 1 tokens"),
         ({"test": "exam"}, DataError, r"no file \S*exam.en"),

@@ -28,6 +28,11 @@ def test_two_files(files):
     assert list(found.pairs()) == list(found.pairs())
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_sentence(files):
+    found = files(b"\xef\xbb\xbfA dog.\n", "Ein \ufeffHund.\n".encode())
+    assert list(found.pairs()) == [("A dog.", "Ein \ufeffHund.")]
+
+
 def test_compressed(tmp_path):
     for name, content in (("a.en.gz", b"one\ntwo\n"), ("a.de.gz", b"eins\nzwei\n")):
         (tmp_path / name).write_bytes(gzip.compress(content))

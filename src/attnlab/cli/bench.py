@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from attnlab.cli.words import Whole
+
 
 def bench(
     what: str,
@@ -14,7 +16,7 @@ def bench(
     *,
     sizes: tuple[str, ...] = (),
     device: str = "cpu",
-    rounds: int | None = None,
+    rounds: Whole | None = None,
     out: Path | None = None,
     json: bool = False,
 ) -> int:

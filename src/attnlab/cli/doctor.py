@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from attnlab.cli.words import Whole
 from attnlab.errors import ModuleError, SpecError
 
 HEALTHY, ERRORS_FOUND, NOT_EXAMINED = 0, 1, 2
@@ -41,7 +42,7 @@ def doctor(
     *,
     arg: Annotated[list[str] | None, Parameter(negative="")] = None,
     causal: Annotated[bool | None, Parameter(negative="--bidirectional")] = None,
-    depth: int = 6,
+    depth: Whole = 6,
     text: Path | None = None,
     json: bool = False,
 ) -> int:

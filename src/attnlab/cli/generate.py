@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from attnlab.cli.words import Whole
+
 
 def generate(
     run: Path,
     /,
     *,
     prompt: str = "\n",
-    length: int = 500,
-    samples: int = 1,
+    length: Whole = 500,
+    samples: Whole = 1,
     temperature: float = 0.8,
-    top_k: int | None = None,
+    top_k: Whole | None = None,
     top_p: float | None = None,
-    seed: int = 0,
+    seed: Whole = 0,
     weights: str = "last",
     device: str = "cpu",
 ) -> int:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
-PUBLISHED = ("published", "minus baseline: here / published")
-"""Columns of a study of whose variants a paper says something."""
+from attnlab.cli.words import Whole
+
+MANY = 999.5
+"""From here on three digits would need an exponent."""
 
 
 def plan(
@@ -16,7 +19,7 @@ def plan(
     /,
     *,
     scale: str | None = None,
-    seeds: int | None = None,
+    seeds: Whole | None = None,
     calibrate: bool = True,
     json: bool = False,
 ) -> int:
@@ -58,14 +61,16 @@ def _print(planned: Any) -> None:
     console = Console()
     rules = planned.study.rules
     console.print(f"[bold]{planned.study.question}[/]\n")
-    console.print(_table(planned))
+    console.print(_costs(planned))
     if planned.study.published:
-        console.print(f"  published: {planned.study.published.source}", markup=False)
+        console.print(_beside_paper(planned))
+        console.print(f"  paper: {planned.study.published.source}", markup=False)
     for variant in planned.variants:
         for note in variant.notes:
             console.print(f"  {variant.name}: {note}", markup=False)
     for floor in planned.floors:
-        console.print(f"  {floor.kind}: {floor.name}: {floor.value:.4g} {floor.unit}", markup=False)
+        kind = "" if floor.kind == floor.name else f"{floor.kind}: "
+        console.print(f"  {kind}{floor.name}: {floor.value:.4g} {floor.unit}", markup=False)
     (kind, amount) = next(iter(rules.budget.items()))
     tuning = len(planned.tuning_cells())
     runs = tuning + len(planned.variants) * rules.seeds
@@ -78,37 +83,54 @@ def _print(planned: Any) -> None:
     _print_total(planned, console)
 
 
-def _table(planned: Any) -> Table:
-    table = Table()
-    costs = ("MFLOPs/token", "activations MB", "steps", "s/run (1 thread)")
-    for title in ("variant", "parameters", *(PUBLISHED if planned.study.published else ()), *costs):
-        table.add_column(title, justify="left" if title == "variant" else "right")
+def _costs(planned: Any) -> Table:
+    """Return what every variant costs."""
+    timed = any(variant.seconds_per_seed is not None for variant in planned.variants)
+    table = _table("parameters", "MFLOPs\na token", "MB\na batch", "steps", *(["s a run,\n1 thread"] if timed else []))
     for variant in planned.variants:
-        name = variant.name + (" (baseline)" if variant.name == planned.study.baseline else "")
         seconds = "" if variant.seconds_per_seed is None else f"{variant.seconds_per_seed:.1f}"
         table.add_row(
-            name,
+            _named(planned, variant),
             f"{variant.parameters:,}",
-            *(_published(planned, variant) if planned.study.published else ()),
-            f"{variant.flops_per_token / 1e6:.3g}",
-            f"{variant.activation_bytes / 1e6:.3g}",
-            "" if variant.steps is None else str(variant.steps),
-            seconds,
+            _short(variant.flops_per_token / 1e6),
+            _short(variant.activation_bytes / 1e6),
+            "" if variant.steps is None else f"{variant.steps:,}",
+            *([seconds] if timed else []),
         )
     return table
 
 
-def _published(planned: Any, variant: Any) -> tuple[str, str]:
-    """Return a paper's number of parameters, and how far the counted and the paper's lie from the baseline's."""
-    said = planned.study.published.parameters
-    if variant.name not in said:
-        return "", ""
-    theirs = f"{said[variant.name] / 1e6:.0f} M"
-    if planned.study.baseline not in said:
-        return theirs, ""
-    counted = variant.parameters - planned.variant(planned.study.baseline).parameters
-    claimed = said[variant.name] - said[planned.study.baseline]
-    return theirs, f"{counted / 1e6:+.1f} / {claimed / 1e6:+.0f} M"
+def _beside_paper(planned: Any) -> Table:
+    """Return the parameters beside those that a paper gives, and how far both lie from the baseline's."""
+    table = _table("parameters", "paper", "minus baseline", "paper")
+    said, baseline = planned.study.published.parameters, planned.study.baseline
+    base = planned.variant(baseline).parameters
+    for variant in planned.variants:
+        if variant.name in said:
+            theirs = said[variant.name]
+            away = [variant.parameters - base, theirs - said[baseline]] if baseline in said else []
+            words = [f"{away[0] / 1e6:+.1f} M", f"{away[1] / 1e6:+.0f} M"] if away else ["", ""]
+            table.add_row(_named(planned, variant), f"{variant.parameters:,}", f"{theirs / 1e6:.0f} M", *words)
+    return table
+
+
+def _table(*numbers: str) -> Table:
+    """Return a table of variants and numbers, none of which is broken or cut."""
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("variant", overflow="fold")
+    for title in numbers:
+        table.add_column(title, justify="right", no_wrap=True)
+    return table
+
+
+def _named(planned: Any, variant: Any) -> str:
+    """Return a variant's name, and whether it is the baseline."""
+    return variant.name + (" (baseline)" if variant.name == planned.study.baseline else "")
+
+
+def _short(value: float) -> str:
+    """Return a number with three digits, or all before the point where there are more."""
+    return f"{value:,.0f}" if value >= MANY else f"{value:.3g}"
 
 
 def _print_total(planned: Any, console: Console) -> None:

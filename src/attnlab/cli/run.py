@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from attnlab.cli.words import Whole
 from attnlab.errors import SpecError
 
 
@@ -19,9 +20,9 @@ def run(
     *,
     scale: str | None = None,
     out: Path | None = None,
-    seeds: int | None = None,
+    seeds: Whole | None = None,
     device: str = "auto",
-    jobs: int | None = None,
+    jobs: Whole | None = None,
     tensorboard: bool = False,
     json: bool = False,
 ) -> int:

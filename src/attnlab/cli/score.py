@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from attnlab.cli.words import Whole
+
 
 def score(
     run: Path,
@@ -11,9 +13,9 @@ def score(
     *,
     part: str = "",
     also: tuple[Path, ...] = (),
-    beam: int | None = None,
+    beam: Whole | None = None,
     alpha: float | None = None,
-    batch: int = 64,
+    batch: Whole = 64,
     cached: bool = True,
     weights: str = "last",
     out: Path | None = None,
@@ -28,7 +30,7 @@ def score(
     part : str
         ``validation`` or ``test``; by default the test part, where the study's task names one.
     also : tuple of Path
-        More runs of the same task, which write together with the first: an ensemble.
+        One more run of the same task, which writes together with the first: an ensemble. Once for each.
     beam : int, optional
         Beginnings that are kept of each translation; 1 takes the likeliest token each time. Unless given, as in the
         study of the run.

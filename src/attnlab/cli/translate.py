@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnlab.cli.words import Whole
 from attnlab.errors import SpecError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def translate(
     *sentences: str,
     file: Path | None = None,
     also: tuple[Path, ...] = (),
-    beam: int | None = None,
+    beam: Whole | None = None,
     alpha: float | None = None,
     weights: str = "last",
     maps: Path | None = None,
@@ -40,11 +41,12 @@ def translate(
     run : Path
         Folder of a run, such as ``runs/STUDY/VARIANT/seed-0``.
     *sentences : str
-        What to translate; unless given, the lines of the file or of standard input, 1,000 at a time.
+        What to translate; unless given, the lines of the file or of standard input, 1,000 at a time. Before one that
+        begins with a dash, write ``--``.
     file : Path, optional
-        UTF-8, one sentence a line.
+        UTF-8, one sentence a line; ``.gz`` is uncompressed.
     also : tuple of Path
-        More runs of the same task, which write together with the first: an ensemble.
+        One more run of the same task, which writes together with the first: an ensemble. Once for each.
     beam : int, optional
         Beginnings that are kept of each translation; 1 takes the likeliest token each time. Unless given, as in the
         study of the run.
@@ -66,6 +68,11 @@ def translate(
 
     if sentences and file is not None:
         raise SpecError("give sentences or --file, not both")
+    for sentence in sentences:
+        if (Path(sentence) / "spec.json").is_file():
+            raise SpecError(f"{sentence} is a run and no sentence; write --also before every run that joins in")
+    if maps is not None:
+        maps.open("a").close()  # before the work, so that a path that cannot be written costs nothing
     trained = [load_trained(folder, which=weights, device=device) for folder in (run, *also)]
     lines = iter(sentences) if sentences else _lines(file)
     first = 1
@@ -90,14 +97,10 @@ def _write_maps(page: Path, trained: Sequence[Trained], sentences: Sequence[str]
 
 
 def _lines(file: Path | None) -> Iterator[str]:
-    """Yield the lines of a file or of standard input."""
+    """Return the lines of a file or of standard input."""
     from attnlab.tasks.corpus_parts import read_sentences
 
-    if file is None:
-        yield from read_sentences(sys.stdin.buffer, "standard input")
-        return
-    with file.open("rb") as content:
-        yield from read_sentences(content, str(file))
+    return read_sentences(sys.stdin.buffer, "standard input") if file is None else read_sentences(file)
 
 
 @contextlib.contextmanager

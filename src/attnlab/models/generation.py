@@ -8,6 +8,7 @@ is how many models it asks.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -91,6 +92,27 @@ def length_penalty(length: int, alpha: float) -> float:
     return ((5 + length) / 6) ** alpha
 
 
+def check_search(beam: int, alpha: float) -> None:
+    """Raise unless a search can be made.
+
+    Parameters
+    ----------
+    beam : int
+        Beginnings that are kept.
+    alpha : float
+        Exponent of the length penalty.
+
+    Raises
+    ------
+    SpecError
+        If the beam is below 1, or the exponent negative or no number.
+    """
+    if beam < 1:
+        raise SpecError(f"beam must be at least 1; got {beam}")
+    if not 0.0 <= alpha < math.inf:
+        raise SpecError(f"alpha must be a number of at least 0; got {alpha}")
+
+
 @torch.no_grad()
 def beam_search(
     writer: Writer,
@@ -128,7 +150,8 @@ def beam_search(
     Raises
     ------
     SpecError
-        If the beam or a length is below 1, or there is not one length for each sentence.
+        If the beam or a length is below 1, the exponent is negative or no number, or there is not one length for each
+        sentence.
 
     Notes
     -----
@@ -139,8 +162,9 @@ def beam_search(
     .. [1] Vaswani et al., 2017, arXiv:1706.03762, section 6.1 (beam 4, alpha 0.6).
     """
     limits = [max_length] * sentences if isinstance(max_length, int) else list(max_length)
-    if beam < 1 or any(limit < 1 for limit in limits):
-        raise SpecError(f"beam and max_length must be at least 1; got {beam} and {max_length}")
+    check_search(beam, alpha)
+    if any(limit < 1 for limit in limits):
+        raise SpecError(f"max_length must be at least 1; got {max_length}")
     if len(limits) != sentences:
         raise SpecError(f"max_length must be one number, or one for each of {sentences} sentences; got {len(limits)}")
     if not sentences:
@@ -298,8 +322,8 @@ class Chooser:
     generator: torch.Generator | None = None
 
     def __post_init__(self) -> None:
-        if self.temperature < 0.0:
-            raise SpecError(f"temperature must not be negative; got {self.temperature}")
+        if not 0.0 <= self.temperature < math.inf:
+            raise SpecError(f"temperature must be a number of at least 0; got {self.temperature}")
         if self.top_k is not None and self.top_k < 1:
             raise SpecError(f"top_k must be at least 1; got {self.top_k}")
         if self.top_p is not None and not 0.0 < self.top_p <= 1.0:

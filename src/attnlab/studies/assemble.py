@@ -9,8 +9,9 @@ from typing import Any, cast
 
 from torch import nn
 
-from attnlab.build import Spec, build
+from attnlab.build import Spec, build, parse, signature_of
 from attnlab.contracts import StudyTask
+from attnlab.errors import SpecError
 from attnlab.models import MODELS
 from attnlab.tasks import TASKS
 
@@ -68,5 +69,24 @@ def build_model_offered(spec: Mapping[str, Any], offered: Mapping[str, Any]) -> 
     -------
     nn.Module
         The model.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be built, or needs what neither the specification nor the task gives.
     """
+    name, arguments = parse(spec, "model")
+    missing = _asked_by(name) - arguments.keys() - offered.keys()
+    fitting = [other for other in MODELS if _asked_by(other) <= offered.keys()]
+    if missing and fitting:
+        raise SpecError(
+            f"model '{name}' needs {', '.join(sorted(missing))}, which this task does not give; models that fit it: "
+            f"{', '.join(fitting)}"
+        )
     return cast(nn.Module, build(spec, MODELS, axis="model", offered=offered))
+
+
+def _asked_by(name: str) -> set[str]:
+    """Return the arguments that a model of the table cannot do without; none for one of a person's own."""
+    parameters = signature_of(MODELS[name]) if name in MODELS else {}
+    return {argument for argument, parameter in parameters.items() if parameter.default is parameter.empty}

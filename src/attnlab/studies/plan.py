@@ -32,7 +32,7 @@ ABOUT_PADDING = "padding"
 """How notes about padding begin; they are left out where the task does not pad."""
 LONGEST_TIMED_STEP_S = 5.0
 """A step that takes longer by its FLOPs alone is not tried: a dozen of them, with their memory, is no longer a plan."""
-NOT_TIMED = "a step is too long to be timed here; at the pace of large matrix products it takes about what is said"
+NOT_TIMED = "a step takes too long to be timed here; seconds are reckoned at the pace of large matrix products"
 NOT_COMPILED = "the time is that of steps that are not compiled; compiling takes some time and may make them faster"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 import warnings
 from collections.abc import Sequence
@@ -13,14 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnlab.errors import DataError, RunError
+from attnlab.errors import DataError, RunError, SpecError
 from attnlab.models.generation import Chooser, sample
 from attnlab.models.writers import TextWriter
 from attnlab.studies.assemble import build_model_offered
 from attnlab.studies.kept_task import KeptTask, kept_task
 from attnlab.studies.layout import require_device
 from attnlab.studies.translating import BATCH, Written, translations
-from attnlab.tasks.arguments import require_positive
+from attnlab.tasks.arguments import require_known, require_positive
 from attnlab.tasks.codecs import CharacterCodec, SentenceCodec
 from attnlab.tasks.translation_data import held_out_pairs
 from attnlab.tasks.translation_scores import Score, all_scores
@@ -28,6 +29,7 @@ from attnlab.training.atomic import read_json
 from attnlab.training.checkpoints import load_model_weights
 
 MOST_NAMED = 10  # sentences in a warning
+LARGEST_SEED = 2**63 - 1  # what torch takes
 
 
 @dataclass(frozen=True)
@@ -71,12 +73,14 @@ def load_trained(folder: Path, *, which: str = "last", device: str = "cpu") -> T
     RunError
         If the folder is no run of a model that writes, has no such weights, or they are damaged.
     SpecError
-        If there is no such device.
+        If there is no such device, or the weights are neither "last" nor "best".
     """
     require_device(device)
+    require_known("weights", which, ("last", "best"))
     path = folder / "spec.json"
     if not path.is_file():
-        runs = sorted(str(one.parent) for one in folder.glob("*/seed-*/spec.json"))
+        found = itertools.chain(folder.glob("seed-*/spec.json"), folder.glob("*/seed-*/spec.json"))
+        runs = sorted(str(one.parent) for one in found)
         hint = f"; runs in it: {', '.join(runs)}" if runs else ""
         raise RunError(f"{folder} is no run (no spec.json in it){hint}")
     task = kept_task(folder)
@@ -295,7 +299,7 @@ def generate(
     DataError
         If the prompt is empty or has a character that the model does not know.
     SpecError
-        If there is nothing to write.
+        If there is nothing to write, or the seed or another number is out of range.
     """
     codec = trained.task.codec
     if not isinstance(codec, CharacterCodec):
@@ -304,6 +308,8 @@ def generate(
         raise DataError("a prompt of at least one character is needed, such as a line break")
     require_positive("length", length)
     require_positive("samples", samples)
+    if not 0 <= seed <= LARGEST_SEED:
+        raise SpecError(f"seed must lie in [0, {LARGEST_SEED}]; got {seed}")
     tokens = codec.vocabulary.encode(prompt).expand(samples, -1)
     choose = Chooser(generator=torch.Generator().manual_seed(seed), **choice)
     with torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from attnlab.errors import SpecError, nearest
@@ -26,6 +27,25 @@ def require_positive(name: str, value: int) -> None:
         raise SpecError(f"'{name}' must be at least 1; got {value}")
 
 
+def require_not_negative(name: str, value: float) -> None:
+    """Raise unless a value is a finite number of at least 0.
+
+    Parameters
+    ----------
+    name : str
+        Name of the constructor argument.
+    value : float
+        Its value.
+
+    Raises
+    ------
+    SpecError
+        If the value is negative, infinite or no number.
+    """
+    if not 0.0 <= value < math.inf:
+        raise SpecError(f"'{name}' must be a number of at least 0; got {value}")
+
+
 def require_known(name: str, value: str, known: Iterable[str]) -> None:
     """Raise unless a word is one of the known ones.
 
@@ -45,4 +65,6 @@ def require_known(name: str, value: str, known: Iterable[str]) -> None:
     """
     words = list(known)
     if value not in words:
-        raise SpecError(f"'{name}' must be one of {', '.join(words)}; got '{value}'; {nearest(value, words)}")
+        hint = nearest(value, words)
+        closest = f"; {hint}" if hint.startswith("did") else ""
+        raise SpecError(f"'{name}' must be one of {', '.join(words)}; got '{value}'{closest}")

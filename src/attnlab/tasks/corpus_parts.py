@@ -13,7 +13,7 @@ from typing import BinaryIO
 from attnlab.errors import DataError, SpecError, nearest
 from attnlab.tasks.corpora import CORPORA
 from attnlab.tasks.datasets import locate_named
-from attnlab.text.parallel import Pair, ParallelText, TabFile, TwoFiles, decoded_lines
+from attnlab.text.parallel import Pair, ParallelText, TabFile, TwoFiles, decoded_lines, numbered
 
 HELD_OUT_SHARE, MOST_HELD_OUT = 20, 2000
 """Where a person's own text comes without a validation part: one pair in so many at its end, at most so many."""
@@ -65,15 +65,15 @@ class Part:
         return [pair for _, pair in self.pairs()]
 
 
-def read_sentences(file: BinaryIO, name: str) -> Iterator[str]:
-    """Return the lines of a file that is open, as a corpus is read, one after the other.
+def read_sentences(file: Path | BinaryIO, name: str = "") -> Iterator[str]:
+    """Return the lines of a file as a corpus is read, one after the other.
 
     Parameters
     ----------
-    file : binary file
-        UTF-8, one sentence a line.
+    file : Path or binary file
+        UTF-8, one sentence a line; a path, of which ``.gz`` is uncompressed while it is read, or a file that is open.
     name : str
-        What it is called in errors.
+        What a file that is open is called in errors.
 
     Returns
     -------
@@ -83,9 +83,9 @@ def read_sentences(file: BinaryIO, name: str) -> Iterator[str]:
     Raises
     ------
     DataError
-        If a line is not UTF-8; the text has its number.
+        If the file cannot be read or a line is not UTF-8; the text has its number.
     """
-    return decoded_lines(file, name)
+    return numbered(file) if isinstance(file, Path) else decoded_lines(file, name)
 
 
 def languages_of(pair: str) -> tuple[str, str]:

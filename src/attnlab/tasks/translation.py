@@ -16,7 +16,7 @@ from torch import Tensor
 from attnlab.build import Spec
 from attnlab.contracts import Batch, Floor, Metric, Predict
 from attnlab.errors import DataError
-from attnlab.tasks.arguments import require_known, require_positive
+from attnlab.tasks.arguments import require_known, require_not_negative, require_positive
 from attnlab.tasks.codecs import SentenceCodec
 from attnlab.tasks.next_tokens import IGNORED, NextTokens
 from attnlab.tasks.seeds import generator_for
@@ -80,7 +80,7 @@ class Translation:
     Raises
     ------
     SpecError
-        If a size is below 1, or the tokenizer cannot be built.
+        If a size is below 1, the exponent is negative or no number, or the tokenizer cannot be built.
     DataError
         If the corpus is missing, not UTF-8, its files differ in length, or a held-out sentence is too long.
 
@@ -108,6 +108,7 @@ class Translation:
     ) -> None:
         require_positive("batch_tokens", batch_tokens)
         require_positive("beam", 1 if beam is None else beam)
+        require_not_negative("alpha", alpha)
         require_positive("max_length", max_length)
         self.data = TranslationData.load(corpus, pair, tokenizer=tokenizer, max_length=max_length, test=test)
         self.batch_tokens, self.max_length = batch_tokens, max_length

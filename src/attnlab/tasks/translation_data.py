@@ -283,9 +283,10 @@ def _tokenize(
                 elif part == "train":
                     counts[TOO_LONG] += 1
                 else:
+                    where = files_of(text.text)[0 if len(source) == length else -1]
                     raise DataError(
-                        f"{part} part, line {number}: the pair has {length} tokens and max_length is {max_length}; "
-                        "give a larger max_length, as no held-out sentence is left out in silence"
+                        f"{where}, line {number}: the pair has {length} tokens and max_length is {max_length}; give a "
+                        f"larger max_length, as no sentence of the {part} part is left out in silence"
                     )
     if not kept:
         raise DataError(f"the {part} part has no pair with two sides of at most {max_length} tokens")

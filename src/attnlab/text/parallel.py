@@ -5,6 +5,7 @@ Nothing here holds a whole corpus, so that one of millions of lines takes no mor
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import itertools
 from collections.abc import Iterator
@@ -148,7 +149,7 @@ def decoded_lines(file: BinaryIO, name: str) -> Iterator[str]:
     Parameters
     ----------
     file : binary file
-        The file; only a line feed ends a line.
+        The file; only a line feed ends a line. A byte order mark before the first is left out.
     name : str
         What it is called in errors.
 
@@ -163,7 +164,7 @@ def decoded_lines(file: BinaryIO, name: str) -> Iterator[str]:
         If a line is not UTF-8; the text has the line's number.
     """
     for number, line in enumerate(file, start=1):
-        yield _decoded(line, name, number).strip()
+        yield _decoded(line if number > 1 else line.removeprefix(codecs.BOM_UTF8), name, number).strip()
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 MODEL, TENSORS, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 ANY_READ_WRITE = 0o666
+SHOWN = 300  # characters of what does not fit
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -229,5 +231,5 @@ def load_weights(model: nn.Module, folder: Path) -> None:
     try:
         safetensors.torch.load_model(model, folder / MODEL)
     except (RuntimeError, safetensors.SafetensorError) as error:
-        detail = " ".join(str(error).split())
+        detail = textwrap.shorten(str(error), SHOWN, placeholder=" ...")
         raise RunError(f"{folder / MODEL} does not fit {type(model).__name__}: {detail}") from error
