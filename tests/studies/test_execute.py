@@ -15,8 +15,7 @@ from attnlab.studies.assemble import build_task
 from attnlab.studies.collect import collect, read_scores
 from attnlab.studies.execute import run_study
 from attnlab.studies.plan import make_plan
-from attnlab.studies.report import write_report
-from attnlab.studies.report.html import tuning_rows
+from attnlab.studies.report import tables, write_report
 from attnlab.studies.rules import TUNING_SEED
 from attnlab.studies.study import parse
 
@@ -263,7 +262,7 @@ def test_tuning_looks_at_the_mean_of_its_seeds_and_leaves_out_settings_that_fail
     tuned = collect(out).variant("plain").tuning
     assert tuned["scores"] == pytest.approx({setting: sum(pair) / 2 for setting, pair in of.items()})
     assert tuned["chosen"] == min(tuned["scores"], key=tuned["scores"].get)
-    assert "mean of 2 runs" in tuning_rows(collect(out))[0]["setting"]
+    assert "mean of 2 runs" in tables.tuning(collect(out))[0]["setting"]
 
     (out / "plain" / "tune-lr-0.01" / f"seed-{TUNING_SEED + 1}" / "result.json").unlink()
     assert read_scores(make_plan(parse(tiny)), out)["plain"]["0.01"] is None

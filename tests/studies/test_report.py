@@ -10,18 +10,19 @@ from itertools import pairwise
 
 import pytest
 from rich.console import Console
-from tests.studies.example_results import parts, shapes, translations
+from tests.studies.example_results import ACCURACY, parts, shapes, translations
 
 from attnlab.contracts import Metric
 from attnlab.errors import RunError
 from attnlab.studies.report import headline, report, verdict_table, write_report
 from attnlab.studies.report.charts import _compressed_ticks
 from attnlab.studies.report.figures import figures
-from attnlab.studies.report.html import facts
-from attnlab.studies.report.markdown import escape
+from attnlab.studies.report.html import page
+from attnlab.studies.report.markdown import escape, markdown
 from attnlab.studies.report.numbers import number, spread
 from attnlab.studies.report.span import Span, apart, beside, span_of
 from attnlab.studies.report.style import label
+from attnlab.studies.report.tables import facts, measures
 from attnlab.studies.report.words import CLOSE, OPEN
 from attnlab.studies.results import Alarm, CellResults
 
@@ -222,6 +223,19 @@ def test_the_headline_says_that_one_seed_shows_nothing():
 def test_what_tuning_tried_is_told(folder):
     for name in ("report.html", "report.md"):
         assert re.search(r"0\.003: \u2013", (folder / name).read_text())
+
+
+def test_what_no_verdict_is_about_is_told_as_well(folder):
+    """A study judged by its loss says what its translations score, and whatever else its task measures."""
+    results = parts()
+    titles, rows = measures(results)
+    assert titles == [f"val_accuracy ({ACCURACY.unit})"]
+    values = list(results.variants[0].values("val_accuracy").values())
+    assert rows[0] == ("no attention", [spread(values)])
+    for name in ("report.html", "report.md"):
+        assert spread(values) in (folder / name).read_text()
+    alone = dataclasses.replace(results, metrics=(results.metric,))
+    assert "Everything measured" not in markdown(alone, ()) + page(alone, figures(alone))
 
 
 def test_an_untuned_variant_gets_no_verdict():

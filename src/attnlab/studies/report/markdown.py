@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from attnlab.studies.report import html, words
+from attnlab.studies.report import tables, words
 
 if TYPE_CHECKING:
     from attnlab.studies.report.figures import Figure
@@ -34,7 +34,7 @@ def markdown(results: StudyResults, figures: Sequence[Figure]) -> str:
     blocks = [
         f"# {escape(results.question)}",
         *(emphasized(sentence) for sentence in words.sentences(results)),
-        " · ".join(map(escape, html.facts(results))),
+        " · ".join(map(escape, tables.facts(results))),
         *_alarms(results),
         *_failures(results),
         *_charts(figures, ("effects",)),
@@ -108,7 +108,7 @@ def _alarms(results: StudyResults) -> list[str]:
 
 def _failures(results: StudyResults) -> list[str]:
     """Return the runs that stopped."""
-    rows = [(name, str(seed), error) for name, seed, error in html.failures(results)]
+    rows = [(name, str(seed), error) for name, seed, error in tables.failed_runs(results)]
     return ["## Runs that failed", table(("variant", "seed", "error"), rows)] if rows else []
 
 
@@ -129,7 +129,7 @@ def _verdicts(results: StudyResults) -> str:
     header = (*header, "FLOPs/token", "time a seed", "why")
     keys = ("number", "name", "verdict", "difference", "interval", "p", "reached", "seeds", "parameters")
     keys = (*keys, "flops", "seconds", "reason")
-    return table(header, ([str(row[key]) for key in keys] for row in html.verdict_rows(results)))
+    return table(header, ([str(row[key]) for key in keys] for row in tables.verdicts(results)))
 
 
 def _background(results: StudyResults) -> list[str]:
@@ -141,16 +141,19 @@ def _background(results: StudyResults) -> list[str]:
             ", ".join(f"{value}: {reached}" for value, reached in row["tried"]),
             row["chosen"],
         )
-        for row in html.tuning_rows(results)
+        for row in tables.tuning(results)
     ]
-    seeds = [(name, ", ".join(values)) for name, values in html.seed_rows(results)]
-    floors = html.floor_rows(results)
+    seeds = [(name, ", ".join(values)) for name, values in tables.seeds(results)]
+    floors = tables.floors(results)
+    measured, rows = tables.measures(results)
+    measures = table(("variant", *measured), ((name, *values) for name, values in rows))
     sections = (
         ("Answer on record", escape(results.answer or "")),
         ("Reference values", table(("name", "value", "metric", "source"), floors) if floors else ""),
         ("Rules, fixed beforehand", table(("rule", "value"), words.flat(results.rules))),
         ("Tuning", table(("variant", "setting", "tried", "chosen"), tuned) if tuned else ""),
         ("Seeds", table(("variant", f"{results.metric.name} by seed"), seeds)),
+        ("Everything measured", measures if measured else ""),
         ("Data", table(("", "value"), words.flat(results.task))),
         ("Versions and hardware", table(("", "value"), words.flat(results.environment))),
     )

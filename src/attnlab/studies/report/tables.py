@@ -1,0 +1,204 @@
+"""The tables of a report, numbers as text: the same for every form that it is written in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from attnlab.studies.report import numbers, words
+from attnlab.studies.verdicts import judge
+
+if TYPE_CHECKING:
+    from attnlab.studies.results import StudyResults, VariantResults
+    from attnlab.studies.verdicts import Verdict
+
+PLAIN = "float32"
+"""How steps are computed where a recipe says nothing."""
+
+
+def facts(results: StudyResults) -> list[str]:
+    """Return the few facts that stand below the answer.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study has found so far.
+
+    Returns
+    -------
+    list of str
+        Task, budget, seeds, scale, and the setting of all runs where it is not plain float32.
+    """
+    budget = results.rules.get("budget") or {}
+    seeds = max((len(variant.cells) for variant in results.variants), default=0)
+    settings = {setting for variant in results.variants for setting in variant.settings}
+    return [
+        f"task {results.task.get('name', '')}".strip(),
+        f"{len(results.variants)} variants \u00d7 {seeds} seed{'' if seeds == 1 else 's'}",
+        *(f"{numbers.number(float(amount), 9)} {unit} each" for unit, amount in budget.items()),
+        *([f"scale {results.scale}"] if results.scale else []),
+        *(f"computed in {setting}" for setting in settings if len(settings) == 1 and setting != PLAIN),
+    ]
+
+
+def failed_runs(results: StudyResults) -> list[tuple[str, int, str]]:
+    """Return variant, seed and error of every cell that stopped.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study has found so far.
+
+    Returns
+    -------
+    list of (str, int, str)
+        In the order of the study.
+    """
+    return [
+        (variant.name, cell.seed, cell.error or "no reason was recorded")
+        for variant in results.variants
+        for cell in variant.failed
+    ]
+
+
+def verdicts(results: StudyResults) -> list[dict[str, Any]]:
+    """Return the rows of the verdict table in the order of the study, numbers as text.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study has found so far.
+
+    Returns
+    -------
+    list of dict
+        One per variant, the baseline included.
+    """
+    found = {one.variant: one for one in judge(results)}
+    alarmed = {alarm.variant for alarm in words.alarms(results)}
+    return [
+        _row(place, variant, found.get(variant.name), results.metric.name) | {"alarmed": variant.name in alarmed}
+        for place, variant in enumerate(results.variants, start=1)
+    ]
+
+
+def _row(place: int, variant: VariantResults, one: Verdict | None, metric: str) -> dict[str, Any]:
+    """Return one row of the verdict table."""
+    return {
+        "number": place,
+        "name": variant.name,
+        "verdict": one.verdict if one else "baseline",
+        "reason": one.reason if one else "what the others are compared with",
+        "difference": words.difference(one.comparison) if one else "",
+        "interval": words.interval(one.comparison) if one else "",
+        "p": numbers.number(one.p_adjusted, 2) if one else "",
+        "reached": _reached(variant, metric),
+        "seeds": f"{len(variant.done)} of {len(variant.cells)}",
+        "parameters": numbers.number(variant.parameters, 12),
+        "flops": numbers.flops(variant.flops_per_token),
+        "memory": numbers.size(variant.activation_bytes),
+        "seconds": numbers.duration(words.mean_seconds(variant)),
+    }
+
+
+def tuning(results: StudyResults) -> list[dict[str, Any]]:
+    """Return what was tried for each variant, and what was chosen.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study has found so far.
+
+    Returns
+    -------
+    list of dict
+        ``name``, ``setting``, ``tried`` (pairs of value and metric), ``chosen``, ``at_edge``; one per tuned variant.
+    """
+    return [
+        {
+            "name": variant.name,
+            "setting": f"{variant.tuning['setting']} by {variant.tuning['metric']}" + _mean_of(variant.tuning),
+            "tried": [(value, numbers.number(reached)) for value, reached in variant.tuning["scores"].items()],
+            "chosen": variant.tuning["chosen"],
+            "at_edge": variant.untuned,
+        }
+        for variant in results.variants
+        if variant.tuning
+    ]
+
+
+def _mean_of(tuning: Mapping[str, Any]) -> str:
+    """Return of how many runs a tried value is the mean; nothing where it is one run's."""
+    seeds = tuning.get("seeds", 1)  # not in reports made before there could be several
+    return f", mean of {seeds} runs" if seeds > 1 else ""
+
+
+def seeds(results: StudyResults) -> list[tuple[str, list[str]]]:
+    """Return for every variant the metric of each seed, as text.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study has found so far.
+
+    Returns
+    -------
+    list of (str, list of str)
+        Variant and one text per seed; the status of a cell that has no value.
+    """
+    metric = results.metric.name
+    return [
+        (
+            variant.name,
+            [
+                numbers.number(cell.metrics.get(metric)) if cell.status == "done" else cell.status
+                for cell in variant.cells
+            ],
+        )
+        for variant in results.variants
+    ]
+
+
+def floors(results: StudyResults) -> list[tuple[str, str, str, str]]:
+    """Return name, value with unit, metric and source of the reference values.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study has found so far.
+
+    Returns
+    -------
+    list of (str, str, str, str)
+        In the order of the task.
+    """
+    return [
+        (floor.name, f"{numbers.number(floor.value)} {floor.unit}", floor.metric, floor.source)
+        for floor in results.floors
+    ]
+
+
+def measures(results: StudyResults) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Return what else was measured, beside what the verdicts are about.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study has found so far.
+
+    Returns
+    -------
+    titles : list of str
+        Name of each metric, and its unit where it has one; none where there is but one metric.
+    rows : list of (str, list of str)
+        Variant, and for each metric mean and standard deviation over the seeds that finished.
+    """
+    others = [metric for metric in results.metrics if metric.name != results.metric.name]
+    titles = [f"{metric.name} ({metric.unit})" if metric.unit else metric.name for metric in others]
+    return titles, [(one.name, [_reached(one, metric.name) for metric in others]) for one in results.variants]
+
+
+def _reached(variant: VariantResults, metric: str) -> str:
+    """Return mean and standard deviation of a metric over seeds."""
+    return numbers.spread([value for value in variant.values(metric).values() if math.isfinite(value)])
