@@ -34,6 +34,7 @@ __all__ = [
     "load_object",
     "look_up",
     "parse",
+    "path_of",
     "prepare",
     "signature_of",
 ]
@@ -128,6 +129,22 @@ def is_path(name: str) -> bool:
         True for a person's own file.
     """
     return ".py:" in name
+
+
+def path_of(name: str) -> Path:
+    """Return the file that ``path.py:Object`` names.
+
+    Parameters
+    ----------
+    name : str
+        What stands in a specification.
+
+    Returns
+    -------
+    Path
+        Absolute; a relative one is taken from the working directory.
+    """
+    return Path(name.rpartition(":")[0]).expanduser().resolve()
 
 
 def build(spec: Any, table: Table, *, axis: str, offered: Mapping[str, Any] | None = None) -> Any:
@@ -251,8 +268,7 @@ def load_object(name: str) -> Callable[..., Any]:
     ModuleError
         If the file raises while it is imported.
     """
-    path_text, _, attribute = name.rpartition(":")
-    path = Path(path_text).expanduser().resolve()
+    path, attribute = path_of(name), name.rpartition(":")[2]
     if not path.is_file():
         raise SpecError(f"no file {path} (from '{name}')")
     module = _import_file(path)

@@ -59,7 +59,23 @@ def nearest(name: str, known: Iterable[str]) -> str:
     "did you mean 'softmax'?"
     """
     words = sorted(known)
-    close = difflib.get_close_matches(name, words, n=1, cutoff=0.6)
-    if close:
-        return f"did you mean '{close[0]}'?"
-    return "known: " + ", ".join(words)
+    return did_you_mean(name, words) or "known: " + ", ".join(words)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a hint that names the known word closest to `name`.
+
+    Parameters
+    ----------
+    name : str
+        The word that was not found.
+    known : iterable of str
+        The words that would have been right.
+
+    Returns
+    -------
+    str
+        ``did you mean 'x'?``, or nothing where no word is close.
+    """
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    return f"did you mean '{close[0]}'?" if close else ""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -126,10 +128,12 @@ def test_early_stop_only_when_asked():
     assert (result.steps, result.stopped, result.best["step"]) == (8, "early stop", 2)
 
 
-def test_budget_in_seconds():
-    result = train(tiny_model(), TinyTask(), recipe(budget={"seconds": 0.05}))
-    assert result.seconds >= 0.05
-    assert result.steps > 1
+def test_budget_in_seconds(monkeypatch):
+    ticks = itertools.count()
+    monkeypatch.setattr("attnlab.training.loop.time", SimpleNamespace(perf_counter=lambda: next(ticks) * 0.25))
+    result = train(tiny_model(), TinyTask(), recipe(budget={"seconds": 1.0}))
+    assert result.steps == 4
+    assert result.seconds >= 1.0
 
 
 def test_label_smoothing_reaches_the_task():

@@ -107,10 +107,11 @@ def _beside_paper(planned: Any) -> Table:
     base = planned.variant(baseline).parameters
     for variant in planned.variants:
         if variant.name in said:
-            theirs = said[variant.name]
-            away = [variant.parameters - base, theirs - said[baseline]] if baseline in said else []
-            words = [f"{away[0] / 1e6:+.1f} M", f"{away[1] / 1e6:+.0f} M"] if away else ["", ""]
-            table.add_row(_named(planned, variant), f"{variant.parameters:,}", f"{theirs / 1e6:.0f} M", *words)
+            ours, theirs = variant.parameters, said[variant.name]
+            row = [_named(planned, variant), f"{ours:,}", f"{theirs / 1e6:.0f} M"]
+            if baseline in said:
+                row += [f"{(ours - base) / 1e6:+.1f} M", f"{(theirs - said[baseline]) / 1e6:+.0f} M"]
+            table.add_row(*row)
     return table
 
 

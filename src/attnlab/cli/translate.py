@@ -69,7 +69,7 @@ def translate(
     if sentences and file is not None:
         raise SpecError("give sentences or --file, not both")
     for sentence in sentences:
-        if (Path(sentence) / "spec.json").is_file():
+        if _is_run(sentence):
             raise SpecError(f"{sentence} is a run and no sentence; write --also before every run that joins in")
     if maps is not None:
         maps.open("a").close()  # before the work, so that a path that cannot be written costs nothing
@@ -86,6 +86,14 @@ def translate(
         if maps is not None:
             _write_maps(maps, trained, some, found)
     return 0
+
+
+def _is_run(sentence: str) -> bool:
+    """Return whether a sentence is the folder of a run."""
+    try:
+        return (Path(sentence) / "spec.json").is_file()
+    except (OSError, ValueError):  # longer than a path may be, or with a character that no path has
+        return False
 
 
 def _write_maps(page: Path, trained: Sequence[Trained], sentences: Sequence[str], found: Sequence[Written]) -> None:

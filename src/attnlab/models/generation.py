@@ -92,25 +92,9 @@ def length_penalty(length: int, alpha: float) -> float:
     return ((5 + length) / 6) ** alpha
 
 
-def check_search(beam: int, alpha: float) -> None:
-    """Raise unless a search can be made.
-
-    Parameters
-    ----------
-    beam : int
-        Beginnings that are kept.
-    alpha : float
-        Exponent of the length penalty.
-
-    Raises
-    ------
-    SpecError
-        If the beam is below 1, or the exponent negative or no number.
-    """
-    if beam < 1:
-        raise SpecError(f"beam must be at least 1; got {beam}")
-    if not 0.0 <= alpha < math.inf:
-        raise SpecError(f"alpha must be a number of at least 0; got {alpha}")
+def _require_not_negative(name: str, value: float) -> None:
+    if not 0.0 <= value < math.inf:
+        raise SpecError(f"{name} must be a number of at least 0; got {value}")
 
 
 @torch.no_grad()
@@ -162,7 +146,9 @@ def beam_search(
     .. [1] Vaswani et al., 2017, arXiv:1706.03762, section 6.1 (beam 4, alpha 0.6).
     """
     limits = [max_length] * sentences if isinstance(max_length, int) else list(max_length)
-    check_search(beam, alpha)
+    if beam < 1:
+        raise SpecError(f"beam must be at least 1; got {beam}")
+    _require_not_negative("alpha", alpha)
     if any(limit < 1 for limit in limits):
         raise SpecError(f"max_length must be at least 1; got {max_length}")
     if len(limits) != sentences:
@@ -322,8 +308,7 @@ class Chooser:
     generator: torch.Generator | None = None
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.temperature < math.inf:
-            raise SpecError(f"temperature must be a number of at least 0; got {self.temperature}")
+        _require_not_negative("temperature", self.temperature)
         if self.top_k is not None and self.top_k < 1:
             raise SpecError(f"top_k must be at least 1; got {self.top_k}")
         if self.top_p is not None and not 0.0 < self.top_p <= 1.0:

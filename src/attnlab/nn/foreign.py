@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, final
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attnlab.build import Order, Spec, parse, prepare
+from attnlab.build import Order, Spec, parse, path_of, prepare
 from attnlab.errors import ModuleError, SpecError
 from attnlab.nn.conventions import Convention, Label, call, label_of
 from attnlab.nn.probing import learn, quiet
@@ -153,7 +152,7 @@ def build_foreign(spec: Spec, offered: Mapping[str, Any]) -> ForeignMixer:
 
 def _learned(name: str, order: Order, offered: Mapping[str, Any]) -> Convention:
     """Return the convention of a class, from memory where it was learned before."""
-    path = Path(name.rpartition(":")[0]).expanduser().resolve()
+    path = path_of(name)
     place = {key: offered.get(key) for key in ("d_model", "causal", "max_length")}
     key = (name, str(path), path.stat().st_mtime_ns, repr(sorted(order.arguments.items())), repr(place))
     if key not in _LEARNED:

@@ -10,6 +10,7 @@ from typing import Any, cast
 from torch import nn
 
 from attnlab.build import Spec, build, parse, signature_of
+from attnlab.constructors import is_required
 from attnlab.contracts import StudyTask
 from attnlab.errors import SpecError
 from attnlab.models import MODELS
@@ -89,4 +90,4 @@ def build_model_offered(spec: Mapping[str, Any], offered: Mapping[str, Any]) -> 
 def _asked_by(name: str) -> set[str]:
     """Return the arguments that a model of the table cannot do without; none for one of a person's own."""
     parameters = signature_of(MODELS[name]) if name in MODELS else {}
-    return {argument for argument, parameter in parameters.items() if parameter.default is parameter.empty}
+    return {argument for argument, parameter in parameters.items() if is_required(parameter)}

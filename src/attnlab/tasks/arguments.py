@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from attnlab.errors import SpecError, nearest
+from attnlab.errors import SpecError, did_you_mean
 
 
 def require_positive(name: str, value: int) -> None:
@@ -65,6 +65,5 @@ def require_known(name: str, value: str, known: Iterable[str]) -> None:
     """
     words = list(known)
     if value not in words:
-        hint = nearest(value, words)
-        closest = f"; {hint}" if hint.startswith("did") else ""
-        raise SpecError(f"'{name}' must be one of {', '.join(words)}; got '{value}'{closest}")
+        hint = did_you_mean(value, words)
+        raise SpecError(f"'{name}' must be one of {', '.join(words)}; got '{value}'" + (f"; {hint}" if hint else ""))

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from attnlab.build import Spec, build, is_path, parse
+from attnlab.build import Spec, build, is_path, parse, path_of
 from attnlab.errors import DataError
 from attnlab.tasks.arguments import require_known
 from attnlab.tasks.corpus_parts import EMPTY, Part, files_of, languages_of, parts_of
@@ -131,7 +131,7 @@ class TranslationData:
         identity = {"form": FORM, "hashes": hashes, "lines": lines, "tokenizer": tokenizer, "max_length": max_length}
         name, _ = parse(tokenizer, "tokenizer")
         if is_path(name):
-            identity["code"] = _sha256(Path(name.rpartition(":")[0]).expanduser())
+            identity["code"] = _sha256(path_of(name))
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         folder = cache_folder() / "tokens" / digest[:32]
         if not (folder / "known.json").is_file():
