@@ -285,6 +285,11 @@ def test_nothing_is_written_where_a_variant_cannot_be_built(tiny, tmp_path):
 def test_a_folder_without_a_study(tmp_path):
     with pytest.raises(RunError, match="holds no study"):
         collect(tmp_path)
+    run = tmp_path / "shapes" / "baseline" / "seed-0"
+    run.mkdir(parents=True)
+    (run / "spec.json").write_text("{}")
+    with pytest.raises(RunError, match=f"is one run of a study; .* folder: {tmp_path / 'shapes'}"):
+        collect(run)
 
 
 def test_a_leak_raises_the_alarms(tmp_path, mine):

@@ -294,17 +294,19 @@ def test_empty_lines_are_left_out_and_counted(corpus):
     for language in ("en", "de"):
         with (corpus / f"train.{language}").open("a") as file:
             file.write("\n" if language == "en" else "ALONE\n")
-    described = Translation(str(corpus), tokenizer="words").describe()
-    assert described["parts"]["train"] == 200
-    assert described["left_out"]["one side empty"] == 1
+    task = Translation(str(corpus), tokenizer="words")
+    assert task.describe()["parts"]["train"] == 200
+    assert task.describe()["left_out"]["one side empty"] == 1
+    assert "pairs of the train part left out, one side empty: 1 (line 201)" in task.alarms()
 
 
 def test_long_pairs_are_left_out_of_training_and_said(corpus):
     with (corpus / "train.en").open("a") as english, (corpus / "train.de").open("a") as german:
-        english.write("dog " * 40 + "\n")
-        german.write("DOG " * 40 + "\n")
+        english.write(("dog " * 40 + "\n") * 6)
+        german.write(("DOG " * 40 + "\n") * 6)
     task = Translation(str(corpus), tokenizer="words", max_length=20)
-    assert "1 training pairs are longer than max_length and were left out" in task.alarms()
+    alarm = "pairs of the train part left out, longer than max_length: 6 (lines 201, 202, 203, 204, 205, ...)"
+    assert alarm in task.alarms()
     assert task.describe()["parts"]["train"] == 200
 
 

@@ -73,10 +73,11 @@ def _print(planned: Any) -> None:
         console.print(f"  {kind}{floor.name}: {floor.value:.4g} {floor.unit}", markup=False)
     (kind, amount) = next(iter(rules.budget.items()))
     tuning = len(planned.tuning_cells())
-    runs = tuning + len(planned.variants) * rules.seeds
+    variants, seeds = len(planned.variants), rules.seeds
     console.print(
-        f"\n{len(planned.variants)} variants x {rules.seeds} seeds + {tuning} tuning runs = {runs} runs "
-        f"of {amount:g} {kind}; metric {planned.metric.name} [{planned.metric.unit}]; "
+        f"\n{variants} variant{'' if variants == 1 else 's'} x {seeds} seed{'' if seeds == 1 else 's'} + "
+        f"{tuning} tuning runs = {tuning + variants * seeds} runs of {amount:g} {kind}; "
+        f"metric {planned.metric.name} [{planned.metric.unit}]; "
         f"smallest effect of interest {rules.smallest_effect:g}; match {rules.match}",
         markup=False,
     )

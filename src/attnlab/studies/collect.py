@@ -42,6 +42,8 @@ def load_plan(out: Path) -> Plan:
         If the folder holds no study.
     """
     path = out / "study.json"
+    if (out / "spec.json").exists():
+        raise RunError(f"{out} is one run of a study; its report is that of the study's folder: {out.parent.parent}")
     if not path.exists():
         raise RunError(f"{out} holds no study: no study.json in it. Run one with: attnlab run STUDY --out {out}")
     saved = read_json(path)

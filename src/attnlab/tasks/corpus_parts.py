@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,7 +17,40 @@ from attnlab.text.parallel import Pair, ParallelText, TabFile, TwoFiles, decoded
 HELD_OUT_SHARE, MOST_HELD_OUT = 20, 2000
 """Where a person's own text comes without a validation part: one pair in so many at its end, at most so many."""
 ENDINGS = ("", ".gz")
-EMPTY = "one side empty"  # why a pair is left out
+LINES_NAMED = 5  # of those that are left out
+
+
+@dataclass
+class LeftOut:
+    """Count pairs that are left out, and keep the numbers of the first lines.
+
+    Parameters
+    ----------
+    count : int
+        Pairs so far.
+    lines : list of int
+        Their line numbers from 1, at most `LINES_NAMED`.
+    """
+
+    count: int = 0
+    lines: list[int] = field(default_factory=list)
+
+    def add(self, line: int) -> None:
+        """Count a pair.
+
+        Parameters
+        ----------
+        line : int
+            Its line number from 1.
+        """
+        self.count += 1
+        if len(self.lines) < LINES_NAMED:
+            self.lines.append(line)
+
+    def __str__(self) -> str:
+        """Return the line numbers, for a text."""
+        more = ", ..." if self.count > len(self.lines) else ""
+        return ("line " if self.count == 1 else "lines ") + ", ".join(map(str, self.lines)) + more
 
 
 @dataclass(frozen=True)
@@ -39,13 +71,13 @@ class Part:
     start: int = 0
     stop: int | None = None
 
-    def pairs(self, counts: Counter[str] | None = None) -> Iterator[tuple[int, Pair]]:
+    def pairs(self, empty: LeftOut | None = None) -> Iterator[tuple[int, Pair]]:
         """Yield the pairs that have two sides, with their line numbers from 1.
 
         Parameters
         ----------
-        counts : Counter, optional
-            Counts the others as `EMPTY`.
+        empty : LeftOut, optional
+            Counts the others.
 
         Yields
         ------
@@ -56,8 +88,8 @@ class Part:
         for number, pair in itertools.islice(numbered, self.start, self.stop):
             if pair.source and pair.target:
                 yield number, pair
-            elif counts is not None:
-                counts[EMPTY] += 1
+            elif empty is not None:
+                empty.add(number)
 
     @functools.cached_property
     def sentences(self) -> list[Pair]:

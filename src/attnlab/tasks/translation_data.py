@@ -10,9 +10,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +21,17 @@ from jaxtyping import Int64
 from attnlab.build import Spec, build, is_path, parse, path_of
 from attnlab.errors import DataError
 from attnlab.tasks.arguments import require_known
-from attnlab.tasks.corpus_parts import EMPTY, Part, files_of, languages_of, parts_of
+from attnlab.tasks.corpus_parts import LeftOut, Part, files_of, languages_of, parts_of
 from attnlab.text.cache import cache_folder
 from attnlab.text.parallel import Pair
 from attnlab.text.token_store import TokenStore, TokenWriter
 from attnlab.text.tokenizers import TOKENIZERS, Tokenizer
 
-FORM = 2
+FORM = 3
 """Raised when what is kept on disk changes, so that older folders are not read."""
 AT_A_TIME = 10_000  # pairs that are tokenized together
 SUSPICIOUS_OVERLAP = 0.05  # of held-out sources that stand in the training part
-TOO_LONG = "longer than max_length"  # why a pair is left out
+TOO_LONG, EMPTY = "longer than max_length", "one side empty"  # why a pair is left out
 
 
 @dataclass(frozen=True)
@@ -165,12 +164,14 @@ class TranslationData:
         Returns
         -------
         tuple of str
-            About training pairs that were left out, and held-out sources that stand in the training part.
+            About pairs that were left out, and held-out sources that stand in the training part.
         """
         found = []
-        too_long = self.known["too_long"]
-        if too_long:
-            found.append(f"{too_long:,} training pairs are longer than max_length and were left out")
+        for part, reasons in self.known["left_out"].items():
+            for reason, fields in reasons.items():
+                left_out = LeftOut(**fields)
+                if left_out.count:
+                    found.append(f"pairs of the {part} part left out, {reason}: {left_out.count:,} ({left_out})")
         for part, shared in self.known["shared"].items():
             share = shared / len(self.parts[part])
             if share >= SUSPICIOUS_OVERLAP:
@@ -194,7 +195,10 @@ class TranslationData:
             "test": self.test,
             "sha256": self.known["hashes"],
             "parts": {part: len(sides) for part, sides in self.parts.items()},
-            "left_out": {TOO_LONG: self.known["too_long"], EMPTY: self.known["empty"]},
+            "left_out": {
+                reason: sum(reasons[reason]["count"] for reasons in self.known["left_out"].values())
+                for reason in (TOO_LONG, EMPTY)
+            },
             "vocab_size": self.tokenizer.size,
             "shared_with_train": self.known["shared"],
         }
@@ -248,11 +252,12 @@ def _prepare(folder: Path, texts: Mapping[str, Part], trainer: Any, max_length: 
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, suffix=".part"))
     try:
         tokenizer = trainer.train(itertools.chain.from_iterable(pair for _, pair in texts["train"].pairs()))
-        counts = Counter[str]()
+        left_out = {part: {TOO_LONG: LeftOut(), EMPTY: LeftOut()} for part in texts}
         words = {}
         for part, text in texts.items():
-            words[part] = _tokenize(temporary, part, text, tokenizer, max_length=max_length, counts=counts)
-        known |= {"words": words, "too_long": counts[TOO_LONG], "empty": counts[EMPTY], "shared": _shared(texts)}
+            words[part] = _tokenize(temporary, part, text, tokenizer, max_length=max_length, left_out=left_out[part])
+        numbers = {part: {why: asdict(one) for why, one in reasons.items()} for part, reasons in left_out.items()}
+        known |= {"words": words, "left_out": numbers, "shared": _shared(texts)}
         (temporary / "tokenizer.json").write_text(json.dumps(tokenizer.to_json()), encoding="utf-8")
         (temporary / "known.json").write_text(json.dumps(known), encoding="utf-8")
         with contextlib.suppress(OSError):  # another process was faster
@@ -265,11 +270,11 @@ def _prepare(folder: Path, texts: Mapping[str, Part], trainer: Any, max_length: 
 
 
 def _tokenize(
-    folder: Path, part: str, text: Part, tokenizer: Tokenizer, *, max_length: int, counts: Counter[str]
+    folder: Path, part: str, text: Part, tokenizer: Tokenizer, *, max_length: int, left_out: Mapping[str, LeftOut]
 ) -> int:
     """Write one part's tokens and return the number of its target words."""
     words = kept = 0
-    pairs = text.pairs(counts)
+    pairs = text.pairs(left_out[EMPTY])
     with TokenWriter(folder / f"{part}-source") as sources, TokenWriter(folder / f"{part}-target") as targets:
         while some := list(itertools.islice(pairs, AT_A_TIME)):
             encoded = [tokenizer.encode([pair[side] for _, pair in some]) for side in range(2)]
@@ -281,7 +286,7 @@ def _tokenize(
                     words += len(pair.target.split()) + 1
                     kept += 1
                 elif part == "train":
-                    counts[TOO_LONG] += 1
+                    left_out[TOO_LONG].add(number)
                 else:
                     where = files_of(text.text)[0 if len(source) == length else -1]
                     raise DataError(

@@ -31,11 +31,12 @@ def facts(results: StudyResults) -> list[str]:
         Task, budget, seeds, scale, and the setting of all runs where it is not plain float32.
     """
     budget = results.rules.get("budget") or {}
+    variants = len(results.variants)
     seeds = max((len(variant.cells) for variant in results.variants), default=0)
     settings = {setting for variant in results.variants for setting in variant.settings}
     return [
         f"task {results.task.get('name', '')}".strip(),
-        f"{len(results.variants)} variants \u00d7 {seeds} seed{'' if seeds == 1 else 's'}",
+        f"{variants} variant{'' if variants == 1 else 's'} \u00d7 {seeds} seed{'' if seeds == 1 else 's'}",
         *(f"{numbers.number(float(amount), 9)} {unit} each" for unit, amount in budget.items()),
         *([f"scale {results.scale}"] if results.scale else []),
         *(f"computed in {setting}" for setting in settings if len(settings) == 1 and setting != PLAIN),
