@@ -146,19 +146,18 @@ def reads_bfloat16(task: Task) -> bool:
     return getattr(task, "reads_bfloat16", False)
 
 
-class StudyTask(Task, Protocol):
-    """What a study needs of a task beyond training on it."""
+class ReportedTask(Protocol):
+    """What the report of a study needs of its task; no data."""
 
     name: str
     causal: bool
     """Whether an output may depend on inputs up to its own position only."""
 
+    metrics: tuple[Metric, ...]
+    """As in `Task`."""
+
     judged: tuple[Metric, ...]
     """What studies measure of a trained model as a whole, beyond `metrics`; empty if nothing."""
-
-    def model_arguments(self) -> Mapping[str, Any]:
-        """Return what a model must know of the task, by constructor name (vocab_size, d_in, ...)."""
-        ...
 
     def floors(self) -> tuple[Floor, ...]:
         """Return chance, limits and best known results."""
@@ -170,6 +169,14 @@ class StudyTask(Task, Protocol):
 
     def describe(self) -> dict[str, Any]:
         """Return what identifies the data: sizes, hashes, source. JSON types only."""
+        ...
+
+
+class StudyTask(Task, ReportedTask, Protocol):
+    """What a study needs of a task beyond training on it."""
+
+    def model_arguments(self) -> Mapping[str, Any]:
+        """Return what a model must know of the task, by constructor name (vocab_size, d_in, ...)."""
         ...
 
     def examples(self, predict: Predict) -> dict[str, Any]:

@@ -9,10 +9,12 @@ from typing import Any
 
 from attnlab.contracts import Floor
 from attnlab.errors import RunError
+from attnlab.studies.assemble import build_task
 from attnlab.studies.cell import read_inside
 from attnlab.studies.plan import CellPlan, Plan, PlannedVariant, restore_plan
 from attnlab.studies.results import Alarm, CellResults, StudyResults, VariantResults
 from attnlab.studies.study import parse, slug
+from attnlab.studies.task_record import TaskRecord
 from attnlab.studies.tuning import choose, setting_key
 from attnlab.training.atomic import read_json
 from attnlab.training.runs import read_metrics
@@ -48,7 +50,9 @@ def load_plan(out: Path) -> Plan:
         raise RunError(f"{out} holds no study: no study.json in it. Run one with: attnlab run STUDY --out {out}")
     saved = read_json(path)
     study = parse(saved["content"], name=saved["name"], path=Path(saved["folder"]) / "study.yaml")
-    return restore_plan(study.model_copy(update={"scale": saved["scale"]}), saved["variants"])
+    kept = saved.get("task")  # none in folders of earlier versions
+    task = TaskRecord.from_json(kept) if kept else build_task(study.model_dump()["task"])
+    return restore_plan(study.model_copy(update={"scale": saved["scale"]}), task, saved["variants"])
 
 
 def collect(out: Path, plan: Plan | None = None) -> StudyResults:
@@ -90,7 +94,7 @@ def collect(out: Path, plan: Plan | None = None) -> StudyResults:
         baseline=plan.study.baseline,
         scale=plan.study.scale,
         variants=variants,
-        alarms=tuple(_alarms(plan, out, variants, rules)),
+        alarms=tuple(_alarms(plan, variants, rules)),
         environment=read_json(out / "environment.json") | _layout(out) | _company(plan, out, cells),
         complete=all(cell.status != "missing" for variant in variants for cell in variant.cells),
     )
@@ -211,12 +215,10 @@ def _cell(folder: Path, seed: int) -> CellResults:
     return CellResults(seed=seed, status="missing")
 
 
-def _alarms(plan: Plan, out: Path, variants: tuple[VariantResults, ...], rules: Mapping[str, Any]) -> Iterator[Alarm]:
+def _alarms(plan: Plan, variants: tuple[VariantResults, ...], rules: Mapping[str, Any]) -> Iterator[Alarm]:
     """Yield everything that makes a number of this study doubtful."""
     for message in plan.task.alarms():
         yield Alarm("data", None, message)
-    if (out / "study.json").exists() and read_json(out / "study.json").get("data") != plan.data():
-        yield Alarm("data", None, "the text has changed since the study ran; floors and examples are those of another")
     for variant in variants:
         reached = _reach(variant)
         yield from _reach_alarms(plan, variant, reached)

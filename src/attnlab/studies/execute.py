@@ -17,6 +17,7 @@ from attnlab.studies.plan import CellPlan, Plan, make_plan
 from attnlab.studies.pool import BROKEN, Pool
 from attnlab.studies.results import StudyResults
 from attnlab.studies.study import OWN_FILES, Study
+from attnlab.studies.task_record import TaskRecord
 from attnlab.studies.tuning import tuning_record
 from attnlab.training.atomic import read_json, write_json, writing
 from attnlab.training.environment import environment
@@ -134,7 +135,8 @@ def _study_record(plan: Plan) -> dict[str, Any]:
     study = plan.study
     variants = [asdict(variant) for variant in plan.variants]
     record = {"name": study.name, "scale": study.scale, "folder": study.folder, "content": study.content}
-    return {**record, "files": study.files(), "data": plan.data(), "variants": variants}
+    task = TaskRecord.of(plan.task).to_json()
+    return {**record, "files": study.files(), "data": plan.data(), "task": task, "variants": variants}
 
 
 def _extend(plan: Plan, out: Path, written: dict[str, Any], rules: dict[str, Any]) -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Literal
 
-from attnlab.contracts import Metric, StudyTask
+from attnlab.contracts import Metric, ReportedTask
 from attnlab.errors import SpecError, nearest
 from attnlab.studies.study import Study
 from attnlab.training.target import seconds_to_target
 
 
-def study_metrics(study: Study, task: StudyTask) -> tuple[Metric, ...]:
+def study_metrics(study: Study, task: ReportedTask) -> tuple[Metric, ...]:
     """Return everything that a study measures.
 
     Parameters
     ----------
     study : Study
         The study.
-    task : StudyTask
+    task : ReportedTask
         Its task.
 
     Returns
@@ -30,14 +30,14 @@ def study_metrics(study: Study, task: StudyTask) -> tuple[Metric, ...]:
     return (*first, *task.metrics, *task.judged)
 
 
-def rules_metric(study: Study, task: StudyTask, key: Literal["metric", "tune_by"]) -> Metric:
+def rules_metric(study: Study, task: ReportedTask, key: Literal["metric", "tune_by"]) -> Metric:
     """Return the metric that a key of the rules names.
 
     Parameters
     ----------
     study : Study
         The study.
-    task : StudyTask
+    task : ReportedTask
         Its task.
     key : {"metric", "tune_by"}
         What the verdict is about, or what tuning looks at.

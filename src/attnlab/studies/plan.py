@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from attnlab.contracts import Floor, Metric, StudyTask
+from attnlab.contracts import Floor, Metric, ReportedTask, StudyTask
 from attnlab.errors import AttnlabError, SpecError
 from attnlab.inspection.cost import Cost, cost
 from attnlab.nn.foreign import ForeignMixer
@@ -114,8 +114,8 @@ class Plan:
     ----------
     study : Study
         The study.
-    task : StudyTask
-        The built task, without what variants set of it.
+    task : ReportedTask
+        The built task, without what variants set of it, or what a folder kept of it.
     metric : Metric
         What the verdict is about.
     tune_metric : Metric
@@ -125,7 +125,7 @@ class Plan:
     """
 
     study: Study
-    task: StudyTask
+    task: ReportedTask
     metric: Metric
     tune_metric: Metric
     variants: tuple[PlannedVariant, ...]
@@ -249,13 +249,15 @@ def make_plan(study: Study, *, calibrate: bool = False) -> Plan:
     return Plan(study, task, metric, tune_metric, variants)
 
 
-def restore_plan(study: Study, variants: Sequence[Mapping[str, Any]]) -> Plan:
-    """Return a plan from its study and the variants as `Plan.variants` were saved, building no model.
+def restore_plan(study: Study, task: ReportedTask, variants: Sequence[Mapping[str, Any]]) -> Plan:
+    """Return a plan from what was saved of it, building no model and reading no data.
 
     Parameters
     ----------
     study : Study
         The study.
+    task : ReportedTask
+        What was kept of the task.
     variants : sequence of mapping
         Fields of each `PlannedVariant`.
 
@@ -264,7 +266,6 @@ def restore_plan(study: Study, variants: Sequence[Mapping[str, Any]]) -> Plan:
     Plan
         The plan.
     """
-    task = build_task(study.model_dump()["task"])
     planned = tuple(_restore_variant(fields) for fields in variants)
     return Plan(study, task, rules_metric(study, task, "metric"), rules_metric(study, task, "tune_by"), planned)
 
