@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnlab.inspection import Captured, attention_maps
+from attnlab.inspection import Captured, attention_maps, capture
+from attnlab.models.recurrent_translation import AdditiveRnn
 
 BATCH, HEADS, Q_LEN, K_LEN = 2, 3, 5, 7
 
@@ -49,6 +50,25 @@ def test_the_result_is_json() -> None:
 
 def test_layers_without_weights_are_left_out() -> None:
     assert attention_maps({"unseen": Captured()})["layers"] == []
+
+
+def test_steps_with_one_query_each_are_rows_of_one_map() -> None:
+    w = weights()
+    steps = {"rnn" if i == 0 else f"rnn#{i + 1}": Captured(weights=w[:, :, i : i + 1]) for i in range(Q_LEN)}
+    twice = {"conv": Captured(weights=w), "conv#2": Captured(weights=w)}
+    found = {layer["name"]: layer for layer in attention_maps(steps | twice)["layers"]}
+    assert list(found) == ["rnn", "conv", "conv#2"]
+    assert (decoded(found["rnn"]) == decoded(found["conv"])).all()
+    growing = {"cached": Captured(weights=w[:, :, :1, :2]), "cached#2": Captured(weights=w[:, :, :1, :3])}
+    assert len(attention_maps(growing)["layers"]) == 2, "no rows of one length"
+
+
+def test_a_recurrent_decoder_has_one_map_of_the_source() -> None:
+    model = AdditiveRnn(10, 11, d_model=8, hidden=8).eval()
+    with torch.no_grad(), capture(model) as trace:
+        model(torch.randint(3, 10, (1, K_LEN)), torch.randint(3, 11, (1, Q_LEN)))
+    (layer,) = attention_maps(trace)["layers"]
+    assert layer["shape"] == [1, Q_LEN, K_LEN]
 
 
 def test_zero_negative_and_infinite_weights() -> None:

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -46,19 +47,35 @@ def attention_maps(
     Notes
     -----
     Weights that are no probabilities may be negative: their absolute value is drawn. What is not
-    finite is drawn as 0.
+    finite is drawn as 0. Calls of one module that ask with one query each, as a recurrent decoder does at
+    each of its steps, are the rows of one map.
 
     Examples
     --------
     >>> attention_maps({}, [["a", "b"]])
     {'labels': [['a', 'b']], 'layers': []}
     """
+    seen = {name: captured.weights[sample] for name, captured in trace.items() if captured.weights is not None}
     layers = [
-        _layer(name, captured.weights[sample]) | ({"axes": list(axes[name])} if name in axes else {})
-        for name, captured in trace.items()
-        if captured.weights is not None
+        _layer(name, weights) | ({"axes": list(axes[name])} if name in axes else {})
+        for name, weights in _with_steps_joined(seen).items()
     ]
     return {"labels": [list(one) for one in labels], "layers": layers}
+
+
+def _with_steps_joined(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights by name, with the calls of a module that have one query each in one tensor."""
+    calls: dict[str, list[str]] = {}
+    for name in weights:
+        calls.setdefault(name.partition("#")[0], []).append(name)
+    joined = dict(weights)
+    for first, *later in calls.values():
+        shape = weights[first].shape  # (heads, q_len, k_len)
+        if later and shape[1] == 1 and all(weights[name].shape == shape for name in later):
+            joined[first] = torch.cat([weights[name] for name in (first, *later)], dim=1)
+            for name in later:
+                del joined[name]
+    return joined
 
 
 def _layer(name: str, weights: Float[Tensor, "heads q_len k_len"]) -> dict[str, Any]:
