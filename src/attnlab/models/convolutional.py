@@ -52,9 +52,9 @@ class ConvStack(nn.Module):
 
     Notes
     -----
-    A stack sees ``1 + sum over layers of (kernel_size - 1) dilation`` positions: 21 with the defaults.
-    With one feature in and out it has 62,337 parameters. Ends are padded with zeros, so positions
-    near them can be told apart.
+    An output sees ``sum over layers of (kernel_size - 1) / 2 * dilation`` positions to each side, and itself: 21
+    in all with the defaults, fewer near the ends. With one feature in and out it has 62,337 parameters. Ends
+    are padded with zeros, so positions near them can be told apart.
 
     References
     ----------
