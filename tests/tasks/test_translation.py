@@ -246,6 +246,10 @@ def test_what_is_judged_of_translations(corpus):
     assert right == (corpus / "test.de").read_text().splitlines()
     assert task.score("test", right) == {"test_bleu": pytest.approx(100.0), "test_chrf": pytest.approx(100.0)}
     assert task.score("test", [text.lower() for text in right])["test_bleu"] < 10.0
+    assert {name: text.split("|")[1] for name, text in task.describe()["signature"].items()} == {
+        "bleu": "case:mixed",
+        "chrf": "case:mixed",
+    }
     with pytest.raises(DataError, match="1 translations and 20 references"):
         task.score("test", right[:1])
 
@@ -255,10 +259,13 @@ def test_case_does_not_count_where_the_tokenizer_has_no_capitals(corpus):
     lower = [pair.target.lower() for pair in task.data.sentences("test")]
     assert task.data.tokenizer.decode(task.data.tokenizer.encode(lower)) == lower
     assert task.score("test", lower) == {"test_bleu": pytest.approx(100.0), "test_chrf": pytest.approx(100.0)}
+    assert "|case:lc|" in task.describe()["signature"]["bleu"]
 
 
 def test_nothing_is_judged_without_a_beam(corpus):
-    assert Translation(str(corpus), tokenizer="words", beam=None).judged == ()
+    silent = Translation(str(corpus), tokenizer="words", beam=None)
+    assert silent.judged == ()
+    assert "signature" not in silent.describe()
     with pytest.raises(SpecError, match="beam"):
         Translation(str(corpus), tokenizer="words", beam=0)
 

@@ -21,7 +21,7 @@ from attnlab.tasks.codecs import SentenceCodec
 from attnlab.tasks.next_tokens import IGNORED, NextTokens
 from attnlab.tasks.seeds import generator_for
 from attnlab.tasks.translation_data import Sides, TranslationData
-from attnlab.tasks.translation_scores import judged_metrics, judged_scores
+from attnlab.tasks.translation_scores import judged_metrics, judged_scores, signatures
 from attnlab.text.tokenizers import BEGIN_TOKEN, END_TOKEN, PAD_TOKEN
 
 PREFIXES = {"validation": "val", "test": "test"}
@@ -282,9 +282,10 @@ class Translation:
         Returns
         -------
         dict
-            Corpus, languages, hashes, sizes of the parts in pairs, tokenizer.
+            Corpus, languages, hashes, sizes of the parts in pairs, tokenizer; the signatures of what is `judged`.
         """
-        return {"task": self.name, **self.data.describe(), "batch_tokens": self.batch_tokens}
+        judging = {"signature": signatures(lowercase=self.data.tokenizer.lowercase)} if self.judged else {}
+        return {"task": self.name, **self.data.describe(), "batch_tokens": self.batch_tokens, **judging}
 
     def examples(self, predict: Predict) -> dict[str, Any]:
         """Return a few held-out pairs with the token that the model holds likeliest at every place.

@@ -54,6 +54,23 @@ def judged_scores(
     }
 
 
+def signatures(*, lowercase: bool = False) -> dict[str, str]:
+    """Return how `judged_scores` computes what it returns.
+
+    Parameters
+    ----------
+    lowercase : bool
+        As in `judged_scores`.
+
+    Returns
+    -------
+    dict of str to str
+        For BLEU and chrF the signature of sacrebleu; numbers of unlike signatures do not compare.
+    """
+    some = ["a sentence"]
+    return {name: score(some, some, lowercase=lowercase).signature for name, score in ((BLEU, bleu), (CHRF, chrf))}
+
+
 def all_scores(
     translations: Sequence[str], references: Sequence[str], language: str, *, lowercase: bool = False
 ) -> list[Score]:
