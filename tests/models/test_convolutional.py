@@ -8,8 +8,6 @@ import torch
 from attnlab.errors import SpecError
 from attnlab.inspection import capture, count_parameters, reach
 from attnlab.models import ConvStack
-from attnlab.studies.assemble import build_model, build_task
-from attnlab.studies.study import load
 
 LENGTH, BATCH = 37, 3
 BLOG_ATTENTION = {
@@ -49,16 +47,6 @@ def test_reach_is_that_of_the_kernels() -> None:
     assert seen.past + seen.future == 21
     dilated = reach(ConvStack(1, 1, LENGTH, channels=5, kernel_size=3, dilations=[1, 2, 3, 1, 1]), (x(),))
     assert (dilated.past, dilated.future) == (1 + 8, 8)
-
-
-def test_the_dilated_control_of_the_study_sees_all_from_every_position() -> None:
-    study = load("shapes")
-    task = build_task(study.task_spec("dilated CNN (sees all 100)"))
-    torch.manual_seed(0)
-    model = build_model(study.model_spec("dilated CNN (sees all 100)"), task).double().eval()
-    sequence = torch.rand(1, 100, 1, dtype=torch.float64)
-    seen = torch.autograd.functional.jacobian(lambda x: model(x)[0, :, 0], sequence)[:, 0, :, 0]
-    assert (seen != 0).all()
 
 
 def test_attention_in_the_middle_sees_all_and_shows_its_weights() -> None:

@@ -1,4 +1,4 @@
-"""Every study of translation can be built at every scale, and variants match in what they are said to match in."""
+"""Every study of translation can be built at every scale, and variants are what their names say."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attnlab.studies.reading import library
 from attnlab.studies.study import load
 
 DATA = os.environ.get("ATTNLAB_DATA", "")
-pytestmark = pytest.mark.skipif(not (Path(DATA) / "multi30k").is_dir(), reason="ATTNLAB_DATA has no multi30k")
+needs_data = pytest.mark.skipif(not (Path(DATA) / "multi30k").is_dir(), reason="ATTNLAB_DATA has no multi30k")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,12 +40,14 @@ def models(name, scale):
         }
 
 
+@needs_data
 @pytest.mark.parametrize("name", [name for name in sorted(library()) if load(name).task["name"] == "translation"])
 def test_every_variant_can_be_built(name):
     for scale in scales(name):
         assert models(name, scale).keys() == load(name, scale=scale).variants.keys()
 
 
+@needs_data
 @pytest.mark.parametrize("scale", scales("heads"))
 def test_narrow_models_with_wide_heads_have_the_parameters_of_the_baseline(scale):
     sizes = {variant: count_parameters(model) for variant, model in models("heads", scale).items()}
@@ -54,6 +56,7 @@ def test_narrow_models_with_wide_heads_have_the_parameters_of_the_baseline(scale
     assert sizes["8 heads as wide as the model"] > 2 * wanted
 
 
+@needs_data
 @pytest.mark.parametrize("scale", scales("vaswani-table-2"))
 def test_rivals_of_the_transformer_are_of_its_size(scale):
     sizes = {variant: count_parameters(model) for variant, model in models("vaswani-table-2", scale).items()}
@@ -62,6 +65,7 @@ def test_rivals_of_the_transformer_are_of_its_size(scale):
         assert size == pytest.approx(wanted, rel=0.01) or "experts" in variant
 
 
+@needs_data
 def test_experts_cost_what_the_transformer_costs():
     study = load("vaswani-table-2", scale="small")
     costs = {
@@ -69,3 +73,13 @@ def test_experts_cost_what_the_transformer_costs():
         for variant in ("Transformer", "Transformer, mixture of experts")
     }
     assert costs["Transformer, mixture of experts"] == pytest.approx(costs["Transformer"], rel=0.02)
+
+
+def test_the_dilated_control_of_shapes_sees_all_from_every_position():
+    study = load("shapes")
+    task = build_task(study.task_spec("dilated CNN (sees all 100)"))
+    torch.manual_seed(0)
+    model = build_model(study.model_spec("dilated CNN (sees all 100)"), task).double().eval()
+    sequence = torch.rand(1, 100, 1, dtype=torch.float64)
+    seen = torch.autograd.functional.jacobian(lambda x: model(x)[0, :, 0], sequence)[:, 0, :, 0]
+    assert (seen != 0).all()

@@ -55,15 +55,13 @@ def load_plan(out: Path) -> Plan:
     return restore_plan(study.model_copy(update={"scale": saved["scale"]}), task, saved["variants"])
 
 
-def collect(out: Path, plan: Plan | None = None) -> StudyResults:
+def collect(out: Path) -> StudyResults:
     """Read everything a study has found so far.
 
     Parameters
     ----------
     out : Path
         Folder of the study.
-    plan : Plan, optional
-        Its plan, if at hand.
 
     Returns
     -------
@@ -75,7 +73,7 @@ def collect(out: Path, plan: Plan | None = None) -> StudyResults:
     RunError
         If the folder holds no study.
     """
-    plan = plan or load_plan(out)
+    plan = load_plan(out)
     chosen = chosen_settings(plan, out)
     tuning = read_json(out / TUNING) if (out / TUNING).exists() else {}
     cells: dict[str, list[CellPlan]] = {variant.name: [] for variant in plan.variants}

@@ -90,7 +90,7 @@ def run_study(
             runner.run("tuning", plan.tuning_cells())
             chosen = _record_tuning(plan, out)
             runner.run("judged runs", plan.judged_cells(chosen))
-    return collect(out, plan)
+    return collect(out)
 
 
 def _check_machine(device: str, jobs: int | None) -> None:
