@@ -325,6 +325,44 @@ def test_a_long_held_out_pair_is_an_error(corpus):
         Translation(str(corpus), tokenizer="words", max_length=20)
 
 
+def test_dropout_cuts_each_training_pair_in_several_ways(corpus):
+    """The held-out parts, the tokens and what is said of the corpus stay those without dropout."""
+    plain = Translation(str(corpus), tokenizer={"name": "bpe", "vocab_size": 320}, batch_tokens=256)
+    tokenizer = {"name": "bpe", "vocab_size": 320, "dropout": 0.3, "segmentations": 3}
+    task = Translation(str(corpus), tokenizer=tokenizer, batch_tokens=256)
+    train, decode = task.data.parts["train"], plain.data.tokenizer.decode
+    assert len(train) == 3 * len(plain.data.parts["train"])
+    for number in range(len(train)):
+        usual = plain.data.parts["train"].target[number // 3]
+        assert decode([train.target[number]]) == decode([usual])
+        assert len(train.target[number]) >= len(usual)
+    assert len({tuple(train.target[number]) for number in range(3)}) > 1
+    for number in range(len(plain.data.parts["validation"])):
+        held_out = [one.data.parts["validation"].target[number].tolist() for one in (task, plain)]
+        assert held_out[0] == held_out[1]
+    assert task.describe()["parts"] == plain.describe()["parts"]
+    assert (task.describe()["segmentations"], plain.describe()["segmentations"]) == (3, 1)
+
+
+def test_a_pair_that_dropout_makes_too_long_is_cut_as_usual(corpus):
+    """With dropout near 1, every byte is a token; a pair is left out only if it is too long without that."""
+    for side in ("en", "de"):
+        with (corpus / f"train.{side}").open("a", encoding="utf-8") as file:
+            file.write("meadow " * 40 + "\n")
+    spec = {"name": "bpe", "vocab_size": 320}
+    plain = Translation(str(corpus), tokenizer=spec, max_length=30)
+    task = Translation(str(corpus), tokenizer={**spec, "dropout": 0.99, "segmentations": 2}, max_length=30)
+    train, usual = task.data.parts["train"], plain.data.parts["train"]
+    assert len(train) == 2 * len(usual)
+    assert train.longest.max() <= 30
+    assert len(usual) == 200
+    assert "longer than max_length: 1 (line 201)" in task.alarms()[0]
+    short = int(usual.longest.argmin())
+    assert train.longest[2 * short] > usual.longest[short]
+    long = int(usual.longest.argmax())
+    assert train.target[2 * long].tolist() == usual.target[long].tolist()
+
+
 def test_held_out_sentences_in_the_training_part_raise_an_alarm(corpus):
     for language in ("en", "de"):
         held_out = (corpus / f"val.{language}").read_text()

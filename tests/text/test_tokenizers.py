@@ -100,9 +100,15 @@ def test_the_most_frequent_words_are_kept():
 
 @pytest.mark.parametrize(
     ("make", "text"),
-    [(lambda: Bpe(258), "vocab_size must be at least 259"), (lambda: Words(4), "must leave room for a word beside 4")],
+    [
+        (lambda: Bpe(258), "vocab_size must be at least 259"),
+        (lambda: Words(4), "must leave room for a word beside 4"),
+        (lambda: Bpe(dropout=1.0), "dropout of a tokenizer must be from 0 to below 1; got 1.0"),
+        (lambda: Bpe(dropout=-0.1), "dropout of a tokenizer must be from 0 to below 1; got -0.1"),
+        (lambda: Bpe(dropout=0.1, segmentations=0), "segmentations must be at least 1; got 0"),
+    ],
 )
-def test_too_few_tokens(make, text):
+def test_values_out_of_range(make, text):
     with pytest.raises(SpecError, match=text):
         make()
 

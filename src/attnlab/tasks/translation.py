@@ -86,8 +86,9 @@ class Translation:
 
     Notes
     -----
-    Sentences of like length are batched together. An epoch sees every pair once, in an order of its own; which pairs
-    of one length meet is drawn anew. The loss is the mean over the tokens of a batch.
+    Sentences of like length are batched together. An epoch sees every segmentation of every pair once (there are
+    several if the tokenizer has a dropout), in an order of its own; which pairs of one length meet is drawn anew. The
+    loss is the mean over the tokens of a batch.
     """
 
     name = "translation"

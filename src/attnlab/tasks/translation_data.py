@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,11 @@ from attnlab.text.parallel import Pair
 from attnlab.text.token_store import TokenStore, TokenWriter
 from attnlab.text.tokenizers import TOKENIZERS, Tokenizer
 
-FORM = 3
+FORM = 4
 """Raised when what is kept on disk changes, so that older folders are not read."""
 AT_A_TIME = 10_000  # pairs that are tokenized together
 SUSPICIOUS_OVERLAP = 0.05  # of held-out sources that stand in the training part
+Encode = Callable[[Sequence[str]], list[list[int]]]
 TOO_LONG, EMPTY = "longer than max_length", "one side empty"  # why a pair is left out
 
 
@@ -84,7 +85,7 @@ class TranslationData:
     tokenizer : Tokenizer
         Of both languages.
     parts : mapping of str to Sides
-        "train", "validation" and perhaps "test".
+        "train", where every pair stands once for each of its segmentations, "validation" and perhaps "test".
     known : mapping
         What was found out while reading: hashes, counts, overlap.
     texts : mapping of str to Part
@@ -194,14 +195,19 @@ class TranslationData:
             "languages": list(self.languages),
             "test": self.test,
             "sha256": self.known["hashes"],
-            "parts": {part: len(sides) for part, sides in self.parts.items()},
+            "parts": {part: len(sides) // self._segmentations(part) for part, sides in self.parts.items()},
             "left_out": {
                 reason: sum(reasons[reason]["count"] for reasons in self.known["left_out"].values())
                 for reason in (TOO_LONG, EMPTY)
             },
             "vocab_size": self.tokenizer.size,
             "shared_with_train": self.known["shared"],
+            "segmentations": self.known["segmentations"],
         }
+
+    def _segmentations(self, part: str) -> int:
+        """Return how often each pair stands in a part."""
+        return self.known["segmentations"] if part == "train" else 1
 
 
 def held_out_pairs(data: Mapping[str, Any], part: str) -> list[Pair]:
@@ -253,9 +259,12 @@ def _prepare(folder: Path, texts: Mapping[str, Part], trainer: Any, max_length: 
     try:
         tokenizer = trainer.train(itertools.chain.from_iterable(pair for _, pair in texts["train"].pairs()))
         left_out = {part: {TOO_LONG: LeftOut(), EMPTY: LeftOut()} for part in texts}
+        samplers = trainer.samplers(tokenizer)
+        known["segmentations"] = max(1, len(samplers))
         words = {}
         for part, text in texts.items():
-            words[part] = _tokenize(temporary, part, text, tokenizer, max_length=max_length, left_out=left_out[part])
+            encoders = [tokenizer.encode, *(samplers if part == "train" else ())]
+            words[part] = _tokenize(temporary, part, text, encoders, max_length=max_length, left_out=left_out[part])
         numbers = {part: {why: asdict(one) for why, one in reasons.items()} for part, reasons in left_out.items()}
         known |= {"words": words, "left_out": numbers, "shared": _shared(texts)}
         (temporary / "tokenizer.json").write_text(json.dumps(tokenizer.to_json()), encoding="utf-8")
@@ -270,25 +279,30 @@ def _prepare(folder: Path, texts: Mapping[str, Part], trainer: Any, max_length: 
 
 
 def _tokenize(
-    folder: Path, part: str, text: Part, tokenizer: Tokenizer, *, max_length: int, left_out: Mapping[str, LeftOut]
+    folder: Path, part: str, text: Part, encoders: Sequence[Encode], *, max_length: int, left_out: Mapping[str, LeftOut]
 ) -> int:
-    """Write one part's tokens and return the number of its target words."""
+    """Write one part's tokens and return the number of its target words.
+
+    The first encoder says what is too long; what is written is the first's tokens, or if there are others, theirs.
+    """
     words = kept = 0
     pairs = text.pairs(left_out[EMPTY])
     with TokenWriter(folder / f"{part}-source") as sources, TokenWriter(folder / f"{part}-target") as targets:
         while some := list(itertools.islice(pairs, AT_A_TIME)):
-            encoded = [tokenizer.encode([pair[side] for _, pair in some]) for side in range(2)]
-            for (number, pair), source, target in zip(some, *encoded, strict=True):
-                length = max(len(source), len(target) + 1)
+            encoded = [_encoded(encode, [pair for _, pair in some]) for encode in encoders]
+            for (number, pair), usual, *drawn in zip(some, *encoded, strict=True):
+                length = _longest(usual)
                 if length <= max_length:
-                    sources.put(source)
-                    targets.put(target)
+                    for one in drawn or [usual]:
+                        source, target = one if _longest(one) <= max_length else usual
+                        sources.put(source)
+                        targets.put(target)
                     words += len(pair.target.split()) + 1
                     kept += 1
                 elif part == "train":
                     left_out[TOO_LONG].add(number)
                 else:
-                    where = files_of(text.text)[0 if len(source) == length else -1]
+                    where = files_of(text.text)[0 if len(usual[0]) == length else -1]
                     raise DataError(
                         f"{where}, line {number}: the pair has {length} tokens and max_length is {max_length}; give a "
                         f"larger max_length, as no sentence of the {part} part is left out in silence"
@@ -296,6 +310,17 @@ def _tokenize(
     if not kept:
         raise DataError(f"the {part} part has no pair with two sides of at most {max_length} tokens")
     return words
+
+
+def _encoded(encode: Encode, pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
+    """Return the tokens of both sides of pairs."""
+    return list(zip(*(encode([pair[side] for pair in pairs]) for side in range(2)), strict=True))
+
+
+def _longest(tokens: tuple[list[int], list[int]]) -> int:
+    """Return the length of a pair's longer side, the mark of the target counted."""
+    source, target = tokens
+    return max(len(source), len(target) + 1)
 
 
 def _shared(texts: Mapping[str, Part]) -> dict[str, int]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tokenizers as hf
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from attnlab.errors import DataError, SpecError
+from attnlab.text.bpe_dropout import SampledBpe
 
 PAD, BEGIN, END = "<pad>", "<begin>", "<end>"
 BLANK = "\u2581"  # how Hugging Face's Metaspace writes the blank before a word
@@ -80,6 +81,21 @@ class AbstractTokenizer(ABC):
         DataError
             If there is no sentence.
         """
+
+    def samplers(self, tokenizer: Tokenizer) -> Sequence[Callable[[Sequence[str]], list[list[int]]]]:  # noqa: ARG002
+        """Return what cuts the training part in other ways than the tokenizer does.
+
+        Parameters
+        ----------
+        tokenizer : Tokenizer
+            What `train` returned.
+
+        Returns
+        -------
+        sequence of callable
+            Each from sentences to their token numbers, in place of `Tokenizer.encode`; none where that is to be used.
+        """
+        return ()
 
     def _normalizer(self, *others: normalizers.Normalizer) -> normalizers.Normalizer | None:
         """Return what is done to a text before it is cut; None if nothing is."""
@@ -204,30 +220,48 @@ class Bpe(AbstractTokenizer):
         Number of tokens, padding, begin and end and the 256 bytes included; fewer where the text has no more pairs.
     lowercase : bool
         As in `AbstractTokenizer`.
+    dropout : float
+        BPE-dropout: the probability with which a merge is left out while the training part is cut, from 0 to below 1.
+    segmentations : int
+        How often each pair of the training part is cut, each time in another way; without dropout it is cut once.
 
     Raises
     ------
     SpecError
-        If there is no room for the bytes.
+        If there is no room for the bytes, or another size is out of its range.
 
     Notes
     -----
-    Any text can be encoded, and comes back in Unicode's form NFC: what was never seen falls apart into bytes.
+    Any text can be encoded, and comes back in Unicode's form NFC: what was never seen falls apart into bytes. Dropout
+    changes neither the tokens nor how held-out text is cut; what it draws is the same for every seed of a study.
 
     References
     ----------
     .. [1] Sennrich, Haddow, Birch, 2016, arXiv:1508.07909.
     .. [2] Radford et al., 2019, "Language Models are Unsupervised Multitask Learners", section 2.2, for the bytes.
+    .. [3] Provilkov, Emelianenko, Voita, 2020, arXiv:1910.13267, for the dropout.
     """
 
-    def __init__(self, vocab_size: int = 8000, *, lowercase: bool = False) -> None:
+    def __init__(
+        self, vocab_size: int = 8000, *, lowercase: bool = False, dropout: float = 0.0, segmentations: int = 8
+    ) -> None:
         super().__init__(lowercase=lowercase)
         least = len(SPECIAL) + len(BYTES)
         if vocab_size < least:
             raise SpecError(
                 f"vocab_size must be at least {least} (256 bytes and {len(SPECIAL)} marks); got {vocab_size}"
             )
-        self.vocab_size = vocab_size
+        if not 0 <= dropout < 1:
+            raise SpecError(f"dropout of a tokenizer must be from 0 to below 1; got {dropout}")
+        if segmentations < 1:
+            raise SpecError(f"segmentations must be at least 1; got {segmentations}")
+        self.vocab_size, self.dropout, self.segmentations = vocab_size, dropout, segmentations
+
+    def samplers(self, tokenizer: Tokenizer) -> Sequence[Callable[[Sequence[str]], list[list[int]]]]:
+        """Return what cuts the training part in other ways than the tokenizer does."""
+        if not self.dropout:
+            return ()
+        return [SampledBpe(tokenizer.wrapped, self.dropout).encode] * self.segmentations
 
     def train(self, sentences: Iterable[str]) -> Tokenizer:
         """Return a tokenizer for sentences like these."""
