@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -79,6 +80,31 @@ def test_plan(study, capfd):
     assert plan["variants"][0]["seconds_per_seed"] > 0
 
 
+def test_a_note_about_all_variants_is_told_once_and_long_times_in_days(study, capfd, monkeypatch):
+    monkeypatch.setattr("attnlab.studies.plan.flops_per_second_on_one_thread", lambda precision: 1.0)
+    assert call(["plan", str(study)]) == FINE
+    printed = " ".join(capfd.readouterr().out.split())
+    assert printed.count("a step takes too long") == printed.count("all variants: a step takes too long") == 1
+    assert re.search(r" [\d,]+ days or more on this machine's", printed)
+
+
+def test_help_says_where_sentences_come_from(capfd):
+    assert call(["translate", "--help"]) == FINE
+    printed = " ".join(re.sub(r"[│\s]+", " ", capfd.readouterr().out).split())
+    assert "the lines of the file or of standard input" in printed
+    assert "--empty" not in printed
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(capfd, monkeypatch):
+    def closed(*_, **__):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("attnlab.cli.catalog.entries", closed)
+    monkeypatch.setattr("os.dup2", lambda *_: None)
+    assert call(["list"]) == FINE
+    assert not capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -93,6 +119,7 @@ def test_plan(study, capfd):
         (["report", "nowhere"], "holds no study"),
         (["list", "scroes"], "did you mean 'scores'"),
         (["bench", "lop"], "did you mean 'loop'"),
+        (["translate", "run", "-A dog."], "Write -- before words that begin with a dash"),
     ],
 )
 @pytest.mark.usefixtures("study")

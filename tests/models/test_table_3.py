@@ -10,7 +10,7 @@ from attnlab.inspection import count_parameters
 from attnlab.models import MODELS
 from attnlab.studies.study import load
 
-WIDE = {"(C) d_model 1024", "big"}
+WIDE = {"(C) d_model 1024": 2.3, "big": 3.2}
 STUDY = load("vaswani-table-3")
 PAPER = STUDY.published.parameters
 
@@ -30,9 +30,9 @@ def test_base_by_hand():
 
 @pytest.mark.parametrize("variant", PAPER)
 def test_rows_differ_from_base_as_in_the_paper(variant):
-    """Within a million, to which the paper rounds; wide rows within three: no vocabulary size fits all of its rows."""
+    """Within a million, to which the paper rounds; wide rows within more: no vocabulary size fits all of its rows."""
     ours, theirs = millions(variant) - millions("base"), (PAPER[variant] - PAPER["base"]) / 1e6
-    assert abs(round(ours) - theirs) <= (3 if variant in WIDE else 1)
+    assert abs(ours - theirs) <= WIDE.get(variant, 1)
 
 
 @pytest.mark.parametrize("variant", [name for name in STUDY.variants if name.startswith(("(A)", "(D)"))])

@@ -74,7 +74,11 @@ def text_variant(name, final, rng, shared, *, looks=True, parameters=812_345, fl
     cells = tuple(text_cell(rng, final, seed, shared[seed], kept=seed == 0, looks=looks) for seed in range(len(shared)))
     scores = {"0.0003": final + 0.1, "0.001": final, "0.003": None}
     tuning = {"setting": "lr", "scores": scores, "metric": "val_loss", "chosen": "0.001", "at_edge": edge}
-    spec = {"name": "decoder", "d_model": 64, "mixer": {"name": "attention", "n_heads": 4} if looks else "none"}
+    spec = {
+        "task": {"name": "char-lm", "text": "shakespeare"},
+        "model": {"name": "decoder", "d_model": 64, "mixer": {"name": "attention", "n_heads": 4} if looks else "none"},
+        "training": {"optimizer": "adamw", "lr": 1e-3, "budget": {"steps": 500}},
+    }
     return VariantResults(name, spec, parameters, flops, 41_000_000, (), tuning, cells)
 
 
@@ -162,7 +166,7 @@ def shapes(seeds=3):
     variants = tuple(
         VariantResults(
             name,
-            {"name": "cnn", "channels": 64},
+            {"task": {"name": "shapes"}, "model": {"name": "cnn", "channels": 64}, "training": {"lr": 1e-3}},
             parameters,
             2.0 * parameters,
             9_000_000,

@@ -22,7 +22,7 @@ from attnlab.studies.report.markdown import escape, markdown
 from attnlab.studies.report.numbers import number, spread
 from attnlab.studies.report.span import Span, apart, beside, span_of
 from attnlab.studies.report.style import label
-from attnlab.studies.report.tables import facts, measures
+from attnlab.studies.report.tables import facts, measures, specifications
 from attnlab.studies.report.words import CLOSE, OPEN
 from attnlab.studies.results import Alarm, CellResults
 
@@ -112,7 +112,7 @@ def test_json_has_the_documented_keys_only(folder):
         *("variants", "verdicts", "alarms", "environment"),
     }
     costs = {"parameters", "flops_per_token", "activation_bytes", "seconds"}
-    assert set(found["variants"][0]) == {"name", "settings", "metrics"} | costs
+    assert set(found["variants"][0]) == {"name", "settings", "spec", "metrics"} | costs
     assert set(found["variants"][0]["metrics"]["val_loss"]) == {"mean", "std", "values"}
     assert set(found["verdicts"][0]) == {
         *("variant", "baseline", "metric", "difference", "low", "high"),
@@ -120,6 +120,18 @@ def test_json_has_the_documented_keys_only(folder):
     }
     assert set(found["alarms"][0]) == {"check", "variant", "message"}
     assert "hash" in found["rules"]
+
+
+def test_specifications_name_all_of_the_baseline_and_where_the_others_differ():
+    found = specifications(parts())
+    assert found[0].name == "attention + residual + norm"
+    assert {"task.name", "model.mixer.n_heads", "training.lr", "training.budget.steps"} <= set(dict(found[0].rows))
+    (plain,) = (one for one in found if one.name == "no attention")
+    assert dict(plain.rows) == {
+        "model.mixer": "none",
+        "model.mixer.name": "not set",
+        "model.mixer.n_heads": "not set",
+    }
 
 
 def test_json_has_a_verdict_for_every_variant_but_the_baseline(folder):

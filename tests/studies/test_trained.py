@@ -344,8 +344,32 @@ def test_a_damaged_checkpoint(runs, tmp_path):
     shutil.copytree(runs / "translation" / "it" / "seed-0", copy)
     weights = copy / "last" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-10])
-    with pytest.raises(RunError, match="sha256"):
+    with pytest.raises(RunError, match=f"sha256.*; remove {re.escape(str(copy))} and run its study again"):
         load_trained(copy)
+    (copy / "last" / "state.json").write_text("{", encoding="utf-8")
+    with pytest.raises(RunError, match=rf"state\.json cannot be read.*; remove {re.escape(str(copy))} and run its"):
+        load_trained(copy)
+
+
+def test_what_is_said_of_a_damaged_checkpoint_helps(runs, tmp_path):
+    """A run that is complete is trained again once its folder is gone."""
+    study = tmp_path / "translation"
+    shutil.copytree(runs / "translation", study)
+    whole, run = load_trained(study / "it" / "seed-0"), study / "it" / "seed-0"
+    shutil.rmtree(run)
+    saved = read_json(study / "study.json")
+    run_study(parse(saved["content"], name="translation", path=runs / "translation.yaml"), study, jobs=1)
+    again = load_trained(run)
+    assert all(torch.equal(*pair) for pair in zip(whole.model.parameters(), again.model.parameters(), strict=True))
+
+
+def test_a_run_that_does_not_write(tmp_path):
+    (tmp_path / "spec.json").write_text('{"task": {"name": "shapes"}}', encoding="utf-8")
+    with pytest.raises(RunError, match="is a run of the task 'shapes'; models write in translation and char-lm alone"):
+        load_trained(tmp_path)
+    (tmp_path / "spec.json").write_text('{"task": {"name": "translation"}}', encoding="utf-8")
+    with pytest.raises(RunError, match=r"no task.json in it\); an older attnlab made it: remove it and run its study"):
+        load_trained(tmp_path)
 
 
 def test_the_command_translates(runs, capsys, monkeypatch, tmp_path):
@@ -355,9 +379,18 @@ def test_the_command_translates(runs, capsys, monkeypatch, tmp_path):
     (tmp_path / "text.en").write_text("two dog\n\nold cat\n", encoding="utf-8")
     assert call(["translate", run, "--file", str(tmp_path / "text.en"), "--beam", "1"]) == FINE
     assert capsys.readouterr().out == "TWO DOG\n\nOLD CAT\n"
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"dog\n")))
+    typed = io.TextIOWrapper(io.BytesIO(b"dog\n"))
+    monkeypatch.setattr(sys, "stdin", typed)
     assert call(["translate", run]) == FINE
-    assert capsys.readouterr().out == "DOG\n"
+    assert capsys.readouterr() == ("DOG\n", "")
+    typed = io.TextIOWrapper(io.BytesIO(b"cat\n"))
+    typed.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdin", typed)
+    assert call(["translate", run]) == FINE
+    assert capsys.readouterr() == (
+        "CAT\n",
+        "attnlab: one sentence a line; what was read is translated at the end (Ctrl-D)\n",
+    )
     (tmp_path / "text.en").write_text("two\u2028dog\n old cat", encoding="utf-8")
     assert call(["translate", run, "--file", str(tmp_path / "text.en")]) == FINE
     assert capsys.readouterr().out.count("\n") == 2, "only a line feed ends a line, as in a corpus"

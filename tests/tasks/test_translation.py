@@ -191,6 +191,17 @@ def test_a_tokenizer_of_a_persons_own_that_changed_is_trained_anew(corpus, tmp_p
     assert len(sizes) == 2
 
 
+def test_a_tokenizer_of_a_persons_own_needs_no_more_than_train(corpus, tmp_path):
+    own = tmp_path / "mine.py"
+    own.write_text(
+        "from attnlab.text.tokenizers import Words\n\n\nclass Mine:\n    def train(self, sentences):\n"
+        "        return Words().train(sentences)\n",
+        encoding="utf-8",
+    )
+    task, words = (Translation(str(corpus), tokenizer=name, batch_tokens=64) for name in (f"{own}:Mine", "words"))
+    assert (task.data.tokenizer.size, task.tokens_per_step) == (words.data.tokenizer.size, words.tokens_per_step)
+
+
 def test_what_was_kept_on_disk_and_damaged_is_made_again_once_it_is_removed(task, corpus, tmp_path):
     expected = task.train_batch(0, 0).targets
     (tokens,) = tmp_path.glob("cache/tokens/*/train-source/tokens.bin")

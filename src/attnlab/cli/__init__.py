@@ -19,6 +19,13 @@ HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 """Read by torch at its first allocation: on Linux, large tensors lie in pages of 2 MiB instead of 4 KiB then."""
 
 FINE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
+CODES: dict[tuple[type[BaseException], ...], int] = {
+    (BrokenPipeError,): FINE,
+    (Interrupted, KeyboardInterrupt): INTERRUPTED,
+    (cyclopts.CycloptsError, SpecError, DataError, RunError, OSError): WRONG_USE,
+    (AttnlabError,): FAILED,
+}
+"""Exit codes of errors; the first that fits."""
 HELP = """A laboratory for attention: what is each part worth, on my task, on my machine, and how sure can I be?
 
 Try: attnlab run shapes
@@ -64,18 +71,25 @@ def call(arguments: Sequence[str] | None = None) -> int:
     errors = Console(stderr=True)
     try:
         code = app(arguments, exit_on_error=False, print_error=True, error_console=errors, result_action="return_value")
-    except cyclopts.CycloptsError:
-        return WRONG_USE
-    except Interrupted as error:
-        errors.print(f"\n{error}", markup=False, soft_wrap=True)
-        return INTERRUPTED
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except AttnlabError as error:
-        errors.print("[bold red]attnlab:[/] ", end="")
-        errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
-        return WRONG_USE if isinstance(error, SpecError | DataError | RunError) else FAILED
-    except OSError as error:
-        errors.print(f"attnlab: {error.strerror}: {error.filename}", markup=False, soft_wrap=True)
-        return WRONG_USE
+    except (cyclopts.CycloptsError, AttnlabError, OSError, KeyboardInterrupt) as error:
+        return _said(error, errors)
     return code if isinstance(code, int) else FINE
+
+
+def _said(error: BaseException, errors: Console) -> int:
+    """Say what went wrong, unless it was said, and return the exit code."""
+    match error:
+        case cyclopts.UnknownOptionError():
+            errors.print("Write -- before words that begin with a dash and are no options.", markup=False)
+        case cyclopts.CycloptsError() | KeyboardInterrupt():
+            pass
+        case Interrupted():
+            errors.print(f"\n{error}", markup=False, soft_wrap=True)
+        case AttnlabError():
+            errors.print("[bold red]attnlab:[/] ", end="")
+            errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        case BrokenPipeError():  # who read the output has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        case OSError():
+            errors.print(f"attnlab: {error.strerror}: {error.filename}", markup=False, soft_wrap=True)
+    return next(code for kinds, code in CODES.items() if isinstance(error, kinds))

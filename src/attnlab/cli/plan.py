@@ -12,6 +12,8 @@ from attnlab.cli.words import Whole
 
 MANY = 999.5
 """From here on three digits would need an exponent."""
+MOST_HOURS = 48
+"""From here on a duration is told in days."""
 
 
 def plan(
@@ -65,9 +67,10 @@ def _print(planned: Any) -> None:
     if planned.study.published:
         console.print(_beside_paper(planned))
         console.print(f"  paper: {planned.study.published.source}", markup=False)
-    for variant in planned.variants:
-        for note in variant.notes:
-            console.print(f"  {variant.name}: {note}", markup=False)
+    for note in dict.fromkeys(note for variant in planned.variants for note in variant.notes):
+        named = [variant.name for variant in planned.variants if note in variant.notes]
+        of_all = len(named) == len(planned.variants) > 1
+        console.print(f"  {'all variants' if of_all else ', '.join(named)}: {note}", markup=False)
     for floor in planned.floors:
         kind = "" if floor.kind == floor.name else f"{floor.kind}: "
         console.print(f"  {kind}{floor.name}: {floor.value:.4g} {floor.unit}", markup=False)
@@ -89,7 +92,7 @@ def _costs(planned: Any) -> Table:
     timed = any(variant.seconds_per_seed is not None for variant in planned.variants)
     table = _table("parameters", "MFLOPs\na token", "MB\na batch", "steps", *(["s a run,\n1 thread"] if timed else []))
     for variant in planned.variants:
-        seconds = "" if variant.seconds_per_seed is None else f"{variant.seconds_per_seed:.1f}"
+        seconds = "" if variant.seconds_per_seed is None else _seconds(variant.seconds_per_seed)
         table.add_row(
             _named(planned, variant),
             f"{variant.parameters:,}",
@@ -150,8 +153,15 @@ def _print_total(planned: Any, console: Console) -> None:
     )
 
 
+def _seconds(value: float) -> str:
+    """Return seconds with one decimal, or none where there are many."""
+    return f"{value:,.0f}" if value >= MANY else f"{value:.1f}"
+
+
 def _duration(seconds: float) -> str:
     """Return a duration in the unit a person would use."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+    for most, unit, name in ((90, 1, "s"), (5400, 60, "minutes")):
+        if seconds < most:
+            return f"{seconds / unit:.0f} {name}"
+    hours = seconds / 3600
+    return f"{hours:.1f} hours" if hours < MOST_HOURS else f"{hours / 24:,.0f} days"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from attnlab.cli.words import Whole
+from attnlab.cli.words import Runs, Whole
 
 
 def score(
@@ -12,7 +12,7 @@ def score(
     /,
     *,
     part: str = "",
-    also: tuple[Path, ...] = (),
+    also: Runs = (),
     beam: Whole | None = None,
     alpha: float | None = None,
     batch: Whole = 64,

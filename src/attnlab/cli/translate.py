@@ -8,15 +8,22 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from attnlab.cli.words import Whole
+from cyclopts import Parameter
+
+from attnlab.cli.words import Runs, Whole
 from attnlab.errors import SpecError
 
 if TYPE_CHECKING:
     from attnlab.studies.trained import Trained
     from attnlab.studies.translating import Written
 
+ABOUT_SENTENCES = (
+    "What to translate; unless given, the lines of the file or of standard input. Before one that begins with a dash, "
+    "write --."
+)
+"""Help of the words after the run; cyclopts reads none of ``*sentences`` in a docstring."""
 MOST_MAPPED = 20
 AT_A_TIME = 1000
 """Sentences that are read, translated and printed together; those of like length share a batch."""
@@ -25,9 +32,9 @@ AT_A_TIME = 1000
 def translate(
     run: Path,
     /,
-    *sentences: str,
+    *sentences: Annotated[str, Parameter(help=ABOUT_SENTENCES)],
     file: Path | None = None,
-    also: tuple[Path, ...] = (),
+    also: Runs = (),
     beam: Whole | None = None,
     alpha: float | None = None,
     weights: str = "last",
@@ -108,7 +115,11 @@ def _lines(file: Path | None) -> Iterator[str]:
     """Return the lines of a file or of standard input."""
     from attnlab.tasks.corpus_parts import read_sentences
 
-    return read_sentences(sys.stdin.buffer, "standard input") if file is None else read_sentences(file)
+    if file is not None:
+        return read_sentences(file)
+    if sys.stdin.isatty():
+        print("attnlab: one sentence a line; what was read is translated at the end (Ctrl-D)", file=sys.stderr)
+    return read_sentences(sys.stdin.buffer, "standard input")
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter, Token
@@ -18,3 +19,5 @@ def _whole(_: type, tokens: Sequence[Token]) -> int:
 
 Whole = Annotated[int, Parameter(converter=_whole)]
 """A whole number, written as one."""
+Runs = Annotated[tuple[Path, ...], Parameter(negative="")]
+"""Folders of runs; there is no option that empties the list."""

@@ -14,7 +14,7 @@ BIG_MIXER: Mapping[str, Any] = {"name": "attention", "n_heads": 16}
 
 
 class TransformerBase(EncoderDecoder):
-    """The base model of "Attention is all you need" [1]_: 6 + 6 layers of width 512, 8 heads, feed-forward 2,048.
+    """The base model of "Attention is all you need": 6 + 6 layers of width 512, 8 heads, feed-forward 2,048.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class TransformerBase(EncoderDecoder):
 
 
 class TransformerBig(TransformerBase):
-    """The big model of "Attention is all you need" [1]_: 6 + 6 layers of width 1,024, 16 heads, feed-forward 4,096.
+    """The big model of "Attention is all you need": 6 + 6 layers of width 1,024, 16 heads, feed-forward 4,096.
 
     Parameters
     ----------

@@ -176,9 +176,10 @@ def chosen_settings(plan: Plan, out: Path) -> dict[str, dict[str, int | float]]:
 def _variant(
     planned: PlannedVariant, out: Path, cells: list[CellPlan], tuning: Mapping[str, Any] | None
 ) -> VariantResults:
+    run = cells[0].spec
     return VariantResults(
         name=planned.name,
-        spec=planned.model,
+        spec={"task": run["task"], "model": run["model"], "training": run["recipe"]},
         parameters=planned.parameters,
         flops_per_token=planned.flops_per_token,
         activation_bytes=planned.activation_bytes,

@@ -14,6 +14,8 @@ from attnlab.training.atomic import read_json, write_json, writing
 
 KEPT = "task.json"
 """File of a run."""
+WRITING = ("translation", "char-lm")
+"""Tasks whose runs keep it."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def kept_task(folder: Path) -> KeptTask:
     Parameters
     ----------
     folder : Path
-        Of the run.
+        Of the run; its ``spec.json`` is there.
 
     Returns
     -------
@@ -86,9 +88,12 @@ def kept_task(folder: Path) -> KeptTask:
         If nothing was.
     """
     if not (folder / KEPT).is_file():
+        name = read_json(folder / "spec.json")["task"]["name"]
+        if name not in WRITING:
+            raise RunError(f"{folder} is a run of the task '{name}'; models write in {' and '.join(WRITING)} alone")
         raise RunError(
-            f"{folder} does not say what its tokens mean (no {KEPT} in it): only runs of translation and of language "
-            "models do; one of those that an older attnlab made must be removed and run again"
+            f"{folder} does not say what its tokens mean (no {KEPT} in it); an older attnlab made it: remove it and "
+            "run its study again"
         )
     content = read_json(folder / KEPT)
     return KeptTask(content["name"], content["model_arguments"], content["data"], codec_from_json(content["codec"]))

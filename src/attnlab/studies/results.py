@@ -64,7 +64,7 @@ class VariantResults:
     name : str
         Name in the study file; text of the user's.
     spec : mapping
-        The merged model specification.
+        All that was set of it, merged: ``task``, ``model`` and ``training``, with what tuning chose.
     parameters : int
         Number of trainable parameters.
     flops_per_token : float

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,18 @@ from attnlab.build import Spec, build, is_path, parse, path_of
 from attnlab.errors import DataError
 from attnlab.tasks.arguments import require_known
 from attnlab.tasks.corpus_parts import LeftOut, Part, files_of, languages_of, parts_of
+from attnlab.text.bpe_dropout import SampledBpe
 from attnlab.text.cache import cache_folder
 from attnlab.text.parallel import Pair
 from attnlab.text.token_store import TokenStore, TokenWriter
-from attnlab.text.tokenizers import TOKENIZERS, Tokenizer
+from attnlab.text.tokenizers import TOKENIZERS, AbstractTokenizer, Tokenizer
 
 FORM = 4
 """Raised when what is kept on disk changes, so that older folders are not read."""
 AT_A_TIME = 10_000  # pairs that are tokenized together
 SUSPICIOUS_OVERLAP = 0.05  # of held-out sources that stand in the training part
-Encode = Callable[[Sequence[str]], list[list[int]]]
+Encoded = tuple[list[int], list[int]]
+Encode = Callable[[Sequence[Pair]], Iterable[tuple[Encoded, list[Encoded]]]]
 TOO_LONG, EMPTY = "longer than max_length", "one side empty"  # why a pair is left out
 
 
@@ -259,12 +261,12 @@ def _prepare(folder: Path, texts: Mapping[str, Part], trainer: Any, max_length: 
     try:
         tokenizer = trainer.train(itertools.chain.from_iterable(pair for _, pair in texts["train"].pairs()))
         left_out = {part: {TOO_LONG: LeftOut(), EMPTY: LeftOut()} for part in texts}
-        samplers = trainer.samplers(tokenizer)
-        known["segmentations"] = max(1, len(samplers))
+        sampler = trainer.sampler(tokenizer) if isinstance(trainer, AbstractTokenizer) else None
+        known["segmentations"] = sampler.segmentations if sampler else 1
         words = {}
         for part, text in texts.items():
-            encoders = [tokenizer.encode, *(samplers if part == "train" else ())]
-            words[part] = _tokenize(temporary, part, text, encoders, max_length=max_length, left_out=left_out[part])
+            encode = functools.partial(_encoded, tokenizer, sampler if part == "train" else None)
+            words[part] = _tokenize(temporary, part, text, encode, max_length=max_length, left_out=left_out[part])
         numbers = {part: {why: asdict(one) for why, one in reasons.items()} for part, reasons in left_out.items()}
         known |= {"words": words, "left_out": numbers, "shared": _shared(texts)}
         (temporary / "tokenizer.json").write_text(json.dumps(tokenizer.to_json()), encoding="utf-8")
@@ -279,18 +281,14 @@ def _prepare(folder: Path, texts: Mapping[str, Part], trainer: Any, max_length: 
 
 
 def _tokenize(
-    folder: Path, part: str, text: Part, encoders: Sequence[Encode], *, max_length: int, left_out: Mapping[str, LeftOut]
+    folder: Path, part: str, text: Part, encode: Encode, *, max_length: int, left_out: Mapping[str, LeftOut]
 ) -> int:
-    """Write one part's tokens and return the number of its target words.
-
-    The first encoder says what is too long; what is written is the first's tokens, or if there are others, theirs.
-    """
+    """Write one part's tokens and return the number of its target words."""
     words = kept = 0
     pairs = text.pairs(left_out[EMPTY])
     with TokenWriter(folder / f"{part}-source") as sources, TokenWriter(folder / f"{part}-target") as targets:
         while some := list(itertools.islice(pairs, AT_A_TIME)):
-            encoded = [_encoded(encode, [pair for _, pair in some]) for encode in encoders]
-            for (number, pair), usual, *drawn in zip(some, *encoded, strict=True):
+            for (number, pair), (usual, drawn) in zip(some, encode([pair for _, pair in some]), strict=True):
                 length = _longest(usual)
                 if length <= max_length:
                     for one in drawn or [usual]:
@@ -312,12 +310,16 @@ def _tokenize(
     return words
 
 
-def _encoded(encode: Encode, pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
-    """Return the tokens of both sides of pairs."""
-    return list(zip(*(encode([pair[side] for pair in pairs]) for side in range(2)), strict=True))
+def _encoded(
+    tokenizer: Tokenizer, sampler: SampledBpe | None, pairs: Sequence[Pair]
+) -> Iterator[tuple[Encoded, list[Encoded]]]:
+    """Yield the tokens of both sides of pairs, as the tokenizer cuts them and as a sampler does, if there is one."""
+    usual = zip(*(tokenizer.encode([pair[side] for pair in pairs]) for side in range(2)), strict=True)
+    for pair, tokens in zip(pairs, usual, strict=True):
+        yield tokens, list(zip(*map(sampler.encode, pair), strict=True)) if sampler else []
 
 
-def _longest(tokens: tuple[list[int], list[int]]) -> int:
+def _longest(tokens: Encoded) -> int:
     """Return the length of a pair's longer side, the mark of the target counted."""
     source, target = tokens
     return max(len(source), len(target) + 1)

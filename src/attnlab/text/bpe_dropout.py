@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import final
 
 import tokenizers as hf
 
-POOL = 64  # segmentations of one word that are drawn; once it has so many, it gets one of these
+POOL = 32  # segmentations of one word that are drawn; once it has so many, it gets one of these
+WORDS = 20_000  # whose segmentations are remembered; beyond that the oldest is forgotten
 
 
 @final
@@ -23,12 +24,14 @@ class SampledBpe:
         Hugging Face's tokenizer, a byte-pair encoding with a normalizer and a pre-tokenizer.
     dropout : float
         The probability with which each merge is left out, each time it could be made: between 0 and 1.
+    segmentations : int
+        How often each sentence is cut.
     seed : int
         What is drawn follows from it and from the sentences alone.
 
     Notes
     -----
-    Hugging Face's own dropout cannot be given a seed. With dropout 0, `encode` gives what theirs gives.
+    Hugging Face's own dropout cannot be given a seed. With dropout 0, every segmentation is theirs.
 
     References
     ----------
@@ -36,38 +39,40 @@ class SampledBpe:
        arXiv:1910.13267, algorithm 1.
     """
 
-    def __init__(self, wrapped: hf.Tokenizer, dropout: float, *, seed: int = 0) -> None:
+    def __init__(self, wrapped: hf.Tokenizer, dropout: float, *, segmentations: int, seed: int = 0) -> None:
         model = json.loads(wrapped.to_str())["model"]
-        self._wrapped, self._dropout = wrapped, dropout
+        self._wrapped, self._dropout, self.segmentations = wrapped, dropout, segmentations
         self._numbers: Mapping[str, int] = model["vocab"]
         self._ranks = {tuple(merge): rank for rank, merge in enumerate(model["merges"])}
         self._random = random.Random(seed)
         self._pools: dict[str, list[tuple[int, ...]]] = {}
 
-    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Return a segmentation of each sentence, drawn anew at every call.
+    def encode(self, sentence: str) -> list[list[int]]:
+        """Return segmentations of a sentence, drawn anew at every call.
 
         Parameters
         ----------
-        sentences : sequence of str
+        sentence : str
             Any text.
 
         Returns
         -------
         list of list of int
-            Token numbers of each sentence, without begin and end.
+            Token numbers of each segmentation, without begin and end.
         """
+        normal = self._wrapped.normalizer.normalize_str(sentence)
+        words = [word for word, _ in self._wrapped.pre_tokenizer.pre_tokenize_str(normal)]
         return [
-            list(itertools.chain.from_iterable(self._word(word) for word in self._words(sentence)))
-            for sentence in sentences
+            list(itertools.chain.from_iterable(self._drawn(word) for word in words)) for _ in range(self.segmentations)
         ]
 
-    def _words(self, sentence: str) -> list[str]:
-        normal = self._wrapped.normalizer.normalize_str(sentence)
-        return [word for word, _ in self._wrapped.pre_tokenizer.pre_tokenize_str(normal)]
-
-    def _word(self, word: str) -> tuple[int, ...]:
-        pool = self._pools.setdefault(word, [])
+    def _drawn(self, word: str) -> tuple[int, ...]:
+        """Return the token numbers of a word in one of its segmentations."""
+        pool = self._pools.get(word)
+        if pool is None:
+            if len(self._pools) == WORDS:
+                self._pools.pop(next(iter(self._pools)))
+            pool = self._pools[word] = []
         if len(pool) == POOL:
             return self._random.choice(pool)
         pool.append(tuple(self._numbers[piece] for piece in self._pieces(word)))

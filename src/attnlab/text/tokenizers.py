@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tokenizers as hf
@@ -82,8 +82,8 @@ class AbstractTokenizer(ABC):
             If there is no sentence.
         """
 
-    def samplers(self, tokenizer: Tokenizer) -> Sequence[Callable[[Sequence[str]], list[list[int]]]]:  # noqa: ARG002
-        """Return what cuts the training part in other ways than the tokenizer does.
+    def sampler(self, tokenizer: Tokenizer) -> SampledBpe | None:  # noqa: ARG002
+        """Return what cuts the training part in place of the tokenizer, in several ways.
 
         Parameters
         ----------
@@ -92,10 +92,10 @@ class AbstractTokenizer(ABC):
 
         Returns
         -------
-        sequence of callable
-            Each from sentences to their token numbers, in place of `Tokenizer.encode`; none where that is to be used.
+        SampledBpe or None
+            None if the tokenizer cuts it.
         """
-        return ()
+        return None
 
     def _normalizer(self, *others: normalizers.Normalizer) -> normalizers.Normalizer | None:
         """Return what is done to a text before it is cut; None if nothing is."""
@@ -257,11 +257,11 @@ class Bpe(AbstractTokenizer):
             raise SpecError(f"segmentations must be at least 1; got {segmentations}")
         self.vocab_size, self.dropout, self.segmentations = vocab_size, dropout, segmentations
 
-    def samplers(self, tokenizer: Tokenizer) -> Sequence[Callable[[Sequence[str]], list[list[int]]]]:
-        """Return what cuts the training part in other ways than the tokenizer does."""
+    def sampler(self, tokenizer: Tokenizer) -> SampledBpe | None:
+        """Return what cuts the training part in place of the tokenizer, in several ways."""
         if not self.dropout:
-            return ()
-        return [SampledBpe(tokenizer.wrapped, self.dropout).encode] * self.segmentations
+            return None
+        return SampledBpe(tokenizer.wrapped, self.dropout, segmentations=self.segmentations)
 
     def train(self, sentences: Iterable[str]) -> Tokenizer:
         """Return a tokenizer for sentences like these."""

@@ -145,9 +145,12 @@ def read_state(folder: Path) -> dict[str, Any] | None:
     """
     if not folder.exists():
         return None
-    state = read_json(folder / STATE)
+    try:
+        state = read_json(folder / STATE)
+    except RunError as error:
+        raise RunError(f"{error}; {_remedy(folder)}") from error
     if not isinstance(state, dict) or not isinstance(state.get("files"), dict):
-        raise RunError(f"{folder / STATE} is damaged: it names no files; remove {folder} to start the run anew")
+        raise RunError(f"{folder / STATE} is damaged: it names no files; {_remedy(folder)}")
     for name, expected in state.pop("files").items():
         _check_file(folder / name, expected)
     return state
@@ -155,13 +158,18 @@ def read_state(folder: Path) -> dict[str, Any] | None:
 
 def _check_file(path: Path, expected: str) -> None:
     if not path.is_file():
-        raise RunError(f"{path} is missing; remove {path.parent} to start the run anew")
+        raise RunError(f"{path} is missing; {_remedy(path.parent)}")
     found = _sha256(path)
     if found != expected:
         raise RunError(
             f"{path} is damaged or cut off ({path.stat().st_size:,} bytes): its sha256 is {found[:12]}..., and "
-            f"{STATE} beside it says {expected[:12]}...; remove {path.parent} to start the run anew"
+            f"{STATE} beside it says {expected[:12]}...; {_remedy(path.parent)}"
         )
+
+
+def _remedy(folder: Path) -> str:
+    """Return what helps where a checkpoint is damaged; a run that is complete is not trained again without it."""
+    return f"remove {folder.parent} and run its study again, which trains this run anew"
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:

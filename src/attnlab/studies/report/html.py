@@ -111,7 +111,7 @@ def context(results: StudyResults, figures: Sequence[Figure]) -> dict[str, Any]:
         "seeds": tables.seeds(results),
         "floors": tables.floors(results),
         "measures": tables.measures(results),
-        "specs": [(variant.name, words.flat(variant.spec), variant.notes) for variant in results.variants],
+        "specs": tables.specifications(results),
     }
 
 

@@ -152,9 +152,19 @@ def _background(results: StudyResults) -> list[str]:
         ("Reference values", table(("name", "value", "metric", "source"), floors) if floors else ""),
         ("Rules, fixed beforehand", table(("rule", "value"), words.flat(results.rules))),
         ("Tuning", table(("variant", "setting", "tried", "chosen"), tuned) if tuned else ""),
+        ("Specifications", _specifications(results)),
         ("Seeds", table(("variant", f"{results.metric.name} by seed"), seeds)),
         ("Everything measured", measures if measured else ""),
         ("Data", table(("", "value"), words.flat(results.task))),
         ("Versions and hardware", table(("", "value"), words.flat(results.environment))),
     )
     return [block for title, body in sections if body for block in (f"## {title}", body)]
+
+
+def _specifications(results: StudyResults) -> str:
+    """Return all that was set of the baseline, and where each other variant differs from it."""
+    baseline, *others = tables.specifications(results)
+    rows = [(f"{baseline.name} (baseline)", *row) for row in baseline.rows]
+    rows += [(other.name, *row) for other in others for row in other.rows]
+    notes = [f"- {escape(one.name)}: {escape(note)}" for one in (baseline, *others) for note in one.notes]
+    return "\n\n".join([table(("variant", "setting", "value"), rows), *(["\n".join(notes)] if notes else [])])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnlab.studies.report import numbers, words
 from attnlab.studies.verdicts import judge
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 PLAIN = "float32"
 """How steps are computed where a recipe says nothing."""
+NOT_SET = "not set"
+"""Value of a setting that the baseline has and a variant leaves to its default."""
 
 
 def facts(results: StudyResults) -> list[str]:
@@ -101,6 +103,48 @@ def _row(place: int, variant: VariantResults, one: Verdict | None, metric: str) 
         "memory": numbers.size(variant.activation_bytes),
         "seconds": numbers.duration(words.mean_seconds(variant)),
     }
+
+
+class Specification(NamedTuple):
+    """Hold what was set of a variant.
+
+    Parameters
+    ----------
+    name : str
+        Of the variant.
+    rows : list of tuple
+        Dotted key and value as text: all of the baseline; of others those that differ from it.
+    notes : tuple of str
+        What planning chose or corrected.
+    """
+
+    name: str
+    rows: list[tuple[str, str]]
+    notes: tuple[str, ...]
+
+
+def specifications(results: StudyResults) -> list[Specification]:
+    """Return what was set of each variant.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study has found so far.
+
+    Returns
+    -------
+    list of Specification
+        The baseline first, then the others in the order of the study.
+    """
+    baseline = results.variant(results.baseline)
+    usual = dict(words.flat(baseline.spec))
+    found = [Specification(baseline.name, list(usual.items()), baseline.notes)]
+    for variant in results.variants:
+        if variant.name != results.baseline:
+            own = dict(words.flat(variant.spec))
+            rows = [(key, own.get(key, NOT_SET)) for key in usual | own if own.get(key) != usual.get(key)]
+            found.append(Specification(variant.name, rows, variant.notes))
+    return found
 
 
 def tuning(results: StudyResults) -> list[dict[str, Any]]:
