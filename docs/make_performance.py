@@ -23,6 +23,8 @@ BLOCK = re.compile(r"<!-- bench: (?P<name>[\w -]+) -->\n.*?<!-- end -->", re.DOT
 NOT_MEASURED = "Not yet measured."
 NOT_RUN = "not run"
 MIB = 2**20
+COUNTED = ("sentence",)
+"""What a unit of ``ms a ...`` may count that is also told per second."""
 ALL_SETTINGS = "in every setting"
 """How the title ends where ways to train many seeds were compared in every precision, compiled and not."""
 LINEAR = 1.1  # a fitted exponent up to this is taken for linear growth
@@ -70,12 +72,15 @@ def comparison(result: dict[str, Any]) -> str:
         "peak_bytes": ("peak memory", "{:,}"),
     }
     known = [key for key in columns if all(key in row for row in result["rows"])]
-    head = ["", result["unit"], *(columns[key][0] for key in known), "times faster (range)"]
+    _, _, what = result["unit"].partition("ms a ")
+    paced = [f"{what}s/s"] if what in COUNTED else []
+    head = ["", result["unit"], *paced, *(columns[key][0] for key in known), "times faster (range)"]
     lines = []
     for row in result["rows"]:
         cells = [mebibytes(row[key]) if key == "peak_bytes" else columns[key][1].format(row[key]) for key in known]
         ratio = "reference" if row["name"] == result["reference"] else spread(row["times_faster"])
-        lines.append([row["name"], number(row["median"]), *cells, ratio])
+        pace = [number(1000 / row["median"]) for _ in paced]
+        lines.append([row["name"], number(row["median"]), *pace, *cells, ratio])
     count = len(result["rows"][0]["values"])
     rounds = f"{count} round{'' if count == 1 else 's'} in turn"
     return titled(result, table(head, lines), rounds)

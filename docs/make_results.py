@@ -21,6 +21,8 @@ PAGES = (README, DOCS / "answers.md", DOCS / "speedrun.md")
 NOT_RUN = "Not run yet."
 DECIMALS = {"seconds_to_target": 2}
 """Decimals of a metric, where they are not four: the clock tells no more."""
+BESIDE = ("test_bleu", "val_bleu")
+"""Metrics of which the first that was measured stands beside what a study judges: a lower loss may translate worse."""
 BLOCK = re.compile(r"<!-- results: (?P<name>[\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 PRINTED = re.compile(r"<!-- printed: (?P<name>[\w-]+/[\w-]+\.txt) -->\n.*?<!-- end -->", re.DOTALL)
 
@@ -65,15 +67,17 @@ def table(report: dict[str, Any]) -> str:
     places = DECIMALS.get(metric, 4)
     verdicts = {verdict["variant"]: verdict for verdict in report["verdicts"]}
     costs = [cost for cost in COSTS if all(cost.key in variant for variant in report["variants"])]
-    names = [f"{metric}, mean ± sd", "difference [interval]", "verdict", *(cost.name for cost in costs)]
+    measures = report["variants"][0]["metrics"]
+    beside = [name for name in BESIDE if name in measures and metric not in BESIDE][:1]
+    shown = [f"{name}, mean ± sd" for name in beside]
+    names = [f"{metric}, mean ± sd", "difference [interval]", "verdict", *shown, *(cost.name for cost in costs)]
     lines = [f"| variant | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
     for variant in report["variants"]:
         verdict = verdicts.get(variant["name"])
         measured = variant["metrics"].get(metric, {})
-        lines.append(
-            f"| {variant['name']} | {_pair(measured, places)} | {_difference(verdict, places)} | "
-            f"{verdict['verdict'] if verdict else 'baseline'} | {' | '.join(cost.of(variant) for cost in costs)} |"
-        )
+        cells = [_pair(measured, places), _difference(verdict, places), verdict["verdict"] if verdict else "baseline"]
+        cells += [_pair(variant["metrics"][name], 1) for name in beside]
+        lines.append(f"| {' | '.join([variant['name'], *cells, *(cost.of(variant) for cost in costs)])} |")
     return "\n".join(lines)
 
 

@@ -25,6 +25,15 @@ scales:
   small: {rules: {seeds: 1}}
 """
 
+TRANSLATION = """\
+question: "Does it translate?"
+task: {name: translation, corpus: ./pairs.tsv, tokenizer: words, beam: null}
+model: {name: encoder-decoder, d_model: 8, n_layers: 1, mixer: {name: attention, n_heads: 2}}
+baseline: it
+variants: {it: {}}
+rules: {metric: val_loss, budget: {steps: 2}, seeds: 1, smallest_effect: 0.01}
+"""
+
 
 @pytest.fixture
 def study(tmp_path, monkeypatch):
@@ -78,6 +87,20 @@ def test_plan(study, capfd):
     plan = json.loads(capfd.readouterr().out)
     assert [variant["name"] for variant in plan["variants"]] == ["plain", "with attention"]
     assert plan["variants"][0]["seconds_per_seed"] > 0
+
+
+def test_what_is_suspicious_about_the_data_is_said_before_training(capfd, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
+    lines = [f"a dog runs {number}" for number in range(80)]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{line}\t{line}\n" for line in [*lines, ""]), encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text(TRANSLATION, encoding="utf-8")
+    assert call(["plan", "mine.yaml", "--no-calibrate"]) == FINE
+    said = "! data pairs of the validation part left out, one side empty: 1 (line 81)"
+    assert said in " ".join(capfd.readouterr().out.split())
+    assert call(["run", "mine.yaml", "--jobs", "1"]) == FINE
+    printed = " ".join(capfd.readouterr().out.split())
+    assert printed.index(said) < printed.index("judged runs: 1 runs")
 
 
 def test_a_note_about_all_variants_is_told_once_and_long_times_in_days(study, capfd, monkeypatch):

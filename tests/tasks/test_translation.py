@@ -5,13 +5,16 @@ from __future__ import annotations
 import collections
 import math
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 import torch
 
 from attnlab.errors import DataError, ModuleError, SpecError
+from attnlab.tasks import translation_data
 from attnlab.tasks.translation import IGNORED, Translation, cuts
+from attnlab.text import bpe_dropout, token_store
 from attnlab.text.tokenizers import BEGIN_TOKEN, END_TOKEN, PAD_TOKEN
 
 WORDS = [
@@ -355,6 +358,24 @@ def test_dropout_cuts_each_training_pair_in_several_ways(corpus):
     assert (task.describe()["segmentations"], plain.describe()["segmentations"]) == (3, 1)
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch, dropout):
+    """Neither with its sentences nor with its words, each of which stands in one sentence."""
+    monkeypatch.setattr(translation_data, "AT_A_TIME", 100)
+    monkeypatch.setattr(token_store, "AT_A_TIME", 100)
+    monkeypatch.setattr(bpe_dropout, "WORDS", 100)
+    peaks = []
+    for count in (100, 1000, 4000):  # the first imports what is imported late
+        lines = "".join(f"the {number} dog\tder {number} hund\n" for number in range(count))
+        (tmp_path / f"{count}.tsv").write_text(lines, encoding="utf-8")
+        tracemalloc.start()
+        spec = {"name": "bpe", "vocab_size": 300, "dropout": dropout}
+        translation_data.TranslationData.load(f"./{count}.tsv", "en-de", tokenizer=spec, max_length=128, test=None)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[2] < 1.6 * peaks[1]
+
+
 def test_a_pair_that_dropout_makes_too_long_is_cut_as_usual(corpus):
     """With dropout near 1, every byte is a token; a pair is left out only if it is too long without that."""
     for side in ("en", "de"):
@@ -394,7 +415,12 @@ def test_held_out_sentences_in_the_training_part_raise_an_alarm(corpus):
         ({"tokenizer": "bp"}, SpecError, "unknown tokenizer 'bp'; did you mean 'bpe'"),
         ({"batch_tokens": 0}, SpecError, "'batch_tokens' must be at least 1"),
         ({"alpha": math.nan}, SpecError, "'alpha' must be a number of at least 0; got nan"),
-        ({"batch_tokens": 5}, DataError, "does not fit into a batch of 5"),
+        ({"batch_tokens": 5}, DataError, "a sentence of 12 tokens does not fit into a batch of 5"),
+        (
+            {"batch_tokens": 5, "tokenizer": {"name": "bpe", "dropout": 0.2}},
+            DataError,
+            "tokens, as the tokenizer's dropout cut it, does not fit into a batch of 5",
+        ),
         ({"max_length": 1}, DataError, "the train part has no pair with two sides of at most 1 tokens"),
         ({"test": "exam"}, DataError, r"no file \S*exam.en"),
     ],

@@ -60,6 +60,8 @@ def plan(
 
 def _print(planned: Any) -> None:
     """Print a plan as a person reads it."""
+    from attnlab.cli.run import print_alarm
+
     console = Console()
     rules = planned.study.rules
     console.print(f"[bold]{planned.study.question}[/]\n")
@@ -71,6 +73,8 @@ def _print(planned: Any) -> None:
         named = [variant.name for variant in planned.variants if note in variant.notes]
         of_all = len(named) == len(planned.variants) > 1
         console.print(f"  {'all variants' if of_all else ', '.join(named)}: {note}", markup=False)
+    for message in planned.task.alarms():
+        print_alarm(console, "data", message)
     for floor in planned.floors:
         kind = "" if floor.kind == floor.name else f"{floor.kind}: "
         console.print(f"  {kind}{floor.name}: {floor.value:.4g} {floor.unit}", markup=False)

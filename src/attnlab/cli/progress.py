@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from attnlab.cli.run import print_alarm
 from attnlab.studies.plan import CellPlan
 
 
@@ -48,6 +49,11 @@ class TerminalWatcher:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         """Leave the terminal as it was."""
         self._progress.stop()
+
+    def alarms(self, messages: Sequence[str]) -> None:
+        """Show what is suspicious about the data."""
+        for message in messages:
+            print_alarm(self._console, "data", message)
 
     def phase(self, title: str, cells: Sequence[CellPlan], done: int) -> None:
         """Begin a phase of the study."""

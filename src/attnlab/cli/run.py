@@ -148,11 +148,26 @@ def show(results: Any, page: Path, *, json: bool) -> None:
     console.print(verdict_table(results))
     for alarm in results.alarms:
         about = f"{alarm.variant}: " if alarm.variant else ""
-        console.print(f"[bold yellow]! {alarm.check}[/] ", end="")
-        console.print(about + alarm.message, markup=False)
+        print_alarm(console, alarm.check, about + alarm.message)
     console.print()
     console.print(headline(results), markup=False)
     console.print(f"\nreport: {page}", markup=False, soft_wrap=True)
+
+
+def print_alarm(console: Console, check: str, message: str) -> None:
+    """Print one alarm.
+
+    Parameters
+    ----------
+    console : Console
+        Where to print it.
+    check : str
+        What is suspicious, in a word.
+    message : str
+        What was seen.
+    """
+    console.print(f"[bold yellow]! {check}[/] ", end="")
+    console.print(message, markup=False)
 
 
 def print_json(value: Any) -> None:

@@ -31,6 +31,10 @@ _PREFIX = {"content": "", "files": "file", "scale": "scale"}
 class Watcher(Protocol):
     """What a study tells whoever watches it."""
 
+    def alarms(self, messages: Sequence[str]) -> None:
+        """Say what is suspicious about the data, before anything is trained on it."""
+        ...
+
     def phase(self, title: str, cells: Sequence[CellPlan], done: int) -> None:
         """Say that a phase begins, with the cells still to run and the number already done."""
         ...
@@ -82,6 +86,8 @@ def run_study(
     """
     _check_machine(device, jobs)
     plan = make_plan(study)
+    if watcher:
+        watcher.alarms(plan.task.alarms())
     with lock(out):
         prepare(plan, out)
         layout = layout_for(plan, out, device, jobs)

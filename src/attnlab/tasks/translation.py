@@ -123,9 +123,10 @@ class Translation:
         lengths = self.data.parts["train"].longest
         self._cuts = cuts(np.sort(lengths), batch_tokens)
         if int(lengths.max()) > batch_tokens:
+            drawn = ", as the tokenizer's dropout cut it," if self.data.known["segmentations"] > 1 else ""
             raise DataError(
-                f"a sentence of {int(lengths.max())} tokens does not fit into a batch of {batch_tokens}; give a larger "
-                "batch_tokens or a smaller max_length"
+                f"a sentence of {int(lengths.max())} tokens{drawn} does not fit into a batch of {batch_tokens}; give a "
+                "larger batch_tokens or a smaller max_length"
             )
         self.tokens_per_step = round(self.data.parts["train"].target_tokens() / len(self._cuts))
         self._order = functools.lru_cache(maxsize=KEPT_EPOCHS)(self._order_of)
