@@ -8,6 +8,8 @@ import torch
 from attnlab.build import build
 from attnlab.inspection import count_parameters
 from attnlab.models import MODELS
+from attnlab.nn.attention import Attention
+from attnlab.nn.dropout import Dropout
 from attnlab.studies.study import load
 
 WIDE = {"(C) d_model 1024": 2.3, "big": 3.2}
@@ -48,3 +50,26 @@ def test_presets_are_the_rows_of_the_table(preset, row):
     assert count_parameters(model) / 1e6 == millions(row)
     attention = model.decoder.blocks[0].cross
     assert attention.heads.n_heads == {"base": 8, "big": 16}[row]
+
+
+@pytest.mark.parametrize(
+    ("spec", "rate"),
+    [
+        ({"name": "transformer-base"}, 0.1),
+        ({"name": "transformer-big"}, 0.3),
+        (STUDY.model_spec("base"), 0.1),
+        (STUDY.model_spec("(D) dropout 0.2"), 0.2),
+        (STUDY.model_spec("big"), 0.3),
+    ],
+)
+def test_dropout_acts_where_the_paper_has_it(spec, rate):
+    """On the sums of embedding and position and on every sublayer: section 5.4 names nothing else."""
+    offered = {"source_vocab_size": 37_000, "target_vocab_size": 37_000, "max_length": 128}
+    with torch.device("meta"):
+        model = build(spec, MODELS, axis="model", offered=offered)
+    attention = [module for module in model.modules() if isinstance(module, Attention)]
+    inside = [module.feedforward.drop for module in model.modules() if hasattr(module, "feedforward")]
+    outside = [module for module in model.modules() if isinstance(module, Dropout) and module not in inside]
+    assert (len(attention), len(inside), len(outside)) == (18, 12, 2 + 12 + 18)
+    assert {module.dropout for module in attention} == {module.p for module in inside} == {0.0}
+    assert {module.p for module in outside} == {rate}

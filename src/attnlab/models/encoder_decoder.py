@@ -75,7 +75,8 @@ class EncoderDecoder(nn.Module):
     -----
     Embeddings are multiplied by ``sqrt(d_model)``. With the defaults, d = d_model, V tokens and ReLU layers 4 d wide:
     V d + n_layers (28 d^2 + 30 d) parameters. Differs from [1]_: projections of attention have biases, as in most
-    implementations; dropout of attention weights and inside the feed-forward is that of the parts.
+    implementations, and the dropout acts on attention weights too, unless the mixer sets its own to 0, as in the
+    presets.
 
     References
     ----------

@@ -9,8 +9,8 @@ from attnlab.build import Spec
 from attnlab.models.encoder_decoder import EncoderDecoder
 from attnlab.models.stacks import Norm
 
-BASE_MIXER: Mapping[str, Any] = {"name": "attention", "n_heads": 8}
-BIG_MIXER: Mapping[str, Any] = {"name": "attention", "n_heads": 16}
+BASE_MIXER: Mapping[str, Any] = {"name": "attention", "n_heads": 8, "dropout": 0.0}
+BIG_MIXER: Mapping[str, Any] = {"name": "attention", "n_heads": 16, "dropout": 0.0}
 
 
 class TransformerBase(EncoderDecoder):
@@ -31,7 +31,8 @@ class TransformerBase(EncoderDecoder):
     Notes
     -----
     63.1 million parameters with 37,000 shared tokens, where the paper says 65; no size of the vocabulary fits all rows
-    of its Table 3.
+    of its Table 3. Dropout acts where the paper says: on sums of embedding and position and on sublayers, not on
+    attention weights.
 
     References
     ----------
