@@ -59,6 +59,7 @@ def test_global_settings_are_put_back_and_named(change, name):
     assert before == (torch.get_default_dtype(), torch.is_grad_enabled(), os.getcwd(), sys.getrecursionlimit())
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.zeros(1).device.type == "cpu"
+    assert torch.overrides._get_current_function_mode_stack() == []
 
 
 def test_they_are_put_back_after_an_exception_too():

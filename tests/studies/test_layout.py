@@ -165,6 +165,9 @@ def test_a_study_trained_together_is_the_study_trained_one_by_one(tiny, tmp_path
     heard = []
 
     class Hears:
+        def alarms(self, messages):
+            assert not messages
+
         def phase(self, title, cells, done):
             heard.append((title, len(cells), done))
 

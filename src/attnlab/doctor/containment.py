@@ -19,9 +19,15 @@ from attnlab.nn.probing import random_states_kept
 
 _AGAIN_S = 1.0  # a module that swallows the first interruption gets another one every second
 
+
+def _set_default_device(device: torch.device) -> None:
+    """Set the default device; for the CPU none, as torch cannot compile everything where a device is set."""
+    torch.set_default_device(None if device == torch.device("cpu") else device)
+
+
 _GLOBALS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    "the default device": (torch.get_default_device, torch.set_default_device),
+    "the default device": (torch.get_default_device, _set_default_device),
     "the number of threads": (torch.get_num_threads, torch.set_num_threads),
     "deterministic algorithms": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
     "whether gradients are recorded": (torch.is_grad_enabled, torch.set_grad_enabled),
