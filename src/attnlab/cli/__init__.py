@@ -19,13 +19,6 @@ HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 """Read by torch at its first allocation: on Linux, large tensors lie in pages of 2 MiB instead of 4 KiB then."""
 
 FINE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
-CODES: dict[tuple[type[BaseException], ...], int] = {
-    (BrokenPipeError,): FINE,
-    (Interrupted, KeyboardInterrupt): INTERRUPTED,
-    (cyclopts.CycloptsError, SpecError, DataError, RunError, OSError): WRONG_USE,
-    (AttnlabError,): FAILED,
-}
-"""Exit codes of errors; the first that fits."""
 HELP = """A laboratory for attention: what is each part worth, on my task, on my machine, and how sure can I be?
 
 Try: attnlab run shapes
@@ -78,18 +71,24 @@ def call(arguments: Sequence[str] | None = None) -> int:
 
 def _said(error: BaseException, errors: Console) -> int:
     """Say what went wrong, unless it was said, and return the exit code."""
+    code = WRONG_USE
     match error:
         case cyclopts.UnknownOptionError():
             errors.print("Write -- before words that begin with a dash and are no options.", markup=False)
-        case cyclopts.CycloptsError() | KeyboardInterrupt():
+        case cyclopts.CycloptsError():
             pass
+        case KeyboardInterrupt():
+            code = INTERRUPTED
         case Interrupted():
             errors.print(f"\n{error}", markup=False, soft_wrap=True)
+            code = INTERRUPTED
         case AttnlabError():
             errors.print("[bold red]attnlab:[/] ", end="")
             errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
+            code = WRONG_USE if isinstance(error, SpecError | DataError | RunError) else FAILED
         case BrokenPipeError():  # who read the output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = FINE
         case OSError():
             errors.print(f"attnlab: {error.strerror}: {error.filename}", markup=False, soft_wrap=True)
-    return next(code for kinds, code in CODES.items() if isinstance(error, kinds))
+    return code

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ FORM = 4
 AT_A_TIME = 10_000  # pairs that are tokenized together
 SUSPICIOUS_OVERLAP = 0.05  # of held-out sources that stand in the training part
 Encoded = tuple[list[int], list[int]]
-Encode = Callable[[Sequence[Pair]], Iterable[tuple[Encoded, list[Encoded]]]]
 TOO_LONG, EMPTY = "longer than max_length", "one side empty"  # why a pair is left out
 
 
@@ -265,8 +264,15 @@ def _prepare(folder: Path, texts: Mapping[str, Part], trainer: Any, max_length: 
         known["segmentations"] = sampler.segmentations if sampler else 1
         words = {}
         for part, text in texts.items():
-            encode = functools.partial(_encoded, tokenizer, sampler if part == "train" else None)
-            words[part] = _tokenize(temporary, part, text, encode, max_length=max_length, left_out=left_out[part])
+            words[part] = _tokenize(
+                temporary,
+                part,
+                text,
+                tokenizer,
+                sampler if part == "train" else None,
+                max_length=max_length,
+                left_out=left_out[part],
+            )
         numbers = {part: {why: asdict(one) for why, one in reasons.items()} for part, reasons in left_out.items()}
         known |= {"words": words, "left_out": numbers, "shared": _shared(texts)}
         (temporary / "tokenizer.json").write_text(json.dumps(tokenizer.to_json()), encoding="utf-8")
@@ -281,14 +287,22 @@ def _prepare(folder: Path, texts: Mapping[str, Part], trainer: Any, max_length: 
 
 
 def _tokenize(
-    folder: Path, part: str, text: Part, encode: Encode, *, max_length: int, left_out: Mapping[str, LeftOut]
+    folder: Path,
+    part: str,
+    text: Part,
+    tokenizer: Tokenizer,
+    sampler: SampledBpe | None,
+    *,
+    max_length: int,
+    left_out: Mapping[str, LeftOut],
 ) -> int:
     """Write one part's tokens and return the number of its target words."""
     words = kept = 0
     pairs = text.pairs(left_out[EMPTY])
     with TokenWriter(folder / f"{part}-source") as sources, TokenWriter(folder / f"{part}-target") as targets:
         while some := list(itertools.islice(pairs, AT_A_TIME)):
-            for (number, pair), (usual, drawn) in zip(some, encode([pair for _, pair in some]), strict=True):
+            encoded = _encoded(tokenizer, sampler, [pair for _, pair in some])
+            for (number, pair), (usual, drawn) in zip(some, encoded, strict=True):
                 length = _longest(usual)
                 if length <= max_length:
                     for one in drawn or [usual]:
