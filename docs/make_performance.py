@@ -341,6 +341,21 @@ def translating_ratio(results: Results, *, others: str, least: float) -> Measure
     return f"{ratio:.1f}x ({1e3 / ours['median']:.0f} sentences a second)", ratio >= least
 
 
+def corpus_seconds(results: Results, *, row: str, lines: int, most: float) -> Measured:
+    """Return the seconds that one phase takes with a corpus of so many lines."""
+    found = [one for result in results.get("cpu corpus") for one in result["tables"][0]["rows"]]
+    seconds = [one["medians"].get(str(lines)) for one in found if one["name"].startswith(row)]
+    value = next(filter(None, seconds), None)
+    return None if value is None else (f"{number(value)} s", value <= most)
+
+
+def corpus_memory(results: Results, *, most: float) -> Measured:
+    """Return how the peak memory of tokenizing grows with the lines."""
+    found = [result["tables"][1]["rows"][0]["growth"] for result in results.get("cpu corpus")]
+    law = next(filter(None, found), None)
+    return None if law is None else (power(law, "n"), law["exponent"] <= most)
+
+
 def window_growth(results: Results, *, quantity: str, most: float) -> Measured:
     """Return the exponent of growth of attention to a window."""
     found = [one for one in results.get("cpu attention") if one["kind"] == "attention"]
@@ -417,6 +432,16 @@ AIMS = [
         "translating with beam 5: beside transformers' Marian",
         ">= 1.0x",
         partial(translating_ratio, others="Marian", least=1.0),
+    ),
+    Aim(
+        "parallel corpus of a million lines, tokenized: a new process to its first training step",
+        "<= 60 s",
+        partial(corpus_seconds, row="afterwards", lines=1_000_000, most=60.0),
+    ),
+    Aim(
+        "tokenizing a parallel corpus of n lines: growth of memory",
+        "n^0 (at most n^0.2)",
+        partial(corpus_memory, most=0.2),
     ),
     Aim("window of 128 at n = 8192: beside masked fused attention", ">= 5x", partial(window_ratio, least=5.0)),
     Aim("window of 128: growth of time", "n^1", partial(window_growth, quantity="time_growth", most=LINEAR)),

@@ -117,6 +117,21 @@ def test_growth_names_its_law_and_what_was_left_out():
     assert make_performance.exponent([None, law], 2.0) == ("n^1.98 ± 0.01", True)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "exponent", "verdicts"),
+    [(9.9, 0.1, ("9.9 s | yes", "n^0.10 | yes")), (61, 0.5, ("61 s | no", "n^0.50 | no"))],
+)
+def test_aims_of_large_corpora_are_judged_at_a_million_lines(tmp_path, seconds, exponent, verdicts):
+    row = {"name": "afterwards: a process", "medians": {"10": 1.0, "1000000": seconds}}
+    memory = {"name": "tokenizing", "growth": {"exponent": exponent, "standard_error": None}}
+    first = {"name": "tokenizing", "medians": {"1000000": 1000.0}}
+    result = {"tables": [{"rows": [first, row]}, {"rows": [memory]}], "environment": CPU}
+    written(tmp_path, "cpu-corpus", "corpus", "", result)
+    aims = make_performance.aims(make_performance.Results(tmp_path)).splitlines()
+    found = [line for line in aims if "parallel corpus" in line]
+    assert [line.endswith(f"| {words} |") for line, words in zip(found, verdicts, strict=True)] == [True, True]
+
+
 def test_attention_shows_time_ratio_memory_and_growth():
     measured = {"median_ms": 2.0, "times_faster": {"median": 0.5}, "peak_bytes": 3 * 2**20}
     row = {

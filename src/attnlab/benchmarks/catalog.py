@@ -124,6 +124,13 @@ def _translate(size: str, options: Options) -> Iterator[Result]:
     yield bench_translating(**options.given())
 
 
+def _corpus(size: str, options: Options) -> Iterator[Result]:
+    from attnlab.benchmarks.corpus import bench_corpus
+
+    del size
+    yield bench_corpus(**options.given())
+
+
 def _table_1(size: str, options: Options) -> Iterator[Result]:
     from attnlab.benchmarks.table_1 import bench_table_1
 
@@ -140,6 +147,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     ),
     "attention": Benchmark("every score, mask, normalizer and heads layout, beside fused attention", _attention),
     "translate": Benchmark("beam search with keys and values kept and without, beside transformers", _translate),
+    "corpus": Benchmark("tokenizing parallel corpora of up to a million lines, and each start afterwards", _corpus),
     "table-1": Benchmark("Table 1 of 'Attention is all you need', measured", _table_1),
 }
 """Benchmarks by name, the quickest first."""

@@ -28,8 +28,9 @@ def bench(
         ``start``: importing and ``--help``. ``loop``: the training loop beside a bare one. ``train``: training steps of
         one decoder, beside torch, x-transformers, transformers and a loop by hand. ``seeds``: many seeds together,
         beside one after another. ``attention``: every part of attention, beside fused attention. ``translate``:
-        beam search with keys and values kept and without, beside transformers. ``table-1``: Table 1 of "Attention is
-        all you need". ``all``: all of them.
+        beam search with keys and values kept and without, beside transformers. ``corpus``: tokenizing
+        a parallel corpus of up to a million lines, and starting from it. ``table-1``: Table 1 of "Attention is all you
+        need". ``all``: all of them.
     sizes : tuple of str
         Which sizes, where there is a choice; may be given several times. ``train``: a, b, c.
         ``seeds``: shapes-cnn, shapes-attention, a, b. All of them by default.

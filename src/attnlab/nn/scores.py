@@ -207,7 +207,8 @@ class AdditiveScore(AbstractScore):
     ) -> Float[Tensor, "batch heads q_len k_len"]:
         """Return ``w . tanh(A q + B k)``."""
         hidden = self.from_q(q).unsqueeze(-2) + self.from_k(k).unsqueeze(-3)  # (batch, heads, q_len, k_len, d_hidden)
-        return self.to_score(hidden.tanh()).squeeze(-1)  # (batch, heads, q_len, k_len)
+        hidden.tanh_()  # in place: no second tensor of this size
+        return self.to_score(hidden).squeeze(-1)  # (batch, heads, q_len, k_len)
 
     def as_dot(
         self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
