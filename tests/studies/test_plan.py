@@ -11,7 +11,7 @@ from attnlab.errors import SpecError
 from attnlab.studies.estimate import PRODUCTS, flops_per_second_on_one_thread
 from attnlab.studies.plan import NOT_COMPILED, NOT_TIMED, make_plan
 from attnlab.studies.rules import TUNING_SEED
-from attnlab.studies.study import parse
+from attnlab.studies.study import load, parse
 from attnlab.studies.tuning import choose
 
 
@@ -153,6 +153,28 @@ def test_what_cannot_be_built_is_said_for_all_variants_at_once(tiny):
     assert "6" in text
     assert "variant 'fused additive'" in text
     assert "unknown argument 'chanels'; did you mean 'channels'?" in text
+
+
+def test_complaints_of_variants_and_task_name_file_and_line(write_study):
+    text = """\
+question: q
+task:
+  name: shapes
+model: {name: cnn, channels: 6, n_layers: 3}
+baseline: plain
+variants:
+  plain: {}
+  odd kernel: {kernel_size: 4}
+rules: {metric: test_mse, budget: {steps: 5}, smallest_effect: 0.1}
+"""
+    path = write_study(text)
+    with pytest.raises(SpecError) as caught:
+        make_plan(load(path))
+    assert str(caught.value).startswith(f"{path} line 8: variant 'odd kernel': model 'cnn': kernel_size must be odd")
+    path = write_study(text.replace("name: shapes", "name: shapes\n  lenth: 5"))
+    with pytest.raises(SpecError) as caught:
+        make_plan(load(path))
+    assert str(caught.value).startswith(f"{path} line 2: task 'shapes': unknown argument 'lenth'")
 
 
 def test_wrong_metric_training_or_tuning(tiny):

@@ -232,7 +232,10 @@ def make_plan(study: Study, *, calibrate: bool = False) -> Plan:
     SpecError
         If the metric, a training setting, or any variant is wrong; all variants are named at once.
     """
-    task = build_task(study.model_dump()["task"])
+    try:
+        task = build_task(study.model_dump()["task"])
+    except SpecError as error:
+        raise SpecError(f"{study.places.get('task', '')}{error}") from error
     if study.rules.target:
         check_target(study.rules.target, task, "rules.target")
     metric = rules_metric(study, task, "metric")
@@ -282,7 +285,7 @@ def _plan_variants(study: Study) -> tuple[PlannedVariant, ...]:
         try:
             planned.append(_plan_variant(study, name, study.model_spec(name)))
         except AttnlabError as error:
-            problems.append(f"variant '{name}': {error}")
+            problems.append(f"{study.places.get(f'variants.{name}', '')}variant '{name}': {error}")
     if problems:
         raise SpecError("\n".join(problems))
     return tuple(planned)

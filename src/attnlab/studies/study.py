@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from attnlab.build import is_path
 from attnlab.errors import SpecError, nearest
-from attnlab.studies.reading import find, line_of, plain_types, read
+from attnlab.studies.complaints import explain, places_of
+from attnlab.studies.reading import find, plain_types, read
 from attnlab.studies.rules import Rules, fingerprint
 
 SpecValue = str | dict[str, Any]
@@ -77,6 +78,8 @@ class Study(BaseModel):
         Folder that relative paths in the file start from.
     content : dict
         The merged file as it was written: what the study's hash covers.
+    places : dict
+        Where the file names the task ("task") and each variant ("variants.NAME"), as errors begin with it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -93,6 +96,7 @@ class Study(BaseModel):
     scale: str | None = None
     folder: str = "."
     content: dict[str, Any] = Field(default_factory=dict, repr=False)
+    places: dict[str, str] = Field(default_factory=dict, repr=False, exclude=True)
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
@@ -295,10 +299,11 @@ def parse(
             raise SpecError(f"{path or name}: scales.{scale}.{error}") from error
     plain = merge(plain, changes or {})
     resolved = _resolve_text(_resolve_paths(plain, folder), folder)
+    own = {"name": name, "scale": scale, "folder": str(folder), "content": plain, "places": places_of(raw, path)}
     try:
-        return Study.model_validate({**resolved, "name": name, "scale": scale, "folder": str(folder), "content": plain})
+        return Study.model_validate({**resolved, **own})
     except pydantic.ValidationError as error:
-        raise SpecError(_explain(error, raw, path or Path(name))) from error
+        raise SpecError(explain(error, raw, path or Path(name))) from error
 
 
 def _scaled(study: dict[str, Any], scale: dict[str, Any]) -> dict[str, Any]:
@@ -353,47 +358,3 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _texts(item)
-
-
-def _explain(error: pydantic.ValidationError, raw: Mapping[str, Any], path: Path) -> str:
-    """Return all problems of a study, one a line, each with file and line."""
-    lines = []
-    for problem in error.errors():
-        where = _keys_on_path(raw, problem["loc"] or _subject(problem["msg"]))
-        line = line_of(raw, where)
-        place = f"{path} line {line}" if line else str(path)
-        lines.append(f"{place}: {_sentence(problem, where)}")
-    return "\n".join(dict.fromkeys(lines))
-
-
-def _sentence(problem: Mapping[str, Any], where: Sequence[Any]) -> str:
-    key = ".".join(str(part) for part in problem["loc"]) if problem["loc"] else "study"
-    if problem["type"] == "extra_forbidden":
-        known = Rules.model_fields if problem["loc"][0] == "rules" else [*_FILE_KEYS, "scales"]
-        return f"unknown key '{problem['loc'][-1]}'; {nearest(str(problem['loc'][-1]), known)}"
-    if problem["type"] == "missing":
-        return f"'{key}' is missing"
-    text = problem["msg"].removeprefix("Value error, ")
-    shown = "" if problem["type"] == "value_error" else f"; got {problem['input']!r}"
-    name = ".".join(str(part) for part in where) if problem["loc"] else ""
-    return f"{name}: {text}{shown}" if name else f"{text}{shown}"
-
-
-_FILE_KEYS = ("question", "task", "model", "baseline", "variants", "rules", "training", "published")
-
-
-def _subject(message: str) -> Sequence[str]:
-    """Return the key of the file that a complaint about the whole study begins with."""
-    first = message.removeprefix("Value error, ").split()[0].rstrip(":")
-    return [first] if first in _FILE_KEYS else []
-
-
-def _keys_on_path(raw: Any, location: Sequence[Any]) -> list[Any]:
-    """Return the leading parts of a location that are keys of the file."""
-    found = []
-    for part in location:
-        if not isinstance(raw, Mapping) or part not in raw:
-            break
-        found.append(part)
-        raw = raw[part]
-    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from attnlab.errors import DataError, nearest
+from attnlab.errors import SpecError, nearest
 from attnlab.tasks.datasets import NamedText
 
 MULTI30K_COMMIT = "a3d2e0d26b56f3846f66a952536ffed4e401d05a"
@@ -44,13 +44,13 @@ class Corpus:
 
         Raises
         ------
-        DataError
+        SpecError
             If the corpus has no such part or language.
         """
         if language not in self.languages:
-            raise DataError(f"no language '{language}' in this corpus; {nearest(language, self.languages)}")
+            raise SpecError(f"no language '{language}' in this corpus; {nearest(language, self.languages)}")
         if name not in self.parts:
-            raise DataError(f"no part '{name}' of this corpus; {nearest(name, self.parts)}")
+            raise SpecError(f"no part '{name}' of this corpus; {nearest(name, self.parts)}")
         return self.parts[name][language]
 
 
