@@ -351,9 +351,7 @@ def corpus_seconds(results: Results, *, row: str, lines: int, most: float) -> Me
 
 def corpus_memory(results: Results, *, most: float) -> Measured:
     """Return how the peak memory of tokenizing grows with the lines."""
-    found = [result["tables"][1]["rows"][0]["growth"] for result in results.get("cpu corpus")]
-    law = next(filter(None, found), None)
-    return None if law is None else (power(law, "n"), law["exponent"] <= most)
+    return exponent([result["tables"][1]["rows"][0]["growth"] for result in results.get("cpu corpus")], most)
 
 
 def window_growth(results: Results, *, quantity: str, most: float) -> Measured:

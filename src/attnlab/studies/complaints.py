@@ -28,14 +28,20 @@ def places_of(raw: Mapping[str, Any], path: Path | None) -> dict[str, str]:
     Returns
     -------
     dict
-        ``PATH line N: `` by "task" and "variants.NAME"; nothing where lines are unknown.
+        ``PATH line N: `` by "task" and "variants.NAME"; nothing without a file.
     """
+    if path is None:
+        return {}
     variants = raw.get("variants")
-    keys = (
-        [("task",), *(("variants", name) for name in variants or ())] if isinstance(variants, Mapping) else [("task",)]
-    )
-    lines = {".".join(map(str, key)): line_of(raw, key) for key in keys}
-    return {name: f"{path} line {line}: " for name, line in lines.items() if path and line}
+    names = variants if isinstance(variants, Mapping) else ()
+    keys = {"task": ["task"], **{f"variants.{name}": ["variants", name] for name in names}}
+    return {name: f"{_place(raw, key, path)}: " for name, key in keys.items()}
+
+
+def _place(raw: Mapping[str, Any], key: Sequence[Any], path: Path) -> str:
+    """Return file and, where it is known, line of a key."""
+    line = line_of(raw, key)
+    return f"{path} line {line}" if line else str(path)
 
 
 def explain(error: pydantic.ValidationError, raw: Mapping[str, Any], path: Path) -> str:
@@ -58,9 +64,7 @@ def explain(error: pydantic.ValidationError, raw: Mapping[str, Any], path: Path)
     lines = []
     for problem in error.errors():
         where = _keys_on_path(raw, problem["loc"] or _subject(problem["msg"]))
-        line = line_of(raw, where)
-        place = f"{path} line {line}" if line else str(path)
-        lines.append(f"{place}: {_sentence(problem, where)}")
+        lines.append(f"{_place(raw, where, path)}: {_sentence(problem, where)}")
     return "\n".join(dict.fromkeys(lines))
 
 
