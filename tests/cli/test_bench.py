@@ -107,7 +107,20 @@ def test_every_benchmark_says_what_it_is_and_can_be_imported(name, capfd):
     assert f"{name}:" in capfd.readouterr().out
 
 
+def test_all_of_another_device_are_those_that_run_there(monkeypatch, capfd):
+    entries = {"here": Benchmark("imports", quick, cpu_only=True), "anywhere": Benchmark("steps", quick)}
+    monkeypatch.setattr(catalog, "BENCHMARKS", entries)
+    assert [name for name, _ in chosen("all")] == ["here", "anywhere"]
+    assert [name for name, _ in chosen("all", device="cuda:1")] == ["anywhere"]
+    assert chosen("anywhere", device="cuda") == [("anywhere", "")]
+    monkeypatch.setattr(catalog, "_require", lambda device: None)
+    assert call(["bench", "here", "--device", "cuda"]) == WRONG_USE
+    assert "'here' computes on the CPU alone; leave out --device" in capfd.readouterr().err
+    assert {name for name, one in BENCHMARKS.items() if one.cpu_only} == {"start", "corpus"}
+
+
 def test_options_are_handed_on():
+    assert Options(rounds=3).given_rounds() == {"rounds": 3}
     assert Options().given() == {"device": "cpu"}
     assert Options(rounds=3).given() == {"device": "cpu", "rounds": 3}
 

@@ -44,9 +44,12 @@ class Options:
             _require(self.device)
 
     def given(self) -> dict[str, Any]:
-        """Return the arguments that every benchmark takes, those that were given."""
-        rounds = {} if self.rounds is None else {"rounds": self.rounds}
-        return {"device": self.device, **rounds}
+        """Return the arguments that every benchmark with a device takes, those that were given."""
+        return {"device": self.device, **self.given_rounds()}
+
+    def given_rounds(self) -> dict[str, Any]:
+        """Return the one argument that every benchmark takes, if it was given."""
+        return {} if self.rounds is None else {"rounds": self.rounds}
 
 
 def _require(device: str) -> None:
@@ -74,18 +77,21 @@ class Benchmark:
         From a size and options to results, one after another.
     sizes : tuple of str
         What it can be measured at; one empty name where there is no choice.
+    cpu_only : bool
+        Whether nothing of it would run on another device.
     """
 
     summary: str
     measure: Callable[[str, Options], Iterator[Result]]
     sizes: tuple[str, ...] = ("",)
+    cpu_only: bool = False
 
 
 def _start(size: str, options: Options) -> Iterator[Result]:
     from attnlab.benchmarks.start import bench_start
 
     del size
-    yield bench_start(**options.given())
+    yield bench_start(**options.given_rounds())
 
 
 def _loop(size: str, options: Options) -> Iterator[Result]:
@@ -128,7 +134,7 @@ def _corpus(size: str, options: Options) -> Iterator[Result]:
     from attnlab.benchmarks.corpus import bench_corpus
 
     del size
-    yield bench_corpus(**options.given())
+    yield bench_corpus(**options.given_rounds())
 
 
 def _table_1(size: str, options: Options) -> Iterator[Result]:
@@ -139,7 +145,7 @@ def _table_1(size: str, options: Options) -> Iterator[Result]:
 
 
 BENCHMARKS: Mapping[str, Benchmark] = {
-    "start": Benchmark("importing attnlab and its --help, beside Python and torch alone", _start),
+    "start": Benchmark("importing attnlab and its --help, beside Python and torch alone", _start, cpu_only=True),
     "loop": Benchmark("the training loop, beside a bare loop of the same model", _loop),
     "train": Benchmark("training steps of one decoder, by attnlab and by its alternatives", _train, ("a", "b", "c")),
     "seeds": Benchmark(
@@ -147,7 +153,9 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     ),
     "attention": Benchmark("every score, mask, normalizer and heads layout, beside fused attention", _attention),
     "translate": Benchmark("beam search with keys and values kept and without, beside transformers", _translate),
-    "corpus": Benchmark("tokenizing parallel corpora of up to a million lines, and each start afterwards", _corpus),
+    "corpus": Benchmark(
+        "tokenizing parallel corpora of up to a million lines, and each start afterwards", _corpus, cpu_only=True
+    ),
     "table-1": Benchmark("Table 1 of 'Attention is all you need', measured", _table_1),
 }
 """Benchmarks by name, the quickest first."""
@@ -155,7 +163,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
 ALL = "all"
 
 
-def chosen(name: str, sizes: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+def chosen(name: str, sizes: tuple[str, ...] = (), *, device: str = "cpu") -> list[tuple[str, str]]:
     """Return what to measure.
 
     Parameters
@@ -164,6 +172,8 @@ def chosen(name: str, sizes: tuple[str, ...] = ()) -> list[tuple[str, str]]:
         A name of `BENCHMARKS`, or ``all``.
     sizes : tuple of str
         Which sizes of that benchmark; all of them unless given.
+    device : str
+        Where to measure; elsewhere than on the CPU "all" are those that run there.
 
     Returns
     -------
@@ -173,15 +183,18 @@ def chosen(name: str, sizes: tuple[str, ...] = ()) -> list[tuple[str, str]]:
     Raises
     ------
     SpecError
-        If the benchmark or a size is unknown, or the benchmark has none.
+        If the benchmark or a size is unknown, the benchmark has none, or nothing of it runs on the device.
     """
     if name == ALL:
         if sizes:
             raise SpecError("--sizes goes with one benchmark; got all of them")
-        return [(each, size) for each, benchmark in BENCHMARKS.items() for size in benchmark.sizes]
+        there = {each: one for each, one in BENCHMARKS.items() if device == "cpu" or not one.cpu_only}
+        return [(each, size) for each, benchmark in there.items() for size in benchmark.sizes]
     if name not in BENCHMARKS:
         raise SpecError(f"unknown benchmark '{name}'; {nearest(name, [*BENCHMARKS, ALL])}")
     benchmark = BENCHMARKS[name]
+    if benchmark.cpu_only and device != "cpu":
+        raise SpecError(f"benchmark '{name}' computes on the CPU alone; leave out --device")
     if sizes and benchmark.sizes == ("",):
         raise SpecError(f"benchmark '{name}' has no sizes to choose from; leave out --sizes")
     unknown = [size for size in sizes if size not in benchmark.sizes]

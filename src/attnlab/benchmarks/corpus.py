@@ -38,13 +38,11 @@ Phase = Callable[[Path], float | None]
 """Works on the corpus in a folder and returns the peak memory of its process in MiB, None where it is unknown."""
 
 
-def bench_corpus(*, device: str = "cpu", rounds: int = ROUNDS, lines: Sequence[int] = LINES) -> GrowthReport:
+def bench_corpus(*, rounds: int = ROUNDS, lines: Sequence[int] = LINES) -> GrowthReport:
     """Measure what parallel corpora of random words take, from few lines to many.
 
     Parameters
     ----------
-    device : str
-        For the record; tokens are made on the CPU, and so is the first step.
     rounds : int
         How often each is tokenized and started from.
     lines : sequence of int
@@ -82,7 +80,7 @@ def bench_corpus(*, device: str = "cpu", rounds: int = ROUNDS, lines: Sequence[i
         f"{VOCAB:,} tokens; an encoder-decoder of {LAYERS} layers and width {WIDTH}",
         f"median of {rounds}",
     )
-    return GrowthReport("a parallel corpus of n lines", tables, notes, environment(device))
+    return GrowthReport("a parallel corpus of n lines", tables, notes, environment())
 
 
 def _peak_row(name: str, peaks: dict[int, tuple[float, ...]], lines: Sequence[int]) -> GrowthRow:

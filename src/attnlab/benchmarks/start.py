@@ -21,13 +21,11 @@ CODE = {
 """What each new interpreter runs."""
 
 
-def bench_start(*, device: str = "cpu", rounds: int = ROUNDS) -> Comparison:
+def bench_start(*, rounds: int = ROUNDS) -> Comparison:
     """Compare how long new interpreters take to import and to print help, from start to exit.
 
     Parameters
     ----------
-    device : str
-        For the record; nothing is computed.
     rounds : int
         How often each is started.
 
@@ -47,7 +45,6 @@ def bench_start(*, device: str = "cpu", rounds: int = ROUNDS) -> Comparison:
         reference=REFERENCE,
         unit="ms",
         rounds=rounds,
-        device=device,
     )
 
 

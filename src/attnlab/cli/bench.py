@@ -30,7 +30,7 @@ def bench(
         beside one after another. ``attention``: every part of attention, beside fused attention. ``translate``:
         beam search with keys and values kept and without, beside transformers. ``corpus``: tokenizing
         a parallel corpus of up to a million lines, and starting from it. ``table-1``: Table 1 of "Attention is all you
-        need". ``all``: all of them.
+        need". ``all``: all of them; on a GPU without ``start`` and ``corpus``, which compute on the CPU alone.
     sizes : tuple of str
         Which sizes, where there is a choice; may be given several times. ``train``: a, b, c.
         ``seeds``: shapes-cnn, shapes-attention, a, b. All of them by default.
@@ -53,7 +53,7 @@ def bench(
 
     options = Options(device, rounds)
     found = {}
-    for name, size in chosen(what, sizes):
+    for name, size in chosen(what, sizes, device=device):
         content: dict[str, Any] = {"benchmark": name, "size": size, "results": []}
         label = "-".join(filter(None, (name, size)))
         found[label] = content
