@@ -405,6 +405,8 @@ def test_the_command_translates(runs, capsys, monkeypatch, tmp_path):
     other = str(runs / "translation" / "it" / "seed-1")
     assert call(["translate", run, "dog", "--also", other, other]) == WRONG_USE
     assert "is a run and no sentence; write --also before every run" in " ".join(capsys.readouterr().err.split())
+    assert call(["translate", run, str(tmp_path / "text.en")]) == WRONG_USE
+    assert "is a file and no sentence; write --file before it" in " ".join(capsys.readouterr().err.split())
     assert call(["translate", run, "dog " * 200]) == WRONG_USE
     assert "sentence 1 has 200 tokens" in " ".join(capsys.readouterr().err.split()), "too long for a path as well"
     (tmp_path / "marked.en.gz").write_bytes(gzip.compress("\ufefftwo dog\n".encode()))

@@ -76,8 +76,7 @@ def translate(
     if sentences and file is not None:
         raise SpecError("give sentences or --file, not both")
     for sentence in sentences:
-        if _is_run(sentence):
-            raise SpecError(f"{sentence} is a run and no sentence; write --also before every run that joins in")
+        _check_no_path(sentence)
     if maps is not None:
         maps.open("a").close()  # before the work, so that a path that cannot be written costs nothing
     trained = [load_trained(folder, which=weights, device=device) for folder in (run, *also)]
@@ -95,12 +94,16 @@ def translate(
     return 0
 
 
-def _is_run(sentence: str) -> bool:
-    """Return whether a sentence is the folder of a run."""
+def _check_no_path(sentence: str) -> None:
+    """Check that a sentence is not the path of a run or of a file whose lines are meant."""
     try:
-        return (Path(sentence) / "spec.json").is_file()
+        is_run, is_file = (Path(sentence) / "spec.json").is_file(), Path(sentence).is_file()
     except (OSError, ValueError):  # longer than a path may be, or with a character that no path has
-        return False
+        return
+    if is_run:
+        raise SpecError(f"{sentence} is a run and no sentence; write --also before every run that joins in")
+    if is_file:
+        raise SpecError(f"{sentence} is a file and no sentence; write --file before it to translate its lines")
 
 
 def _write_maps(page: Path, trained: Sequence[Trained], sentences: Sequence[str], found: Sequence[Written]) -> None:
