@@ -61,7 +61,7 @@ def test_one_seed_runs_and_shows_nothing(study, capfd):
     assert call(["run", str(study), "--scale", "small", "--out", "elsewhere", "--jobs", "1", "--json"]) == FINE
     report = json.loads(capfd.readouterr().out)
     assert {verdict["verdict"] for verdict in report["verdicts"]} == {"undecided"}
-    assert any("one seed shows nothing" in alarm["message"] for alarm in report["alarms"])
+    assert any((alarm["check"], alarm["message"][:13]) == ("one seed", "shows nothing") for alarm in report["alarms"])
     assert (study.parent / "elsewhere" / "rules.json").exists()
 
 
@@ -100,7 +100,7 @@ def test_what_is_suspicious_about_the_data_is_said_before_training(capfd, monkey
     assert said in " ".join(capfd.readouterr().out.split())
     assert call(["run", "mine.yaml", "--jobs", "1"]) == FINE
     printed = " ".join(capfd.readouterr().out.split())
-    assert printed.index(said) < printed.index("judged runs: 1 runs")
+    assert printed.index(said) < printed.index("judged runs: 1")
 
 
 def test_a_note_about_all_variants_is_told_once_and_long_times_in_days(study, capfd, monkeypatch):

@@ -61,7 +61,7 @@ class TerminalWatcher:
         self._count = (done, total)
         self._begun = time.monotonic()
         already = f", {done} of them done before" if done else ""
-        self._console.print(f"{title}: {total} runs{already}")
+        self._console.print(f"{title}: {total}{already}")
         if self._overall is not None:
             self._progress.remove_task(self._overall)
         self._overall = self._progress.add_task(title, total=total, completed=done, shown="")

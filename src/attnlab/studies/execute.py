@@ -93,7 +93,7 @@ def run_study(
         layout = layout_for(plan, out, device, jobs)
         with _pool(plan, out, layout) as pool:
             runner = Runner(pool, out, layout, tensorboard=tensorboard, watcher=watcher)
-            runner.run("tuning", plan.tuning_cells())
+            runner.run("tuning runs", plan.tuning_cells())
             chosen = _record_tuning(plan, out)
             runner.run("judged runs", plan.judged_cells(chosen))
     return collect(out)
