@@ -226,7 +226,7 @@ def _alarms(plan: Plan, variants: tuple[VariantResults, ...], rules: Mapping[str
         yield from _run_alarms(variant)
     yield from _setting_alarms(plan, variants)
     if rules["seeds"] == 1:
-        yield Alarm("one seed", None, "shows nothing: the difference of two runs may be noise")
+        yield Alarm("one seed", None, "the difference of two runs may be noise")
     for step in rules.get("extended", []):
         message = (
             f"seeds were extended from {step['from']} to {step['to']} after results were seen; intervals are optimistic"
