@@ -91,29 +91,6 @@ def test_a_query_that_sees_nothing_gets_exact_zeros(way: str, dtype: torch.dtype
     assert all(torch.isfinite(x).all() for x in (toward_q, *others))
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("k_len", "computed"), [(3, 3), (4, 8), (7, 8), (8, 8), (9, 9), (14, 16)])
-def test_products_fill_up_rows_of_scores_to_whole_vectors(
-    form: str, k_len: int, computed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = given(form)
-    short = {name: getattr(asked, name) for name in ("allowed", "bias")}
-    q_len = k_len if form == "causal" else Q_LEN
-    asked = dataclasses.replace(
-        asked,
-        q=torch.randn(BATCH, HEADS, q_len, D_HEAD, dtype=torch.float64, requires_grad=True),
-        k=torch.randn(BATCH, KV_HEADS, k_len, D_HEAD, dtype=torch.float64, requires_grad=True),
-        v=torch.randn(BATCH, KV_HEADS, k_len, D_V, dtype=torch.float64, requires_grad=True),
-        **{name: x.repeat_interleave(2, dim=-1)[..., :k_len] for name, x in short.items() if x is not None},
-    )
-    widths = set()
-    softmax = Tensor.softmax
-    monkeypatch.setattr(Tensor, "softmax", lambda x, dim: widths.add(x.shape[dim]) or softmax(x, dim))
-    for found, expected in zip(with_gradients(products, asked), with_gradients(formula, asked), strict=True):
-        torch.testing.assert_close(found, expected, **TOLERANCES[torch.float64])
-    assert widths == {computed}, "8 numbers of 8 bytes are a vector"
-
-
 def test_products_have_second_derivatives_and_a_gradient_of_the_bias() -> None:
     asked = given("bias and allowed")
     bias = asked.bias.clone().requires_grad_()

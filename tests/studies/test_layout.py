@@ -183,7 +183,7 @@ def test_a_study_trained_together_is_the_study_trained_one_by_one(tiny, tmp_path
         assert result["metrics"] == pytest.approx(expected[cell]["metrics"], rel=1e-3)
         size = 1 if cell.startswith("lstm") else 3 if "tune" in cell else 2
         assert result["together"] == size
-    assert ("tuning", 6, 0) in heard
+    assert ("tuning runs", 6, 0) in heard
     assert {cell for cell, *rest in heard if rest == ["finished"]} == set(found)
     said = results.environment["trained_together"]
     assert "plain: 2 seeds together. lstm: one by one: " in said

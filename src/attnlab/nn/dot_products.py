@@ -20,7 +20,6 @@ from attnlab.nn.recomputed import attend_recomputed
 
 LARGE_SCORES = 32 * 2**20  # bytes: from here on keeping the weights costs more than computing them twice; measured
 LONG_SEQUENCE = 640  # queries: from here on torch's backward pass on a CPU costs less than blocks; measured
-VECTOR = 64  # bytes that a CPU with AVX-512 computes at once, a multiple of what others do
 
 
 @dataclass(frozen=True)
@@ -127,21 +126,12 @@ def products(given: DotProduct) -> Float[Tensor, "batch heads q_len d_v"]:
     share a key head become more rows of its product, so that no key is repeated. Forbidden scores get the lowest
     finite number, as minus infinity would make empty rows NaN; these are set to zero at the end. Differentiable any
     number of times, and works under ``vmap``.
-
-    On a CPU, keys that nobody may attend to fill up the last vector of a row of scores where at most half of it is
-    missing: torch's softmax takes the numbers beyond whole vectors one by one. With 20 to 30 keys in bfloat16, forward
-    and backward together take 0.6 to 0.8 of the time.
     """
     kind, kv_heads = given.product_type(), given.k.shape[1]
     batch, heads, q_len, _ = given.q.shape
     with _plain_types(given.q.device.type):
+        q, k, v = (x.to(kind).reshape(batch * kv_heads, -1, x.shape[-1]) for x in (given.q, given.k, given.v))
         added = _finite_mask(given, kind)
-        q, k, v = (x.to(kind) for x in (given.q, given.k, given.v))
-        if missing := _missing_keys(k):
-            added = k.new_zeros(q_len, k.shape[-2]) if added is None else added
-            added = F.pad(added, (0, missing), value=_lowest(kind))
-            k, v = (F.pad(x, (0, 0, 0, missing)) for x in (k, v))
-        q, k, v = (x.reshape(batch * kv_heads, -1, x.shape[-1]) for x in (q, k, v))
         if added is None:
             scores = torch.bmm(q * given.scale, k.transpose(1, 2))
         else:
@@ -230,23 +220,12 @@ def fastest(given: DotProduct) -> Way:
 
 def _finite_mask(given: DotProduct, kind: torch.dtype) -> Tensor | None:
     """Return what is added to the scores, finite everywhere."""
+    lowest = torch.finfo(kind).min / 2  # half, so that it stays finite when a score is added
     if given.is_causal:
         shape = given.q.shape[-2], given.k.shape[-2]
-        return torch.full(shape, _lowest(kind), dtype=kind, device=given.q.device).triu_(1)
-    mask = given.mask(_lowest(kind))
+        return torch.full(shape, lowest, dtype=kind, device=given.q.device).triu_(1)
+    mask = given.mask(lowest)
     return None if mask is None else mask.to(kind)
-
-
-def _lowest(kind: torch.dtype) -> float:
-    """Return what stands for minus infinity: half of the lowest number, finite also when a score is added."""
-    return torch.finfo(kind).min / 2
-
-
-def _missing_keys(k: Tensor) -> int:
-    """Return how many keys the last vector of a row of scores lacks, 0 where filling it up does not pay."""
-    numbers = VECTOR // k.element_size()
-    missing = -k.shape[-2] % numbers
-    return missing if k.is_cpu and 2 * missing <= numbers and not torch.compiler.is_compiling() else 0
 
 
 def _autocasts(device: str) -> bool:
