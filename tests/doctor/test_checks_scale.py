@@ -201,6 +201,27 @@ class Rotated(Base):
         return turned(q) @ turned(k).mT / self.d**0.5
 
 
+class RotatedAsComplex(Base):
+    """Rotary positions by complex numbers; what torch fuses scales queries and keys, each by the root."""
+
+    def forward(self, x):
+        q, k = self.turned(self.split(self.q(x))), self.turned(self.split(self.k(x)))
+        return self.o(self.merge(self.attended(q, k, self.split(self.v(x)))))
+
+    def turned(self, x):
+        angle = torch.arange(x.shape[-2])[:, None] * 0.5 ** torch.arange(self.d // 2)
+        pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+        return torch.view_as_real(pairs * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
+
+    def attended(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+class RotatedAsComplexUnscaled(RotatedAsComplex):
+    def attended(self, q, k, v):
+        return (q @ k.mT).softmax(-1) @ v
+
+
 class NoAttention(Base):
     def forward(self, x):
         return self.o(F.gelu(self.q(x)))
@@ -208,7 +229,7 @@ class NoAttention(Base):
 
 RIGHT = (
     *(Base, ScaledQueries, Fused, ScaleInTheStart, Cosine, NormedQueriesAndKeys, Temperature, MaximalUpdate, Additive),
-    *(LayerEach, SmallStart, Biased, SharedQueriesAndKeys, Rotated, NoAttention),
+    *(LayerEach, SmallStart, Biased, SharedQueriesAndKeys, Rotated, RotatedAsComplex, NoAttention),
 )
 
 
@@ -260,7 +281,10 @@ def test_a_lone_head_with_another_scale_is_an_error(written, head):
 
 @pytest.mark.parametrize(
     ("written", "count"),
-    [(Base, 0), (Missing, 1), (Doubled, 1), (ByWidth, 1), (Temperature, 0), (Cosine, 0), (ScaleInTheStart, 0)],
+    [
+        *((Base, 0), (Missing, 1), (Doubled, 1), (ByWidth, 1), (Temperature, 0), (Cosine, 0), (ScaleInTheStart, 0)),
+        *((RotatedAsComplex, 0), (RotatedAsComplexUnscaled, 1)),
+    ],
 )
 def test_a_ready_instance_is_judged_by_its_factor(written, count):
     torch.manual_seed(0)

@@ -61,6 +61,7 @@ SCORES = {
     "scores.py:Alibi": "linear bias",
     "scores.py:Rotary": "rotary, causal",
     "scores.py:BidirectionalRotary": "rotary; softmax in float32",
+    "scores.py:ComplexRotary": "rotary by complex numbers; torch scales q and k, each by the root",
     "scores.py:T5Style": "no scale, the initialization makes up for it",
     "scores.py:QKNorm": "cosine with learned temperature",
     "scores.py:MaximalUpdate": "1 / d, declared",

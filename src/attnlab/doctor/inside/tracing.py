@@ -24,6 +24,7 @@ LAYOUT = frozenset(
         *("select", "slice", "unsqueeze", "squeeze", "split", "split_with_sizes", "unbind", "chunk", "detach", "roll"),
         *("flip", "index_select", "repeat", "diagonal", "unfold", "index", "cat", "stack", "constant_pad_nd"),
         *("contiguous", "movedim", "narrow", "gather", "take_along_dim", "repeat_interleave"),
+        *("view_as_complex", "view_as_real"),
     }
 )
 """Operations that move elements without changing them."""
@@ -163,7 +164,7 @@ def places_in(tape: Tape, start: int, operand: Operand) -> Int[Tensor, " *shape"
     -------
     Tensor or None
         Places in the flattened output, in the input's shape, `NOWHERE` where an element comes from elsewhere; None
-        if the trace breaks.
+        if the trace breaks, or ends at complex numbers made of two elements each.
     """
     end, number = operand
     output = tape.events[start].output
@@ -175,7 +176,8 @@ def places_in(tape: Tape, start: int, operand: Operand) -> Int[Tensor, " *shape"
         places = _passed(event, given) if any(places is not None for places in given) else None
         if places is not None and places.shape == event.output.shape:
             known[index] = places
-    return _known(tape, known, (end, number))
+    found = _known(tape, known, (end, number))
+    return None if found is None or found.is_complex() else found
 
 
 def _known(tape: Tape, known: dict[int, Tensor], operand: Operand) -> Tensor | None:
@@ -203,6 +205,8 @@ def _moved(event: Event, given: Sequence[Tensor | None]) -> Tensor | None:
         return nn.functional.pad(given[0], event.arguments[0], value=NOWHERE)
     if event.call in ("view", "_unsafe_view", "_reshape_alias") and given[0] is not None:
         return given[0].reshape(event.output.shape)  # tables need not have the strides of what they stand for
+    if event.call in ("view_as_complex", "view_as_real") and given[0] is not None:
+        return _paired(given[0]) if event.call == "view_as_complex" else _unpaired(given[0])
     joined = event.call in ("cat", "stack")
     if given[0] is None and not joined:
         return None
@@ -211,3 +215,15 @@ def _moved(event: Event, given: Sequence[Tensor | None]) -> Tensor | None:
         for places, value in zip(given, event.inputs, strict=True)
     ]
     return event.step.again(filled)[event.step.output]
+
+
+def _paired(places: Tensor) -> Tensor:
+    """Return the places of two real numbers as one complex number: a table goes through any operation that way."""
+    return torch.view_as_complex(places.double().contiguous())
+
+
+def _unpaired(places: Tensor) -> Tensor:
+    """Return the places of the two parts of complex numbers; where a trace started at these, both have one place."""
+    if places.is_complex():
+        return torch.view_as_real(places).long()
+    return places[..., None].expand(*places.shape, 2)

@@ -43,6 +43,16 @@ def rotate(x, base=10000.0):
     return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)
 
 
+def rotate_complex(x, base=10000.0):
+    """Rotate pairs of features as complex numbers, as Llama's reference code does."""
+    n, d = x.shape[-2:]
+    frequency = base ** -(torch.arange(0, d, 2, device=x.device, dtype=torch.float32) / d)
+    angle = torch.outer(torch.arange(n, device=x.device, dtype=torch.float32), frequency)
+    turn = torch.polar(torch.ones_like(angle), angle)
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * turn).flatten(-2).type_as(x)
+
+
 class Rotary(nn.Module):
     """Causal self-attention with rotary positions, in the manner of Llama."""
 
@@ -70,6 +80,19 @@ class BidirectionalRotary(nn.Module):
         scores = rotate(q) @ rotate(k).transpose(-1, -2) * q.size(-1) ** -0.5
         weights = F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
         return self.out(join(weights @ v))
+
+
+class ComplexRotary(nn.Module):
+    """Self-attention whose rotary positions are products of complex numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.n_heads = 4
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(64, 64, bias=False) for _ in range(4))
+
+    def forward(self, x):
+        q, k, v = (split(w(x), self.n_heads) for w in (self.wq, self.wk, self.wv))
+        return self.wo(join(F.scaled_dot_product_attention(rotate_complex(q), rotate_complex(k), v)))
 
 
 class T5Style(nn.Module):
