@@ -41,6 +41,22 @@ def test_positions_are_aligned_at_the_end(q_len: int) -> None:
     torch.testing.assert_close(bias.bias(range(3, 5), range(5), **HERE), bias.bias(range(5), range(5), **HERE)[:, -2:])
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_rotary_is_the_same_for_a_compiler(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(2, 5, 3 * 6, dtype=dtype)
+    q, k = (part.unflatten(-1, (3, 2)).transpose(1, 2) for part in (x[..., 1:7], x[..., 6:12]))  # pairs at odd places
+    expected = RotaryPositions(2).rotate(q, k)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    torch.testing.assert_close(RotaryPositions(2).rotate(q, k), expected)
+
+
+def test_rotary_of_short_numbers_is_rounded_once() -> None:
+    q = torch.randn(1, 1, 200, 8, dtype=torch.bfloat16)
+    turned, _ = RotaryPositions(8).rotate(q, q)
+    exact, _ = RotaryPositions(8).rotate(q.double(), q.double())
+    torch.testing.assert_close(turned.double(), exact, rtol=2**-8, atol=1e-4)  # half of a last place
+
+
 def test_rotary_needs_pairs() -> None:
     with pytest.raises(SpecError, match="d_head must be even; got d_head=5"):
         RotaryPositions(5)
