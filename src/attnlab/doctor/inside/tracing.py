@@ -205,8 +205,10 @@ def _moved(event: Event, given: Sequence[Tensor | None]) -> Tensor | None:
         return nn.functional.pad(given[0], event.arguments[0], value=NOWHERE)
     if event.call in ("view", "_unsafe_view", "_reshape_alias") and given[0] is not None:
         return given[0].reshape(event.output.shape)  # tables need not have the strides of what they stand for
-    if event.call in ("view_as_complex", "view_as_real") and given[0] is not None:
-        return _paired(given[0]) if event.call == "view_as_complex" else _unpaired(given[0])
+    if event.call == "view_as_complex" and given[0] is not None:
+        return torch.view_as_complex(given[0].double().contiguous())  # a table of pairs goes on as they do
+    if event.call == "view_as_real" and given[0] is not None:
+        return _unpaired(given[0])
     joined = event.call in ("cat", "stack")
     if given[0] is None and not joined:
         return None
@@ -215,11 +217,6 @@ def _moved(event: Event, given: Sequence[Tensor | None]) -> Tensor | None:
         for places, value in zip(given, event.inputs, strict=True)
     ]
     return event.step.again(filled)[event.step.output]
-
-
-def _paired(places: Tensor) -> Tensor:
-    """Return the places of two real numbers as one complex number: a table goes through any operation that way."""
-    return torch.view_as_complex(places.double().contiguous())
 
 
 def _unpaired(places: Tensor) -> Tensor:
