@@ -18,8 +18,8 @@ from attnlab.models.generation import Marks, Writer, beam_search
 from attnlab.models.writers import writer_for
 from attnlab.training.settings import wait_for
 
-VOCAB, WIDTH, HIDDEN, LAYERS, HEADS = 8000, 128, 256, 4, 4
-"""Width and depth are those of the study ``multi30k-tiny``."""
+VOCAB, WIDTH, HIDDEN, LAYERS, HEADS = 10_000, 128, 256, 4, 4
+"""Of the study ``multi30k-tiny``."""
 LONGEST = 128
 SENTENCES, BATCH, BEAM = 192, 64, 5
 SHORTEST_SOURCE, LONGEST_SOURCE = 6, 24
