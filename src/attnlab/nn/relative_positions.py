@@ -166,7 +166,7 @@ class RotaryPositions(AbstractScorePositions):
         exact = torch.promote_types(q.dtype, torch.float32)
         first = min(0, k_len - q_len)
         angles = angles_of(torch.arange(first, k_len, device=q.device, dtype=exact), self.d_head)
-        cos, sin = angles.cos(), angles.sin()  # (positions, d_head / 2)
+        cos, sin = angles.cos(), angles.sin()
         turn = _turn_complex if q.is_cpu and not torch.compiler.is_compiling() else _turn
         return turn(q, cos[-q_len:], sin[-q_len:]), turn(k, cos[-k_len:], sin[-k_len:])
 
@@ -177,14 +177,14 @@ class RotaryPositions(AbstractScorePositions):
         return None
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _turn(x: Tensor, cos: Float[Tensor, "positions pairs"], sin: Float[Tensor, "positions pairs"]) -> Tensor:
     """Turn pairs of neighboring features; features stay together, since picking every other one is slow."""
     swapped = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)  # (.., x_1, x_0, x_3, x_2, ..)
     signed = torch.stack((-sin, sin), dim=-1).flatten(-2)  # (positions, d_head)
     return (x * cos.repeat_interleave(2, dim=-1) + swapped * signed).to(x.dtype)
 
 
-def _turn_complex(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _turn_complex(x: Tensor, cos: Float[Tensor, "positions pairs"], sin: Float[Tensor, "positions pairs"]) -> Tensor:
     """Turn pairs of neighboring features as complex numbers: on a CPU a third to a half of the time of real ones."""
     pairs = torch.view_as_complex(x.contiguous().to(cos.dtype).unflatten(-1, (-1, 2)))
     return torch.view_as_real(pairs * torch.complex(cos, sin)).flatten(-2).to(x.dtype)
