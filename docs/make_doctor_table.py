@@ -42,7 +42,7 @@ def outcome(case: Case) -> Outcome:
     Outcome
         Which errors were reported, and how long it took; where the doctor gives up, that is named as an error.
     """
-    from attnlab.errors import AttnlabError
+    from attnlab.core.errors import AttnlabError
 
     begin = time.perf_counter()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import pytest
 
-from attnlab.build import SIZE_ALIASES, Spec, build, check_arguments, is_path, load_object, parse, prepare
-from attnlab.errors import AttnlabError, ModuleError, SpecError
+from attnlab.core.build import SIZE_ALIASES, Spec, build, check_arguments, is_path, load_object, parse, prepare
+from attnlab.core.errors import AttnlabError, ModuleError, SpecError
 
 
 class Wheel:

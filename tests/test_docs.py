@@ -10,11 +10,11 @@ import pytest
 import torch
 from ruamel.yaml import YAML
 
-from attnlab.errors import SpecError
-from attnlab.nn import scores
+from attnlab.core.errors import SpecError
 from attnlab.nn.attention import Attention
-from attnlab.studies.plan import make_plan
-from attnlab.studies.study import Study, load, parse
+from attnlab.nn.axes import scores
+from attnlab.studies.define.study import Study, load, parse
+from attnlab.studies.plan.plan import make_plan
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

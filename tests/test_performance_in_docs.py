@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.benchmarks.turns import Comparison
+from attnlab.benchmarks.measuring.turns import Comparison
 
 ROOT = Path(__file__).resolve().parents[1]
 SPEC = importlib.util.spec_from_file_location("make_performance", ROOT / "docs" / "make_performance.py")

@@ -6,10 +6,10 @@ from functools import partial
 import pytest
 import torch
 
-from attnlab.benchmarks.apart import Apart
-from attnlab.benchmarks.steps import AbstractStepper
-from attnlab.errors import RunError, SpecError
-from attnlab.training.settings import Setting
+from attnlab.benchmarks.contenders.apart import Apart
+from attnlab.benchmarks.contenders.steps import AbstractStepper
+from attnlab.core.errors import RunError, SpecError
+from attnlab.training.speed.settings import Setting
 
 
 class Counter(AbstractStepper):

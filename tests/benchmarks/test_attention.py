@@ -14,14 +14,14 @@ from attnlab.benchmarks.attention import (
     groups,
 )
 from attnlab.benchmarks.attention_table import AttentionTable, LayerRow, Measured
-from attnlab.benchmarks.by_hand import SdpaByHand
-from attnlab.benchmarks.passes import Limits
-from attnlab.errors import AttnlabError
+from attnlab.benchmarks.contenders.by_hand import SdpaByHand
+from attnlab.benchmarks.measuring.passes import Limits
+from attnlab.core.errors import AttnlabError
 from attnlab.nn.attention import Attention
-from attnlab.nn.heads import HEADS
-from attnlab.nn.masks import MASKS
-from attnlab.nn.normalizers import NORMALIZERS
-from attnlab.nn.scores import SCORES
+from attnlab.nn.axes.heads import HEADS
+from attnlab.nn.axes.masks import MASKS
+from attnlab.nn.axes.normalizers import NORMALIZERS
+from attnlab.nn.axes.scores import SCORES
 
 GROUPS = {group.name: group for group in groups()}
 ENVIRONMENT = {"torch": "2", "threads": 1, "cpu": "c", "device": "cpu"}

@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 import torch
 
-from attnlab.benchmarks.dependence import layers_until_seen, longest_chain
-from attnlab.errors import AttnlabError
+from attnlab.benchmarks.measuring.dependence import layers_until_seen, longest_chain
+from attnlab.core.errors import AttnlabError
 from attnlab.nn.mixers import build_mixer
 
 WIDTH = 8

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from attnlab.benchmarks.growth import GrowthReport, GrowthRow, GrowthTable, fit_growth, name_law
-from attnlab.errors import AttnlabError
+from attnlab.benchmarks.measuring.growth import GrowthReport, GrowthRow, GrowthTable, fit_growth, name_law
+from attnlab.core.errors import AttnlabError
 
 
 @pytest.mark.parametrize("exponent", [-1.0, 0.0, 0.5, 1.0, 2.0, 3.0])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.benchmarks.passes import GIB, Footprint, Limits, Passes, compare_passes
+from attnlab.benchmarks.measuring.passes import GIB, Footprint, Limits, Passes, compare_passes
 
 LENGTH, WIDTH = 61, 7
 FLOAT = 4

@@ -8,7 +8,17 @@ import importlib.util
 import pytest
 import torch
 
-from attnlab.benchmarks.peers import OURS, PEERS, PLAIN, SIZES, Gpt2, Peer, Sizes, causal_check, parameter_count
+from attnlab.benchmarks.contenders.peers import (
+    OURS,
+    PEERS,
+    PLAIN,
+    SIZES,
+    Gpt2,
+    Peer,
+    Sizes,
+    causal_check,
+    parameter_count,
+)
 
 SMALL = Sizes("small", n_layers=2, d_model=24, n_heads=3, length=11, batch=5, vocab_size=13)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from attnlab.benchmarks import seeds
-from attnlab.errors import SpecError
-from attnlab.training.settings import Setting
+from attnlab.core.errors import SpecError
+from attnlab.training.speed.settings import Setting
 
 REFERENCE = "one after another"
 

@@ -5,14 +5,15 @@ import threading
 import pytest
 import torch
 
-from attnlab.benchmarks import steps, training
-from attnlab.benchmarks.matrix import matrix_rate
-from attnlab.benchmarks.peers import OURS, PEERS, Peer, Sizes
-from attnlab.benchmarks.steps import BareLoop, LabRun
-from attnlab.benchmarks.tokens import RandomTokens
+from attnlab.benchmarks import training
+from attnlab.benchmarks.contenders import steps
+from attnlab.benchmarks.contenders.peers import OURS, PEERS, Peer, Sizes
+from attnlab.benchmarks.contenders.steps import BareLoop, LabRun
+from attnlab.benchmarks.contenders.tokens import RandomTokens
+from attnlab.benchmarks.measuring.matrix import matrix_rate
 from attnlab.benchmarks.training import bench_training, compare_training
-from attnlab.errors import ModuleError, SpecError
-from attnlab.training.settings import Setting
+from attnlab.core.errors import ModuleError, SpecError
+from attnlab.training.speed.settings import Setting
 
 TINY = Sizes("tiny", n_layers=1, d_model=12, n_heads=3, length=7, batch=2, vocab_size=5)
 CPU = torch.device("cpu")
@@ -48,8 +49,8 @@ def test_the_labs_run_makes_as_many_steps_as_it_is_told_and_no_more(task):
 
 
 def test_the_labs_run_is_that_of_train(task):
-    from attnlab.training.loop import train
-    from attnlab.training.recipe import Recipe
+    from attnlab.training.recipe.recipe import Recipe
+    from attnlab.training.run.loop import train
 
     run = lab_run(task, steps=6)
     try:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from attnlab.benchmarks.turns import measure_in_turn
+from attnlab.benchmarks.measuring.turns import measure_in_turn
 
 
 def recorder(order, name, values):

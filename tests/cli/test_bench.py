@@ -12,7 +12,7 @@ import torch
 
 from attnlab.benchmarks import catalog, start
 from attnlab.benchmarks.catalog import BENCHMARKS, Benchmark, Options, chosen
-from attnlab.benchmarks.turns import measure_in_turn
+from attnlab.benchmarks.measuring.turns import measure_in_turn
 from attnlab.cli import FINE, WRONG_USE, call
 
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -91,7 +91,7 @@ def test_wrong_use_is_a_sentence(arguments, expected, capfd):
 
 
 def test_sizes_of_the_catalog_are_those_that_can_be_measured():
-    from attnlab.benchmarks.peers import SIZES
+    from attnlab.benchmarks.contenders.peers import SIZES
 
     assert BENCHMARKS["train"].sizes == tuple(SIZES)
     assert chosen("train", ("c", "a")) == [("train", "c"), ("train", "a")]

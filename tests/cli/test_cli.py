@@ -107,7 +107,7 @@ def test_what_is_suspicious_about_the_data_is_said_before_training(capfd, monkey
 
 
 def test_a_note_about_all_variants_is_told_once_and_long_times_in_days(study, capfd, monkeypatch):
-    monkeypatch.setattr("attnlab.studies.plan.flops_per_second_on_one_thread", lambda precision: 1.0)
+    monkeypatch.setattr("attnlab.studies.plan.plan.flops_per_second_on_one_thread", lambda precision: 1.0)
     assert call(["plan", str(study)]) == FINE
     printed = " ".join(capfd.readouterr().out.split())
     assert printed.count("a step takes too long") == printed.count("all variants: a step takes too long") == 1
@@ -164,8 +164,8 @@ def test_every_entry_has_a_summary(kind):
 
 
 def test_the_list_is_that_of_the_tables(capfd):
-    from attnlab.nn.scores import SCORES
-    from attnlab.training.optim import OPTIMIZERS
+    from attnlab.nn.axes.scores import SCORES
+    from attnlab.training.recipe.optim import OPTIMIZERS
 
     assert call(["list", "--json"]) == FINE
     listed = json.loads(capfd.readouterr().out)

@@ -8,10 +8,10 @@ import math
 import torch
 from torch import nn
 
-from attnlab.doctor.calling.masking import Masking
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.patient import Patient
-from attnlab.doctor.usage import Usage
+from attnlab.strangers.calling.masking import Masking
+from attnlab.strangers.patient import Patient
+from attnlab.strangers.usage import Usage
 
 D, HEADS, LENGTH, VOCAB = 20, 2, 11, 17
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnlab.core.errors import SpecError
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.patient import Patient
-from attnlab.doctor.usage import Usage
-from attnlab.errors import SpecError
+from attnlab.strangers.patient import Patient
+from attnlab.strangers.usage import Usage
 
 SIZES = {"d_model": 48, "n_heads": 4}
 

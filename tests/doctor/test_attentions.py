@@ -8,7 +8,7 @@ from tests.doctor.little import Base, causal, examined
 from torch import nn
 from torch.nn import functional as F
 
-from attnlab.doctor.inside.attentions import attentions
+from attnlab.inspection.tape.attentions import attentions
 
 
 class Masked(Base):

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.doctor.calling.axes_said import layout_said, sizes_said
-from attnlab.doctor.calling.interview import interview
-from attnlab.doctor.calling.mask_claims import meaning_of
-from attnlab.doctor.loading.loading import load
+from attnlab.doctor.interview import interview
+from attnlab.strangers.calling.axes_said import layout_said, sizes_said
+from attnlab.strangers.calling.mask_claims import meaning_of
+from attnlab.strangers.loading.loading import load
 
 
 class Stateful(nn.Module):

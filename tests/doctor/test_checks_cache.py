@@ -9,8 +9,8 @@ import torch
 from tests.doctor.bedside import HEADS, VOCAB, D, examine
 from torch import nn
 
-from attnlab.doctor.calling.masking import Masking
 from attnlab.doctor.checks.cache import check_cache
+from attnlab.strangers.calling.masking import Masking
 
 
 def found(module, **usage):

@@ -12,8 +12,8 @@ from torch import nn
 from attnlab.doctor.checks import cost
 from attnlab.doctor.checks.cost import check_cost
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.patient import Patient
-from attnlab.doctor.usage import Usage
+from attnlab.strangers.patient import Patient
+from attnlab.strangers.usage import Usage
 
 D = 20
 

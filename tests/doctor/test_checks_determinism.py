@@ -10,9 +10,9 @@ import torch
 from tests.doctor.bedside import HEADS, KEYS, PAIRS, Attention, Causal, D, examine
 from torch import nn
 
+from attnlab.core.errors import SpecError
 from attnlab.doctor.checks.determinism import check_determinism
 from attnlab.doctor.measures.steady import is_steady, random_state
-from attnlab.errors import SpecError
 
 
 def found(module, **usage):

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from attnlab.doctor.checks import dtype_device as devices
 from attnlab.doctor.checks.dtype_device import check_dtype_device, plain_tensors
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.patient import Patient
-from attnlab.doctor.usage import Masking, Usage
+from attnlab.strangers.patient import Patient
+from attnlab.strangers.usage import Masking, Usage
 
 D, LENGTH = 20, 7
 

@@ -9,8 +9,8 @@ import torch
 from tests.doctor.bedside import KEYS, PAIRS, Attention, Causal, D, examine
 from torch import nn
 
-from attnlab.doctor.calling.masking import LENGTHS
 from attnlab.doctor.checks.mask_polarity import check_mask_polarity
+from attnlab.strangers.calling.masking import LENGTHS
 
 BLOCKS = replace(KEYS, encoding="bool, True = blocked")
 

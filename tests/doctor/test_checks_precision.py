@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.checks.precision import check_precision
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.patient import Patient
-from attnlab.doctor.usage import Masking, Usage
-from attnlab.errors import ModuleError
+from attnlab.strangers.patient import Patient
+from attnlab.strangers.usage import Masking, Usage
 
 D, HEADS, LENGTH = 20, 2, 7
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from attnlab.core.errors import DataError, SpecError
 from attnlab.doctor.checks import text as text_run
 from attnlab.doctor.checks.text import Run, check_text, judge
 from attnlab.doctor.examination import Examination, Options
@@ -17,9 +18,8 @@ from attnlab.doctor.measures import text_training
 from attnlab.doctor.measures.text_corpus import Corpus, read_corpus
 from attnlab.doctor.measures.text_stack import Stack, causal_usage, context_of, language_model
 from attnlab.doctor.measures.text_training import Course, Measured, measure, train
-from attnlab.doctor.patient import Patient
-from attnlab.doctor.usage import Masking, Usage
-from attnlab.errors import DataError, SpecError
+from attnlab.strangers.patient import Patient
+from attnlab.strangers.usage import Masking, Usage
 from attnlab.text.characters import Vocabulary
 from attnlab.text.ngrams import Rung
 

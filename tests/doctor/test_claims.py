@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.doctor.calling.claims import CausalClaim, causal_said
-from attnlab.doctor.calling.mask_claims import meaning_of
+from attnlab.strangers.calling.claims import CausalClaim, causal_said
+from attnlab.strangers.calling.mask_claims import meaning_of
 
 
 @pytest.mark.parametrize(

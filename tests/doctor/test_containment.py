@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnlab.doctor.containment import OvertimeError, Traces, contained, time_limit
+from attnlab.strangers.containment import OvertimeError, Traces, contained, time_limit
 
 
 def test_prints_are_kept_from_the_screen(capsys):

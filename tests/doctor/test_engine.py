@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from attnlab.core.errors import ModuleError, SpecError
 from attnlab.doctor import assert_healthy, doctor, engine
 from attnlab.doctor.checks import CHECKS
 from attnlab.doctor.findings import Finding
-from attnlab.errors import ModuleError, SpecError
 
 
 class Plain(nn.Module):

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.doctor.calling.interview import interview
-from attnlab.doctor.loading.loading import load
-from attnlab.doctor.usage import Usage
-from attnlab.errors import ModuleError
+from attnlab.core.errors import ModuleError
+from attnlab.doctor.interview import interview
+from attnlab.strangers.loading.loading import load
+from attnlab.strangers.usage import Usage
 
 HEADER = "import math, torch\nimport torch as t\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
 

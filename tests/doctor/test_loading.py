@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.doctor.loading.loading import load, twin_of
-from attnlab.errors import AttnlabError, ModuleError, SpecError
+from attnlab.core.errors import AttnlabError, ModuleError, SpecError
+from attnlab.strangers.loading.loading import load, twin_of
 
 HEADER = "import torch\nfrom dataclasses import dataclass\nfrom torch import nn\n\n"
 

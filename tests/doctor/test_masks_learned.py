@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnlab.doctor.calling.interview import interview
-from attnlab.doctor.calling.masking import LENGTHS, PAD_TOKEN, PADDING_SHAPES
-from attnlab.doctor.loading.loading import load
-from attnlab.doctor.usage import Usage
-from attnlab.nn.conventions import SHAPES
+from attnlab.doctor.interview import interview
+from attnlab.strangers.calling.masking import LENGTHS, PAD_TOKEN, PADDING_SHAPES
+from attnlab.strangers.conventions import SHAPES
+from attnlab.strangers.loading.loading import load
+from attnlab.strangers.usage import Usage
 
 ATTENTION = """
 import math, torch

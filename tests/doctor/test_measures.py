@@ -9,10 +9,10 @@ from torch import nn
 from attnlab.doctor.checks.dead_parts import check_dead_parts
 from attnlab.doctor.checks.mask_polarity import check_mask_polarity
 from attnlab.doctor.checks.norm_placement import check_norm_placement
-from attnlab.doctor.inside.outcome import is_thrown_away, reaches_output
 from attnlab.doctor.measures.gradients import revives
 from attnlab.doctor.measures.samples import meeting
 from attnlab.doctor.measures.steady import is_steady, is_steady_when_fresh
+from attnlab.inspection.tape.outcome import is_thrown_away, reaches_output
 
 
 class Running(Attention):

@@ -9,16 +9,16 @@ import torch
 from tests.doctor.bedside import HEADS, D, examine
 from torch import nn
 
-from attnlab.doctor.calling.interview import interview
-from attnlab.doctor.calling.sources import MEMORY_LENGTH
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.checks.mask_polarity import check_mask_polarity
 from attnlab.doctor.checks.masked_row import check_masked_row
 from attnlab.doctor.checks.padding import check_padding
 from attnlab.doctor.checks.positions import check_positions
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.patient import Patient
-from attnlab.doctor.usage import Usage
-from attnlab.errors import ModuleError
+from attnlab.doctor.interview import interview
+from attnlab.strangers.calling.sources import MEMORY_LENGTH
+from attnlab.strangers.patient import Patient
+from attnlab.strangers.usage import Usage
 
 
 def asked(module: nn.Module, **how: bool) -> Usage:

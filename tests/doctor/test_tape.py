@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.doctor.inside.replay import replay
-from attnlab.doctor.inside.tape import record
+from attnlab.inspection.tape.replay import replay
+from attnlab.inspection.tape.tape import record
 
 
 class Layers(nn.Module):

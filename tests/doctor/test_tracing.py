@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from attnlab.doctor.inside.tape import record
-from attnlab.doctor.inside.tracing import places_in
+from attnlab.inspection.tape.tape import record
+from attnlab.inspection.tape.tracing import places_in
 
 
 def traced(function, x, *, start, end):

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.doctor.calling.masking import LENGTHS, ONE_LENGTH_EACH, PAD_TOKEN, PADDING_SHAPES, Masking
-from attnlab.doctor.calling.sources import MEMORY_LENGTH, Argument
-from attnlab.doctor.usage import Usage
-from attnlab.errors import ModuleError
-from attnlab.nn.conventions import ENCODINGS, SHAPES
+from attnlab.core.errors import ModuleError
+from attnlab.strangers.calling.masking import LENGTHS, ONE_LENGTH_EACH, PAD_TOKEN, PADDING_SHAPES, Masking
+from attnlab.strangers.calling.sources import MEMORY_LENGTH, Argument
+from attnlab.strangers.conventions import ENCODINGS, SHAPES
+from attnlab.strangers.usage import Usage
 
 BATCH, LENGTH, WIDTH = 3, 5, 8
 

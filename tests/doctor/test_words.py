@@ -12,8 +12,8 @@ from torch import nn
 
 from attnlab.doctor import doctor
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.loading.texts import words_of
 from attnlab.doctor.measures.words import excused, first_error, quote, unused_on_purpose
+from attnlab.strangers.loading.texts import words_of
 
 
 def errors(module):

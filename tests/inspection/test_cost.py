@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnlab.errors import ModuleError
+from attnlab.core.errors import ModuleError
 from attnlab.inspection import cost, count_parameters, seconds_per_step
 
 BATCH, LENGTH, D_IN, D_OUT = 2, 7, 3, 5

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnlab.errors import ModuleError
+from attnlab.core.errors import ModuleError
 from attnlab.inspection import Reach, reach
 
 BATCH, LENGTH, WIDTH, VOCAB = 3, 17, 5, 11

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
-from attnlab.build import build
+from attnlab.core.build import build
 from attnlab.inspection import count_parameters, reach
 from attnlab.models import MODELS, Decoder
 from attnlab.nn.mixers import MIXERS

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attnlab.errors import SpecError
+from attnlab.core.errors import SpecError
 from attnlab.models import ByteNet, ConvS2S
 
 VOCAB, LONGEST = 19, 12

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.errors import ModuleError, SpecError
+from attnlab.core.errors import ModuleError, SpecError
 from attnlab.inspection import count_parameters
+from attnlab.models.decoding.generation import Marks, beam_search
+from attnlab.models.decoding.writers import CachedWriter, Ensemble, RecomputingWriter, writer_for
 from attnlab.models.encoder_decoder import EncoderDecoder
-from attnlab.models.generation import Marks, beam_search
-from attnlab.models.writers import CachedWriter, Ensemble, RecomputingWriter, writer_for
-from attnlab.nn.heads import SplitHeads
+from attnlab.nn.axes.heads import SplitHeads
 
 VOCAB, BEGIN, END = 23, 1, 2
 MARKS = Marks(BEGIN, END)

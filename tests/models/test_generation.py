@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from attnlab.errors import SpecError
-from attnlab.models.generation import Chooser, Marks, beam_search, length_penalty, sample
+from attnlab.core.errors import SpecError
+from attnlab.models.decoding.generation import Chooser, Marks, beam_search, length_penalty, sample
 
 BEGIN, END = 0, 1
 MARKS = Marks(BEGIN, END)

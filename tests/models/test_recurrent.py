@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnlab.errors import SpecError
+from attnlab.core.errors import SpecError
 from attnlab.inspection import Reach, count_parameters, reach
 from attnlab.models import Lstm, LstmBatchAsTime
 

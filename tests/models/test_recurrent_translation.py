@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnlab.errors import SpecError
+from attnlab.core.errors import SpecError
 from attnlab.models import AdditiveRnn, MultiplicativeRnn
 
 VOCAB = 19

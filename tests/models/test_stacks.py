@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.errors import SpecError
+from attnlab.core.errors import SpecError
 from attnlab.inspection import capture, count_parameters, reach
 from attnlab.models import Decoder, Encoder
+from attnlab.nn.axes.positions import POSITIONS
 from attnlab.nn.mixers import MIXERS
-from attnlab.nn.positions import POSITIONS
 
 VOCAB, MAX_LENGTH, LENGTH, BATCH, WIDTH, LAYERS = 13, 11, 7, 3, 20, 2
 

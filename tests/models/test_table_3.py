@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnlab.build import build
+from attnlab.core.build import build
 from attnlab.inspection import count_parameters
 from attnlab.models import MODELS
 from attnlab.nn.attention import Attention
-from attnlab.nn.dropout import Dropout
-from attnlab.studies.study import load
+from attnlab.nn.kernels.dropout import Dropout
+from attnlab.studies.define.study import load
 
 WIDE = {"(C) d_model 1024": 2.3, "big": 3.2}
 STUDY = load("vaswani-table-3")

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from attnlab.models import AdditiveRnn, ByteNet, ConvS2S, MultiplicativeRnn
-from attnlab.models.generation import Marks, beam_search
-from attnlab.models.writers import RecomputingWriter, writer_for
+from attnlab.models.decoding.generation import Marks, beam_search
+from attnlab.models.decoding.writers import RecomputingWriter, writer_for
 
 VOCAB, LONGEST = 19, 12
 KINDS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from attnlab.errors import SpecError
+from attnlab.core.errors import SpecError
 from attnlab.models.wiring import build_input_positions, check_taken, final_norm, offer_positions, one_per_layer
 from attnlab.nn.norms import RmsNorm
 

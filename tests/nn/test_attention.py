@@ -7,14 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnlab.build import build
-from attnlab.errors import ModuleError, SpecError
+from attnlab.core.build import build
+from attnlab.core.errors import ModuleError, SpecError
 from attnlab.inspection.memory import KeptBytes
 from attnlab.nn import attention as module_under_test
 from attnlab.nn.attention import Attention
-from attnlab.nn.masks import Causal, Window
+from attnlab.nn.axes.masks import Causal, Window
+from attnlab.nn.axes.scores import SCORES, AbstractScore, AsDot
 from attnlab.nn.mixers import MIXERS
-from attnlab.nn.scores import SCORES, AbstractScore, AsDot
 
 BATCH, LENGTH, D_MODEL, N_HEADS = 3, 7, 20, 4
 

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnlab.build import build
-from attnlab.errors import SpecError
+from attnlab.core.build import build
+from attnlab.core.errors import SpecError
 from attnlab.nn.block import BLOCKS, Block, LiteralBlock
 
 D_MODEL, LENGTH = 12, 7

@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attnlab.build import build
-from attnlab.errors import SpecError
-from attnlab.nn.combiners import COMBINERS, Concatenate, Convolution, Project, Sum, TalkingHeads, concatenate
+from attnlab.core.build import build
+from attnlab.core.errors import SpecError
+from attnlab.nn.axes.combiners import COMBINERS, Concatenate, Convolution, Project, Sum, TalkingHeads, concatenate
 
 SIZES = {"n_heads": 3, "d_v": 5}
 

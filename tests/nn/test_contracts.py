@@ -15,20 +15,20 @@ from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from attnlab.build import build
-from attnlab.errors import SpecError
+from attnlab.core.build import build
+from attnlab.core.errors import SpecError
 from attnlab.nn.attention import Path
+from attnlab.nn.axes.combiners import COMBINERS
+from attnlab.nn.axes.heads import HEADS
+from attnlab.nn.axes.masks import MASKS
+from attnlab.nn.axes.normalizers import NORMALIZERS
+from attnlab.nn.axes.positions import POSITIONS
+from attnlab.nn.axes.scores import SCORES
 from attnlab.nn.block import BLOCKS
-from attnlab.nn.combiners import COMBINERS
 from attnlab.nn.feedforward import FEEDFORWARDS
-from attnlab.nn.heads import HEADS
 from attnlab.nn.init import INITS
-from attnlab.nn.masks import MASKS
 from attnlab.nn.mixers import MIXERS
-from attnlab.nn.normalizers import NORMALIZERS
 from attnlab.nn.norms import NORMS
-from attnlab.nn.positions import POSITIONS
-from attnlab.nn.scores import SCORES
 
 BATCH, LENGTH, D_MODEL, N_HEADS = 3, 7, 24, 4  # d_head 6: all sizes differ
 HUGE = 1e4  # finite, and far from anything a layer has seen
@@ -250,8 +250,8 @@ def test_trace_ends_in_the_output(case: Case, k_len: int) -> None:
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let paths that cut the score matrix cut even a small one."""
-    monkeypatch.setattr("attnlab.nn.cutting.SMALLEST_BLOCK", 2)
-    monkeypatch.setattr("attnlab.nn.recomputed.BLOCK_NUMBERS", 100)
+    monkeypatch.setattr("attnlab.nn.kernels.cutting.SMALLEST_BLOCK", 2)
+    monkeypatch.setattr("attnlab.nn.kernels.recomputed.BLOCK_NUMBERS", 100)
     monkeypatch.setattr("attnlab.nn.attention.LARGEST_BYTES", 2000)
 
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnlab.errors import ModuleError
-from attnlab.nn import cutting
+from attnlab.core.errors import ModuleError
 from attnlab.nn.attention import Attention
-from attnlab.nn.cutting import AbstractPiece, Band, Whole, block_size, in_blocks, in_chunks, pays_in_blocks
-from attnlab.nn.masks import AbstractMask, Causal, Dilated, Full, Padding, Window
+from attnlab.nn.axes.masks import AbstractMask, Causal, Dilated, Full, Padding, Window
+from attnlab.nn.kernels import cutting
+from attnlab.nn.kernels.cutting import AbstractPiece, Band, Whole, block_size, in_blocks, in_chunks, pays_in_blocks
 
 MASKS: list[AbstractMask] = [
     Window(3),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from attnlab.nn.dot_products import WAYS, DotProduct, fastest, fused, products, recomputed
+from attnlab.nn.kernels.dot_products import WAYS, DotProduct, fastest, fused, products, recomputed
 
 BATCH, HEADS, KV_HEADS, Q_LEN, K_LEN, D_HEAD, D_V = 3, 4, 2, 7, 11, 6, 5
 TOLERANCES = {
@@ -24,7 +24,7 @@ FORMS = ("everything", "causal", "allowed", "allowed by sequence", "bias", "bias
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the backward pass need several blocks."""
-    monkeypatch.setattr("attnlab.nn.recomputed.BLOCK_NUMBERS", 130)
+    monkeypatch.setattr("attnlab.nn.kernels.recomputed.BLOCK_NUMBERS", 130)
 
 
 def given(form: str = "everything", dtype: torch.dtype = torch.float64, **changes: Any) -> DotProduct:

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attnlab.errors import SpecError
-from attnlab.nn.dropout import Dropout, dropout
+from attnlab.core.errors import SpecError
+from attnlab.nn.kernels.dropout import Dropout, dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.93])

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attnlab.build import build
-from attnlab.errors import SpecError
+from attnlab.core.build import build
+from attnlab.core.errors import SpecError
 from attnlab.nn.feedforward import (
     FEEDFORWARDS,
     GatedFeedForward,

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.errors import ModuleError, SpecError
+from attnlab.core.errors import ModuleError, SpecError
 from attnlab.nn.foreign import ForeignMixer, adapt, build_foreign
 
 D_MODEL, LENGTH, BATCH = 10, 11, 2

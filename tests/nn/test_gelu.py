@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attnlab.nn import gelu as module
-from attnlab.nn.gelu import gelu
+from attnlab.nn.kernels import gelu as module
+from attnlab.nn.kernels.gelu import gelu
 
 
 @pytest.fixture

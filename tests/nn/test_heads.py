@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnlab.build import build
-from attnlab.errors import SpecError
-from attnlab.nn.heads import HEADS, FullWidthHeads, GroupedHeads, MultiQueryHeads, SplitHeads
+from attnlab.core.build import build
+from attnlab.core.errors import SpecError
+from attnlab.nn.axes.heads import HEADS, FullWidthHeads, GroupedHeads, MultiQueryHeads, SplitHeads
 
 
 @pytest.mark.parametrize("name", HEADS)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.errors import SpecError
+from attnlab.core.errors import SpecError
 from attnlab.nn.block import Block
 from attnlab.nn.foreign import adapt
 from attnlab.nn.init import INITS

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.build import build
-from attnlab.errors import ModuleError, SpecError
-from attnlab.nn.masks import MASKS, AbstractMask, Causal, Dilated, Full, Padding, Window, draw
+from attnlab.core.build import build
+from attnlab.core.errors import ModuleError, SpecError
+from attnlab.nn.axes.masks import MASKS, AbstractMask, Causal, Dilated, Full, Padding, Window, draw
 
 WIDTHS = {"window": {"width": 2}, "dilated": {"width": 2, "dilation": 3}}
 

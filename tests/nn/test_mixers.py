@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnlab.errors import ModuleError, SpecError
+from attnlab.core.errors import ModuleError, SpecError
 from attnlab.nn.attention import Attention
 from attnlab.nn.mixers import MIXERS, ConvolutionMixer, NoMixer, PositionWise, build_mixer
 

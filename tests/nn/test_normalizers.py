@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnlab.nn.normalizers import NORMALIZERS, Linear, Sigmoid, Softmax, SoftmaxPlusOne, Sparsemax
+from attnlab.nn.axes.normalizers import NORMALIZERS, Linear, Sigmoid, Softmax, SoftmaxPlusOne, Sparsemax
 
 SUM_TO_ONE = [Softmax(), Sparsemax()]
 

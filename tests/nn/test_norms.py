@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnlab.errors import SpecError
+from attnlab.core.errors import SpecError
 from attnlab.nn.norms import NORMS, LayerNorm, RmsNorm
 
 

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from attnlab.errors import SpecError
-from attnlab.nn.positions import (
+from attnlab.core.errors import SpecError
+from attnlab.nn.axes.positions import (
     POSITIONS,
     LearnedConcatenated,
     LearnedPositions,

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnlab.nn import recomputed as module_under_test
-from attnlab.nn.recomputed import attend_recomputed
+from attnlab.nn.kernels import recomputed as module_under_test
+from attnlab.nn.kernels.recomputed import attend_recomputed
 
 
 def parts(batch: int, heads: int, length: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attnlab.nn.combiners import concatenate
+from attnlab.nn.axes.combiners import concatenate
 from attnlab.nn.recurrences import Fastformer, LinearAttention, Lstm
 
 LENGTHS = [7, 5, 2]

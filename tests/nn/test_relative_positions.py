@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnlab.errors import SpecError
-from attnlab.nn.relative_positions import LinearBias, RelativeBias, RotaryPositions, slopes
+from attnlab.core.errors import SpecError
+from attnlab.nn.axes.relative_positions import LinearBias, RelativeBias, RotaryPositions, slopes
 
 HERE = {"dtype": torch.float64, "device": torch.device("cpu")}
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnlab.build import build
-from attnlab.errors import SpecError
-from attnlab.nn.scores import SCORES, AdditiveScore, BilinearScore, CosineScore, DotScore, ScaledDotScore
+from attnlab.core.build import build
+from attnlab.core.errors import SpecError
+from attnlab.nn.axes.scores import SCORES, AdditiveScore, BilinearScore, CosineScore, DotScore, ScaledDotScore
 
 
 def pair() -> tuple[Tensor, Tensor]:

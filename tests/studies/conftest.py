@@ -29,7 +29,7 @@ def tiny():
 def one_thread():
     """Let workers use one thread: two of them beside another busy test would wait for each other most of the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attnlab.studies.layout.usable_cores", lambda: 1)
+        patch.setattr("attnlab.studies.run.layout.usable_cores", lambda: 1)
         yield
 
 

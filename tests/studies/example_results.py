@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from attnlab.contracts import Floor, Metric
-from attnlab.studies.results import Alarm, CellResults, StudyResults, VariantResults
+from attnlab.core.contracts import Floor, Metric
+from attnlab.studies.judge.results import Alarm, CellResults, StudyResults, VariantResults
 
 TEXT = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\n" * 3
 ENVIRONMENT = {

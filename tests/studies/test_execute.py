@@ -10,14 +10,14 @@ import time
 
 import pytest
 
-from attnlab.errors import RunError, SpecError
-from attnlab.studies.assemble import build_task
-from attnlab.studies.collect import collect, read_scores
+from attnlab.core.errors import RunError, SpecError
+from attnlab.studies.define.assemble import build_task
+from attnlab.studies.define.rules import TUNING_SEED
+from attnlab.studies.define.study import parse
 from attnlab.studies.execute import run_study
-from attnlab.studies.plan import make_plan
+from attnlab.studies.judge.collect import collect, read_scores
+from attnlab.studies.plan.plan import make_plan
 from attnlab.studies.report import tables, write_report
-from attnlab.studies.rules import TUNING_SEED
-from attnlab.studies.study import parse
 
 LEAK = """
 import torch
@@ -120,7 +120,7 @@ def test_a_kill_in_the_middle_changes_no_number(tiny, tmp_path):
     run_study(parse(tiny), whole, jobs=2)
     script = (
         "import json, sys; from pathlib import Path\n"
-        "from attnlab.studies.execute import run_study; from attnlab.studies.study import parse\n"
+        "from attnlab.studies.execute import run_study; from attnlab.studies.define.study import parse\n"
         "if __name__ == '__main__':\n    run_study(parse(json.loads(sys.argv[1])), Path(sys.argv[2]), jobs=2)\n"
     )
     command = [sys.executable, "-c", script, json.dumps(tiny), str(broken)]
@@ -271,7 +271,7 @@ def test_tuning_looks_at_the_mean_of_its_seeds_and_leaves_out_settings_that_fail
 
 
 def test_two_processes_may_not_write_one_study(tiny, tmp_path):
-    from attnlab.training.runs import lock
+    from attnlab.training.keeping.runs import lock
 
     with lock(tmp_path), pytest.raises(RunError, match="is being written by process"):
         run_study(parse(tiny), tmp_path)

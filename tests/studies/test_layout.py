@@ -8,13 +8,13 @@ from dataclasses import asdict
 
 import pytest
 
-from attnlab.errors import RunError
-from attnlab.studies import layout as layouts
+from attnlab.core.errors import RunError
+from attnlab.studies.define.study import parse
 from attnlab.studies.execute import run_study
-from attnlab.studies.layout import LAYOUT, Layout, layout_for, most_together
-from attnlab.studies.plan import CellPlan, make_plan
-from attnlab.studies.study import parse
-from attnlab.studies.timing import ARITHMETIC_S, step_times
+from attnlab.studies.plan.plan import CellPlan, make_plan
+from attnlab.studies.run import layout as layouts
+from attnlab.studies.run.layout import LAYOUT, Layout, layout_for, most_together
+from attnlab.studies.run.timing import ARITHMETIC_S, step_times
 
 
 def cells(*names):
@@ -120,7 +120,7 @@ def test_steps_are_timed_alone_and_together(tiny, monkeypatch):
     assert alone > 0.0
     assert alone >= ARITHMETIC_S or 0.0 < together < math.inf
     assert step_times(spec, 1)[1] is None
-    monkeypatch.setattr("attnlab.studies.timing.ARITHMETIC_S", 0.0)
+    monkeypatch.setattr("attnlab.studies.run.timing.ARITHMETIC_S", 0.0)
     assert step_times(spec, 2)[1] is None
 
 

@@ -10,10 +10,10 @@ import torch
 from ruamel.yaml import YAML
 
 from attnlab.inspection import count_parameters
-from attnlab.studies.assemble import build_model, build_task
-from attnlab.studies.plan import count
-from attnlab.studies.reading import library
-from attnlab.studies.study import load
+from attnlab.studies.define.assemble import build_model, build_task
+from attnlab.studies.define.reading import library
+from attnlab.studies.define.study import load
+from attnlab.studies.plan.plan import count
 
 DATA = os.environ.get("ATTNLAB_DATA", "")
 needs_data = pytest.mark.skipif(not (Path(DATA) / "multi30k").is_dir(), reason="ATTNLAB_DATA has no multi30k")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from attnlab.studies.define.study import parse
 from attnlab.studies.execute import run_study
-from attnlab.studies.study import parse
-from attnlab.studies.trained import load_trained, translate
-from attnlab.tasks.corpora import CORPORA
+from attnlab.studies.using.trained import load_trained, translate
 from attnlab.tasks.datasets import locate_named
-from attnlab.tasks.translation import Translation
+from attnlab.tasks.translation.corpora import CORPORA
+from attnlab.tasks.translation.translation import Translation
 from attnlab.text.parallel import numbered
 
 DATA = os.environ.get("ATTNLAB_DATA", "")

@@ -7,12 +7,12 @@ import torch
 
 from attnlab.cli import FINE, call
 from attnlab.cli.progress import title_of
-from attnlab.errors import SpecError
-from attnlab.studies.estimate import PRODUCTS, flops_per_second_on_one_thread
-from attnlab.studies.plan import NOT_COMPILED, NOT_TIMED, make_plan
-from attnlab.studies.rules import TUNING_SEED
-from attnlab.studies.study import load, parse
-from attnlab.studies.tuning import choose
+from attnlab.core.errors import SpecError
+from attnlab.studies.define.rules import TUNING_SEED
+from attnlab.studies.define.study import load, parse
+from attnlab.studies.judge.tuning import choose
+from attnlab.studies.plan.estimate import PRODUCTS, flops_per_second_on_one_thread
+from attnlab.studies.plan.plan import NOT_COMPILED, NOT_TIMED, make_plan
 
 
 def plan_of(study, **options):
@@ -45,7 +45,7 @@ def test_calibration_uses_the_recipe_s_precision(tiny, precision, monkeypatch):
         seen.append(products)
         return len(seen)
 
-    monkeypatch.setattr("attnlab.studies.estimate.seconds_per_step", timed)
+    monkeypatch.setattr("attnlab.studies.plan.estimate.seconds_per_step", timed)
     tiny["training"] = {"precision": precision, "compile": "auto"}
     tiny["variants"] = {"plain": {}}
     variant = plan_of(tiny, calibrate=True).variants[0]
@@ -60,7 +60,7 @@ def test_a_model_that_does_not_run_in_bf16_is_timed_in_float32(tiny, monkeypatch
             raise RuntimeError("not implemented for 'BFloat16'")
         return 3.0
 
-    monkeypatch.setattr("attnlab.studies.estimate.seconds_per_step", timed)
+    monkeypatch.setattr("attnlab.studies.plan.estimate.seconds_per_step", timed)
     tiny["training"] = {"precision": "auto"}
     variant = plan_of(tiny, calibrate=True).variants[0]
     assert variant.seconds_per_seed == variant.steps * 3.0
@@ -70,8 +70,8 @@ def test_a_step_that_takes_too_long_is_not_tried(tiny, monkeypatch):
     def timed(*_, **__):
         raise AssertionError("a step was timed")
 
-    monkeypatch.setattr("attnlab.studies.estimate.seconds_per_step", timed)
-    monkeypatch.setattr("attnlab.studies.plan.flops_per_second_on_one_thread", lambda precision: 1.0)
+    monkeypatch.setattr("attnlab.studies.plan.estimate.seconds_per_step", timed)
+    monkeypatch.setattr("attnlab.studies.plan.plan.flops_per_second_on_one_thread", lambda precision: 1.0)
     plan = plan_of(tiny, calibrate=True)
     for variant in plan.variants:
         assert variant.seconds_per_seed == variant.steps * plan.task.tokens_per_step * variant.flops_per_token

@@ -12,8 +12,9 @@ import pytest
 from rich.console import Console
 from tests.studies.example_results import ACCURACY, parts, shapes, translations
 
-from attnlab.contracts import Metric
-from attnlab.errors import RunError
+from attnlab.core.contracts import Metric
+from attnlab.core.errors import RunError
+from attnlab.studies.judge.results import Alarm, CellResults
 from attnlab.studies.report import headline, report, verdict_table, write_report
 from attnlab.studies.report.charts import _compressed_ticks
 from attnlab.studies.report.figures import figures
@@ -24,7 +25,6 @@ from attnlab.studies.report.span import Span, apart, beside, span_of
 from attnlab.studies.report.style import label
 from attnlab.studies.report.tables import facts, measures, specifications
 from attnlab.studies.report.words import CLOSE, OPEN
-from attnlab.studies.results import Alarm, CellResults
 
 NAME = "attention only <script>alert(1)</script>"
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tests.studies.example_results import SOURCE, TARGET, across, parts, translations
 
-from attnlab.studies.looking import SentenceMaps
 from attnlab.studies.report import write_report
 from attnlab.studies.report.html import sentences_page
+from attnlab.studies.using.looking import SentenceMaps
 
 CHROMIUM = Path("/usr/bin/chromium")
 PICTURE = "canvas => canvas.toDataURL()"

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from attnlab.studies.rules import Rules, at_edge, fingerprint
+from attnlab.studies.define.rules import Rules, at_edge, fingerprint
 
 
 def rules(**changes) -> Rules:

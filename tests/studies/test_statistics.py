@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnlab.errors import SpecError
-from attnlab.studies.statistics import compare, detectable_effect, holm, paired_power, seeds_needed
+from attnlab.core.errors import SpecError
+from attnlab.studies.judge.statistics import compare, detectable_effect, holm, paired_power, seeds_needed
 
 TRIALS = 1500
 FOUR_SIGMA = 4.0  # a correct procedure fails such a test once in 16,000 seeds

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from ruamel.yaml import YAML
 
-from attnlab.errors import SpecError
-from attnlab.studies.reading import library
-from attnlab.studies.study import load, merge, parse, slug
+from attnlab.core.errors import SpecError
+from attnlab.studies.define.reading import library
+from attnlab.studies.define.study import load, merge, parse, slug
 
 GOOD = """\
 question: Is it?

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from attnlab.errors import SpecError
-from attnlab.studies.cell import run_cells
+from attnlab.core.errors import SpecError
+from attnlab.studies.define.study import load, parse
 from attnlab.studies.execute import run_study
-from attnlab.studies.plan import make_plan
+from attnlab.studies.plan.plan import make_plan
 from attnlab.studies.report import headline, report
-from attnlab.studies.study import load, parse
-from attnlab.training.target import SECONDS_TO_TARGET
+from attnlab.studies.run.cell import run_cells
+from attnlab.training.recipe.target import SECONDS_TO_TARGET
 
 TEXT = "the cat sat on the mat, and the dog lay on the log; " * 40
 

@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from attnlab.cli import FINE, WRONG_USE, call
-from attnlab.errors import DataError, RunError, SpecError
-from attnlab.studies.assemble import build_task
+from attnlab.core.errors import DataError, RunError, SpecError
+from attnlab.core.files import read_json
+from attnlab.studies.define.assemble import build_task
+from attnlab.studies.define.study import parse
 from attnlab.studies.execute import run_study
-from attnlab.studies.kept_task import keep_task
-from attnlab.studies.study import parse
-from attnlab.studies.trained import generate, load_trained, score, translate
+from attnlab.studies.using.kept_task import keep_task
+from attnlab.studies.using.trained import generate, load_trained, score, translate
 from attnlab.text.tokenizers import Tokenizer
-from attnlab.training.atomic import read_json
 
 END = 2
 WORDS = ["dog", "cat", "man", "runs", "sits", "green", "old", "two"]
@@ -123,7 +123,7 @@ def test_a_text_is_continued_beyond_the_context(writer):
 
 def test_what_is_kept_is_what_is_computed_again(writer, monkeypatch):
     expected = generate(writer, "abcd", length=20, temperature=1.0)
-    monkeypatch.setattr("attnlab.models.writers.Decoder", type(None))
+    monkeypatch.setattr("attnlab.models.decoding.writers.Decoder", type(None))
     assert generate(writer, "abcd", length=20, temperature=1.0) == expected
 
 
@@ -183,7 +183,7 @@ def test_a_translation_without_end_is_cut_and_said_whatever_stands_beside_it(tra
         alone = translate([forever], sentences[:1], beam=2, first=7)
     assert together[0] == alone[0]
     assert [len(text.split()) for text in together] == [2 * 1 + 10, 2 * 5 + 10]
-    monkeypatch.setattr("attnlab.studies.trained.load_trained", lambda *_, **__: forever)
+    monkeypatch.setattr("attnlab.studies.using.trained.load_trained", lambda *_, **__: forever)
     assert call(["translate", "some-run", "dog"]) == FINE
     printed = capsys.readouterr()
     assert len(printed.out.split()) == 12

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attnlab.contracts import Metric
-from attnlab.errors import SpecError
-from attnlab.studies.verdicts import verdicts
+from attnlab.core.contracts import Metric
+from attnlab.core.errors import SpecError
+from attnlab.studies.judge.verdicts import verdicts
 
 LOSS = Metric("val_loss", "nats/character", "lower")
 NOISE = np.array([-0.02, 0.01, 0.0, 0.02, -0.01])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from attnlab.errors import SpecError
+from attnlab.core.errors import SpecError
 from attnlab.tasks.arguments import require_known, require_positive
 
 

@@ -6,12 +6,12 @@ import math
 import pytest
 import torch
 
-from attnlab.build import build
-from attnlab.contracts import Batch
-from attnlab.errors import DataError, ModuleError, SpecError
+from attnlab.core.build import build
+from attnlab.core.contracts import Batch
+from attnlab.core.errors import DataError, ModuleError, SpecError
 from attnlab.tasks import TASKS
-from attnlab.tasks.char_lm import CharLM
-from attnlab.tasks.character_floors import BEST_KNOWN
+from attnlab.tasks.char_lm.char_lm import CharLM
+from attnlab.tasks.char_lm.floors import BEST_KNOWN
 from attnlab.tasks.datasets import TEXTS
 from attnlab.text.characters import UNKNOWN
 

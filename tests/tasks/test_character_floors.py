@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from attnlab.tasks.char_lm import character_metrics
-from attnlab.tasks.character_floors import BEST_KNOWN, best_known, character_floors
+from attnlab.tasks.char_lm.char_lm import character_metrics
+from attnlab.tasks.char_lm.floors import BEST_KNOWN, best_known, character_floors
 from attnlab.text.ngrams import Rung
 
 RUNGS = [Rung(0, 3.0, 0.2, 2.995, 0.2, 0.00001), Rung(1, 2.0, 0.3, 1.5, 0.4, 0.001), Rung(2, 1.5, 0.5, 0.5, 0.9, 0.5)]

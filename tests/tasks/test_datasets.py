@@ -10,7 +10,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from attnlab.errors import DataError
+from attnlab.core.errors import DataError
 from attnlab.tasks import datasets
 from attnlab.tasks.datasets import TEXTS, NamedText, load_named, load_text
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnlab.tasks.predictors import constant_error, linear_error
+from attnlab.tasks.shapes.predictors import constant_error, linear_error
 
 
 @pytest.fixture

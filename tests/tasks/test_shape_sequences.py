@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnlab.tasks.seeds import generator_for
-from attnlab.tasks.shape_sequences import (
+from attnlab.core.generators import generator_for
+from attnlab.tasks.shapes.sequences import (
     LENGTH,
     SMALLEST_DIFFERENCE,
     ShapeParameters,

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.build import build
-from attnlab.contracts import Batch
-from attnlab.errors import ModuleError, SpecError
+from attnlab.core.build import build
+from attnlab.core.contracts import Batch
+from attnlab.core.errors import ModuleError, SpecError
 from attnlab.tasks import TASKS
-from attnlab.tasks.shapes import Shapes
+from attnlab.tasks.shapes.shapes import Shapes
 
 
 @pytest.fixture

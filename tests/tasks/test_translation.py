@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from attnlab.errors import DataError, ModuleError, SpecError
-from attnlab.tasks import translation_data
-from attnlab.tasks.translation import IGNORED, Translation, cuts
+from attnlab.core.errors import DataError, ModuleError, SpecError
+from attnlab.tasks.translation import data as translation_data
+from attnlab.tasks.translation.translation import IGNORED, Translation, cuts
 from attnlab.text import bpe_dropout, token_store
 from attnlab.text.tokenizers import BEGIN_TOKEN, END_TOKEN, PAD_TOKEN
 
@@ -286,7 +286,7 @@ def test_nothing_is_judged_without_a_beam(corpus):
 
 def test_tokenized_once(corpus, monkeypatch):
     first = Translation(str(corpus), tokenizer="words")
-    monkeypatch.setattr("attnlab.tasks.translation_data._prepare", None)
+    monkeypatch.setattr("attnlab.tasks.translation.data._prepare", None)
     again = Translation(str(corpus), tokenizer="words")
     assert again.describe() == first.describe()
     assert again.describe()["parts"] == {"train": 200, "validation": 30}

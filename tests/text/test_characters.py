@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.errors import DataError
+from attnlab.core.errors import DataError
 from attnlab.text.characters import UNKNOWN, Vocabulary, decode_utf8, split_text
 
 

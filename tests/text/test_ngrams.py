@@ -128,7 +128,7 @@ def test_of_a_very_large_text_the_parts_next_to_each_other_count(tokens, monkeyp
 
 @pytest.mark.data
 def test_known_values_are_reproduced(tinyshakespeare):
-    from attnlab.tasks.char_lm import CharLM
+    from attnlab.tasks.char_lm.char_lm import CharLM
 
     floors = CharLM(tinyshakespeare).floors()
     losses = [floor.value for floor in floors if floor.metric == "val_loss" and floor.kind == "floor"]

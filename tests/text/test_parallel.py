@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from attnlab.errors import DataError
+from attnlab.core.errors import DataError
 from attnlab.text.parallel import Pair, TabFile, TwoFiles
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from attnlab.errors import DataError
+from attnlab.core.errors import DataError
 from attnlab.text.scores import bleu, chrf, tokenised_bleu
 
 REFERENCES = ["Ein Mann steht im Park.", "Zwei Hunde laufen über die Wiese.", 'Er sagt: "Komm!"']

@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from attnlab.errors import DataError
+from attnlab.core.errors import DataError
 from attnlab.text import token_store
 from attnlab.text.token_store import TokenStore, TokenWriter
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from attnlab.errors import DataError, SpecError
+from attnlab.core.errors import DataError, SpecError
 from attnlab.text.tokenizers import BEGIN_TOKEN, END_TOKEN, PAD_TOKEN, TOKENIZERS, Bpe, Characters, Tokenizer, Words
 
 SENTENCES = [

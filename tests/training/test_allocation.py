@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 
-from attnlab.training import allocation
-from attnlab.training.allocation import kept_memory
+from attnlab.training.speed import allocation
+from attnlab.training.speed.allocation import kept_memory
 
 glibc_only = pytest.mark.skipif(allocation._glibc() is None, reason="the system's C library is not glibc")
 

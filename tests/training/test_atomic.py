@@ -9,16 +9,8 @@ import sys
 
 import pytest
 
-from attnlab.errors import RunError
-from attnlab.training.atomic import (
-    new_name,
-    old_name,
-    read_json,
-    recover_folder,
-    replace_folder,
-    write_json,
-    writing,
-)
+from attnlab.core.errors import RunError
+from attnlab.core.files import new_name, old_name, read_json, recover_folder, replace_folder, write_json, writing
 
 
 def folder_with(path, text):
@@ -34,7 +26,7 @@ def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("attnlab.training.atomic.synchronize", full)
+    monkeypatch.setattr("attnlab.core.files.synchronize", full)
     with pytest.raises(RunError, match=r"no room left to write in .*bytes are free there.*still valid"):
         write_json(path, {"step": 5})
     assert read_json(path) == {"step": 3}
@@ -93,7 +85,7 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 import torch
-from attnlab.errors import RunError
+from attnlab.core.errors import RunError
 from attnlab.training.checkpoints import load_model_weights, save_checkpoint, weights_of
 
 folder, model = Path(sys.argv[1]), torch.nn.Linear(71, 73)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from tests.training.tiny import TinyTask, recipe, tiny_model
 
-from attnlab.errors import SpecError
+from attnlab.core.errors import SpecError
 from attnlab.training import train
-from attnlab.training.together import train_together
+from attnlab.training.together.together import train_together
 
 STEPS = 20
 AVERAGE = {"last": 0.5, "points": 5}

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, vmap
 
-from attnlab.nn.dropout import dropout
-from attnlab.training.batching import BatchingRules, OwnRandomNumbers
-from attnlab.training.generators import Generators
+from attnlab.core.generators import Generators
+from attnlab.nn.kernels.dropout import dropout
+from attnlab.training.together.batching import BatchingRules, OwnRandomNumbers
 
 WIDTH, LENGTH, HEADS = 8, 7, 2
 

@@ -7,8 +7,8 @@ import torch
 from tests.training.tiny import tiny_model
 from torch import nn
 
-from attnlab.errors import RunError
-from attnlab.training.checkpoints import (
+from attnlab.core.errors import RunError
+from attnlab.training.keeping.checkpoints import (
     MODEL,
     load_model_weights,
     read_state,
@@ -89,7 +89,7 @@ def test_full_disk_keeps_the_checkpoint_before(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("attnlab.training.checkpoints._sha256", full)
+    monkeypatch.setattr("attnlab.training.keeping.checkpoints._sha256", full)
     with pytest.raises(RunError, match="no room left to write in"):
         save(tmp_path, Tied(), step=5)
     monkeypatch.undo()

@@ -7,8 +7,9 @@ import torch
 from tests.training.tiny import N_IN, TinyTask
 from torch import nn
 
-from attnlab.errors import ModuleError, SpecError
-from attnlab.training.choosing import (
+from attnlab.core.errors import ModuleError, SpecError
+from attnlab.training.run.step import Caller
+from attnlab.training.speed.choosing import (
     CLEAR_ROUNDS,
     COMPILE_SECONDS_A_LAYER,
     COMPILED_FRACTION,
@@ -18,8 +19,7 @@ from attnlab.training.choosing import (
     choose_setting,
     expected_compile_seconds,
 )
-from attnlab.training.settings import Remaining, Setting
-from attnlab.training.step import Caller
+from attnlab.training.speed.settings import Remaining, Setting
 
 CPU = torch.device("cpu")
 PLAIN, SHORT = Setting("float32"), Setting("bf16")
@@ -240,7 +240,7 @@ def test_measuring_leaves_no_trace():
     [((4, 4, 4, 4, 4, 4, 4, 4), True), ((4, 4, 2, 4, 4, 2, 4, 4), True), ((4, 3, 2, 4, 4, 4, 4, 4), False)],
 )
 def test_compiling_is_not_tried_where_batches_come_in_many_shapes(monkeypatch, sizes, tried):
-    monkeypatch.setattr("attnlab.training.choosing.missing_compiler", lambda device: "")
+    monkeypatch.setattr("attnlab.training.speed.choosing.missing_compiler", lambda device: "")
     here, task = machine(), TinyTask()
     choice = choose_for_model(
         nn.Linear(N_IN, 3),

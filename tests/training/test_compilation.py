@@ -10,10 +10,10 @@ import torch
 from tests.training.tiny import TinyTask, recipe, tiny_model
 from torch import nn
 
-from attnlab.errors import Interrupted, SpecError
+from attnlab.core.errors import Interrupted, SpecError
 from attnlab.training import read_result, train
-from attnlab.training.compilation import compile_model, missing_compiler
-from attnlab.training.state import RunState
+from attnlab.training.keeping.state import RunState
+from attnlab.training.speed.compilation import compile_model, missing_compiler
 
 CPU = torch.device("cpu")
 
@@ -38,7 +38,7 @@ def counted(monkeypatch):
 
         return call
 
-    monkeypatch.setattr("attnlab.training.step.compile_model", compiled)
+    monkeypatch.setattr("attnlab.training.run.step.compile_model", compiled)
     return seen
 
 
@@ -85,7 +85,7 @@ def test_a_model_that_does_not_compile(monkeypatch):
 
         return call
 
-    monkeypatch.setattr("attnlab.training.step.compile_model", broken)
+    monkeypatch.setattr("attnlab.training.run.step.compile_model", broken)
     with pytest.raises(SpecError, match=r"compile: true, but the model does not compile .*expected ';'.*auto"):
         train(tiny_model(), TinyTask(), recipe(5, compile=True))
 
@@ -107,7 +107,7 @@ def test_a_run_goes_on_in_its_setting(tmp_path, counted, monkeypatch):
     with pytest.raises(Interrupted):
         train(tiny_model(), TinyTask(), recipe(20, **fields), folder=tmp_path, on_event=stop)
     monkeypatch.undo()
-    monkeypatch.setattr("attnlab.training.step.compile_model", lambda model, device: model)
+    monkeypatch.setattr("attnlab.training.run.step.compile_model", lambda model, device: model)
     told = []
     result = train(tiny_model(), TinyTask(), recipe(20, **fields), folder=tmp_path, on_event=told.append)
     start = next(event for event in told if event["kind"] == "start")
@@ -131,7 +131,7 @@ def test_compiling_is_part_of_a_budget_in_seconds(monkeypatch):
 
         return call
 
-    monkeypatch.setattr("attnlab.training.step.compile_model", slow)
+    monkeypatch.setattr("attnlab.training.run.step.compile_model", slow)
     result = train(tiny_model(), TinyTask(), recipe(budget={"seconds": 0.2}, compile=True))
     assert 0.3 <= result.choosing_seconds < result.seconds
     assert result.steps == 1  # nothing of the budget was left

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 from tests.training.tiny import recipe
 
-from attnlab.training.course import Course
-from attnlab.training.state import RunState
+from attnlab.training.keeping.state import RunState
+from attnlab.training.run.course import Course
 
 
 def course(steps: int = 29, **fields) -> Course:

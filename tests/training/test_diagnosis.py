@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.contracts import Batch
-from attnlab.training.diagnosis import first_non_finite_layer, module_error, non_finite_step
+from attnlab.core.contracts import Batch
+from attnlab.training.keeping.diagnosis import first_non_finite_layer, module_error, non_finite_step
 
 
 class Log(nn.Module):

@@ -7,7 +7,7 @@ import subprocess
 
 import torch
 
-from attnlab.training.environment import environment, source_commit
+from attnlab.core.machine import environment, source_commit
 
 
 def test_environment_is_json():

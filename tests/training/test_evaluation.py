@@ -6,10 +6,10 @@ import pytest
 import torch
 from tests.training.tiny import TinyTask, tiny_model
 
-from attnlab.training.diagnosis import NonFiniteError
-from attnlab.training.evaluation import evaluate
-from attnlab.training.settings import Setting
-from attnlab.training.step import Caller
+from attnlab.training.keeping.diagnosis import NonFiniteError
+from attnlab.training.run.evaluation import evaluate
+from attnlab.training.run.step import Caller
+from attnlab.training.speed.settings import Setting
 
 
 class Looks(TinyTask):

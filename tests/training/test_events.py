@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnlab.training.events import Pace
+from attnlab.training.run.events import Pace
 
 
 def test_steps_are_throttled():

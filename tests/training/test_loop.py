@@ -13,8 +13,8 @@ import torch
 from tests.training.tiny import N_IN, N_OUT, TinyTask, recipe, tiny_model
 from torch import nn
 
-from attnlab.contracts import Batch
-from attnlab.errors import DataError, Interrupted, ModuleError, RunError, SpecError, TrainingError
+from attnlab.core.contracts import Batch
+from attnlab.core.errors import DataError, Interrupted, ModuleError, RunError, SpecError, TrainingError
 from attnlab.training import load_model_weights, read_failure, read_metrics, read_result, train
 
 
@@ -130,7 +130,7 @@ def test_early_stop_only_when_asked():
 
 def test_budget_in_seconds(monkeypatch):
     ticks = itertools.count()
-    monkeypatch.setattr("attnlab.training.loop.time", SimpleNamespace(perf_counter=lambda: next(ticks) * 0.25))
+    monkeypatch.setattr("attnlab.training.run.loop.time", SimpleNamespace(perf_counter=lambda: next(ticks) * 0.25))
     result = train(tiny_model(), TinyTask(), recipe(budget={"seconds": 1.0}))
     assert result.steps == 4
     assert result.seconds >= 1.0

@@ -7,9 +7,9 @@ import torch
 from tests.training.tiny import TinyTask, tiny_model
 from torch import nn
 
-from attnlab.errors import RunError, SpecError
-from attnlab.training.muon import BatchedMuon, orthogonalize
-from attnlab.training.optim import OPTIMIZERS, AdamW, Muon, Sgd, hidden_matrices
+from attnlab.core.errors import RunError, SpecError
+from attnlab.training.recipe.muon import BatchedMuon, orthogonalize
+from attnlab.training.recipe.optim import OPTIMIZERS, AdamW, Muon, Sgd, hidden_matrices
 
 
 class Language(nn.Module):

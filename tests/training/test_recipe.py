@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from attnlab.errors import SpecError
-from attnlab.training.recipe import Recipe
+from attnlab.core.errors import SpecError
+from attnlab.training.recipe.recipe import Recipe
 
 
 def refused(**fields) -> str:

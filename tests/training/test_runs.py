@@ -8,12 +8,16 @@ import sys
 
 import pytest
 
-from attnlab.errors import RunError
-from attnlab.training.runs import METRICS, MetricsLog, lock, open_run, read_failure, read_metrics, write_failure
+from attnlab.core.errors import RunError
+from attnlab.training.keeping.runs import METRICS, MetricsLog, lock, open_run, read_failure, read_metrics, write_failure
 
-HOLD = (
-    "import sys; from attnlab.training.runs import lock\nwith lock(sys.argv[1]):\n print('held', flush=True); input()"
-)
+HOLD = """
+import sys
+from attnlab.training.keeping.runs import lock
+with lock(sys.argv[1]):
+    print('held', flush=True)
+    input()
+"""
 
 
 def test_lock_names_its_holder(tmp_path):

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from attnlab.errors import SpecError
-from attnlab.training.schedule import SCHEDULES, Cosine, InverseSquareRoot, Linear, rate_factor
+from attnlab.core.errors import SpecError
+from attnlab.training.recipe.schedule import SCHEDULES, Cosine, InverseSquareRoot, Linear, rate_factor
 
 POINTS = [number / 97 for number in range(98)]
 

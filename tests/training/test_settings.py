@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.training.settings import Remaining, Setting
+from attnlab.training.speed.settings import Remaining, Setting
 
 CPU = torch.device("cpu")
 

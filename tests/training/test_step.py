@@ -7,9 +7,9 @@ import torch
 from tests.training.tiny import N_BATCH, N_IN, N_OUT, TinyTask, tiny_model
 from torch import nn
 
-from attnlab.errors import ModuleError, TrainingError
-from attnlab.training.settings import Setting
-from attnlab.training.step import Caller, LossWatch, clip_gradients, task_loss
+from attnlab.core.errors import ModuleError, TrainingError
+from attnlab.training.run.step import Caller, LossWatch, clip_gradients, task_loss
+from attnlab.training.speed.settings import Setting
 
 PLAIN = Setting()
 BATCH = TinyTask().train_batch(0, 0)

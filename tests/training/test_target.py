@@ -7,11 +7,11 @@ import math
 import pytest
 from tests.training.tiny import TinyTask, recipe, tiny_model
 
-from attnlab.contracts import Metric
-from attnlab.errors import SpecError
-from attnlab.training.loop import train
-from attnlab.training.recipe import Recipe
-from attnlab.training.target import SECONDS_TO_TARGET, is_reached, seconds_to_target
+from attnlab.core.contracts import Metric
+from attnlab.core.errors import SpecError
+from attnlab.training.recipe.recipe import Recipe
+from attnlab.training.recipe.target import SECONDS_TO_TARGET, is_reached, seconds_to_target
+from attnlab.training.run.loop import train
 
 STEPS = 60
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from attnlab.errors import SpecError
-from attnlab.training.tensorboard import tensorboard_events
+from attnlab.core.errors import SpecError
+from attnlab.training.run.tensorboard import tensorboard_events
 
 
 def test_scalars_are_written(tmp_path):

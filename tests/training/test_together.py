@@ -13,10 +13,10 @@ import torch
 from tests.training.tiny import N_IN, N_OUT, TinyTask, recipe, tiny_model
 from torch import nn
 
-from attnlab.contracts import Batch
-from attnlab.errors import Interrupted, ModuleError, SpecError
+from attnlab.core.contracts import Batch
+from attnlab.core.errors import Interrupted, ModuleError, SpecError
 from attnlab.training import load_model_weights, read_failure, read_metrics, read_result, train
-from attnlab.training.together import train_together
+from attnlab.training.together.together import train_together
 
 NEAR = {"rtol": 1e-4, "atol": 1e-5}
 STEPS = 19
@@ -250,7 +250,7 @@ def test_a_model_that_raises_fails_in_every_run():
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("tried to allocate"), MemoryError()])
 def test_where_memory_runs_out_runs_go_by_halves(monkeypatch, error):
-    monkeypatch.setattr("attnlab.training.stack.Caller.outputs", _raising_above(2, error))
+    monkeypatch.setattr("attnlab.training.together.stack.Caller.outputs", _raising_above(2, error))
     recipes = [recipe(STEPS)] * 4
     models, results = together(tiny_makers(4), DoubleTask(), recipes)
     monkeypatch.undo()
@@ -260,7 +260,7 @@ def test_where_memory_runs_out_runs_go_by_halves(monkeypatch, error):
 
 
 def _raising_above(runs, error):
-    from attnlab.training.step import Caller, _out_of_memory
+    from attnlab.training.run.step import Caller, _out_of_memory
 
     original = Caller.outputs
 
@@ -375,7 +375,7 @@ def test_compiled_it_is_the_same(monkeypatch):
     """Traced by the compiler's front end; what its back end makes of it is torch's concern."""
     compile_model = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model: compile_model(model, backend="aot_eager"))
-    monkeypatch.setattr("attnlab.training.compilation.missing_compiler", lambda device: "")
+    monkeypatch.setattr("attnlab.training.speed.compilation.missing_compiler", lambda device: "")
     makers = [lambda seed=seed: tiny_model(0.0, seed=seed).double() for seed in range(2)]
     models, results = together(makers, DoubleTask(), [recipe(5, compile=True)] * 2)
     assert [(result.compiled, result.together) for result in results] == [(True, 2)] * 2
@@ -385,7 +385,7 @@ def test_compiled_it_is_the_same(monkeypatch):
 def test_compiled_dropout_differs_between_runs(monkeypatch):
     compile_model = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model: compile_model(model, backend="aot_eager"))
-    monkeypatch.setattr("attnlab.training.compilation.missing_compiler", lambda device: "")
+    monkeypatch.setattr("attnlab.training.speed.compilation.missing_compiler", lambda device: "")
     models, results = together([lambda: tiny_model().double()] * 2, SameBatches(), [recipe(5, compile=True)] * 2)
     assert {result.together for result in results} == {2}
     assert not torch.allclose(weights(models[0]), weights(models[1]))

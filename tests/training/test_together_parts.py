@@ -10,23 +10,23 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnlab.build import build
-from attnlab.contracts import Batch, Metric
+from attnlab.core.build import build
+from attnlab.core.contracts import Batch, Metric
 from attnlab.models import MODELS
+from attnlab.nn.axes.combiners import COMBINERS
+from attnlab.nn.axes.heads import HEADS
+from attnlab.nn.axes.masks import MASKS
+from attnlab.nn.axes.normalizers import NORMALIZERS
+from attnlab.nn.axes.positions import POSITIONS
+from attnlab.nn.axes.scores import SCORES
 from attnlab.nn.block import BLOCKS
-from attnlab.nn.combiners import COMBINERS
 from attnlab.nn.feedforward import FEEDFORWARDS
-from attnlab.nn.heads import HEADS
 from attnlab.nn.init import INITS
-from attnlab.nn.masks import MASKS
 from attnlab.nn.mixers import MIXERS
-from attnlab.nn.normalizers import NORMALIZERS
 from attnlab.nn.norms import NORMS
-from attnlab.nn.positions import POSITIONS
-from attnlab.nn.scores import SCORES
 from attnlab.training import train
-from attnlab.training.recipe import Recipe
-from attnlab.training.together import train_together
+from attnlab.training.recipe.recipe import Recipe
+from attnlab.training.together.together import train_together
 
 BATCH, LENGTH, VOCAB, D_IN, D_OUT, WIDTH = 3, 7, 11, 2, 5, 24
 STEPS, DROPOUT = 3, 0.1

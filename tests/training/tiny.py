@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from attnlab.contracts import Batch, Metric
-from attnlab.training.recipe import Recipe
+from attnlab.core.contracts import Batch, Metric
+from attnlab.training.recipe.recipe import Recipe
 
 N_IN, N_OUT, N_BATCH = 5, 3, 7
 

@@ -17,16 +17,16 @@ import torch
 from torch import nn
 
 from attnlab.benchmarks.attention_table import AttentionTable, LayerRow, Measured
-from attnlab.benchmarks.by_hand import SdpaByHand
-from attnlab.benchmarks.growth import GrowthReport, GrowthRow, GrowthTable
-from attnlab.benchmarks.passes import MIB, Footprint, Limits, Passes, compare_passes, warm_up
-from attnlab.benchmarks.turns import Comparison
-from attnlab.errors import AttnlabError
+from attnlab.benchmarks.contenders.by_hand import SdpaByHand
+from attnlab.benchmarks.measuring.growth import GrowthReport, GrowthRow, GrowthTable
+from attnlab.benchmarks.measuring.passes import MIB, Footprint, Limits, Passes, compare_passes, warm_up
+from attnlab.benchmarks.measuring.turns import Comparison
+from attnlab.core.errors import AttnlabError
+from attnlab.core.machine import environment
 from attnlab.nn.attention import Attention
-from attnlab.nn.heads import HEADS
-from attnlab.nn.normalizers import NORMALIZERS
-from attnlab.nn.scores import SCORES
-from attnlab.training.environment import environment
+from attnlab.nn.axes.heads import HEADS
+from attnlab.nn.axes.normalizers import NORMALIZERS
+from attnlab.nn.axes.scores import SCORES
 
 LENGTHS = (128, 512, 2048, 8192)
 WIDTH, N_HEADS = 128, 4

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnlab.benchmarks.growth import NOT_RUN, GrowthRow, GrowthTable, in_columns, machine_line
-from attnlab.benchmarks.passes import MIB
-from attnlab.training.environment import environment
+from attnlab.benchmarks.measuring.growth import NOT_RUN, GrowthRow, GrowthTable, in_columns, machine_line
+from attnlab.benchmarks.measuring.passes import MIB
+from attnlab.core.machine import environment
 
 
 @dataclass(frozen=True)

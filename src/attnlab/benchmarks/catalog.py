@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from attnlab.errors import SpecError, nearest
+from attnlab.core.errors import SpecError, nearest
 
 
 class Result(Protocol):

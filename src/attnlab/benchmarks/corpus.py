@@ -17,10 +17,10 @@ from typing import TextIO
 import numpy as np
 import torch
 
-from attnlab.benchmarks.growth import GrowthReport, GrowthRow, GrowthTable
+from attnlab.benchmarks.measuring.growth import GrowthReport, GrowthRow, GrowthTable
+from attnlab.core.machine import environment
 from attnlab.models import EncoderDecoder
-from attnlab.tasks.translation import Translation
-from attnlab.training.environment import environment
+from attnlab.tasks.translation.translation import Translation
 
 LINES = (10_000, 100_000, 1_000_000)
 ROUNDS = 1

@@ -6,11 +6,11 @@ from functools import partial
 
 import torch
 
-from attnlab.benchmarks.apart import Apart
-from attnlab.benchmarks.peers import OURS, SIZES
-from attnlab.benchmarks.steps import bare_loop, lab_run
-from attnlab.benchmarks.turns import Comparison, measure_in_turn
-from attnlab.training.settings import Setting
+from attnlab.benchmarks.contenders.apart import Apart
+from attnlab.benchmarks.contenders.peers import OURS, SIZES
+from attnlab.benchmarks.contenders.steps import bare_loop, lab_run
+from attnlab.benchmarks.measuring.turns import Comparison, measure_in_turn
+from attnlab.training.speed.settings import Setting
 
 STEPS = 40
 """Steps per round: about two seconds of each on two cores."""

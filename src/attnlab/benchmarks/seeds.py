@@ -15,22 +15,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnlab.benchmarks.passes import GIB, memory_of, peak_on_cpu
-from attnlab.benchmarks.peers import SIZES
-from attnlab.benchmarks.tokens import RandomTokens
-from attnlab.benchmarks.turns import Comparison, measure_in_turn
-from attnlab.contracts import Task
-from attnlab.errors import SpecError, nearest
+from attnlab.benchmarks.contenders.peers import SIZES
+from attnlab.benchmarks.contenders.tokens import RandomTokens
+from attnlab.benchmarks.measuring.passes import GIB, memory_of, peak_on_cpu
+from attnlab.benchmarks.measuring.turns import Comparison, measure_in_turn
+from attnlab.core.contracts import Task
+from attnlab.core.errors import SpecError, nearest
+from attnlab.core.machine import usable_cores
 from attnlab.models import ConvStack, Decoder
 from attnlab.tasks import Shapes
-from attnlab.tasks.shape_sequences import LENGTH
-from attnlab.training.compilation import missing_compiler
-from attnlab.training.environment import usable_cores
-from attnlab.training.loop import train
-from attnlab.training.recipe import Recipe
-from attnlab.training.result import Result
-from attnlab.training.settings import Setting
-from attnlab.training.together import train_together
+from attnlab.tasks.shapes.sequences import LENGTH
+from attnlab.training.keeping.result import Result
+from attnlab.training.recipe.recipe import Recipe
+from attnlab.training.run.loop import train
+from attnlab.training.speed.compilation import missing_compiler
+from attnlab.training.speed.settings import Setting
+from attnlab.training.together.together import train_together
 
 COUNTS = (1, 2, 4, 8, 16)
 ROUNDS = {"b": 2}

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from attnlab.benchmarks.turns import Comparison, measure_in_turn
+from attnlab.benchmarks.measuring.turns import Comparison, measure_in_turn
 
 ROUNDS = 7
 REFERENCE = "import torch"

@@ -13,11 +13,11 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from attnlab.benchmarks.dependence import layers_until_seen, longest_chain
-from attnlab.benchmarks.growth import GrowthRow, GrowthTable, in_columns, machine_line, name_law
-from attnlab.benchmarks.passes import Passes, compare_passes, warm_up
+from attnlab.benchmarks.measuring.dependence import layers_until_seen, longest_chain
+from attnlab.benchmarks.measuring.growth import GrowthRow, GrowthTable, in_columns, machine_line, name_law
+from attnlab.benchmarks.measuring.passes import Passes, compare_passes, warm_up
+from attnlab.core.machine import environment
 from attnlab.nn.mixers import build_mixer
-from attnlab.training.environment import environment
 
 D_HEAD = 64
 """Width of a head: as in the source, wider models have more heads, not wider ones."""

@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from attnlab.benchmarks.apart import Apart
-from attnlab.benchmarks.matrix import TYPES, matrix_rate
-from attnlab.benchmarks.peers import OURS, PEERS, PLAIN, SIZES, Peer, Sizes
-from attnlab.benchmarks.steps import AbstractStepper, bare_loop, lab_run, tokens
-from attnlab.benchmarks.turns import Comparison, measure_in_turn
-from attnlab.errors import SpecError, nearest
+from attnlab.benchmarks.contenders.apart import Apart
+from attnlab.benchmarks.contenders.peers import OURS, PEERS, PLAIN, SIZES, Peer, Sizes
+from attnlab.benchmarks.contenders.steps import AbstractStepper, bare_loop, lab_run, tokens
+from attnlab.benchmarks.measuring.matrix import TYPES, matrix_rate
+from attnlab.benchmarks.measuring.turns import Comparison, measure_in_turn
+from attnlab.core.errors import SpecError, nearest
 from attnlab.inspection.cost import cost
-from attnlab.training.settings import Setting
+from attnlab.training.speed.settings import Setting
 
 ROUNDS = {"a": 7, "b": 5, "c": 3}
 """How often everything is measured at each size; a round of (c) takes half a minute on two cores."""

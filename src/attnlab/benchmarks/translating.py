@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attnlab.benchmarks.turns import Comparison, measure_in_turn
+from attnlab.benchmarks.measuring.turns import Comparison, measure_in_turn
 from attnlab.models import EncoderDecoder
-from attnlab.models.generation import Marks, Writer, beam_search
-from attnlab.models.writers import writer_for
-from attnlab.training.settings import wait_for
+from attnlab.models.decoding.generation import Marks, Writer, beam_search
+from attnlab.models.decoding.writers import writer_for
+from attnlab.training.speed.settings import wait_for
 
 VOCAB, WIDTH, HIDDEN, LAYERS, HEADS = 10_000, 128, 256, 4, 4
 """Of the study ``multi30k-tiny``."""

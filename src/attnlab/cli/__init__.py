@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import cyclopts
 from rich.console import Console
 
-from attnlab.errors import AttnlabError, DataError, Interrupted, RunError, SpecError
+from attnlab.core.errors import AttnlabError, DataError, Interrupted, RunError, SpecError
 
 HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 """Read by torch at its first allocation: on Linux, large tensors lie in pages of 2 MiB instead of 4 KiB then."""

@@ -70,7 +70,7 @@ def bench(
 
 def _save(content: dict[str, Any], folder: Path, label: str) -> None:
     """Write a benchmark's results under the name of the device they were measured on."""
-    from attnlab.training.atomic import write_json
+    from attnlab.core.files import write_json
 
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{_slug(content['results'])}-{label}.json", content)

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from attnlab.errors import SpecError, nearest
+from attnlab.core.errors import SpecError, nearest
 
 PACKAGE = Path(__file__).resolve().parent.parent
 TABLES: dict[str, tuple[str, str]] = {
@@ -23,17 +23,17 @@ TABLES: dict[str, tuple[str, str]] = {
     "models": ("models/__init__.py", "MODELS"),
     "blocks": ("nn/block.py", "BLOCKS"),
     "mixers": ("nn/mixers.py", "MIXERS"),
-    "heads": ("nn/heads.py", "HEADS"),
-    "positions": ("nn/positions.py", "POSITIONS"),
-    "scores": ("nn/scores.py", "SCORES"),
-    "masks": ("nn/masks.py", "MASKS"),
-    "normalizers": ("nn/normalizers.py", "NORMALIZERS"),
-    "combiners": ("nn/combiners.py", "COMBINERS"),
+    "heads": ("nn/axes/heads.py", "HEADS"),
+    "positions": ("nn/axes/positions.py", "POSITIONS"),
+    "scores": ("nn/axes/scores.py", "SCORES"),
+    "masks": ("nn/axes/masks.py", "MASKS"),
+    "normalizers": ("nn/axes/normalizers.py", "NORMALIZERS"),
+    "combiners": ("nn/axes/combiners.py", "COMBINERS"),
     "feedforwards": ("nn/feedforward.py", "FEEDFORWARDS"),
     "norms": ("nn/norms.py", "NORMS"),
     "inits": ("nn/init.py", "INITS"),
-    "optimizers": ("training/optim.py", "OPTIMIZERS"),
-    "schedules": ("training/schedule.py", "SCHEDULES"),
+    "optimizers": ("training/recipe/optim.py", "OPTIMIZERS"),
+    "schedules": ("training/recipe/schedule.py", "SCHEDULES"),
 }
 """Where each table lies: file and name."""
 

@@ -24,7 +24,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from attnlab.cli.words import Whole
-from attnlab.errors import ModuleError, SpecError
+from attnlab.core.errors import ModuleError, SpecError
 
 HEALTHY, ERRORS_FOUND, NOT_EXAMINED = 0, 1, 2
 LIMIT_S = 240.0  # for the whole examination; the checks stop themselves long before

@@ -51,8 +51,8 @@ def generate(
     int
         0.
     """
-    from attnlab.studies.trained import generate as generated
-    from attnlab.studies.trained import load_trained
+    from attnlab.studies.using.trained import generate as generated
+    from attnlab.studies.using.trained import load_trained
 
     trained = load_trained(run, which=weights, device=device)
     texts = generated(

@@ -46,8 +46,8 @@ def plan(
         0.
     """
     from attnlab.cli.run import own_prints_to_stderr, print_json, seed_changes
-    from attnlab.studies.plan import make_plan
-    from attnlab.studies.study import load
+    from attnlab.studies.define.study import load
+    from attnlab.studies.plan.plan import make_plan
 
     with own_prints_to_stderr(json):
         planned = make_plan(load(study, scale=scale, changes=seed_changes(seeds)), calibrate=calibrate)
@@ -144,7 +144,7 @@ def _short(value: float) -> str:
 
 def _print_total(planned: Any, console: Console) -> None:
     """Print the estimated wall time of the whole study on this machine."""
-    from attnlab.training.environment import usable_cores
+    from attnlab.core.machine import usable_cores
 
     if any(variant.seconds_per_seed is None for variant in planned.variants):
         return

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from attnlab.cli.run import print_alarm
-from attnlab.studies.plan import CellPlan
+from attnlab.studies.plan.plan import CellPlan
 
 
 class TerminalWatcher:

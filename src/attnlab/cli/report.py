@@ -21,7 +21,7 @@ def report(folder: Path, /, *, json: bool = False) -> int:
         0, or 1 if a run failed.
     """
     from attnlab.cli.run import show
-    from attnlab.studies.collect import collect
+    from attnlab.studies.judge.collect import collect
     from attnlab.studies.report import write_report
 
     results = collect(folder)

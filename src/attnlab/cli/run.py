@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from attnlab.cli.words import Whole
-from attnlab.errors import SpecError
+from attnlab.core.errors import SpecError
 
 
 def run(
@@ -53,9 +53,9 @@ def run(
         0, or 1 if a run failed.
     """
     from attnlab.cli.progress import TerminalWatcher
+    from attnlab.studies.define.study import load
     from attnlab.studies.execute import run_study
     from attnlab.studies.report import write_report
-    from attnlab.studies.study import load
 
     question = load(study, scale=scale, changes=seed_changes(seeds))
     folder = out or default_folder(question.name, scale)

@@ -53,7 +53,7 @@ def score(
         0.
     """
     from attnlab.cli.translate import warnings_said
-    from attnlab.studies import trained
+    from attnlab.studies.using import trained
 
     models = [trained.load_trained(folder, which=weights, device=device) for folder in (run, *also)]
     if out is not None:

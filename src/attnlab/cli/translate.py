@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from attnlab.cli.words import Runs, Whole
-from attnlab.errors import SpecError
+from attnlab.core.errors import SpecError
 
 if TYPE_CHECKING:
-    from attnlab.studies.trained import Trained
-    from attnlab.studies.translating import Written
+    from attnlab.studies.using.trained import Trained
+    from attnlab.studies.using.translating import Written
 
 ABOUT_SENTENCES = (
     "What to translate; unless given, the lines of the file or of standard input. Before one that begins with a dash, "
@@ -71,7 +71,7 @@ def translate(
     int
         0.
     """
-    from attnlab.studies.trained import load_trained, write
+    from attnlab.studies.using.trained import load_trained, write
 
     if sentences and file is not None:
         raise SpecError("give sentences or --file, not both")
@@ -107,8 +107,8 @@ def _check_no_path(sentence: str) -> None:
 
 
 def _write_maps(page: Path, trained: Sequence[Trained], sentences: Sequence[str], found: Sequence[Written]) -> None:
-    from attnlab.studies.looking import sentence_maps
     from attnlab.studies.report.html import sentences_page
+    from attnlab.studies.using.looking import sentence_maps
 
     looked = [sentence_maps(trained, *pair) for pair in zip(sentences, found, strict=True) if pair[0].strip()]
     page.write_text(sentences_page(looked), encoding="utf-8")
@@ -116,7 +116,7 @@ def _write_maps(page: Path, trained: Sequence[Trained], sentences: Sequence[str]
 
 def _lines(file: Path | None) -> Iterator[str]:
     """Return the lines of a file or of standard input."""
-    from attnlab.tasks.corpus_parts import read_sentences
+    from attnlab.tasks.translation.corpus_parts import read_sentences
 
     if file is not None:
         return read_sentences(file)

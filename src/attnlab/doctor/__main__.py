@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from attnlab.errors import AttnlabError
+from attnlab.core.errors import AttnlabError
 
 
 def _channel() -> Callable[[dict[str, Any]], None]:

@@ -14,16 +14,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from attnlab.build import describe_exception
-from attnlab.doctor.calling.interview import interview
+from attnlab.core.build import describe_exception
+from attnlab.core.errors import AttnlabError, DataError, ModuleError, SpecError, nearest
 from attnlab.doctor.checks import CHECKS, Check
-from attnlab.doctor.containment import OvertimeError, Traces, contained, time_limit
 from attnlab.doctor.examination import SEED, Examination, Options
 from attnlab.doctor.findings import NOT_EXAMINED, Diagnosis, Finding, worst_first
-from attnlab.doctor.loading.loading import load
-from attnlab.doctor.patient import Patient
-from attnlab.doctor.usage import Usage
-from attnlab.errors import AttnlabError, DataError, ModuleError, SpecError, nearest
+from attnlab.doctor.interview import interview
+from attnlab.strangers.containment import OvertimeError, Traces, contained, time_limit
+from attnlab.strangers.loading.loading import load
+from attnlab.strangers.patient import Patient
+from attnlab.strangers.usage import Usage
 from attnlab.text.characters import decode_utf8
 
 LOADING_S = 60.0  # a file may import large libraries

@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from attnlab.doctor.inside.tape import Change, Tape, record
-from attnlab.doctor.patient import Patient
-from attnlab.doctor.usage import Usage
-from attnlab.errors import AttnlabError, ModuleError
+from attnlab.core.errors import AttnlabError, ModuleError
+from attnlab.inspection.tape.tape import Change, Tape, record
+from attnlab.strangers.patient import Patient
+from attnlab.strangers.usage import Usage
 
 BATCH = 3  # differs from lengths, widths and numbers of heads, so that axes cannot be mistaken for each other
 SEED = 20  # any: it makes two examinations of one module equal

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnlab.errors import AttnlabError, ModuleError
+from attnlab.core.errors import AttnlabError, ModuleError
 from attnlab.inspection.memory import KeptBytes
 from attnlab.inspection.standins import FusedRecurrence
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Shaped
 from torch import Tensor, nn
 
-from attnlab.errors import ModuleError
+from attnlab.core.errors import ModuleError
 
 SAMPLES = 4  # sequences tried at once, so that one dead unit or chance cancellation hides nothing
 PROBE_SEED = 0  # the same random numbers in every forward pass, so that only the input differs

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnlab.build import Spec
-from attnlab.errors import SpecError
+from attnlab.core.build import Spec
+from attnlab.core.errors import SpecError
+from attnlab.core.sizes import check_positive
 from attnlab.models.wiring import build_input_positions, offer_positions
-from attnlab.nn.heads import check_positive
 from attnlab.nn.mixers import build_mixer
 
 

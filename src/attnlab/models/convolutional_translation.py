@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attnlab.errors import SpecError
+from attnlab.core.errors import SpecError
+from attnlab.core.sizes import check_positive
 from attnlab.models.alignment import gather
-from attnlab.nn.dropout import Dropout
-from attnlab.nn.heads import check_positive
-from attnlab.nn.positions import LearnedPositions
+from attnlab.nn.axes.positions import LearnedPositions
+from attnlab.nn.kernels.dropout import Dropout
 
 HALF = math.sqrt(0.5)
 """Keeps the variance of a sum of two."""

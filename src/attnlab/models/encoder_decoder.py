@@ -10,10 +10,10 @@ from typing import Literal
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attnlab.build import Spec, look_up, parse
-from attnlab.errors import SpecError
+from attnlab.core.build import Spec, look_up, parse
+from attnlab.core.errors import SpecError
+from attnlab.core.sizes import check_positive
 from attnlab.models.stacks import Norm, Stack
-from attnlab.nn.heads import check_positive
 from attnlab.nn.init import INITS
 
 ATTENTION = "attention"

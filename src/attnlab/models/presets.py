@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attnlab.build import Spec
+from attnlab.core.build import Spec
 from attnlab.models.encoder_decoder import EncoderDecoder
 from attnlab.models.stacks import Norm
 

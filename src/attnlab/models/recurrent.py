@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnlab.nn.heads import check_positive
+from attnlab.core.sizes import check_positive
 
 
 class Lstm(nn.Module):

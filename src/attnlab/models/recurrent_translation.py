@@ -14,9 +14,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from attnlab.core.sizes import check_positive
 from attnlab.models.alignment import gather
-from attnlab.nn.dropout import Dropout
-from attnlab.nn.heads import check_positive
+from attnlab.nn.kernels.dropout import Dropout
 
 
 class AdditiveRnn(nn.Module):

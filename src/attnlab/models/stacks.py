@@ -12,14 +12,14 @@ from typing import Any, Literal, cast
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attnlab.build import Spec, build, look_up
-from attnlab.errors import ModuleError
+from attnlab.core.build import Spec, build, look_up
+from attnlab.core.errors import ModuleError
+from attnlab.core.sizes import check_positive
 from attnlab.models.wiring import build_input_positions, check_taken, final_norm, offer_positions, one_per_layer
+from attnlab.nn.axes.positions import AbstractInputPositions
 from attnlab.nn.block import BLOCKS, Block, BlockCache
-from attnlab.nn.dropout import Dropout
-from attnlab.nn.heads import check_positive
 from attnlab.nn.init import INITS
-from attnlab.nn.positions import AbstractInputPositions
+from attnlab.nn.kernels.dropout import Dropout
 
 Norm = Literal["pre", "post", "none"]
 

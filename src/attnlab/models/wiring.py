@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import nn
 
-from attnlab.build import Spec, build, is_path, load_object, look_up, parse, signature_of
-from attnlab.errors import SpecError
+from attnlab.core.build import Spec, build, is_path, load_object, look_up, parse, signature_of
+from attnlab.core.errors import SpecError
+from attnlab.nn.axes.positions import POSITIONS
 from attnlab.nn.block import BLOCKS
 from attnlab.nn.mixers import MIXERS
 from attnlab.nn.norms import NORMS
-from attnlab.nn.positions import POSITIONS
 
 NO_POSITIONS = "none"  # act nowhere, so it does not matter that no mixer takes them
 

@@ -1,8 +1,9 @@
 """Attention: one layer composed of an entry of each of the six axes.
 
 `Attention.trace` is the definition: it reads like the formula and returns every step. `Attention.forward` takes
-the fastest path that the composition has, and is tested to give the same. `attnlab.nn.cutting` says which pieces of
-the score matrix are computed together, `attnlab.nn.dot_products` how a piece is, where the scores are dot products.
+the fastest path that the composition has, and is tested to give the same. `attnlab.nn.kernels.cutting` says which
+pieces of the score matrix are computed together, `attnlab.nn.kernels.dot_products` how a piece is, where the scores
+are dot products.
 Nothing here knows a concrete part.
 """
 
@@ -18,18 +19,18 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attnlab.build import Spec, build, parse
-from attnlab.errors import ModuleError, SpecError
-from attnlab.nn.combiners import COMBINERS
-from attnlab.nn.cutting import AbstractPiece, Whole, in_blocks, in_chunks, pays_in_blocks
-from attnlab.nn.dot_products import WAYS, DotProduct, Way, fastest, is_mapped
-from attnlab.nn.dropout import check_probability, dropout
-from attnlab.nn.heads import HEADS, repeat_heads
+from attnlab.core.build import Spec, build, parse
+from attnlab.core.errors import ModuleError, SpecError
+from attnlab.nn.axes.combiners import COMBINERS
+from attnlab.nn.axes.heads import HEADS, repeat_heads
+from attnlab.nn.axes.masks import MASKS, AbstractMask, Causal, Full, Padding
+from attnlab.nn.axes.normalizers import NORMALIZERS
+from attnlab.nn.axes.positions import POSITIONS
+from attnlab.nn.axes.scores import SCORES
+from attnlab.nn.kernels.cutting import AbstractPiece, Whole, in_blocks, in_chunks, pays_in_blocks
+from attnlab.nn.kernels.dot_products import WAYS, DotProduct, Way, fastest, is_mapped
+from attnlab.nn.kernels.dropout import check_probability, dropout
 from attnlab.nn.key_values import KeyValues
-from attnlab.nn.masks import MASKS, AbstractMask, Causal, Full, Padding
-from attnlab.nn.normalizers import NORMALIZERS
-from attnlab.nn.positions import POSITIONS
-from attnlab.nn.scores import SCORES
 from attnlab.nn.trace import Trace
 
 Path = Literal["auto", "readable", "fused", "products", "recomputed", "local", "chunked"]

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attnlab.build import Spec, build, parse
-from attnlab.errors import ModuleError
+from attnlab.core.build import Spec, build, parse
+from attnlab.core.errors import ModuleError
+from attnlab.core.sizes import check_positive
 from attnlab.nn.attention import Attention
-from attnlab.nn.dropout import Dropout
 from attnlab.nn.feedforward import FEEDFORWARDS
-from attnlab.nn.heads import check_positive
+from attnlab.nn.kernels.dropout import Dropout
 from attnlab.nn.key_values import KeyValues
 from attnlab.nn.mixers import build_mixer
 from attnlab.nn.norms import NORMS

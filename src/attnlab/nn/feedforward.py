@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attnlab.errors import SpecError
-from attnlab.nn.dropout import Dropout
-from attnlab.nn.gelu import gelu
-from attnlab.nn.heads import check_positive
+from attnlab.core.errors import SpecError
+from attnlab.core.sizes import check_positive
+from attnlab.nn.kernels.dropout import Dropout
+from attnlab.nn.kernels.gelu import gelu
 
 EXPANSION = 4  # hidden width over d_model; source: Vaswani et al., 2017, section 3.3
 

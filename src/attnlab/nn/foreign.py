@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attnlab.build import Order, Spec, parse, path_of, prepare
-from attnlab.errors import ModuleError, SpecError
-from attnlab.nn.conventions import Convention, Label, call, label_of
-from attnlab.nn.probing import learn, quiet
+from attnlab.core.build import Order, Spec, parse, path_of, prepare
+from attnlab.core.errors import ModuleError, SpecError
+from attnlab.strangers.conventions import Convention, Label, call, label_of
+from attnlab.strangers.probing import learn, quiet
 
 _LEARNED: dict[tuple[Any, ...], Convention] = {}
 """Conventions by file, time of its last change, arguments and place."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import nn
 
-from attnlab.errors import SpecError
+from attnlab.core.errors import SpecError
 from attnlab.nn.foreign import ForeignMixer
 
 GPT_STD = 0.02  # source: Radford et al., 2018, "Improving Language Understanding", section 4.1

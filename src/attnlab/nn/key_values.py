@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnlab.errors import ModuleError
+from attnlab.core.errors import ModuleError
 
 
 class KeyValues:

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attnlab.build import Spec, build, is_path, parse
+from attnlab.core.build import Spec, build, is_path, parse
+from attnlab.core.sizes import check_positive
 from attnlab.nn.attention import Attention
-from attnlab.nn.heads import check_positive
 from attnlab.nn.recurrences import Fastformer, LinearAttention, Lstm, refuse_memory
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from torch import nn
 
-from attnlab.nn.heads import check_positive
+from attnlab.core.sizes import check_positive
 
 EPSILON = 1e-5  # torch's default for layer norm, used for both so that they differ in one thing only
 

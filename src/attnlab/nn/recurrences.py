@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attnlab.errors import ModuleError
-from attnlab.nn.combiners import concatenate
-from attnlab.nn.heads import SplitHeads, check_positive
+from attnlab.core.errors import ModuleError
+from attnlab.core.sizes import check_positive
+from attnlab.nn.axes.combiners import concatenate
+from attnlab.nn.axes.heads import SplitHeads
 
 
 def refuse_memory(memory: Tensor | None, name: str) -> None:

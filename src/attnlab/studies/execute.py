@@ -9,19 +9,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from attnlab.errors import RunError, SpecError
-from attnlab.studies.cell import is_done
-from attnlab.studies.collect import TUNING, chosen_settings, collect, read_scores
-from attnlab.studies.layout import WORKERS_LOG, Layout, layout_for, require_device
-from attnlab.studies.plan import CellPlan, Plan, make_plan
-from attnlab.studies.pool import BROKEN, Pool
-from attnlab.studies.results import StudyResults
-from attnlab.studies.study import OWN_FILES, Study
-from attnlab.studies.task_record import TaskRecord
-from attnlab.studies.tuning import tuning_record
-from attnlab.training.atomic import read_json, write_json, writing
-from attnlab.training.environment import environment
-from attnlab.training.runs import lock
+from attnlab.core.errors import RunError, SpecError
+from attnlab.core.files import read_json, write_json, writing
+from attnlab.core.machine import environment, require_device
+from attnlab.studies.define.study import OWN_FILES, Study
+from attnlab.studies.judge.collect import TUNING, chosen_settings, collect, read_scores
+from attnlab.studies.judge.results import StudyResults
+from attnlab.studies.judge.tuning import tuning_record
+from attnlab.studies.plan.plan import CellPlan, Plan, make_plan
+from attnlab.studies.run.cell import is_done
+from attnlab.studies.run.layout import WORKERS_LOG, Layout, layout_for
+from attnlab.studies.run.pool import BROKEN, Pool
+from attnlab.studies.run.task_record import TaskRecord
+from attnlab.training.keeping.runs import lock
 
 RULES = "rules.json"
 STUDY = "study.json"

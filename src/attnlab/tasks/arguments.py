@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from attnlab.errors import SpecError, did_you_mean
+from attnlab.core.errors import SpecError, did_you_mean
 
 
 def require_positive(name: str, value: int) -> None:

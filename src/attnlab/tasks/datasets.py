@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pooch
 
-from attnlab.errors import DataError, nearest
-from attnlab.text.cache import cache_folder
+from attnlab.core.cache import cache_folder
+from attnlab.core.errors import DataError, nearest
 from attnlab.text.characters import decode_utf8
 
 VARIABLE = "ATTNLAB_DATA"

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attnlab.contracts import Batch, Predict
-from attnlab.errors import ModuleError
+from attnlab.core.contracts import Batch, Predict
+from attnlab.core.errors import ModuleError
 from attnlab.tasks.cross_entropy import mean_cross_entropy
 
 IGNORED = -100  # target of a position that fills up a short sequence; torch's default `ignore_index`

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int, Int32, Int64, UInt32
 from torch import Tensor
 
-from attnlab.errors import DataError
+from attnlab.core.errors import DataError
 
 UNKNOWN = "\ufffd"  # Unicode's replacement character stands for what the training part lacks
 CODE_POINTS = 0x110000  # Unicode's size

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
-from attnlab.errors import DataError
+from attnlab.core.errors import DataError
 
 SHOWN = 60  # characters of a line in an error text
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnlab.errors import DataError
+from attnlab.core.errors import DataError
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import final
 import numpy as np
 from jaxtyping import Int64
 
-from attnlab.errors import DataError
+from attnlab.core.errors import DataError
 
 TOKENS, ENDS = "tokens.bin", "ends.bin"
 TOKEN_TYPE, END_TYPE = np.dtype("<u4"), np.dtype("<i8")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import tokenizers as hf
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from attnlab.errors import DataError, SpecError
+from attnlab.core.errors import DataError, SpecError
 from attnlab.text.bpe_dropout import SampledBpe
 
 PAD, BEGIN, END = "<pad>", "<begin>", "<end>"

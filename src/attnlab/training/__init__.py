@@ -6,43 +6,47 @@ not import torch.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from attnlab.core.lazy import contents
 
 if TYPE_CHECKING:
-    from attnlab.training.checkpoints import load_model_weights
-    from attnlab.training.environment import environment, usable_cores
-    from attnlab.training.events import OnEvent, ignore_event
-    from attnlab.training.loop import train
-    from attnlab.training.optim import OPTIMIZERS
-    from attnlab.training.recipe import Budget, EarlyStop, Recipe
-    from attnlab.training.result import Result, read_result
-    from attnlab.training.runs import lock, open_run, read_failure, read_metrics
-    from attnlab.training.schedule import SCHEDULES
-    from attnlab.training.tensorboard import tensorboard_events
-    from attnlab.training.together import train_together
+    from attnlab.core.machine import environment, usable_cores
+    from attnlab.training.keeping.checkpoints import load_model_weights
+    from attnlab.training.keeping.result import Result, read_result
+    from attnlab.training.keeping.runs import lock, open_run, read_failure, read_metrics
+    from attnlab.training.recipe.optim import OPTIMIZERS
+    from attnlab.training.recipe.recipe import Budget, EarlyStop, Recipe
+    from attnlab.training.recipe.schedule import SCHEDULES
+    from attnlab.training.run.events import OnEvent, ignore_event
+    from attnlab.training.run.loop import train
+    from attnlab.training.run.tensorboard import tensorboard_events
+    from attnlab.training.together.together import train_together
 
-_HOME = {
-    "OPTIMIZERS": "optim",
-    "SCHEDULES": "schedule",
-    "Budget": "recipe",
-    "EarlyStop": "recipe",
-    "OnEvent": "events",
-    "Recipe": "recipe",
-    "Result": "result",
-    "environment": "environment",
-    "ignore_event": "events",
-    "load_model_weights": "checkpoints",
-    "lock": "runs",
-    "open_run": "runs",
-    "read_failure": "runs",
-    "read_metrics": "runs",
-    "read_result": "result",
-    "tensorboard_events": "tensorboard",
-    "train": "loop",
-    "train_together": "together",
-    "usable_cores": "environment",
-}
+__getattr__, __dir__ = contents(
+    __name__,
+    {
+        "OPTIMIZERS": "attnlab.training.recipe.optim",
+        "SCHEDULES": "attnlab.training.recipe.schedule",
+        "Budget": "attnlab.training.recipe.recipe",
+        "EarlyStop": "attnlab.training.recipe.recipe",
+        "OnEvent": "attnlab.training.run.events",
+        "Recipe": "attnlab.training.recipe.recipe",
+        "Result": "attnlab.training.keeping.result",
+        "environment": "attnlab.core.machine",
+        "ignore_event": "attnlab.training.run.events",
+        "load_model_weights": "attnlab.training.keeping.checkpoints",
+        "lock": "attnlab.training.keeping.runs",
+        "open_run": "attnlab.training.keeping.runs",
+        "read_failure": "attnlab.training.keeping.runs",
+        "read_metrics": "attnlab.training.keeping.runs",
+        "read_result": "attnlab.training.keeping.result",
+        "tensorboard_events": "attnlab.training.run.tensorboard",
+        "train": "attnlab.training.run.loop",
+        "train_together": "attnlab.training.together.together",
+        "usable_cores": "attnlab.core.machine",
+    },
+)
 
 __all__ = [
     "OPTIMIZERS",
@@ -65,10 +69,3 @@ __all__ = [
     "train_together",
     "usable_cores",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name from its file."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -9,14 +9,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.inside.attentions import attentions
 from attnlab.doctor.measures.differences import Reach, deviation, difference
 from attnlab.doctor.measures.samples import meeting
 from attnlab.doctor.measures.steady import call_seeded, is_steady_when_fresh, same_course
-from attnlab.errors import ModuleError
-from attnlab.nn.conventions import AXES
+from attnlab.inspection.tape.attentions import attentions
+from attnlab.strangers.conventions import AXES
 
 _ID = "batch-independence"
 _MODES = {False: "evaluation mode", True: "training mode"}

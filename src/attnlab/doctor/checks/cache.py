@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.decoding import Decoder, Protocol, keeps_cache_inside, names_of
 from attnlab.doctor.measures.differences import deviation, difference, future_reach, size_of
-from attnlab.errors import ModuleError
 
 _ID = "cache"
 _SOURCE = "pytorch/torchtune#959: a key-value cache that changes the output"

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.inside.attentions import attentions
 from attnlab.doctor.measures.declared import as_declared
 from attnlab.doctor.measures.differences import LEAK, deviation
 from attnlab.doctor.measures.futures import FAR_FETCHED, Leak, leaks
 from attnlab.doctor.measures.sight import Sight, look
 from attnlab.doctor.measures.steady import is_steady
 from attnlab.doctor.measures.words import excused, quote
-from attnlab.errors import ModuleError
+from attnlab.inspection.tape.attentions import attentions
 
 _ID = "causality"
 _SOURCE = "Vaswani 2017, arXiv:1706.03762, section 3.2.3: illegal connections are set to -inf before the softmax"

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.inside.attentions import Attention, attentions
+from attnlab.inspection.tape.attentions import Attention, attentions
 
 CHECK = "cost"
 LONGEST = 512  # where the square of the length outweighs a width of 64

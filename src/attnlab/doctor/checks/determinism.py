@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 from torch import nn
 
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination, wake
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.differences import deviation
 from attnlab.doctor.measures.memory import remembered
 from attnlab.doctor.measures.steady import call_seeded
 from attnlab.doctor.measures.traces import left_behind
-from attnlab.errors import ModuleError
 
 _ID = "determinism"
 _RATE = 0.5  # of dropout, given to the constructor where the usual one is 0

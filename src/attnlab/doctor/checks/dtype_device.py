@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.formats import Attempt, Outcome
 from attnlab.doctor.measures.hidden import recomputed
-from attnlab.errors import ModuleError
 
 CHECK = "dtype-device"
 SOURCE = "PyTorch documentation, nn.Module.register_buffer; CUDA semantics, Best practices, Device-agnostic code"

@@ -9,12 +9,12 @@ import torch
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.inside.attentions import Attention, attentions
-from attnlab.doctor.inside.dependence import Dependence, dependence_of, differs
-from attnlab.doctor.inside.tape import Tape
 from attnlab.doctor.measures.own_memory import with_own_memory
 from attnlab.doctor.measures.rows import Rows, rows_of_operand, rows_of_output
 from attnlab.doctor.measures.words import excused, first_error, quote
+from attnlab.inspection.tape.attentions import Attention, attentions
+from attnlab.inspection.tape.dependence import Dependence, dependence_of, differs
+from attnlab.inspection.tape.tape import Tape
 
 _ID = "heads-mixed"
 _SOURCE = "torch.Tensor.view: the order of elements stays, so axes cannot be exchanged; reczoo/FuxiCTR#30"

@@ -7,12 +7,12 @@ from collections.abc import Generator, Iterator
 import torch
 from torch import Tensor
 
-from attnlab.doctor.calling.masking import Masking
 from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.inside.attentions import attentions
 from attnlab.doctor.measures.differences import difference, largest, size_of
 from attnlab.doctor.measures.words import unused_on_purpose
+from attnlab.inspection.tape.attentions import attentions
+from attnlab.strangers.calling.masking import Masking
 
 _ID = "mask-polarity"
 _SOURCE = (

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.doctor.calling.masking import Masking
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.padded import lengths_of, real_positions, telling
-from attnlab.errors import ModuleError
+from attnlab.strangers.calling.masking import Masking
 
 _ID = "masked-row"
 _SOURCE = "pytorch/pytorch#41508: NaN where all keys of a row are masked"

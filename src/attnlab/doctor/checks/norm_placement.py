@@ -11,10 +11,10 @@ from torch import Tensor
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.inside.tape import Event, Tape
 from attnlab.doctor.measures.blocks import Block, blocks
 from attnlab.doctor.measures.identity import Route, follow
 from attnlab.doctor.measures.norms import IS_NORM, Norm, norms_of, unused_norms
+from attnlab.inspection.tape.tape import Event, Tape
 
 ID = "norm-placement"
 _BA = "Ba 2016 (layer normalization), arXiv:1607.06450, section 3"

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.inside.attentions import Attention, attentions
-from attnlab.doctor.inside.dependence import Dependence, dependence_of
-from attnlab.doctor.inside.tape import Tape, record
-from attnlab.doctor.inside.tracing import back_to
 from attnlab.doctor.measures.after_softmax import Course, course_of
 from attnlab.doctor.measures.own_memory import with_own_memory
 from attnlab.doctor.measures.words import excused, first_error, quote
+from attnlab.inspection.tape.attentions import Attention, attentions
+from attnlab.inspection.tape.dependence import Dependence, dependence_of
+from attnlab.inspection.tape.tape import Tape, record
+from attnlab.inspection.tape.tracing import back_to
 
 _ID = "normalization"
 _SOURCE = "Vaswani 2017, arXiv:1706.03762, equation 1: softmax over the keys of each query, then the values"

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnlab.build import describe_exception
+from attnlab.core.build import describe_exception
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.differences import deviation

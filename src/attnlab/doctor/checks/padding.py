@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.inside.attentions import attentions
-from attnlab.doctor.inside.tape import Change
 from attnlab.doctor.measures.declared import as_declared
 from attnlab.doctor.measures.differences import Reach, deviation, difference, largest, size_of
 from attnlab.doctor.measures.logits import HUGE_LOGIT, LARGE_LOGIT, enlarging
 from attnlab.doctor.measures.padded import FILLED, Side, lengths_of, real_positions, telling
 from attnlab.doctor.measures.samples import meeting
 from attnlab.doctor.measures.steady import is_steady
+from attnlab.inspection.tape.attentions import attentions
+from attnlab.inspection.tape.tape import Change
 
 _ID = "padding"
 _LARGE = 100.0  # standard deviations of what stands at padded positions: a weight that is small, not zero, shows

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.inside.attentions import Attention, attentions
 from attnlab.doctor.measures.gradients import relative_change
 from attnlab.doctor.measures.position_claims import Claims, claims_of, effect
 from attnlab.doctor.measures.reach import reaches
+from attnlab.inspection.tape.attentions import Attention, attentions
 
 ID = "positions"
 _HAVIV = "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466"

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.inside.tape import Event
 from attnlab.doctor.measures.formats import Attempt, Outcome
 from attnlab.doctor.measures.padded import real_positions
-from attnlab.errors import ModuleError
+from attnlab.inspection.tape.tape import Event
 
 CHECK = "precision"
 LARGE = 30.0  # standard deviations that float32 must bear: residual streams of trained models reach them

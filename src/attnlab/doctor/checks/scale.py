@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.logit_size import LogitSize, logit_sizes
 from attnlab.doctor.measures.words import excused, quote
-from attnlab.errors import ModuleError
 
 _ID = "scale"
 _SOURCE = "Vaswani 2017, arXiv:1706.03762, section 3.2.1 and footnote 4: products of d_head terms grow as its root"

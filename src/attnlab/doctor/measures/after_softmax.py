@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnlab.doctor.inside.attentions import Attention
-from attnlab.doctor.inside.dependence import Dependence
-from attnlab.doctor.inside.tape import Event, Tape
-from attnlab.doctor.inside.tracing import NORMALIZERS, back_to
+from attnlab.inspection.tape.attentions import Attention
+from attnlab.inspection.tape.dependence import Dependence
+from attnlab.inspection.tape.tape import Event, Tape
+from attnlab.inspection.tape.tracing import NORMALIZERS, back_to
 
 _RANDOM = frozenset({"bernoulli", "bernoulli_", "native_dropout", "rand", "rand_like", "randn_like"})
 _NEGLIGIBLE = 1e-4  # what is added to a divisor to keep it from zero, at most

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.doctor.calling.claims import descriptions
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.inside.tape import Tape, record
 from attnlab.doctor.measures.identity import SAME, follow
-from attnlab.errors import ModuleError
-from attnlab.nn.conventions import elements
+from attnlab.inspection.tape.tape import Tape, record
+from attnlab.strangers.calling.claims import descriptions
+from attnlab.strangers.conventions import elements
 
 _NAMED = re.compile(r"block|layer|encoder|decoder|residual", re.IGNORECASE)
 _PARTS = re.compile(r"norm|embed|attention$|attn$|mlp|feed_?forward|ffn?$|dropout|output$|head$", re.IGNORECASE)

@@ -11,10 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from attnlab.doctor.calling.masking import Masking
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.measures.differences import difference, largest
-from attnlab.errors import ModuleError
+from attnlab.strangers.calling.masking import Masking
 
 _ENCODINGS = {"True keeps": "float, 1 = may attend", "True blocks": "float, 1 = blocked"}
 _HIDES = 0.1

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.doctor.calling.masking import Masking
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
-from attnlab.errors import ModuleError
-from attnlab.nn.conventions import SHAPES, elements
+from attnlab.strangers.calling.masking import Masking
+from attnlab.strangers.conventions import SHAPES, elements
 
 CACHES = frozenset(
     {"past_key_value", "past_key_values", "layer_past", "past", "past_kv", "past_kvs", "past_keys_values", "past_state"}

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Bool, Shaped
 from torch import Tensor, nn
 
-from attnlab.build import describe_exception
+from attnlab.core.build import describe_exception
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
-from attnlab.errors import ModuleError
 
 FORMATS: dict[torch.dtype, str] = {
     torch.float64: "float64",

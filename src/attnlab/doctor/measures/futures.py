@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.inside.tape import Change
 from attnlab.doctor.measures.differences import Reach, difference, future_reach, largest, size_of, some_cuts
 from attnlab.doctor.measures.logits import HUGE_LOGIT, LARGE_LOGIT, enlarging
 from attnlab.doctor.measures.samples import meeting
 from attnlab.doctor.measures.steady import same_course
-from attnlab.errors import ModuleError
+from attnlab.inspection.tape.tape import Change
 
 FAR_FETCHED = f"once logits reach {HUGE_LOGIT:.0e}"
 """The condition under which masks fail that well-known models have."""

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import BATCH, Examination
-from attnlab.errors import ModuleError
 
 SHORTER = 7  # a second length: what is silent at one length only belongs to positions, not to heads
 _KEPT_BESIDE = ("past", "cache", "present", "attn", "attention", "weight", "state", "mem")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from attnlab.doctor.inside.tape import Event, Tape
+from attnlab.inspection.tape.tape import Event, Tape
 
 SAME = frozenset((
     "_fused_dropout", "_reshape_alias", "_reshape_copy", "_to_copy", "_unsafe_view", "alias", "as_strided",

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnlab.doctor.inside.attentions import Attention, attentions
-from attnlab.doctor.inside.contractions import Operand
-from attnlab.doctor.inside.dependence import Dependence, dependence_of
-from attnlab.doctor.inside.replay import replay
-from attnlab.doctor.inside.tape import Event, Tape
-from attnlab.doctor.inside.tracing import back_to, places_in
-from attnlab.doctor.usage import Usage
+from attnlab.inspection.tape.attentions import Attention, attentions
+from attnlab.inspection.tape.contractions import Operand
+from attnlab.inspection.tape.dependence import Dependence, dependence_of
+from attnlab.inspection.tape.replay import replay
+from attnlab.inspection.tape.tape import Event, Tape
+from attnlab.inspection.tape.tracing import back_to, places_in
+from attnlab.strangers.usage import Usage
 
 _PROJECTIONS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "mv", "addmv"})
 _NORMS = frozenset(

@@ -9,8 +9,8 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.inside.attentions import Attention, attentions
-from attnlab.doctor.inside.tape import Change, Tape
+from attnlab.inspection.tape.attentions import Attention, attentions
+from attnlab.inspection.tape.tape import Change, Tape
 
 LARGE_LOGIT = 4e3
 """Size of logits at which any mask must hold: inputs of 30 standard deviations come near it without any training."""

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.differences import deviation
 from attnlab.doctor.measures.padded import lengths_of, real_positions, telling
-from attnlab.errors import ModuleError
 
 _ID = "determinism"
 _SOURCE = (

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.inside.outcome import is_thrown_away
 from attnlab.doctor.measures.gradients import influence, relative_change
 from attnlab.doctor.measures.mentions import OPTIONAL, use_of
+from attnlab.inspection.tape.outcome import is_thrown_away
 
 IS_NORM = re.compile(r"norm", re.IGNORECASE)
 """How the name of a norm is recognized."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from attnlab.doctor.calling.sources import OTHER_MEMORIES
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
-from attnlab.errors import ModuleError
+from attnlab.strangers.calling.sources import OTHER_MEMORIES
 
 
 def with_own_memory(exam: Examination) -> Iterator[Examination]:

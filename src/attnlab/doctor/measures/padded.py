@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from attnlab.doctor.calling.masking import BATCHED_SHAPES
 from attnlab.doctor.examination import Examination
+from attnlab.strangers.calling.masking import BATCHED_SHAPES
 
 Side = Literal["right", "left"]
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.doctor.calling.claims import descriptions
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.measures.gradients import relative_change
 from attnlab.doctor.measures.mentions import OPTIONAL, use_of
+from attnlab.strangers.calling.claims import descriptions
 
 _WORDS = frozenset((
     "alibi", "cos", "freqs", "pe", "pes", "pos", "posemb", "posenc", "position", "positional", "positions",

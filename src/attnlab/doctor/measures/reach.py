@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
-from attnlab.errors import ModuleError
 
 _LONG = 100  # more than any stack of a few small convolutions sees
 _BATCH = 2  # tells a sample's own positions from those of others

@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnlab.doctor.inside.attentions import Attention
-from attnlab.doctor.inside.contractions import Operand
-from attnlab.doctor.inside.dependence import Dependence, differs
-from attnlab.doctor.inside.replay import replay
-from attnlab.doctor.inside.tape import Change, Event, Tape
+from attnlab.inspection.tape.attentions import Attention
+from attnlab.inspection.tape.contractions import Operand
+from attnlab.inspection.tape.dependence import Dependence, differs
+from attnlab.inspection.tape.replay import replay
+from attnlab.inspection.tape.tape import Change, Event, Tape
 
 _MOST_POSITIONS = 12  # replaced one after the other; neighbours, so that a shift shows as one
 _FARTHEST = 1  # shift of rows against positions that still counts as none, as in a token shift

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.inside.attentions import Attention, attentions
-from attnlab.doctor.inside.tape import Tape
 from attnlab.doctor.measures.words import excused, quote
+from attnlab.inspection.tape.attentions import Attention, attentions
+from attnlab.inspection.tape.tape import Tape
 
 ID = "dead-parts"
 _PART = r"(weights?|parameters?|projections?|matrix|matrices|layers?|blocks?|heads?|tables?|embeddings?)"

@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import BATCH, Examination
-from attnlab.doctor.inside.attentions import attentions
 from attnlab.doctor.measures.blocks import BENDS
 from attnlab.doctor.measures.identity import INPUT, follow
-from attnlab.errors import ModuleError
+from attnlab.inspection.tape.attentions import attentions
 
 _SEED = 40  # of the inputs; any
 _FIRST = 3  # layers over which a factor per layer is taken

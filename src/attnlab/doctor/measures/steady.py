@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.measures.differences import deviation
-from attnlab.nn.probing import random_states_kept
+from attnlab.strangers.probing import random_states_kept
 
 
 @contextlib.contextmanager

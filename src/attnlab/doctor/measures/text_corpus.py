@@ -11,7 +11,7 @@ from jaxtyping import Int, Int32
 from numpy import ndarray
 from torch import Tensor
 
-from attnlab.errors import DataError
+from attnlab.core.errors import DataError
 from attnlab.text.characters import Vocabulary, decode_utf8, split_text
 from attnlab.text.ngrams import Rung, ladder
 from attnlab.text.overlap import overlap

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from attnlab.core.errors import SpecError
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.usage import Usage
-from attnlab.errors import SpecError
+from attnlab.strangers.usage import Usage
 
 CONTEXT = 64  # characters: longer than any n-gram by far, short enough for a moment of training
 NARROWEST = 16  # features: a patient of fewer gets adapters, since characters do not fit into one number

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.padded import lengths_of, real_positions, telling
 from attnlab.doctor.measures.steady import random_state
-from attnlab.errors import ModuleError
 
 _ID = "determinism"
 _INPUT_SOURCE = "PyTorch documentation, autograd mechanics: in-place correctness checks"

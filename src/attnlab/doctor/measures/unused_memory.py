@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import torch
 
-from attnlab.doctor.calling.sources import OTHER_MEMORIES
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.gradients import relative_change, results
 from attnlab.doctor.measures.words import excused, unused_on_purpose
-from attnlab.errors import ModuleError
+from attnlab.strangers.calling.sources import OTHER_MEMORIES
 
 _CALLS = 2  # inputs on which a memory must not matter
 

@@ -11,13 +11,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnlab.core.files import writing
 from attnlab.studies.report.content import report
 from attnlab.studies.report.terminal import verdict_table
 from attnlab.studies.report.words import headline
-from attnlab.training.atomic import writing
 
 if TYPE_CHECKING:
-    from attnlab.studies.results import StudyResults
+    from attnlab.studies.judge.results import StudyResults
 
 __all__ = ["headline", "report", "verdict_table", "write_report"]
 

@@ -6,15 +6,15 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from attnlab.studies.judge.verdicts import confidence, judge, smallest_effect
 from attnlab.studies.report import numbers, words
 from attnlab.studies.report.span import Span, beside, number_format, span_of
 from attnlab.studies.report.style import BAND, GRID, INK, MUTED, NORMAL, PAPER, VERDICT_COLORS, label
-from attnlab.studies.verdicts import confidence, judge, smallest_effect
 
 if TYPE_CHECKING:
-    from attnlab.contracts import Metric
-    from attnlab.studies.results import StudyResults, VariantResults
-    from attnlab.studies.verdicts import Verdict
+    from attnlab.core.contracts import Metric
+    from attnlab.studies.judge.results import StudyResults, VariantResults
+    from attnlab.studies.judge.verdicts import Verdict
 
 EFFECT_WIDTH, ROW_HEIGHT = 430, 40
 PANEL_WIDTH, PANEL_HEIGHT = 250, 250

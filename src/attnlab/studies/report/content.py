@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from attnlab.studies.judge.verdicts import judge
 from attnlab.studies.report.words import mean_seconds
-from attnlab.studies.verdicts import judge
 
 if TYPE_CHECKING:
-    from attnlab.studies.results import StudyResults, VariantResults
-    from attnlab.studies.verdicts import Verdict
+    from attnlab.studies.judge.results import StudyResults, VariantResults
+    from attnlab.studies.judge.verdicts import Verdict
 
 FLOOR_KEYS = ("name", "value", "unit", "metric", "kind", "reach", "source")
 """What a floor says in the report; its tolerance is a matter of the alarms."""

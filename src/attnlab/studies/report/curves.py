@@ -13,8 +13,8 @@ from attnlab.studies.report.span import Span, apart
 from attnlab.studies.report.style import FAINT, INK, MUTED, SMALL, VARIANT_COLORS, VERDICT_COLORS, label
 
 if TYPE_CHECKING:
-    from attnlab.contracts import Floor, Metric
-    from attnlab.studies.results import CellResults, StudyResults, VariantResults
+    from attnlab.core.contracts import Floor, Metric
+    from attnlab.studies.judge.results import CellResults, StudyResults, VariantResults
 
 CURVE_WIDTH, CURVE_HEIGHT = 640, 340
 SMALL_WIDTH, SMALL_HEIGHT = 190, 130

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from attnlab.studies.judge.verdicts import judge
 from attnlab.studies.report import charts, curves, words
 from attnlab.studies.report.style import Drawing, draw
-from attnlab.studies.verdicts import judge
 
 if TYPE_CHECKING:
-    from attnlab.contracts import Metric
-    from attnlab.studies.results import StudyResults
+    from attnlab.core.contracts import Metric
+    from attnlab.studies.judge.results import StudyResults
 
 
 @dataclass(frozen=True)

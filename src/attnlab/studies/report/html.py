@@ -15,9 +15,9 @@ from attnlab.studies.report.curves import example
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from attnlab.studies.looking import SentenceMaps
+    from attnlab.studies.judge.results import StudyResults
     from attnlab.studies.report.figures import Figure
-    from attnlab.studies.results import StudyResults
+    from attnlab.studies.using.looking import SentenceMaps
 
 TEMPLATE, SENTENCES = "report.html.j2", "sentences.html.j2"
 LEVELS = 9

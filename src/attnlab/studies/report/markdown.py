@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from attnlab.studies.report import tables, words
 
 if TYPE_CHECKING:
+    from attnlab.studies.judge.results import StudyResults
     from attnlab.studies.report.figures import Figure
-    from attnlab.studies.results import StudyResults
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|])")
 """Characters that Markdown, or the HTML inside it, would take as markup."""

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from attnlab.studies.judge.verdicts import judge
 from attnlab.studies.report import numbers, words
-from attnlab.studies.verdicts import judge
 
 if TYPE_CHECKING:
-    from attnlab.studies.results import StudyResults, VariantResults
-    from attnlab.studies.verdicts import Verdict
+    from attnlab.studies.judge.results import StudyResults, VariantResults
+    from attnlab.studies.judge.verdicts import Verdict
 
 PLAIN = "float32"
 """How steps are computed where a recipe says nothing."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnlab.studies.judge.verdicts import judge
 from attnlab.studies.report import numbers, words
-from attnlab.studies.verdicts import judge
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from attnlab.studies.results import StudyResults, VariantResults
-    from attnlab.studies.verdicts import Verdict
+    from attnlab.studies.judge.results import StudyResults, VariantResults
+    from attnlab.studies.judge.verdicts import Verdict
 
 STYLES = {"better": "bold blue", "worse": "bold dark_orange3", "equivalent": "dim", "undecided": "italic"}
 """Rich styles of the verdicts: the same hues as in the report."""

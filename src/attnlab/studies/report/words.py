@@ -10,14 +10,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from attnlab.studies.judge.verdicts import confidence, judge, smallest_effect
 from attnlab.studies.report import numbers
-from attnlab.studies.verdicts import confidence, judge, smallest_effect
 
 if TYPE_CHECKING:
-    from attnlab.contracts import Metric
-    from attnlab.studies.results import Alarm, StudyResults, VariantResults
-    from attnlab.studies.statistics import Comparison
-    from attnlab.studies.verdicts import Verdict
+    from attnlab.core.contracts import Metric
+    from attnlab.studies.judge.results import Alarm, StudyResults, VariantResults
+    from attnlab.studies.judge.statistics import Comparison
+    from attnlab.studies.judge.verdicts import Verdict
 
 OPEN, CLOSE = "\x02", "\x03"
 """Control characters around a variant's name: no name contains them by accident."""

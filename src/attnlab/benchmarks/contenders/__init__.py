@@ -1,0 +1,1 @@
+"""What is measured: the lab's own and what a person would pick instead."""

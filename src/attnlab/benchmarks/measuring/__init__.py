@@ -1,0 +1,1 @@
+"""How things are measured: in turn, in passes, with growing sizes."""

@@ -1,0 +1,1 @@
+"""What everything else agrees on: errors, names, contracts, specifications, sizes, files, the machine."""

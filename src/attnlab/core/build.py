@@ -1,0 +1,354 @@
+"""The one place where a specification becomes an object.
+
+A part is a name from a table, ``path.py:Class`` of a person's own, or a mapping with ``name`` and
+constructor arguments. The constructor is the whole description: arguments are checked against its
+annotated signature, what is missing is taken from what the surroundings offer (`d_model`, ...).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import inspect
+import sys
+import traceback
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnlab.core.constructors import SIZE_ALIASES, UnsetError, check_arguments, fill_in, glossary_word, signature_of
+from attnlab.core.errors import AttnlabError, ModuleError, SpecError, nearest
+
+__all__ = [
+    "SIZE_ALIASES",
+    "Order",
+    "Spec",
+    "Table",
+    "build",
+    "check_arguments",
+    "describe_exception",
+    "fill_in",
+    "is_path",
+    "load_object",
+    "look_up",
+    "parse",
+    "path_of",
+    "prepare",
+    "signature_of",
+]
+
+Spec = str | Mapping[str, Any]
+"""A name, or a mapping with ``name`` and constructor arguments."""
+
+Table = Mapping[str, Callable[..., Any]]
+"""What a name may stand for: name -> class."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """Hold a constructor and its checked arguments, ready to be called any number of times.
+
+    Parameters
+    ----------
+    factory : callable
+        What is to be called.
+    arguments : dict
+        With what.
+    where : str
+        Where it stands, for error texts.
+    foreign : bool
+        Whether it is a person's own, from a file.
+    """
+
+    factory: Callable[..., Any]
+    arguments: Mapping[str, Any]
+    where: str
+    foreign: bool
+
+    def make(self) -> Any:
+        """Call the constructor.
+
+        Returns
+        -------
+        object
+            What the constructor returned.
+
+        Raises
+        ------
+        SpecError
+            If the constructor refuses an argument, or asks its config for a value nobody gave.
+        ModuleError
+            If the constructor of a person's own class raises.
+        """
+        return _construct(self.factory, self.arguments, self.where, foreign=self.foreign)
+
+
+def parse(spec: Spec, axis: str) -> tuple[str, dict[str, Any]]:
+    """Split a specification into its name and its constructor arguments.
+
+    Parameters
+    ----------
+    spec : str or mapping
+        A name, or a mapping with ``name`` and arguments.
+    axis : str
+        What is to be built, for error texts.
+
+    Returns
+    -------
+    tuple
+        The name; the arguments as a new dict.
+
+    Raises
+    ------
+    SpecError
+        If it is neither a name nor a mapping with a textual ``name``.
+    """
+    if isinstance(spec, str):
+        return spec, {}
+    if not isinstance(spec, Mapping):
+        raise SpecError(f"{axis} must be a name or a mapping with 'name'; got {spec!r}")
+    name = spec.get("name")
+    if not isinstance(name, str):
+        raise SpecError(f"{axis} needs a 'name' beside its arguments; got {dict(spec)!r}")
+    return name, {key: value for key, value in spec.items() if key != "name"}
+
+
+def is_path(name: str) -> bool:
+    """Return whether a name is ``path.py:Object`` rather than an entry of a table.
+
+    Parameters
+    ----------
+    name : str
+        What stands in a specification.
+
+    Returns
+    -------
+    bool
+        True for a person's own file.
+    """
+    return ".py:" in name
+
+
+def path_of(name: str) -> Path:
+    """Return the file that ``path.py:Object`` names.
+
+    Parameters
+    ----------
+    name : str
+        What stands in a specification.
+
+    Returns
+    -------
+    Path
+        Absolute; a relative one is taken from the working directory.
+    """
+    return Path(name.rpartition(":")[0]).expanduser().resolve()
+
+
+def build(spec: Any, table: Table, *, axis: str, offered: Mapping[str, Any] | None = None) -> Any:
+    """Build the object that a specification describes.
+
+    Parameters
+    ----------
+    spec : str, mapping or object
+        A name, a mapping with ``name`` and arguments, or a ready-made object, which is returned as it is.
+    table : mapping of str to class
+        The entries that a name may stand for.
+    axis : str
+        What is being built, in the singular, for error texts: ``score``, ``mixer``.
+    offered : mapping, optional
+        Arguments the surroundings can give. Each is passed if the constructor has a parameter of
+        that name (for ``path.py:Class`` also of a usual alias) and the specification does not set it.
+
+    Returns
+    -------
+    object
+        What the constructor returned.
+
+    Raises
+    ------
+    SpecError
+        If the name or an argument is unknown, missing, or of the wrong type or value.
+    ModuleError
+        If the constructor of a person's own class raises.
+
+    Examples
+    --------
+    >>> build({"name": "pair", "imag": 2.0}, {"pair": complex}, axis="number", offered={"real": 1.0})
+    (1+2j)
+    """
+    if not isinstance(spec, str | Mapping):
+        return spec
+    return prepare(spec, table, axis=axis, offered=offered).make()
+
+
+def prepare(spec: Spec, table: Table, *, axis: str, offered: Mapping[str, Any] | None = None) -> Order:
+    """Find the constructor that a specification names and check its arguments, without calling it.
+
+    Parameters
+    ----------
+    spec : str or mapping
+        A name, or a mapping with ``name`` and arguments.
+    table : mapping of str to class
+        The entries that a name may stand for.
+    axis : str
+        What is being built, in the singular, for error texts.
+    offered : mapping, optional
+        Arguments the surroundings can give, as for `build`.
+
+    Returns
+    -------
+    Order
+        Constructor and arguments; ``make()`` calls it.
+
+    Raises
+    ------
+    SpecError
+        If the name or an argument is unknown, missing, or of the wrong type.
+    ModuleError
+        If a person's own file raises while it is imported.
+    """
+    name, arguments = parse(spec, axis)
+    foreign = is_path(name)
+    factory = load_object(name) if foreign else look_up(name, table, axis)
+    where = f"{axis} '{name}'"
+    try:
+        filled = fill_in(factory, arguments, offered=offered or {}, foreign=foreign)
+    except SpecError as error:
+        raise SpecError(f"{where}: {error}") from error
+    return Order(factory, check_arguments(factory, filled, where), where, foreign)
+
+
+def look_up(name: str, table: Table, axis: str) -> Callable[..., Any]:
+    """Return a table's entry.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    table : mapping
+        Name -> class.
+    axis : str
+        What is to be built, for error texts.
+
+    Returns
+    -------
+    callable
+        The class.
+
+    Raises
+    ------
+    SpecError
+        If there is none; it names the nearest one.
+    """
+    if name not in table:
+        raise SpecError(f"unknown {axis} '{name}'; {nearest(name, table)}")
+    return table[name]
+
+
+def load_object(name: str) -> Callable[..., Any]:
+    """Import ``path.py:Object`` from a file, without installing anything.
+
+    Parameters
+    ----------
+    name : str
+        ``path.py:Object``; the path is relative to the working directory.
+
+    Returns
+    -------
+    callable
+        The object. A file that changed on disk is imported anew.
+
+    Raises
+    ------
+    SpecError
+        If the file is missing or has no such object.
+    ModuleError
+        If the file raises while it is imported.
+    """
+    path, attribute = path_of(name), name.rpartition(":")[2]
+    if not path.is_file():
+        raise SpecError(f"no file {path} (from '{name}')")
+    module = _import_file(path)
+    if not hasattr(module, attribute):
+        public = [word for word in vars(module) if not word.startswith("_")]
+        raise SpecError(f"{path} defines no '{attribute}'; {nearest(attribute, public)}")
+    return getattr(module, attribute)
+
+
+def _import_file(path: Path) -> Any:
+    """Import a file under a name of its own, anew when it changed on disk."""
+    module_name = f"attnlab_user_{abs(hash((str(path), path.stat().st_mtime_ns))):x}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    module_spec = importlib.util.spec_from_file_location(module_name, path)
+    if module_spec is None or module_spec.loader is None:
+        raise SpecError(f"{path} cannot be imported as Python")
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[module_name] = module
+    try:
+        with _on_path(path.parent):
+            module_spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[module_name]
+        text = describe_exception(error, str(path))
+        raise ModuleError(f"{path} raised while it was imported: {text}") from error
+    return module
+
+
+@contextlib.contextmanager
+def _on_path(folder: Path) -> typing.Iterator[None]:
+    """Let a file import its neighbours while it is imported itself."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+def _construct(factory: Callable[..., Any], arguments: Mapping[str, Any], where: str, *, foreign: bool) -> Any:
+    """Call a constructor and say where it stood if it raises."""
+    try:
+        return factory(**arguments)
+    except SpecError as error:
+        raise SpecError(f"{where}: {error}") from error
+    except AttnlabError:
+        raise
+    except UnsetError as error:
+        word = glossary_word(str(error))
+        raise SpecError(f"{where}: its config has no '{error}'; give it as {word}: ...") from error
+    except Exception as error:
+        if not foreign:
+            raise
+        text = describe_exception(error, _file_of(factory))
+        raise ModuleError(f"{where}: its constructor raised {text}") from error
+
+
+def describe_exception(error: BaseException, file: str) -> str:
+    """Return type, text and, where the traceback passes through `file`, the line of an exception.
+
+    Parameters
+    ----------
+    error : BaseException
+        What was raised.
+    file : str
+        Path of the person's own file.
+
+    Returns
+    -------
+    str
+        Such as ``ValueError: too small (mine.py, line 12)``.
+    """
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    place = f" ({Path(file).name}, line {lines[-1]})" if lines else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def _file_of(factory: Callable[..., Any]) -> str:
+    """Return the file a class or function was defined in, or nothing where it has none."""
+    try:
+        return inspect.getfile(factory)
+    except TypeError:  # a builtin
+        return ""

@@ -1,0 +1,158 @@
+"""What a constructor asks for, and whether arguments are what it asks for."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pydantic
+
+from attnlab.core.constructors.settings import Settings
+from attnlab.core.constructors.words import glossary_word
+from attnlab.core.errors import SpecError, nearest
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def signature_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a constructor, `self` left out.
+
+    Parameters
+    ----------
+    factory : callable
+        A class or function.
+
+    Returns
+    -------
+    dict
+        Parameters by name. A class that takes ``*args, **kwargs`` alone hands them on: it has those of
+        the class above it.
+    """
+    try:
+        parameters = dict(inspect.signature(factory).parameters)
+    except ValueError:  # a builtin without a signature
+        return {}
+    for parent in _parents(factory):
+        if any(parameter.kind not in _VARIADIC for parameter in parameters.values()) or not takes_any(parameters):
+            break
+        parameters = dict(inspect.signature(parent).parameters)
+    return parameters
+
+
+def _parents(factory: Callable[..., Any]) -> list[type]:
+    """Return the classes above a class that have constructors of their own, nearest first."""
+    above = inspect.getmro(factory)[1:] if inspect.isclass(factory) else ()
+    return [parent for parent in above if "__init__" in vars(parent) and parent is not object]
+
+
+def check_arguments(factory: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Check arguments against a constructor's annotated signature.
+
+    Parameters
+    ----------
+    factory : callable
+        A class or function.
+    arguments : mapping
+        What it is to be called with.
+    where : str
+        Names the place in error texts.
+
+    Returns
+    -------
+    dict
+        The arguments; an int where a float is wanted has become one, nothing else is converted.
+
+    Raises
+    ------
+    SpecError
+        If an argument is unknown, missing, or not of its annotated type; all of them are named at once.
+    """
+    parameters = signature_of(factory)
+    any_name = takes_any(parameters)
+    problems = [
+        f"unknown argument '{name}'; {nearest(name, parameters)}"
+        for name in arguments
+        if name not in parameters and not any_name
+    ]
+    problems += [
+        f"missing argument '{name}'; give it as {glossary_word(name)}: ..."
+        for name, parameter in parameters.items()
+        if name not in arguments and is_required(parameter)
+    ]
+    hints = hints_of(factory)
+    checked = dict(arguments)
+    for name in arguments:
+        if name in hints:
+            checked[name], problem = _convert(name, arguments[name], hints[name])
+            problems += [problem] if problem else []
+    if problems:
+        raise SpecError(f"{where}: " + "; ".join(problems))
+    return checked
+
+
+def _convert(name: str, value: Any, hint: Any) -> tuple[Any, str]:
+    """Return a value checked against an annotation, and what is wrong with it."""
+    if isinstance(value, Settings):
+        return value, ""  # it stands for whatever class of configs is meant
+    try:
+        adapter = pydantic.TypeAdapter(hint, config=pydantic.ConfigDict(arbitrary_types_allowed=True))
+        return adapter.validate_python(value, strict=True), ""
+    except pydantic.ValidationError as error:
+        wanted = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+        return value, f"'{name}' must be {wanted}; got {value!r} ({error.errors()[0]['msg']})"
+    except pydantic.errors.PydanticUserError:
+        return value, ""  # an annotation pydantic cannot check, in a person's own class
+
+
+def takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    """Return whether any keyword argument is accepted.
+
+    Parameters
+    ----------
+    parameters : mapping
+        Parameters by name.
+
+    Returns
+    -------
+    bool
+        True where there is a ``**kwargs``.
+    """
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+
+
+def is_required(parameter: inspect.Parameter) -> bool:
+    """Return whether a call must give this parameter.
+
+    Parameters
+    ----------
+    parameter : inspect.Parameter
+        One parameter.
+
+    Returns
+    -------
+    bool
+        True where it has no default.
+    """
+    return parameter.default is inspect.Parameter.empty and parameter.kind not in _VARIADIC
+
+
+def hints_of(factory: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a constructor, or none where they cannot be resolved.
+
+    Parameters
+    ----------
+    factory : callable
+        A class or function.
+
+    Returns
+    -------
+    dict
+        Parameter name -> annotation.
+    """
+    target = factory.__init__ if isinstance(factory, type) else factory
+    try:
+        return typing.get_type_hints(target)
+    except (NameError, TypeError, AttributeError):
+        return {}

@@ -1,0 +1,207 @@
+"""Writes that are either there or not: JSON files and folders replaced at once, errors of the disk in words.
+
+A process killed at any moment leaves the old file or the new one. A folder takes two renames; between them the
+old one is found under ``NAME.old``, and `recover_folder` puts things right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from attnlab.core.errors import RunError
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Error numbers that mean that what is to be written does not fit."""
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turn errors of the disk into a `RunError` that names the folder and the free bytes.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the body writes.
+
+    Raises
+    ------
+    RunError
+        If the body raises an `OSError` or an error of safetensors.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise RunError(_what_is_wrong(folder, error)) from error
+
+
+def _what_is_wrong(folder: Path, error: Exception) -> str:
+    free = _free_bytes(folder)
+    full = getattr(error, "errno", None) in NO_ROOM or any(f"os error {number})" in str(error) for number in NO_ROOM)
+    what = "no room left to write in" if full else "cannot write in"
+    return (
+        f"{what} {folder}: {error} ({free:,} bytes are free there). "
+        "What was saved before is still valid; make room and start the same run again to go on from it"
+    )
+
+
+def _free_bytes(folder: Path) -> int:
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file so that a reader finds the old content or the new, never a part.
+
+    Parameters
+    ----------
+    path : Path
+        The file; its folder exists.
+    value : JSON types
+        What to write; no NaN.
+
+    Raises
+    ------
+    RunError
+        If it cannot be written.
+    """
+    write_text(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 text file so that a reader finds the old content or the new, never a part.
+
+    Parameters
+    ----------
+    path : Path
+        The file; its folder exists.
+    text : str
+        Its whole content.
+
+    Raises
+    ------
+    RunError
+        If it cannot be written.
+    """
+    temporary = path.with_name(f"{path.name}.tmp")
+    with writing(path.parent):
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            synchronize(temporary)
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def synchronize(path: Path) -> None:
+    """Wait until a file's content is on the disk, so that a rename after it is safe against a power cut.
+
+    Parameters
+    ----------
+    path : Path
+        A file that was written and closed.
+    """
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file of a run folder.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Returns
+    -------
+    JSON types
+        Its content.
+
+    Raises
+    ------
+    RunError
+        If it is missing, unreadable or not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+
+
+def replace_folder(new: Path, target: Path) -> None:
+    """Put a complete new folder in the place of an old one.
+
+    Parameters
+    ----------
+    new : Path
+        The complete folder, on the same file system.
+    target : Path
+        Its name from now on; what stood there is removed.
+    """
+    old = old_name(target)
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        os.rename(target, old)
+    os.rename(new, target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def recover_folder(target: Path) -> None:
+    """Finish or undo a replacement that was cut short, and remove its leftovers.
+
+    Parameters
+    ----------
+    target : Path
+        The folder that `replace_folder` was to replace.
+    """
+    old, new = old_name(target), new_name(target)
+    if old.exists() and not target.exists():
+        os.rename(new if new.exists() else old, target)
+    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(new, ignore_errors=True)
+
+
+def old_name(target: Path) -> Path:
+    """Return under which name a folder waits while it is replaced.
+
+    Parameters
+    ----------
+    target : Path
+        The folder.
+
+    Returns
+    -------
+    Path
+        A name beside it.
+    """
+    return target.with_name(f"{target.name}.old")
+
+
+def new_name(target: Path) -> Path:
+    """Return under which name the replacement of a folder is written.
+
+    Parameters
+    ----------
+    target : Path
+        The folder.
+
+    Returns
+    -------
+    Path
+        A name beside it.
+    """
+    return target.with_name(f"{target.name}.new")

@@ -1,0 +1,99 @@
+"""Random number generators: torch's global ones, runs that take turns with them, and ones that belong to a place."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Mapping
+
+import torch
+from torch import Tensor
+
+RANDOM = "random."
+"""Before the names of the generators' states, beside the optimizers' names in a checkpoint."""
+
+
+def generator_states() -> dict[str, Tensor]:
+    """Return the states of torch's global generators, of the CPU and of the current CUDA device if it is in use.
+
+    Returns
+    -------
+    dict of str to Tensor
+        Bytes, under names that begin with `RANDOM`.
+    """
+    states = {f"{RANDOM}cpu": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states[f"{RANDOM}cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def restore_generators(states: Mapping[str, Tensor]) -> None:
+    """Set torch's global generators to what `generator_states` returned.
+
+    Parameters
+    ----------
+    states : mapping of str to Tensor
+        The states; further names are left alone.
+    """
+    if f"{RANDOM}cpu" in states:
+        torch.set_rng_state(states[f"{RANDOM}cpu"])
+    if f"{RANDOM}cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states[f"{RANDOM}cuda"])
+
+
+class Generators:
+    """Let runs take turns with torch's global generators, so that each draws the numbers it would draw alone.
+
+    Notes
+    -----
+    A generator changes hands only when another run asks for it: a single run pays nothing.
+    """
+
+    def __init__(self) -> None:
+        self._holder: Hashable = None
+        self._kept: dict[Hashable, dict[str, Tensor]] = {}
+
+    def give_to(self, owner: Hashable) -> None:
+        """Put the generators where the owner left them; who holds them first takes them as they are.
+
+        Parameters
+        ----------
+        owner : hashable
+            Who draws from now on.
+        """
+        if owner == self._holder:
+            return
+        if self._holder is not None:
+            self._kept[self._holder] = generator_states()
+        restore_generators(self._kept.get(owner, {}))
+        self._holder = owner
+
+    def bookmark(self) -> dict[Hashable, dict[str, Tensor]]:
+        """Return where every owner's generators are now, for `go_back`."""
+        return {**self._kept, self._holder: generator_states()}
+
+    def go_back(self, bookmark: Mapping[Hashable, dict[str, Tensor]]) -> None:
+        """Put every owner's generators to where they were."""
+        self._kept = dict(bookmark)
+        restore_generators(self._kept.get(self._holder, {}))
+
+
+def generator_for(*numbers: int) -> torch.Generator:
+    """Return a CPU generator seeded by several numbers together.
+
+    Parameters
+    ----------
+    *numbers : int
+        What identifies the place, say the seed of a run and a step. Their order matters.
+
+    Returns
+    -------
+    torch.Generator
+        A new generator; equal numbers give equal draws.
+
+    Notes
+    -----
+    The numbers are hashed, so that (seed 1, step 2) and (seed 2, step 1) or neighboring steps share
+    nothing, which adding them up would not give.
+    """
+    digest = hashlib.sha256(",".join(map(str, numbers)).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)  # 63 bits: non-negative

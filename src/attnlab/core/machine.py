@@ -1,0 +1,137 @@
+"""Under which versions, on which machine and from which source a run was made."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+import attnlab
+from attnlab.core.errors import SpecError
+
+GIT_TIMEOUT_S = 5.0  # a hanging network file system must not hold up a run
+
+
+def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Describe the software and hardware that a run uses; never fails.
+
+    Parameters
+    ----------
+    device : torch.device or str
+        Where the model is trained.
+
+    Returns
+    -------
+    dict
+        JSON types: python, torch, numpy, attnlab, commit, platform, cpu, cores, threads, device, features.
+    """
+    return {
+        "attnlab": _installed_version(),
+        "commit": source_commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "platform": platform.platform(),
+        "cpu": _cpu_name(),
+        "cores": usable_cores(),
+        "threads": torch.get_num_threads(),
+        "device": _device_name(device),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "bf16_matrix_units": _has_cpu_flag("amx_bf16"),
+    }
+
+
+def _installed_version() -> str:
+    try:
+        return importlib.metadata.version("attnlab")
+    except importlib.metadata.PackageNotFoundError:  # imported from a bare checkout
+        return "unknown"
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use.
+
+    Returns
+    -------
+    int
+        At least 1.
+    """
+    if hasattr(os, "sched_getaffinity"):  # absent on macOS and Windows
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def require_device(device: str, *more: str) -> None:
+    """Raise unless torch can compute on a device here.
+
+    Parameters
+    ----------
+    device : str
+        As a person named it.
+    *more : str
+        What may be said beside ``cpu`` and ``cuda``.
+
+    Raises
+    ------
+    SpecError
+        If there is no such device.
+    """
+    known = (*more, "cpu", "cuda")
+    if device not in known:
+        raise SpecError(f"--device must be {', '.join(known[:-1])} or {known[-1]}; got '{device}'")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SpecError("--device cuda: torch finds no CUDA device here; use cpu")
+
+
+def source_commit() -> str | None:
+    """Return the commit of the checkout that attnlab runs from.
+
+    Returns
+    -------
+    str or None
+        The hash, with ``+`` after it if files were changed; None where attnlab does not run from a checkout.
+    """
+    folder = Path(attnlab.__file__).resolve().parent
+    try:
+        commit = _git(folder, "rev-parse", "HEAD")
+        _git(folder, "ls-files", "--error-unmatch", "__init__.py")  # installed inside another checkout: not its commit
+        changed = _git(folder, "status", "--porcelain", "--untracked-files=no", ".")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{commit}+" if changed else commit
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=True
+    )
+    return done.stdout.strip()
+
+
+def _cpu_name() -> str:
+    for line in _cpu_lines():
+        if line.lower().startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _has_cpu_flag(flag: str) -> bool:
+    return any(flag in line.split() for line in _cpu_lines() if line.startswith("flags"))
+
+
+def _cpu_lines() -> list[str]:
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # only Linux has it
+        return []
+
+
+def _device_name(device: torch.device | str) -> str:
+    kind = torch.device(device)
+    return torch.cuda.get_device_name(kind) if kind.type == "cuda" and torch.cuda.is_available() else kind.type

@@ -1,0 +1,298 @@
+"""Find the attentions on a tape, whatever the code they were written in, in one canonical form.
+
+An attention is a product of weights and values in which the weights went through a softmax, or come from products of
+queries and keys. Its axes are told by behaviour: an entry belongs to the sample whose replacement changes it. Linear
+attention, which never has weights, is not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attnlab.inspection.tape.contractions import Operand
+from attnlab.inspection.tape.dependence import dependence_of
+from attnlab.inspection.tape.folding import Along, folding_of, heads_in_rows
+from attnlab.inspection.tape.pairing import Over, Pairing, pairing_of
+from attnlab.inspection.tape.tape import Change, Event, Tape
+from attnlab.inspection.tape.tracing import back_to
+from attnlab.inspection.tape.weighted_sums import Products, Softmax, WeightedSum, weighted_sums
+from attnlab.strangers.usage import Usage
+
+_NONLINEAR = frozenset(
+    {
+        *("sigmoid", "relu", "exp", "pow", "tanh", "softplus", "gelu", "silu", "abs", "clamp", "clamp_min", "elu"),
+        *(
+            "leaky_relu",
+            "threshold",
+            "hardtanh",
+            "hardsigmoid",
+            "exp2",
+            "square",
+            "sqrt",
+            "rsqrt",
+            "log_sigmoid_forward",
+        ),
+    }
+)
+"""Operations that make weights of scores in place of a softmax."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sources:
+    """Hold where on the tape an attention's tensors are inputs, and where in them the canonical elements lie.
+
+    Parameters
+    ----------
+    weights, values : tuple of (int, int)
+        Event and input.
+    value_places : Tensor
+        (batch, heads, k_len, d_v): places in the flattened input.
+    pairing : Pairing
+        The same for scores, products, queries and keys.
+    """
+
+    weights: Operand
+    values: Operand
+    value_places: Int[Tensor, "batch heads k_len d_v"]
+    pairing: Pairing
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """Hold one attention of a recorded call.
+
+    Parameters
+    ----------
+    weights : Tensor
+        What multiplies the values, (batch, heads, q_len, k_len).
+    scores : Tensor or None
+        What went into the first softmax, mask and scale applied; None where there is none, or it cannot be traced.
+    products : Tensor or None
+        The products of queries and keys alone, before scale and mask; None where scores are no such products.
+    q, k : Tensor or None
+        The factors of these products, (batch, heads, length, d_head), repeated for grouped heads.
+    v : Tensor
+        What is summed, (batch, heads, k_len, d_v).
+    head_outputs : Tensor
+        (batch, heads, q_len, d_v).
+    normalizer : {"softmax", "other", "none"}
+        ``other``: something else non-linear; ``none``: the products are the weights, but for factors and masks.
+    normalized_over : {"keys", "queries", "batch", "heads", "unknown"}
+        Axis the last softmax ran over; ``unknown`` where there is none, or it ran over several.
+    along : {"positions", "samples", "heads", "unknown"}
+        What the keys are.
+    softmaxes : tuple of Softmax
+        All that the weights went through, in order.
+    outputs_index : int
+        Event that made the head outputs.
+    weights_index, scores_index, products_index, q_index, k_index, v_index : int or None
+        Events that made the others, in the layout of the code.
+    sources : Sources
+        Where all this lies on the tape.
+    output_places : Tensor
+        Where the head outputs lie in the output of their event, (batch, heads, q_len, d_v).
+    where : str
+        Dotted path of the submodule.
+    """
+
+    weights: Float[Tensor, "batch heads q_len k_len"]
+    scores: Float[Tensor, "batch heads q_len k_len"] | None
+    products: Float[Tensor, "batch heads q_len k_len"] | None
+    q: Float[Tensor, "batch heads q_len d_head"] | None
+    k: Float[Tensor, "batch heads k_len d_head"] | None
+    v: Float[Tensor, "batch heads k_len d_v"]
+    head_outputs: Float[Tensor, "batch heads q_len d_v"]
+    normalizer: Literal["softmax", "other", "none"]
+    normalized_over: Over
+    along: Along
+    softmaxes: tuple[Softmax, ...]
+    outputs_index: int
+    weights_index: int | None
+    scores_index: int | None
+    products_index: int | None
+    q_index: int | None
+    k_index: int | None
+    v_index: int | None
+    sources: Sources
+    output_places: Int[Tensor, "batch heads q_len d_v"]
+    where: str
+
+    @property
+    def n_heads(self) -> int:
+        """Return the number of heads; where code calls one head after the other, each is an attention of one head."""
+        return self.weights.shape[1]
+
+    def change_head(self, head: int, function: Callable[[Tensor], Tensor]) -> Change:
+        """Return a change of one head's outputs; the function is given them as (batch, q_len, d_v)."""
+        return self._change(self.output_places[:, head], function)
+
+    def change_row(self, row: int, function: Callable[[Tensor], Tensor]) -> Change:
+        """Return a change of one query's outputs in all heads; the function is given them as (batch, heads, d_v)."""
+        return self._change(self.output_places[:, :, row], function)
+
+    def _change(self, places: Tensor, function: Callable[[Tensor], Tensor]) -> Change:
+        def changed(output: Tensor) -> Tensor:
+            flat = output.flatten()
+            flat[places.flatten()] = function(flat[places]).flatten().to(flat.dtype)
+            return flat.view(output.shape)
+
+        return self.outputs_index, changed
+
+
+def attentions(tape: Tape, usage: Usage) -> list[Attention]:
+    """Return the attentions on a tape, in order.
+
+    Parameters
+    ----------
+    tape : Tape
+        What was recorded.
+    usage : Usage
+        How the module was called.
+
+    Returns
+    -------
+    list of Attention
+        Heads that are called one after the other are attentions of their own.
+
+    Notes
+    -----
+    Products whose weights come from a softmax count if queries and keys were multiplied before it, or if they weigh
+    positions. Products without softmax count if a product of queries and keys over positions leads to them.
+    """
+    if "attentions" not in tape.known:
+        tape.known["attentions"] = _Search(tape, usage).found()
+    return list(tape.known["attentions"])
+
+
+class _Search:
+    """Bring the weighted sums of one tape into canonical form."""
+
+    def __init__(self, tape: Tape, usage: Usage) -> None:
+        self.tape = tape
+        self.dependence = dependence_of(tape, usage)
+        self.products = Products(tape, self.dependence)
+
+    def found(self) -> list[Attention]:
+        """Return all attentions in order."""
+        normalized = weighted_sums(self.tape, self.dependence, self.products)
+        taken = {found.contraction.event for found in normalized}
+        taken |= {index for found in normalized for index in self._products_before(found)}
+        others = [
+            WeightedSum(product, left, ())
+            for product in self.products.all
+            for left in (True, False)
+            if product.event not in taken
+        ]
+        made = [self._attention(found) for found in (*normalized, *others)]
+        kept = {attention.outputs_index: attention for attention in made if attention is not None}
+        return [kept[index] for index in sorted(kept)]
+
+    def _products_before(self, found: WeightedSum) -> list[int]:
+        """Return the products of queries and keys that lead to a weighted sum."""
+        start = found.softmaxes[0].scores if found.softmaxes else found.weights
+        reached = back_to(self.tape, start, stop=set(self.products.ends))
+        if not reached & set(self.products.ends) and found.softmaxes:  # heads may be mixed in between
+            reached = self._mixed_before(start)
+        return sorted((reached & set(self.products.ends)) - {found.contraction.event}, reverse=True)
+
+    def _mixed_before(self, scores: Operand) -> set[int]:
+        """Return the last product before scores that has as many elements as they have."""
+        size = self.tape.events[scores[0]].inputs[scores[1]].numel()
+        before = self.tape.ancestors(scores[0])
+        alike = [
+            index for index in self.products.ends if index in before and self.tape.events[index].output.numel() == size
+        ]
+        return set(alike[-1:])
+
+    def _attention(self, found: WeightedSum) -> Attention | None:
+        """Return a weighted sum as an attention, None if it is none."""
+        weights, values, outputs = _oriented(found)
+        folding = folding_of(self.dependence, found.values, values)
+        weights, values, outputs = weights[folding.order], values[folding.order], outputs[folding.order]
+        pairing = self._pairing(found, weights)
+        rows = heads_in_rows(self.dependence, pairing.queries, pairing.query_places, keys=weights.shape[3])
+        if rows is not None:
+            weights, outputs = rows(weights), rows(outputs)
+            values = values.repeat_interleave(weights.shape[1] // values.shape[1], 1)
+            pairing = self._pairing(found, weights)
+        if not self._is_attention(found, pairing, folding.along, q_len=weights.shape[2]):
+            return None
+        event = self.tape.events[found.contraction.event]
+        return Attention(
+            weights=self._taken(found.weights, weights),
+            scores=self._maybe(pairing.scores, pairing.score_places),
+            products=self._products(pairing),
+            q=self._maybe(pairing.queries, pairing.query_places),
+            k=self._maybe(pairing.keys, pairing.key_places),
+            v=self._taken(found.values, values),
+            head_outputs=event.output.flatten()[outputs],
+            normalizer=self._normalizer(found),
+            normalized_over=pairing.over,
+            along=folding.along,
+            softmaxes=found.softmaxes,
+            outputs_index=event.index,
+            weights_index=self._made_by(found.weights),
+            scores_index=self._made_by(pairing.scores),
+            products_index=pairing.products,
+            q_index=self._made_by(pairing.queries),
+            k_index=self._made_by(pairing.keys),
+            v_index=self._made_by(found.values),
+            sources=Sources(found.weights, found.values, values, pairing),
+            output_places=outputs,
+            where=event.where,
+        )
+
+    def _pairing(self, found: WeightedSum, places: Tensor) -> Pairing:
+        """Return what weights were made of."""
+        before = [self.products.ends[index] for index in self._products_before(found)]
+        return pairing_of(self.tape, found.weights, places=places, softmaxes=found.softmaxes, candidates=before)
+
+    def _is_attention(self, found: WeightedSum, pairing: Pairing, along: Along, *, q_len: int) -> bool:
+        """Return whether a weighted sum weighs what an attention weighs; see the notes of `attentions`."""
+        length = self.dependence.length
+        if found.softmaxes:
+            return pairing.products is not None or (along != "unknown" and q_len in (1, length))
+        return pairing.products is not None and along != "unknown" and q_len == length
+
+    def _normalizer(self, found: WeightedSum) -> Literal["softmax", "other", "none"]:
+        """Return what happened to the products on the way to the weights."""
+        if found.softmaxes:
+            return "softmax"
+        ends = set(self.products.ends)
+        passed = [self.tape.events[index] for index in back_to(self.tape, found.weights, stop=ends) - ends]
+        bent = any(event.call.rstrip("_") in _NONLINEAR and event.index in self.dependence.on_input for event in passed)
+        divided = any(event.call == "div" and self._divisor_depends(event) for event in passed)
+        return "other" if bent or divided else "none"
+
+    def _divisor_depends(self, event: Event) -> bool:
+        return len(event.inputs) == 2 and self.dependence.input_depends(event, 1)
+
+    def _taken(self, operand: Operand, places: Tensor) -> Tensor:
+        """Return elements of an input of an event."""
+        return self.tape.events[operand[0]].inputs[operand[1]].flatten()[places]
+
+    def _maybe(self, operand: Operand | None, places: Tensor | None) -> Tensor | None:
+        return None if operand is None or places is None else self._taken(operand, places)
+
+    def _products(self, pairing: Pairing) -> Tensor | None:
+        if pairing.products is None or pairing.product_places is None:
+            return None
+        return self.tape.events[pairing.products].output.flatten()[pairing.product_places]
+
+    def _made_by(self, operand: Operand | None) -> int | None:
+        """Return the event that made an input."""
+        return None if operand is None else self.tape.events[operand[0]].parents[operand[1]]
+
+
+def _oriented(found: WeightedSum) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the places of weights (n, q_len, k_len), values (n, k_len, d_v) and outputs (n, q_len, d_v)."""
+    product = found.contraction
+    if found.weights_left:
+        return product.left_places, product.right_places, product.out_places
+    left, right, out = product.left_places, product.right_places, product.out_places
+    return right.transpose(1, 2), left.transpose(1, 2), out.transpose(1, 2)

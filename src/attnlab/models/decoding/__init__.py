@@ -1,0 +1,1 @@
+"""Writing with a trained model: beam search and sampling."""

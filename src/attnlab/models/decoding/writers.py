@@ -1,0 +1,216 @@
+"""What a search asks for the next token: one model with kept keys and values or without, or several models."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attnlab.core.errors import ModuleError, SpecError
+from attnlab.models.decoding.generation import Writer
+from attnlab.models.encoder_decoder import EncoderDecoder
+from attnlab.models.stacks import Decoder
+from attnlab.nn.block import BlockCache
+
+
+class CachedWriter:
+    """Continue sequences with the keys and values of all earlier positions kept.
+
+    Parameters
+    ----------
+    model : EncoderDecoder
+        In evaluation mode.
+    source : Tensor
+        Tokens that are read, one row per sequence, (batch, s_len).
+
+    Raises
+    ------
+    ModuleError
+        If a part of the decoder keeps no keys and values.
+    """
+
+    def __init__(self, model: EncoderDecoder, source: Int[Tensor, "batch s_len"]) -> None:
+        self._model = model
+        memory, self._real = model.encode(source.to(device_of(model)))
+        self._caches = model.decoder.keep(memory)
+        self._sentences = torch.arange(len(source))
+        self._position = 0
+
+    def advance(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
+        """Add a token to every sequence and return the logits of the next."""
+        model = self._model
+        x = model.target_embedding(tokens.to(self._real.device)[:, None]) * model.scale
+        x = model.decoder.step(x, self._caches, self._position, self._real)
+        self._position += 1
+        return model.logits(x[:, -1])
+
+    def select(self, rows: Int[Tensor, " new"]) -> None:
+        """Keep some sequences, in a new order."""
+        sentences = self._sentences[rows]
+        stayed = torch.equal(sentences, self._sentences)  # beams change places within their sentence
+        self._sentences, rows = sentences, rows.to(self._real.device)
+        if not stayed:
+            self._real = self._real[rows]
+        for cache in self._caches:
+            cache.select(rows, same_other=stayed)
+
+
+class RecomputingWriter:
+    """Continue sequences by calling a model on all of them, from the beginning, at every token.
+
+    Parameters
+    ----------
+    model : nn.Module
+        In evaluation mode; called with the inputs and, last, the tokens so far.
+    *inputs : Tensor
+        What it is called with before the tokens, one row per sequence.
+    """
+
+    def __init__(self, model: nn.Module, *inputs: Tensor) -> None:
+        self._model = model
+        self._inputs = tuple(one.to(device_of(model)) for one in inputs)
+        self._tokens: Tensor | None = None
+
+    def advance(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
+        """Add a token to every sequence and return the logits of the next."""
+        tokens = tokens.to(device_of(self._model))[:, None]
+        self._tokens = tokens if self._tokens is None else torch.cat((self._tokens, tokens), dim=1)
+        return self._model(*self._inputs, self._tokens)[:, -1]
+
+    def select(self, rows: Int[Tensor, " new"]) -> None:
+        """Keep some sequences, in a new order."""
+        rows = rows.to(device_of(self._model))
+        self._inputs = tuple(one[rows] for one in self._inputs)
+        self._tokens = None if self._tokens is None else self._tokens[rows]
+
+
+class Ensemble:
+    """Let several writers continue the same sequences, and average their probabilities.
+
+    Parameters
+    ----------
+    writers : sequence of Writer
+        Of one vocabulary.
+
+    Raises
+    ------
+    SpecError
+        If there is none.
+    """
+
+    def __init__(self, writers: Sequence[Writer]) -> None:
+        if not writers:
+            raise SpecError("an ensemble needs at least one model")
+        self._writers = list(writers)
+
+    def advance(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
+        """Return the logarithms of the mean probabilities of the next token."""
+        found = torch.stack([writer.advance(tokens).float().log_softmax(dim=-1) for writer in self._writers])
+        return found.logsumexp(dim=0) - math.log(len(self._writers))
+
+    def select(self, rows: Int[Tensor, " new"]) -> None:
+        """Keep some sequences, in a new order."""
+        for writer in self._writers:
+            writer.select(rows)
+
+
+def writer_for(model: nn.Module, source: Int[Tensor, "batch s_len"], *, cached: bool = True) -> Writer:
+    """Return what continues translations of some sentences.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Called with source and target tokens.
+    source : Tensor
+        Tokens that are read, one row per sentence.
+    cached : bool
+        Whether keys and values may be kept.
+
+    Returns
+    -------
+    Writer
+        With kept keys and values where the model can, else without.
+    """
+    if cached and isinstance(model, EncoderDecoder):
+        with contextlib.suppress(ModuleError):  # a mixer without keys and values
+            return CachedWriter(model, source)
+    return RecomputingWriter(model, source)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return where a model's parameters are.
+
+    Parameters
+    ----------
+    model : nn.Module
+        A model with parameters.
+
+    Returns
+    -------
+    torch.device
+        That of the first one.
+    """
+    return next(model.parameters()).device
+
+
+class TextWriter:
+    """Continue texts with a language model, whose context they may outgrow.
+
+    Parameters
+    ----------
+    model : nn.Module
+        In evaluation mode; from tokens to logits.
+    context : int
+        How many tokens the model is given at most: the last ones.
+
+    Notes
+    -----
+    A decoder keeps keys and values until the context is full. From then on every token is predicted anew from the
+    last `context` ones, as all their positions move.
+    """
+
+    def __init__(self, model: nn.Module, context: int) -> None:
+        self._model, self._context = model, context
+        self._tokens = torch.empty(0, 0, dtype=torch.long, device=device_of(model))
+        self._caches: list[BlockCache] | None = None
+        if isinstance(model, Decoder):
+            with contextlib.suppress(ModuleError):  # a mixer without keys and values
+                self._caches = model.stack.keep()
+
+    def read(self, tokens: Int[Tensor, "rows length"]) -> None:
+        """Take tokens that are given, without asking what comes next.
+
+        Parameters
+        ----------
+        tokens : Tensor
+            The same number for every row, perhaps none.
+        """
+        if tokens.shape[1]:
+            self._take(tokens)
+
+    def advance(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
+        """Add a token to every text and return the logits of the next."""
+        return self._take(tokens[:, None])
+
+    def select(self, rows: Int[Tensor, " new"]) -> None:
+        """Keep some texts, in a new order."""
+        rows = rows.to(self._tokens.device)
+        self._tokens = self._tokens[rows]
+        for cache in self._caches or ():
+            cache.select(rows)
+
+    def _take(self, tokens: Tensor) -> Tensor:
+        tokens = tokens.to(self._tokens.device)
+        start = self._tokens.shape[1]
+        self._tokens = torch.cat((self._tokens, tokens), dim=1) if start else tokens
+        if self._tokens.shape[1] > self._context:
+            self._caches = None
+        if self._caches is None:
+            return self._model(self._tokens[:, -self._context :])[:, -1]
+        model = cast(Decoder, self._model)
+        return model.logits(model.stack.step(model.embedding(tokens), self._caches, start)[:, -1])

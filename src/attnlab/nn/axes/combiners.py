@@ -1,0 +1,309 @@
+"""Combiners: from what the heads found back to the width of the model.
+
+Every entry maps head outputs (batch, heads, length, d_v) to (batch, length, d_model). One that lets heads speak
+with each other before that also mixes scores and weights over the axis of heads.
+"""
+
+# ruff: noqa: ARG002 -- entries of an axis share one signature; not every entry needs all of it
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attnlab.core.errors import SpecError
+from attnlab.core.sizes import check_positive, share_of
+
+
+class AbstractCombiner(nn.Module, ABC):
+    """Make one sequence out of the outputs of all heads.
+
+    Attributes
+    ----------
+    mixes_heads : bool
+        Whether `mix_scores` or `mix_weights` do anything, so that the layer has no fused form.
+    mixes_positions : bool
+        Whether an output depends on head outputs at other positions, so that a text cannot be continued without them.
+    """
+
+    mixes_heads: ClassVar[bool] = False
+    mixes_positions: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    @abstractmethod
+    def mix_scores(self, scores: Float[Tensor, "batch heads q_len k_len"]) -> Float[Tensor, "batch heads q_len k_len"]:
+        """Return scores mixed over heads, before they are normalized."""
+
+    @abstractmethod
+    def mix_weights(
+        self, weights: Float[Tensor, "batch heads q_len k_len"]
+    ) -> Float[Tensor, "batch heads q_len k_len"]:
+        """Return weights mixed over heads."""
+
+    @abstractmethod
+    def forward(
+        self, head_outputs: Float[Tensor, "batch heads length d_v"], padding: Bool[Tensor, "batch length"] | None = None
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Return the combined outputs; `padding` is True at real positions of the outputs."""
+
+
+class AbstractSeparateHeads(AbstractCombiner):
+    """Leave scores and weights of every head to itself."""
+
+    def mix_scores(self, scores: Float[Tensor, "batch heads q_len k_len"]) -> Float[Tensor, "batch heads q_len k_len"]:
+        """Return the scores as they are."""
+        return scores
+
+    def mix_weights(
+        self, weights: Float[Tensor, "batch heads q_len k_len"]
+    ) -> Float[Tensor, "batch heads q_len k_len"]:
+        """Return the weights as they are."""
+        return weights
+
+
+def concatenate(head_outputs: Float[Tensor, "batch heads length d_v"]) -> Float[Tensor, "batch length width"]:
+    """Put the outputs of all heads side by side.
+
+    Parameters
+    ----------
+    head_outputs : Tensor
+        Outputs per head.
+
+    Returns
+    -------
+    Tensor
+        Head 0 first; ``width = heads * d_v``.
+    """
+    return head_outputs.transpose(1, 2).flatten(-2)
+
+
+class Project(AbstractSeparateHeads):
+    """Concatenate the heads and map them to the width of the model.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the result.
+    n_heads : int
+        Number of heads.
+    d_v : int
+        Width of one head's output.
+    bias : bool
+        Whether a learned vector is added.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive.
+
+    Notes
+    -----
+    ``[o_1; ...; o_h] W_o + b``; ``n_heads * d_v * d_model`` weights. The same as a sum of one map per head.
+
+    References
+    ----------
+    .. [1] Vaswani et al., 2017, arXiv:1706.03762, section 3.2.2.
+    """
+
+    def __init__(self, d_model: int, *, n_heads: int, d_v: int, bias: bool = True) -> None:
+        super().__init__()
+        check_positive({"d_model": d_model, "n_heads": n_heads, "d_v": d_v})
+        self.to_residual = nn.Linear(n_heads * d_v, d_model, bias=bias)
+
+    def forward(
+        self, head_outputs: Float[Tensor, "batch heads length d_v"], padding: Bool[Tensor, "batch length"] | None = None
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Return the projected concatenation."""
+        return self.to_residual(concatenate(head_outputs))
+
+
+class Concatenate(AbstractSeparateHeads):
+    """Concatenate the heads, without a map of their own.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the result.
+    n_heads : int
+        Number of heads.
+    d_v : int
+        Width of one head's output.
+
+    Raises
+    ------
+    SpecError
+        If the heads side by side are not as wide as the model.
+
+    Notes
+    -----
+    ``[o_1; ...; o_h]``; no parameters. Attention written by hand with one head often stops here.
+    """
+
+    def __init__(self, d_model: int, *, n_heads: int, d_v: int) -> None:
+        super().__init__()
+        if n_heads * d_v != d_model:
+            raise SpecError(
+                "heads side by side must be as wide as the model: n_heads * d_v must be d_model; "
+                f"got n_heads={n_heads}, d_v={d_v}, d_model={d_model}"
+            )
+
+    def forward(
+        self, head_outputs: Float[Tensor, "batch heads length d_v"], padding: Bool[Tensor, "batch length"] | None = None
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Return the concatenation."""
+        return concatenate(head_outputs)
+
+
+class Sum(AbstractSeparateHeads):
+    """Add up the heads and map the sum to the width of the model.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the result.
+    d_v : int
+        Width of one head's output.
+    bias : bool
+        Whether a learned vector is added.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive.
+
+    Notes
+    -----
+    ``(o_1 + ... + o_h) W_o + b``; ``d_v * d_model`` weights. `Project` with the same map for every head.
+    """
+
+    def __init__(self, d_model: int, *, d_v: int, bias: bool = True) -> None:
+        super().__init__()
+        check_positive({"d_model": d_model, "d_v": d_v})
+        self.to_residual = nn.Linear(d_v, d_model, bias=bias)
+
+    def forward(
+        self, head_outputs: Float[Tensor, "batch heads length d_v"], padding: Bool[Tensor, "batch length"] | None = None
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Return the projected sum."""
+        return self.to_residual(head_outputs.sum(dim=1))
+
+
+class Convolution(AbstractSeparateHeads):
+    """Run a convolution of its own over each head's output, then concatenate.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the result.
+    n_heads : int
+        Number of heads; divides ``d_model``, as each head ends with ``d_model / n_heads`` channels.
+    d_v : int
+        Width of one head's output.
+    kernel_size : int
+        Positions that a convolution sees.
+    causal : bool
+        Whether it sees its own and earlier positions only, rather than both sides.
+
+    Raises
+    ------
+    SpecError
+        If the heads do not divide ``d_model``, or a size is not positive.
+
+    Notes
+    -----
+    ``[conv_1(o_1); ...; conv_h(o_h)]``; ``kernel_size * d_v * d_model`` weights. A way to bring wide heads
+    back to the width of the model without one large matrix. Outputs at padded positions count as zero.
+    """
+
+    mixes_positions = True
+
+    def __init__(self, d_model: int, *, n_heads: int, d_v: int, kernel_size: int = 3, causal: bool = False) -> None:
+        super().__init__()
+        check_positive({"d_v": d_v, "kernel_size": kernel_size})
+        share_of(d_model, n_heads)
+        self.convolutions = nn.Conv1d(n_heads * d_v, d_model, kernel_size, groups=n_heads)
+        before = kernel_size - 1 if causal else (kernel_size - 1) // 2
+        self.pad = (before, kernel_size - 1 - before)
+
+    def forward(
+        self, head_outputs: Float[Tensor, "batch heads length d_v"], padding: Bool[Tensor, "batch length"] | None = None
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Return the convolved heads side by side."""
+        x = concatenate(head_outputs)
+        if padding is not None:
+            x = x.masked_fill(~padding.unsqueeze(-1), 0)
+        x = F.pad(x.transpose(1, 2), self.pad)  # (batch, channels, length + kernel_size - 1)
+        return self.convolutions(x).transpose(1, 2)
+
+
+class TalkingHeads(AbstractCombiner):
+    """Let heads mix their scores and their weights, then concatenate and project.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the result.
+    n_heads : int
+        Number of heads.
+    d_v : int
+        Width of one head's output.
+    bias : bool
+        Whether a learned vector is added to the projection.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive.
+
+    Notes
+    -----
+    ``weights = P_w normalize(P_s scores)``, both matrices over heads. ``2 n_heads^2`` parameters beside those of
+    `Project`, time O(heads^2 * q_len * k_len), no fused form. Differs from [1]_: as many heads before, between
+    and after the maps, which start as the identity, so that training starts at plain attention.
+
+    References
+    ----------
+    .. [1] Shazeer et al., 2020, arXiv:2003.02436, section 3.
+    """
+
+    mixes_heads = True
+
+    def __init__(self, d_model: int, *, n_heads: int, d_v: int, bias: bool = True) -> None:
+        super().__init__()
+        check_positive({"d_model": d_model, "n_heads": n_heads, "d_v": d_v})
+        self.score_mixing = nn.Parameter(torch.eye(n_heads))
+        self.weight_mixing = nn.Parameter(torch.eye(n_heads))
+        self.to_residual = nn.Linear(n_heads * d_v, d_model, bias=bias)
+
+    def mix_scores(self, scores: Float[Tensor, "batch heads q_len k_len"]) -> Float[Tensor, "batch heads q_len k_len"]:
+        """Return linear combinations of the heads' scores."""
+        return torch.einsum("gh,bhqk->bgqk", self.score_mixing, scores)
+
+    def mix_weights(
+        self, weights: Float[Tensor, "batch heads q_len k_len"]
+    ) -> Float[Tensor, "batch heads q_len k_len"]:
+        """Return linear combinations of the heads' weights."""
+        return torch.einsum("gh,bhqk->bgqk", self.weight_mixing, weights)
+
+    def forward(
+        self, head_outputs: Float[Tensor, "batch heads length d_v"], padding: Bool[Tensor, "batch length"] | None = None
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Return the projected concatenation."""
+        return self.to_residual(concatenate(head_outputs))
+
+
+COMBINERS: Mapping[str, Callable[..., AbstractCombiner]] = {
+    "project": Project,
+    "concatenate": Concatenate,
+    "sum": Sum,
+    "convolution": Convolution,
+    "talking-heads": TalkingHeads,
+}

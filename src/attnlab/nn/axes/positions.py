@@ -1,0 +1,234 @@
+"""Positions: how the order of a sequence enters.
+
+Attention without positions treats a sequence as a set. Entries of the level "input" change the activations once,
+at the embedding; entries of the level "scores" act in every attention layer, on queries and keys or as a bias of
+the scores: those are in `attnlab.nn.axes.relative_positions`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnlab.core.errors import SpecError
+from attnlab.core.sizes import check_positive
+from attnlab.nn.axes.relative_positions import (
+    AbstractScorePositions,
+    LinearBias,
+    NoPositions,
+    RelativeBias,
+    RotaryPositions,
+    angles_of,
+)
+
+
+class AbstractInputPositions(nn.Module, ABC):
+    """Put positions into the activations."""
+
+    level: ClassVar[Literal["input", "scores"]] = "input"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    @abstractmethod
+    def forward(
+        self, x: Float[Tensor, "batch length d_model"], start: int = 0
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Return activations that know where they stand.
+
+        Parameters
+        ----------
+        x : Tensor
+            Activations.
+        start : int
+            Position of the first of them.
+
+        Returns
+        -------
+        Tensor
+            Of the shape of `x`.
+        """
+
+
+def sinusoids(
+    length: int, d_model: int, *, dtype: torch.dtype | None = None, device: torch.device | None = None
+) -> Float[Tensor, "length d_model"]:
+    """Return the table of sines and cosines of Vaswani et al.
+
+    Parameters
+    ----------
+    length : int
+        Number of positions, from 0.
+    d_model : int
+        Number of features: sines at even ones, cosines at odd ones.
+    dtype : torch.dtype, optional
+        Type of the result; computed in float32 at least.
+    device : torch.device, optional
+        Where to make it.
+
+    Returns
+    -------
+    Tensor
+        ``sin(p / 10000^(2i / d_model))`` at feature 2i, the cosine of the same at 2i + 1.
+    """
+    dtype = dtype or torch.get_default_dtype()
+    exact = torch.promote_types(dtype, torch.float32)
+    angles = angles_of(torch.arange(length, device=device, dtype=exact), d_model)
+    table = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)  # (length, d_model or one more)
+    return table[:, :d_model].to(dtype)
+
+
+class SinusoidalPositions(AbstractInputPositions):
+    """Add fixed sines and cosines of many wavelengths.
+
+    Notes
+    -----
+    ``x_p + PE_p``, see `sinusoids`. No parameters, any length. The source multiplies embeddings by
+    ``sqrt(d_model)`` first; here this is left to the model.
+
+    References
+    ----------
+    .. [1] Vaswani et al., 2017, arXiv:1706.03762, section 3.5.
+    """
+
+    def forward(
+        self, x: Float[Tensor, "batch length d_model"], start: int = 0
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Return the sum of activations and table."""
+        return x + sinusoids(start + x.shape[1], x.shape[2], dtype=x.dtype, device=x.device)[start:]
+
+
+class SinusoidalConcatenated(AbstractInputPositions):
+    """Put fixed sines and cosines beside the activations, and map both back to the width of the model.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the activations, and of the table.
+
+    Raises
+    ------
+    SpecError
+        If ``d_model`` is not positive.
+
+    Notes
+    -----
+    ``W [x_p; PE_p] + b``: ``2 d_model^2`` weights that the sum does not have. The sum is the special case
+    ``W = [I; I]``.
+
+    References
+    ----------
+    .. [1] Vaswani et al., 2017, arXiv:1706.03762, section 3.5, for the table.
+    """
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        check_positive({"d_model": d_model})
+        self.to_model = nn.Linear(2 * d_model, d_model)
+
+    def forward(
+        self, x: Float[Tensor, "batch length d_model"], start: int = 0
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Return the mapped concatenation of activations and table."""
+        table = sinusoids(start + x.shape[1], x.shape[2], dtype=x.dtype, device=x.device)[start:]
+        return self.to_model(torch.cat((x, table.expand_as(x)), dim=-1))
+
+
+def _rows(table: nn.Embedding, start: int, length: int) -> Float[Tensor, "length d_model"]:
+    """Return the rows of a learned table for positions up to a length, or say that it is too short."""
+    if length > table.num_embeddings:
+        raise SpecError(
+            f"a sequence of {length} positions is longer than max_length={table.num_embeddings} of the learned "
+            "positions; give a larger max_length or positions without a table (sinusoidal, rotary, linear-bias)"
+        )
+    return table.weight[start:length]
+
+
+class LearnedPositions(AbstractInputPositions):
+    """Add a learned vector per position.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the activations.
+    max_length : int
+        Number of positions in the table.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive; in ``forward``, if the sequence is longer than the table.
+
+    Notes
+    -----
+    ``x_p + E_p``; ``max_length * d_model`` parameters.
+
+    References
+    ----------
+    .. [1] Gehring et al., 2017, arXiv:1705.03122, section 3.1.
+    """
+
+    def __init__(self, d_model: int, *, max_length: int) -> None:
+        super().__init__()
+        check_positive({"d_model": d_model, "max_length": max_length})
+        self.table = nn.Embedding(max_length, d_model)
+
+    def forward(
+        self, x: Float[Tensor, "batch length d_model"], start: int = 0
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Return the sum of activations and table."""
+        return x + _rows(self.table, start, start + x.shape[1])
+
+
+class LearnedConcatenated(AbstractInputPositions):
+    """Put a learned vector per position beside the activations, and map both back to the width of the model.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the activations, and of the table.
+    max_length : int
+        Number of positions in the table.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive; in ``forward``, if the sequence is longer than the table.
+
+    Notes
+    -----
+    ``W [x_p; E_p] + b``; ``max_length * d_model + 2 d_model^2 + d_model`` parameters.
+
+    References
+    ----------
+    .. [1] Gehring et al., 2017, arXiv:1705.03122, section 3.1, for the table.
+    """
+
+    def __init__(self, d_model: int, *, max_length: int) -> None:
+        super().__init__()
+        check_positive({"d_model": d_model, "max_length": max_length})
+        self.table = nn.Embedding(max_length, d_model)
+        self.to_model = nn.Linear(2 * d_model, d_model)
+
+    def forward(
+        self, x: Float[Tensor, "batch length d_model"], start: int = 0
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Return the mapped concatenation of activations and table."""
+        return self.to_model(torch.cat((x, _rows(self.table, start, start + x.shape[1]).expand_as(x)), dim=-1))
+
+
+POSITIONS: Mapping[str, Callable[..., AbstractInputPositions | AbstractScorePositions]] = {
+    "none": NoPositions,
+    "sinusoidal": SinusoidalPositions,
+    "sinusoidal-concatenated": SinusoidalConcatenated,
+    "learned": LearnedPositions,
+    "learned-concatenated": LearnedConcatenated,
+    "rotary": RotaryPositions,
+    "linear-bias": LinearBias,
+    "relative-bias": RelativeBias,
+}

@@ -1,0 +1,324 @@
+"""Positions inside attention: on queries and keys, or as a bias of the scores.
+
+`attnlab.nn.axes.positions` has the table. Positions of queries and keys are aligned at the end, as in
+`attnlab.nn.axes.masks`. A bias depends on how far a key lies behind a query, and on nothing else.
+"""
+
+# ruff: noqa: ARG002 -- entries of an axis share one signature; not every entry needs all of it
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attnlab.core.errors import SpecError
+from attnlab.core.sizes import check_positive
+
+Rotated = tuple[Float[Tensor, "batch heads q_len d_head"], Float[Tensor, "batch kv_heads k_len d_head"]]
+"""Queries and keys that know where they stand."""
+
+BASE = 10000.0  # source: Vaswani et al., 2017, section 3.5; rotary embeddings kept it
+
+
+class AbstractScorePositions(nn.Module, ABC):
+    """Put positions into the scores of one attention layer."""
+
+    level: ClassVar[Literal["input", "scores"]] = "scores"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    @abstractmethod
+    def rotate(
+        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
+    ) -> Rotated:
+        """Return queries and keys that know where they stand."""
+
+    @abstractmethod
+    def bias(
+        self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
+    ) -> Float[Tensor, "heads q_len k_len"] | None:
+        """Return what is added to the scores, or None where nothing is.
+
+        Parameters
+        ----------
+        queries : range
+            Where the queries stand.
+        keys : range
+            Where the keys stand; only the distance between the two counts.
+        dtype : torch.dtype
+            Type of the result.
+        device : torch.device
+            Where to make it.
+
+        Returns
+        -------
+        Tensor or None
+            One number for each pair and head.
+        """
+
+
+def offsets(queries: range, keys: range, device: torch.device) -> Int[Tensor, "q_len k_len"]:
+    """Return how far each key lies behind each query; negative in the future.
+
+    Parameters
+    ----------
+    queries : range
+        Where the queries stand.
+    keys : range
+        Where the keys stand.
+    device : torch.device
+        Where to make the matrix.
+
+    Returns
+    -------
+    Tensor
+        Position of the row's query minus position of the column's key.
+    """
+    q_positions = torch.arange(queries.start, queries.stop, device=device)
+    return q_positions[:, None] - torch.arange(keys.start, keys.stop, device=device)
+
+
+class NoPositions(AbstractScorePositions):
+    """Add nothing: without a causal mask the layer is equivariant to permutations.
+
+    Notes
+    -----
+    A causal mask alone lets a stack find out positions [1]_.
+
+    References
+    ----------
+    .. [1] Haviv et al., 2022, arXiv:2203.16634.
+    """
+
+    def rotate(
+        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
+    ) -> Rotated:
+        """Return queries and keys as they are."""
+        return q, k
+
+    def bias(
+        self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
+    ) -> Float[Tensor, "heads q_len k_len"] | None:
+        """Return None."""
+        return None
+
+
+def angles_of(positions: Float[Tensor, " length"], width: int) -> Float[Tensor, "length pairs"]:
+    """Return position times frequency for every pair of features.
+
+    Parameters
+    ----------
+    positions : Tensor
+        Positions, in a type exact enough for the angles.
+    width : int
+        Number of features.
+
+    Returns
+    -------
+    Tensor
+        ``p / 10000^(2i / width)`` for pair i.
+    """
+    even = torch.arange(0, width, 2, device=positions.device, dtype=positions.dtype)
+    return positions[:, None] * (-math.log(BASE) * even / width).exp()
+
+
+class RotaryPositions(AbstractScorePositions):
+    """Turn queries and keys by angles that grow with their position.
+
+    Parameters
+    ----------
+    d_head : int
+        Width of one query and of one key; even.
+
+    Raises
+    ------
+    SpecError
+        If ``d_head`` is odd.
+
+    Notes
+    -----
+    Features 2i and 2i + 1 are turned by ``p * 10000^(-2i / d_head)``, so that the dot product depends on the
+    distance of two positions only. No parameters; time O(heads * length * d_head). Neighbors form a pair, as
+    in [1]_; many implementations pair feature i with i + d_head / 2, which is the same up to a permutation.
+
+    References
+    ----------
+    .. [1] Su et al., 2021, arXiv:2104.09864, equations 14 to 16 and 34.
+    """
+
+    def __init__(self, d_head: int) -> None:
+        super().__init__()
+        if d_head < 2 or d_head % 2:
+            raise SpecError(f"rotary positions turn pairs of features: d_head must be even; got d_head={d_head}")
+        self.d_head = d_head
+
+    def rotate(
+        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
+    ) -> Rotated:
+        """Return turned queries and keys; the last query stands where the last key stands."""
+        q_len, k_len = q.shape[-2], k.shape[-2]
+        exact = torch.promote_types(q.dtype, torch.float32)
+        first = min(0, k_len - q_len)
+        angles = angles_of(torch.arange(first, k_len, device=q.device, dtype=exact), self.d_head)
+        cos, sin = angles.cos(), angles.sin()
+        turn = _turn_complex if q.is_cpu and not torch.compiler.is_compiling() else _turn
+        return turn(q, cos[-q_len:], sin[-q_len:]), turn(k, cos[-k_len:], sin[-k_len:])
+
+    def bias(
+        self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
+    ) -> Float[Tensor, "heads q_len k_len"] | None:
+        """Return None."""
+        return None
+
+
+def _turn(x: Tensor, cos: Float[Tensor, "positions pairs"], sin: Float[Tensor, "positions pairs"]) -> Tensor:
+    """Turn pairs of neighboring features; features stay together, since picking every other one is slow."""
+    swapped = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)  # (.., x_1, x_0, x_3, x_2, ..)
+    signed = torch.stack((-sin, sin), dim=-1).flatten(-2)  # (positions, d_head)
+    return (x * cos.repeat_interleave(2, dim=-1) + swapped * signed).to(x.dtype)
+
+
+def _turn_complex(x: Tensor, cos: Float[Tensor, "positions pairs"], sin: Float[Tensor, "positions pairs"]) -> Tensor:
+    """Turn pairs of neighboring features as complex numbers: on a CPU a third to a half of the time of real ones."""
+    pairs = torch.view_as_complex(x.contiguous().to(cos.dtype).unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * torch.complex(cos, sin)).flatten(-2).to(x.dtype)
+
+
+class LinearBias(AbstractScorePositions):
+    """Subtract from each score a multiple of the distance, another multiple for each head (ALiBi).
+
+    Parameters
+    ----------
+    n_heads : int
+        Number of heads.
+
+    Raises
+    ------
+    SpecError
+        If ``n_heads`` is not positive.
+
+    Notes
+    -----
+    ``score - m_h |i - j|`` with ``m_h = 2^(-8 h / n_heads)`` for a power of two; else the slopes of the next
+    lower power, then every other slope of the next higher one. No parameters. Differs from [1]_: also without
+    a causal mask, where the distance counts in both directions alike.
+
+    References
+    ----------
+    .. [1] Press, Smith, Lewis, 2022, arXiv:2108.12409, section 3.
+    """
+
+    def __init__(self, n_heads: int) -> None:
+        super().__init__()
+        check_positive({"n_heads": n_heads})
+        self.slopes = slopes(n_heads)
+
+    def rotate(
+        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
+    ) -> Rotated:
+        """Return queries and keys as they are."""
+        return q, k
+
+    def bias(
+        self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
+    ) -> Float[Tensor, "heads q_len k_len"] | None:
+        """Return minus slope times distance."""
+        slope = torch.tensor(self.slopes, device=device, dtype=dtype)
+        return -slope[:, None, None] * offsets(queries, keys, device).abs().to(dtype)
+
+
+def slopes(n_heads: int) -> list[float]:
+    """Return the slopes of ALiBi.
+
+    Parameters
+    ----------
+    n_heads : int
+        Number of heads.
+
+    Returns
+    -------
+    list of float
+        One slope per head.
+
+    Examples
+    --------
+    >>> slopes(4)
+    [0.25, 0.0625, 0.015625, 0.00390625]
+    """
+    power = 2 ** int(math.log2(n_heads))
+    first = [2.0 ** (-8 * head / power) for head in range(1, power + 1)]
+    between = [2.0 ** (-4 * head / power) for head in range(1, 2 * power + 1, 2)]
+    return first + between[: n_heads - power]
+
+
+class RelativeBias(AbstractScorePositions):
+    """Add to each score a learned number that depends on the head and on the distance (T5).
+
+    Parameters
+    ----------
+    n_heads : int
+        Number of heads.
+    causal : bool
+        Whether keys in the future are forbidden anyway, so that all buckets serve the past.
+    n_buckets : int
+        How many classes of distances there are: half exact, half growing logarithmically.
+    max_distance : int
+        From here on all distances share a bucket.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive, there are fewer than 4 buckets, or the distance is not larger than the buckets.
+
+    Notes
+    -----
+    ``score + b_{h, bucket(i - j)}``; ``n_heads * n_buckets`` parameters, zero at the start. Differs from [1]_:
+    every layer has a table of its own, where the source shares one among all layers and does not scale scores.
+
+    References
+    ----------
+    .. [1] Raffel et al., 2020, arXiv:1910.10683, section 2.1.
+    """
+
+    def __init__(self, n_heads: int, *, causal: bool = False, n_buckets: int = 32, max_distance: int = 128) -> None:
+        super().__init__()
+        check_positive({"n_heads": n_heads, "n_buckets": n_buckets, "max_distance": max_distance})
+        if n_buckets < 4 or n_buckets % 2 or max_distance <= n_buckets:
+            raise SpecError(
+                "n_buckets must be even, at least 4 and less than max_distance; "
+                f"got n_buckets={n_buckets}, max_distance={max_distance}"
+            )
+        self.causal, self.n_buckets, self.max_distance = causal, n_buckets, max_distance
+        self.table = nn.Parameter(torch.zeros(n_heads, n_buckets))
+
+    def rotate(
+        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
+    ) -> Rotated:
+        """Return queries and keys as they are."""
+        return q, k
+
+    def bias(
+        self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
+    ) -> Float[Tensor, "heads q_len k_len"] | None:
+        """Return the table's entry for every distance."""
+        behind = offsets(queries, keys, device)
+        if self.causal:
+            bucket = _bucket(behind.clamp(min=0), self.n_buckets, self.max_distance)
+        else:
+            half = self.n_buckets // 2
+            bucket = _bucket(behind.abs(), half, self.max_distance) + half * (behind < 0)
+        return self.table[:, bucket].to(dtype)  # (heads, q_len, k_len)
+
+
+def _bucket(distance: Tensor, n_buckets: int, max_distance: int) -> Tensor:
+    """Return the class of a distance: exact when small, logarithmic up to `max_distance`."""
+    exact = n_buckets // 2
+    ratio = (distance.clamp(min=exact) / exact).log() / math.log(max_distance / exact)
+    large = exact + (ratio * (n_buckets - exact)).long()
+    return torch.where(distance < exact, distance, large.clamp(max=n_buckets - 1))

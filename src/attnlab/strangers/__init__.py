@@ -1,0 +1,1 @@
+"""A person's own module: load it, read it, find out how to call it, call it."""

@@ -1,0 +1,169 @@
+"""How a mask argument is given: which values keep, in which shape, and what is known about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from attnlab.core.errors import ModuleError
+from attnlab.strangers.calling.sources import Situation
+from attnlab.strangers.conventions import ENCODINGS, KEY_SHAPES, SHAPES
+
+LENGTHS = "lengths, int: number of real positions"
+"""Encoding of an argument that tells padding by one number per sample; it can tell padding at the end only."""
+
+PAD_TOKEN = "tokens, one of them means padding"
+"""Encoding of padding in the tokens themselves, for which there is no argument."""
+
+ONE_LENGTH_EACH = "(batch)"
+"""Shape of lengths."""
+
+PADDING_SHAPES: dict[str, Callable[[Tensor], Tensor]] = KEY_SHAPES | {
+    "(k_len, batch)": lambda real: real.T,
+    "(batch, k_len, 1)": lambda real: real[:, :, None],
+}
+"""Shapes of a mask over keys alone, from (batch, k_len)."""
+
+BATCHED_SHAPES = tuple(shape for shape in SHAPES if "batch" in shape)
+"""Shapes of a mask over pairs that can tell padding too."""
+
+
+@dataclass(frozen=True)
+class Masking:
+    """Say how one mask argument is given, and what is known about its values.
+
+    Parameters
+    ----------
+    parameter : str
+        Name of the argument; of the input where a token means padding.
+    over : {"pairs", "keys"}
+        Whether it says which query may see which key, or which positions are real.
+    encoding : str
+        Key of `conventions.ENCODINGS`, or `LENGTHS`, or `PAD_TOKEN`: what is passed.
+    shape : str
+        Key of `conventions.SHAPES` (pairs) or `PADDING_SHAPES` (keys). A mask over keys has a shape over pairs where
+        one argument says both.
+    declared : str or None
+        What name or docstring say its values mean, ``"True keeps"`` or ``"True blocks"``; None: nothing.
+    declared_by : str
+        Where that is said: ``"docstring"``, ``"its name"``.
+    obeyed : bool
+        Whether, given so, a hidden position has (nearly) no influence.
+    required : bool
+        Whether it is given at every call, hiding nothing where nothing is to be hidden.
+    at_end : bool
+        Whether it can tell padding after the real positions alone.
+    """
+
+    parameter: str
+    over: Literal["pairs", "keys"]
+    encoding: str
+    shape: str
+    declared: str | None = None
+    declared_by: str = ""
+    obeyed: bool = True
+    required: bool = False
+    at_end: bool = False
+
+    @property
+    def tells_left_padding(self) -> bool:
+        """Return whether padding before the real positions can be told."""
+        return not self.at_end and self.encoding != LENGTHS
+
+    @property
+    def keeps(self) -> bool | None:
+        """Return whether, as it is given, True or 1 keeps a position; None where no such value is given."""
+        if "1 = may" in self.encoding or "True = may" in self.encoding:
+            return True
+        return False if "blocked" in self.encoding else None
+
+
+def mask_values(
+    masks: Sequence[Masking], at: Situation, *, padding: Tensor | None, allowed: Tensor | None
+) -> dict[str, Any]:
+    """Return the mask arguments of one call.
+
+    Parameters
+    ----------
+    masks : sequence of Masking
+        How they are given.
+    at : Situation
+        The call.
+    padding : Tensor or None
+        (batch, length), True = a real position.
+    allowed : Tensor or None
+        (batch, q_len, k_len), True = may attend.
+
+    Returns
+    -------
+    dict
+        By name; a mask that hides nothing is left out unless it is required.
+
+    Raises
+    ------
+    ModuleError
+        If something is to be hidden that the arguments cannot say.
+    """
+    _insist_on(masks, padding, allowed)
+    values: dict[str, Any] = {}
+    for parameter in dict.fromkeys(mask.parameter for mask in masks if mask.encoding != PAD_TOKEN):
+        own: dict[str, Masking] = {mask.over: mask for mask in masks if mask.parameter == parameter}
+        value = _value(own, at, padding if "keys" in own else None, allowed if "pairs" in own else None)
+        if value is not None:
+            values[parameter] = value
+    return values
+
+
+def _value(own: dict[str, Masking], at: Situation, padding: Tensor | None, allowed: Tensor | None) -> Tensor | None:
+    """Return the value of one argument, which may speak of keys, of pairs, or of both."""
+    keys, pairs = own.get("keys"), own.get("pairs")
+    if keys is not None and keys.shape not in SHAPES and allowed is None and (padding is not None or pairs is None):
+        return _over_keys(keys, at, padding)
+    mask = pairs or keys
+    return None if mask is None else _over_pairs(mask, at, padding, allowed)
+
+
+def _insist_on(masks: Sequence[Masking], padding: Tensor | None, allowed: Tensor | None) -> None:
+    """Refuse a call that would silently hide nothing."""
+    if allowed is not None and not any(mask.shape in SHAPES for mask in masks):
+        raise ModuleError("it has no mask argument over pairs of positions")
+    if padding is not None and not any(mask.over == "keys" for mask in masks):
+        raise ModuleError("it has no mask argument that tells padding")
+
+
+def _over_pairs(mask: Masking, at: Situation, padding: Tensor | None, allowed: Tensor | None) -> Tensor | None:
+    """Return a mask over pairs in the form the module understands, None where it may be left out."""
+    if allowed is None and padding is None and not mask.required:
+        return None
+    if allowed is None:
+        allowed = torch.ones(at.x.size(0), at.length, at.length, dtype=torch.bool, device=at.x.device)
+    if padding is not None:
+        allowed = allowed & padding[:, None, :]  # (batch, q_len, k_len)
+    allowed = allowed.expand(at.x.size(0), -1, -1)
+    if "batch" not in mask.shape and not allowed.is_meta and not bool((allowed == allowed[:1]).all()):
+        raise ModuleError(f"its mask '{mask.parameter}' has no batch axis, so samples cannot differ in it")
+    return ENCODINGS[mask.encoding](SHAPES[mask.shape](allowed), at.dtype)
+
+
+def _over_keys(mask: Masking, at: Situation, padding: Tensor | None) -> Tensor | None:
+    """Return a mask over keys in the form the module understands, None where it may be left out."""
+    if padding is None and not mask.required:
+        return None
+    if padding is None:
+        padding = torch.ones(at.x.shape[:2], dtype=torch.bool, device=at.x.device)
+    if mask.encoding == LENGTHS:
+        return _lengths(mask, padding)
+    return ENCODINGS[mask.encoding](PADDING_SHAPES[mask.shape](padding), at.dtype)
+
+
+def _lengths(mask: Masking, padding: Tensor) -> Tensor:
+    """Return how many positions of each sample are real."""
+    lengths = padding.sum(1)
+    ordered = torch.arange(padding.size(1), device=padding.device) < lengths[:, None]
+    if not padding.is_meta and not torch.equal(ordered, padding):
+        raise ModuleError(f"its '{mask.parameter}' can tell padding at the end only")
+    return lengths

@@ -1,0 +1,197 @@
+"""Learn what the patient's mask arguments mean: hide a position in every way there is, and see whether it is hidden."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from torch import nn
+
+from attnlab.strangers.calling.axes_said import Said
+from attnlab.strangers.calling.hiding import Hiding
+from attnlab.strangers.calling.mask_claims import mask_said, over_said
+from attnlab.strangers.calling.masking import BATCHED_SHAPES, LENGTHS, ONE_LENGTH_EACH, PADDING_SHAPES, Masking
+from attnlab.strangers.calling.roles import Parameter, seems_over_pairs
+from attnlab.strangers.calling.trial import NOTHING, Trial
+from attnlab.strangers.conventions import ENCODINGS, SHAPES
+from attnlab.strangers.usage import Usage
+
+_OBEYED = 0.02  # of what a visible position weighs: a hidden one that weighs less counts as hidden
+_TOLD = 0.7  # a hidden position that weighs less than this tells which values hide
+_LEANS = 0.5  # of what is left under the contrary meaning; values that do nothing leave the same
+_SURELY_NO_SUM = 0.2  # a 1 added to a score leaves 1/e = 0.37; what leaves less does more than add
+_SHORTEST = 4  # length below which nothing can be hidden and something still be seen
+
+_WITHOUT_SUMS = tuple(
+    sorted((e for e in ENCODINGS if "added" not in e), key=lambda e: ("bool" not in e, "int" not in e))
+)
+_SUMS = tuple(encoding for encoding in ENCODINGS if "added" in encoding)
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """Hold a way to give a mask, and how much of a hidden position's weight is left under it."""
+
+    masking: Masking
+    left: float
+
+
+def with_masks(trial: Trial, usage: Usage, parameters: Sequence[Parameter]) -> Usage:
+    """Return the usage with all mask arguments that can be given.
+
+    Parameters
+    ----------
+    trial : Trial
+        A copy of the patient.
+    usage : Usage
+        A call that runs.
+    parameters : sequence of Parameter
+        Of ``forward``.
+
+    Returns
+    -------
+    Usage
+        With at most one mask over pairs and one over keys; an argument that can say both stands in both.
+    """
+    if usage.length < _SHORTEST:
+        return usage
+    hiding = Hiding(trial, usage)
+    learned: list[Masking] = []
+    for one in parameters:
+        if one.role == "lengths":
+            learned += _lengths(hiding, one)
+        elif one.role in ("mask", "key mask"):
+            learned += _learn(hiding, one)
+    of_keys = {one.name for one in parameters if one.role in ("key mask", "lengths")}
+    chosen = [mask for over in ("pairs", "keys") for mask in _best(learned, over, of_keys)]
+    rest = tuple(mask for mask in usage.masks if mask.parameter not in {each.parameter for each in chosen})
+    return replace(usage, masks=(*chosen, *rest))
+
+
+def _best(learned: Sequence[Masking], over: str, of_keys: set[str]) -> list[Masking]:
+    """Return the one mask of its kind: obeyed before others, then by what names say, then by shape."""
+    candidates = [mask for mask in learned if mask.over == over]
+
+    def rank(mask: Masking) -> tuple[bool, bool, bool]:
+        named_otherwise = (mask.parameter in of_keys) is not (over == "keys")
+        return not mask.obeyed, named_otherwise, over == "keys" and mask.shape in SHAPES
+
+    return sorted(candidates, key=rank)[:1]
+
+
+def _lengths(hiding: Hiding, one: Parameter) -> list[Masking]:
+    """Return lengths as a mask over keys, if the module takes them."""
+    masking = Masking(one.name, "keys", LENGTHS, ONE_LENGTH_EACH, required=one.required, at_end=True)
+    left = hiding.left(masking)
+    return [] if left is None else [replace(masking, obeyed=left < _OBEYED)]
+
+
+def _learn(hiding: Hiding, one: Parameter) -> list[Masking]:
+    """Return the ways one mask argument is to be given: over pairs, over keys, or both.
+
+    Ways in which a mask that hides nothing changes the output come in only where there are no others: a wrong shape
+    may run and scramble, a wrong meaning hides everything.
+    """
+    said = mask_said(hiding.trial.module, one.name)
+    forms = {over: _forms(one, over, said) for over in ("pairs", "keys")}
+    harmless = {over: [form for form in forms[over] if hiding.changes_nothing(form)] for over in forms}
+    tried = [_tried(hiding, each) for each in (harmless if any(harmless.values()) else forms).values()]
+    decided = [_judged_at_end(hiding, _decided(each, said, one)) for each in tried if each]
+    obeyed = [mask for mask in decided if mask.obeyed]
+    if obeyed:
+        return _with_padding(obeyed)
+    likely = over_said(hiding.trial.module, one.name) or ("keys" if one.role == "key mask" else "pairs")
+    return _with_padding(sorted(decided, key=lambda mask: mask.over != likely)[:1])
+
+
+def _with_padding(masks: list[Masking]) -> list[Masking]:
+    """Add that a mask over pairs can tell padding, where it can differ between samples."""
+    if len(masks) == 1 and masks[0].over == "pairs" and masks[0].shape in BATCHED_SHAPES:
+        return [masks[0], replace(masks[0], over="keys")]
+    return masks
+
+
+def _judged_at_end(hiding: Hiding, mask: Masking) -> Masking:
+    """Return a mask over keys that hides nothing within the sequence judged by whether it hides the end of it.
+
+    The state of a recurrence goes through every position, and what is taken at the last real one depends on all
+    before: there padding stands at the end.
+    """
+    if mask.obeyed or mask.over == "pairs":
+        return mask
+    module = hiding.trial.module
+    recurrent = any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in module.modules())
+    candidates = [replace(mask, encoding=encoding) for encoding in (*_WITHOUT_SUMS, *_SUMS)]
+    for candidate in sorted(candidates, key=lambda each: _unlikeliness(each, mask.declared)):
+        left = hiding.left(candidate, "end")
+        if left is not None and left < _OBEYED and (recurrent or hiding.usage.pooled):
+            return replace(candidate, obeyed=True, at_end=True)
+    return mask
+
+
+def _tried(hiding: Hiding, forms: Sequence[Masking]) -> list[_Tried]:
+    """Return every way to give a mask that runs, up to the first that hides perfectly."""
+    tried: list[_Tried] = []
+    for masking in forms:
+        left = hiding.left(masking)
+        if left is not None:
+            tried.append(_Tried(masking, left))
+        if left is not None and left <= NOTHING:
+            break
+    return tried
+
+
+def _forms(one: Parameter, over: Literal["pairs", "keys"], said: Said | None) -> list[Masking]:
+    """Return every shape with every meaning, first the one that is said, last those that add to the scores."""
+    if over == "pairs" and one.role == "key mask" and not seems_over_pairs(one.name):
+        return []
+    declared = None if said is None else said.what
+    encodings = (*_WITHOUT_SUMS, *_SUMS)
+    without_batch = [shape for shape in SHAPES if shape not in BATCHED_SHAPES]
+    forms: list[Masking] = []
+    for shape in [*BATCHED_SHAPES, *without_batch] if over == "pairs" else PADDING_SHAPES:
+        own = [Masking(one.name, over, encoding, shape, required=one.required) for encoding in encodings]
+        forms += sorted(own, key=lambda each: _unlikeliness(each, declared))
+    return forms
+
+
+def _unlikeliness(masking: Masking, declared: str | None) -> tuple[bool, bool]:
+    """Return a rank: what adds to the scores last, before it what is contrary to what is declared."""
+    contrary = declared is not None and masking.keeps is (declared == "True blocks")
+    return masking.keeps is None, contrary
+
+
+def _decided(tried: Sequence[_Tried], said: Said | None, one: Parameter) -> Masking:
+    """Return the form under which a hidden position weighs least; where none hides it, the one that is said or usual.
+
+    What adds to the scores is taken only where nothing else tells: ``(1 - mask) * -4`` too hides perfectly if it is
+    given minus infinity, and is no sum.
+    """
+    declared, by = (None, "") if said is None else (said.what, said.by)
+    plain = min((each for each in tried if each.masking.keeps is not None), key=lambda each: each.left, default=None)
+    summed = min((each for each in tried if each.masking.keeps is None), key=lambda each: each.left, default=None)
+    agrees = declared is not None and plain is not None and plain.masking.keeps is (declared == "True keeps")
+    trusted = agrees and (by != "its name" or "q_len" not in tried[0].masking.shape)
+    enough = _TOLD if trusted else _SURELY_NO_SUM
+    chosen = None
+    if plain is not None and (plain.left < enough or (agrees and by == "docstring" and _leans(tried, plain))):
+        chosen = plain
+    elif summed is not None and summed.left < _TOLD:
+        chosen = summed
+    elif plain is not None and plain.left < _TOLD:
+        chosen = plain
+    obeyed = chosen is not None and chosen.left < _OBEYED
+    masking = (chosen or min(tried, key=lambda each: _unlikeliness(each.masking, declared))).masking
+    return replace(masking, obeyed=obeyed, declared=declared, declared_by=by, required=one.required)
+
+
+def _leans(tried: Sequence[_Tried], plain: _Tried) -> bool:
+    """Return whether the contrary of a meaning leaves much more of a hidden position.
+
+    A 1 added to a score leaves exp(-1) of a weight, and a 0 in place of all others exp(1), whatever the weights are.
+    """
+    contrary = [each.left for each in tried if each.masking.keeps is (not plain.masking.keeps)]
+    contrary = [left for left in contrary if math.isfinite(left)]
+    return bool(contrary) and plain.left < _LEANS * min(contrary)

@@ -1,0 +1,167 @@
+"""What the arguments of a ``forward`` are given: the input, and everything a module wants beside it.
+
+All of it is made from the input alone (its sizes, dtype and device), the same for every sample, so that
+samples stay comparable and nothing random is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnlab.strangers.conventions import LAYOUTS
+
+MEMORY_LENGTH = 7  # of a sequence to look at beside the input; unlike the usual batch and length
+_BASE = 10000.0  # of rotary angles, Su et al. 2021, arXiv:2104.09864, section 3.4.2
+NUMBERS = "x without features"
+"""The input as one number per position, (batch, length)."""
+_STEP = 2.399963  # golden angle in radians: its multiples modulo 2 pi are spread evenly, so sines of them look random
+
+
+@dataclass(frozen=True)
+class Argument:
+    """Say what one argument of ``forward`` is given.
+
+    Parameters
+    ----------
+    parameter : str
+        Its name.
+    source : str
+        Key of `SOURCES`.
+    by_name : bool
+        Whether it is passed by name.
+    value : object
+        What the source needs to know: a constant, a width, a number of tokens.
+    """
+
+    parameter: str
+    source: str
+    by_name: bool = True
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Hold what is known when a call is made.
+
+    Parameters
+    ----------
+    x : Tensor
+        The input, (batch, length, d_in) or (batch, length) tokens.
+    layout : str
+        Key of `conventions.LAYOUTS`.
+    dtype : torch.dtype
+        Floating dtype of what is made for the call.
+    """
+
+    x: Tensor
+    layout: str
+    dtype: torch.dtype
+
+    @property
+    def length(self) -> int:
+        """Return the number of positions."""
+        return self.x.size(1)
+
+
+def _laid_out(at: Situation, value: Tensor) -> Tensor:
+    """Return a batch-first tensor in the module's layout."""
+    if at.layout == "channels-first" and value.dim() < 3:
+        return value
+    return LAYOUTS[at.layout](value)
+
+
+def _memory(at: Situation, width: int | None) -> Tensor:
+    """Return embeddings to look at that have nothing to do with the input."""
+    width = width or at.x.size(-1)
+    phases = torch.arange(MEMORY_LENGTH * width, device=at.x.device, dtype=torch.float64) ** 2 * _STEP
+    memory = (phases.sin() * 2**0.5).to(at.dtype).view(1, MEMORY_LENGTH, width)  # of variance 1
+    return _laid_out(at, memory.expand(at.x.size(0), -1, -1))
+
+
+def _memory_tokens(at: Situation, vocab_size: int | None) -> Tensor:
+    tokens = torch.arange(MEMORY_LENGTH, device=at.x.device) % (vocab_size or 2)
+    return _laid_out(at, tokens.expand(at.x.size(0), -1))
+
+
+def _positions(at: Situation, _value: Any) -> Tensor:
+    return torch.arange(at.length, device=at.x.device)
+
+
+def _positions_of_each(at: Situation, _value: Any) -> Tensor:
+    return _laid_out(at, torch.arange(at.length, device=at.x.device).expand(at.x.size(0), -1))
+
+
+def _zeros(at: Situation, _value: Any) -> Tensor:
+    return _laid_out(at, torch.zeros(at.x.shape[:2], dtype=torch.long, device=at.x.device))
+
+
+def _angles(at: Situation, d_head: int) -> Tensor:
+    """Return rotary angles, (length, d_head / 2)."""
+    rates = _BASE ** (-torch.arange(0, d_head, 2, device=at.x.device, dtype=torch.float64) / d_head)
+    return torch.arange(at.length, device=at.x.device, dtype=torch.float64)[:, None] * rates
+
+
+def _cos(at: Situation, d_head: int) -> Tensor:
+    return torch.cat([_angles(at, d_head)] * 2, -1).cos().to(at.dtype)
+
+
+def _sin(at: Situation, d_head: int) -> Tensor:
+    return torch.cat([_angles(at, d_head)] * 2, -1).sin().to(at.dtype)
+
+
+def _cos_and_sin(at: Situation, d_head: int) -> tuple[Tensor, Tensor]:
+    return _cos(at, d_head)[None], _sin(at, d_head)[None]  # (1, length, d_head)
+
+
+def _turns(at: Situation, d_head: int) -> Tensor:
+    """Return rotary angles as complex numbers of size 1, (length, d_head / 2)."""
+    angles = _angles(at, d_head)
+    wide = at.dtype == torch.float64
+    return torch.polar(torch.ones_like(angles), angles).to(torch.complex128 if wide else torch.complex64)
+
+
+SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
+    "x": lambda at, _value: _laid_out(at, at.x),
+    NUMBERS: lambda at, _value: _laid_out(at, at.x.squeeze(-1)),
+    "memory": _memory,
+    "memory tokens": _memory_tokens,
+    "another memory": lambda at, width: -_memory(at, width).roll(1, -1),
+    "other memory tokens": lambda at, vocab_size: (_memory_tokens(at, vocab_size) + 1) % (vocab_size or 2),
+    "positions": _positions,
+    "positions of each": _positions_of_each,
+    "zeros": _zeros,
+    "half cos": lambda at, d_head: _angles(at, d_head).cos().to(at.dtype),
+    "half sin": lambda at, d_head: _angles(at, d_head).sin().to(at.dtype),
+    "cos": _cos,
+    "sin": _sin,
+    "cos and sin": _cos_and_sin,
+    "turns": _turns,
+    "length": lambda at, _value: at.length,
+    "constant": lambda _at, value: value,
+}
+"""What an argument can be given, from the situation of a call and the argument's own value."""
+
+OTHER_MEMORIES = {"memory": "another memory", "memory tokens": "other memory tokens"}
+"""Sources of a second sequence, and those that give other numbers in its place."""
+
+IN_WORDS: dict[str, str] = {
+    NUMBERS: "one number per position, (batch, length)",
+    "memory": "a fixed memory of length 7",
+    "memory tokens": "fixed memory tokens of length 7",
+    "positions": "positions (length)",
+    "positions of each": "positions (batch, length)",
+    "zeros": "zeros (batch, length)",
+    "cos and sin": "cosines and sines of rotary angles",
+    "cos": "cosines of rotary angles",
+    "sin": "sines of rotary angles",
+    "half cos": "cosines of rotary angles",
+    "half sin": "sines of rotary angles",
+    "turns": "rotary angles as complex numbers",
+    "length": "the length",
+}
+"""How a source is called when a call is described."""

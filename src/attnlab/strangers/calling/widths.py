@@ -1,0 +1,145 @@
+"""Sizes the patient may want its input to have, from its constructor's arguments and from its own parameters."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from attnlab.core.constructors import synonyms
+from attnlab.strangers.patient import Patient
+
+LENGTH = 11  # prime, and unlike the usual batch, widths and numbers of heads
+_MOST_WIDTHS = 6  # tried; more take longer than a person waits for a refusal
+_MOST_LENGTHS = 5  # tried at each width
+_OF_WINDOWS = (12, 16)  # for what wants a multiple of the size of a window
+_SHORT = (7, 5, 2)  # for what takes no more than a few positions
+_LONGEST = 512  # of a module that insists on one length
+_SAYS_OUT = ("out", "hidden_dim", "hidden", "n_units", "units")
+_WIDTH_ATTRIBUTES = ("in_features", "in_channels", "input_size", "embed_dim", "embedding_dim")
+
+
+def size_named(word: str, patient: Patient) -> int | None:
+    """Return a size the patient was constructed with.
+
+    Parameters
+    ----------
+    word : str
+        Its word in the glossary.
+    patient : Patient
+        Its arguments are looked through, a config among them too, then the attributes of the module.
+
+    Returns
+    -------
+    int or None
+        None where it is not known. ``d_head`` is ``d_model / n_heads`` where nobody says otherwise.
+    """
+    found = next(_sizes(word, patient), None)
+    if found is None and word == "d_head":
+        d_model, n_heads = size_named("d_model", patient), size_named("n_heads", patient)
+        return d_model // n_heads if d_model and n_heads and d_model % n_heads == 0 else None
+    return found
+
+
+def _sizes(word: str, patient: Patient) -> Iterator[int]:
+    """Yield values of a size under all its names."""
+    for holder in _holders(patient):
+        for name in synonyms(word):
+            value = holder.get(name)
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                yield value
+
+
+def _holders(patient: Patient) -> list[Mapping[str, Any]]:
+    """Return what may hold sizes: arguments, what they hold themselves, attributes."""
+    inner = [
+        vars(value)
+        for value in patient.arguments.values()
+        if hasattr(value, "__dict__") and not isinstance(value, type)
+    ]
+    inner += [value for value in patient.arguments.values() if isinstance(value, Mapping)]
+    parts = [vars(part) for part in patient.module.modules() if not type(part).__module__.startswith("torch.")]
+    return [patient.arguments, *inner, *parts]
+
+
+def widths_to_try(module: nn.Module, patient: Patient) -> list[int]:
+    """Return widths the input may have, the most plausible first.
+
+    Parameters
+    ----------
+    module : nn.Module
+        A copy of the patient.
+    patient : Patient
+        What it was constructed with.
+
+    Returns
+    -------
+    list of int
+        From arguments that say so, then from the module's parts in the order of their making.
+    """
+    named = [
+        value for name in synonyms("d_model") if not name.startswith(_SAYS_OUT) for value in _of_name(name, patient)
+    ]
+    named += list(_sizes("d_model", patient))
+    found = dict.fromkeys([*named[:2], *_widths_of_parts(module), *named[2:]])
+    return [*list(found)[:_MOST_WIDTHS], *([] if 1 in found else [1])]
+
+
+def _of_name(name: str, patient: Patient) -> Iterator[int]:
+    for holder in _holders(patient):
+        value = holder.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            yield value
+
+
+def _widths_of_parts(module: nn.Module) -> Iterator[int]:
+    """Yield the input widths of the module's parts, then the sizes of its own parameters."""
+    for part in module.modules():
+        for name in _WIDTH_ATTRIBUTES:
+            value = getattr(part, name, None)
+            if isinstance(value, int) and value > 0:
+                yield value
+        shape = getattr(part, "normalized_shape", ())
+        yield from shape[-1:]
+    sizes = collections.Counter(size for parameter in module.parameters() for size in set(parameter.shape))
+    yield from (size for size, _ in sizes.most_common())
+
+
+def lengths_to_try(patient: Patient) -> list[int]:
+    """Return lengths the input may need to have: a short one, then those a module may insist on.
+
+    Parameters
+    ----------
+    patient : Patient
+        What it was constructed with, and its parameters.
+
+    Returns
+    -------
+    list of int
+        The usual length first.
+    """
+    named = [value for value in _sizes("max_length", patient) if value <= _LONGEST]
+    shapes = [size for parameter in patient.module.parameters() for size in parameter.shape if 1 < size <= _LONGEST]
+    insisted_on = list(dict.fromkeys([*named, *shapes]))[:_MOST_LENGTHS]
+    return list(dict.fromkeys([LENGTH, *_OF_WINDOWS, *insisted_on, *_SHORT]))
+
+
+def vocabulary_of(module: nn.Module, patient: Patient) -> list[int]:
+    """Return numbers of tokens the input may be drawn from.
+
+    Parameters
+    ----------
+    module : nn.Module
+        A copy of the patient.
+    patient : Patient
+        What it was constructed with.
+
+    Returns
+    -------
+    list of int
+        The first embedding's size, then what arguments say; empty where nothing speaks for tokens.
+    """
+    tables = [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)]
+    return list(dict.fromkeys([*_sizes("vocab_size", patient), *tables]))[:3]

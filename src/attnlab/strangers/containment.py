@@ -1,0 +1,136 @@
+"""Let foreign code run without harm: prints are swallowed, time is limited, what is global is put back and reported."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from attnlab.strangers.probing import random_states_kept
+
+_AGAIN_S = 1.0  # a module that swallows the first interruption gets another one every second
+
+
+def _set_default_device(device: torch.device) -> None:
+    """Set the default device; for the CPU none, as torch cannot compile everything where a device is set."""
+    torch.set_default_device(None if device == torch.device("cpu") else device)
+
+
+_GLOBALS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "the default device": (torch.get_default_device, _set_default_device),
+    "the number of threads": (torch.get_num_threads, torch.set_num_threads),
+    "deterministic algorithms": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    "whether gradients are recorded": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "anomaly detection": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+    "the working directory": (os.getcwd, os.chdir),
+    "the recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
+}
+"""What one module could change for everybody: how it is read, how it is put back."""
+
+
+class OvertimeError(BaseException):  # not an Exception: a module's `except Exception` must not swallow it
+    """Report that foreign code did not come back in time."""
+
+
+@dataclass
+class Traces:
+    """Hold what foreign code left behind.
+
+    Parameters
+    ----------
+    printed : io.StringIO
+        What it wrote to standard output and standard error.
+    changed : list of str
+        Global settings that it changed, in words with the value; they were put back.
+    """
+
+    printed: io.StringIO = field(default_factory=io.StringIO)
+    changed: list[str] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def contained(traces: Traces) -> Iterator[None]:
+    """Swallow prints and warnings, and put random states and global settings back as they were.
+
+    Parameters
+    ----------
+    traces : Traces
+        Takes what was printed and changed.
+
+    Yields
+    ------
+    None
+        While foreign code may run.
+    """
+    before = {name: read() for name, (read, _) in _GLOBALS.items()}
+    with (
+        contextlib.redirect_stdout(traces.printed),
+        contextlib.redirect_stderr(traces.printed),
+        warnings.catch_warnings(),
+        random_states_kept(),
+    ):
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            _put_back(before, traces)
+
+
+def _put_back(before: dict[str, Any], traces: Traces) -> None:
+    """Compare the global settings with those of before, note what changed and restore it."""
+    for name, value in before.items():
+        read, write = _GLOBALS[name]
+        now = read()
+        if now != value:
+            traces.changed.append(f"{name} (from {value} to {now})")
+            write(value)
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Interrupt what runs longer.
+
+    Parameters
+    ----------
+    seconds : float
+        Wall time allowed.
+
+    Yields
+    ------
+    None
+        While the clock runs.
+
+    Raises
+    ------
+    OvertimeError
+        In the middle of whatever runs then.
+
+    Notes
+    -----
+    It rests on a timer signal, which interrupts Python code in the main thread of a POSIX process; elsewhere, and
+    inside one long call of compiled code, nothing is interrupted. The command line kills the process then.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+    previous = signal.signal(signal.SIGALRM, _interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def _interrupt(_signal: int, _frame: Any) -> None:
+    raise OvertimeError

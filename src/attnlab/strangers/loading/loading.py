@@ -1,0 +1,162 @@
+"""From what a person names to a patient: import it, guess its constructor arguments, build it."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from attnlab.core.build import is_path, load_object
+from attnlab.core.errors import ModuleError, SpecError
+from attnlab.strangers.loading.making import Maker
+from attnlab.strangers.loading.starts import start_as_library_does
+from attnlab.strangers.loading.texts import classes_of, file_of, text_of
+from attnlab.strangers.patient import Patient
+
+Target = str | nn.Module | type | Callable[..., Any]
+"""``FILE.py:Name``, a module, a class of modules, or a function returning one."""
+
+
+def load(target: Target, arguments: Mapping[str, Any] | None = None, *, causal: bool | None = None) -> Patient:
+    """Load what is to be examined.
+
+    Parameters
+    ----------
+    target : str, nn.Module, type or callable
+        ``FILE.py:Name``, where the name is a class, a function returning a module, or an instance; or one of these.
+    arguments : mapping of str to object, optional
+        Constructor arguments, by the constructor's own words or the glossary's; the rest is guessed.
+    causal : bool, optional
+        What a constructor that asks whether to be causal is told, unless `arguments` say otherwise.
+
+    Returns
+    -------
+    Patient
+        With a pristine instance.
+
+    Raises
+    ------
+    SpecError
+        If there is no such file or object, it makes no module, or a constructor argument is unknown or cannot be
+        guessed.
+    ModuleError
+        If the file or the constructor raises, the module has no parameters, or it lies on the meta device.
+    """
+    name = target if isinstance(target, str) else _name_of(target)
+    found = _find(target) if isinstance(target, str) else target
+    given = dict(arguments or {})
+    if isinstance(found, nn.Module):
+        return _from_instance(found, name, given)
+    if not callable(found):
+        raise SpecError(
+            f"{name} is of type {type(found).__name__}; it must be a class of torch.nn.Module, a function returning"
+            " one, or an instance"
+        )
+    if inspect.isclass(found) and not issubclass(found, nn.Module):
+        raise SpecError(f"{name} is no torch.nn.Module (hint: derive the class from torch.nn.Module)")
+    return _from_constructor(Maker(found, name, given, causal=causal))
+
+
+def _find(target: str) -> Any:
+    """Import the object a person names."""
+    if is_path(target) and not target.endswith(":"):
+        return load_object(target)
+    path = Path(target.rstrip(":")).expanduser()
+    if path.suffix != ".py":
+        raise SpecError(f"'{target}' must be FILE.py:Name, where Name is a class, a function or an instance")
+    if not path.is_file():
+        raise SpecError(f"no file {path.resolve()} (from '{target}')")
+    raise SpecError(f"'{target}' must say what to examine in the file: {path}:Name; it defines {_classes_in(path)}")
+
+
+def _classes_in(path: Path) -> str:
+    """Return the names of the classes of a file, in words."""
+    try:
+        nodes = ast.parse(path.read_text(encoding="utf-8")).body
+    except (SyntaxError, UnicodeDecodeError, OSError):
+        return "what cannot be read"
+    return ", ".join(node.name for node in nodes if isinstance(node, ast.ClassDef)) or "no class"
+
+
+def _name_of(target: Any) -> str:
+    return type(target).__qualname__ if isinstance(target, nn.Module) else getattr(target, "__qualname__", str(target))
+
+
+def _from_instance(module: nn.Module, name: str, given: Mapping[str, Any]) -> Patient:
+    """Return the patient for a ready instance."""
+    if given:
+        raise SpecError(f"{name} is a ready instance, so it takes no constructor arguments; got {', '.join(given)}")
+    pristine = _pristine(module, name)
+    start_as_library_does(pristine)
+    roots = classes_of(module)
+    return Patient(name=name, module=pristine, build=None, arguments={}, text=text_of(roots), file=file_of(roots[0]))
+
+
+def _from_constructor(maker: Maker) -> Patient:
+    """Return the patient for a class or a function."""
+    module = maker.first()
+    roots = dict.fromkeys([maker.factory, *classes_of(module)])
+    return Patient(
+        name=maker.name,
+        module=_pristine(module, maker.name),
+        build=maker.build,
+        arguments=maker.arguments,
+        text=text_of(roots),
+        file=file_of(maker.factory),
+        notes=maker.notes,
+    )
+
+
+def _pristine(module: nn.Module, name: str) -> nn.Module:
+    """Return a copy on the CPU that belongs to the doctor alone."""
+    if any(value.is_meta for value in (*module.parameters(), *module.buffers())):
+        raise ModuleError(f"{name} lies on the meta device, where nothing can be computed (hint: build it on the CPU)")
+    if not any(True for _ in _learned(module)):
+        raise ModuleError(f"{name} has no parameters: there is nothing in it that learns, so nothing to examine")
+    return twin_of(module).to("cpu")
+
+
+def _learned(module: nn.Module) -> Iterator[Any]:
+    """Yield what a module can learn, registered or forgotten in a plain list or dict."""
+    yield from module.parameters()
+    for part in module.modules():
+        for value in vars(part).values():
+            inside = (
+                value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+            )
+            yield from (each for each in inside if isinstance(each, nn.Parameter | nn.Module) and each is not part)
+
+
+def twin_of(module: nn.Module) -> nn.Module:
+    """Return a deep copy of a module, also where it holds tensors that are no leaves of a graph.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Any module.
+
+    Returns
+    -------
+    nn.Module
+        Its copy.
+
+    Raises
+    ------
+    ModuleError
+        If it holds something that cannot be copied.
+    """
+    memo: dict[int, Any] = {}
+    for part in module.modules():
+        for value in vars(part).values():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                memo[id(value)] = value.detach().clone()
+    try:
+        return copy.deepcopy(module, memo)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        raise ModuleError(f"{type(module).__qualname__} cannot be copied: {text}") from error

@@ -1,0 +1,196 @@
+"""Build a person's module, any number of times, from its constructor: arguments nobody gave are guessed by name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from attnlab.core.build import Order
+from attnlab.core.constructors import (
+    CONFIG_NAMES,
+    Settings,
+    UnsetError,
+    check_arguments,
+    fill_in,
+    glossary_word,
+    heard_by,
+    is_required,
+    settings,
+    signature_of,
+    synonyms,
+)
+from attnlab.core.errors import AttnlabError, SpecError
+from attnlab.strangers.loading.sizes import SMALL, offered_for
+from attnlab.strangers.loading.starts import start_as_library_does
+
+_HOW_TO_ATTEND = "_attn_implementation"  # of a Hugging Face config, which leaves it open; eager: every step is seen
+_LARGE = 4_000_000  # parameters; of more, a hundred calls take longer than a person waits
+_MADE_SMALL = ("n_layers", "vocab_size")
+"""What is made small in a large model: it changes nothing in what a layer computes."""
+
+
+class Maker:
+    """Build instances with one constructor.
+
+    Parameters
+    ----------
+    factory : callable
+        A class of modules, or a function returning one.
+    name : str
+        What the person called it.
+    given : mapping of str to object
+        Arguments the person gave.
+    causal : bool or None
+        What a constructor that asks whether to be causal is told.
+    """
+
+    def __init__(
+        self, factory: Callable[..., Any], name: str, given: Mapping[str, Any], *, causal: bool | None = None
+    ) -> None:
+        self.factory = factory
+        self.name = name
+        self.wanted = signature_of(factory)
+        told = {} if causal is None else {word: causal for word in synonyms("causal") if word in self.wanted}
+        self.given = told | self._settled_in_its_file() | self._own_words(given)
+        self.notes: tuple[str, ...] = ()
+        self._any_config = False
+
+    def first(self) -> nn.Module:
+        """Return a first instance, and settle how all later ones are built.
+
+        Returns
+        -------
+        nn.Module
+            With fewer layers and tokens than by default, where by default it is large.
+
+        Raises
+        ------
+        AttnlabError
+            If it cannot be built.
+        """
+        try:
+            module = self.build({})
+        except AttnlabError as error:
+            if self._config is None or self._config in self.given:
+                raise
+            module = self._with_any_config(error)
+        return self._smaller(module)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Return all arguments of the constructor, by its own words."""
+        return dict(self._order({}).arguments)
+
+    def build(self, changes: Mapping[str, Any]) -> nn.Module:
+        """Return another instance, with changed constructor arguments.
+
+        Parameters
+        ----------
+        changes : mapping of str to object
+            By the constructor's own words or the glossary's.
+
+        Returns
+        -------
+        nn.Module
+            With a new random start.
+
+        Raises
+        ------
+        AttnlabError
+            If the constructor knows no such word, or refuses.
+        """
+        order = self._order(changes)
+        module = self._made(order)
+        self._insist_on_effect(order, changes)
+        start_as_library_does(module)
+        return module
+
+    def _settled_in_its_file(self) -> dict[str, Any]:
+        """Return sizes that stand under the name of a required argument in the file, which its parts may rely on."""
+        names = vars(sys.modules.get(self.factory.__module__, self))
+        required = [name for name, one in self.wanted.items() if is_required(one)]
+        return {name: names[name] for name in required if type(names.get(name)) in (int, float)}
+
+    def _order(self, changes: Mapping[str, Any]) -> Order:
+        """Return the constructor with all its arguments."""
+        given = self.given | self._own_words(changes)
+        offered = offered_for(self.factory, given)
+        if self._any_config and self._config is not None:
+            own = {name: value for name, value in given.items() if name in self.wanted}
+            rest = {name: value for name, value in given.items() if name not in self.wanted}
+            given = own | {self._config: settings(offered, rest)}
+        filled = fill_in(self.factory, given, offered=offered, foreign=True, keep_defaults=True)
+        for value in filled.values():
+            if hasattr(value, _HOW_TO_ATTEND):
+                setattr(value, _HOW_TO_ATTEND, "eager")
+        return Order(self.factory, self._checked(filled), self.name, foreign=True)
+
+    def _checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Check the arguments, and ask by name for those that nobody can guess."""
+        missing = [n for n, parameter in self.wanted.items() if n not in arguments and is_required(parameter)]
+        if missing:
+            asked = " ".join(f"--arg {name}=..." for name in missing)
+            raise SpecError(
+                f"{self.name} needs {', '.join(map(repr, missing))}; give {asked} (or name a function that builds it)"
+            )
+        return check_arguments(self.factory, arguments, self.name)
+
+    def _own_words(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments by the constructor's own words; a glossary word it knows by several goes to all of them."""
+        own: dict[str, Any] = {}
+        for name, value in given.items():
+            words = [word for word in synonyms(glossary_word(name)) if word in self.wanted]
+            own |= {name: value} if name in self.wanted or not words else dict.fromkeys(words, value)
+        return own
+
+    def _made(self, order: Order) -> nn.Module:
+        """Call the constructor and insist on a module."""
+        try:
+            module = order.make()
+        except SpecError as error:
+            if isinstance(error.__cause__, UnsetError):
+                word = str(error.__cause__)
+                raise SpecError(f"{self.name} reads '{word}' from its config; give --arg {word}=...") from error
+            raise
+        if not isinstance(module, nn.Module):
+            raise SpecError(f"{self.name} returned {type(module).__name__}; it must return a torch.nn.Module")
+        return module
+
+    def _insist_on_effect(self, order: Order, changes: Mapping[str, Any]) -> None:
+        """Refuse changes of settings that the constructor never read."""
+        read = [heard_by(value) for value in order.arguments.values() if isinstance(value, Settings)]
+        for word in changes:
+            names = {word, *synonyms(glossary_word(word))}
+            if read and not names & set(self.wanted) and not any(names & heard for heard in read):
+                raise SpecError(f"{self.name} does not read '{word}' from its config")
+
+    @property
+    def _config(self) -> str | None:
+        """Return the name of the parameter that holds all others."""
+        return next((n for n, one in self.wanted.items() if n in CONFIG_NAMES and is_required(one)), None)
+
+    def _with_any_config(self, failure: AttnlabError) -> nn.Module:
+        """Return an instance built from a config that answers to all words, where the class found for it fails."""
+        self._any_config = True
+        try:
+            return self.build({})
+        except AttnlabError as error:
+            self._any_config = False
+            raise (error if isinstance(failure, SpecError) else failure) from failure.__cause__
+
+    def _smaller(self, module: nn.Module) -> nn.Module:
+        """Return an instance with fewer layers and tokens, where one is large by default."""
+        if sum(parameter.numel() for parameter in module.parameters()) <= _LARGE:
+            return module
+        small = self._own_words({word: SMALL[word] for word in _MADE_SMALL})
+        small = {name: value for name, value in small.items() if name in self.wanted and name not in self.given}
+        try:
+            module = self.build(small)
+        except AttnlabError:
+            return module
+        self.given = small | self.given
+        self.notes = tuple(f"{name} made {value}, to be quick" for name, value in small.items())
+        return module

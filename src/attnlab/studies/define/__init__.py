@@ -1,0 +1,1 @@
+"""A study as a person writes it: read, checked, its rules fixed."""

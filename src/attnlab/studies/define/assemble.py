@@ -1,0 +1,93 @@
+"""Where models and tasks meet: both are built here from their specifications, each from its own table."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+from torch import nn
+
+from attnlab.core.build import Spec, build, parse, signature_of
+from attnlab.core.constructors import is_required
+from attnlab.core.contracts import StudyTask
+from attnlab.core.errors import SpecError
+from attnlab.models import MODELS
+from attnlab.tasks import TASKS
+
+
+def build_task(spec: Spec) -> StudyTask:
+    """Build a task; equal specifications give the same object, whose data is then read only once.
+
+    Parameters
+    ----------
+    spec : str or mapping
+        Name of a task of `TASKS` or ``path.py:Class``, with constructor arguments.
+
+    Returns
+    -------
+    StudyTask
+        The task. Tasks keep no state between calls, so sharing one is safe.
+    """
+    return _build_task(json.dumps(spec, sort_keys=True))
+
+
+@functools.lru_cache(maxsize=8)  # as many as the variants of a study may see
+def _build_task(spec_json: str) -> StudyTask:
+    return cast(StudyTask, build(json.loads(spec_json), TASKS, axis="task"))
+
+
+def build_model(spec: Mapping[str, Any], task: StudyTask) -> nn.Module:
+    """Build a model that fits a task, on the current default device with the current generator.
+
+    Parameters
+    ----------
+    spec : mapping
+        ``name`` of a model of `MODELS` or ``path.py:Class``, with constructor arguments.
+    task : StudyTask
+        Offers what a model must know of it: sizes of vocabulary, features, length.
+
+    Returns
+    -------
+    nn.Module
+        The model, called as ``model(*batch.inputs)``.
+    """
+    return build_model_offered(spec, task.model_arguments())
+
+
+def build_model_offered(spec: Mapping[str, Any], offered: Mapping[str, Any]) -> nn.Module:
+    """Build a model that fits a task of which only that is known what it offers.
+
+    Parameters
+    ----------
+    spec : mapping
+        As for `build_model`.
+    offered : mapping
+        What ``task.model_arguments()`` returned.
+
+    Returns
+    -------
+    nn.Module
+        The model.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be built, or needs what neither the specification nor the task gives.
+    """
+    name, arguments = parse(spec, "model")
+    missing = _asked_by(name) - arguments.keys() - offered.keys()
+    fitting = [other for other in MODELS if _asked_by(other) <= offered.keys()]
+    if missing and fitting:
+        raise SpecError(
+            f"model '{name}' needs {', '.join(sorted(missing))}, which this task does not give; models that fit it: "
+            f"{', '.join(fitting)}"
+        )
+    return cast(nn.Module, build(spec, MODELS, axis="model", offered=offered))
+
+
+def _asked_by(name: str) -> set[str]:
+    """Return the arguments that a model of the table cannot do without; none for one of a person's own."""
+    parameters = signature_of(MODELS[name]) if name in MODELS else {}
+    return {argument for argument, parameter in parameters.items() if is_required(parameter)}

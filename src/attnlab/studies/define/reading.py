@@ -1,0 +1,145 @@
+"""Find and read study files, and know where in a file each key stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from attnlab.core.errors import SpecError, nearest
+
+
+def library() -> dict[str, Path]:
+    """Return the studies that come with the lab, by name.
+
+    Returns
+    -------
+    dict
+        Name to file.
+    """
+    folder = Path(str(resources.files("attnlab.studies") / "library"))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def find(source: str | Path) -> Path:
+    """Return the file of a study.
+
+    Parameters
+    ----------
+    source : str or Path
+        Path of a YAML file, or the name of a study of the library.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    SpecError
+        If there is none.
+    """
+    path = Path(source).expanduser()
+    if path.suffix in {".yaml", ".yml"} or path.is_file():
+        if not path.is_file():
+            raise SpecError(f"no study file {path}")
+        return path.resolve()
+    known = library()
+    if str(source) not in known:
+        raise SpecError(f"no study '{source}' in the library and no file of that name; {nearest(str(source), known)}")
+    return known[str(source)]
+
+
+def read(path: Path) -> Mapping[str, Any]:
+    """Return a study file's content with the positions of its keys.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Returns
+    -------
+    mapping
+        What ruamel.yaml read; see `line_of`.
+
+    Raises
+    ------
+    SpecError
+        With the line, if it is no YAML 1.2 or no UTF-8, or has a key twice.
+    """
+    try:
+        return YAML(typ="rt").load(path.read_text(encoding="utf-8"))
+    except DuplicateKeyError as error:
+        mark = error.problem_mark
+        line = f"{path} line {mark.line + 1}" if mark else str(path)
+        key = re.search(r'duplicate key "([^"]*)"', str(error))
+        raise SpecError(f"{line}: '{key[1] if key else '?'}' is written twice; names must differ") from error
+    except MarkedYAMLError as error:
+        mark = error.problem_mark
+        raise SpecError(f"{path} line {mark.line + 1 if mark else '?'}: {error.problem}") from error
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path} is not UTF-8 text: {error}") from error
+    except (YAMLError, OSError) as error:
+        raise SpecError(f"{path} cannot be read: {error}") from error
+
+
+def plain_types(value: Any) -> Any:
+    """Return what was read as plain dict, list, str, int, float, bool.
+
+    Parameters
+    ----------
+    value : object
+        Of ruamel.yaml's types, nested.
+
+    Returns
+    -------
+    JSON types
+        The same content.
+
+    Raises
+    ------
+    SpecError
+        If a date or another type is among it.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain_types(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain_types(item) for item in value]
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    if value is not None:
+        raise SpecError(f"a study file holds texts, numbers, lists and mappings; got {value!r}")
+    return value
+
+
+def line_of(raw: Any, location: Sequence[Any]) -> int | None:
+    """Return the 1-based line of a key of a file read with positions, or None where unknown.
+
+    Parameters
+    ----------
+    raw : mapping
+        The file as ruamel.yaml read it.
+    location : sequence
+        Keys from the top.
+
+    Returns
+    -------
+    int or None
+        Line of the last key found.
+    """
+    line = None
+    for part in location:
+        if not isinstance(raw, CommentedMap) or part not in raw:
+            break
+        line = raw.lc.key(part)[0] + 1
+        raw = raw[part]
+    return line

@@ -1,0 +1,360 @@
+"""A study as a person writes it: read, merged with a scale, checked, with file and line in every complaint."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from attnlab.core.build import is_path
+from attnlab.core.errors import SpecError, nearest
+from attnlab.studies.define.complaints import explain, places_of
+from attnlab.studies.define.reading import find, plain_types, read
+from attnlab.studies.define.rules import Rules, fingerprint
+
+SpecValue = str | dict[str, Any]
+OWN_FILES = {
+    *("study.json", "rules.json", "environment.json", "layout.json", "tuning.json", "workers.log"),
+    *("report.json", "report.md", "report.html", "charts"),
+}
+"""What a study's folder holds beside its variants."""
+BESIDE_MODEL = ("training", "task")
+"""Keys of a variant that are not the model's."""
+SHOWN_BY = ("batch", "context")
+"""Arguments of a task that a variant may set: how much of the data is shown at once, not which data."""
+LONGEST_NAME = 100
+"""Characters of a folder's name; file systems take 255."""
+
+
+class Published(BaseModel):
+    """Hold what a paper says of the variants of a study.
+
+    Parameters
+    ----------
+    source : str
+        Which paper and table, and what does not fit.
+    parameters : dict
+        Number of parameters by name of the variant.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str = Field(min_length=1)
+    parameters: dict[str, int] = Field(min_length=1)
+
+
+class Study(BaseModel):
+    """Ask one question: variants x seeds on a task, a baseline, and rules.
+
+    Parameters
+    ----------
+    question : str
+        The question in words.
+    task : str or dict
+        Name of a task, or a mapping with ``name`` and constructor arguments.
+    model : dict
+        The model all variants share: ``name`` and constructor arguments.
+    baseline : str
+        Name of the variant the others are compared with.
+    variants : dict
+        For each name what differs: merged over `model`. A mapping whose ``name`` differs replaces.
+        The key ``training`` merges over `training`, and ``task`` over `task`, where it may set batch and context.
+    rules : Rules
+        How the variants are compared.
+    training : dict
+        Settings of the training recipe that all variants share.
+    published : Published, optional
+        What a paper says of the variants; a plan shows it beside what is counted.
+    name : str
+        Name of the study, from its file.
+    scale : str, optional
+        The scale that was merged in.
+    folder : str
+        Folder that relative paths in the file start from.
+    content : dict
+        The merged file as it was written: what the study's hash covers.
+    places : dict
+        Where the file names the task ("task") and each variant ("variants.NAME"), as errors begin with it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    question: str = Field(min_length=1)
+    task: SpecValue
+    model: dict[str, Any]
+    baseline: str
+    variants: dict[str, dict[str, Any] | None] = Field(min_length=1)
+    rules: Rules
+    training: dict[str, Any] = Field(default_factory=dict)
+    published: Published | None = None
+    name: str = "study"
+    scale: str | None = None
+    folder: str = "."
+    content: dict[str, Any] = Field(default_factory=dict, repr=False)
+    places: dict[str, str] = Field(default_factory=dict, repr=False, exclude=True)
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        if self.baseline not in self.variants:
+            raise ValueError(f"baseline '{self.baseline}' is no variant; {nearest(self.baseline, self.variants)}")
+        if "name" not in self.model:
+            raise ValueError("model needs a 'name'")
+        for variant, override in self.variants.items():
+            self._check_beside_model(variant, override or {})
+        for settings in self._all_training():
+            if "budget" in settings and self.rules.target is None:
+                raise ValueError("training may not set 'budget': every variant has that of the rules")
+            if "stop_at" in settings:
+                raise ValueError("training may not set 'stop_at': the target of all variants stands in the rules")
+        slugs: dict[str, str] = {}
+        for variant in self.variants:
+            if slug(variant) in OWN_FILES or len(slug(variant)) > LONGEST_NAME:
+                raise ValueError(f"variants: '{variant}' cannot be a folder of the study; choose another, shorter name")
+            other = slugs.setdefault(slug(variant), variant)
+            if other != variant:
+                raise ValueError(f"variants '{other}' and '{variant}' would share the folder '{slug(variant)}'")
+        return self
+
+    @model_validator(mode="after")
+    def _check_published(self) -> Self:
+        for name in self.published.parameters if self.published else ():
+            if name not in self.variants:
+                raise ValueError(f"published: '{name}' is no variant; {nearest(name, self.variants)}")
+        return self
+
+    def _check_beside_model(self, variant: str, override: Mapping[str, Any]) -> None:
+        for key in BESIDE_MODEL:
+            if override.get(key) is not None and not isinstance(override[key], dict):
+                raise ValueError(f"variants: {key} of '{variant}' must be a mapping; got {override[key]!r}")
+        unknown = [key for key in override.get("task") or {} if key not in SHOWN_BY]
+        if unknown:
+            raise ValueError(
+                f"variants: task of '{variant}' may set {' and '.join(SHOWN_BY)} only, so that all variants are "
+                f"measured on the same data; got {', '.join(unknown)}"
+            )
+
+    def _all_training(self) -> list[Mapping[str, Any]]:
+        own = [(variant or {}).get("training") or {} for variant in self.variants.values()]
+        return [self.training, *own]
+
+    @property
+    def hash(self) -> str:
+        """Return the sha256 of what the study file says at this scale, and of the user's files it names."""
+        return fingerprint({"content": self.content, "files": self.files()})
+
+    def files(self) -> dict[str, str]:
+        """Return the sha256 of every ``path.py`` that the study names, by the path as written."""
+        named = {text.rpartition(":")[0] for text in _texts(self.content) if is_path(text)}
+        files = {name: Path(self.folder) / Path(name).expanduser() for name in sorted(named)}
+        return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.is_file()}
+
+    def model_spec(self, variant: str) -> dict[str, Any]:
+        """Return the full model specification of a variant."""
+        override = {key: value for key, value in (self.variants[variant] or {}).items() if key not in BESIDE_MODEL}
+        return merge(self.model, override)
+
+    def task_spec(self, variant: str) -> SpecValue:
+        """Return the task as a variant sees it."""
+        shown = (self.variants[variant] or {}).get("task")
+        if not shown:
+            return self.model_dump()["task"]
+        return merge({"name": self.task} if isinstance(self.task, str) else self.task, shown)
+
+    def training_settings(self, variant: str) -> dict[str, Any]:
+        """Return the training settings of a variant, without the rules' budget and tuned settings."""
+        return merge(self.training, (self.variants[variant] or {}).get("training") or {})
+
+
+def slug(name: str) -> str:
+    """Return a name as a folder name: letters, digits, dots and single hyphens.
+
+    Parameters
+    ----------
+    name : str
+        Any text.
+
+    Returns
+    -------
+    str
+        A name every file system takes.
+    """
+    return re.sub(r"[^\w.]+", "-", name.strip().lower()).strip("-.") or "variant"
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two nested mappings; what is above wins.
+
+    A nested mapping with a ``name`` of its own that differs replaces the one below: arguments of one
+    part make no sense for another.
+
+    Parameters
+    ----------
+    below, above : mapping
+        JSON types.
+
+    Returns
+    -------
+    dict
+        A new mapping.
+
+    Examples
+    --------
+    >>> merge({"mixer": {"name": "attention", "n_heads": 4}}, {"mixer": {"name": "attention", "dropout": 0.1}})
+    {'mixer': {'name': 'attention', 'n_heads': 4, 'dropout': 0.1}}
+    >>> merge({"mixer": {"name": "attention", "n_heads": 4}}, {"mixer": {"name": "lstm"}})
+    {'mixer': {'name': 'lstm'}}
+    """
+    if "name" in above and above["name"] != below.get("name"):
+        return dict(above)
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def load(source: str | Path, *, scale: str | None = None, changes: Mapping[str, Any] | None = None) -> Study:
+    """Read a study from a file or from the library.
+
+    Parameters
+    ----------
+    source : str or Path
+        Path of a YAML file, or the name of a study of the library.
+    scale : str, optional
+        Name of one of the file's ``scales``, merged over the rest; a variant that is null there is left out.
+    changes : mapping, optional
+        Merged over everything, as ``{"rules": {"seeds": 3}}``.
+
+    Returns
+    -------
+    Study
+        The checked study; relative ``path.py:Class`` names are resolved against the file's folder.
+
+    Raises
+    ------
+    SpecError
+        With file and line of every problem.
+    """
+    path = find(source)
+    raw = read(path)
+    return parse(raw, name=path.stem, scale=scale, changes=changes, path=path)
+
+
+def parse(
+    raw: Mapping[str, Any],
+    *,
+    name: str = "study",
+    scale: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    path: Path | None = None,
+) -> Study:
+    """Check a study given as a mapping.
+
+    Parameters
+    ----------
+    raw : mapping
+        The study, as a file would say it.
+    name : str
+        Name of the study.
+    scale : str, optional
+        Name of one of its ``scales``, merged over the rest.
+    changes : mapping, optional
+        Merged over everything.
+    path : Path, optional
+        Where it was read; relative paths start at its folder, else at the current one.
+
+    Returns
+    -------
+    Study
+        The checked study.
+
+    Raises
+    ------
+    SpecError
+        With every problem at once.
+    """
+    folder = path.parent if path else Path.cwd()
+    try:
+        plain = plain_types(raw)
+    except SpecError as error:
+        raise SpecError(f"{path or name}: {error}") from error
+    if not isinstance(plain, dict):
+        raise SpecError(f"{path or name}: a study file must be a mapping; got {type(plain).__name__}")
+    scales = plain.pop("scales", {}) or {}
+    if not isinstance(scales, dict) or not all(isinstance(one, dict) for one in scales.values()):
+        raise SpecError(f"{path or name}: scales must be a mapping of names to mappings; got {scales!r}")
+    if scale is not None:
+        if scale not in scales:
+            raise SpecError(
+                f"{path or name}: no scale '{scale}'; {nearest(scale, scales) if scales else 'it has none'}"
+            )
+        try:
+            plain = _scaled(plain, scales[scale])
+        except SpecError as error:
+            raise SpecError(f"{path or name}: scales.{scale}.{error}") from error
+    plain = merge(plain, changes or {})
+    resolved = _resolve_text(_resolve_paths(plain, folder), folder)
+    own = {"name": name, "scale": scale, "folder": str(folder), "content": plain, "places": places_of(raw, path)}
+    try:
+        return Study.model_validate({**resolved, **own})
+    except pydantic.ValidationError as error:
+        raise SpecError(explain(error, raw, path or Path(name))) from error
+
+
+def _scaled(study: dict[str, Any], scale: dict[str, Any]) -> dict[str, Any]:
+    """Return a study with a scale merged over it, without the variants that are null there."""
+    merged = merge(study, scale)
+    variants, changes = study.get("variants"), scale.get("variants")
+    if isinstance(variants, dict) and isinstance(changes, dict):
+        left_out = [variant for variant, change in changes.items() if change is None]
+        for variant in left_out:
+            if variant not in variants:
+                raise SpecError(
+                    f"variants: null leaves out '{variant}', which is no variant; {nearest(variant, variants)}"
+                )
+        merged["variants"] = {key: value for key, value in merged["variants"].items() if key not in left_out}
+    return merged
+
+
+def _resolve_paths(value: Any, folder: Path) -> Any:
+    """Make every relative ``path.py:Class`` absolute."""
+    if isinstance(value, dict):
+        return {key: _resolve_paths(item, folder) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_resolve_paths(item, folder) for item in value]
+    if isinstance(value, str) and is_path(value):
+        path, _, attribute = value.rpartition(":")
+        return f"{(folder / Path(path).expanduser()).resolve()}:{attribute}"
+    return value
+
+
+def _resolve_text(study: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Make the task's text or corpus absolute where it lies beside the study; else it is a name, or found from here."""
+    task = study.get("task")
+    beside = {}
+    for key in ("text", "corpus"):
+        given = task.get(key) if isinstance(task, dict) else None
+        if isinstance(given, str):
+            path = folder / Path(given).expanduser()
+            is_there = path.is_file() or (key == "corpus" and given != path.name and _begins_a_name(path))
+            beside |= {key: str(path.resolve())} if is_there else {}
+    return {**study, "task": {**study["task"], **beside}} if beside else study
+
+
+def _begins_a_name(path: Path) -> bool:
+    """Return whether there is a folder of this name, or files whose names begin with it and a dot."""
+    return path.is_dir() or any(path.parent.glob(f"{path.name}.*"))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every text within nested values."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)

@@ -1,0 +1,216 @@
+"""What a study has found so far, as plain data: read from its run folder, consumed by statistics and report.
+
+Nothing here trains, judges or draws. A study that is still running, or that lost cells, has the same shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from attnlab.core.contracts import Floor, Metric
+
+
+@dataclass(frozen=True)
+class CellResults:
+    """Hold what one variant reached with one seed.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of initialization and data order; cells of different variants pair over it.
+    status : {"done", "failed", "missing"}
+        Whether the cell finished, stopped with an error, or has not run.
+    metrics : mapping of str to float
+        Final value of every metric of the task; empty unless done.
+    seconds : float or None
+        Wall-clock training time, with the time spent on choosing how to compute.
+    setting : str or None
+        How its steps were computed, as ``bf16, compiled``.
+    curve : list of mapping
+        Lines of the cell's ``metrics.jsonl``: step, tokens, seconds, train_loss, and metrics where evaluated.
+    error : str or None
+        Why a failed cell stopped.
+    predictions : mapping or None
+        What the task's ``examples`` returned: ``{"kind": "series", "items": [{"input", "target", "prediction"}]}``
+        or ``{"kind": "text", "text", "loss", "predicted"}`` or ``{"kind": "pairs", "pairs": [{"source", "target",
+        "predicted", "translation"}]}``.
+    attention : mapping or None
+        ``{"labels": [[...], ...], "layers": [{"name", "shape": [heads, q_len, k_len], "max", "weights"}]}`` where
+        weights are base64 of unsigned bytes and 255 stands for ``max``.
+    reach : mapping or None
+        ``past``, ``future`` and ``mixes_batch`` of the trained model, where it was looked into.
+    """
+
+    seed: int
+    status: Literal["done", "failed", "missing"]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    seconds: float | None = None
+    setting: str | None = None
+    curve: list[Mapping[str, Any]] = field(default_factory=list)
+    error: str | None = None
+    predictions: Mapping[str, Any] | None = None
+    attention: Mapping[str, Any] | None = None
+    reach: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class VariantResults:
+    """Hold one variant: what it is, what it costs, and its cells.
+
+    Parameters
+    ----------
+    name : str
+        Name in the study file; text of the user's.
+    spec : mapping
+        All that was set of it, merged: ``task``, ``model`` and ``training``, with what tuning chose.
+    parameters : int
+        Number of trainable parameters.
+    flops_per_token : float
+        Training FLOPs (forward and backward) per token, a multiply-add counted as two.
+    activation_bytes : int
+        Memory the activations of one training batch take.
+    notes : tuple of str
+        What planning chose or corrected, in words.
+    tuning : mapping or None
+        ``setting`` (what was tuned), ``scores`` (value tried, as text, to the mean of ``metric`` over ``seeds``
+        runs), ``chosen`` (one of these texts), ``at_edge``; None where nothing was tuned.
+    cells : tuple of CellResults
+        One per seed, in the order of the rules.
+    """
+
+    name: str
+    spec: Mapping[str, Any]
+    parameters: int
+    flops_per_token: float
+    activation_bytes: int
+    notes: tuple[str, ...] = ()
+    tuning: Mapping[str, Any] | None = None
+    cells: tuple[CellResults, ...] = ()
+
+    @property
+    def done(self) -> tuple[CellResults, ...]:
+        """Cells that finished, in seed order."""
+        return tuple(cell for cell in self.cells if cell.status == "done")
+
+    @property
+    def failed(self) -> tuple[CellResults, ...]:
+        """Cells that stopped with an error, in seed order."""
+        return tuple(cell for cell in self.cells if cell.status == "failed")
+
+    @property
+    def untuned(self) -> bool:
+        """Whether the best learning rate lay at the edge of its grid, so that a better one may lie outside."""
+        return bool(self.tuning and self.tuning.get("at_edge"))
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The settings in which the cells that finished were computed, each once."""
+        return tuple(dict.fromkeys(cell.setting for cell in self.done if cell.setting))
+
+    def values(self, metric: str) -> dict[int, float]:
+        """Return the value of a metric by seed, for the cells that finished and measured it.
+
+        Parameters
+        ----------
+        metric : str
+            Name of the metric.
+
+        Returns
+        -------
+        dict of int to float
+            Seed to value.
+        """
+        return {cell.seed: cell.metrics[metric] for cell in self.done if metric in cell.metrics}
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """State one thing about a study that a reader must know before believing it.
+
+    Parameters
+    ----------
+    check : str
+        Which check fired, in a word or two: ``floor``, ``best known``, ``overlap``, ``untuned``.
+    variant : str or None
+        The variant it concerns; None for the whole study.
+    message : str
+        What was seen and what it suggests.
+    """
+
+    check: str
+    variant: str | None
+    message: str
+
+
+@dataclass(frozen=True)
+class StudyResults:
+    """Hold everything a report of one study says.
+
+    Parameters
+    ----------
+    study : str
+        Name of the study.
+    question : str
+        What it asks, in words.
+    task : mapping
+        What identifies the data (the task's ``describe``).
+    metric : Metric
+        The metric that the verdicts are about.
+    metrics : tuple of Metric
+        All metrics of the task.
+    floors : tuple of Floor
+        Reference values of the task.
+    rules : mapping
+        The rules fixed beforehand, with their ``hash``.
+    baseline : str
+        Name of the variant that the others are compared with.
+    scale : str or None
+        Name of the scale the study ran at.
+    variants : tuple of VariantResults
+        In the order of the study file.
+    alarms : tuple of Alarm
+        What fired.
+    environment : mapping
+        Versions and hardware.
+    complete : bool
+        Whether every cell has finished or failed.
+    answer : str or None
+        A known answer to show beside the verdict, where the study file gives one.
+    """
+
+    study: str
+    question: str
+    task: Mapping[str, Any]
+    metric: Metric
+    metrics: tuple[Metric, ...]
+    floors: tuple[Floor, ...]
+    rules: Mapping[str, Any]
+    baseline: str
+    scale: str | None
+    variants: tuple[VariantResults, ...]
+    alarms: tuple[Alarm, ...]
+    environment: Mapping[str, Any]
+    complete: bool
+    answer: str | None = None
+
+    def variant(self, name: str) -> VariantResults:
+        """Return the variant of a name.
+
+        Parameters
+        ----------
+        name : str
+            One of the study's variants.
+
+        Returns
+        -------
+        VariantResults
+            The variant.
+
+        Raises
+        ------
+        KeyError
+            If no variant has that name.
+        """
+        return {variant.name: variant for variant in self.variants}[name]

@@ -1,0 +1,1 @@
+"""What a study would cost, and whether it can be run."""

@@ -1,0 +1,390 @@
+"""What a study would cost, and whether it can be run at all, before a second is spent.
+
+Every variant is built on the meta device: what cannot be built is said for all variants at once;
+parameters, FLOPs and memory are read off the built module; widths are matched where the rules ask for it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from attnlab.core.contracts import Floor, Metric, ReportedTask, StudyTask
+from attnlab.core.errors import AttnlabError, SpecError
+from attnlab.inspection.cost import Cost, cost
+from attnlab.nn.foreign import ForeignMixer
+from attnlab.studies.define.assemble import build_model, build_task
+from attnlab.studies.define.metrics import rules_metric, study_metrics
+from attnlab.studies.define.rules import TUNING_SEED, fingerprint
+from attnlab.studies.define.study import Study, slug
+from attnlab.studies.plan.estimate import flops_per_second_on_one_thread, step_seconds_on_one_thread
+from attnlab.studies.plan.matching import match_width
+from attnlab.tasks.codecs import SentenceCodec
+from attnlab.training.recipe.recipe import Recipe
+from attnlab.training.recipe.target import SECONDS_TO_TARGET, check_target
+
+OWN_START = "a module of your own keeps the weights it starts with; the model's init draws the lab's layers alone"
+ABOUT_PADDING = "padding"
+"""How notes about padding begin; they are left out where the task does not pad."""
+LONGEST_TIMED_STEP_S = 5.0
+"""A step that takes longer by its FLOPs alone is not tried: a dozen of them, with their memory, is no longer a plan."""
+NOT_TIMED = "a step takes too long to be timed here; seconds are reckoned at the pace of large matrix products"
+NOT_COMPILED = "the time is that of steps that are not compiled; compiling takes some time and may make them faster"
+
+
+@dataclass(frozen=True)
+class PlannedVariant:
+    """Hold one variant as it will be built and trained, and what that costs.
+
+    Parameters
+    ----------
+    name : str
+        Name in the study file.
+    model : dict
+        Full model specification, with the width that matching chose.
+    training : dict
+        Settings of the training recipe, tuned settings left out.
+    steps : int or None
+        Training steps of one run; None where the budget is in seconds.
+    parameters : int
+        Number of trainable parameters; tied ones count once.
+    flops_per_token : float
+        Training FLOPs (forward and backward) per token.
+    activation_bytes : int
+        Bytes kept between forward and backward of one batch.
+    seconds_per_seed : float or None
+        Estimated training time of one run on one core; None where it was not calibrated.
+    notes : tuple of str
+        What matching chose, what could not be counted.
+    """
+
+    name: str
+    model: dict[str, Any]
+    training: dict[str, Any]
+    steps: int | None
+    parameters: int
+    flops_per_token: float
+    activation_bytes: int
+    seconds_per_seed: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CellPlan:
+    """Describe one run: which variant, seed and tuned settings, and where it lives.
+
+    Parameters
+    ----------
+    variant : str
+        Name of the variant.
+    seed : int
+        Seed of initialization and data order.
+    tuned : dict
+        Settings from the grid.
+    spec : dict
+        What the worker is given.
+    """
+
+    variant: str
+    seed: int
+    tuned: dict[str, int | float]
+    spec: dict[str, Any]
+
+    @property
+    def tuning_run(self) -> int | None:
+        """Which of the tuning runs with its settings it is, from 1; None for a judged run."""
+        return None if self.seed < TUNING_SEED else self.seed - TUNING_SEED + 1
+
+    @property
+    def folder(self) -> str:
+        """Its place within the study's folder."""
+        setting = "tune-" + "-".join(f"{key}-{value:g}" for key, value in self.tuned.items())
+        return "/".join([slug(self.variant), *([] if self.tuning_run is None else [setting]), f"seed-{self.seed}"])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Hold a study that can be run, with its costs.
+
+    Parameters
+    ----------
+    study : Study
+        The study.
+    task : ReportedTask
+        The built task, without what variants set of it, or what a folder kept of it.
+    metric : Metric
+        What the verdict is about.
+    tune_metric : Metric
+        What tuning looks at.
+    variants : tuple of PlannedVariant
+        In the order of the file.
+    """
+
+    study: Study
+    task: ReportedTask
+    metric: Metric
+    tune_metric: Metric
+    variants: tuple[PlannedVariant, ...]
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Everything that is measured: the task's metrics, and the time to the target where there is one."""
+        return study_metrics(self.study, self.task)
+
+    @property
+    def judges_time(self) -> bool:
+        """Whether the verdict is about wall time, so that every run needs the machine to itself."""
+        return self.metric.name == SECONDS_TO_TARGET
+
+    @property
+    def floors(self) -> tuple[Floor, ...]:
+        """Reference values of the study's metric."""
+        return tuple(floor for floor in self.task.floors() if floor.metric == self.metric.name)
+
+    def variant(self, name: str) -> PlannedVariant:
+        """Return the planned variant of a name."""
+        return next(variant for variant in self.variants if variant.name == name)
+
+    def rules_record(self) -> dict[str, Any]:
+        """Return the rules with everything that fixes the comparison, and their hash."""
+        rules = self.study.rules.model_dump(exclude_none=True)
+        rules |= {"metric": self.metric.name, "tune_by": self.tune_metric.name, "baseline": self.study.baseline}
+        rules |= {"scale": self.study.scale}
+        return {**rules, "hash": fingerprint({"rules": rules, "study": self.study.hash, "data": self.data()})}
+
+    def data(self) -> str | None:
+        """Return the sha256 of the task's text; None where the data is generated from the task's own arguments."""
+        return self.task.describe().get("sha256")
+
+    def tuning_cells(self) -> list[CellPlan]:
+        """Return the runs that choose each variant's settings; none where nothing is tuned."""
+        grid = list(self.study.rules.grid())
+        if len(grid) < 2:
+            return []
+        seeds = range(TUNING_SEED, TUNING_SEED + self.study.rules.tune_seeds)
+        return [self._cell(v, seed, tuned) for seed in seeds for tuned in grid for v in self.variants]
+
+    def judged_cells(self, chosen: Mapping[str, Mapping[str, int | float]]) -> list[CellPlan]:
+        """Return the runs the verdict stands on.
+
+        Parameters
+        ----------
+        chosen : mapping
+            For each variant the settings that tuning chose.
+
+        Returns
+        -------
+        list of CellPlan
+            Seed by seed, so that an interrupted study has comparable runs of every variant.
+        """
+        seeds = range(self.study.rules.seeds)
+        return [self._cell(variant, seed, dict(chosen[variant.name])) for seed in seeds for variant in self.variants]
+
+    def _cell(self, variant: PlannedVariant, seed: int, tuned: dict[str, int | float]) -> CellPlan:
+        spec = {
+            "task": self.study.task_spec(variant.name),
+            "model": variant.model,
+            "recipe": {**variant.training, **tuned, **self.study.rules.ends(variant.training)},
+            "flops_per_token": variant.flops_per_token,
+            "seed": seed,
+            "look_inside": seed == 0,
+        }
+        if seed >= TUNING_SEED and self.tune_metric not in self.task.judged:
+            spec["judge"] = False  # tuning does not look at it
+        return CellPlan(variant.name, seed, tuned, spec)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan with the documented, stable keys of ``attnlab plan --json``."""
+        floors = [{"name": floor.name, "value": floor.value, "unit": floor.unit} for floor in self.floors]
+        keys = ("name", "parameters", "flops_per_token", "activation_bytes", "seconds_per_seed", "steps", "notes")
+        return {
+            "study": self.study.name,
+            "task": self.task.name,
+            "metric": self.metric.name,
+            "floors": floors,
+            "rules": self.rules_record(),
+            "variants": [{key: getattr(variant, key) for key in keys} for variant in self.variants],
+            "published": self.study.published and self.study.published.model_dump(),
+        }
+
+
+def make_plan(study: Study, *, calibrate: bool = False) -> Plan:
+    """Build every variant without training it, and count what it costs.
+
+    Parameters
+    ----------
+    study : Study
+        The study.
+    calibrate : bool
+        Whether to time a few training steps of every variant on one core of this machine.
+
+    Returns
+    -------
+    Plan
+        The plan.
+
+    Raises
+    ------
+    SpecError
+        If the metric, a training setting, or any variant is wrong; all variants are named at once.
+    """
+    try:
+        task = build_task(study.model_dump()["task"])
+    except SpecError as error:
+        raise SpecError(f"{study.places.get('task', '')}{error}") from error
+    if study.rules.target:
+        check_target(study.rules.target, task, "rules.target")
+    metric = rules_metric(study, task, "metric")
+    tune_metric = rules_metric(study, task, "tune_by")
+    if study.rules.tune and tune_metric.name.startswith("test_"):
+        raise SpecError(
+            f"rules.tune_by: '{tune_metric.name}' is measured on the test part; tune on a validation metric"
+        )
+    variants = _plan_variants(study)
+    if study.rules.match != "none":
+        variants = _match(study, variants)
+    if calibrate:
+        variants = tuple(_calibrated(variant, study) for variant in variants)
+    return Plan(study, task, metric, tune_metric, variants)
+
+
+def restore_plan(study: Study, task: ReportedTask, variants: Sequence[Mapping[str, Any]]) -> Plan:
+    """Return a plan from what was saved of it, building no model and reading no data.
+
+    Parameters
+    ----------
+    study : Study
+        The study.
+    task : ReportedTask
+        What was kept of the task.
+    variants : sequence of mapping
+        Fields of each `PlannedVariant`.
+
+    Returns
+    -------
+    Plan
+        The plan.
+    """
+    planned = tuple(_restore_variant(fields) for fields in variants)
+    return Plan(study, task, rules_metric(study, task, "metric"), rules_metric(study, task, "tune_by"), planned)
+
+
+def _restore_variant(fields: Mapping[str, Any]) -> PlannedVariant:
+    kept: dict[str, Any] = dict(fields) | {"notes": tuple(fields["notes"])}
+    return PlannedVariant(**kept)
+
+
+def _plan_variants(study: Study) -> tuple[PlannedVariant, ...]:
+    """Plan every variant, or raise one error that names the problems of all."""
+    planned, problems = [], []
+    for name in study.variants:
+        try:
+            planned.append(_plan_variant(study, name, study.model_spec(name)))
+        except AttnlabError as error:
+            problems.append(f"{study.places.get(f'variants.{name}', '')}variant '{name}': {error}")
+    if problems:
+        raise SpecError("\n".join(problems))
+    return tuple(planned)
+
+
+def _plan_variant(study: Study, name: str, model: dict[str, Any], notes: tuple[str, ...] = ()) -> PlannedVariant:
+    task = build_task(study.task_spec(name))
+    training = study.training_settings(name)
+    recipe = _check_recipe(study, training)
+    counted = count(model, task)
+    steps = recipe.total_steps(task.tokens_per_step, counted.flops_per_token)
+    return PlannedVariant(
+        name=name,
+        model=model,
+        training=training,
+        steps=steps,
+        parameters=counted.parameters,
+        flops_per_token=counted.flops_per_token,
+        activation_bytes=counted.activation_bytes,
+        notes=(*_task_notes(study, name), *notes, *counted.notes, *_foreign_notes(model, task)),
+    )
+
+
+def _task_notes(study: Study, name: str) -> list[str]:
+    """Return what a variant sets of the task, and what that means for its numbers."""
+    shown = (study.variants[name] or {}).get("task") or {}
+    notes = ["its own " + ", ".join(f"{key} {value}" for key, value in shown.items())] if shown else []
+    if "context" in shown:
+        notes.append("evaluated in windows of its own context: a longer one predicts from more, and gives a lower loss")
+    return notes
+
+
+def _foreign_notes(model: Mapping[str, Any], task: StudyTask) -> list[str]:
+    """Return what was found out about a person's own modules, each note once."""
+    with torch.device("meta"):
+        modules = build_model(copy.deepcopy(dict(model)), task).modules()
+    foreign = [module for module in modules if isinstance(module, ForeignMixer)]
+    notes = [note for module in foreign for note in (OWN_START, *module.convention.notes)]
+    pads = isinstance(getattr(task, "codec", None), SentenceCodec)
+    return [note for note in dict.fromkeys(notes) if pads or not note.startswith(ABOUT_PADDING)]
+
+
+def _check_recipe(study: Study, training: Mapping[str, Any]) -> Recipe:
+    """Return the recipe with the first settings of the grid; every one of the grid must be valid."""
+    recipes = [
+        Recipe.parse({**training, **setting, **study.rules.ends(training)}, "training")
+        for setting in study.rules.grid()
+    ]
+    return recipes[0]
+
+
+def count(model: Mapping[str, Any], task: StudyTask) -> Cost:
+    """Return parameters, FLOPs and memory of a model specification, built on the meta device.
+
+    Parameters
+    ----------
+    model : mapping
+        Model specification.
+    task : StudyTask
+        Gives sizes and a batch.
+
+    Returns
+    -------
+    Cost
+        Parameters, training FLOPs per token, kept bytes.
+    """
+    return cost(lambda: build_model(copy.deepcopy(dict(model)), task), task.train_batch(0, 0).inputs)
+
+
+def _match(study: Study, variants: tuple[PlannedVariant, ...]) -> tuple[PlannedVariant, ...]:
+    """Give every variant the width at which the matched quantity is closest to the baseline's."""
+    quantity = "parameters" if study.rules.match == "parameters" else "flops_per_token"
+    baseline = next(variant for variant in variants if variant.name == study.baseline)
+    target = float(getattr(baseline, quantity))
+    matched = []
+    for variant in variants:
+        if variant is baseline:
+            matched.append(variant)
+            continue
+        model, note = match_width(variant.model, target, _counter(study, variant.name, quantity), quantity=quantity)
+        matched.append(_plan_variant(study, variant.name, model, (note,)))
+    return tuple(matched)
+
+
+def _counter(study: Study, name: str, quantity: str) -> Callable[[Mapping[str, Any]], float]:
+    """Return what counts a quantity of model specifications on the task as a variant sees it."""
+    task = build_task(study.task_spec(name))
+    return lambda spec: float(getattr(count(spec, task), quantity))
+
+
+def _calibrated(variant: PlannedVariant, study: Study) -> PlannedVariant:
+    """Return a variant with the seconds of one run on one thread, estimated from a few timed steps."""
+    if variant.steps is None:
+        return replace(variant, seconds_per_seed=float(study.rules.ends(variant.training)["budget"]["seconds"]))
+    task = build_task(study.task_spec(variant.name))
+    precision = variant.training.get("precision", "float32")
+    least = task.tokens_per_step * variant.flops_per_token / flops_per_second_on_one_thread(precision)
+    if least > LONGEST_TIMED_STEP_S:
+        return replace(variant, seconds_per_seed=variant.steps * least, notes=(*variant.notes, NOT_TIMED))
+    seconds = step_seconds_on_one_thread(build_model(variant.model, task), task, precision)
+    notes = (*variant.notes, NOT_COMPILED) if variant.training.get("compile", False) else variant.notes
+    return replace(variant, seconds_per_seed=variant.steps * seconds, notes=notes)

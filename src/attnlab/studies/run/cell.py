@@ -1,0 +1,227 @@
+"""Cells of a study: build, train, then look inside. Everything a cell finds lies in its folder.
+
+A cell that was killed goes on from its last checkpoint; one that is complete is left alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.core.contracts import Batch, StudyTask
+from attnlab.core.errors import Interrupted
+from attnlab.core.files import read_json, write_json
+from attnlab.inspection.capture import capture
+from attnlab.inspection.maps import attention_maps
+from attnlab.inspection.reach import reach
+from attnlab.studies.define.assemble import build_model, build_task
+from attnlab.studies.using.kept_task import keep_task
+from attnlab.studies.using.translating import judge_of, sides_of_maps, with_translations
+from attnlab.training.keeping.result import Result
+from attnlab.training.recipe.recipe import Recipe
+from attnlab.training.run.loop import train
+from attnlab.training.together.together import OnMemberEvent, train_together
+
+INSIDE = "inside.json"
+"""File of a cell with predictions, attention maps and measured reach."""
+
+
+def is_done(folder: Path, spec: Mapping[str, Any]) -> bool:
+    """Return whether a cell needs no more work.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the cell.
+    spec : mapping
+        Its specification.
+
+    Returns
+    -------
+    bool
+        True if result and, where asked for, the look inside are there.
+    """
+    if not (folder / "result.json").exists() or read_json(folder / "spec.json") != json.loads(json.dumps(spec)):
+        return False
+    return not spec["look_inside"] or (folder / INSIDE).exists()
+
+
+def run_cells(
+    folders: Sequence[Path],
+    specs: Sequence[Mapping[str, Any]],
+    *,
+    threads: int,
+    device: str = "cpu",
+    on_event: OnMemberEvent | None = None,
+) -> list[dict[str, float] | Exception]:
+    """Run cells of one variant to their ends, from wherever they stand; several of them together.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        Folder of each cell.
+    specs : sequence of mapping
+        For each cell ``task``, ``model``, ``recipe``, ``flops_per_token``, ``seed``, ``look_inside``, and ``judge``
+        unless what is judged of the trained model is to be measured; those of one call have all but recipe, seed and
+        ``look_inside`` in common.
+    threads : int
+        CPU threads; equal numbers need equal threads.
+    device : str
+        Where to train.
+    on_event : callable, optional
+        Called with the number of a cell and the training loop's events about it.
+
+    Returns
+    -------
+    list of dict or Exception
+        Final metrics of each cell, or why it had to stop.
+
+    Raises
+    ------
+    AttnlabError
+        If the task or the models cannot be built.
+    Interrupted
+        If a person stopped the cells.
+    """
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)  # a network that died leaves Adam denormal numbers, which are many times slower
+    torch.compiler.reset()  # what earlier cells compiled is of no use to these
+    task = build_task(specs[0]["task"])
+    models = [_fresh_model(spec, task, device) for spec in specs]
+    for folder in folders:
+        keep_task(folder, task)
+    results = _train(models, task, folders, specs, device=device, on_event=on_event)
+    outcomes: list[dict[str, float] | Exception] = []
+    for result, model, folder, spec in zip(results, models, folders, specs, strict=True):
+        look = spec["look_inside"] and not (folder / INSIDE).exists() and not isinstance(result, Exception)
+        error = _keep_look_inside(folder, model, task, device) if look else None
+        outcomes.append(error or (result if isinstance(result, Exception) else dict(result.metrics)))
+    return outcomes
+
+
+def _fresh_model(spec: Mapping[str, Any], task: StudyTask, device: str) -> nn.Module:
+    torch.manual_seed(spec["seed"])
+    return build_model(spec["model"], task).to(device)
+
+
+def _train(
+    models: Sequence[nn.Module],
+    task: StudyTask,
+    folders: Sequence[Path],
+    specs: Sequence[Mapping[str, Any]],
+    *,
+    device: str,
+    on_event: OnMemberEvent | None,
+) -> list[Result | Exception]:
+    """Train models together; one alone, in any budget."""
+    recipes = [Recipe.parse(spec["recipe"], "training") for spec in specs]
+    seeds = [spec["seed"] for spec in specs]
+    flops = specs[0]["flops_per_token"]
+    judge = judge_of(task) if specs[0].get("judge", True) else None
+    if len(models) > 1:
+        return train_together(
+            models,
+            task,
+            recipes,
+            seeds=seeds,
+            folders=folders,
+            specs=specs,
+            flops_per_token=flops,
+            judge=judge,
+            on_event=on_event,
+            device=device,
+        )
+
+    def tell(event: Mapping[str, Any]) -> None:
+        if on_event:
+            on_event(0, event)
+
+    alone = (models[0], task, recipes[0])
+    how: dict[str, Any] = {"folder": folders[0], "spec": specs[0], "flops_per_token": flops, "device": device}
+    try:
+        return [train(*alone, seed=seeds[0], judge=judge, on_event=tell, **how)]
+    except Interrupted:
+        raise
+    except Exception as error:
+        return [error]
+
+
+def _keep_look_inside(folder: Path, model: nn.Module, task: StudyTask, device: str) -> Exception | None:
+    """Write down what a trained model does; return why not, if it cannot be."""
+    try:
+        write_json(folder / INSIDE, look_inside(model, task, device))
+    except Exception as error:
+        return error
+    return None
+
+
+def look_inside(model: nn.Module, task: StudyTask, device: str = "cpu") -> dict[str, Any]:
+    """Return predictions, attention maps and reach of a trained model, as JSON types.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The trained model.
+    task : StudyTask
+        Gives the held-out examples.
+    device : str
+        Where the model is.
+
+    Returns
+    -------
+    dict
+        ``predictions`` (see `StudyTask.examples`), ``attention`` (see `attention_maps`; None where the
+        model has no attention), ``reach`` (``past``, ``future``, ``mixes_batch``), of a model
+        with several inputs that of the last one.
+    """
+    seen: list[Batch] = []
+
+    def predict(batch: Batch) -> Tensor:
+        seen.append(batch)
+        return model(*batch.to(device).inputs)
+
+    model.eval()
+    with torch.no_grad():
+        predictions = with_translations(model, task, task.examples(predict))
+        inputs = tuple(tensor[:1].to(device) for tensor in seen[0].inputs)
+        with capture(model) as trace:
+            model(*inputs)
+    attention = attention_maps(trace, predictions.get("labels", ()), axes=sides_of_maps(model, trace))
+    *given, changed = task.train_batch(0, 0).to(device).inputs
+    measured = asdict(reach(_LastFirst(model) if given else model, (changed, *given)))
+    return {"predictions": predictions, "attention": attention if attention["layers"] else None, "reach": measured}
+
+
+class _LastFirst(nn.Module):
+    """Call a model with its last input given first: the one whose reach is measured."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, last: Tensor, *before: Tensor) -> Tensor:
+        """Return the model's outputs."""
+        return self.model(*before, last)
+
+
+def read_inside(folder: Path) -> dict[str, Any]:
+    """Return what `look_inside` found, or an empty mapping where nothing is there.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the cell.
+
+    Returns
+    -------
+    dict
+        ``predictions``, ``attention``, ``reach``.
+    """
+    path = folder / INSIDE
+    return read_json(path) if path.exists() else {}

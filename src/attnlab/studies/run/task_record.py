@@ -1,0 +1,92 @@
+"""What a study's folder keeps of its task, so that a report needs neither the data nor the floors computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from attnlab.core.contracts import Floor, Metric, ReportedTask
+
+
+@dataclass
+class TaskRecord:
+    """Hold what a report needs of a task.
+
+    Parameters
+    ----------
+    name : str
+        Of the task.
+    causal : bool
+        As in `ReportedTask`, like all that follows.
+    metrics : tuple of Metric
+        Of the evaluations.
+    judged : tuple of Metric
+        Of the trained model.
+    known : tuple of Floor
+        What `floors` returns.
+    suspicions : tuple of str
+        What `alarms` returns.
+    data : mapping
+        What `describe` returns.
+    """
+
+    name: str
+    causal: bool
+    metrics: tuple[Metric, ...]
+    judged: tuple[Metric, ...]
+    known: tuple[Floor, ...]
+    suspicions: tuple[str, ...]
+    data: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, task: ReportedTask) -> TaskRecord:
+        """Return the record of a task.
+
+        Parameters
+        ----------
+        task : ReportedTask
+            The task.
+
+        Returns
+        -------
+        TaskRecord
+            What is kept of it.
+        """
+        said = (task.metrics, task.judged, task.floors(), task.alarms(), task.describe())
+        return cls(task.name, task.causal, *said)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> TaskRecord:
+        """Return the record that was saved.
+
+        Parameters
+        ----------
+        content : mapping
+            What `to_json` returned.
+
+        Returns
+        -------
+        TaskRecord
+            The same record.
+        """
+        metrics, judged = (tuple(Metric(**fields) for fields in content[key]) for key in ("metrics", "judged"))
+        known = tuple(Floor(**fields) for fields in content["known"])
+        suspicions = tuple(content["suspicions"])
+        return cls(content["name"], content["causal"], metrics, judged, known, suspicions, content["data"])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record in JSON types."""
+        return asdict(self)
+
+    def floors(self) -> tuple[Floor, ...]:
+        """Return chance, limits and best known results."""
+        return self.known
+
+    def alarms(self) -> tuple[str, ...]:
+        """Return what is suspicious about the data itself."""
+        return self.suspicions
+
+    def describe(self) -> dict[str, Any]:
+        """Return what identifies the data."""
+        return dict(self.data)

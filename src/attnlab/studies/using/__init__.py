@@ -1,0 +1,1 @@
+"""Trained runs put to use: sentences translated, texts continued."""

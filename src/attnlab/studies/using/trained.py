@@ -1,0 +1,319 @@
+"""Trained models of a study put to use: sentences translated, texts continued."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnlab.core.errors import DataError, RunError, SpecError
+from attnlab.core.files import read_json
+from attnlab.core.machine import require_device
+from attnlab.models.decoding.generation import Chooser, sample
+from attnlab.models.decoding.writers import TextWriter
+from attnlab.studies.define.assemble import build_model_offered
+from attnlab.studies.using.kept_task import KeptTask, kept_task
+from attnlab.studies.using.translating import BATCH, Written, translations
+from attnlab.tasks.arguments import require_known, require_positive
+from attnlab.tasks.codecs import CharacterCodec, SentenceCodec
+from attnlab.tasks.translation.data import held_out_pairs
+from attnlab.tasks.translation.scores import Score, all_scores
+from attnlab.training.keeping.checkpoints import load_model_weights
+
+MOST_NAMED = 10  # sentences in a warning
+LARGEST_SEED = 2**63 - 1  # what torch takes
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Hold a trained model that writes, and what its run kept of the task.
+
+    Parameters
+    ----------
+    folder : Path
+        Where it comes from.
+    model : nn.Module
+        In evaluation mode.
+    task : KeptTask
+        What tokens mean, and which data there were.
+    """
+
+    folder: Path
+    model: nn.Module
+    task: KeptTask
+
+
+def load_trained(folder: Path, *, which: str = "last", device: str = "cpu") -> Trained:
+    """Return the model of a run with its weights; the data of its task are not needed.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of a run: ``runs/STUDY/VARIANT/seed-0``.
+    which : {"last", "best"}
+        The weights at the end, which a study judges, or those of the best evaluation.
+    device : str
+        Where to put the model.
+
+    Returns
+    -------
+    Trained
+        Model and task.
+
+    Raises
+    ------
+    RunError
+        If the folder is no run of a model that writes, has no such weights, or they are damaged.
+    SpecError
+        If there is no such device, or the weights are neither "last" nor "best".
+    """
+    require_device(device)
+    require_known("weights", which, ("last", "best"))
+    path = folder / "spec.json"
+    if not path.is_file():
+        found = itertools.chain(folder.glob("seed-*/spec.json"), folder.glob("*/seed-*/spec.json"))
+        runs = sorted(str(one.parent) for one in found)
+        hint = f"; runs in it: {', '.join(runs)}" if runs else ""
+        raise RunError(f"{folder} is no run (no spec.json in it){hint}")
+    task = kept_task(folder)
+    model = build_model_offered(read_json(path)["model"], task.model_arguments)
+    load_model_weights(model, folder, which=which)
+    return Trained(folder, model.to(device).eval(), task)
+
+
+def translate(
+    trained: Sequence[Trained],
+    sentences: Sequence[str],
+    *,
+    beam: int | None = None,
+    alpha: float | None = None,
+    batch: int = BATCH,
+    cached: bool = True,
+    first: int = 1,
+) -> list[str]:
+    """Translate sentences; several models as one by their mean probabilities.
+
+    Parameters
+    ----------
+    trained : sequence of Trained
+        Translation models of one tokenizer and pair of languages.
+    sentences : sequence of str
+        Any number, in any order; an empty one stays empty.
+    beam : int, optional
+        Beginnings that are kept of each translation; 1 is greedy. Unless given, as the first run's task has it.
+    alpha : float, optional
+        Exponent of the length penalty; likewise.
+    batch : int
+        Sentences that are translated together.
+    cached : bool
+        Whether keys and values are kept; without, the result is the same and takes longer.
+    first : int
+        Number of the first sentence, in what is said of sentences.
+
+    Returns
+    -------
+    list of str
+        One translation per sentence.
+
+    Raises
+    ------
+    RunError
+        If a run is none of translation, or the runs have different tokenizers or languages.
+    DataError
+        If a sentence is longer than the model's longest.
+
+    Warns
+    -----
+    UserWarning
+        If a translation came to no end and was cut; which ones is said.
+    """
+    how = {"beam": beam, "alpha": alpha, "batch": batch, "cached": cached, "first": first}
+    return [one.text for one in write(trained, sentences, **how)]
+
+
+def write(trained: Sequence[Trained], sentences: Sequence[str], *, first: int = 1, **search: Any) -> list[Written]:
+    """Translate sentences, and return the tokens that were written too.
+
+    Parameters
+    ----------
+    trained, sentences, first
+        As `translate` takes them.
+    **search
+        ``beam``, ``alpha``, ``batch``, ``cached``, likewise.
+
+    Returns
+    -------
+    list of Written
+        One translation per sentence.
+
+    Raises
+    ------
+    RunError, DataError
+        As `translate`.
+
+    Warns
+    -----
+    UserWarning
+        As `translate`.
+    """
+    models = [one.model for one in trained]
+    found = translations(models, sentence_codec(trained), sentences, first=first, **search)
+    cut = [first + number for number, one in enumerate(found) if not one.ended]
+    if cut:
+        named = ", ".join(map(str, cut[:MOST_NAMED])) + (", ..." if len(cut) > MOST_NAMED else "")
+        warnings.warn(
+            f"{len(cut)} of {len(found)} translations came to no end and were cut: sentence {named}", stacklevel=2
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Hold the translations of a held-out part and what they are worth.
+
+    Parameters
+    ----------
+    translations : list of str
+        In the order of the part.
+    seconds : float
+        What translating took.
+    scores : list of Score
+        BLEU, chrF and others, with signatures.
+    """
+
+    translations: list[str]
+    seconds: float
+    scores: list[Score]
+
+
+def score(trained: Sequence[Trained], part: str = "", **search: Any) -> Scored:
+    """Translate a held-out part and compare with the translations of people.
+
+    Parameters
+    ----------
+    trained : sequence of Trained
+        As `translate` takes them.
+    part : str
+        ``validation`` or ``test``; the last that the first run's task has, unless given.
+    **search
+        ``beam``, ``alpha``, ``batch``, ``cached`` of `translate`.
+
+    Returns
+    -------
+    Scored
+        Translations, time, scores.
+
+    Raises
+    ------
+    RunError
+        As in `translate`.
+    SpecError
+        If the task has no such part.
+    DataError
+        If the part is missing, or has changed since the run was made.
+    """
+    codec, data = sentence_codec(trained), trained[0].task.data
+    pairs = held_out_pairs(data, part or list(data["parts"])[-1])
+    began = time.perf_counter()
+    found = translate(trained, [pair.source for pair in pairs], **search)
+    seconds = time.perf_counter() - began
+    references, lowercase = [pair.target for pair in pairs], codec.tokenizer.lowercase
+    return Scored(found, seconds, all_scores(found, references, codec.languages[1], lowercase=lowercase))
+
+
+def sentence_codec(trained: Sequence[Trained]) -> SentenceCodec:
+    """Return what tokens mean to models that write together, and how the first of them searches.
+
+    Parameters
+    ----------
+    trained : sequence of Trained
+        The models.
+
+    Returns
+    -------
+    SentenceCodec
+        Of the first run, for sentences that all of them can read.
+
+    Raises
+    ------
+    RunError
+        If a run is none of translation, or the runs have different tokenizers or languages.
+    """
+    codecs = []
+    for one in trained:
+        if not isinstance(one.task.codec, SentenceCodec):
+            raise RunError(f"{one.folder} is no translation run: its task is '{one.task.name}'")
+        codecs.append(one.task.codec)
+    for one, codec in zip(trained[1:], codecs[1:], strict=True):
+        if not codec.writes_with(codecs[0]):
+            raise RunError(
+                f"{one.folder} has another tokenizer or pair of languages than {trained[0].folder}: they cannot write "
+                "together"
+            )
+    return dataclasses.replace(codecs[0], max_length=min(codec.max_length for codec in codecs))
+
+
+def generate(
+    trained: Trained,
+    prompt: str,
+    *,
+    length: int,
+    samples: int = 1,
+    seed: int = 0,
+    **choice: Any,
+) -> list[str]:
+    """Continue a text.
+
+    Parameters
+    ----------
+    trained : Trained
+        A language model.
+    prompt : str
+        What the text begins with; at least one character.
+    length : int
+        Characters to write.
+    samples : int
+        Number of texts.
+    seed : int
+        Seed of the random choices.
+    **choice
+        ``temperature``, ``top_k``, ``top_p`` of `attnlab.models.decoding.generation.Chooser`.
+
+    Returns
+    -------
+    list of str
+        The texts, prompt included.
+
+    Raises
+    ------
+    RunError
+        If the run is none of a language model.
+    DataError
+        If the prompt is empty or has a character that the model does not know.
+    SpecError
+        If there is nothing to write, or the seed or another number is out of range.
+    """
+    codec = trained.task.codec
+    if not isinstance(codec, CharacterCodec):
+        raise RunError(f"{trained.folder} is no language model: its task is '{trained.task.name}'")
+    if not prompt:
+        raise DataError("a prompt of at least one character is needed, such as a line break")
+    require_positive("length", length)
+    require_positive("samples", samples)
+    if not 0 <= seed <= LARGEST_SEED:
+        raise SpecError(f"seed must lie in [0, {LARGEST_SEED}]; got {seed}")
+    tokens = codec.vocabulary.encode(prompt).expand(samples, -1)
+    choose = Chooser(generator=torch.Generator().manual_seed(seed), **choice)
+    with torch.no_grad():
+        writer = TextWriter(trained.model, codec.context)
+        writer.read(tokens[:, :-1])
+        written = sample(writer, tokens[:, -1], length=length, choose=choose)
+    return [prompt + codec.vocabulary.decode(row) for row in written]

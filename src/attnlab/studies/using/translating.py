@@ -1,0 +1,203 @@
+"""Sentences through translation models: in batches of like length, and the scores of what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from attnlab.core.contracts import Judge, StudyTask
+from attnlab.core.errors import DataError
+from attnlab.models.decoding.generation import Hypothesis, Marks, beam_search
+from attnlab.models.decoding.writers import Ensemble, writer_for
+from attnlab.models.encoder_decoder import EncoderDecoder
+from attnlab.tasks.arguments import require_positive
+from attnlab.tasks.codecs import SentenceCodec
+from attnlab.tasks.translation.translation import Translation, padded
+
+BATCH = 64
+"""Sentences that are translated together; those of like length."""
+LONGEST_FACTOR, LONGEST_MORE = 2, 10
+"""A translation may have so many times the tokens of its source, and so many more."""
+NOTHING = Hypothesis((), 0.0, 0.0, ended=True)
+"""The translation of nothing."""
+
+
+def judge_of(task: StudyTask) -> Judge | None:
+    """Return what measures a trained model as a whole on a task.
+
+    Parameters
+    ----------
+    task : StudyTask
+        The task.
+
+    Returns
+    -------
+    callable or None
+        From a model to the metrics ``task.judged``; None where there are none.
+    """
+    if not isinstance(task, Translation) or not task.judged:
+        return None
+
+    codec = task.codec
+
+    def judge(model: nn.Module) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for part in task.parts:
+            sources = [pair.source for pair in task.data.sentences(part)]
+            found |= task.score(part, [one.text for one in translations([model], codec, sources)])
+        return found
+
+    return judge
+
+
+def with_translations(model: nn.Module, task: StudyTask, predictions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a task's examples; where they are pairs of sentences, with what the model writes by itself.
+
+    Parameters
+    ----------
+    model : nn.Module
+        In evaluation mode.
+    task : StudyTask
+        The task.
+    predictions : mapping
+        What ``task.examples`` returned.
+
+    Returns
+    -------
+    dict
+        Each pair has a ``translation`` more.
+    """
+    if not isinstance(task, Translation):
+        return dict(predictions)
+    pairs = predictions["pairs"]
+    sources = [pair["source"] for pair in pairs]
+    written = translations([model], task.codec, sources)
+    return {
+        **predictions,
+        "pairs": [{**pair, "translation": one.text} for pair, one in zip(pairs, written, strict=True)],
+    }
+
+
+@dataclass(frozen=True)
+class Written:
+    """Hold a translation.
+
+    Parameters
+    ----------
+    text : str
+        What was written.
+    ended : bool
+        Whether it came to an end by itself; else it was cut at the longest length.
+    tokens : tuple of int
+        The same, without begin and end.
+    """
+
+    text: str
+    ended: bool
+    tokens: tuple[int, ...]
+
+
+def translations(
+    models: Sequence[nn.Module],
+    codec: SentenceCodec,
+    sentences: Sequence[str],
+    *,
+    beam: int | None = None,
+    alpha: float | None = None,
+    batch: int = BATCH,
+    cached: bool = True,
+    first: int = 1,
+) -> list[Written]:
+    """Translate sentences with models of one task; several as one by their mean probabilities.
+
+    Parameters
+    ----------
+    models : sequence of nn.Module
+        In evaluation mode.
+    codec : SentenceCodec
+        Of the models.
+    sentences, beam, alpha, batch, cached, first
+        As `attnlab.studies.using.trained.translate` takes them.
+
+    Returns
+    -------
+    list of Written
+        One translation per sentence.
+
+    Raises
+    ------
+    DataError
+        If a sentence is longer than the models' longest.
+    SpecError
+        If the batch holds no sentence.
+    """
+    require_positive("batch", batch)
+    encoded = codec.encode(sentences)
+    for number, tokens in enumerate(encoded):
+        if len(tokens) > codec.max_length:
+            raise DataError(
+                f"sentence {first + number} has {len(tokens)} tokens and this model reads at most {codec.max_length}: "
+                f"{sentences[number][:60]!r}...; cut it into sentences"
+            )
+    search = {"beam": codec.beam if beam is None else beam, "alpha": codec.alpha if alpha is None else alpha}
+    best = [NOTHING] * len(sentences)
+    ordered = sorted((number for number, tokens in enumerate(encoded) if tokens), key=lambda one: len(encoded[one]))
+    for some in _in_batches(ordered, batch):
+        hypotheses = _search(models, codec, [encoded[one] for one in some], cached=cached, **search)
+        for number, found in zip(some, hypotheses, strict=True):
+            best[number] = found[0]
+    texts = codec.tokenizer.decode([one.tokens for one in best])
+    return [Written(text, one.ended, one.tokens) for text, one in zip(texts, best, strict=True)]
+
+
+def sides_of_maps(model: nn.Module, layers: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Return which sequence asks and which is looked at in the layers of an encoder-decoder.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Any model.
+    layers : iterable of str
+        Names of its modules.
+
+    Returns
+    -------
+    dict
+        0 for the source, 1 for the target; nothing for layers of other models.
+    """
+    if not isinstance(model, EncoderDecoder):
+        return {}
+    return {name: _sides(name.split(".")) for name in layers}
+
+
+def _sides(place: Sequence[str]) -> tuple[int, int]:
+    if "cross" in place:
+        return 1, 0
+    return (1, 1) if place[0] == "decoder" else (0, 0)
+
+
+def _in_batches(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    for first in range(0, len(numbers), size):
+        yield numbers[first : first + size]
+
+
+def _search(
+    models: Sequence[nn.Module],
+    codec: SentenceCodec,
+    sources: Sequence[Sequence[int]],
+    *,
+    beam: int,
+    alpha: float,
+    cached: bool,
+) -> list[list[Hypothesis]]:
+    source = padded([np.asarray(tokens, dtype=np.int64) for tokens in sources], codec.marks.pad)
+    longest = [min(codec.max_length, LONGEST_FACTOR * len(tokens) + LONGEST_MORE) for tokens in sources]
+    with torch.no_grad():
+        writer = Ensemble([writer_for(one, source, cached=cached) for one in models])
+        marks = Marks(codec.marks.begin, codec.marks.end)
+        return beam_search(writer, len(sources), marks, beam=beam, alpha=alpha, max_length=longest)

@@ -1,0 +1,1 @@
+"""The task `char-lm`: its text, its floors, its metrics."""

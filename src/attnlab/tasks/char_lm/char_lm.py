@@ -1,0 +1,344 @@
+"""The `char-lm` task: predict each next character of a text."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attnlab.core.contracts import Batch, Floor, Metric, Predict
+from attnlab.core.errors import DataError
+from attnlab.core.generators import generator_for
+from attnlab.tasks.arguments import require_known, require_positive
+from attnlab.tasks.char_lm.floors import best_known, character_floors
+from attnlab.tasks.codecs import CharacterCodec
+from attnlab.tasks.datasets import load_text
+from attnlab.tasks.next_tokens import IGNORED, NextTokens
+from attnlab.text.characters import Vocabulary, split_text
+from attnlab.text.ngrams import ladder
+from attnlab.text.overlap import GRAM, overlap
+
+PREFIXES = {"validation": "val", "test": "test"}
+SHOWN = 120  # characters of an example in a report: one or two lines
+DIGITS = 4  # of a value in a report
+UNKNOWN_SHOWN = 10  # characters named in an alarm
+SUSPICIOUS_OVERLAP = 0.05  # far above a contiguous split of one author's text, far below leaking windows (near 1)
+
+
+def character_metrics(prefix: str) -> tuple[Metric, ...]:
+    """Return what is measured on one held-out part.
+
+    Parameters
+    ----------
+    prefix : str
+        ``val`` or ``test``.
+
+    Returns
+    -------
+    tuple of Metric
+        Loss, bits per character, accuracy.
+    """
+    return (
+        Metric(f"{prefix}_loss", "nats/character", "lower", "cross-entropy"),
+        Metric(f"{prefix}_bits_per_character", "bits/character", "lower", "cross-entropy, base 2"),
+        Metric(f"{prefix}_accuracy", "fraction", "higher", "characters predicted right"),
+    )
+
+
+@final
+class CharLM:
+    """Predict the next character of a text from the ones before.
+
+    Parameters
+    ----------
+    text : str
+        Name of a text (``attnlab.tasks.datasets.TEXTS``), or the path of a UTF-8 file.
+    context : int
+        Characters a model is given at most.
+    batch : int
+        Windows of one training step.
+    test : bool
+        Whether the last 5 % are a test part; else the last 10 % are all validation.
+
+    Raises
+    ------
+    SpecError
+        If a size is below 1.
+    DataError
+        If the text is missing, empty, not UTF-8, or too short for the context.
+
+    Notes
+    -----
+    The text is split before any window is taken: the first 90 % to train on, the rest held out, both
+    contiguous. The vocabulary is the training part's; characters that only the held-out part has become one
+    unknown token, and an alarm says so.
+
+    Evaluation predicts every held-out character but the first exactly once, in windows that do not overlap.
+    So a character early in a window is predicted from few: the loss is a little above what a sliding window
+    would give, for every variant alike.
+    """
+
+    name = "char-lm"
+    causal = True
+    reads_bfloat16 = True
+    judged = ()
+
+    def __init__(
+        self, text: str = "tinyshakespeare", context: int = 128, *, batch: int = 64, test: bool = False
+    ) -> None:
+        require_positive("context", context)
+        require_positive("batch", batch)
+        self.text = load_text(text)
+        self.context, self.batch = context, batch
+        self.tokens_per_step = batch * context
+        parts = split_text(self.text.content, test=test)
+        _require_length(parts, context, text)
+        self._vocabulary = Vocabulary(list(parts.values()))
+        self.vocabulary = self._vocabulary.symbols
+        self.codec = CharacterCodec(self._vocabulary, context)
+        self._next_tokens = NextTokens(len(self.vocabulary))
+        self._tokens = {part: self._vocabulary.tokens(content) for part, content in parts.items()}
+        self._train = torch.from_numpy(self._tokens["train"])
+        self.parts = tuple(part for part in parts if part != "train")
+        self.metrics = tuple(metric for part in self.parts for metric in character_metrics(PREFIXES[part]))
+
+    def encode(self, text: str) -> Int[Tensor, " length"]:
+        """Return the token of each character.
+
+        Parameters
+        ----------
+        text : str
+            Any text.
+
+        Returns
+        -------
+        Tensor
+            Token numbers, (length).
+
+        Raises
+        ------
+        DataError
+            If a character is not in the vocabulary and the vocabulary has no unknown token.
+        """
+        return self._vocabulary.encode(text)
+
+    def decode(self, tokens: Int[Tensor, " length"]) -> str:
+        """Return the text of tokens.
+
+        Parameters
+        ----------
+        tokens : Tensor
+            Token numbers, (length).
+
+        Returns
+        -------
+        str
+            One character per token.
+        """
+        return self._vocabulary.decode(tokens)
+
+    def train_batch(self, step: int, seed: int) -> Batch:
+        """Return random windows of the training part.
+
+        Parameters
+        ----------
+        step : int
+            Training step, from 0.
+        seed : int
+            Seed of the order.
+
+        Returns
+        -------
+        Batch
+            Tokens and the tokens one position later, each (batch, context) int64.
+        """
+        generator = generator_for(seed, step)
+        starts = torch.randint(len(self._train) - self.context, (self.batch, 1), generator=generator)
+        windows = self._train[starts + torch.arange(self.context + 1)].long()  # (batch, context + 1)
+        return Batch((windows[:, :-1].contiguous(),), windows[:, 1:].contiguous())
+
+    def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
+        """Return the mean cross-entropy of a batch in nats per character.
+
+        Parameters
+        ----------
+        outputs : Tensor
+            Logits, (batch, length, vocab_size).
+        batch : Batch
+            What the model was called with and should give.
+        label_smoothing : float
+            Share of the target distribution that is spread over all characters; in training only.
+
+        Returns
+        -------
+        Tensor
+            A scalar.
+
+        Raises
+        ------
+        ModuleError
+            If the outputs are not one logit per character of the vocabulary at every position.
+        """
+        return self._next_tokens.mean_loss(outputs, batch.targets, label_smoothing)
+
+    def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
+        """Return the metrics over a whole held-out part.
+
+        Parameters
+        ----------
+        predict : callable
+            From a batch to the model's logits.
+        part : {"validation", "test"}
+            Which part.
+
+        Returns
+        -------
+        dict
+            Loss in nats and bits per character and accuracy, named ``val_...`` or ``test_...``.
+
+        Raises
+        ------
+        SpecError
+            If there is no such part.
+        ModuleError
+            If the outputs are not one logit per character of the vocabulary at every position.
+        """
+        require_known("part", part, self.parts)
+        inputs, targets = self._windows(part)
+        windows = zip(inputs.split(self.batch), targets.split(self.batch), strict=True)
+        total, correct, count = self._next_tokens.tally(predict, (Batch((some,), wanted) for some, wanted in windows))
+        prefix, loss = PREFIXES[part], total / count
+        return {
+            f"{prefix}_loss": loss,
+            f"{prefix}_bits_per_character": loss / math.log(2),
+            f"{prefix}_accuracy": correct / count,
+        }
+
+    def _windows(self, part: str) -> tuple[Int[Tensor, "count context"], Int[Tensor, "count context"]]:
+        """Return a part in windows that do not overlap; the end of the last is filled up and ignored."""
+        tokens = torch.from_numpy(self._tokens[part]).long()
+        missing = -(len(tokens) - 1) % self.context
+        inputs, targets = (
+            nn.functional.pad(tokens[:-1], (0, missing)),
+            nn.functional.pad(tokens[1:], (0, missing), value=IGNORED),
+        )
+        return inputs.view(-1, self.context), targets.view(-1, self.context)
+
+    def model_arguments(self) -> Mapping[str, Any]:
+        """Return what a model must know of the task, by constructor name.
+
+        Returns
+        -------
+        mapping
+            Size of the vocabulary and the longest window.
+        """
+        return {"vocab_size": len(self.vocabulary), "max_length": self.context}
+
+    def floors(self) -> tuple[Floor, ...]:
+        """Return chance, the n-gram ladder and, where there is one, the best known result.
+
+        Returns
+        -------
+        tuple of Floor
+            For each held-out part and metric.
+        """
+        floors: list[Floor] = []
+        for part in self.parts:
+            rungs = ladder(self._tokens["train"], self._tokens[part], len(self.vocabulary))
+            floors += character_floors(character_metrics(PREFIXES[part]), rungs, len(self.vocabulary))
+        return (*floors, *self._best_known())
+
+    def _best_known(self) -> tuple[Floor, ...]:
+        return () if "test" in self.parts else best_known(self.text.sha256)
+
+    @functools.cached_property
+    def _overlaps(self) -> dict[str, float | None]:
+        return {part: overlap(self._tokens["train"], self._tokens[part]) for part in self.parts}
+
+    def alarms(self) -> tuple[str, ...]:
+        """Return what is suspicious about the text.
+
+        Returns
+        -------
+        tuple of str
+            One about passages shared by training and held-out part, one about characters that only the
+            held-out part has; empty if nothing is suspicious.
+        """
+        shared = [
+            f"{value:.1%} of the {part} part's passages of {GRAM} characters stand word for word in the training part "
+            f"(suspicious from {SUSPICIOUS_OVERLAP:.0%}): what is measured is partly memory"
+            for part, value in self._overlaps.items()
+            if value is not None and value >= SUSPICIOUS_OVERLAP
+        ]
+        return (*shared, *self._unknown_alarm())
+
+    def _unknown_alarm(self) -> list[str]:
+        unknown = self._vocabulary.unknown_characters
+        if not unknown:
+            return []
+        named = " ".join(map(repr, unknown[:UNKNOWN_SHOWN])) + (" ..." if len(unknown) > UNKNOWN_SHOWN else "")
+        return [f"{len(unknown)} characters occur in held-out parts only and became one unknown token: {named}"]
+
+    def describe(self) -> dict[str, Any]:
+        """Return what identifies the data.
+
+        Returns
+        -------
+        dict
+            Source, hash, license, sizes of the parts in characters, overlap per held-out part.
+        """
+        return {
+            "task": self.name,
+            "text": self.text.name,
+            "source": self.text.source,
+            "license": self.text.license,
+            "sha256": self.text.sha256,
+            "bytes": self.text.size_bytes,
+            "vocab_size": len(self.vocabulary),
+            "parts": {part: len(tokens) for part, tokens in self._tokens.items()},
+            "context": self.context,
+            "overlap": {"passage": GRAM, **self._overlaps},
+        }
+
+    def examples(self, predict: Predict) -> dict[str, Any]:
+        """Return the beginning of the first held-out window with the model's surprise at each character.
+
+        Parameters
+        ----------
+        predict : callable
+            From a batch to the model's logits.
+
+        Returns
+        -------
+        dict
+            ``kind`` "text", ``text``, and per character of it ``loss`` in nats and ``predicted``; ``labels``, the
+            characters of the whole window.
+        """
+        inputs, targets = self._windows(self.parts[0])
+        losses, predicted = self._next_tokens.judge(predict, Batch((inputs[:1],), targets[:1]))
+        shown = min(SHOWN, int((targets[0] != IGNORED).sum()))
+        return {
+            "kind": "text",
+            "text": self.decode(targets[0, :shown]),
+            "loss": [round(value, DIGITS) for value in losses[0, :shown].double().tolist()],
+            "predicted": list(self.decode(predicted[0, :shown])),
+            "labels": [list(self.decode(inputs[0]))],
+        }
+
+
+def _require_length(parts: Mapping[str, str], context: int, text: str) -> None:
+    """Raise unless one window fits the training part and something can be predicted in the others."""
+    characters = sum(map(len, parts.values()))
+    train, shortest = len(parts["train"]), min(map(len, parts.values()))
+    if train <= context:
+        raise DataError(
+            f"{text} is too short: its training part (90 % of {characters} characters) must have more characters than "
+            f"the context; got {train} for a context of {context}; take a longer text or a smaller context"
+        )
+    if shortest < 2:
+        raise DataError(f"{text} is too short: every held-out part needs at least 2 characters; got {shortest}")

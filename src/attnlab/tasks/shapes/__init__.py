@@ -1,0 +1,1 @@
+"""The task `shapes`: its data, its floors, its metrics."""

@@ -1,0 +1,1 @@
+"""The task `translation`: its corpora, its data on disk, its scores."""

@@ -1,0 +1,375 @@
+"""The `translation` task: write a sentence of one language, given the same sentence in another."""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Int64
+from torch import Tensor
+
+from attnlab.core.build import Spec
+from attnlab.core.contracts import Batch, Floor, Metric, Predict
+from attnlab.core.errors import DataError
+from attnlab.core.generators import generator_for
+from attnlab.tasks.arguments import require_known, require_not_negative, require_positive
+from attnlab.tasks.codecs import SentenceCodec
+from attnlab.tasks.next_tokens import IGNORED, NextTokens
+from attnlab.tasks.translation.data import Sides, TranslationData
+from attnlab.tasks.translation.scores import judged_metrics, judged_scores, signatures
+from attnlab.text.tokenizers import BEGIN_TOKEN, END_TOKEN, PAD_TOKEN
+
+PREFIXES = {"validation": "val", "test": "test"}
+USUAL_BEAM = 4  # source: Vaswani et al., 2017, section 6.1
+SHOWN_PAIRS = 5  # in a report
+LARGEST_EXPONENT = math.log(sys.float_info.max)
+KEPT_EPOCHS = 4  # whose order is remembered: runs that train together are in the same epoch or the next
+
+
+def translation_metrics(prefix: str) -> tuple[Metric, ...]:
+    """Return what is measured on one held-out part.
+
+    Parameters
+    ----------
+    prefix : str
+        ``val`` or ``test``.
+
+    Returns
+    -------
+    tuple of Metric
+        Loss, perplexity per token and per word, accuracy.
+    """
+    return (
+        Metric(f"{prefix}_loss", "nats/token", "lower", "cross-entropy"),
+        Metric(f"{prefix}_perplexity", "per token", "lower", "perplexity"),
+        Metric(f"{prefix}_word_perplexity", "per word", "lower", "perplexity of words"),
+        Metric(f"{prefix}_accuracy", "fraction", "higher", "tokens predicted right"),
+    )
+
+
+@final
+class Translation:
+    """Predict the next token of a translation from the source and from the tokens before.
+
+    Parameters
+    ----------
+    corpus : str
+        Name of a corpus (``attnlab.tasks.translation.corpora.CORPORA``), or a folder with ``train.XX``, ``val.XX`` and
+        perhaps ``test.XX`` for both languages, or with ``train.tsv``, ``val.tsv`` (a sentence, a tab, its translation).
+    pair : str
+        Codes of the languages, from and to: ``en-de``. With tabs, those of the first and the second column.
+    tokenizer : str or mapping
+        Entry of `attnlab.text.tokenizers.TOKENIZERS`; trained on both sides of the training part together.
+    batch_tokens : int
+        Tokens of one training batch at most, padding included, on the longer side.
+    max_length : int
+        Tokens of the longest sentence, its end included. Longer pairs of the training part are left out and counted.
+    test : str, optional
+        The test part: ``test-2016`` of multi30k. None leaves it out.
+    beam : int or None
+        Studies translate the held-out parts at the end of training and score them: beginnings that are kept of each
+        translation. None: no translation, no BLEU.
+    alpha : float
+        Exponent of the length penalty in that search.
+
+    Raises
+    ------
+    SpecError
+        If a size is below 1, the exponent is negative or no number, or the tokenizer cannot be built.
+    DataError
+        If the corpus is missing, not UTF-8, its files differ in length, or a held-out sentence is too long.
+
+    Notes
+    -----
+    Sentences of like length are batched together. An epoch sees every segmentation of every pair once (there are
+    several if the tokenizer has a dropout), in an order of its own; which pairs of one length meet is drawn anew. The
+    loss is the mean over the tokens of a batch.
+    """
+
+    name = "translation"
+    causal = True
+    reads_bfloat16 = True
+
+    def __init__(
+        self,
+        corpus: str = "multi30k",
+        pair: str = "en-de",
+        *,
+        tokenizer: Spec = "bpe",
+        batch_tokens: int = 4096,
+        max_length: int = 128,
+        test: str | None = None,
+        beam: int | None = USUAL_BEAM,
+        alpha: float = 0.6,
+    ) -> None:
+        require_positive("batch_tokens", batch_tokens)
+        require_positive("beam", 1 if beam is None else beam)
+        require_not_negative("alpha", alpha)
+        require_positive("max_length", max_length)
+        self.data = TranslationData.load(corpus, pair, tokenizer=tokenizer, max_length=max_length, test=test)
+        self.batch_tokens, self.max_length = batch_tokens, max_length
+        self._next_tokens = NextTokens(self.data.tokenizer.size, spare=True)
+        self.parts = tuple(part for part in self.data.parts if part != "train")
+        self.metrics = tuple(metric for part in self.parts for metric in translation_metrics(PREFIXES[part]))
+        search_beam = USUAL_BEAM if beam is None else beam
+        self.codec = SentenceCodec(self.data.tokenizer, self.data.languages, max_length, search_beam, alpha)
+        judged_parts = self.parts if beam is not None else ()
+        self.judged = tuple(metric for part in judged_parts for metric in judged_metrics(PREFIXES[part]))
+        lengths = self.data.parts["train"].longest
+        self._cuts = cuts(np.sort(lengths), batch_tokens)
+        if int(lengths.max()) > batch_tokens:
+            drawn = ", as the tokenizer's dropout cut it," if self.data.known["segmentations"] > 1 else ""
+            raise DataError(
+                f"a sentence of {int(lengths.max())} tokens{drawn} does not fit into a batch of {batch_tokens}; give a "
+                "larger batch_tokens or a smaller max_length"
+            )
+        self.tokens_per_step = round(self.data.parts["train"].target_tokens() / len(self._cuts))
+        self._order = functools.lru_cache(maxsize=KEPT_EPOCHS)(self._order_of)
+
+    def train_batch(self, step: int, seed: int) -> Batch:
+        """Return pairs of like length from the training part.
+
+        Parameters
+        ----------
+        step : int
+            Training step, from 0.
+        seed : int
+            Seed of the order.
+
+        Returns
+        -------
+        Batch
+            Source tokens, target tokens from the begin mark on; target tokens up to the end mark.
+        """
+        epoch, place = divmod(step, len(self._cuts))
+        batches = self._order(seed, epoch)
+        return _batch(self.data.parts["train"], batches[place].tolist())
+
+    def _order_of(self, seed: int, epoch: int) -> list[Int64[np.ndarray, " pairs"]]:
+        """Return the pairs of every batch of an epoch."""
+        generator = generator_for(seed, epoch)
+        lengths = self.data.parts["train"].longest
+        ties = torch.rand(len(lengths), generator=generator).numpy()
+        ordered = np.lexsort((ties, lengths))
+        batches = np.split(ordered, self._cuts[:-1])
+        return [batches[number] for number in torch.randperm(len(batches), generator=generator).tolist()]
+
+    def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
+        """Return the mean cross-entropy of a batch in nats per token.
+
+        Parameters
+        ----------
+        outputs : Tensor
+            Logits, (batch, length, vocab_size).
+        batch : Batch
+            What the model was called with and should give.
+        label_smoothing : float
+            Share of the target distribution that is spread over all tokens; in training only.
+
+        Returns
+        -------
+        Tensor
+            A scalar.
+
+        Raises
+        ------
+        ModuleError
+            If the outputs are not one logit per token of the vocabulary at every position.
+        """
+        return self._next_tokens.mean_loss(outputs, batch.targets, label_smoothing)
+
+    def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
+        """Return the metrics over a whole held-out part.
+
+        Parameters
+        ----------
+        predict : callable
+            From a batch to the model's logits.
+        part : {"validation", "test"}
+            Which part.
+
+        Returns
+        -------
+        dict
+            Loss in nats per token, perplexity per token and per word, accuracy, named ``val_...`` or ``test_...``.
+
+        Raises
+        ------
+        SpecError
+            If there is no such part.
+        ModuleError
+            If the outputs are not one logit per token of the vocabulary at every position.
+        """
+        require_known("part", part, self.parts)
+        sides = self.data.parts[part]
+        ordered = np.argsort(sides.longest, kind="stable")
+        batches = np.split(ordered, cuts(sides.longest[ordered], self.batch_tokens)[:-1])
+        total, correct, count = self._next_tokens.tally(predict, (_batch(sides, some.tolist()) for some in batches))
+        prefix = PREFIXES[part]
+        return {
+            f"{prefix}_loss": total / count,
+            f"{prefix}_perplexity": _perplexity(total / count),
+            f"{prefix}_word_perplexity": _perplexity(total / sides.target_words),
+            f"{prefix}_accuracy": correct / count,
+        }
+
+    def score(self, part: str, translations: Sequence[str]) -> dict[str, float]:
+        """Return what is judged of the translations of a held-out part.
+
+        Parameters
+        ----------
+        part : str
+            One of ``parts``.
+        translations : sequence of str
+            One for each of its sentences.
+
+        Returns
+        -------
+        dict of str to float
+            BLEU and chrF by name of the metric; case counts unless the tokenizer reads capitals as small letters.
+
+        Raises
+        ------
+        DataError
+            If there is not one translation for each sentence.
+        """
+        references = [pair.target for pair in self.data.sentences(part)]
+        return judged_scores(PREFIXES[part], translations, references, lowercase=self.data.tokenizer.lowercase)
+
+    def model_arguments(self) -> Mapping[str, Any]:
+        """Return what a model must know of the task, by constructor name.
+
+        Returns
+        -------
+        mapping
+            Sizes of the vocabularies, the longest sentence, and the padding token.
+        """
+        size = self.data.tokenizer.size
+        return {
+            "source_vocab_size": size,
+            "target_vocab_size": size,
+            "max_length": self.max_length,
+            "pad": PAD_TOKEN,
+        }
+
+    def floors(self) -> tuple[Floor, ...]:
+        """Return chance: every token as likely as any other.
+
+        Returns
+        -------
+        tuple of Floor
+            For the loss of each held-out part.
+        """
+        chance = math.log(self.data.tokenizer.size)
+        return tuple(Floor("chance", chance, "nats/token", f"{PREFIXES[part]}_loss", "chance") for part in self.parts)
+
+    def alarms(self) -> tuple[str, ...]:
+        """Return what is suspicious about the corpus.
+
+        Returns
+        -------
+        tuple of str
+            About pairs that were left out, and held-out pairs that stand in the training part.
+        """
+        return self.data.alarms()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what identifies the data.
+
+        Returns
+        -------
+        dict
+            Corpus, languages, hashes, sizes of the parts in pairs, tokenizer; the signatures of what is `judged`.
+        """
+        judging = {"signature": signatures(lowercase=self.data.tokenizer.lowercase)} if self.judged else {}
+        return {"task": self.name, **self.data.describe(), "batch_tokens": self.batch_tokens, **judging}
+
+    def examples(self, predict: Predict) -> dict[str, Any]:
+        """Return a few held-out pairs with the token that the model holds likeliest at every place.
+
+        Parameters
+        ----------
+        predict : callable
+            From a batch to the model's logits.
+
+        Returns
+        -------
+        dict
+            ``kind`` "pairs", and for each of ``pairs`` ``source``, ``target``, and ``predicted``, each token from
+            those right before it; ``labels``, the tokens of both sides of the first,
+            which are not equally many if that can be had: some models' attention maps are told apart by their lengths.
+        """
+        part = self.parts[0]
+        sides, sentences, tokenizer = self.data.parts[part], self.data.sentences(part), self.data.tokenizer
+        pairs, labels = [], []
+        shown = range(min(SHOWN_PAIRS, len(sides)))
+        for number in sorted(shown, key=lambda one: len(sides.source[one]) == len(sides.target[one]) + 1):
+            batch = _batch(sides, [number])  # alone: nothing is filled up
+            likeliest = predict(batch).argmax(dim=-1)[0].tolist()
+            source, target = sentences[number]
+            pairs.append({"source": source, "target": target, "predicted": tokenizer.decode([likeliest])[0]})
+            labels.append([tokenizer.pieces(tokens[0].tolist()) for tokens in batch.inputs])
+        return {"kind": "pairs", "pairs": pairs, "labels": labels[0]}
+
+
+def _perplexity(nats: float) -> float:
+    """Return e to the power of a loss; the largest float where that is none: a run may start there and go on."""
+    return math.exp(nats) if nats < LARGEST_EXPONENT else sys.float_info.max
+
+
+def cuts(lengths: Int64[np.ndarray, " pairs"], batch_tokens: int) -> list[int]:
+    """Return where batches end, for pairs in the order of their lengths.
+
+    Parameters
+    ----------
+    lengths : ndarray
+        Length of each pair, rising.
+    batch_tokens : int
+        The most that pairs times the longest of them may be.
+
+    Returns
+    -------
+    list of int
+        The number after the last pair of each batch.
+    """
+    ends, start = [], 0
+    for end, length in enumerate(lengths.tolist()):
+        if end > start and (end + 1 - start) * length > batch_tokens:
+            ends.append(end)
+            start = end
+    return [*ends, len(lengths)]
+
+
+def _batch(sides: Sides, pairs: Sequence[int]) -> Batch:
+    """Return some pairs, filled up on the right."""
+    source = [sides.source[number] for number in pairs]
+    target = [sides.target[number] for number in pairs]
+    begun = [np.concatenate(([BEGIN_TOKEN], tokens)) for tokens in target]
+    ended = [np.concatenate((tokens, [END_TOKEN])) for tokens in target]
+    return Batch((padded(source, PAD_TOKEN), padded(begun, PAD_TOKEN)), padded(ended, IGNORED))
+
+
+def padded(rows: Sequence[Int64[np.ndarray, " length"]], filler: int) -> Int[Tensor, "rows longest"]:
+    """Return rows of tokens as one tensor.
+
+    Parameters
+    ----------
+    rows : sequence of ndarray
+        Token numbers.
+    filler : int
+        What short rows are filled up with on the right.
+
+    Returns
+    -------
+    Tensor
+        int64.
+    """
+    found = np.full((len(rows), max(map(len, rows))), filler, dtype=np.int64)
+    for number, row in enumerate(rows):
+        found[number, : len(row)] = row
+    return torch.from_numpy(found)

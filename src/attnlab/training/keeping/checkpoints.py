@@ -1,0 +1,243 @@
+"""Checkpoints: a folder of safetensors and JSON that is either whole or not there.
+
+``state.json`` holds the sha256 of the files beside it, so that a cut-off or damaged one is noticed before a
+number is computed from it. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import safetensors.torch
+
+from attnlab.core.errors import RunError
+from attnlab.core.files import new_name, old_name, read_json, replace_folder, synchronize, write_json, writing
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+MODEL, TENSORS, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+ANY_READ_WRITE = 0o666
+SHOWN = 300  # characters of what does not fit
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Copy a model's parameters and persistent buffers; tied ones once, under their first name.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model.
+
+    Returns
+    -------
+    dict of str to Tensor
+        Contiguous copies on the CPU.
+    """
+    copies: dict[str, Tensor] = {}
+    seen: set[tuple[Any, ...]] = set()
+    for name, tensor in model.state_dict().items():
+        place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride())
+        if tensor.numel() == 0 or place not in seen:
+            seen.add(place)
+            copies[name] = tensor.detach().to("cpu", copy=True).contiguous()
+    return copies
+
+
+def save_checkpoint(
+    folder: Path,
+    weights: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    *,
+    tensors: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Write a checkpoint in the place of the one before it.
+
+    Parameters
+    ----------
+    folder : Path
+        The checkpoint's folder, ``.../last`` or ``.../best``.
+    weights : mapping of str to Tensor
+        From `weights_of`.
+    state : mapping
+        What else is needed to go on; JSON types.
+    tensors : mapping of str to Tensor, optional
+        State of optimizer and random number generators; left out where training does not go on from here.
+
+    Raises
+    ------
+    RunError
+        If the disk is full or cannot be written; the checkpoint before it is still there.
+    """
+    write_checkpoint(new_name(folder), weights, state, tensors=tensors)
+    with writing(folder.parent):
+        replace_folder(new_name(folder), folder)
+
+
+def write_checkpoint(
+    folder: Path,
+    weights: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    *,
+    tensors: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Write the files of a checkpoint; its state comes last, so that a folder with a whole state is complete.
+
+    Parameters
+    ----------
+    folder : Path
+        Where to; what is there is removed.
+    weights, state, tensors
+        As in `save_checkpoint`.
+
+    Raises
+    ------
+    RunError
+        If the disk is full or cannot be written; nothing is left in the folder then.
+    """
+    try:
+        with writing(folder.parent):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            safetensors.torch.save_file(dict(weights), folder / MODEL)
+            if tensors is not None:
+                safetensors.torch.save_file({k: v.contiguous() for k, v in tensors.items()}, folder / TENSORS)
+            hashes = {path.name: _hash_and_synchronize(path) for path in sorted(folder.iterdir())}
+            write_json(folder / STATE, {**state, "files": hashes})
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _hash_and_synchronize(path: Path) -> str:
+    path.chmod(path.parent.stat().st_mode & ANY_READ_WRITE)  # safetensors makes files that only their owner can read
+    synchronize(path)
+    return _sha256(path)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_state(folder: Path) -> dict[str, Any] | None:
+    """Read a checkpoint's state after checking that its files are whole.
+
+    Parameters
+    ----------
+    folder : Path
+        The checkpoint's folder.
+
+    Returns
+    -------
+    dict or None
+        What was given to `save_checkpoint`; None if there is no checkpoint.
+
+    Raises
+    ------
+    RunError
+        If a file is missing, cut off or changed; the text names it.
+    """
+    if not folder.exists():
+        return None
+    try:
+        state = read_json(folder / STATE)
+    except RunError as error:
+        raise RunError(f"{error}; {_remedy(folder)}") from error
+    if not isinstance(state, dict) or not isinstance(state.get("files"), dict):
+        raise RunError(f"{folder / STATE} is damaged: it names no files; {_remedy(folder)}")
+    for name, expected in state.pop("files").items():
+        _check_file(folder / name, expected)
+    return state
+
+
+def _check_file(path: Path, expected: str) -> None:
+    if not path.is_file():
+        raise RunError(f"{path} is missing; {_remedy(path.parent)}")
+    found = _sha256(path)
+    if found != expected:
+        raise RunError(
+            f"{path} is damaged or cut off ({path.stat().st_size:,} bytes): its sha256 is {found[:12]}..., and "
+            f"{STATE} beside it says {expected[:12]}...; {_remedy(path.parent)}"
+        )
+
+
+def _remedy(folder: Path) -> str:
+    """Return what helps where a checkpoint is damaged; a run that is complete is not trained again without it."""
+    return f"remove {folder.parent} and run its study again, which trains this run anew"
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """Read the tensors beside the model.
+
+    Parameters
+    ----------
+    folder : Path
+        The checkpoint's folder, checked with `read_state`.
+
+    Returns
+    -------
+    dict of str to Tensor
+        What was given to `save_checkpoint`; empty if nothing was.
+    """
+    path = folder / TENSORS
+    return safetensors.torch.load_file(path) if path.exists() else {}
+
+
+def load_model_weights(model: nn.Module, folder: Path | str, *, which: str = "last") -> int:
+    """Load the weights of a run into a model, also while the run is going on.
+
+    Parameters
+    ----------
+    model : nn.Module
+        A model built from the same spec.
+    folder : Path or str
+        The run folder.
+    which : {"last", "best"}
+        The weights at the end, or those of the best evaluation.
+
+    Returns
+    -------
+    int
+        After how many steps the weights were saved.
+
+    Raises
+    ------
+    RunError
+        If there is no such checkpoint, it is damaged, or it is of another model.
+    """
+    target = Path(folder) / which
+    if not target.exists() and old_name(target).exists():  # it is being replaced at this moment
+        target = old_name(target)
+    state = read_state(target)
+    if state is None:
+        raise RunError(f"no checkpoint '{which}' in {folder}: the run has not saved one yet")
+    load_weights(model, target)
+    return state["step"]
+
+
+def load_weights(model: nn.Module, folder: Path) -> None:
+    """Load a checkpoint's parameters and buffers into a model.
+
+    Parameters
+    ----------
+    model : nn.Module
+        A model built from the same spec.
+    folder : Path
+        The checkpoint's folder, checked with `read_state`.
+
+    Raises
+    ------
+    RunError
+        If the checkpoint is of another model.
+    """
+    try:
+        safetensors.torch.load_model(model, folder / MODEL)
+    except (RuntimeError, safetensors.SafetensorError) as error:
+        detail = textwrap.shorten(str(error), SHOWN, placeholder=" ...")
+        raise RunError(f"{folder / MODEL} does not fit {type(model).__name__}: {detail}") from error

@@ -1,0 +1,255 @@
+"""What a run leaves behind while it goes on: records and checkpoints in a folder, or records in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+from torch import Tensor, nn
+
+from attnlab.core.errors import RunError
+from attnlab.core.files import new_name, old_name, recover_folder, replace_folder, writing
+from attnlab.core.generators import RANDOM, generator_states, restore_generators
+from attnlab.training.keeping.averaging import AVERAGE, WeightAverage
+from attnlab.training.keeping.checkpoints import (
+    load_model_weights,
+    load_weights,
+    read_state,
+    read_tensors,
+    save_checkpoint,
+    weights_of,
+    write_checkpoint,
+)
+from attnlab.training.keeping.diagnosis import NonFiniteError
+from attnlab.training.keeping.result import Result, read_result, write_result
+from attnlab.training.keeping.runs import FAILED, MetricsLog, lock, open_run, read_metrics, write_failure
+from attnlab.training.keeping.state import RunState
+from attnlab.training.recipe.optim import OptimizerSet
+
+
+class AbstractKeeper(ABC):
+    """Keep what a run produces, and give back where an earlier run stopped."""
+
+    on_disk: bool
+    """Whether a run that was stopped can go on from what is kept."""
+
+    @abstractmethod
+    def open(self, model: nn.Module, default_spec: Mapping[str, Any]) -> Result | None:
+        """Claim the place for this run; where it was done before, load its last weights and return its result."""
+
+    @abstractmethod
+    def resume(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage) -> RunState | None:
+        """Restore all that an earlier run saved, random numbers too; return its state, None if there is none."""
+
+    @abstractmethod
+    def record(self, values: Mapping[str, Any]) -> None:
+        """Keep one record of the training curve."""
+
+    @abstractmethod
+    def remember_best(self, model: nn.Module, state: RunState) -> None:
+        """Keep the weights of the best evaluation so far, for the next checkpoint."""
+
+    @abstractmethod
+    def save(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage, state: RunState) -> None:
+        """Keep a checkpoint from which the run can go on, and the best one with it."""
+
+    @abstractmethod
+    def curve(self) -> list[dict[str, Any]]:
+        """Return all records."""
+
+    @abstractmethod
+    def finish(self, result: Result) -> None:
+        """Keep the final numbers, which mark the run as done."""
+
+    @abstractmethod
+    def fail(self, error: Exception, *, step: int) -> None:
+        """Keep why the run had to stop in the given step."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the keeping."""
+
+    @abstractmethod
+    def how_to_go_on(self) -> str:
+        """Say what a person does after stopping the run."""
+
+
+@final
+class MemoryKeeper(AbstractKeeper):
+    """Keep the records in memory and no checkpoints."""
+
+    on_disk = False
+
+    def __init__(self) -> None:
+        self._records: list[dict[str, Any]] = []
+
+    def open(self, model: nn.Module, default_spec: Mapping[str, Any]) -> Result | None:
+        """Return None: nothing was done before."""
+        del model, default_spec
+
+    def resume(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage) -> RunState | None:
+        """Return None: there is nothing to go on from."""
+        del model, optimizer, average
+
+    def record(self, values: Mapping[str, Any]) -> None:
+        """Keep one record."""
+        self._records.append(dict(values))
+
+    def remember_best(self, model: nn.Module, state: RunState) -> None:
+        """Keep nothing."""
+        del model, state
+
+    def save(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage, state: RunState) -> None:
+        """Keep nothing."""
+        del model, optimizer, average, state
+
+    def curve(self) -> list[dict[str, Any]]:
+        """Return all records."""
+        return self._records
+
+    def finish(self, result: Result) -> None:
+        """Keep nothing."""
+        del result
+
+    def fail(self, error: Exception, *, step: int) -> None:
+        """Keep nothing."""
+        del error, step
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def how_to_go_on(self) -> str:
+        """Say that nothing was kept."""
+        return "nothing was saved, since the run has no folder"
+
+
+@final
+class FolderKeeper(AbstractKeeper):
+    """Keep records and checkpoints in a run folder.
+
+    Parameters
+    ----------
+    folder : Path
+        The run folder; held for writing from `open` to `close`.
+    spec : mapping, optional
+        What identifies the run; the default spec given to `open` unless given here.
+    """
+
+    on_disk = True
+
+    def __init__(self, folder: Path, spec: Mapping[str, Any] | None = None) -> None:
+        self.folder = folder
+        self._spec = spec
+        self._held = contextlib.ExitStack()
+        self._is_ours = False
+        self._log: MetricsLog | None = None
+        self._new_best: tuple[dict[str, Tensor], dict[str, Any]] | None = None
+
+    def open(self, model: nn.Module, default_spec: Mapping[str, Any]) -> Result | None:
+        """Lock the folder, and write the spec or compare it; forget why an unfinished run failed."""
+        self._held.enter_context(lock(self.folder))
+        open_run(self.folder, default_spec if self._spec is None else self._spec)
+        self._is_ours = True
+        done = read_result(self.folder, read_metrics(self.folder))
+        if done is None:
+            (self.folder / FAILED).unlink(missing_ok=True)
+        else:
+            load_model_weights(model, self.folder)
+        return done
+
+    def resume(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage) -> RunState | None:
+        """Restore the last checkpoint, and drop records made after it."""
+        recover_folder(self.folder / "last")
+        values = read_state(self.folder / "last")
+        if values is None:
+            self._log = MetricsLog(self.folder, after_step=-1)
+            return None
+        state = RunState.from_json(values)
+        load_weights(model, self.folder / "last")
+        if not state.stopped:
+            tensors = read_tensors(self.folder / "last")
+            restore_generators(tensors)
+            average.load_state_tensors(tensors, next(model.parameters()).device)
+            optimizer.load_state_tensors({k: v for k, v in tensors.items() if not k.startswith((RANDOM, AVERAGE))})
+        self._recover_best(state.best.get("step"))
+        self._log = MetricsLog(self.folder, after_step=state.step)
+        return state
+
+    def _recover_best(self, step: int | None) -> None:
+        """Put the best checkpoint in its place if the process died while it was replaced."""
+        best = self.folder / "best"
+        for found in (best, new_name(best), old_name(best)):
+            if step is not None and _step_of(found) == step:
+                if found != best:
+                    shutil.rmtree(best, ignore_errors=True)
+                    found.rename(best)
+                break
+        for leftover in (new_name(best), old_name(best)):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    def record(self, values: Mapping[str, Any]) -> None:
+        """Append one record to ``metrics.jsonl``."""
+        self._open_log().append(values)
+
+    def remember_best(self, model: nn.Module, state: RunState) -> None:
+        """Copy the weights; they reach the disk with the next checkpoint, so that both are of one history."""
+        self._new_best = weights_of(model), dict(state.best)
+
+    def save(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage, state: RunState) -> None:
+        """Write ``best`` beside the old one, then ``last``, then put ``best`` in its place."""
+        self._open_log().synchronize()
+        best = self.folder / "best"
+        if self._new_best is not None:
+            write_checkpoint(new_name(best), *self._new_best)
+        tensors = None
+        if not state.stopped:
+            tensors = {**optimizer.state_tensors(), **average.state_tensors(), **generator_states()}
+        save_checkpoint(self.folder / "last", weights_of(model), state.to_json(), tensors=tensors)
+        if self._new_best is not None:
+            with writing(self.folder):
+                replace_folder(new_name(best), best)
+            self._new_best = None
+
+    def curve(self) -> list[dict[str, Any]]:
+        """Return all records."""
+        return read_metrics(self.folder)
+
+    def finish(self, result: Result) -> None:
+        """Write ``result.json``."""
+        write_result(self.folder, result)
+
+    def fail(self, error: Exception, *, step: int) -> None:
+        """Write ``failed.json``, unless the folder is another run's."""
+        if not self._is_ours:
+            return
+        if isinstance(error, NonFiniteError):
+            write_failure(self.folder, error, step=error.step, layer=error.layer)
+        else:
+            write_failure(self.folder, error, step=step)
+
+    def close(self) -> None:
+        """Close the file of records, and let go of the folder."""
+        if self._log is not None:
+            self._log.close()
+        self._held.close()
+
+    def how_to_go_on(self) -> str:
+        """Say that the same run can be started again."""
+        return f"start the same run again to go on from there (saved in {self.folder})"
+
+    def _open_log(self) -> MetricsLog:
+        if self._log is None:
+            raise RunError(f"{self.folder} was not opened: call resume first")
+        return self._log
+
+
+def _step_of(folder: Path) -> int | None:
+    """Return the step of a whole checkpoint, None for any other folder."""
+    try:
+        return (read_state(folder) or {}).get("step")
+    except RunError:
+        return None

@@ -1,0 +1,124 @@
+"""What a training run ends with."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from attnlab.core.errors import RunError
+from attnlab.core.files import read_json, write_json
+from attnlab.training.keeping.runs import RESULT
+
+
+@dataclass(frozen=True)
+class Result:
+    """Hold the numbers of a finished run.
+
+    Parameters
+    ----------
+    metrics : dict of str to float
+        Metrics of every held-out part, with the weights at the end; ``seconds_to_target`` beside them where the
+        run reached its target: the time spent on training, choosing and evaluation until then.
+    best : dict
+        ``step`` and ``metrics`` of the best evaluation on the first part.
+    steps : int
+        Updates made.
+    tokens : int
+        Training positions with a loss that were seen.
+    seconds : float
+        Time spent on training steps, and on choosing how to compute them.
+    evaluation_seconds : float
+        Time spent on evaluation.
+    train_loss : float
+        Mean training loss since the record before the last.
+    stopped : str
+        Why it ended: ``budget``, ``early stop`` or ``target``.
+    precision : str
+        ``float32`` or ``bf16``.
+    compiled : bool
+        Whether training steps were compiled.
+    setting_reason : str
+        Why these two.
+    choosing_seconds : float
+        Time spent on choosing them and on compiling; part of `seconds`.
+    averaged : int
+        Points of training whose weights were averaged; 0 where the weights at the end are the last ones.
+    seed : int
+        Seed of data order and dropout.
+    resumed_at : list of int
+        Steps after which the run went on from a checkpoint.
+    together : int
+        With how many runs, itself included, it was trained as one program; 1 for a run of its own. Its seconds are
+        its share.
+    together_note : str
+        Why not with all it might have been trained with; empty if there is nothing to say.
+    environment : dict
+        Versions, hardware, threads, device.
+    curve : list of dict
+        The records of ``metrics.jsonl``; kept there alone in a run folder.
+    """
+
+    metrics: dict[str, float]
+    best: dict[str, Any]
+    steps: int
+    tokens: int
+    seconds: float
+    evaluation_seconds: float
+    train_loss: float
+    stopped: str
+    precision: str
+    compiled: bool
+    setting_reason: str
+    choosing_seconds: float
+    averaged: int
+    seed: int
+    resumed_at: list[int]
+    together: int
+    together_note: str
+    environment: dict[str, Any]
+    curve: list[dict[str, Any]] = field(default_factory=list)
+
+
+def write_result(folder: Path, result: Result) -> None:
+    """Write ``result.json``, which marks the run as done.
+
+    Parameters
+    ----------
+    folder : Path
+        The run folder.
+    result : Result
+        What to write; its curve stays in ``metrics.jsonl``.
+    """
+    record = {name: value for name, value in asdict(result).items() if name != "curve"}
+    write_json(folder / RESULT, record)
+
+
+def read_result(folder: Path | str, curve: list[dict[str, Any]] | None = None) -> Result | None:
+    """Read the result of a run folder.
+
+    Parameters
+    ----------
+    folder : Path or str
+        The run folder.
+    curve : list of dict, optional
+        Records to put into the result, from ``read_metrics``.
+
+    Returns
+    -------
+    Result or None
+        None if the run is not done.
+
+    Raises
+    ------
+    RunError
+        If the file is damaged.
+    """
+    path = Path(folder) / RESULT
+    if not path.exists():
+        return None
+    record = read_json(path)
+    wanted = {one.name for one in fields(Result)} - {"curve"}
+    if not isinstance(record, dict) or wanted != record.keys():
+        raise RunError(f"{path} is not a result of this version: it must have {sorted(wanted)}")
+    return Result(**record, curve=curve or [])

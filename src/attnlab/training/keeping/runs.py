@@ -1,0 +1,218 @@
+"""Run folders: what lies in the folder of one trained model, and who may write there.
+
+======================  =====================================================================================
+``spec.json``           what the run is; written before the first step
+``metrics.jsonl``       one line per record: step, tokens, seconds, lr, train_loss; metrics where it was evaluated
+``last/``, ``best/``    checkpoints: model.safetensors, optimizer.safetensors (last, while unfinished), state.json
+``result.json``         the final numbers; its presence means that the run is done
+``failed.json``         error, kind, step, layer of a run that had to stop; gone when it is started again
+``.lock``               held by the process that writes
+======================  =====================================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from attnlab.core.errors import RunError
+from attnlab.core.files import read_json, synchronize, write_json, write_text, writing
+
+SPEC, METRICS, RESULT, FAILED = "spec.json", "metrics.jsonl", "result.json", "failed.json"
+LOCK, HOLDER = ".lock", ".lock.json"
+
+
+@contextlib.contextmanager
+def lock(folder: Path | str) -> Iterator[None]:
+    """Hold a run folder for writing; the folder is created if need be.
+
+    Parameters
+    ----------
+    folder : Path or str
+        The run folder.
+
+    Yields
+    ------
+    None
+        While the folder is held. The system lets go of it when the process dies, however it dies.
+
+    Raises
+    ------
+    RunError
+        If another process holds it; the text names process and host.
+    """
+    import filelock
+
+    folder = Path(folder)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    file_lock = filelock.FileLock(folder / LOCK)
+    with writing(folder):
+        try:
+            file_lock.acquire(timeout=0)
+        except filelock.Timeout as error:  # an OSError, but not one of the disk
+            raise RunError(f"{folder} is being written by {_holder(folder)}; wait for it, or stop it first") from error
+    try:
+        write_json(folder / HOLDER, {"pid": os.getpid(), "host": platform.node()})
+        yield
+    finally:
+        (folder / HOLDER).unlink(missing_ok=True)
+        file_lock.release()
+
+
+def _holder(folder: Path) -> str:
+    with contextlib.suppress(RunError, KeyError, TypeError):
+        holder = read_json(folder / HOLDER)
+        return f"process {holder['pid']} on {holder['host']}"
+    return "another process"
+
+
+def open_run(folder: Path, spec: Mapping[str, Any]) -> None:
+    """Claim a folder for a run, or check that it is this run's.
+
+    Parameters
+    ----------
+    folder : Path
+        An existing folder, held with `lock`.
+    spec : mapping
+        What the run is; JSON types. Written at the first opening.
+
+    Raises
+    ------
+    RunError
+        If the folder holds another run; the text says what differs.
+    """
+    wanted = json.loads(json.dumps(spec, allow_nan=False))  # as it will be read back
+    path = folder / SPEC
+    if not path.exists():
+        write_json(path, wanted)
+        return
+    found = read_json(path)
+    if found != wanted:
+        differences = "; ".join(_differences(found, wanted, ""))
+        raise RunError(f"{folder} holds another run ({differences}); choose another folder, or remove this one")
+
+
+def _differences(found: Any, wanted: Any, place: str) -> Iterator[str]:
+    """Yield every place where two JSON values differ, with both values."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        for key in sorted(found.keys() | wanted.keys()):
+            inner = f"{place}.{key}" if place else key
+            yield from _differences(found.get(key), wanted.get(key), inner)
+    elif found != wanted:
+        yield f"{place or 'spec'} is {json.dumps(found)} there and {json.dumps(wanted)} here"
+
+
+class MetricsLog:
+    """Append records to ``metrics.jsonl``, each on disk before the next step.
+
+    Parameters
+    ----------
+    folder : Path
+        The run folder.
+    after_step : int
+        Records of later steps are dropped first: they are of a run that was cut off after its last checkpoint.
+    """
+
+    def __init__(self, folder: Path, *, after_step: int) -> None:
+        self.path = folder / METRICS
+        kept = [record for record in read_metrics(folder) if record["step"] <= after_step]
+        write_text(self.path, "".join(_line(record) for record in kept))
+        with writing(folder):
+            self._file = self.path.open("a", encoding="utf-8")
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write one record.
+
+        Raises
+        ------
+        RunError
+            If the disk is full.
+        """
+        with writing(self.path.parent):
+            self._file.write(_line(record))
+            self._file.flush()
+
+    def synchronize(self) -> None:
+        """Wait until all records are safe against a power cut."""
+        with writing(self.path.parent):
+            synchronize(self.path)
+
+    def close(self) -> None:
+        """Close the file."""
+        with contextlib.suppress(OSError):  # what could not be written has been reported
+            self._file.close()
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, allow_nan=False) + "\n"
+
+
+def read_metrics(folder: Path | str) -> list[dict[str, Any]]:
+    """Read the records of a run, also of one that is being written.
+
+    Parameters
+    ----------
+    folder : Path or str
+        The run folder.
+
+    Returns
+    -------
+    list of dict
+        One per record, in order; empty before the first. A last line that was cut off is left out.
+
+    Raises
+    ------
+    RunError
+        If another line than the last is damaged.
+    """
+    path = Path(folder) / METRICS
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    whole = lines[:-1]  # what follows the last line end is empty, or cut off
+    try:
+        return [json.loads(line) for line in whole]
+    except ValueError as error:
+        raise RunError(f"{path} is damaged: {error}") from error
+
+
+def write_failure(folder: Path, error: BaseException, *, step: int, layer: str = "") -> None:
+    """Record why a run had to stop; a disk that cannot take even that is left alone.
+
+    Parameters
+    ----------
+    folder : Path
+        The run folder.
+    error : BaseException
+        What stopped it.
+    step : int
+        The step that was being computed, counted from 1.
+    layer : str
+        Name of the module or parameter where it began, if known.
+    """
+    record = {"error": str(error), "kind": type(error).__name__, "step": step, "layer": layer}
+    with contextlib.suppress(RunError):
+        write_json(folder / FAILED, record)
+
+
+def read_failure(folder: Path | str) -> dict[str, Any] | None:
+    """Read why a run had to stop.
+
+    Parameters
+    ----------
+    folder : Path or str
+        The run folder.
+
+    Returns
+    -------
+    dict or None
+        ``error``, ``kind``, ``step``, ``layer``; None if it did not fail.
+    """
+    path = Path(folder) / FAILED
+    return read_json(path) if path.exists() else None

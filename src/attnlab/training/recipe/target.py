@@ -1,0 +1,90 @@
+"""The target of a run: the value of a metric at which training ends, and the time that it took to get there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attnlab.core.contracts import Metric, Task
+from attnlab.core.errors import SpecError, nearest
+
+SECONDS_TO_TARGET = "seconds_to_target"
+"""Name of the metric that a run which reached its target has beside those of its task."""
+
+
+def seconds_to_target(target: Mapping[str, float]) -> Metric:
+    """Return the metric "time to the target".
+
+    Parameters
+    ----------
+    target : mapping of str to float
+        One metric and its value.
+
+    Returns
+    -------
+    Metric
+        In seconds, lower is better.
+
+    Examples
+    --------
+    >>> seconds_to_target({"val_loss": 1.88}).title
+    'time to val_loss 1.88'
+    """
+    ((name, value),) = target.items()
+    return Metric(SECONDS_TO_TARGET, "s", "lower", f"time to {name} {value:g}")
+
+
+def check_target(target: Mapping[str, float], task: Task, where: str = "stop_at") -> None:
+    """Refuse a target that the evaluations of a run do not measure.
+
+    Parameters
+    ----------
+    target : mapping of str to float
+        One metric and its value.
+    task : Task
+        Whose metrics.
+    where : str
+        Where the target stands, for error texts.
+
+    Raises
+    ------
+    SpecError
+        If the task has no such metric, or measures it on its test part.
+    """
+    (name,) = target
+    known = [metric.name for metric in task.metrics]
+    if name not in known:
+        raise SpecError(f"{where}: the task has no metric '{name}'; {nearest(name, known)}")
+    if name.startswith("test_"):
+        raise SpecError(f"{where}: '{name}' is measured on the test part; stop at a validation metric")
+
+
+def is_reached(target: Mapping[str, float], task: Task, metrics: Mapping[str, float]) -> bool:
+    """Return whether an evaluation is as good as the target.
+
+    Parameters
+    ----------
+    target : mapping of str to float
+        One metric of the task and its value.
+    task : Task
+        Gives the direction of the metric.
+    metrics : mapping of str to float
+        What evaluating the first held-out part gave.
+
+    Returns
+    -------
+    bool
+        True where the metric is at its target or better.
+
+    Raises
+    ------
+    SpecError
+        If the evaluation did not measure the metric.
+    """
+    ((name, value),) = target.items()
+    if name not in metrics:
+        raise SpecError(
+            f"stop_at: '{name}' is not measured on '{task.parts[0]}', the part that is evaluated in training; "
+            f"that has {', '.join(metrics)}"
+        )
+    metric = next(metric for metric in task.metrics if metric.name == name)
+    return metrics[name] == value or metric.improves(metrics[name], value)

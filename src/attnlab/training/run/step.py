@@ -1,0 +1,246 @@
+"""The pieces of one training step, with their errors in words: forward, loss, backward, clipping, looking at losses."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnlab.core.contracts import Batch, Task, reads_bfloat16
+from attnlab.core.errors import AttnlabError, ModuleError, TrainingError
+from attnlab.training.keeping.diagnosis import module_error
+from attnlab.training.speed.compilation import compile_model
+from attnlab.training.speed.settings import Setting
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Call a model in a setting on its device, and name it in errors.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model, for names and shapes.
+    forward : callable
+        What is called, or compiled and called: the model itself, or a function that runs it.
+    device : torch.device
+        Where it runs.
+    """
+
+    model: nn.Module
+    forward: Callable[..., Tensor]
+    device: torch.device
+
+    @functools.cached_property
+    def compiled(self) -> Callable[..., Tensor]:
+        """The compiled form of what is called; compiled at its first call."""
+        return compile_model(self.forward, self.device)
+
+    def outputs(self, batch: Batch, setting: Setting, *, step: int) -> Tensor:
+        """Return what the model answers to a batch on its device.
+
+        Parameters
+        ----------
+        batch : Batch
+            The batch, on the model's device.
+        setting : Setting
+            How the model is computed.
+        step : int
+            The step, counted from 1, for error texts.
+
+        Returns
+        -------
+        Tensor
+            The model's outputs, in the type that the setting gives them.
+
+        Raises
+        ------
+        ModuleError
+            If the model raises, or returns anything but one tensor.
+        TrainingError
+            If memory runs out.
+        """
+        try:
+            with setting.autocast(self.device):
+                outputs = (self.compiled if setting.compile else self.forward)(*batch.inputs)
+        except (AttnlabError, MemoryError):
+            raise
+        except torch.OutOfMemoryError as error:
+            raise _out_of_memory(error, step) from error
+        except Exception as error:
+            raise module_error(self.model, batch, error, step=step) from error
+        if not isinstance(outputs, Tensor):
+            raise ModuleError(f"{type(self.model).__name__} must return one tensor; got {type(outputs).__name__}")
+        return outputs
+
+    def backward(self, loss: Float[Tensor, ""], batch: Batch, *, step: int) -> None:
+        """Compute the gradients of a loss.
+
+        Parameters
+        ----------
+        loss : Tensor
+            The scalar loss.
+        batch : Batch
+            What the model was called with, for error texts.
+        step : int
+            The step, counted from 1, for error texts.
+
+        Raises
+        ------
+        ModuleError
+            If the model's backward pass raises, or the loss depends on no parameter.
+        TrainingError
+            If memory runs out.
+        """
+        if not loss.requires_grad:
+            raise ModuleError(f"what {type(self.model).__name__} returns does not depend on any of its parameters")
+        try:
+            loss.backward()
+        except torch.OutOfMemoryError as error:
+            raise _out_of_memory(error, step) from error
+        except RuntimeError as error:
+            raise module_error(self.model, batch, error, step=step) from error
+
+
+def _out_of_memory(error: Exception, step: int) -> TrainingError:
+    return TrainingError(f"step {step}: out of memory; a smaller batch or model may fit ({error})")
+
+
+def without_bfloat16(outputs: Tensor) -> Tensor:
+    """Return outputs in float32 where they are bfloat16, as they are otherwise.
+
+    Parameters
+    ----------
+    outputs : Tensor
+        What a model returned, of any shape.
+
+    Returns
+    -------
+    Tensor
+        Of the same shape.
+    """
+    return outputs.float() if outputs.dtype == torch.bfloat16 else outputs
+
+
+def task_loss(task: Task, outputs: Tensor, batch: Batch, label_smoothing: float, *, strict: bool) -> Float[Tensor, ""]:
+    """Return the task's loss of a model's outputs.
+
+    Parameters
+    ----------
+    task : Task
+        Whose loss.
+    outputs : Tensor
+        What the model returned; the task gets it in float32 where it is bfloat16, unless it reads that as well.
+    batch : Batch
+        The batch it was called with.
+    label_smoothing : float
+        Handed on to the task.
+    strict : bool
+        True makes torch's warning about shapes that differ but broadcast an error.
+
+    Returns
+    -------
+    Tensor
+        A scalar.
+
+    Raises
+    ------
+    ModuleError
+        If the loss cannot take the outputs.
+    """
+    if not reads_bfloat16(task):
+        outputs = without_bfloat16(outputs)
+    try:
+        with _broadcast_is_error() if strict else contextlib.nullcontext():
+            return task.loss(outputs, batch, label_smoothing)
+    except (RuntimeError, ValueError, IndexError, TypeError, UserWarning) as error:
+        raise ModuleError(
+            f"the task's loss cannot take what the model returned: shape {tuple(outputs.shape)} for targets of "
+            f"shape {tuple(batch.targets.shape)} ({type(error).__name__}: {str(error).strip()})"
+        ) from error
+
+
+@contextlib.contextmanager
+def _broadcast_is_error() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Using a target size")
+        yield
+
+
+def clip_gradients(parameters: Sequence[nn.Parameter], limit: float | None) -> Float[Tensor, ""]:
+    """Scale gradients down to a longest length.
+
+    Parameters
+    ----------
+    parameters : sequence of nn.Parameter
+        Whose gradients.
+    limit : float or None
+        Longest Euclidean norm over all of them; None changes nothing.
+
+    Returns
+    -------
+    Tensor
+        The norm before scaling.
+
+    References
+    ----------
+    .. [1] Pascanu, Mikolov, Bengio, 2013, arXiv:1211.5063, algorithm 1.
+    """
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if limit is not None:
+        torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+    return norm
+
+
+@dataclass(frozen=True)
+class BadStep:
+    """Name a step whose loss or gradient is not finite.
+
+    Parameters
+    ----------
+    behind : int
+        Steps made since; 0 is the step being computed.
+    loss, norm : float
+        Its loss and the norm of its gradient.
+    """
+
+    behind: int
+    loss: float
+    norm: float
+
+
+class LossWatch:
+    """Look at losses and gradient norms now and then, since a look makes an accelerator wait.
+
+    Parameters
+    ----------
+    every : int
+        Steps between looks; 1 sees a bad step before its update.
+    """
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self._unseen: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, loss: Float[Tensor, ""], norm: Float[Tensor, ""]) -> bool:
+        """Keep one step's numbers; return whether it is time to look."""
+        self._unseen.append((loss.detach(), norm))
+        return len(self._unseen) >= self.every
+
+    def look(self) -> tuple[list[float], BadStep | None]:
+        """Return the losses not seen before, up to the first bad step, and that step if there is one."""
+        pairs = [(float(loss), float(norm)) for loss, norm in self._unseen]
+        self._unseen = []
+        losses: list[float] = []
+        for index, (loss, norm) in enumerate(pairs):
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                return losses, BadStep(len(pairs) - 1 - index, loss, norm)
+            losses.append(loss)
+        return losses, None

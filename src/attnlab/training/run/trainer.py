@@ -1,0 +1,394 @@
+"""One run: its model, optimizer, place in the budget and keeper, and everything that happens to it in a step.
+
+A step is `Trainer.begin`, then loss and gradients, `Trainer.update` and `Trainer.end`; ``loop.py`` takes one run or
+several through their steps. The pieces are in ``step.py``, what a run leaves behind in ``keeping.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.core.contracts import Batch, Judge, Task
+from attnlab.core.errors import Interrupted, SpecError
+from attnlab.core.generators import Generators
+from attnlab.core.machine import environment
+from attnlab.training.keeping.averaging import WeightAverage
+from attnlab.training.keeping.diagnosis import non_finite_step
+from attnlab.training.keeping.keeping import AbstractKeeper
+from attnlab.training.keeping.result import Result
+from attnlab.training.keeping.state import RunState
+from attnlab.training.recipe.recipe import Recipe
+from attnlab.training.recipe.target import SECONDS_TO_TARGET, check_target, is_reached
+from attnlab.training.run.course import Course, Marks
+from attnlab.training.run.evaluation import evaluate, is_better, judged
+from attnlab.training.run.events import OnEvent, Pace
+from attnlab.training.run.step import Caller, LossWatch, clip_gradients, task_loss
+from attnlab.training.speed.choosing import choose_for_model, expected_compile_seconds
+from attnlab.training.speed.settings import Choice, Setting, wait_for
+
+CHECKPOINT_INTERVAL_S = 10.0  # where the recipe does not say: saving takes 0.1 s, which may be 1 % of a run
+MILLISECONDS = 3  # digits of the seconds in a record
+CHECK_EVERY = {"cpu": 1}  # steps between looks at the loss: a look costs nothing on a CPU
+CHECK_EVERY_ELSEWHERE = 10  # a look makes an accelerator wait
+
+
+class Trainer:
+    """Hold what one run consists of.
+
+    Parameters
+    ----------
+    model, task, recipe, seed, flops_per_token, judge, on_event
+        As in `train`.
+    keeper : AbstractKeeper
+        Where records and checkpoints go.
+    device : torch.device
+        Where to train.
+    generators : Generators
+        Torch's random number generators, shared with the other runs of this process.
+
+    Attributes
+    ----------
+    outcome : Result or Exception or None
+        What the run ended with; None while it goes on.
+    batch : Batch
+        The batch of the step that is under way.
+    loss : Tensor
+        Its loss, without a graph.
+    """
+
+    batch: Batch
+    loss: Tensor
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Task,
+        recipe: Recipe,
+        *,
+        keeper: AbstractKeeper,
+        seed: int,
+        flops_per_token: float | None,
+        judge: Judge | None,
+        on_event: OnEvent,
+        device: torch.device,
+        generators: Generators,
+    ) -> None:
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise SpecError(f"device '{device}' is not there: torch finds no CUDA device; use 'cpu'")
+        if recipe.stop_at:
+            check_target(recipe.stop_at, task)
+        self.model, self.task, self.recipe, self.seed, self.tell = model.to(device), task, recipe, seed, on_event
+        self.keeper, self.generators, self.judge = keeper, generators, judge
+        self.caller = Caller(model, model, device)
+        self.course = Course(recipe, recipe.total_steps(task.tokens_per_step, flops_per_token))
+        self.optimizer = recipe.build_optimizer().over(model, recipe.lr, recipe.weight_decay)
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.watch = LossWatch(CHECK_EVERY.get(device.type, CHECK_EVERY_ELSEWHERE))
+        self.state, self.average = RunState(), WeightAverage()
+        self.pace = Pace(0.0)
+        self.last_loss = math.nan
+        self.saved_at = time.perf_counter()
+        self.resumed = False
+        self.marks = Marks(0, 0, 0)
+        self.outcome: Result | Exception | None = None
+
+    @contextlib.contextmanager
+    def own_failure(self) -> Iterator[None]:
+        """Make an exception of the body the run's outcome, and keep it where the run is kept."""
+        try:
+            yield
+        except Interrupted:
+            raise
+        except Exception as error:
+            self.outcome = error
+            self.keeper.fail(error, step=self.state.step + 1)
+
+    # ---- before the first step ----
+
+    def open(self) -> None:
+        """Claim the run's place; where it was done before, its result is the outcome."""
+        self.outcome = self.keeper.open(self.model, self.default_spec())
+
+    def restore(self) -> None:
+        """Seed the generators, and take over what an earlier run left."""
+        self.generators.give_to(self)
+        torch.manual_seed(self.seed)
+        self.model.train()
+        found = self.keeper.resume(self.model, self.optimizer, self.average)
+        if found is not None:
+            self.state, self.resumed = found, True
+            found.resumed_at.append(found.step)
+        if self.state.stopped:  # it was killed between its last step and its result
+            self.say_start()
+            self.finish()
+
+    def wanted_setting(self) -> tuple[str, bool | str]:
+        """Return precision and compiling as the run began in them, or as the recipe says."""
+        if self.resumed:
+            return self.state.precision, self.state.compiled
+        return self.recipe.precision, self.recipe.compile
+
+    def choose_setting(self) -> Choice:
+        """Settle what is "auto" on the first batches, and compile what is to be compiled."""
+
+        def batch_of(number: int) -> Batch:
+            return self.task.train_batch(number, self.seed)
+
+        def run_step(setting: Setting, number: int) -> None:
+            batch = batch_of(number).to(self.caller.device)
+            self.caller.backward(self.loss_of(batch, setting), batch, step=self.state.step + 1)
+
+        self.generators.give_to(self)
+        precision, compiled = self.wanted_setting()
+        left, device = self.course.remaining(self.state), self.caller.device
+        return choose_for_model(
+            self.model,
+            run_step,
+            left,
+            precision=precision,
+            compiled=compiled,
+            compile_seconds=expected_compile_seconds(self.model),
+            first_batches=batch_of,
+            device=device,
+        )
+
+    def start(self, choice: Choice) -> None:
+        """Begin or go on in a chosen setting."""
+        self.state.adopt(choice)
+        self.pace = Pace(self.course.progress(self.state))
+        self.say_start()
+
+    def default_spec(self) -> dict[str, Any]:
+        """Return what identifies the run where the caller does not say."""
+        return {
+            "recipe": self.recipe.model_dump(mode="json"),
+            "seed": self.seed,
+            "model": type(self.model).__name__,
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+        }
+
+    # ---- in a step ----
+
+    def begin(self) -> None:
+        """Take the step's batch and set its learning rate."""
+        self.marks = self.course.marks(self.state)
+        self.batch = self.task.train_batch(self.state.step, self.seed).to(self.caller.device)
+        self.optimizer.set_rate(self.course.learning_rate(self.state))
+
+    def compute_gradients(self) -> None:
+        """Compute the loss of the step's batch and its gradients."""
+        self.generators.give_to(self)
+        loss = self.loss_of(self.batch, self.state.setting)
+        self.caller.backward(loss, self.batch, step=self.state.step + 1)
+        self.loss = loss.detach()
+
+    def loss_of(self, batch: Batch, setting: Setting) -> Tensor:
+        """Return the training loss of a batch."""
+        outputs = self.caller.outputs(batch, setting, step=self.state.step + 1)
+        return self.loss_from(outputs, batch)
+
+    def loss_from(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Return the loss of a model's outputs; shapes that only broadcast are an error in a process's first step."""
+        return task_loss(self.task, outputs, batch, self.recipe.label_smoothing, strict=self.pace.tokens == 0)
+
+    def clip(self) -> Tensor:
+        """Scale the gradients down to the recipe's limit; return their norm before."""
+        return clip_gradients(self.parameters, self.recipe.clip)
+
+    def inspect(self, norm: Tensor) -> None:
+        """Look at the step's loss and gradient norm, now or with those of later steps; stop at one not finite."""
+        if self.watch.add(self.loss, norm):
+            self.look_at_losses(self.batch)
+
+    def count_step(self) -> None:
+        """Count the step as made."""
+        self.optimizer.zero_grad()
+        self.state.step += 1
+
+    def look_at_losses(self, batch: Batch | None = None) -> None:
+        """Add up the losses since the last look; stop at one that is not finite.
+
+        Parameters
+        ----------
+        batch : Batch, optional
+            The batch of the step before its update; None after it, when the bad layer can no longer be found.
+        """
+        losses, bad = self.watch.look()
+        self.last_loss = losses[-1] if losses else self.last_loss
+        self.state.loss_sum += math.fsum(losses)
+        self.state.loss_count += len(losses)
+        if bad is not None:
+            self.generators.give_to(self)
+            now = self.state.step if batch is None else self.state.step + 1
+            seen_in_time = batch if bad.behind == 0 else None
+            raise non_finite_step(self.model, seen_in_time, step=now - bad.behind, loss=bad.loss, norm=bad.norm)
+
+    # ---- after a step ----
+
+    def end(self, seconds: float) -> None:
+        """Count a step's time; evaluate, record, save and tell what is due after it; finish after the last.
+
+        Parameters
+        ----------
+        seconds : float
+            What the step took; the run's share of it where several ran together.
+        """
+        self.state.seconds += seconds
+        self.pace.add(self.task.tokens_per_step, seconds)
+        before, now = self.marks, self.course.marks(self.state)
+        if self.course.progress(self.state) >= 1.0:
+            self.state.stopped = "budget"
+        evaluating = now.evaluations > before.evaluations or bool(self.state.stopped)
+        recording = evaluating or now.records > before.records
+        saving = self.checkpoint_is_due(evaluating=evaluating)
+        if recording or saving:
+            self.catch_up()
+        if now.averages > before.averages:
+            self.take_into_average()
+        if evaluating and self.evaluate():
+            self.keeper.remember_best(self.model, self.state)
+        if recording:
+            self.keeper.record(self.next_record(with_metrics=evaluating))
+        if saving or self.state.stopped:
+            self.save()
+        if self.pace.is_due() or self.state.stopped:
+            self.say_step()
+        if self.state.stopped:
+            self.finish()
+
+    def take_into_average(self) -> None:
+        """Add the weights to their average; at the end the average takes their place."""
+        self.state.averaged += 1
+        self.average.add(self.model, self.state.averaged)
+        if self.state.stopped:
+            self.average.put_into(self.model)
+
+    def checkpoint_is_due(self, *, evaluating: bool) -> bool:
+        """Return whether the recipe wants a checkpoint now."""
+        every = self.recipe.checkpoint_every
+        if every is not None:
+            return self.state.step % every == 0
+        return evaluating and time.perf_counter() - self.saved_at >= CHECKPOINT_INTERVAL_S
+
+    def save(self) -> None:
+        """Save where the run stands."""
+        self.generators.give_to(self)
+        self.keeper.save(self.model, self.optimizer, self.average, self.state)
+        self.saved_at = time.perf_counter()
+
+    def catch_up(self) -> None:
+        """Look at losses an accelerator still works on; the wait is training time."""
+        began = time.perf_counter()
+        wait_for(self.caller.device)
+        self.look_at_losses()
+        self.state.seconds += time.perf_counter() - began
+
+    def evaluate(self) -> bool:
+        """Evaluate on the first held-out part, and return whether it is the best so far."""
+        state, part, came_to_its_end = self.state, self.task.parts[0], bool(self.state.stopped)
+        metrics = self.evaluate_part(part)
+        if self.recipe.stop_at and is_reached(self.recipe.stop_at, self.task, metrics):
+            state.stopped = "target"
+            metrics[SECONDS_TO_TARGET] = state.seconds + state.evaluation_seconds
+        better = is_better(self.task, metrics, state.best.get("metrics", {}))
+        state.metrics = metrics
+        state.since_best = 0 if better else state.since_best + 1
+        if better:
+            state.best = {"step": state.step, "metrics": metrics}
+        patience = self.recipe.early_stop.patience if self.recipe.early_stop else math.inf
+        if state.since_best >= patience and not state.stopped:
+            state.stopped = "early stop"
+        if state.stopped and not came_to_its_end:
+            state.averaged = 0  # the last weights stay
+        self.say("evaluation", part=part, metrics=metrics, best=better, progress=self.course.progress(self.state))
+        return better
+
+    def evaluate_part(self, part: str) -> dict[str, float]:
+        """Return the metrics of a held-out part, and count the time."""
+        with self.evaluation_time():
+            return evaluate(self.caller, self.task, part, self.state.setting, step=self.state.step)
+
+    @contextlib.contextmanager
+    def evaluation_time(self) -> Iterator[None]:
+        """Count the body's time as evaluation."""
+        began = time.perf_counter()
+        self.generators.give_to(self)
+        yield
+        self.state.evaluation_seconds += time.perf_counter() - began
+
+    def next_record(self, *, with_metrics: bool) -> dict[str, Any]:
+        """Return one record of the training curve."""
+        state = self.state
+        record: dict[str, Any] = {
+            "step": state.step,
+            "tokens": state.step * self.task.tokens_per_step,
+            "seconds": round(state.seconds, MILLISECONDS),
+            "lr": self.optimizer.rate(),
+            "train_loss": state.take_mean_loss(),
+        }
+        return record | state.metrics if with_metrics else record
+
+    def stop_early(self) -> str:
+        """Save where the run stands, since a person wants it to end; return where that is, in words."""
+        self.say("stopping")
+        self.catch_up()
+        self.save()
+        of = f" of {self.course.total_steps}" if self.course.total_steps is not None else ""
+        return f"step {self.state.step}{of}"
+
+    def finish(self) -> None:
+        """Evaluate what has not been evaluated, and sum up."""
+        state = self.state
+        metrics = dict(state.metrics)
+        for part in self.task.parts[1:]:
+            metrics |= self.evaluate_part(part)
+        if self.judge is not None:
+            with self.evaluation_time():
+                metrics |= judged(self.caller, self.judge, step=state.step)
+        result = Result(
+            metrics=metrics,
+            best=state.best,
+            steps=state.step,
+            tokens=state.step * self.task.tokens_per_step,
+            seconds=state.seconds,
+            evaluation_seconds=state.evaluation_seconds,
+            train_loss=state.train_loss,
+            stopped=state.stopped,
+            precision=state.precision,
+            compiled=state.compiled,
+            setting_reason=state.setting_reason,
+            choosing_seconds=state.choosing_seconds,
+            averaged=state.averaged,
+            seed=self.seed,
+            resumed_at=state.resumed_at,
+            together=state.together,
+            together_note=state.together_note,
+            environment=environment(self.caller.device),
+            curve=self.keeper.curve(),
+        )
+        self.say("done", metrics=metrics, best=state.best, seconds=state.seconds)
+        self.keeper.finish(result)
+        self.outcome = result
+
+    # ---- telling ----
+
+    def say(self, kind: str, **details: Any) -> None:
+        """Tell the caller about an event."""
+        self.tell({"kind": kind, "step": self.state.step, "steps": self.course.total_steps, **details})
+
+    def say_start(self) -> None:
+        """Tell the caller that the run begins or goes on."""
+        self.say("start", setting=str(self.state.setting), reason=self.state.setting_reason, resumed=self.resumed)
+
+    def say_step(self) -> None:
+        """Tell the caller how far and how fast the run goes."""
+        progress, lr, rate = self.course.progress(self.state), self.optimizer.rate(), self.pace.rate()
+        left = self.pace.seconds_left(progress)
+        self.say("step", progress=progress, loss=self.last_loss, lr=lr, rate=rate, seconds_left=left)

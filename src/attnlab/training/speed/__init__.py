@@ -1,0 +1,1 @@
+"""Which way of computing steps is used: number formats, compiling, memory."""

@@ -1,0 +1,1 @@
+"""Several runs of one architecture as one program, equal to one after another."""

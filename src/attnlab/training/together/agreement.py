@@ -1,0 +1,132 @@
+"""Whether a batched step of several runs is the same as their single steps: losses, gradients, buffers."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.core.contracts import Batch
+from attnlab.core.errors import ModuleError
+from attnlab.training.run.step import Caller
+from attnlab.training.run.trainer import Trainer
+from attnlab.training.speed.settings import Setting
+
+TOLERANCE = 1e-3
+"""Relative difference up to which two steps are the same: far above rounding (1e-6), far below any mistake."""
+
+
+@dataclass(frozen=True)
+class StepTaken:
+    """Hold what one step computed, before its update.
+
+    Parameters
+    ----------
+    name : str
+        Name of the model, for error texts.
+    loss : Tensor
+        The loss.
+    gradients : dict of str to Tensor
+        Gradients of the parameters that have one.
+    buffers : dict of str to Tensor
+        The buffers after the step.
+    """
+
+    name: str
+    loss: Tensor
+    gradients: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, model: nn.Module, loss: Tensor) -> StepTaken:
+        """Return what a model holds after a backward pass."""
+        gradients = {name: tensor.grad for name, tensor in model.named_parameters() if tensor.grad is not None}
+        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        return cls(type(model).__name__, loss.detach(), gradients, buffers)
+
+    def check_equal(self, single: StepTaken) -> None:
+        """Compare a batched step with the single one.
+
+        Parameters
+        ----------
+        single : StepTaken
+            What the model computes alone. Nothing is compared if its loss is not finite.
+
+        Raises
+        ------
+        ModuleError
+            If they differ by more than rounding.
+        """
+        if not torch.isfinite(single.loss):
+            return
+        compared = {
+            "another loss": ({"": self.loss}, {"": single.loss}),
+            "other gradients": (self.gradients, single.gradients),
+            "other buffers": (self.buffers, single.buffers),
+        }
+        for what, (found, expected) in compared.items():
+            if not _are_near(found, expected):
+                raise ModuleError(f"{self.name} has {what} batched over seeds than alone")
+
+
+def _are_near(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> bool:
+    """Return whether two sets of tensors differ by little, measured by the length of all together."""
+    if found.keys() != expected.keys():
+        return False
+    difference = sum(float((found[name].double() - expected[name].double()).square().sum()) for name in found)
+    length = sum(float(tensor.double().square().sum()) for tensor in expected.values())
+    return difference <= TOLERANCE**2 * length + torch.finfo(torch.float32).tiny
+
+
+def single_step(trainer: Trainer, batch: Batch) -> StepTaken:
+    """Return what a run's model computes alone; the model itself stays untouched.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        The run; the random number generators are its own.
+    batch : Batch
+        The batch, on the model's device.
+
+    Returns
+    -------
+    StepTaken
+        Loss, gradients and buffers of a copy of the model.
+    """
+    model = copy.deepcopy(trainer.model)
+    caller, step = Caller(model, model, trainer.caller.device), trainer.state.step + 1
+    loss = trainer.loss_from(caller.outputs(batch, Setting(), step=step), batch)
+    caller.backward(loss, batch, step=step)
+    return StepTaken.of(model, loss)
+
+
+@contextlib.contextmanager
+def no_attribute_changed(model: nn.Module) -> Iterator[None]:
+    """Check that calls in the body leave nothing on a module: such a state would be shared by all runs.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The module that is called.
+
+    Yields
+    ------
+    None
+        While it is called.
+
+    Raises
+    ------
+    ModuleError
+        If an attribute of any of its modules is new or another object afterwards; the text names it.
+    """
+    before = {name: dict(vars(module)) for name, module in model.named_modules()}
+    yield
+    for name, module in model.named_modules():
+        for attribute, value in vars(module).items():
+            if attribute not in before[name] or before[name][attribute] is not value:
+                place = f"{name}.{attribute}" if name else attribute
+                raise ModuleError(f"{type(model).__name__} keeps '{place}' from call to call")
