@@ -1,8 +1,8 @@
-"""Check public docstrings against signatures: ``python -m tests.lint_docstrings``.
+"""Check docstrings against signatures: ``python -m tests.lint_docstrings``.
 
-Functions and classes of a module must document every parameter and what they return. Methods may do with
-a summary, but what they document must exist. Checked by importing, so that dataclasses count with the
-constructor they really have.
+What people import is documented in full: every name in the ``__all__`` of a package, every class, every command. Other
+What people import is documented in full: every name in the ``__all__`` of a package, and every class. Other
+by importing, so that dataclasses count with the constructor they really have.
 """
 
 from __future__ import annotations
@@ -29,13 +29,20 @@ def modules() -> Iterator[ModuleType]:
         yield importlib.import_module(found.name)
 
 
-def public_names(module: ModuleType) -> Iterator[tuple[str, Any, set[str]]]:
+def exported() -> set[int]:
+    """Find the identities of all functions that a package hands out."""
+    packages = [module for module in modules() if hasattr(module, "__path__")]
+    things = [getattr(package, name) for package in packages for name in getattr(package, "__all__", ())]
+    return {id(thing) for thing in things if inspect.isfunction(thing)}
+
+
+def checked_names(module: ModuleType, full: set[int]) -> Iterator[tuple[str, Any, set[str]]]:
     """Yield every public object a module defines, with the checks it must pass."""
     for name, thing in vars(module).items():
         if name.startswith("_") or getattr(thing, "__module__", None) != module.__name__:
             continue
         if inspect.isfunction(thing):
-            yield f"{module.__name__}.{name}", thing, FULL
+            yield f"{module.__name__}.{name}", thing, FULL if id(thing) in full else SUMMARY
         elif inspect.isclass(thing):
             protocol = getattr(thing, "_is_protocol", False)  # its "constructor" is none
             yield f"{module.__name__}.{name}", thing, SUMMARY if protocol else FULL - {"RT01"}
@@ -45,10 +52,11 @@ def public_names(module: ModuleType) -> Iterator[tuple[str, Any, set[str]]]:
 
 
 def problems() -> list[str]:
-    """Return one line per problem."""
+    """Write one line per problem."""
     lines = []
+    full = exported()
     for module in modules():
-        for name, _, checks in public_names(module):
+        for name, _, checks in checked_names(module, full):
             found = validate(name)
             lines += [
                 f"{found['file']}:{found['file_line']}: {name}: {code} {text}"

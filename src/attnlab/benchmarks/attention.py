@@ -71,13 +71,7 @@ class Group:
 
 
 def groups() -> list[Group]:
-    """Return every score, mask, normalizer and heads layout, one change at a time.
-
-    Returns
-    -------
-    list of Group
-        First the layers that see all keys; then each mask; then each layout of the heads.
-    """
+    """Every score, mask, normalizer and heads layout, one change at a time."""
     axes = (("score", "scores", SCORES), ("normalizer", "normalizers", NORMALIZERS))
     changed = {
         f"{axis} {name}": {argument: name}
@@ -102,33 +96,7 @@ def bench_attention(
     limits: Limits | None = None,
     only: Sequence[Group] | None = None,
 ) -> AttentionTable:
-    """Measure every score, mask, normalizer and heads layout against fused attention called by hand.
-
-    Parameters
-    ----------
-    lengths : sequence of int
-        Positions of the sequence, from short to long.
-    device : str
-        Where to measure.
-    precision : {"float32", "bf16"}
-        What matrix products are computed in.
-    rounds : int
-        How often all layers of a group are measured in turn at each length.
-    limits : Limits, optional
-        What one pass may cost; 15 s and half the memory of the device unless given.
-    only : sequence of Group, optional
-        What to measure; all of `groups` unless given.
-
-    Returns
-    -------
-    AttentionTable
-        Time, ratios, peak memory, and exponents of growth.
-
-    Raises
-    ------
-    AttnlabError
-        If the lengths do not rise.
-    """
+    """Measure every score, mask, normalizer and heads layout against fused attention called by hand."""
     if list(lengths) != sorted(set(lengths)) or not lengths:
         raise AttnlabError(f"lengths must rise; got {', '.join(map(str, lengths)) or 'none'}")
     maker, chosen = _Maker(device, precision), groups() if only is None else only
@@ -144,24 +112,7 @@ def bench_layer(
     precision: str = "float32",
     rounds: int = DETAILED_ROUNDS,
 ) -> Iterator[Comparison]:
-    """Measure what the lab's attention layer costs beside the same projections around fused attention.
-
-    Parameters
-    ----------
-    lengths : sequence of int
-        Positions of the sequence.
-    device : str
-        Where to measure.
-    precision : {"float32", "bf16"}
-        What matrix products are computed in.
-    rounds : int
-        How often both are measured in turn.
-
-    Yields
-    ------
-    Comparison
-        One for each length: milliseconds of a forward and backward pass.
-    """
+    """Measure what the lab's attention layer costs beside the same projections around fused attention."""
     maker = _Maker(device, precision)
     warm_up(device)
     for length in lengths:
@@ -173,24 +124,7 @@ def bench_layer(
 def bench_window(
     *, length: int = LENGTHS[-1], device: str = "cpu", precision: str = "float32", rounds: int = DETAILED_ROUNDS
 ) -> Comparison:
-    """Measure attention to a window beside fused attention with the same window as a mask.
-
-    Parameters
-    ----------
-    length : int
-        Positions of the sequence.
-    device : str
-        Where to measure.
-    precision : {"float32", "bf16"}
-        What matrix products are computed in.
-    rounds : int
-        How often all are measured in turn.
-
-    Returns
-    -------
-    Comparison
-        Milliseconds of a forward and backward pass; peak memory in the details.
-    """
+    """Measure attention to a window beside fused attention with the same window as a mask."""
     warm_up(device)
     maker, window = _Maker(device, precision), BANDED_MASKS[f"window {WINDOW}"]
     masked = f"{BY_HAND}, (n, n) mask"
@@ -210,24 +144,7 @@ def bench_additive_memory(
     precision: str = "float32",
     limits: Limits | None = None,
 ) -> GrowthReport:
-    """Measure how the memory of the additive score grows with the length, forward and backward.
-
-    Parameters
-    ----------
-    lengths : sequence of int
-        Positions of the sequence, from short to long.
-    device : str
-        Where to measure.
-    precision : {"float32", "bf16"}
-        What matrix products are computed in.
-    limits : Limits, optional
-        What one pass may cost; a minute and half the memory of the device unless given.
-
-    Returns
-    -------
-    GrowthReport
-        Peak memory of the path the layer chooses and of the readable one, and exponents.
-    """
+    """Measure how the memory of the additive score grows with the length, forward and backward."""
     maker, limits = _Maker(device, precision), limits or replace(Limits.of(device), seconds=ADDITIVE_SECONDS)
     rows = []
     for name, path in (("path auto", "auto"), ("path readable", "readable")):
@@ -241,7 +158,7 @@ def bench_additive_memory(
 
 
 def _footprints(make: Make, lengths: Sequence[int], limits: Limits) -> tuple[dict[int, Footprint], dict[int, str]]:
-    """Return what one pass takes at each length, and why it was not run at others."""
+    """What one pass takes at each length, and why it was not run at others."""
     known, measured, missing = _probe(make, lengths), {}, {}
     for length in lengths:
         if reason := limits.excess(length, known):
@@ -259,15 +176,15 @@ class _Maker:
     precision: str
 
     def setting(self) -> str:
-        """Return sizes and precision in words."""
+        """Sizes and precision in words."""
         return f"batch 1, width {WIDTH}, {N_HEADS} heads, {self.precision}"
 
     def layer(self, length: int, arguments: Mapping[str, Any]) -> Passes:
-        """Return passes of an attention layer."""
+        """Passes of an attention layer."""
         return self._passes(_attention(length, arguments), length)
 
     def by_hand(self, length: int, arguments: Mapping[str, Any]) -> Passes:
-        """Return passes of fused attention called by hand, with the heads and the mask of an attention layer."""
+        """Passes of fused attention called by hand, with the heads and the mask of an attention layer."""
         return self._passes(SdpaByHand(_attention(length, arguments), length), length)
 
     def _passes(self, layer: nn.Module, length: int) -> Passes:
@@ -301,14 +218,14 @@ def _measure_group(
 
 
 def _probe(make: Make, lengths: Sequence[int]) -> Footprint:
-    """Return what a pass takes at a length that every layer can bear; the first one of a process takes longer."""
+    """What a pass takes at a length that every layer can bear; the first one of a process takes longer."""
     passes = make(min(PROBE_LENGTH, *lengths))
     passes.footprint()
     return passes.footprint()
 
 
 def _reasons(length: int, known: Mapping[str, Footprint], reference: str, limits: Limits) -> dict[str, str]:
-    """Return which layers are not to be run at a length, and why."""
+    """Which layers are not to be run at a length, and why."""
     reasons = {name: reason for name, footprint in known.items() if (reason := limits.excess(length, footprint))}
     if reference in reasons:
         return dict.fromkeys(known, f"{reference}, {reasons[reference]}") | reasons
@@ -316,7 +233,7 @@ def _reasons(length: int, known: Mapping[str, Footprint], reference: str, limits
 
 
 def _measured(passes: Mapping[str, Passes], reference: str, rounds: int) -> dict[str, Measured]:
-    """Return time and memory of layers that are measured in turn."""
+    """Time and memory of layers that are measured in turn."""
     if not passes:
         return {}
     comparison = compare_passes("", passes, reference=reference, rounds=rounds)

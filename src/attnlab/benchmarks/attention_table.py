@@ -53,12 +53,12 @@ class LayerRow:
     missing: Mapping[int, str] = field(default_factory=dict)
 
     def milliseconds(self) -> GrowthRow:
-        """Return time against length."""
+        """Time against length."""
         values = {length: measured.milliseconds for length, measured in self.measured.items()}
         return GrowthRow(self.name, values, self.missing)
 
     def mebibytes(self) -> GrowthRow:
-        """Return peak memory against length."""
+        """Peak memory against length."""
         values = {length: (measured.peak_bytes / MIB,) for length, measured in self.measured.items()}
         return GrowthRow(self.name, values, dict.fromkeys(self.missing, ""))
 
@@ -82,17 +82,17 @@ class AttentionTable:
     environment: dict[str, Any] = field(default_factory=environment)
 
     def lengths(self) -> list[int]:
-        """Return all lengths that were asked for."""
+        """All lengths that were asked for."""
         return sorted({length for row in self.rows for length in (*row.measured, *row.missing)})
 
     def ratios(self, row: LayerRow, length: int) -> list[float]:
-        """Return the reference's time over the layer's, round by round: above 1, the layer is faster."""
+        """The reference's time over the layer's, round by round: above 1, the layer is faster."""
         (reference,) = (other for other in self.rows if other.is_reference and other.group == row.group)
         rounds = zip(row.measured[length].milliseconds, reference.measured[length].milliseconds, strict=True)
         return [other / own for own, other in rounds]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON types."""
+        """Everything as JSON types."""
         return {
             "kind": "attention",
             "title": "attention layers, forward + backward",
@@ -102,7 +102,7 @@ class AttentionTable:
         }
 
     def __str__(self) -> str:
-        """Return times, ratios and memory as a person reads them."""
+        """Times, ratios and memory as a person reads them."""
         times = tuple(row.milliseconds() for row in self.rows)
         memory = tuple(row.mebibytes() for row in self.rows)
         parts = [

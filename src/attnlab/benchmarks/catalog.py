@@ -13,7 +13,7 @@ class Result(Protocol):
     """What a benchmark ends with; printed, it is read by a person."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON types, with the ``kind`` of result, a ``title``, and the ``environment``."""
+        """Everything as JSON types, with the ``kind`` of result, a ``title``, and the ``environment``."""
         ...
 
 
@@ -44,11 +44,11 @@ class Options:
             _require(self.device)
 
     def given(self) -> dict[str, Any]:
-        """Return the arguments that every benchmark with a device takes, those that were given."""
+        """The arguments that every benchmark with a device takes, those that were given."""
         return {"device": self.device, **self.given_rounds()}
 
     def given_rounds(self) -> dict[str, Any]:
-        """Return the one argument that every benchmark takes, if it was given."""
+        """The one argument that every benchmark takes, if it was given."""
         return {} if self.rounds is None else {"rounds": self.rounds}
 
 
@@ -164,27 +164,7 @@ ALL = "all"
 
 
 def chosen(name: str, sizes: tuple[str, ...] = (), *, device: str = "cpu") -> list[tuple[str, str]]:
-    """Return what to measure.
-
-    Parameters
-    ----------
-    name : str
-        A name of `BENCHMARKS`, or ``all``.
-    sizes : tuple of str
-        Which sizes of that benchmark; all of them unless given.
-    device : str
-        Where to measure; elsewhere than on the CPU "all" are those that run there.
-
-    Returns
-    -------
-    list of tuple of str
-        Name of a benchmark and one of its sizes.
-
-    Raises
-    ------
-    SpecError
-        If the benchmark or a size is unknown, the benchmark has none, or nothing of it runs on the device.
-    """
+    """What to measure."""
     if name == ALL:
         if sizes:
             raise SpecError("--sizes goes with one benchmark; got all of them")

@@ -39,25 +39,7 @@ Phase = Callable[[Path], float | None]
 
 
 def bench_corpus(*, rounds: int = ROUNDS, lines: Sequence[int] = LINES) -> GrowthReport:
-    """Measure what parallel corpora of random words take, from few lines to many.
-
-    Parameters
-    ----------
-    rounds : int
-        How often each is tokenized and started from.
-    lines : sequence of int
-        Pairs of sentences of each corpus.
-
-    Returns
-    -------
-    GrowthReport
-        Seconds, interpreter and imports counted, and peak memory of each process.
-
-    Raises
-    ------
-    DataError
-        If a corpus has too few lines to hold any out.
-    """
+    """Measure what parallel corpora of random words take, from few lines to many."""
     phases: dict[str, Phase] = {TOKENIZING: _tokenize, STARTING: _start}
     seconds: dict[str, dict[int, tuple[float, ...]]] = {name: {} for name in phases}
     peaks: dict[str, dict[int, tuple[float, ...]]] = {name: {} for name in phases}
@@ -88,7 +70,7 @@ def _peak_row(name: str, peaks: dict[int, tuple[float, ...]], lines: Sequence[in
 
 
 def _alone(phase: Phase, folder: Path) -> float | None:
-    """Return what a phase returns in a process of its own, whose memory holds nothing else."""
+    """What a phase returns in a process of its own, whose memory holds nothing else."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as process:
         return process.submit(phase, folder).result()
@@ -117,7 +99,7 @@ def _task(folder: Path) -> Translation:
 
 
 def _peak_mebibytes() -> float | None:
-    """Return the most memory that this process had so far."""
+    """The most memory that this process had so far."""
     found = (
         re.search(r"^VmHWM:\s*(\d+) kB", STATUS.read_text(encoding="ascii"), re.MULTILINE) if STATUS.exists() else None
     )

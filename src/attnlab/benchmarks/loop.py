@@ -19,22 +19,7 @@ BARE = "bare forward, backward, clip, step"
 
 
 def bench_loop(*, device: str = "cpu", rounds: int = ROUNDS, steps: int = STEPS) -> Comparison:
-    """Compare `train` with a bare loop around the same model, of size (a), in float32.
-
-    Parameters
-    ----------
-    device : str
-        Where to train.
-    rounds : int
-        Rounds of both.
-    steps : int
-        Training steps per round.
-
-    Returns
-    -------
-    Comparison
-        Milliseconds a step of both.
-    """
+    """Compare `train` with a bare loop around the same model, of size (a), in float32."""
     sizes, where = SIZES["a"], torch.device(device)
     run = Apart(partial(lab_run, sizes, where, steps * (1 + rounds)), by_command_line=True)
     bare = Apart(partial(bare_loop, OURS, sizes, Setting(), where))

@@ -94,31 +94,7 @@ def bench_seeds(
     rounds: int | None = None,
     counts: Sequence[int] = COUNTS,
 ) -> Iterator[Comparison]:
-    """Compare the ways to train several seeds of a model; one comparison per number of seeds.
-
-    Parameters
-    ----------
-    model : str
-        A name of `MODELS`.
-    device : str
-        ``cpu``, ``cuda`` or ``cuda:1``.
-    rounds : int, optional
-        How often everything is measured.
-    counts : sequence of int
-        Numbers of seeds.
-
-    Yields
-    ------
-    Comparison
-        Milliseconds of one step of all seeds: forward, backward, clipping, update. On a CPU also in one process per
-        core with one thread each. At last every way in every setting, with `COUNT_AT_BEST` seeds if `counts` has them.
-        Where a CPU's memory does not suffice for seeds together, they are left out and a note says so.
-
-    Raises
-    ------
-    SpecError
-        If there is no such model.
-    """
+    """Compare the ways to train several seeds of a model; one comparison per number of seeds."""
     if model not in MODELS:
         raise SpecError(f"no model '{model}' to train seeds of; {nearest(model, MODELS)}")
     rounds = rounds or ROUNDS.get(model, USUAL_ROUNDS)
@@ -133,7 +109,7 @@ def bench_seeds(
 
 
 def _process() -> ProcessPoolExecutor:
-    """Return a process with one thread; several of them work side by side."""
+    """A process with one thread; several of them work side by side."""
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(1, mp_context=context, initializer=_begin_process)
 
@@ -152,18 +128,7 @@ def _end_with_parent() -> None:
 
 
 def seed_bytes(model: str) -> int:
-    """Return the memory that one seed's step takes on the CPU in float32, weights and optimizer left out.
-
-    Parameters
-    ----------
-    model : str
-        A name of `MODELS`.
-
-    Returns
-    -------
-    int
-        Bytes at the highest point of forward and backward.
-    """
+    """The memory that one seed's step takes on the CPU in float32, weights and optimizer left out."""
     make_task, make_model = MODELS[model]
     task, network = make_task(), make_model()
     batch = task.train_batch(0, 0)
@@ -171,7 +136,7 @@ def seed_bytes(model: str) -> int:
 
 
 def _too_much(need: int) -> str:
-    """Return why a CPU cannot hold so many bytes, in words; empty if it can."""
+    """Why a CPU cannot hold so many bytes, in words; empty if it can."""
     if need <= SHARE_OF_MEMORY * memory_of("cpu"):
         return ""
     return f"together, not run: would take about {need / GIB:.2g} GiB, judged by one seed's need"
@@ -239,12 +204,12 @@ def _compare_settings(
 
 
 def _times(count: int, measure: Callable[[], float]) -> float:
-    """Return what so many take one after another, from what one takes."""
+    """What so many take one after another, from what one takes."""
     return count * measure()
 
 
 def _shares(count: int, processes: int) -> list[range]:
-    """Return the seeds of each process, as evenly as can be."""
+    """The seeds of each process, as evenly as can be."""
     return [range(first, count, processes) for first in range(min(count, processes))]
 
 
@@ -255,7 +220,7 @@ def _side_by_side(
     together: bool,
     setting: Setting,
 ) -> float:
-    """Return the milliseconds of the process that takes longest."""
+    """The milliseconds of the process that takes longest."""
     futures = [
         process.submit(step_milliseconds, model, seeds, setting, device="cpu", together=together)
         for process, seeds in zip(processes, shares, strict=False)
@@ -264,26 +229,7 @@ def _side_by_side(
 
 
 def step_milliseconds(model: str, seeds: Sequence[int], setting: Setting, *, device: str, together: bool) -> float:
-    """Return the milliseconds of one step of some seeds in this process.
-
-    Parameters
-    ----------
-    model : str
-        A name of `MODELS`.
-    seeds : sequence of int
-        The seeds.
-    setting : Setting
-        How the model is computed; compiling is not in the time.
-    device : str
-        Where to train.
-    together : bool
-        Whether they are one program, or trained one after another.
-
-    Returns
-    -------
-    float
-        The mean over the steps after the warm-up.
-    """
+    """The milliseconds of one step of some seeds in this process."""
     make_task, make_model = MODELS[model]
     task, steps = make_task(), WARM_UP_STEPS + STEPS[model]
     recipe = Recipe.parse(
@@ -306,7 +252,7 @@ def step_milliseconds(model: str, seeds: Sequence[int], setting: Setting, *, dev
 
 
 def _step_seconds(result: Result | Exception) -> float:
-    """Return the seconds of a step after the warm-up; the run's share where several ran together."""
+    """The seconds of a step after the warm-up; the run's share where several ran together."""
     if isinstance(result, Exception):
         raise result
     first, last = result.curve[WARM_UP_STEPS - 1], result.curve[-1]

@@ -22,23 +22,7 @@ CODE = {
 
 
 def bench_start(*, rounds: int = ROUNDS) -> Comparison:
-    """Compare how long new interpreters take to import and to print help, from start to exit.
-
-    Parameters
-    ----------
-    rounds : int
-        How often each is started.
-
-    Returns
-    -------
-    Comparison
-        Milliseconds from start to exit.
-
-    Raises
-    ------
-    subprocess.CalledProcessError
-        If one of them fails.
-    """
+    """Compare how long new interpreters take to import and to print help, from start to exit."""
     return measure_in_turn(
         "start to exit of a new interpreter",
         {name: lambda code=code: _run_ms(code) for name, code in CODE.items()},
@@ -49,7 +33,7 @@ def bench_start(*, rounds: int = ROUNDS) -> Comparison:
 
 
 def _run_ms(code: str) -> float:
-    """Return the milliseconds of one new interpreter."""
+    """The milliseconds of one new interpreter."""
     start = time.perf_counter()
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
     return (time.perf_counter() - start) * 1e3

@@ -106,13 +106,13 @@ class Kind:
     hides_steps: bool = False
 
     def layer(self, width: int, neighbors: int, *, depth: int = 0, **arguments: Any) -> nn.Module:
-        """Return a layer that reads from left to right."""
+        """A layer that reads from left to right."""
         torch.manual_seed(0)
         offered = {"d_model": width, "n_heads": max(1, width // D_HEAD), "causal": True}
         return build_mixer({**self.spec(neighbors, depth), **arguments}, offered)
 
     def operations(self) -> str:
-        """Return the operations of a layer as the source has them."""
+        """The operations of a layer as the source has them."""
         return " ".join(part for part in (self.neighbors, self.length_law, self.width_law) if part)
 
 
@@ -170,7 +170,7 @@ class Table1:
     environment: dict[str, Any] = field(default_factory=environment)
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON types."""
+        """Everything as JSON types."""
         head, *lines = self.summary()
         return {
             "kind": "table-1",
@@ -182,14 +182,14 @@ class Table1:
         }
 
     def __str__(self) -> str:
-        """Return the summary, then every table, as a person reads them."""
+        """The summary, then every table, as a person reads them."""
         summary = "\n".join([TITLE, *in_columns(self.summary())])
         return "\n\n".join(
             [summary, *map(str, self.tables.values()), "\n".join(self.notes), machine_line(self.environment)]
         )
 
     def summary(self) -> list[list[str]]:
-        """Return the table of the source with what was measured beside it: a line of heads, then one per layer."""
+        """The table of the source with what was measured beside it: a line of heads, then one per layer."""
         lines = [["layer", "operations", "time", "sequential", "measured", "path", "measured path"]]
         for kind in KINDS:
             time = " ".join(self._law(size, kind) for size in (kind.neighbors, "n", "d") if size)
@@ -198,7 +198,7 @@ class Table1:
         return lines
 
     def _law(self, table: str, kind: Kind) -> str:
-        """Return the law that one table found for a layer."""
+        """The law that one table found for a layer."""
         (row,) = (row for row in self.tables[table].rows if row.name == kind.name)
         return row.shown_law(self.tables[table].size)
 
@@ -207,22 +207,6 @@ def bench_table_1(
     *, device: str = "cpu", precision: str = "float32", rounds: int = ROUNDS, sizes: Sizes | None = None
 ) -> Table1:
     """Measure Table 1: time, sequential steps and path length of five kinds of layers.
-
-    Parameters
-    ----------
-    device : str
-        Where time is measured.
-    precision : {"float32", "bf16"}
-        What matrix products are computed in.
-    rounds : int
-        How often all layers are timed in turn.
-    sizes : Sizes, optional
-        What to measure at; `Sizes()` unless given.
-
-    Returns
-    -------
-    Table1
-        Growth of each with the law of the source beside it.
 
     References
     ----------
@@ -246,7 +230,7 @@ class _Timer:
     rounds: int
 
     def table(self, symbol: str) -> GrowthTable:
-        """Return milliseconds against n, d, k or r."""
+        """Milliseconds against n, d, k or r."""
         sizes = self.sizes
         usual = {"n": sizes.length, "d": sizes.width, "k": sizes.kernel, "r": sizes.window}
         values = {"n": sizes.lengths, "d": sizes.widths, "k": sizes.kernels, "r": sizes.windows}[symbol]
@@ -260,7 +244,7 @@ class _Timer:
         return GrowthTable(f"Milliseconds against {symbol} ({fixed})", symbol, rows)
 
     def _times(self, kinds: Sequence[Kind], at: Mapping[str, int]) -> Mapping[str, tuple[float, ...]]:
-        """Return the milliseconds of each layer, round by round."""
+        """The milliseconds of each layer, round by round."""
         passes = {
             kind.name: Passes(
                 kind.layer(at["d"], at.get(kind.neighbors, 0), depth=1),
@@ -275,12 +259,12 @@ class _Timer:
 
 
 def _expected(kind: Kind, symbol: str) -> str:
-    """Return how the source says that time grows."""
+    """How the source says that time grows."""
     return {"n": kind.length_law, "d": kind.width_law}.get(symbol, symbol)
 
 
 def _counted(sizes: Sizes) -> dict[str, GrowthTable]:
-    """Return sequential steps, layers and path against n: exact counts, on the CPU."""
+    """Sequential steps, layers and path against n: exact counts, on the CPU."""
     steps = {kind.name: _counts(_steps, kind, sizes) for kind in KINDS}
     layers = {kind.name: _counts(_layers, kind, sizes) for kind in KINDS}
     path = {
@@ -302,14 +286,14 @@ def _counts(count: Callable[[Kind, int, int], int], kind: Kind, sizes: Sizes) ->
 
 
 def _steps(kind: Kind, length: int, neighbors: int) -> int:
-    """Return the longest chain of operations inside one layer."""
+    """The longest chain of operations inside one layer."""
     arguments: dict[str, Any] = {"path": "readable"} if kind.hides_steps else {}
     x = torch.randn(1, length, COUNTED_WIDTH, requires_grad=True)
     return longest_chain(kind.layer(COUNTED_WIDTH, neighbors, **arguments)(x))
 
 
 def _layers(kind: Kind, length: int, neighbors: int) -> int:
-    """Return the layers until the last output depends on the first input."""
+    """The layers until the last output depends on the first input."""
     return layers_until_seen(lambda depth: kind.layer(COUNTED_WIDTH, neighbors, depth=depth), length, COUNTED_WIDTH)
 
 

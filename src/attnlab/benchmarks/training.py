@@ -38,51 +38,14 @@ Place = Callable[..., AbstractStepper]
 
 
 def bench_training(size: str = "a", *, device: str = "cpu", rounds: int | None = None) -> Iterator[Comparison]:
-    """Compare training steps of the lab's decoder with those of its peers.
-
-    Parameters
-    ----------
-    size : str
-        A name of `SIZES`.
-    device : str
-        Where to train.
-    rounds : int, optional
-        How often everything is measured; by default what `ROUNDS` says.
-
-    Yields
-    ------
-    Comparison
-        At equal precision; then at the best settings.
-
-    Raises
-    ------
-    SpecError
-        If there are no such sizes.
-    """
+    """Compare training steps of the lab's decoder with those of its peers."""
     if size not in SIZES:
         raise SpecError(f"unknown sizes '{size}'; {nearest(size, SIZES)}")
     yield from compare_training(SIZES[size], torch.device(device), rounds=rounds or ROUNDS[size])
 
 
 def compare_training(sizes: Sizes, device: torch.device, *, rounds: int, place: Place = Apart) -> Iterator[Comparison]:
-    """Compare training steps of decoders of any size.
-
-    Parameters
-    ----------
-    sizes : Sizes
-        Of model and batch.
-    device : torch.device
-        Where to train.
-    rounds : int
-        How often everything is measured.
-    place : callable
-        From what makes a stepper to a stepper: where each of them runs.
-
-    Yields
-    ------
-    Comparison
-        At equal precision; then at the best settings.
-    """
+    """Compare training steps of decoders of any size."""
     field = _Field(sizes, device, rounds, place)
     try:
         plain = {peer: field.settled(peer) for peer in PEERS.values() if peer.is_installed}
@@ -123,20 +86,20 @@ class _Field:
     # ---- who takes part ----
 
     def settled(self, peer: Peer) -> AbstractStepper:
-        """Return a peer in plain float32, warmed up."""
+        """A peer in plain float32, warmed up."""
         stepper = self._lab("float32", False) if peer is OURS else self._bare(peer, PLAINEST)
         stepper.settle()
         return stepper
 
     def lab_at_its_best(self) -> AbstractStepper:
-        """Return the lab's run with the setting that it chooses, warmed up."""
+        """The lab's run with the setting that it chooses, warmed up."""
         run = self._lab("auto", "auto")
         run.settle()
         self.notes.append(f"attnlab chose {run.setting} for a run of {RUN_STEPS} steps: {run.reason}")
         return run
 
     def best(self, peer: Peer, plain: AbstractStepper) -> AbstractStepper:
-        """Return a peer in its fastest setting, warmed up.
+        """A peer in its fastest setting, warmed up.
 
         Notes
         -----
@@ -153,7 +116,7 @@ class _Field:
         return found
 
     def _tried(self, peer: Peer, setting: Setting) -> list[AbstractStepper]:
-        """Return a peer in a setting, or nothing where it does not run so."""
+        """A peer in a setting, or nothing where it does not run so."""
         try:
             loop = self._bare(peer, setting)
             loop.settle()
@@ -207,7 +170,7 @@ class _Field:
         return max(1, min(MOST_STEPS, int(ROUND_MS[self.device.type] / stepper.ms)))
 
     def _details(self, stepper: AbstractStepper, ms: float) -> dict[str, Any]:
-        """Return what is known of one that took part, beside its times."""
+        """What is known of one that took part, beside its times."""
         return {
             "parameters": stepper.parameters,
             "precision": stepper.setting.precision,
@@ -217,13 +180,13 @@ class _Field:
         }
 
     def _step_flops(self) -> float:
-        """Return the FLOPs of one step of the model, however it is computed."""
+        """The FLOPs of one step of the model, however it is computed."""
         inputs = self.task.train_batch(0, 0).inputs
         return cost(PLAIN.build(self.sizes), inputs).flops_per_token * self.task.tokens_per_step
 
 
 def _differences() -> list[str]:
-    """Return who is missing, of which version the others are, and what could not be made equal."""
+    """Who is missing, of which version the others are, and what could not be made equal."""
     notes = [
         f"{peer.name}: skipped, {peer.package} is not installed" for peer in PEERS.values() if not peer.is_installed
     ]

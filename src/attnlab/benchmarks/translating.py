@@ -32,22 +32,7 @@ REFERENCE = "attnlab, nothing kept, one at a time"
 
 
 def bench_translating(*, device: str = "cpu", rounds: int = ROUNDS, sentences: int = SENTENCES) -> Comparison:
-    """Compare ways to translate the same sentences with models of one size and random weights.
-
-    Parameters
-    ----------
-    device : str
-        ``cpu``, ``cuda`` or ``cuda:1``.
-    rounds : int
-        How often everything is measured.
-    sentences : int
-        How many.
-
-    Returns
-    -------
-    Comparison
-        Milliseconds a sentence. No translation may end early, so that all write equally many tokens.
-    """
+    """Compare ways to translate the same sentences with models of one size and random weights."""
     torch.manual_seed(0)
     model = EncoderDecoder(
         VOCAB, VOCAB, LONGEST, d_model=WIDTH, n_layers=LAYERS, mixer=_attention(), feedforward=_relu()
@@ -89,7 +74,7 @@ def _relu() -> dict[str, Any]:
 
 
 def _sources(count: int) -> list[Int[Tensor, " length"]]:
-    """Return random sentences, the shortest first."""
+    """Random sentences, the shortest first."""
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(SHORTEST_SOURCE, LONGEST_SOURCE + 1, (count,), generator=generator).sort().values
     return [torch.randint(END + 1, VOCAB, (length,), generator=generator) for length in lengths.tolist()]
@@ -108,7 +93,7 @@ class _Endless:
         self.select = writer.select
 
     def advance(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
-        """Return the logits of the next token, the end's as low as can be."""
+        """The logits of the next token, the end's as low as can be."""
         logits = self._writer.advance(tokens)
         logits[:, END] = -torch.inf
         return logits
@@ -116,7 +101,7 @@ class _Endless:
 
 @torch.no_grad()
 def _search_all(model: nn.Module, sources: Sequence[Tensor], *, batch: int, cached: bool) -> float:
-    """Return the milliseconds a sentence of the lab's search."""
+    """The milliseconds a sentence of the lab's search."""
     began = time.perf_counter()
     for source in _batches(sources, batch):
         writer = _Endless(writer_for(model, source, cached=cached))
@@ -127,7 +112,7 @@ def _search_all(model: nn.Module, sources: Sequence[Tensor], *, batch: int, cach
 
 @torch.no_grad()
 def _generate_all(model: Any, sources: Sequence[Tensor]) -> float:
-    """Return the milliseconds a sentence of ``generate`` of transformers."""
+    """The milliseconds a sentence of ``generate`` of transformers."""
     began = time.perf_counter()
     for source in _batches(sources, BATCH):
         tokens, count = source.to(model.device), source.shape[1] + MORE
@@ -138,7 +123,7 @@ def _generate_all(model: Any, sources: Sequence[Tensor]) -> float:
 
 
 def _marian() -> Any:
-    """Return an encoder-decoder of transformers of the same size."""
+    """An encoder-decoder of transformers of the same size."""
     from transformers import MarianConfig, MarianMTModel
 
     config = MarianConfig(

@@ -77,6 +77,6 @@ def _save(content: dict[str, Any], folder: Path, label: str) -> None:
 
 
 def _slug(results: Iterable[dict[str, Any]]) -> str:
-    """Return the name of the device as a part of a file name."""
+    """The name of the device as a part of a file name."""
     (device,) = {result["environment"]["device"] for result in results}
     return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")

@@ -83,7 +83,7 @@ def show(kind: str | None = None, /, *, json: bool = False) -> int:
 
 
 def entries(kind: str) -> list[Entry]:
-    """Return the entries of a table, from the plainest to the strangest.
+    """The entries of a table, from the plainest to the strangest.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def _tree(file: Path) -> ast.Module:
 
 
 def _literal(file: Path, table: str) -> dict[str, str]:
-    """Return a literal table of a file as name -> name of the class."""
+    """A literal table of a file as name -> name of the class."""
     for node in _tree(file).body:
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
@@ -126,7 +126,7 @@ def _literal(file: Path, table: str) -> dict[str, str]:
 
 
 def _summary(file: Path, target: str) -> str:
-    """Return the first line of the docstring of a class or function named in a file, wherever it is defined."""
+    """The first line of the docstring of a class or function named in a file, wherever it is defined."""
     for node in _tree(file).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == target:
             return (ast.get_docstring(node) or "").split("\n", 1)[0]
@@ -136,7 +136,7 @@ def _summary(file: Path, target: str) -> str:
 
 
 def _module_file(module: str) -> Path:
-    """Return the file of one of the lab's own modules."""
+    """The file of one of the lab's own modules."""
     path = PACKAGE.joinpath(*module.split(".")[1:])
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 

@@ -89,7 +89,7 @@ def doctor(
 
 
 def _argument(word: str) -> tuple[str, Any]:
-    """Return name and value of ``name=value``; what reads like a number, a list or a truth value is one."""
+    """Name and value of ``name=value``; what reads like a number, a list or a truth value is one."""
     name, equals, value = word.partition("=")
     if not equals or not name.isidentifier():
         raise SpecError(f"--arg must be name=value; got '{word}' (hint: --arg d_model=64 --arg n_heads=4)")
@@ -111,7 +111,7 @@ def _positive(depth: int) -> int:
 
 
 def _examine(request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-    """Return the diagnosis made in another process, showing progress meanwhile."""
+    """The diagnosis made in another process, showing progress meanwhile."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as spoken:
         process = subprocess.Popen(
             [sys.executable, "-m", "attnlab.doctor"],
@@ -169,7 +169,7 @@ def _follow(lines: Iterable[str]) -> dict[str, Any]:
 
 
 def _how_it_died(code: int | None, last: Mapping[str, Any], spoken: str, overdue_s: float | None) -> str:
-    """Return a sentence for a process that ended without an answer."""
+    """A sentence for a process that ended without an answer."""
     step = f"in check {last['check']}" if "check" in last else "while it was loaded or first called"
     if overdue_s is not None:
         return f"the examination did not end within {overdue_s:g} s ({step}), and could not be interrupted"
@@ -178,7 +178,7 @@ def _how_it_died(code: int | None, last: Mapping[str, Any], spoken: str, overdue
 
 
 def _cause(code: int | None) -> str:
-    """Return why a process ended, in words."""
+    """Why a process ended, in words."""
     if code == -signal.SIGSEGV:
         return "of a segmentation fault"
     if code == -9:  # SIGKILL, which not every system names

@@ -92,7 +92,7 @@ def _print(planned: Any) -> None:
 
 
 def _costs(planned: Any) -> Table:
-    """Return what every variant costs."""
+    """What every variant costs."""
     timed = any(variant.seconds_per_seed is not None for variant in planned.variants)
     table = _table("parameters", "MFLOPs\na token", "MB\na batch", "steps", *(["s a run,\n1 thread"] if timed else []))
     for variant in planned.variants:
@@ -109,7 +109,7 @@ def _costs(planned: Any) -> Table:
 
 
 def _beside_paper(planned: Any) -> Table:
-    """Return the parameters beside those that a paper gives, and how far both lie from the baseline's."""
+    """The parameters beside those that a paper gives, and how far both lie from the baseline's."""
     table = _table("parameters", "paper", "minus baseline", "paper")
     said, baseline = planned.study.published.parameters, planned.study.baseline
     base = planned.variant(baseline).parameters
@@ -124,7 +124,7 @@ def _beside_paper(planned: Any) -> Table:
 
 
 def _table(*numbers: str) -> Table:
-    """Return a table of variants and numbers, none of which is broken or cut."""
+    """A table of variants and numbers, none of which is broken or cut."""
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("variant", overflow="fold")
     for title in numbers:
@@ -133,12 +133,12 @@ def _table(*numbers: str) -> Table:
 
 
 def _named(planned: Any, variant: Any) -> str:
-    """Return a variant's name, and whether it is the baseline."""
+    """A variant's name, and whether it is the baseline."""
     return variant.name + (" (baseline)" if variant.name == planned.study.baseline else "")
 
 
 def _short(value: float) -> str:
-    """Return a number with three digits, or all before the point where there are more."""
+    """A number with three digits, or all before the point where there are more."""
     return f"{value:,.0f}" if value >= MANY else f"{value:.3g}"
 
 
@@ -158,12 +158,12 @@ def _print_total(planned: Any, console: Console) -> None:
 
 
 def _seconds(value: float) -> str:
-    """Return seconds with one decimal, or none where there are many."""
+    """Seconds with one decimal, or none where there are many."""
     return f"{value:,.0f}" if value >= MANY else f"{value:.1f}"
 
 
 def _duration(seconds: float) -> str:
-    """Return a duration in the unit a person would use."""
+    """A duration in the unit a person would use."""
     for most, unit, name in ((90, 1, "s"), (5400, 60, "minutes")):
         if seconds < most:
             return f"{seconds / unit:.0f} {name}"

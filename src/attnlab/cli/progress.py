@@ -100,7 +100,7 @@ class TerminalWatcher:
 
 
 def title_of(cell: CellPlan) -> str:
-    """Return how a run is called on a terminal.
+    """How a run is called on a terminal.
 
     Parameters
     ----------

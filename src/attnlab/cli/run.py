@@ -69,7 +69,7 @@ def run(
 
 
 def seed_changes(seeds: int | None) -> dict[str, Any]:
-    """Return what ``--seeds`` changes in a study.
+    """What ``--seeds`` changes in a study.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def own_prints_to_stderr(json: bool) -> contextlib.AbstractContextManager[Any]:
 
 
 def default_folder(name: str, scale: str | None) -> Path:
-    """Return where a study lives unless told otherwise.
+    """Where a study lives unless told otherwise.
 
     Parameters
     ----------

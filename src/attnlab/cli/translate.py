@@ -115,7 +115,7 @@ def _write_maps(page: Path, trained: Sequence[Trained], sentences: Sequence[str]
 
 
 def _lines(file: Path | None) -> Iterator[str]:
-    """Return the lines of a file or of standard input."""
+    """The lines of a file or of standard input."""
     from attnlab.tasks.translation.corpus_parts import read_sentences
 
     if file is not None:

@@ -10,7 +10,7 @@ from cyclopts import Parameter, Token
 
 
 def _whole(_: type, tokens: Sequence[Token]) -> int:
-    """Return a whole number; 3.5 is none, and is not rounded in silence."""
+    """A whole number; 3.5 is none, and is not rounded in silence."""
     try:
         return int(tokens[0].value)
     except ValueError:

@@ -116,7 +116,7 @@ def parse(spec: Spec, axis: str) -> tuple[str, dict[str, Any]]:
 
 
 def is_path(name: str) -> bool:
-    """Return whether a name is ``path.py:Object`` rather than an entry of a table.
+    """Whether a name is ``path.py:Object`` rather than an entry of a table.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def is_path(name: str) -> bool:
 
 
 def path_of(name: str) -> Path:
-    """Return the file that ``path.py:Object`` names.
+    """The file that ``path.py:Object`` names.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ def prepare(spec: Spec, table: Table, *, axis: str, offered: Mapping[str, Any] |
 
 
 def look_up(name: str, table: Table, axis: str) -> Callable[..., Any]:
-    """Return a table's entry.
+    """A table's entry.
 
     Parameters
     ----------
@@ -327,7 +327,7 @@ def _construct(factory: Callable[..., Any], arguments: Mapping[str, Any], where:
 
 
 def describe_exception(error: BaseException, file: str) -> str:
-    """Return type, text and, where the traceback passes through `file`, the line of an exception.
+    """Type, text and, where the traceback passes through `file`, the line of an exception.
 
     Parameters
     ----------
@@ -347,7 +347,7 @@ def describe_exception(error: BaseException, file: str) -> str:
 
 
 def _file_of(factory: Callable[..., Any]) -> str:
-    """Return the file a class or function was defined in, or nothing where it has none."""
+    """The file a class or function was defined in, or nothing where it has none."""
     try:
         return inspect.getfile(factory)
     except TypeError:  # a builtin

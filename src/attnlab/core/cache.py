@@ -15,7 +15,7 @@ VARIABLE = "ATTNLAB_CACHE"
 
 
 def cache_folder() -> Path:
-    """Return the folder for what can be fetched or computed again.
+    """The folder for what can be fetched or computed again.
 
     Returns
     -------
@@ -27,7 +27,7 @@ def cache_folder() -> Path:
 
 
 def read_result(name: str) -> Any:
-    """Return a result kept earlier.
+    """A result kept earlier.
 
     Parameters
     ----------

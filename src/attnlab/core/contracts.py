@@ -31,7 +31,7 @@ class Batch:
     targets: Tensor
 
     def to(self, device: torch.device | str) -> Batch:
-        """Return the same batch on another device."""
+        """The same batch on another device."""
         return Batch(
             tuple(tensor.to(device, non_blocking=True) for tensor in self.inputs),
             self.targets.to(device, non_blocking=True),
@@ -67,7 +67,7 @@ class Metric:
     title: str = ""
 
     def improves(self, new: float, old: float) -> bool:
-        """Return whether `new` is strictly better than `old`."""
+        """Whether `new` is strictly better than `old`."""
         return new < old if self.better == "lower" else new > old
 
 
@@ -117,20 +117,20 @@ class Task(Protocol):
     """Positions with a loss in one training batch."""
 
     def train_batch(self, step: int, seed: int) -> Batch:
-        """Return the batch of one training step: a pure function of step and seed."""
+        """The batch of one training step: a pure function of step and seed."""
         ...
 
     def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Return the mean training loss of a batch; outputs are float32 unless the task `reads_bfloat16`."""
+        """The mean training loss of a batch; outputs are float32 unless the task `reads_bfloat16`."""
         ...
 
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
-        """Return the metrics of one whole held-out part."""
+        """The metrics of one whole held-out part."""
         ...
 
 
 def reads_bfloat16(task: Task) -> bool:
-    """Return whether a task's loss takes outputs in bfloat16 and loses nothing by it.
+    """Whether a task's loss takes outputs in bfloat16 and loses nothing by it.
 
     Parameters
     ----------
@@ -160,15 +160,15 @@ class ReportedTask(Protocol):
     """What studies measure of a trained model as a whole, beyond `metrics`; empty if nothing."""
 
     def floors(self) -> tuple[Floor, ...]:
-        """Return chance, limits and best known results."""
+        """Chance, limits and best known results."""
         ...
 
     def alarms(self) -> tuple[str, ...]:
-        """Return what is suspicious about the data itself, in words; empty if nothing is."""
+        """What is suspicious about the data itself, in words; empty if nothing is."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Return what identifies the data: sizes, hashes, source. JSON types only."""
+        """What identifies the data: sizes, hashes, source. JSON types only."""
         ...
 
 
@@ -176,9 +176,9 @@ class StudyTask(Task, ReportedTask, Protocol):
     """What a study needs of a task beyond training on it."""
 
     def model_arguments(self) -> Mapping[str, Any]:
-        """Return what a model must know of the task, by constructor name (vocab_size, d_in, ...)."""
+        """What a model must know of the task, by constructor name (vocab_size, d_in, ...)."""
         ...
 
     def examples(self, predict: Predict) -> dict[str, Any]:
-        """Return a few held-out inputs, targets and predictions for the report. JSON types only."""
+        """A few held-out inputs, targets and predictions for the report. JSON types only."""
         ...

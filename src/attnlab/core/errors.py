@@ -39,7 +39,7 @@ class Interrupted(RunError):  # noqa: N818 a person's wish is no error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint that names the known word closest to `name`, or lists all of them.
+    """A hint that names the known word closest to `name`, or lists all of them.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint that names the known word closest to `name`.
+    """A hint that names the known word closest to `name`.
 
     Parameters
     ----------

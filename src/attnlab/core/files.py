@@ -176,7 +176,7 @@ def recover_folder(target: Path) -> None:
 
 
 def old_name(target: Path) -> Path:
-    """Return under which name a folder waits while it is replaced.
+    """Under which name a folder waits while it is replaced.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def old_name(target: Path) -> Path:
 
 
 def new_name(target: Path) -> Path:
-    """Return under which name the replacement of a folder is written.
+    """Under which name the replacement of a folder is written.
 
     Parameters
     ----------

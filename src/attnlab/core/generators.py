@@ -13,7 +13,7 @@ RANDOM = "random."
 
 
 def generator_states() -> dict[str, Tensor]:
-    """Return the states of torch's global generators, of the CPU and of the current CUDA device if it is in use.
+    """The states of torch's global generators, of the CPU and of the current CUDA device if it is in use.
 
     Returns
     -------
@@ -68,7 +68,7 @@ class Generators:
         self._holder = owner
 
     def bookmark(self) -> dict[Hashable, dict[str, Tensor]]:
-        """Return where every owner's generators are now, for `go_back`."""
+        """Where every owner's generators are now, for `go_back`."""
         return {**self._kept, self._holder: generator_states()}
 
     def go_back(self, bookmark: Mapping[Hashable, dict[str, Tensor]]) -> None:
@@ -78,7 +78,7 @@ class Generators:
 
 
 def generator_for(*numbers: int) -> torch.Generator:
-    """Return a CPU generator seeded by several numbers together.
+    """A CPU generator seeded by several numbers together.
 
     Parameters
     ----------

@@ -55,7 +55,7 @@ def _installed_version() -> str:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use.
+    """How many cores this process may use.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def require_device(device: str, *more: str) -> None:
 
 
 def source_commit() -> str | None:
-    """Return the commit of the checkout that attnlab runs from.
+    """The commit of the checkout that attnlab runs from.
 
     Returns
     -------

@@ -26,7 +26,7 @@ def check_positive(sizes: Mapping[str, int]) -> None:
 
 
 def share_of(d_model: int, n_heads: int) -> int:
-    """Return the width of one head when all heads together are as wide as the model.
+    """The width of one head when all heads together are as wide as the model.
 
     Parameters
     ----------

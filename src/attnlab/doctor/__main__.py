@@ -15,7 +15,7 @@ from attnlab.core.errors import AttnlabError
 
 
 def _channel() -> Callable[[dict[str, Any]], None]:
-    """Return a function that sends one line, and turn standard output into standard error for everything else."""
+    """A function that sends one line, and turn standard output into standard error for everything else."""
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 

@@ -148,7 +148,7 @@ def _load(target: Target, arguments: Mapping[str, Any] | None, causal: bool | No
 
 
 def _readable(text: str | Path | None) -> Path | None:
-    """Return the path of a text; one that cannot be read is an error before anything is examined."""
+    """The path of a text; one that cannot be read is an error before anything is examined."""
     if text is None:
         return None
     path = Path(text)
@@ -186,7 +186,7 @@ class _Ward:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def findings(self) -> Iterator[Finding]:
-        """Yield what every check finds; those that cannot be finished are a finding of their own."""
+        """What every check finds; those that cannot be finished are a finding of their own."""
         started, overtimes = time.perf_counter(), 0
         for index, (name, check) in enumerate(CHECKS.items()):
             self.on_check(name, index, len(CHECKS))
@@ -202,7 +202,7 @@ class _Ward:
             yield from found
 
     def run(self, name: str, check: Check) -> tuple[list[Finding], bool]:
-        """Return what one check finds, and whether it came to its end in time."""
+        """What one check finds, and whether it came to its end in time."""
         found: list[Finding] = []
         limit_s = TEXT_S if name == "text" else CHECK_S
         try:
@@ -219,7 +219,7 @@ class _Ward:
         return found, True
 
     def overtime(self, name: str, limit_s: float) -> Finding:
-        """Return the finding for a check that did not end: the module is stuck, or slow."""
+        """The finding for a check that did not end: the module is stuck, or slow."""
         usual_s = self.call_s(train=False, limit_s=limit_s)
         patience_s = max(STUCK_S, STUCK_TIMES * usual_s)
         if usual_s < limit_s and self.call_s(train=True, limit_s=patience_s) >= patience_s:
@@ -240,7 +240,7 @@ class _Ward:
         )
 
     def call_s(self, *, train: bool, limit_s: float) -> float:
-        """Return the seconds of one call, the limit if it takes longer."""
+        """The seconds of one call, the limit if it takes longer."""
         try:
             with contained(self.traces), time_limit(limit_s), torch.no_grad():
                 module, x = self.exam.copy(train=train), self.exam.inputs()
@@ -258,7 +258,7 @@ def _not_examined(name: str, why: str, evidence: str) -> Finding:
 
 
 def _side_effects(traces: Traces) -> Iterator[Finding]:
-    """Yield what the module changed for everybody."""
+    """What the module changed for everybody."""
     if traces.changed:
         yield Finding(
             "determinism",
@@ -272,7 +272,7 @@ def _side_effects(traces: Traces) -> Iterator[Finding]:
 
 
 def _assumptions(usage: Usage, traces: Traces) -> dict[str, str]:
-    """Return what was assumed, with what the module printed meanwhile."""
+    """What was assumed, with what the module printed meanwhile."""
     printed = traces.printed.getvalue().strip()
     said = {}
     if printed:

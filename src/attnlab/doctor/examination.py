@@ -61,11 +61,11 @@ class Examination:
     # Modules
 
     def copy(self, *, train: bool = False, dtype: torch.dtype | None = None) -> nn.Module:
-        """Return a copy of the patient in evaluation (or training) mode, in the examination's dtype by default."""
+        """A copy of the patient in evaluation (or training) mode, in the examination's dtype by default."""
         return copy.deepcopy(self.patient.module).to(dtype or self.dtype).train(train)
 
     def fresh(self, *, train: bool = False, dtype: torch.dtype | None = None) -> nn.Module:
-        """Return a copy that no call has been made of; parameters that are all zero hold small numbers.
+        """A copy that no call has been made of; parameters that are all zero hold small numbers.
 
         Zero-initialized gains would hide everything behind them.
         """
@@ -75,7 +75,7 @@ class Examination:
 
     @functools.cached_property
     def dtype(self) -> torch.dtype:
-        """Return float64 where the patient is small and runs in it, else float32."""
+        """Float64 where the patient is small and runs in it, else float32."""
         if sum(parameter.numel() for parameter in self.patient.module.parameters()) > MANY_PARAMETERS:
             return torch.float32
         module = copy.deepcopy(self.patient.module).double().eval()
@@ -88,16 +88,16 @@ class Examination:
 
     @property
     def tolerance(self) -> float:
-        """Return the relative difference below which two outputs count as equal."""
+        """The relative difference below which two outputs count as equal."""
         return 1e-9 if self.dtype == torch.float64 else 1e-5  # rounding of sums of some hundred numbers, and room
 
     @functools.cached_property
     def eval_module(self) -> nn.Module:
-        """Return the fresh copy in evaluation mode that `run` uses."""
+        """The fresh copy in evaluation mode that `run` uses."""
         return self.fresh()
 
     def another(self, changes: Mapping[str, Any] | None = None) -> nn.Module | None:
-        """Return another instance with a new random start and changed constructor arguments, None if there is none."""
+        """Another instance with a new random start and changed constructor arguments, None if there is none."""
         if self.patient.build is None:
             return None
         self._built += 1
@@ -118,7 +118,7 @@ class Examination:
         scale: float = 1.0,
         dtype: torch.dtype | None = None,
     ) -> Shaped[Tensor, "batch length *features"]:
-        """Return random inputs: standard normal embeddings times `scale`, or tokens; other seeds, other inputs.
+        """Random inputs: standard normal embeddings times `scale`, or tokens; other seeds, other inputs.
 
         Embeddings come in the examination's dtype by default.
         """
@@ -156,7 +156,7 @@ class Examination:
     def run_from_embeddings(
         self, x: Tensor, *, module: nn.Module | None = None, causal: bool | None = None, padding: Tensor | None = None
     ) -> tuple[Float[Tensor, "batch *length d_out"], Float[Tensor, "batch length features"]]:
-        """Return the output and the leaf it can be differentiated by: the embeddings, for tokens what stands for them.
+        """The output and the leaf it can be differentiated by: the embeddings, for tokens what stands for them.
 
         The leaf of a token model is what its first `nn.Embedding` that gets the tokens returns.
         """
@@ -171,7 +171,7 @@ class Examination:
         return output, leaves[0]
 
     def change(self, x: Tensor, positions: Any, *, samples: Any = slice(None), seed: int = 1) -> Tensor:
-        """Return the inputs with those at some positions replaced by others, each by one that differs."""
+        """The inputs with those at some positions replaced by others, each by one that differs."""
         other = self.inputs(batch=x.shape[0], length=x.shape[1], seed=seed)
         return self.usage.replaced(x, other, (samples, positions))
 
@@ -184,36 +184,28 @@ class Examination:
         padding: Tensor | None = None,
         change: Change | None = None,
     ) -> Tape:
-        """Return what every operation of one call computed; `change` interferes with one of them."""
+        """What every operation of one call computed; `change` interferes with one of them."""
         called = self.eval_module if module is None else module
         return record(called, lambda: self.run(x, module=called, causal=causal, padding=padding), change=change)
 
     @functools.cached_property
     def usual_tape(self) -> Tape:
-        """Return the tape of a call on ordinary inputs."""
+        """The tape of a call on ordinary inputs."""
         return self.tape(self.inputs())
 
     def relying_on(self, **changes: Any) -> Examination:
-        """Return an examination of the same patient called in another way (fields of `Usage`)."""
+        """An examination of the same patient called in another way (fields of `Usage`)."""
         return Examination(self.patient, replace(self.usage, **changes), self.options)
 
     @functools.cached_property
     def of_memory(self) -> Examination | None:
-        """Return an examination of the same patient with its memory as the input; None where no mask is over it."""
+        """An examination of the same patient with its memory as the input; None where no mask is over it."""
         usage = self.usage.over_memory
         return None if usage is None else Examination(self.patient, usage, self.options)
 
 
 def wake(module: nn.Module, spread: float = 0.1) -> None:
-    """Give parameters that are all zero small random values, in place.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A copy that is used for nothing else.
-    spread : float
-        Their standard deviation.
-    """
+    """Give parameters that are all zero small random values, in place."""
     generator = torch.Generator().manual_seed(SEED)
     with torch.no_grad():
         for parameter in module.parameters():

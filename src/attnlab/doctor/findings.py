@@ -57,17 +57,17 @@ class Finding:
 
     @property
     def weighs(self) -> Nature:
-        """Return what the finding means for the verdict."""
+        """What the finding means for the verdict."""
         usual: dict[Severity, Nature] = {"error": "bug", "warning": "known effect", "info": "fact"}
         return self.nature or usual[self.severity]
 
     @property
     def is_unfinished(self) -> bool:
-        """Return whether it says that a check came to no end."""
+        """Whether it says that a check came to no end."""
         return self.message.startswith(f"{NOT_EXAMINED}:")
 
     def to_json(self) -> dict[str, str]:
-        """Return the finding as plain data."""
+        """The finding as plain data."""
         data = asdict(self)
         del data["nature"]
         return data
@@ -96,14 +96,14 @@ class Diagnosis:
 
     @property
     def verdict(self) -> Verdict:
-        """Return the verdict: the gravest of what the findings mean."""
+        """The verdict: the gravest of what the findings mean."""
         present = {finding.weighs for finding in self.findings}
         order: tuple[Verdict, ...] = ("bug", "known effect", "set-up")
         return next((verdict for verdict in order if verdict in present), "healthy")
 
     @property
     def summary(self) -> str:
-        """Return what the verdict means, with the checks that led to it."""
+        """What the verdict means, with the checks that led to it."""
         checks = dict.fromkeys(finding.check for finding in self.findings if finding.weighs == self.verdict)
         left = dict.fromkeys(
             finding.check for finding in self.findings if finding.message.startswith(f"{NOT_EXAMINED}:")
@@ -113,11 +113,11 @@ class Diagnosis:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """Return the findings that are bugs in any use."""
+        """The findings that are bugs in any use."""
         return tuple(finding for finding in self.findings if finding.severity == "error")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the diagnosis as plain data."""
+        """The diagnosis as plain data."""
         return {
             "name": self.name,
             "verdict": self.verdict,
@@ -129,7 +129,7 @@ class Diagnosis:
 
     @property
     def grave(self) -> tuple[Finding, ...]:
-        """Return the errors, and what came to no end in time."""
+        """The errors, and what came to no end in time."""
         return tuple(f for f in self.findings if f.severity == "error" or (f.severity == "warning" and f.is_unfinished))
 
     def __str__(self) -> str:
@@ -142,16 +142,5 @@ class Diagnosis:
 
 
 def worst_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Sort findings by severity; those of one severity keep their order.
-
-    Parameters
-    ----------
-    findings : sequence of Finding
-        In the order in which they were made.
-
-    Returns
-    -------
-    tuple of Finding
-        Errors, warnings, infos.
-    """
+    """Sort findings by severity; those of one severity keep their order."""
     return tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))

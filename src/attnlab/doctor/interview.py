@@ -31,25 +31,7 @@ from attnlab.strangers.usage import Kind, Usage
 
 
 def interview(patient: Patient, *, causal: bool | None = None) -> Usage:
-    """Find out how a patient is called.
-
-    Parameters
-    ----------
-    patient : Patient
-        Its module is copied, not called.
-    causal : bool, optional
-        Whether a position is meant to see no later one, as the person says; None: as the class says.
-
-    Returns
-    -------
-    Usage
-        With everything that was assumed, in words.
-
-    Raises
-    ------
-    ModuleError
-        If its ``forward`` cannot be called, or returns something else than one vector per position or per sequence.
-    """
+    """Find out how a patient is called."""
     module = twin_of(patient.module).eval()
     with quiet():
         wake(module)
@@ -66,7 +48,7 @@ def interview(patient: Patient, *, causal: bool | None = None) -> Usage:
 def _with_causality(
     trial: Trial, usage: Usage, patient: Patient, *, asked: bool | None, parameters: Sequence[Parameter]
 ) -> Usage:
-    """Return the usage with what the module is meant to see, and how it is made to see no more."""
+    """The usage with what the module is meant to see, and how it is made to see no more."""
     sight = sight_of(trial, usage)
     claim = causal_said(patient.module, patient.text, patient.arguments)
     behaves = {"past": True, "all": False}.get(sight)
@@ -85,7 +67,7 @@ def _with_causality(
 def _means(
     trial: Trial, usage: Usage, sight: Sight, parameters: Sequence[Parameter]
 ) -> tuple[Literal["always", "mask", "flag", "nothing"], str | None]:
-    """Return how the module can be made causal, and by which flag."""
+    """How the module can be made causal, and by which flag."""
     for flag in (one.name for one in parameters if one.role == "flag"):
         off, on = (sight_of(trial, replace(usage, flag=flag), causal=value) for value in (False, True))
         if on == "past" and off != "past":
@@ -98,7 +80,7 @@ def _means(
 
 
 def _kind_of(patient: Patient, usage: Usage) -> Kind:
-    """Return whether it is a layer, a block or a model."""
+    """Whether it is a layer, a block or a model."""
     module = patient.module
     if usage.takes == "tokens" or any(_is_stack(part) for part in module.modules()):
         return "model"
@@ -106,7 +88,7 @@ def _kind_of(patient: Patient, usage: Usage) -> Kind:
 
 
 def _is_stack(part: nn.Module) -> bool:
-    """Return whether a part is a list of several blocks of one class."""
+    """Whether a part is a list of several blocks of one class."""
     if not isinstance(part, nn.ModuleList | nn.Sequential) or len(part) < 2:
         return False
     classes = {type(each) for each in part}

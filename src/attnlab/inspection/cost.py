@@ -109,7 +109,7 @@ def cost(
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Return how many numbers a model holds as parameters; tied ones count once.
+    """How many numbers a model holds as parameters; tied ones count once.
 
     Parameters
     ----------
@@ -228,7 +228,7 @@ def _countable_kernels() -> Iterator[Any]:
 
 
 def _positions(inputs: Sequence[Tensor]) -> int:
-    """Return batch times length."""
+    """Batch times length."""
     return inputs[0].shape[:2].numel()
 
 

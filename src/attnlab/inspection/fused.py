@@ -43,7 +43,7 @@ class FusedCall:
     enable_gqa: bool = False
 
     def scores(self) -> Float[Tensor, "*batch q_len k_len"]:
-        """Return what goes into the softmax; minus infinity where attention is not allowed."""
+        """What goes into the softmax; minus infinity where attention is not allowed."""
         shared = self.query.shape[-3] // self.key.shape[-3] if self.enable_gqa else 1
         keys = self.key.repeat_interleave(shared, dim=-3) if shared > 1 else self.key
         scale = self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
@@ -57,6 +57,6 @@ class FusedCall:
         return scores + self.attn_mask
 
     def keeps_no_weights(self) -> bool:
-        """Return whether fused kernels can run it: without dropout, without a trained mask."""
+        """Whether fused kernels can run it: without dropout, without a trained mask."""
         trained_mask = self.attn_mask is not None and self.attn_mask.requires_grad
         return self.dropout_p == 0 and not trained_mask

@@ -23,7 +23,7 @@ def attention_maps(
     axes: Mapping[str, tuple[int, int]] = NO_AXES,
     sample: int = 0,
 ) -> dict[str, Any]:
-    """Return the attention weights of one sequence as JSON-ready data.
+    """The attention weights of one sequence as JSON-ready data.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def attention_maps(
 
 
 def _with_steps_joined(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights by name, with the calls of a module that have one query each in one tensor."""
+    """The weights by name, with the calls of a module that have one query each in one tensor."""
     calls: dict[str, list[str]] = {}
     for name in weights:
         calls.setdefault(name.partition("#")[0], []).append(name)
@@ -79,7 +79,7 @@ def _with_steps_joined(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _layer(name: str, weights: Float[Tensor, "heads q_len k_len"]) -> dict[str, Any]:
-    """Return one layer's weights as bytes."""
+    """One layer's weights as bytes."""
     magnitude = weights.detach().cpu().double().abs().nan_to_num(nan=0.0, posinf=0.0)
     largest = float(magnitude.max())
     steps = (magnitude * (LARGEST_BYTE / largest)).round() if largest > 0 else magnitude

@@ -51,7 +51,7 @@ class KeptBytes:
             context.__exit__(kind, error, traceback)
 
     def total(self) -> int:
-        """Return the bytes kept so far."""
+        """The bytes kept so far."""
         return sum(tensor.untyped_storage().nbytes() for tensor in self._kept.values())
 
     def _keep(self, tensor: Tensor) -> Tensor:
@@ -62,5 +62,5 @@ class KeptBytes:
 
 
 def _storage(tensor: Tensor) -> int:
-    """Return what identifies the memory behind a tensor, on the meta device too."""
+    """What identifies the memory behind a tensor, on the meta device too."""
     return tensor.untyped_storage()._cdata

@@ -97,23 +97,23 @@ class _Probe:
             )
 
     def past(self, position: int) -> int:
-        """Return the number of positions from the farthest past one that matters up to this one."""
+        """The number of positions from the farthest past one that matters up to this one."""
         return position + 1 - _first_true(lambda j: self._matters(position, range(j + 1)), position + 1)
 
     def future(self, position: int) -> int:
-        """Return the distance to the farthest later position that matters."""
+        """The distance to the farthest later position that matters."""
         length = self.original.shape[1]
         later = length - 1 - position
         return later - _first_true(lambda j: self._matters(position, range(length - 1 - j, length)), later)
 
     def _matters(self, position: int, replaced: range) -> bool:
-        """Return whether replacing these input positions changes the output at one position."""
+        """Whether replacing these input positions changes the output at one position."""
         mixed = self.original.clone()
         mixed[:, replaced.start : replaced.stop] = self.changed[:, replaced.start : replaced.stop]
         return bool((self._run(mixed) != self.baseline)[:, position].any())
 
     def mixes_batch(self) -> bool:
-        """Return whether changing the first sequence changes others, or the last one does."""
+        """Whether changing the first sequence changes others, or the last one does."""
         return any(self._leaks_from(sample) for sample in (0, len(self.original) - 1))
 
     def _leaks_from(self, sample: int) -> bool:
@@ -130,7 +130,7 @@ class _Probe:
 
 
 def _few(tensor: Shaped[Tensor, "batch ..."]) -> Shaped[Tensor, "few ..."]:
-    """Return at most `SAMPLES` sequences, and at least two, so that mixing can show."""
+    """At most `SAMPLES` sequences, and at least two, so that mixing can show."""
     few = tensor[:SAMPLES]
     return torch.cat((few, few)) if len(few) == 1 else few
 
@@ -140,7 +140,7 @@ def _in_double(tensor: Tensor) -> Tensor:
 
 
 def _changed(original: Tensor) -> Tensor:
-    """Return an input that differs from the original at every position."""
+    """An input that differs from the original at every position."""
     if original.is_floating_point():
         return original + 1 + original.roll(1, dims=1).abs()  # more than a shift, which a norm would undo
     return _other_tokens(original)
@@ -155,7 +155,7 @@ def _other_tokens(tokens: Tensor) -> Tensor:
 
 
 def _first_true(holds: Callable[[int], bool], count: int) -> int:
-    """Return the smallest j < count with ``holds(j)``, or count; `holds` never turns false again."""
+    """The smallest j < count with ``holds(j)``, or count; `holds` never turns false again."""
     if count == 0 or not holds(count - 1):
         return count
     low, high = 0, count - 1  # the answer lies within; nearly always it is one of these two

@@ -75,7 +75,7 @@ class FusedRecurrence(TorchFunctionMode):
 
 
 def _is_on_meta(args: Sequence[Any]) -> bool:
-    """Return whether a recurrent call gets a plain (not packed) sequence without values."""
+    """Whether a recurrent call gets a plain (not packed) sequence without values."""
     return args[0].device.type == "meta" and isinstance(args[3], bool)  # packed calls have parameters there
 
 
@@ -98,13 +98,13 @@ class _Recurrence:
         return _Recurrence(x, initial, tuple(parameters), n_layers * directions, directions, batch_first)
 
     def cells(self) -> list[list[Tensor]]:
-        """Return the matrices of each layer and direction: from the input, from the state, projection."""
+        """The matrices of each layer and direction: from the input, from the state, projection."""
         matrices = [parameter for parameter in self.parameters if parameter.ndim == 2]
         size = len(matrices) // self.n_cells
         return [matrices[i * size : (i + 1) * size] for i in range(self.n_cells)]
 
     def flops(self) -> int:
-        """Return the FLOPs of forward and backward."""
+        """The FLOPs of forward and backward."""
         steps = self.x.shape[1 if self.batch_first else 0]
         rows = self.x.shape[:2].numel()  # batch times steps
         cells = self.cells()
@@ -116,7 +116,7 @@ class _Recurrence:
         return FLOPS_PER_MULTIPLY_ADD * products
 
     def kept(self) -> int:
-        """Return how many numbers each step keeps inside: the gates and the new state of every cell."""
+        """How many numbers each step keeps inside: the gates and the new state of every cell."""
         return sum(cell[1].shape[0] + cell[1].shape[1] for cell in self.cells())
 
 

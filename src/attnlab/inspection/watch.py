@@ -182,13 +182,13 @@ class WatchAttention(TorchFunctionMode):
 
 
 def _over_last_axis(result: Tensor, args: Sequence[Any], named: Mapping[str, Any]) -> bool:
-    """Return whether a softmax call runs over the last axis of something that can be weights."""
+    """Whether a softmax call runs over the last axis of something that can be weights."""
     axis = named.get("dim", args[1] if len(args) > 1 else None)
     return result.ndim >= SMALLEST_RANK and axis in (-1, result.ndim - 1)
 
 
 def _tensors(args: Sequence[Any]) -> list[Tensor]:
-    """Return the tensors among positional arguments, one level of nesting deep."""
+    """The tensors among positional arguments, one level of nesting deep."""
     flat = [inner for value in args for inner in (value if type(value) in (tuple, list) else (value,))]
     return [value for value in flat if torch.is_tensor(value)]
 

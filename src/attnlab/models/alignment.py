@@ -12,20 +12,5 @@ def gather(
     states: Float[Tensor, "batch s_len d"],
     real: Bool[Tensor, "batch s_len"],
 ) -> Float[Tensor, "batch t_len d"]:
-    """Return the mean of states, weighted by the softmax of scores at real tokens.
-
-    Parameters
-    ----------
-    scores : Tensor
-        How well each place fits each token of the source.
-    states : Tensor
-        What is gathered.
-    real : Tensor
-        False at padding. Where nothing is real, all count alike.
-
-    Returns
-    -------
-    Tensor
-        One mean per place.
-    """
+    """The mean of states, weighted by the softmax of scores at real tokens."""
     return scores.masked_fill(~real[:, None], torch.finfo(scores.dtype).min).softmax(dim=-1) @ states

@@ -102,7 +102,7 @@ class ConvStack(nn.Module):
         self.layers[at] = build_mixer(mixer, offered)
 
     def forward(self, x: Float[Tensor, "batch length d_in"]) -> Float[Tensor, "batch length d_out"]:
-        """Return one output vector per position."""
+        """One output vector per position."""
         first, *others = self.layers
         x = first(x)  # (batch, length, channels)
         for index, layer in enumerate(others):
@@ -125,7 +125,7 @@ class _Convolution(nn.Module):
 
 
 def _dilations(dilations: Sequence[int] | None, n_layers: int) -> list[int]:
-    """Return one dilation per layer."""
+    """One dilation per layer."""
     chosen = [1] * n_layers if dilations is None else list(dilations)
     if len(chosen) != n_layers:
         raise SpecError(f"dilations needs one entry per layer; got {len(chosen)} for n_layers {n_layers}")

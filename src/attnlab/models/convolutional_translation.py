@@ -40,7 +40,7 @@ class _Convolution(nn.Module):
         self.pad = (reach, 0) if causal else (reach // 2, reach - reach // 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the convolution; what stands outside counts as zero."""
+        """The convolution; what stands outside counts as zero."""
         return self.convolution(F.pad(x.transpose(1, 2), self.pad)).transpose(1, 2)
 
 
@@ -130,7 +130,7 @@ class ConvS2S(nn.Module):
     def forward(
         self, source: Int[Tensor, "batch s_len"], target: Int[Tensor, "batch t_len"]
     ) -> Float[Tensor, "batch t_len target_vocab_size"]:
-        """Return the logits of the token after each position of what is written."""
+        """The logits of the token after each position of what is written."""
         real = source != self.pad
         keys, values = self._encode(source, real)
         counts = real.sum(dim=1).clamp(min=1).to(keys.dtype)[:, None, None]
@@ -144,7 +144,7 @@ class ConvS2S(nn.Module):
         return self.logits(self.drop(h))
 
     def _encode(self, source: Tensor, real: Bool[Tensor, "batch s_len"]) -> tuple[Tensor, Tensor]:
-        """Return what the decoder compares with and what it gathers."""
+        """What the decoder compares with and what it gathers."""
         mask = real[..., None].to(self.logits.weight.dtype)
         embedded = self.drop(self.source_positions(self.source_embedding(source))) * mask
         h = embedded
@@ -228,7 +228,7 @@ class ByteNet(nn.Module):
     def forward(
         self, source: Int[Tensor, "batch s_len"], target: Int[Tensor, "batch t_len"]
     ) -> Float[Tensor, "batch t_len target_vocab_size"]:
-        """Return the logits of the token after each position of what is written."""
+        """The logits of the token after each position of what is written."""
         written = self.drop(self.target_embedding(target))
         x = self.join(torch.cat((written, self._encode(source, target.shape[1])), dim=-1))
         for block in self.decoder:
@@ -236,7 +236,7 @@ class ByteNet(nn.Module):
         return self.logits(self.norm(x).relu())
 
     def _encode(self, source: Int[Tensor, "batch s_len"], t_len: int) -> Float[Tensor, "batch t_len d_model"]:
-        """Return the source as the decoder reads it, a vector per place."""
+        """The source as the decoder reads it, a vector per place."""
         real = source != self.pad
         length = max(math.ceil(self.unfold * source.shape[1]), t_len)
         places = torch.arange(length, device=source.device)
@@ -263,7 +263,7 @@ class _DilatedBlock(nn.Module):
         self.drop = Dropout(dropout)
 
     def forward(self, x: Tensor, inside: Tensor | None = None) -> Tensor:
-        """Return the input with what the block makes of it added; zero, and not seen, where `inside` is."""
+        """The input with what the block makes of it added; zero, and not seen, where `inside` is."""
         shown = 1.0 if inside is None else inside
         first, second, third = self.norms
         y = second(self.narrow(first(x).relu())).relu() * shown

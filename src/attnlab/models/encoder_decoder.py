@@ -138,7 +138,7 @@ class EncoderDecoder(nn.Module):
     def forward(
         self, source: Int[Tensor, "batch s_len"], target: Int[Tensor, "batch t_len"]
     ) -> Float[Tensor, "batch t_len target_vocab_size"]:
-        """Return the logits of the token after each position of what is written.
+        """The logits of the token after each position of what is written.
 
         Parameters
         ----------
@@ -158,7 +158,7 @@ class EncoderDecoder(nn.Module):
     def encode(
         self, source: Int[Tensor, "batch s_len"]
     ) -> tuple[Float[Tensor, "batch s_len d_model"], Bool[Tensor, "batch s_len"]]:
-        """Return what the encoder makes of the tokens, and where they are real.
+        """What the encoder makes of the tokens, and where they are real.
 
         Parameters
         ----------
@@ -181,7 +181,7 @@ class EncoderDecoder(nn.Module):
         memory: Float[Tensor, "batch s_len d_model"],
         real: Bool[Tensor, "batch s_len"],
     ) -> Float[Tensor, "batch t_len target_vocab_size"]:
-        """Return the logits of the token after each position.
+        """The logits of the token after each position.
 
         Parameters
         ----------
@@ -200,7 +200,7 @@ class EncoderDecoder(nn.Module):
 
 
 def _across(mixer: Spec | Sequence[Spec]) -> Spec:
-    """Return attention to another sequence that is like the attention within one."""
+    """Attention to another sequence that is like the attention within one."""
     parsed = [parse(one, "mixer") for one in ([mixer] if isinstance(mixer, str | Mapping) else mixer)]
     attentions = [arguments for name, arguments in parsed if name == ATTENTION] or [{}]
     first, *others = [
@@ -212,7 +212,7 @@ def _across(mixer: Spec | Sequence[Spec]) -> Spec:
 
 
 def _without_places(cross: Spec) -> Spec:
-    """Return attention to another sequence as it is, if it compares no places."""
+    """Attention to another sequence as it is, if it compares no places."""
     name, arguments = parse(cross, "cross")
     given = [key for key in PLACES if key in arguments]
     if name == ATTENTION and given:
@@ -223,7 +223,7 @@ def _without_places(cross: Spec) -> Spec:
 
 
 def _table(vocab_size: int, d_model: int) -> nn.Embedding:
-    """Return an embedding of tokens whose vectors have a length near 1."""
+    """An embedding of tokens whose vectors have a length near 1."""
     table = nn.Embedding(vocab_size, d_model)
     nn.init.normal_(table.weight, std=d_model**-0.5)
     return table

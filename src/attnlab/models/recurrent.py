@@ -48,7 +48,7 @@ class Lstm(nn.Module):
         self.output = nn.Linear(hidden * (2 if bidirectional else 1), d_out)
 
     def forward(self, x: Float[Tensor, "batch length d_in"]) -> Float[Tensor, "batch length d_out"]:
-        """Return one output vector per position."""
+        """One output vector per position."""
         states, _ = self.lstm(x)  # (batch, length, directions * hidden)
         return self.output(states)
 
@@ -85,7 +85,7 @@ class LstmBatchAsTime(nn.Module):
         self.output = nn.Linear(hidden, length)
 
     def forward(self, x: Float[Tensor, "batch length d_in"]) -> Float[Tensor, "batch length d_in"]:
-        """Return a sequence of the same shape, made from this and the samples before it."""
+        """A sequence of the same shape, made from this and the samples before it."""
         mistaken = x.transpose(1, 2)  # (batch, d_in, length), read as (time, batch, features)
         states, _ = self.lstm(mistaken)
         return self.output(states).transpose(1, 2)  # (batch, length, d_in)

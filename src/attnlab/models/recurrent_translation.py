@@ -81,7 +81,7 @@ class AdditiveRnn(nn.Module):
     def forward(
         self, source: Int[Tensor, "batch s_len"], target: Int[Tensor, "batch t_len"]
     ) -> Float[Tensor, "batch t_len target_vocab_size"]:
-        """Return the logits of the token after each position of what is written."""
+        """The logits of the token after each position of what is written."""
         real = source != self.pad
         states, last = _read(self.encoder, self.drop(self.source_embedding(source)), real)
         state = self.start(last[-1]).tanh()  # of the direction that ends at the first token
@@ -158,7 +158,7 @@ class MultiplicativeRnn(nn.Module):
     def forward(
         self, source: Int[Tensor, "batch s_len"], target: Int[Tensor, "batch t_len"]
     ) -> Float[Tensor, "batch t_len target_vocab_size"]:
-        """Return the logits of the token after each position of what is written."""
+        """The logits of the token after each position of what is written."""
         real = source != self.pad
         states, last = _read(self.encoder, self.drop(self.source_embedding(source)), real)
         found, _ = self.decoder(self.drop(self.target_embedding(target)), last)
@@ -171,7 +171,7 @@ def _check(source_vocab_size: int, target_vocab_size: int, **sizes: int) -> None
 
 
 def _read(network: nn.GRU | nn.LSTM, x: Tensor, real: Bool[Tensor, "batch s_len"]) -> tuple[Tensor, Any]:
-    """Return the states at every token, zero at padding, and those after the last real one.
+    """The states at every token, zero at padding, and those after the last real one.
 
     Padding is not read at all, so that a backward direction starts at the last real token.
     """

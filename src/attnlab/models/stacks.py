@@ -115,7 +115,7 @@ class Decoder(nn.Module):
         look_up(init, INITS, "init")(self, n_layers)
 
     def forward(self, tokens: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length vocab_size"]:
-        """Return the logits of the token after each position."""
+        """The logits of the token after each position."""
         x = self.embedding(tokens)  # (batch, length, d_model)
         return self.logits(self.stack(x))
 
@@ -204,7 +204,7 @@ class Encoder(nn.Module):
         look_up(init, INITS, "init")(self, n_layers)
 
     def forward(self, x: Float[Tensor, "batch length d_in"]) -> Float[Tensor, "batch length d_out"]:
-        """Return one output vector per position."""
+        """One output vector per position."""
         return self.output(self.stack(self.embedding(x)))
 
 
@@ -268,43 +268,14 @@ class Stack(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch length d_model"], *given: Bool[Tensor, "batch length"] | Tensor | None
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return the sequence after the last block.
-
-        Parameters
-        ----------
-        x : Tensor
-            Embeddings without positions.
-        *given : Tensor or None
-            What every block is called with beside the sequence: padding, memory, padding of the memory.
-
-        Returns
-        -------
-        Tensor
-            Of the shape of `x`.
-        """
+        """The sequence after the last block."""
         x = self.dropout(self.positions(x))
         for block in self.blocks:
             x = block(x, *given)
         return self.norm(x)
 
     def keep(self, memory: Float[Tensor, "batch k_len d_model"] | None = None) -> list[BlockCache]:
-        """Return what `step` needs to know of positions before the first one.
-
-        Parameters
-        ----------
-        memory : Tensor, optional
-            What the blocks look at beside the sequence.
-
-        Returns
-        -------
-        list of BlockCache
-            One per block.
-
-        Raises
-        ------
-        ModuleError
-            If a block cannot continue a sequence.
-        """
+        """What `step` needs to know of positions before the first one."""
         for block in self.blocks:
             if not isinstance(block, Block):
                 raise ModuleError(f"{type(block).__name__} keeps no keys and values")
@@ -317,24 +288,7 @@ class Stack(nn.Module):
         start: int,
         memory_padding: Bool[Tensor, "batch k_len"] | None = None,
     ) -> Float[Tensor, "batch new d_model"]:
-        """Return the sequence at positions that follow those of earlier calls.
-
-        Parameters
-        ----------
-        x : Tensor
-            Embeddings of these positions.
-        caches : sequence of BlockCache
-            What `keep` returned; they are brought up to date.
-        start : int
-            Position of the first of them.
-        memory_padding : Tensor, optional
-            True at real positions of what the blocks look at.
-
-        Returns
-        -------
-        Tensor
-            Of the shape of `x`.
-        """
+        """The sequence at positions that follow those of earlier calls."""
         if isinstance(self.positions, AbstractInputPositions):
             x = self.positions(x, start)
         x = self.dropout(x)

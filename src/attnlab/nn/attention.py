@@ -129,18 +129,7 @@ class Attention(nn.Module):
         self._path = path
 
     def obstacle(self, path: Path) -> str | None:
-        """Return which part keeps this composition from a path, in words, or None.
-
-        Parameters
-        ----------
-        path : str
-            One of the paths of the constructor.
-
-        Returns
-        -------
-        str or None
-            The reason; None where the path can be taken.
-        """
+        """Which part keeps this composition from a path, in words, or None."""
         return self._obstacles.get(path)
 
     def forward(
@@ -149,82 +138,27 @@ class Attention(nn.Module):
         memory: Float[Tensor, "batch k_len d_model"] | None = None,
         padding: Bool[Tensor, "batch k_len"] | None = None,
     ) -> Float[Tensor, "batch q_len d_model"]:
-        """Return what every position gathered.
-
-        Parameters
-        ----------
-        x : Tensor
-            Activations that ask.
-        memory : Tensor, optional
-            Activations that are looked at; `x` unless given.
-        padding : Tensor, optional
-            True at real positions of what is looked at.
-
-        Returns
-        -------
-        Tensor
-            Outputs, of the shape of `x`.
-        """
+        """What every position gathered."""
         q, k, v = self.heads.project(x, memory)
         q, k = self.positions.rotate(q, k)
         head_outputs = self._attend(q, k, v, self._visible(padding, k.shape[-2]))
         return self.combiner(head_outputs, padding if memory is None else None)
 
     def begin(self) -> KeyValues:
-        """Return what `extend` starts from.
-
-        Returns
-        -------
-        KeyValues
-            Nothing was seen yet.
-
-        Raises
-        ------
-        ModuleError
-            If an output depends on later positions, or on what heads found at other positions.
-        """
+        """What `extend` starts from."""
         if not self.mask.blocks_future:
             raise ModuleError("a sequence cannot be continued where a query may attend to later positions")
         self._check_separate_outputs()
         return KeyValues()
 
     def extend(self, x: Float[Tensor, "batch new d_model"], past: KeyValues) -> Float[Tensor, "batch new d_model"]:
-        """Return what later positions gather from themselves and from those before, whose keys are kept.
-
-        Parameters
-        ----------
-        x : Tensor
-            Activations at positions that follow those seen before.
-        past : KeyValues
-            What `begin` returned and earlier calls extended; the new keys and values are added.
-
-        Returns
-        -------
-        Tensor
-            The last rows of what `forward` returns for the whole sequence.
-        """
+        """What later positions gather from themselves and from those before, whose keys are kept."""
         q, k, v = self.heads.project(x)
         past.append(k, v)
         return self._gather(q, past, None)
 
     def keys_of(self, memory: Float[Tensor, "batch k_len d_model"]) -> KeyValues:
-        """Return keys and values of another sequence, to be looked at many times.
-
-        Parameters
-        ----------
-        memory : Tensor
-            Activations that will be looked at.
-
-        Returns
-        -------
-        KeyValues
-            For `look`.
-
-        Raises
-        ------
-        ModuleError
-            If an output depends on what heads found at other positions.
-        """
+        """Keys and values of another sequence, to be looked at many times."""
         self._check_separate_outputs()
         kept = KeyValues()
         kept.append(*self.heads.project(memory[:, :0], memory)[1:])
@@ -236,22 +170,7 @@ class Attention(nn.Module):
         seen: KeyValues,
         padding: Bool[Tensor, "batch k_len"] | None = None,
     ) -> Float[Tensor, "batch q_len d_model"]:
-        """Return what positions gather from another sequence, whose keys are kept.
-
-        Parameters
-        ----------
-        x : Tensor
-            Activations that ask.
-        seen : KeyValues
-            What `keys_of` returned.
-        padding : Tensor, optional
-            True at real positions of what is looked at.
-
-        Returns
-        -------
-        Tensor
-            What `forward` returns with that sequence as memory.
-        """
+        """What positions gather from another sequence, whose keys are kept."""
         return self._gather(self.heads.project(x, x[:, :0])[0], seen, padding)
 
     def _check_separate_outputs(self) -> None:
@@ -268,22 +187,7 @@ class Attention(nn.Module):
         memory: Float[Tensor, "batch k_len d_model"] | None = None,
         padding: Bool[Tensor, "batch k_len"] | None = None,
     ) -> Trace:
-        """Compute the same as `forward` step by step and return the steps.
-
-        Parameters
-        ----------
-        x : Tensor
-            Activations that ask.
-        memory : Tensor, optional
-            Activations that are looked at; `x` unless given.
-        padding : Tensor, optional
-            True at real positions of what is looked at.
-
-        Returns
-        -------
-        Trace
-            Every step.
-        """
+        """Compute the same as `forward` step by step and return the steps."""
         q, k, v = self.heads.project(x, memory)
         q, k = self.positions.rotate(q, k)
         piece = _whole(q, k, self._visible(padding, k.shape[-2]))
@@ -292,7 +196,7 @@ class Attention(nn.Module):
         return Trace(q, k, v, scores, weights, head_outputs, output)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: AbstractMask) -> Tensor:
-        """Return the heads' outputs by the path that was asked for, or by the fastest."""
+        """The heads' outputs by the path that was asked for, or by the fastest."""
         path = self._path if self._path != "auto" else self._fastest(q, k, mask)
         if path == "local":
             return in_blocks(self._read if self.obstacle("fused") else self._multiply, q, k, v, mask)
@@ -303,7 +207,7 @@ class Attention(nn.Module):
         return self._multiply(q, k, v, _whole(q, k, mask), None if path is None else WAYS[path])
 
     def _fastest(self, q: Tensor, k: Tensor, mask: AbstractMask) -> Path | None:
-        """Return the path to take, or None to multiply in the way that is fastest for the piece."""
+        """The path to take, or None to multiply in the way that is fastest for the piece."""
         if pays_in_blocks(mask.reach, k.shape[-2]):
             return "local"
         if not self.obstacle("fused"):
@@ -312,16 +216,16 @@ class Attention(nn.Module):
         return "chunked" if large and not is_mapped(q) else "readable"  # checkpoints do not work under vmap
 
     def _rows_at_a_time(self, q: Tensor, k: Tensor) -> int:
-        """Return how many queries the readable path takes so that its largest tensor stays small."""
+        """How many queries the readable path takes so that its largest tensor stays small."""
         row = q.shape[0] * self.heads.n_heads * k.shape[-2] * self.scores.numbers_per_pair * q.element_size()
         return max(1, LARGEST_BYTES // row)
 
     def _read(self, q: Tensor, k: Tensor, v: Tensor, piece: AbstractPiece) -> Tensor:
-        """Return the heads' outputs of a piece as the formula has them."""
+        """The heads' outputs of a piece as the formula has them."""
         return self._steps(q, k, v, piece)[-1]
 
     def _steps(self, q: Tensor, k: Tensor, v: Tensor, piece: AbstractPiece) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the formula's scores, weights and head outputs."""
+        """The formula's scores, weights and head outputs."""
         keys, values = (repeat_heads(part, self.heads.n_heads) for part in (k, v))
         scores = self.scores(q, keys)  # (batch, heads, q_len, k_len)
         bias = self._bias(q, piece)
@@ -330,7 +234,7 @@ class Attention(nn.Module):
         return scores, weights, dropout(weights, self.dropout, self.training) @ values  # (batch, heads, q_len, d_v)
 
     def _multiply(self, q: Tensor, k: Tensor, v: Tensor, piece: AbstractPiece, way: Way | None = None) -> Tensor:
-        """Return the heads' outputs of a piece as softmax over dot products, by a way or the fastest one."""
+        """The heads' outputs of a piece as softmax over dot products, by a way or the fastest one."""
         bias, sinks = self._bias(q, piece), self.normalizer.sinks
         is_causal = piece.is_causal and bias is None and not sinks
         allowed = None if is_causal else piece.allowed(q.device)
@@ -344,7 +248,7 @@ class Attention(nn.Module):
         return (way or fastest(given))(given)
 
     def _visible(self, padding: Tensor | None, k_len: int) -> AbstractMask:
-        """Return the mask of this call."""
+        """The mask of this call."""
         mask = self.mask
         if padding is not None:
             mask = Padding(padding) if mask.kind == "full" else mask & Padding(padding)
@@ -368,7 +272,7 @@ class Attention(nn.Module):
         return obstacles
 
     def _find_no_dot(self, scores: Spec, normalizers: Spec, combiners: Spec) -> str | None:
-        """Return the first part that stands between this composition and softmax over dot products."""
+        """The first part that stands between this composition and softmax over dot products."""
         q = torch.zeros(1, self.heads.n_heads, 1, self.heads.d_head)
         if self.scores.as_dot(q, q) is None:
             return f"score '{parse(scores, 'score')[0]}' is no dot product"
@@ -380,7 +284,7 @@ class Attention(nn.Module):
 
 
 def _build_mask(masks: Spec | Sequence[Spec] | AbstractMask, *, causal: bool) -> AbstractMask:
-    """Return one mask that allows what all of a specification allow."""
+    """One mask that allows what all of a specification allow."""
     specs = masks if isinstance(masks, list) else [masks]
     parts = [build(spec, MASKS, axis="mask") for spec in specs]
     if causal:
@@ -395,6 +299,6 @@ def _check_level(level: str, spec: Spec) -> None:
 
 
 def _whole(q: Tensor, k: Tensor, mask: AbstractMask) -> Whole:
-    """Return the score matrix in one piece; the last query stands where the last key stands."""
+    """The score matrix in one piece; the last query stands where the last key stands."""
     q_len, k_len = q.shape[-2], k.shape[-2]
     return Whole(mask, range(k_len - q_len, k_len), range(k_len))

@@ -41,15 +41,7 @@ class BlockCache:
     other: KeyValues | None
 
     def select(self, rows: Int[Tensor, " new"], *, same_other: bool = False) -> None:
-        """Keep some rows of the batch, in a new order.
-
-        Parameters
-        ----------
-        rows : Tensor
-            Numbers of the rows.
-        same_other : bool
-            Whether every row looks at what the row in its place looked at, so that it need not be copied.
-        """
+        """Keep some rows of the batch, in a new order."""
         self.own.select(rows)
         if self.other is not None and not same_other:
             self.other.select(rows)
@@ -106,7 +98,7 @@ class Wiring(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch length d_model"], part: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return the stream after `part`, which maps activations to activations."""
+        """The stream after `part`, which maps activations to activations."""
         found = self.drop(part(self.before(x)))
         return self.after(x + found if self.residual else found)
 
@@ -181,24 +173,7 @@ class Block(nn.Module):
         memory: Float[Tensor, "batch k_len d_model"] | None = None,
         memory_padding: Bool[Tensor, "batch k_len"] | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return the residual stream after all sublayers.
-
-        Parameters
-        ----------
-        x : Tensor
-            The stream.
-        padding : Tensor, optional
-            True at real positions of the stream.
-        memory : Tensor, optional
-            The other sequence; needed if there is a `cross`.
-        memory_padding : Tensor, optional
-            True at real positions of the other sequence.
-
-        Returns
-        -------
-        Tensor
-            Of the shape of `x`.
-        """
+        """The residual stream after all sublayers."""
         if self.mixer is not None:
             x = self.around_mixer(x, functools.partial(self.mixer, padding=padding))
         if self.cross is not None:
@@ -206,24 +181,7 @@ class Block(nn.Module):
         return x if self.feedforward is None else self.around_feedforward(x, self.feedforward)
 
     def keep(self, memory: Float[Tensor, "batch k_len d_model"] | None = None) -> BlockCache:
-        """Return what `step` needs to know of positions before the first one.
-
-        Parameters
-        ----------
-        memory : Tensor, optional
-            The other sequence; needed if there is a `cross`.
-
-        Returns
-        -------
-        BlockCache
-            Keys and values: none of this sequence, all of the other one.
-
-        Raises
-        ------
-        ModuleError
-            If a sublayer is no attention, which alone can continue a sequence from kept keys and values, or one that
-            depends on later positions; or if there is a `cross` and no memory.
-        """
+        """What `step` needs to know of positions before the first one."""
         for part in (self.mixer, self.cross):
             if part is not None and not isinstance(part, Attention):
                 raise ModuleError(f"{type(part).__name__} keeps no keys and values")
@@ -240,22 +198,7 @@ class Block(nn.Module):
         cache: BlockCache,
         memory_padding: Bool[Tensor, "batch k_len"] | None = None,
     ) -> Float[Tensor, "batch new d_model"]:
-        """Return the stream at positions that follow those of earlier calls.
-
-        Parameters
-        ----------
-        x : Tensor
-            The stream at these positions.
-        cache : BlockCache
-            What `keep` returned; it is brought up to date.
-        memory_padding : Tensor, optional
-            True at real positions of the other sequence.
-
-        Returns
-        -------
-        Tensor
-            Of the shape of `x`: the last rows of what `forward` returns for the whole sequence.
-        """
+        """The stream at positions that follow those of earlier calls."""
         if self.mixer is not None:
             x = self.around_mixer(x, functools.partial(cast(Attention, self.mixer).extend, past=cache.own))
         if self.cross is not None and cache.other is not None:
@@ -320,27 +263,14 @@ class LiteralBlock(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"] | None = None
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return the rectified map of what the mixer left."""
+        """The rectified map of what the mixer left."""
         if self.mixer is not None:
             x = self.around_mixer(x, functools.partial(self.mixer, padding=padding))
         return self.drop(F.relu(self.linear(x)))
 
 
 def is_absent(spec: Spec, axis: str) -> bool:
-    """Return whether a specification leaves a sublayer out.
-
-    Parameters
-    ----------
-    spec : str or mapping
-        The sublayer's part.
-    axis : str
-        What it is, for error texts.
-
-    Returns
-    -------
-    bool
-        True for "none".
-    """
+    """Whether a specification leaves a sublayer out."""
     return parse(spec, axis)[0] == ABSENT
 
 

@@ -50,7 +50,7 @@ class _TwoLayers(nn.Module):
         raise NotImplementedError
 
     def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
-        """Return the map of every position."""
+        """The map of every position."""
         return self.to_residual(self.drop(self.activation(self.widen(x))))
 
 
@@ -184,7 +184,7 @@ class GatedFeedForward(nn.Module):
         self.to_residual = nn.Linear(d_ff, d_model)
 
     def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
-        """Return the map of every position."""
+        """The map of every position."""
         gate, value = self.widen(x).chunk(2, dim=-1)  # (batch, length, d_ff) each
         return self.to_residual(self.drop(F.silu(gate) * value))
 
@@ -254,7 +254,7 @@ class MixtureOfExperts(nn.Module):
         self.experts = nn.ModuleList(ReluFeedForward(d_model, d_ff=d_ff, dropout=dropout) for _ in range(n_experts))
 
     def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
-        """Return the weighted sum of the chosen experts at every position."""
+        """The weighted sum of the chosen experts at every position."""
         flat = x.flatten(0, -2)
         probabilities = self.router(flat).softmax(dim=-1, dtype=torch.promote_types(x.dtype, torch.float32))
         trust, chosen = probabilities.topk(self.top_k, dim=-1)
@@ -271,7 +271,7 @@ class MixtureOfExperts(nn.Module):
         trust: Float[Tensor, "positions k"],
         chosen: Int[Tensor, "positions k"],
     ) -> Float[Tensor, "positions d_model"]:
-        """Return the sum over experts, those that are not chosen by weight 0."""
+        """The sum over experts, those that are not chosen by weight 0."""
         weights = trust.new_zeros(len(x), len(self.experts)).scatter(-1, chosen, trust)
         return torch.stack([expert(x) for expert in self.experts], dim=-1).matmul(weights[..., None])[..., 0]
 
@@ -281,7 +281,7 @@ class MixtureOfExperts(nn.Module):
         trust: Float[Tensor, "positions k"],
         chosen: Int[Tensor, "positions k"],
     ) -> Float[Tensor, "positions d_model"]:
-        """Return the sum over experts, each computed at the positions that chose it."""
+        """The sum over experts, each computed at the positions that chose it."""
         order = chosen.flatten().argsort(stable=True)
         positions = order // self.top_k
         taken = x[positions]
@@ -297,27 +297,14 @@ class MixtureOfExperts(nn.Module):
 def load_imbalance(
     probabilities: Float[Tensor, "positions experts"], chosen: Int[Tensor, "positions k"]
 ) -> Float[Tensor, ""]:
-    """Return how unevenly experts are used; its gradient makes what is used too much less likely.
-
-    Parameters
-    ----------
-    probabilities : Tensor
-        Of each expert, at each position.
-    chosen : Tensor
-        The experts that each position uses.
-
-    Returns
-    -------
-    Tensor
-        ``n sum_i f_i P_i``: 1 where all experts are used alike, n where one is.
-    """
+    """How unevenly experts are used; its gradient makes what is used too much less likely."""
     count = probabilities.shape[-1]
     used = torch.zeros_like(probabilities).scatter(-1, chosen, 1.0 / chosen.shape[-1]).mean(dim=0)
     return count * (used * probabilities.mean(dim=0)).sum()
 
 
 class _WithGradientOf(torch.autograd.Function):
-    """Return a tensor as it is; on the way back a scalar joins the loss."""
+    """A tensor as it is; on the way back a scalar joins the loss."""
 
     generate_vmap_rule = True
 
@@ -335,7 +322,7 @@ class _WithGradientOf(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradient of `y`, and 1 for the scalar."""
+        """The gradient of `y`, and 1 for the scalar."""
         (loss,) = ctx.saved_tensors
         return gradients[0], torch.ones_like(loss)
 

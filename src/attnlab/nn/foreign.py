@@ -56,27 +56,7 @@ class ForeignMixer(nn.Module):
         memory: Float[Tensor, "batch k_len d_model"] | None = None,
         padding: Bool[Tensor, "batch k_len"] | None = None,
     ) -> Float[Tensor, "batch q_len d_model"]:
-        """Return the module's output in the lab's layout.
-
-        Parameters
-        ----------
-        x : Tensor
-            What asks, (batch, q_len, d_model).
-        memory : Tensor, optional
-            What is looked at, where that is not `x`.
-        padding : Tensor, optional
-            True = a real position of what is looked at.
-
-        Returns
-        -------
-        Tensor
-            (batch, q_len, d_model).
-
-        Raises
-        ------
-        ModuleError
-            If the module raises, returns another shape, or cannot look at a memory.
-        """
+        """The module's output in the lab's layout."""
         if memory is not None and all(slot.source == "x" for slot in self.convention.slots):
             raise ModuleError(
                 f"{self.label.name}: forward takes one sequence, so it cannot look at another"
@@ -86,13 +66,7 @@ class ForeignMixer(nn.Module):
             return call(self.module, self.convention, x, memory, padding=padding, label=self.label)
 
     def extra_repr(self) -> str:
-        """Return how the module is called, for printing.
-
-        Returns
-        -------
-        str
-            The convention in one line.
-        """
+        """How the module is called, for printing."""
         return str(self.convention)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ForeignMixer:
@@ -151,7 +125,7 @@ def build_foreign(spec: Spec, offered: Mapping[str, Any]) -> ForeignMixer:
 
 
 def _learned(name: str, order: Order, offered: Mapping[str, Any]) -> Convention:
-    """Return the convention of a class, from memory where it was learned before."""
+    """The convention of a class, from memory where it was learned before."""
     path = path_of(name)
     place = {key: offered.get(key) for key in ("d_model", "causal", "max_length")}
     key = (name, str(path), path.stat().st_mtime_ns, repr(sorted(order.arguments.items())), repr(place))
@@ -220,7 +194,7 @@ def adapt(
 
 
 def _twin(module: nn.Module, label: Label) -> nn.Module:
-    """Return a copy of a module on the CPU."""
+    """A copy of a module on the CPU."""
     if any(parameter.is_meta for parameter in module.parameters()):
         raise ModuleError(
             f"{label.name}: it lies on the meta device, where nothing can be learned by calling it"

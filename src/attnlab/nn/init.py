@@ -23,13 +23,6 @@ RESIDUAL_OUTPUT = "to_residual"  # what every linear layer whose output joins th
 def leave(module: nn.Module, n_layers: int) -> None:
     """Leave every parameter as its layer made it: torch's defaults.
 
-    Parameters
-    ----------
-    module : Module
-        The model.
-    n_layers : int
-        Number of blocks.
-
     Notes
     -----
     Linear layers: uniform with bound ``1 / sqrt(fan_in)``, standard deviation ``1 / sqrt(3 fan_in)``: behind each
@@ -40,18 +33,6 @@ def leave(module: nn.Module, n_layers: int) -> None:
 @torch.no_grad()
 def gpt(module: nn.Module, n_layers: int) -> None:
     """Draw weights from N(0, 0.02), smaller where a layer writes to the residual stream; biases are zero.
-
-    Parameters
-    ----------
-    module : Module
-        The model; its linear layers and embeddings are changed.
-    n_layers : int
-        Number of blocks; outputs to the residual stream start with ``0.02 / sqrt(2 n_layers)``.
-
-    Raises
-    ------
-    SpecError
-        If there is no layer.
 
     References
     ----------
@@ -70,18 +51,6 @@ def gpt(module: nn.Module, n_layers: int) -> None:
 @torch.no_grad()
 def gpt_zero(module: nn.Module, n_layers: int) -> None:
     """Draw weights as `gpt`, and start what writes to the residual stream at zero: every block begins as the identity.
-
-    Parameters
-    ----------
-    module : Module
-        The model; its linear layers and embeddings are changed.
-    n_layers : int
-        Number of blocks.
-
-    Raises
-    ------
-    SpecError
-        If there is no layer.
 
     Notes
     -----
@@ -103,13 +72,6 @@ def gpt_zero(module: nn.Module, n_layers: int) -> None:
 def xavier(module: nn.Module, n_layers: int) -> None:
     """Draw linear weights so that the signal keeps its variance forward and backward; biases are zero.
 
-    Parameters
-    ----------
-    module : Module
-        The model; its linear layers are changed.
-    n_layers : int
-        Number of blocks; not used.
-
     Notes
     -----
     Uniform with bound ``sqrt(6 / (fan_in + fan_out))``. Queries, keys and values are one packed matrix, whose
@@ -128,7 +90,7 @@ def xavier(module: nn.Module, n_layers: int) -> None:
 
 
 def _own_parts(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the parts of a model with their names, those within a person's own modules left out."""
+    """The parts of a model with their names, those within a person's own modules left out."""
     foreign = tuple(name + "." for name, part in module.named_modules() if isinstance(part, ForeignMixer))
     for name, part in module.named_modules():
         if not name.startswith(foreign):

@@ -21,37 +21,23 @@ class KeyValues:
 
     @property
     def k(self) -> Float[Tensor, "batch kv_heads k_len d_head"]:
-        """Return the keys."""
+        """The keys."""
         return self._of(self._k)
 
     @property
     def v(self) -> Float[Tensor, "batch kv_heads k_len d_v"]:
-        """Return the values."""
+        """The values."""
         return self._of(self._v)
 
     def append(
         self, k: Float[Tensor, "batch kv_heads more d_head"], v: Float[Tensor, "batch kv_heads more d_v"]
     ) -> None:
-        """Add keys and values behind those that are there.
-
-        Parameters
-        ----------
-        k : Tensor
-            Keys of later positions.
-        v : Tensor
-            Their values.
-        """
+        """Add keys and values behind those that are there."""
         self._k = k if self._k is None else torch.cat((self._k, k), dim=-2)
         self._v = v if self._v is None else torch.cat((self._v, v), dim=-2)
 
     def select(self, rows: Int[Tensor, " new"]) -> None:
-        """Keep some rows of the batch, in a new order; a row may be taken several times. Of nothing, nothing is kept.
-
-        Parameters
-        ----------
-        rows : Tensor
-            Numbers of the rows.
-        """
+        """Keep some rows of the batch, in a new order, perhaps several times. Of nothing, nothing is kept."""
         if self._k is not None and self._v is not None:
             self._k, self._v = self._k[rows], self._v[rows]
 

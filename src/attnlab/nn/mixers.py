@@ -74,7 +74,7 @@ class PositionWise(nn.Module):
         memory: Float[Tensor, "batch k_len d_model"] | None = None,
         padding: Bool[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return the rectified map of every position."""
+        """The rectified map of every position."""
         refuse_memory(memory, "position-wise")
         return F.relu(self.linear(x))
 
@@ -123,7 +123,7 @@ class ConvolutionMixer(nn.Module):
         memory: Float[Tensor, "batch k_len d_model"] | None = None,
         padding: Bool[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return the convolved sequence."""
+        """The convolved sequence."""
         refuse_memory(memory, "convolution")
         if padding is not None:
             x = x.masked_fill(~padding.unsqueeze(-1), 0)
@@ -143,27 +143,7 @@ MIXERS: Mapping[str, Callable[..., nn.Module]] = {
 
 
 def build_mixer(spec: Spec | nn.Module, offered: Mapping[str, Any]) -> nn.Module:
-    """Build a mixer by name, or fit a person's own module into its place.
-
-    Parameters
-    ----------
-    spec : str, mapping or Module
-        Entry of `MIXERS` or ``path.py:Class``, with constructor arguments; a ready-made mixer is returned as it is.
-    offered : mapping
-        What the surroundings know: ``d_model``, ``causal``, ``max_length``, ...
-
-    Returns
-    -------
-    Module
-        Called as ``mixer(x, memory=None, padding=None)``.
-
-    Raises
-    ------
-    SpecError
-        If the name or an argument is unknown or wrong.
-    ModuleError
-        If a person's own module cannot be built or fitted.
-    """
+    """Build a mixer by name, or fit a person's own module into its place."""
     if isinstance(spec, str | Mapping) and is_path(parse(spec, "mixer")[0]):
         from attnlab.nn.foreign import build_foreign
 

@@ -20,20 +20,7 @@ from attnlab.nn.axes.heads import SplitHeads
 
 
 def refuse_memory(memory: Tensor | None, name: str) -> None:
-    """Raise a `ModuleError` if a mixer that sees one sequence only is given another.
-
-    Parameters
-    ----------
-    memory : Tensor or None
-        What was given.
-    name : str
-        Name of the mixer.
-
-    Raises
-    ------
-    ModuleError
-        If there is a memory.
-    """
+    """Raise a `ModuleError` if a mixer that sees one sequence only is given another."""
     if memory is not None:
         raise ModuleError(f"mixer '{name}' cannot look at another sequence; use 'attention' there")
 
@@ -91,7 +78,7 @@ class Lstm(nn.Module):
         memory: Float[Tensor, "batch k_len d_model"] | None = None,
         padding: Bool[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return a linear map of the states at every position."""
+        """A linear map of the states at every position."""
         refuse_memory(memory, "lstm")
         states = self._read(self.rightward, x)  # (batch, length, d_hidden)
         if self.leftward is not None:
@@ -102,7 +89,7 @@ class Lstm(nn.Module):
 
 
 def _reversed_order(x: Tensor, padding: Tensor | None) -> Int[Tensor, "batch length 1"]:
-    """Return for every position the one that mirrors it among the real ones; padding stays in place."""
+    """For every position the one that mirrors it among the real ones; padding stays in place."""
     batch, length = x.shape[:2]
     positions = torch.arange(length, device=x.device).expand(batch, length)
     ends = length if padding is None else padding.sum(dim=-1, keepdim=True)  # (batch, 1)
@@ -114,7 +101,7 @@ def _read_fused(reader: nn.LSTM, x: Tensor) -> Tensor:
 
 
 def _read_step_by_step(reader: nn.LSTM, x: Tensor) -> Tensor:
-    """Return all states of an LSTM, computed by its formula."""
+    """All states of an LSTM, computed by its formula."""
     from_x, from_state, bias_x, bias_state = reader.all_weights[0]
     gates = F.linear(x, from_x, bias_x + bias_state)  # (batch, length, 4 d_hidden)
     state = cell = x.new_zeros(x.shape[0], reader.hidden_size)
@@ -174,7 +161,7 @@ class LinearAttention(nn.Module):
         memory: Float[Tensor, "batch k_len d_model"] | None = None,
         padding: Bool[Tensor, "batch k_len"] | None = None,
     ) -> Float[Tensor, "batch q_len d_model"]:
-        """Return kernel-weighted means of values; zeros from the heads where there is no key."""
+        """Kernel-weighted means of values; zeros from the heads where there is no key."""
         if self.causal:
             refuse_memory(memory, "linear-attention (causal)")
         q, k, v = self.heads.project(x, memory)
@@ -187,20 +174,7 @@ class LinearAttention(nn.Module):
 
 
 def safe_divide(dividend: Tensor, divisor: Tensor) -> Tensor:
-    """Return a quotient that is zero, with zero gradient, where the divisor is not positive.
-
-    Parameters
-    ----------
-    dividend : Tensor
-        What is divided; zero where the divisor is.
-    divisor : Tensor
-        Sums of weights that are not negative.
-
-    Returns
-    -------
-    Tensor
-        The quotient.
-    """
+    """A quotient that is zero, with zero gradient, where the divisor is not positive."""
     return dividend / divisor.masked_fill(divisor <= 0, 1)
 
 
@@ -265,7 +239,7 @@ class Fastformer(nn.Module):
         memory: Float[Tensor, "batch k_len d_model"] | None = None,
         padding: Bool[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return values multiplied by what the sequence says as a whole, or said so far."""
+        """Values multiplied by what the sequence says as a whole, or said so far."""
         refuse_memory(memory, "fastformer")
         q, k, v = self.heads.project(x)
         scale = 1 / math.sqrt(self.heads.d_head)
@@ -276,14 +250,14 @@ class Fastformer(nn.Module):
 
 
 def _mean_of_all(logits: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
-    """Return the softmax-weighted mean over all real positions, (batch, heads, 1, width)."""
+    """The softmax-weighted mean over all real positions, (batch, heads, 1, width)."""
     logits, weights = _start(logits, padding)
     weights = weights * (logits - logits.detach().amax(-1, keepdim=True)).exp()  # (batch, heads, length)
     return safe_divide(weights.unsqueeze(-2) @ values, weights.sum(-1)[..., None, None])
 
 
 def _mean_of_past(logits: Tensor, values: Tensor, padding: Tensor | None) -> Tensor:
-    """Return the softmax-weighted mean over the real positions up to each one, by doubling the span."""
+    """The softmax-weighted mean over the real positions up to each one, by doubling the span."""
     peak, weights = _start(logits, padding)
     sums, lowest = weights.unsqueeze(-1) * values, torch.finfo(logits.dtype).min
     span, length = 1, logits.shape[-1]
@@ -298,7 +272,7 @@ def _mean_of_past(logits: Tensor, values: Tensor, padding: Tensor | None) -> Ten
 
 
 def _start(logits: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return logits and weights in which padded positions count for nothing."""
+    """Logits and weights in which padded positions count for nothing."""
     if padding is None:
         return logits, torch.ones_like(logits)
     forbidden = ~padding[:, None, :].expand_as(logits)

@@ -60,18 +60,7 @@ class Traces:
 
 @contextlib.contextmanager
 def contained(traces: Traces) -> Iterator[None]:
-    """Swallow prints and warnings, and put random states and global settings back as they were.
-
-    Parameters
-    ----------
-    traces : Traces
-        Takes what was printed and changed.
-
-    Yields
-    ------
-    None
-        While foreign code may run.
-    """
+    """Swallow prints and warnings, and put random states and global settings back as they were."""
     before = {name: read() for name, (read, _) in _GLOBALS.items()}
     with (
         contextlib.redirect_stdout(traces.printed),
@@ -99,21 +88,6 @@ def _put_back(before: dict[str, Any], traces: Traces) -> None:
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
     """Interrupt what runs longer.
-
-    Parameters
-    ----------
-    seconds : float
-        Wall time allowed.
-
-    Yields
-    ------
-    None
-        While the clock runs.
-
-    Raises
-    ------
-    OvertimeError
-        In the middle of whatever runs then.
 
     Notes
     -----

@@ -153,20 +153,7 @@ class Label:
 
 
 def label_of(module: nn.Module, name: str | None = None) -> Label:
-    """Return the label of a module: the given name, or that of its class.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A person's module.
-    name : str, optional
-        What the person called it.
-
-    Returns
-    -------
-    Label
-        Its name and file.
-    """
+    """The label of a module: the given name, or that of its class."""
     try:
         file = inspect.getfile(type(module))
     except (TypeError, OSError):  # defined at a prompt
@@ -183,33 +170,7 @@ def call(
     padding: Bool[Tensor, "batch k_len"] | None = None,
     label: Label,
 ) -> Float[Tensor, "batch q_len d_model"]:
-    """Call a module as its convention says.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A person's module.
-    convention : Convention
-        How it wants to be called.
-    x : Tensor
-        What asks, (batch, q_len, d_model).
-    memory : Tensor, optional
-        What is looked at, where that is not `x`.
-    padding : Tensor, optional
-        True = a real position of what is looked at.
-    label : Label
-        Names the module in error texts.
-
-    Returns
-    -------
-    Tensor
-        (batch, q_len, d_model).
-
-    Raises
-    ------
-    ModuleError
-        If it raises or returns another shape.
-    """
+    """Call a module as its convention says."""
     positional, named = arguments(convention, x, memory, padding)
     returned = invoke(module, positional, named, label=label)
     expected = LAYOUTS[convention.layout](x).shape
@@ -220,29 +181,7 @@ def call(
 
 
 def invoke(module: nn.Module, positional: Sequence[Any], named: Mapping[str, Any], *, label: Label) -> Any:
-    """Call a module and put what it raises into words.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A person's module.
-    positional : sequence
-        Arguments by position.
-    named : mapping
-        Arguments by name.
-    label : Label
-        Names the module in error texts.
-
-    Returns
-    -------
-    object
-        What it returned.
-
-    Raises
-    ------
-    ModuleError
-        If it raises anything but the lab's own errors or lack of device memory.
-    """
+    """Call a module and put what it raises into words."""
     try:
         return module(*positional, **named)
     except (AttnlabError, torch.OutOfMemoryError):
@@ -256,24 +195,7 @@ def invoke(module: nn.Module, positional: Sequence[Any], named: Mapping[str, Any
 def arguments(
     convention: Convention, x: Tensor, memory: Tensor | None, padding: Tensor | None
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of one call, by position and by name.
-
-    Parameters
-    ----------
-    convention : Convention
-        How the module wants to be called.
-    x : Tensor
-        What asks.
-    memory : Tensor or None
-        What is looked at, where that is not `x`.
-    padding : Tensor or None
-        True = a real position.
-
-    Returns
-    -------
-    tuple
-        List of positional arguments, mapping of named ones.
-    """
+    """The arguments of one call, by position and by name."""
     sources = {"x": x, "memory or x": x if memory is None else memory}
     if memory is not None:
         sources["memory"] = memory
@@ -290,7 +212,7 @@ def arguments(
 
 
 def _mask(form: MaskForm, causal: bool, x: Tensor, memory: Tensor | None, padding: Tensor | None) -> Tensor:
-    """Return a mask in the form a module understands.
+    """A mask in the form a module understands.
 
     A padded position may see itself: nobody reads its output, and a row that may see nothing would be NaN.
     """
@@ -308,23 +230,12 @@ def _mask(form: MaskForm, causal: bool, x: Tensor, memory: Tensor | None, paddin
 
 
 def _additive(allowed: Tensor, dtype: torch.dtype, blocked: float) -> Tensor:
-    """Return 0 where a position may attend and `blocked` elsewhere."""
+    """0 where a position may attend and `blocked` elsewhere."""
     return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill(~allowed, blocked)
 
 
 def elements(returned: Any) -> dict[int | str | None, Any]:
-    """Return what a module returned by the key each element has in it; a lone tensor has the key None.
-
-    Parameters
-    ----------
-    returned : object
-        Tensor, tuple, list, mapping or dataclass; only here does the lab look at foreign types.
-
-    Returns
-    -------
-    dict
-        Key -> element.
-    """
+    """What a module returned by the key each element has in it; a lone tensor has the key None."""
     if isinstance(returned, Tensor):
         return {None: returned}
     if isinstance(returned, Mapping):
@@ -337,20 +248,7 @@ def elements(returned: Any) -> dict[int | str | None, Any]:
 
 
 def find_output(returned: Any, expected: torch.Size) -> tuple[int | str | None] | None:
-    """Return the key of the first element with the expected shape, in a tuple, or None if there is none.
-
-    Parameters
-    ----------
-    returned : object
-        What a module returned.
-    expected : torch.Size
-        The shape of its output.
-
-    Returns
-    -------
-    tuple or None
-        ``(key,)``; the key itself may be None.
-    """
+    """The key of the first element with the expected shape, in a tuple, or None if there is none."""
     return next(((key,) for key, value in elements(returned).items() if _is_tensor_of(value, expected)), None)
 
 
@@ -359,24 +257,7 @@ def _is_tensor_of(value: Any, shape: torch.Size) -> bool:
 
 
 def wrong_output(returned: Any, expected: torch.Size, layout: str, *, label: Label) -> ModuleError:
-    """Return the error for a module that returned something else than it must.
-
-    Parameters
-    ----------
-    returned : object
-        What it returned.
-    expected : torch.Size
-        The shape it must return.
-    layout : str
-        The layout it was called in.
-    label : Label
-        Names the module.
-
-    Returns
-    -------
-    ModuleError
-        To be raised.
-    """
+    """The error for a module that returned something else than it must."""
     return ModuleError(
         f"{label.name}: forward returned {_describe(returned)}; it must return a floating tensor"
         f" {tuple(expected)} = {AXES[layout]}, the shape of its input, alone or in a tuple"
@@ -385,7 +266,7 @@ def wrong_output(returned: Any, expected: torch.Size, layout: str, *, label: Lab
 
 
 def _describe(value: Any) -> str:
-    """Return shape and type of a tensor, of each element of a collection, or the type of anything else."""
+    """Shape and type of a tensor, of each element of a collection, or the type of anything else."""
     if isinstance(value, Tensor):
         kind = "" if value.is_floating_point() else f" {str(value.dtype).removeprefix('torch.')}"
         return f"{tuple(value.shape)}{kind}"
@@ -395,6 +276,6 @@ def _describe(value: Any) -> str:
 
 
 def _describe_arguments(positional: Sequence[Any], named: Mapping[str, Any]) -> str:
-    """Return the arguments of a call as shapes."""
+    """The arguments of a call as shapes."""
     words = [_describe(value) for value in positional]
     return ", ".join(words + [f"{name}={_describe(value)}" for name, value in named.items()])

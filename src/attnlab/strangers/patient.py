@@ -46,7 +46,7 @@ class Patient:
 
     @cached_property
     def said(self) -> str:
-        """Return what its class and its parts say to their readers: docstrings and comments, no code and no names.
+        """What its class and its parts say to their readers: docstrings and comments, no code and no names.
 
         What excuses a finding must stand here: a word among names (``prefix``, ``qk``) says nothing about intent.
         """

@@ -46,31 +46,7 @@ _FUTURE = "sees the future: it has no mask argument, and its output depends on l
 
 
 def learn(module: nn.Module, *, d_model: int, causal: bool, label: Label, max_length: int | None = None) -> Convention:
-    """Learn how to call a module, from an instance that is used for nothing else.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A throw-away instance on the CPU. It is put in eval mode; parameters that are all zero are changed.
-    d_model : int
-        Width of what goes in and must come out.
-    causal : bool
-        Whether a position may see none after it.
-    label : Label
-        Names the module in error texts.
-    max_length : int, optional
-        Longest sequence it will meet.
-
-    Returns
-    -------
-    Convention
-        With ``notes`` on what a reader of results should know.
-
-    Raises
-    ------
-    ModuleError
-        If it cannot be called, returns another shape or NaN, or no mask makes it causal.
-    """
+    """Learn how to call a module, from an instance that is used for nothing else."""
     failure: ModuleError | None = None
     module.eval()
     with quiet():
@@ -112,7 +88,7 @@ def _wake(module: nn.Module) -> None:
 
 
 def _lengths(d_model: int, max_length: int | None) -> list[int]:
-    """Return the lengths to probe at: a short one, then the full one for modules that take no other."""
+    """The lengths to probe at: a short one, then the full one for modules that take no other."""
     short = [
         length for length in _LENGTHS if length not in (d_model, _batch(d_model)) and length <= (max_length or length)
     ]
@@ -147,7 +123,7 @@ class _Probe:
         self.other = torch.randn(shape, generator=generator).to(kind)
 
     def learn(self, causal: bool) -> Convention:
-        """Return the convention for a place that is causal or not."""
+        """The convention for a place that is causal or not."""
         convention = self.with_layout()
         convention = self.with_causality(convention) if causal else self.without_causality(convention)
         return self.with_padding(convention)
@@ -155,7 +131,7 @@ class _Probe:
     # Layout and output
 
     def with_layout(self) -> Convention:
-        """Return the first way to call the module that runs, in the layout in which samples do not see each other."""
+        """The first way to call the module that runs, in the layout in which samples do not see each other."""
         failures: list[ModuleError] = []
         for opening in self.reading.openings():
             attempts = [self.attempt(replace(opening, layout=layout)) for layout in declared_layout(self.module)]
@@ -182,7 +158,7 @@ class _Probe:
         return _Attempt(found)
 
     def cleanest(self, running: list[Convention]) -> Convention:
-        """Return the first layout in which samples do not see each other, or the first of all with a note."""
+        """The first layout in which samples do not see each other, or the first of all with a note."""
         clean = [convention for convention in running if not self.mixes_samples(convention)]
         if not clean:
             return _noted(running[0], "samples of a batch see each other, in every layout in which it runs")
@@ -191,7 +167,7 @@ class _Probe:
         return clean[0]
 
     def mixes_samples(self, convention: Convention) -> bool:
-        """Return whether the first or the last sample changes the output of another."""
+        """Whether the first or the last sample changes the output of another."""
         last = self.x.size(0) - 1
         changed = [self.reaction(convention, sample, slice(None)) for sample in (0, last)]
         return bool(changed[0][1:].any() or changed[1][:last].any())
@@ -199,7 +175,7 @@ class _Probe:
     # Causality
 
     def with_causality(self, convention: Convention) -> Convention:
-        """Return a way to call the module in which no position sees a later one, or note that there is none."""
+        """A way to call the module in which no position sees a later one, or note that there is none."""
         if convention.mask is None and not self.sees_future(convention):
             return replace(convention, causal=True)
         guesses = list(self.causal_guesses(replace(convention, causal=True)))
@@ -208,7 +184,7 @@ class _Probe:
         return self.first_causal(guesses)
 
     def causal_guesses(self, convention: Convention) -> Iterator[Convention]:
-        """Yield the ways in which the module could be told to be causal: by mask, by flag, by both."""
+        """The ways in which the module could be told to be causal: by mask, by flag, by both."""
         masks = [] if self.reading.mask is None else _forms(self.reading.mask, SHAPES)
         flags = tuple((name, True) for name in self.reading.flags)
         flagged = replace(convention, constants=(*convention.constants, *flags))
@@ -218,7 +194,7 @@ class _Probe:
             yield from (replace(flagged, mask=form) for form in masks)
 
     def first_causal(self, guesses: list[Convention]) -> Convention:
-        """Return the first guess under which the output is causal."""
+        """The first guess under which the output is causal."""
         tried: dict[str, str] = {}
         for guess in guesses:
             problem = self.problem_of(guess)
@@ -238,7 +214,7 @@ class _Probe:
         )
 
     def problem_of(self, guess: Convention) -> str:
-        """Return what is wrong with the output under a causal mask, or nothing."""
+        """What is wrong with the output under a causal mask, or nothing."""
         try:
             if self.sees_future(guess):
                 return "the output depends on later positions"
@@ -252,12 +228,12 @@ class _Probe:
         return ""
 
     def sees_future(self, convention: Convention) -> bool:
-        """Return whether any position reacts when everything after it is replaced."""
+        """Whether any position reacts when everything after it is replaced."""
         cuts = range(1, self.length) if self.length <= _ALL_CUTS else (1, self.length // 2, self.length - 1)
         return any(self.reaction(convention, slice(None), slice(cut, None))[:, :cut].any() for cut in cuts)
 
     def without_causality(self, convention: Convention) -> Convention:
-        """Return the way to call the module where all may be seen."""
+        """The way to call the module where all may be seen."""
         if convention.mask is not None:  # it insists on a mask: learn what its values mean from a causal one
             learned = self.first_causal([g for g in self.causal_guesses(replace(convention, causal=True)) if g.mask])
             return replace(learned, causal=False)
@@ -271,7 +247,7 @@ class _Probe:
     # Padding
 
     def with_padding(self, convention: Convention) -> Convention:
-        """Return the convention with a way to tell padding, or a note that there is none."""
+        """The convention with a way to tell padding, or a note that there is none."""
         for form in self.padding_guesses(convention):
             guess = replace(convention, padding=form)
             if self.hides_padding(guess):
@@ -279,7 +255,7 @@ class _Probe:
         return _noted(convention, "padding is not told to it: it has no mask argument that hides single positions")
 
     def padding_guesses(self, convention: Convention) -> Iterator[MaskForm]:
-        """Yield the ways in which the module could be told what is padding."""
+        """The ways in which the module could be told what is padding."""
         for parameter in self.reading.padding:
             yield from _forms(parameter, KEY_SHAPES)
         if self.reading.mask is not None:
@@ -289,7 +265,7 @@ class _Probe:
             yield from (f for f in _forms(self.reading.mask, shapes) if known in (None, f.encoding))
 
     def hides_padding(self, guess: Convention) -> bool:
-        """Return whether a padded position is seen by itself alone, and all-real padding changes nothing."""
+        """Whether a padded position is seen by itself alone, and all-real padding changes nothing."""
         if self.length < 2:
             return False
         real = torch.ones(self.x.shape[:2], dtype=torch.bool)
@@ -306,7 +282,7 @@ class _Probe:
     # Calling
 
     def run(self, convention: Convention, x: Tensor, padding: Tensor | None = None) -> Tensor:
-        """Return the output, with the same random numbers at every call."""
+        """The output, with the same random numbers at every call."""
         torch.default_generator.manual_seed(_SEED)
         output = call(self.module, convention, x, padding=padding, label=self.label)
         if not output.isfinite().all():
@@ -317,7 +293,7 @@ class _Probe:
         return output
 
     def reaction(self, convention: Convention, samples: Any, positions: Any, padding: Tensor | None = None) -> Tensor:
-        """Return at which (batch, length) the output changes when some inputs are replaced."""
+        """At which (batch, length) the output changes when some inputs are replaced."""
         moved = self.x.clone()
         moved[samples, positions] = self.other[samples, positions]
         before, after = self.run(convention, self.x, padding), self.run(convention, moved, padding)
@@ -325,7 +301,7 @@ class _Probe:
 
 
 def _forms(parameter: str, shapes: dict[str, Any]) -> list[MaskForm]:
-    """Return every meaning in every shape."""
+    """Every meaning in every shape."""
     return [MaskForm(parameter, encoding, shape) for encoding in ENCODINGS for shape in shapes]
 
 
@@ -334,7 +310,7 @@ def _noted(convention: Convention, note: str) -> Convention:
 
 
 def _summary(failures: list[ModuleError]) -> ModuleError:
-    """Return the failure that says most, and how the call in the lab's own layout ended where that is another."""
+    """The failure that says most, and how the call in the lab's own layout ended where that is another."""
     best = min(failures, key=_distance)  # the first of equals
     lab, others = failures[0], len({str(failure) for failure in failures}) - 1
     tried = f" ({others} other ways to call it, in other layouts or with other masks, failed too)" if others else ""
@@ -345,7 +321,7 @@ def _summary(failures: list[ModuleError]) -> ModuleError:
 
 
 def _distance(failure: ModuleError) -> int:
-    """Return how far a call was from success: its own exception, a wrong output, a mismatch of shapes inside."""
+    """How far a call was from success: its own exception, a wrong output, a mismatch of shapes inside."""
     if failure.__cause__ is None:
         return 1
     return 2 if isinstance(failure.__cause__, RuntimeError) else 0

@@ -64,13 +64,7 @@ class Reading:
     mask_required: bool
 
     def openings(self) -> Iterator[Convention]:
-        """Yield ways to call the module when nothing else is known: without a mask, then with masks that hide nothing.
-
-        Yields
-        ------
-        Convention
-            In the lab's own layout.
-        """
+        """Ways to call the module when nothing else is known: without a mask, then with masks that hide nothing."""
         plain = Convention(self.slots, self.constants)
         if self.mask is None or not self.mask_required:
             yield plain
@@ -82,25 +76,7 @@ class Reading:
 
 
 def read_forward(module: nn.Module, label: Label) -> Reading:
-    """Read the signature of a module's ``forward``.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A person's module.
-    label : Label
-        Names the module in error texts.
-
-    Returns
-    -------
-    Reading
-        What each parameter is for.
-
-    Raises
-    ------
-    ModuleError
-        If it requires something that its place cannot give.
-    """
+    """Read the signature of a module's ``forward``."""
     parameters = list(inspect.signature(module.forward).parameters.values())
     kinds = {parameter.name: _kind(parameter.name) for parameter in parameters}
     required = {p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
@@ -121,7 +97,7 @@ def read_forward(module: nn.Module, label: Label) -> Reading:
 
 
 def _kind(name: str) -> str:
-    """Return what a parameter is for, as far as its name tells."""
+    """What a parameter is for, as far as its name tells."""
     word = name.lower()
     if word in _FLAGS:
         return "flag"
@@ -139,7 +115,7 @@ def _of_kind(kinds: dict[str, str], kind: str) -> tuple[str, ...]:
 def _slots(
     parameters: list[inspect.Parameter], kinds: dict[str, str], required: set[str], label: Label
 ) -> tuple[Slot, ...]:
-    """Return what each sequence argument is given; optional ones of unknown purpose are left to their defaults."""
+    """What each sequence argument is given; optional ones of unknown purpose are left to their defaults."""
     slots: list[Slot] = []
     for index, parameter in enumerate(parameters):
         source = _source(parameter, kinds[parameter.name], first=index == 0, required=required, label=label)
@@ -152,7 +128,7 @@ def _slots(
 
 
 def _source(parameter: inspect.Parameter, kind: str, *, first: bool, required: set[str], label: Label) -> Source | None:
-    """Return what a parameter is given, None for one that is no sequence or left to its default."""
+    """What a parameter is given, None for one that is no sequence or left to its default."""
     needed = parameter.name in required
     by_kind: dict[str, Source] = {"query": "x", "key or value": "memory or x"}
     if kind in by_kind:
@@ -172,18 +148,7 @@ def _source(parameter: inspect.Parameter, kind: str, *, first: bool, required: s
 
 
 def declared_layout(module: nn.Module) -> list[str]:
-    """Return the layouts to try, the one that a class declares before the others.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A person's module; its attribute ``batch_first`` and its docstring are read.
-
-    Returns
-    -------
-    list of str
-        All keys of `LAYOUTS`.
-    """
+    """The layouts to try, the one that a class declares before the others."""
     text = (type(module).__doc__ or "").lower().replace(" ", "-")
     layouts = list(LAYOUTS)
     declared = [layout for layout in layouts if layout in text]

@@ -94,16 +94,16 @@ class Usage:
 
     @property
     def pair_mask(self) -> Masking | None:
-        """Return the mask argument over pairs of positions."""
+        """The mask argument over pairs of positions."""
         return next((mask for mask in self.masks if mask.over == "pairs"), None)
 
     @property
     def key_mask(self) -> Masking | None:
-        """Return the mask argument that tells padding: over keys alone, or the one over pairs used for it."""
+        """The mask argument that tells padding: over keys alone, or the one over pairs used for it."""
         return next((mask for mask in self.masks if mask.over == "keys"), None)
 
     def replaced(self, x: Tensor, other: Tensor, where: Any) -> Tensor:
-        """Return inputs with those at an index taken from others; a token becomes one that differs."""
+        """Inputs with those at an index taken from others; a token becomes one that differs."""
         if self.takes == "tokens":
             size = self.vocab_size or 2
             other = (x + 1 + other % max(1, size - 1)) % size
@@ -156,7 +156,7 @@ class Usage:
             raise ModuleError(f"{label_of(module).name}: {error}") from error
 
     def _with_padding(self, x: Tensor, padding: Tensor | None) -> Tensor:
-        """Return tokens with the padding token at padded positions and nowhere else."""
+        """Tokens with the padding token at padded positions and nowhere else."""
         if self.pad_token is None:
             return x
         another = (self.pad_token + 1) % (self.vocab_size or 2)
@@ -165,7 +165,7 @@ class Usage:
         return torch.where(padding, x, self.pad_token) if told and padding is not None else x
 
     def output_in(self, returned: Any, x: Tensor) -> Tensor:
-        """Return the output in what a module returned for `x`, batch first; raise `ModuleError` if it is not there."""
+        """The output in what a module returned for `x`, batch first; raise `ModuleError` if it is not there."""
         found = elements(returned)
         output = found.get(self.output, next((each for each in found.values() if isinstance(each, Tensor)), None))
         if not isinstance(output, Tensor) or not output.is_floating_point():
@@ -184,13 +184,13 @@ class Usage:
         return output
 
     def _end_to_end(self, output: Tensor) -> Tensor:
-        """Return several vectors per sequence as one."""
+        """Several vectors per sequence as one."""
         output = LAYOUTS[self.layout](output) if output.dim() == 3 else output
         return output.flatten(1) if output.dim() == 3 and output.size(1) == self.slots else output
 
 
 def _floating_dtype(x: Tensor, module: nn.Module) -> torch.dtype:
-    """Return the dtype of the input, or for tokens that of the parameters."""
+    """The dtype of the input, or for tokens that of the parameters."""
     if x.is_floating_point():
         return x.dtype
     return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())

@@ -107,20 +107,7 @@ def _check_machine(device: str, jobs: int | None) -> None:
 
 
 def prepare(plan: Plan, out: Path) -> None:
-    """Write study and rules before the first step, or check that they are those already written.
-
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    out : Path
-        Folder of the study.
-
-    Raises
-    ------
-    RunError
-        If the folder belongs to another study. More seeds are allowed, and recorded.
-    """
+    """Write study and rules before the first step, or check that they are those already written."""
     rules = plan.rules_record()
     if not (out / RULES).exists():
         strangers = sorted(
@@ -168,7 +155,7 @@ def _extend(plan: Plan, out: Path, written: dict[str, Any], rules: dict[str, Any
 
 
 def _difference(one: Any, other: Any, path: str = "") -> list[str]:
-    """Return the dotted keys in which two nested mappings differ."""
+    """The dotted keys in which two nested mappings differ."""
     if not (isinstance(one, dict) and isinstance(other, dict)):
         return [] if one == other else [path]
     keys = sorted(set(one) | set(other))
@@ -180,14 +167,14 @@ def _now() -> str:
 
 
 def _pool(plan: Plan, out: Path, layout: Layout) -> contextlib.AbstractContextManager[Pool | None]:
-    """Return the worker processes, or none where nothing is left to run."""
+    """The worker processes, or none where nothing is left to run."""
     if _todo_anything(plan, out):
         return Pool(layout.workers, layout.threads, out / WORKERS_LOG)
     return contextlib.nullcontext()
 
 
 def _todo_anything(plan: Plan, out: Path) -> bool:
-    """Return whether any cell needs a worker."""
+    """Whether any cell needs a worker."""
     if _missing(plan.tuning_cells(), out):
         return True
     chosen = chosen_settings(plan, out)
@@ -222,15 +209,7 @@ class Runner:
         self._how = {"threads": layout.threads, "device": layout.device, "tensorboard": tensorboard}
 
     def run(self, title: str, cells: Sequence[CellPlan]) -> None:
-        """Run the cells of one phase that are not done; a failed one is tried again by the same command.
-
-        Parameters
-        ----------
-        title : str
-            Name of the phase.
-        cells : sequence of CellPlan
-            All its cells.
-        """
+        """Run the cells of one phase that are not done; a failed one is tried again by the same command."""
         missing = _missing(cells, self._out)
         if not missing or self._pool is None:
             return

@@ -9,60 +9,19 @@ from attnlab.core.errors import SpecError, did_you_mean
 
 
 def require_positive(name: str, value: int) -> None:
-    """Raise unless a size is at least 1.
-
-    Parameters
-    ----------
-    name : str
-        Name of the constructor argument.
-    value : int
-        Its value.
-
-    Raises
-    ------
-    SpecError
-        If the value is below 1.
-    """
+    """Raise unless a size is at least 1."""
     if value < 1:
         raise SpecError(f"'{name}' must be at least 1; got {value}")
 
 
 def require_not_negative(name: str, value: float) -> None:
-    """Raise unless a value is a finite number of at least 0.
-
-    Parameters
-    ----------
-    name : str
-        Name of the constructor argument.
-    value : float
-        Its value.
-
-    Raises
-    ------
-    SpecError
-        If the value is negative, infinite or no number.
-    """
+    """Raise unless a value is a finite number of at least 0."""
     if not 0.0 <= value < math.inf:
         raise SpecError(f"'{name}' must be a number of at least 0; got {value}")
 
 
 def require_known(name: str, value: str, known: Iterable[str]) -> None:
-    """Raise unless a word is one of the known ones.
-
-    Parameters
-    ----------
-    name : str
-        Name of the constructor argument, or what the word chooses.
-    value : str
-        The word.
-    known : iterable of str
-        The words that are right.
-
-    Raises
-    ------
-    SpecError
-        If the word is unknown; the text names the nearest known one.
-    """
+    """Raise unless a word is one of the known ones."""
     words = list(known)
     if value not in words:
         hint = did_you_mean(value, words)

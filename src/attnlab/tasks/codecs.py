@@ -36,37 +36,15 @@ class SentenceCodec:
     marks: ClassVar[Marks] = Marks()
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of sentences as a corpus is read: without blanks around them.
-
-        Parameters
-        ----------
-        sentences : sequence of str
-            Any text.
-
-        Returns
-        -------
-        list of list of int
-            Token numbers of each sentence, without begin and end.
-        """
+        """The tokens of sentences as a corpus is read: without blanks around them."""
         return self.tokenizer.encode([sentence.strip() for sentence in sentences])
 
     def writes_with(self, other: SentenceCodec) -> bool:
-        """Return whether models of both can write one translation together.
-
-        Parameters
-        ----------
-        other : SentenceCodec
-            Of another model.
-
-        Returns
-        -------
-        bool
-            True if languages and tokens are the same.
-        """
+        """Whether models of both can write one translation together."""
         return self.languages == other.languages and self.tokenizer.to_json() == other.tokenizer.to_json()
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON types."""
+        """Everything as JSON types."""
         return {
             "kind": "sentences",
             "tokenizer": self.tokenizer.to_json(),
@@ -78,23 +56,7 @@ class SentenceCodec:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> SentenceCodec:
-        """Return what was kept.
-
-        Parameters
-        ----------
-        content : mapping
-            What `to_json` returned.
-
-        Returns
-        -------
-        SentenceCodec
-            The same.
-
-        Raises
-        ------
-        DataError
-            If the tokenizer cannot be read.
-        """
+        """What was kept."""
         source, target = content["languages"]
         tokenizer = Tokenizer.from_json(content["tokenizer"])
         return cls(tokenizer, (source, target), content["max_length"], content["beam"], content["alpha"])
@@ -116,23 +78,12 @@ class CharacterCodec:
     context: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON types."""
+        """Everything as JSON types."""
         return {"kind": "characters", "characters": "".join(self.vocabulary.symbols), "context": self.context}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> CharacterCodec:
-        """Return what was kept.
-
-        Parameters
-        ----------
-        content : mapping
-            What `to_json` returned.
-
-        Returns
-        -------
-        CharacterCodec
-            The same.
-        """
+        """What was kept."""
         return cls(Vocabulary([content["characters"]]), content["context"])
 
 
@@ -141,21 +92,5 @@ KINDS: Mapping[str, type[Codec]] = {"sentences": SentenceCodec, "characters": Ch
 
 
 def codec_from_json(content: Mapping[str, Any]) -> Codec:
-    """Return a codec that was kept.
-
-    Parameters
-    ----------
-    content : mapping
-        What its `to_json` returned.
-
-    Returns
-    -------
-    SentenceCodec or CharacterCodec
-        The same.
-
-    Raises
-    ------
-    DataError
-        If its tokenizer cannot be read.
-    """
+    """A codec that was kept."""
     return KINDS[content["kind"]].from_json(content)

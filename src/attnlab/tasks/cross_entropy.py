@@ -22,23 +22,7 @@ TYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
 def mean_cross_entropy(
     logits: Float[Tensor, "rows classes"], targets: Int[Tensor, " rows"], *, ignored: int, label_smoothing: float = 0.0
 ) -> Float[Tensor, ""]:
-    """Return the mean cross-entropy over the rows that are not ignored, computed in float32.
-
-    Parameters
-    ----------
-    logits : Tensor
-        Of every class, in any type.
-    targets : Tensor
-        The right class of each row.
-    ignored : int
-        Target of rows that do not count.
-    label_smoothing : float
-        Share of the target distribution that is spread over all classes.
-
-    Returns
-    -------
-    Tensor
-        A scalar, in nats.
+    """The mean cross-entropy over the rows that are not ignored, computed in float32.
 
     Notes
     -----
@@ -61,7 +45,7 @@ class _InBlocks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, ignored: int, label_smoothing: float) -> Tensor:
-        """Return the mean loss."""
+        """The mean loss."""
         classes = logits.shape[1]
         kept = targets != ignored
         weights = (kept / kept.sum()).unsqueeze(1)
@@ -90,6 +74,6 @@ class _InBlocks(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:  # pyrefly: ignore[bad-override]
-        """Return the gradient of the logits."""
+        """The gradient of the logits."""
         (gradient,) = ctx.saved_tensors
         return gradient if upstream == 1 else gradient * upstream.to(gradient.dtype), None, None, None

@@ -57,24 +57,12 @@ class NamedText:
 
     @property
     def address(self) -> str:
-        """Return the pinned address.
-
-        Returns
-        -------
-        str
-            The raw file at the repository, commit and path.
-        """
+        """The pinned address."""
         return f"{HOST}/{self.repository}/{self.commit}/{self.path}"
 
     @property
     def cached_file(self) -> str:
-        """Return the file below the cache.
-
-        Returns
-        -------
-        str
-            Compressed as it is fetched.
-        """
+        """The file below the cache."""
         return self.file + (".gz" if self.path.endswith(".gz") else "")
 
 
@@ -120,23 +108,7 @@ class Text:
 
 
 def load_text(text: str) -> Text:
-    """Load a named text or a UTF-8 file.
-
-    Parameters
-    ----------
-    text : str
-        A name of `TEXTS`, or the path of a file; a relative path starts at the current folder, ``~`` at home.
-
-    Returns
-    -------
-    Text
-        The text with its hash and source.
-
-    Raises
-    ------
-    DataError
-        If it is neither a name nor a file, empty, not UTF-8, not the pinned content, or cannot be fetched.
-    """
+    """Load a named text or a UTF-8 file."""
     if text in TEXTS:
         named = TEXTS[text]
         content, source, license_text = load_named(named), named.address, named.license
@@ -147,7 +119,7 @@ def load_text(text: str) -> Text:
 
 
 def _read_own(text: str) -> bytes:
-    """Return the content of a person's own file."""
+    """The content of a person's own file."""
     path = Path(text).expanduser().absolute()
     if path.is_dir():
         raise DataError(f"a text must be a file; {path} is a folder")
@@ -160,45 +132,12 @@ def _read_own(text: str) -> bytes:
 
 
 def load_named(named: NamedText) -> bytes:
-    """Return the content of a named text, fetched if it is not on this machine.
-
-    Parameters
-    ----------
-    named : NamedText
-        An entry of `TEXTS`.
-
-    Returns
-    -------
-    bytes
-        Content with the pinned hash.
-
-    Raises
-    ------
-    DataError
-        As `locate_named`.
-    """
+    """The content of a named text, fetched if it is not on this machine."""
     return _read_pinned(_path_of(named), named)
 
 
 def locate_named(named: NamedText) -> Path:
-    """Return the file of a named text, fetched if it is not on this machine.
-
-    Parameters
-    ----------
-    named : NamedText
-        What is looked for.
-
-    Returns
-    -------
-    Path
-        A file whose content has the pinned hash; what ends in ``.gz`` is compressed.
-
-    Raises
-    ------
-    DataError
-        If a file found has another hash (both are named), or nothing is found and fetching fails (the text
-        names the address, the hash, and where to put the file by hand).
-    """
+    """The file of a named text, fetched if it is not on this machine."""
     path = _path_of(named)
     _read_pinned(path, named)
     return path
@@ -215,7 +154,7 @@ def _path_of(named: NamedText) -> Path:
 
 
 def _read_pinned(path: Path, named: NamedText) -> bytes:
-    """Return a file's content, uncompressed, if it has the pinned hash."""
+    """A file's content, uncompressed, if it has the pinned hash."""
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError) as error:
@@ -229,7 +168,7 @@ def _read_pinned(path: Path, named: NamedText) -> bytes:
 
 
 def _fetch(named: NamedText) -> Path:
-    """Return the cached file, downloaded if it is absent or damaged; progress and license go to stderr."""
+    """The cached file, downloaded if it is absent or damaged; progress and license go to stderr."""
     folder, file = cache_folder() / "texts", named.cached_file
     if not (folder / file).is_file():
         print(f"fetching {named.address}\nlicense: {named.license}", file=sys.stderr)
@@ -253,7 +192,7 @@ def _fetch(named: NamedText) -> Path:
 
 
 def _root(error: BaseException) -> BaseException:
-    """Return where a chain of errors began: the library that fetches repeats it in three others."""
+    """Where a chain of errors began: the library that fetches repeats it in three others."""
     while error.__context__ is not None:
         error = error.__context__
     return error

@@ -53,27 +53,7 @@ class NextTokens:
         targets: Int[Tensor, "batch length"],
         label_smoothing: float,
     ) -> Float[Tensor, ""]:
-        """Return the mean cross-entropy over the positions that are not ignored.
-
-        Parameters
-        ----------
-        logits : Tensor
-            Of every token at every position.
-        targets : Tensor
-            The right tokens; `IGNORED` where there is none.
-        label_smoothing : float
-            Share of the target distribution that is spread over all tokens.
-
-        Returns
-        -------
-        Tensor
-            A scalar, in nats.
-
-        Raises
-        ------
-        ModuleError
-            If there is not one logit per token of the vocabulary at every position.
-        """
+        """The mean cross-entropy over the positions that are not ignored."""
         self._require_logits(logits, targets)
         return mean_cross_entropy(
             logits.flatten(0, 1), targets.flatten(), ignored=IGNORED, label_smoothing=label_smoothing
@@ -82,27 +62,7 @@ class NextTokens:
     def judge(
         self, predict: Predict, batch: Batch
     ) -> tuple[Float[Tensor, "batch length"], Int[Tensor, "batch length"]]:
-        """Return the loss at every position, zero where it is ignored, and the likeliest token.
-
-        Parameters
-        ----------
-        predict : callable
-            From a batch to the model's logits.
-        batch : Batch
-            With targets that are `IGNORED` where there is none.
-
-        Returns
-        -------
-        losses : Tensor
-            In nats, on the CPU.
-        likeliest : Tensor
-            Token numbers, on the CPU.
-
-        Raises
-        ------
-        ModuleError
-            As in `mean_loss`.
-        """
+        """The loss at every position, zero where it is ignored, and the likeliest token."""
         logits = predict(batch).detach()
         self._require_logits(logits, batch.targets)
         targets = batch.targets.to(logits.device)
@@ -112,25 +72,7 @@ class NextTokens:
         return losses.cpu(), logits.argmax(dim=-1).cpu()
 
     def tally(self, predict: Predict, batches: Iterable[Batch]) -> Tally:
-        """Return the sums over many batches.
-
-        Parameters
-        ----------
-        predict : callable
-            From a batch to the model's logits.
-        batches : iterable of Batch
-            On the CPU.
-
-        Returns
-        -------
-        Tally
-            Loss, right tokens, all tokens.
-
-        Raises
-        ------
-        ModuleError
-            As in `mean_loss`.
-        """
+        """The sums over many batches."""
         loss, correct, count = 0.0, 0, 0
         for batch in batches:
             losses, likeliest = self.judge(predict, batch)

@@ -48,18 +48,7 @@ class SampledBpe:
         self._pools: dict[str, list[tuple[int, ...]]] = {}
 
     def encode(self, sentence: str) -> list[list[int]]:
-        """Return segmentations of a sentence, drawn anew at every call.
-
-        Parameters
-        ----------
-        sentence : str
-            Any text.
-
-        Returns
-        -------
-        list of list of int
-            Token numbers of each segmentation, without begin and end.
-        """
+        """Segmentations of a sentence, drawn anew at every call."""
         normal = self._wrapped.normalizer.normalize_str(sentence)
         words = [word for word, _ in self._wrapped.pre_tokenizer.pre_tokenize_str(normal)]
         return [
@@ -67,7 +56,7 @@ class SampledBpe:
         ]
 
     def _drawn(self, word: str) -> tuple[int, ...]:
-        """Return the token numbers of a word in one of its segmentations."""
+        """The token numbers of a word in one of its segmentations."""
         pool = self._pools.get(word)
         if pool is None:
             if len(self._pools) == WORDS:
@@ -79,7 +68,7 @@ class SampledBpe:
         return pool[-1]
 
     def _pieces(self, word: str) -> list[str]:
-        """Return the pieces of a word: the merge of the lowest rank among those not dropped, until none is left."""
+        """The pieces of a word: the merge of the lowest rank among those not dropped, until none is left."""
         pieces = list(word)
         while True:
             merges = [

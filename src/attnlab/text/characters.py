@@ -17,25 +17,7 @@ CODE_POINTS = 0x110000  # Unicode's size
 
 
 def decode_utf8(content: bytes, where: str) -> str:
-    """Return text from bytes that must be UTF-8 and not empty.
-
-    Parameters
-    ----------
-    content : bytes
-        A whole file. Line ends are left as they are.
-    where : str
-        The file's name for error texts.
-
-    Returns
-    -------
-    str
-        The text.
-
-    Raises
-    ------
-    DataError
-        If there is nothing in it, or a byte is not UTF-8; the text says at which offset and line.
-    """
+    """Text from bytes that must be UTF-8 and not empty."""
     if not content:
         raise DataError(f"{where} is empty; a text to train on is needed")
     try:
@@ -49,20 +31,7 @@ def decode_utf8(content: bytes, where: str) -> str:
 
 
 def split_text(text: str, *, test: bool) -> dict[str, str]:
-    """Cut a text into contiguous parts, before any window is taken from it.
-
-    Parameters
-    ----------
-    text : str
-        The whole text.
-    test : bool
-        Whether a test part is wanted beside the validation part.
-
-    Returns
-    -------
-    dict
-        ``train`` (the first 90 %), ``validation`` and, if wanted, ``test``: the last 10 %, halved.
-    """
+    """Cut a text into contiguous parts, before any window is taken from it."""
     train_end, middle = len(text) * 9 // 10, len(text) * 19 // 20
     if not test:
         return {"train": text[:train_end], "validation": text[train_end:]}
@@ -99,38 +68,11 @@ class Vocabulary:
         self._tokens[codes] = np.arange(len(codes), dtype=np.int32)
 
     def encode(self, text: str) -> Int64[Tensor, " length"]:
-        """Return the token of each character.
-
-        Parameters
-        ----------
-        text : str
-            Any text.
-
-        Returns
-        -------
-        Tensor
-            Token numbers, (length).
-
-        Raises
-        ------
-        DataError
-            If a character is not in the vocabulary and the vocabulary has no unknown token.
-        """
+        """The token of each character."""
         return torch.from_numpy(self.tokens(text)).long()
 
     def tokens(self, text: str) -> Int32[np.ndarray, " length"]:
-        """Return the token of each character as a numpy array; `encode` says what it raises.
-
-        Parameters
-        ----------
-        text : str
-            Any text.
-
-        Returns
-        -------
-        ndarray
-            Token numbers, (length).
-        """
+        """The token of each character as a numpy array; `encode` says what it raises."""
         tokens = self._tokens[_code_points(text)]
         missing = np.flatnonzero(tokens < 0)
         if not len(missing):
@@ -142,21 +84,10 @@ class Vocabulary:
         return tokens
 
     def decode(self, tokens: Int[Tensor, " length"]) -> str:
-        """Return the text of tokens.
-
-        Parameters
-        ----------
-        tokens : Tensor
-            Token numbers, (length).
-
-        Returns
-        -------
-        str
-            One character per token.
-        """
+        """The text of tokens."""
         return "".join(self.symbols[token] for token in tokens.tolist())
 
 
 def _code_points(text: str) -> UInt32[np.ndarray, " length"]:
-    """Return the Unicode code point of each character."""
+    """The Unicode code point of each character."""
     return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")

@@ -54,23 +54,7 @@ class Rung:
 
 
 def ladder(train: TrainTokens, held_out: HeldOutTokens, vocab_size: int) -> list[Rung]:
-    """Judge n-gram models that see 0, 1, ... characters, reading a kept result where there is one.
-
-    Parameters
-    ----------
-    train : ndarray
-        Tokens the models are fitted on; of more than `LARGEST` the last.
-    held_out : ndarray
-        Tokens they are judged on, the first excepted, which has nothing before it; of more than
-        `LARGEST` the first.
-    vocab_size : int
-        Number of distinct tokens.
-
-    Returns
-    -------
-    list of Rung
-        By rising order, up to `HIGHEST_ORDER`.
-    """
+    """Judge n-gram models that see 0, 1, ... characters, reading a kept result where there is one."""
     train, held_out = train[-LARGEST:], held_out[:LARGEST]
     digest = hashlib.sha256(f"{vocab_size} {len(train)} {HIGHEST_ORDER} ".encode())
     for part in (train, held_out):
@@ -85,7 +69,7 @@ def ladder(train: TrainTokens, held_out: HeldOutTokens, vocab_size: int) -> list
 
 
 def _rungs(kept: object) -> list[Rung] | None:
-    """Return rungs from JSON, or None if it is anything else."""
+    """Rungs from JSON, or None if it is anything else."""
     try:
         rungs = [Rung(**rung) for rung in kept]  # pyrefly: ignore
     except TypeError:
@@ -97,20 +81,6 @@ def compute_ladder(
     train: TrainTokens, held_out: HeldOutTokens, vocab_size: int, highest_order: int = HIGHEST_ORDER
 ) -> list[Rung]:
     """Fit n-gram models and judge them; `ladder` without keeping the result.
-
-    Parameters
-    ----------
-    train, held_out : ndarray
-        Tokens to fit on and to judge on.
-    vocab_size : int
-        Number of distinct tokens.
-    highest_order : int
-        Characters seen by the last model.
-
-    Returns
-    -------
-    list of Rung
-        By rising order.
 
     Notes
     -----
@@ -156,13 +126,13 @@ class _Level:
 
     @classmethod
     def empty(cls, length: int, vocab_size: int) -> _Level:
-        """Return the level below order 0, which knows nothing but the size of the vocabulary."""
+        """The level below order 0, which knows nothing but the size of the vocabulary."""
         zero, uniform = np.zeros(1, dtype=np.int64), np.full(1, 1 / vocab_size)
         nowhere = np.zeros(length + 1, dtype=np.int64)
         return cls(0, 0, nowhere, nowhere, uniform, zero, zero, uniform)
 
     def longer(self, tokens: AllTokens, n_train: int, vocab_size: int) -> _Level:
-        """Return the level whose contexts are this level's grams."""
+        """The level whose contexts are this level's grams."""
         keys = self.ids[:-1] * vocab_size + tokens[self.size :]
         _, first, ids = np.unique(keys, return_index=True, return_inverse=True)
         context, shorter, last = self.ids[first], self.ids[first + 1], tokens[first + self.size]
@@ -185,7 +155,7 @@ class _Level:
         probabilities: Float[np.ndarray, " seen"],
         backoff: Float[np.ndarray, " contexts"],
     ) -> tuple[Int[np.ndarray, " contexts"], Float[np.ndarray, " contexts"]]:
-        """Return the most likely next character of each context, and its probability.
+        """The most likely next character of each context, and its probability.
 
         It was either seen after the context or is the one of the next shorter context: among the unseen,
         probabilities are those of the order below times a constant.
@@ -228,7 +198,7 @@ class _Judge:
 
 
 def _own_limits(ids: Int[np.ndarray, " positions"], contexts: Int[np.ndarray, " positions"]) -> tuple[float, int]:
-    """Return the summed loss and the correct guesses of the held-out part's own frequencies."""
+    """The summed loss and the correct guesses of the held-out part's own frequencies."""
     grams, first, counts = np.unique(ids, return_index=True, return_counts=True)
     if not len(grams):
         return 0.0, 0

@@ -11,20 +11,7 @@ MIXERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # the s
 
 
 def overlap(train: Int[np.ndarray, " length"], held_out: Int[np.ndarray, " other"], gram: int = GRAM) -> float | None:
-    """Return the fraction of a held-out text's k-grams that occur in the training text.
-
-    Parameters
-    ----------
-    train, held_out : ndarray
-        Tokens of the two parts.
-    gram : int
-        Length k of a passage.
-
-    Returns
-    -------
-    float or None
-        Between 0 and 1, over all passages of the held-out part, overlapping ones included; None where it
-        is shorter than one passage.
+    """The fraction of a held-out text's k-grams that occur in the training text.
 
     Notes
     -----
@@ -44,7 +31,7 @@ def overlap(train: Int[np.ndarray, " length"], held_out: Int[np.ndarray, " other
 
 
 def _hashes(tokens: Int[np.ndarray, " length"], gram: int) -> UInt64[np.ndarray, " count"]:
-    """Return the hash of the passage of `gram` tokens that begins at each position.
+    """The hash of the passage of `gram` tokens that begins at each position.
 
     Passages of doubled length are put together from two, the last doubling from two that overlap.
     """
@@ -57,7 +44,7 @@ def _hashes(tokens: Int[np.ndarray, " length"], gram: int) -> UInt64[np.ndarray,
 
 
 def _mix(values: UInt64[np.ndarray, " count"]) -> UInt64[np.ndarray, " count"]:
-    """Return values spread over all 64 bits, one to one."""
+    """Values spread over all 64 bits, one to one."""
     values = values + MULTIPLIER
     values = (values ^ (values >> np.uint64(30))) * MIXERS[0]
     values = (values ^ (values >> np.uint64(27))) * MIXERS[1]

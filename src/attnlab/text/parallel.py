@@ -49,18 +49,7 @@ class TwoFiles:
     target: Path
 
     def pairs(self) -> Iterator[Pair]:
-        """Yield all pairs, those with an empty side among them.
-
-        Yields
-        ------
-        Pair
-            Without line ends and without blanks around them.
-
-        Raises
-        ------
-        DataError
-            If a file cannot be read, a line is not UTF-8, or one file has more lines than the other.
-        """
+        """All pairs, those with an empty side among them."""
         lines = itertools.zip_longest(numbered(self.source), numbered(self.target))
         previous: Pair | None = None
         for number, (source, target) in enumerate(lines, start=1):
@@ -94,18 +83,7 @@ class TabFile:
     path: Path
 
     def pairs(self) -> Iterator[Pair]:
-        """Yield all pairs, those with an empty side among them.
-
-        Yields
-        ------
-        Pair
-            Without line ends and without blanks around them. What stands behind a second tab is left out.
-
-        Raises
-        ------
-        DataError
-            If the file cannot be read, a line is not UTF-8, or has no tab.
-        """
+        """All pairs, those with an empty side among them."""
         for number, line in enumerate(numbered(self.path), start=1):
             source, tab, rest = line.partition("\t")
             if not tab and line:
@@ -119,23 +97,7 @@ ParallelText = TwoFiles | TabFile
 
 
 def numbered(path: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file without line ends and without blanks around them.
-
-    Parameters
-    ----------
-    path : Path
-        The file; ``.gz`` is uncompressed while it is read.
-
-    Yields
-    ------
-    str
-        A line.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read or a line is not UTF-8; the text has the line's number.
-    """
+    """The lines of a UTF-8 file without line ends and without blanks around them."""
     try:
         with _opened(path) as file:
             yield from decoded_lines(file, str(path))
@@ -144,25 +106,7 @@ def numbered(path: Path) -> Iterator[str]:
 
 
 def decoded_lines(file: BinaryIO, name: str) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file that is open, without line ends and without blanks around them.
-
-    Parameters
-    ----------
-    file : binary file
-        The file; only a line feed ends a line. A byte order mark before the first is left out.
-    name : str
-        What it is called in errors.
-
-    Yields
-    ------
-    str
-        A line.
-
-    Raises
-    ------
-    DataError
-        If a line is not UTF-8; the text has the line's number.
-    """
+    """The lines of a UTF-8 file that is open, without line ends and without blanks around them."""
     for number, line in enumerate(file, start=1):
         yield _decoded(line if number > 1 else line.removeprefix(codecs.BOM_UTF8), name, number).strip()
 

@@ -32,26 +32,7 @@ class Score:
 
 
 def bleu(translations: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Score:
-    """Return BLEU of a text as sacrebleu computes it, from plain sentences.
-
-    Parameters
-    ----------
-    translations : sequence of str
-        Sentences as people write them, not cut into tokens.
-    references : sequence of str
-        One for each.
-    lowercase : bool
-        Whether upper and lower case are the same.
-
-    Returns
-    -------
-    Score
-        With the tokenizer ``13a``.
-
-    Raises
-    ------
-    DataError
-        If there is no sentence, or not one reference for each.
+    """BLEU of a text as sacrebleu computes it, from plain sentences.
 
     References
     ----------
@@ -65,22 +46,7 @@ def bleu(translations: Sequence[str], references: Sequence[str], *, lowercase: b
 
 
 def chrf(translations: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Score:
-    """Return the F-score of character n-grams of a text, as sacrebleu computes it.
-
-    Parameters
-    ----------
-    translations, references, lowercase
-        As in `bleu`.
-
-    Returns
-    -------
-    Score
-        chrF2: recall counts twice.
-
-    Raises
-    ------
-    DataError
-        As in `bleu`.
+    """The F-score of character n-grams of a text, as sacrebleu computes it.
 
     References
     ----------
@@ -95,27 +61,7 @@ def chrf(translations: Sequence[str], references: Sequence[str], *, lowercase: b
 def tokenised_bleu(
     translations: Sequence[str], references: Sequence[str], language: str, *, lowercase: bool = False
 ) -> Score:
-    """Return BLEU of a text that both sides are cut into tokens for, as papers before sacrebleu report it.
-
-    Parameters
-    ----------
-    translations, references : sequence of str
-        As in `bleu`.
-    language : str
-        Code of their language, for its abbreviations.
-    lowercase : bool
-        As in `bleu`.
-
-    Returns
-    -------
-    Score
-        Tokens of the Moses tokenizer after its normalization of punctuation.
-
-    Raises
-    ------
-    DataError
-        As in `bleu`.
-    """
+    """BLEU of a text that both sides are cut into tokens for, as papers before sacrebleu report it."""
     import sacremoses
     from sacrebleu.metrics.bleu import BLEU
 

@@ -53,13 +53,7 @@ class TokenStore:
         return self._tokens[start : self._ends[number]].astype(np.int64)
 
     def lengths(self) -> Int64[np.ndarray, " sentences"]:
-        """Return the number of tokens of every sentence.
-
-        Returns
-        -------
-        ndarray
-            One number per sentence.
-        """
+        """The number of tokens of every sentence."""
         return np.diff(self._ends, prepend=0)
 
 
@@ -85,13 +79,7 @@ class TokenWriter:
         return self
 
     def put(self, tokens: Sequence[int]) -> None:
-        """Add a sentence.
-
-        Parameters
-        ----------
-        tokens : sequence of int
-            Its token numbers.
-        """
+        """Add a sentence."""
         self._some.append(tokens)
         if len(self._some) >= AT_A_TIME:
             self._write()

@@ -64,41 +64,14 @@ class AbstractTokenizer(ABC):
 
     @abstractmethod
     def train(self, sentences: Iterable[str]) -> Tokenizer:
-        """Return a tokenizer for sentences like these.
-
-        Parameters
-        ----------
-        sentences : iterable of str
-            The training side alone; read once.
-
-        Returns
-        -------
-        Tokenizer
-            The tokenizer.
-
-        Raises
-        ------
-        DataError
-            If there is no sentence.
-        """
+        """A tokenizer for sentences like these."""
 
     def sampler(self, tokenizer: Tokenizer) -> SampledBpe | None:  # noqa: ARG002
-        """Return what cuts the training part in place of the tokenizer, in several ways.
-
-        Parameters
-        ----------
-        tokenizer : Tokenizer
-            What `train` returned.
-
-        Returns
-        -------
-        SampledBpe or None
-            None if the tokenizer cuts it.
-        """
+        """What cuts the training part in place of the tokenizer, in several ways."""
         return None
 
     def _normalizer(self, *others: normalizers.Normalizer) -> normalizers.Normalizer | None:
-        """Return what is done to a text before it is cut; None if nothing is."""
+        """What is done to a text before it is cut; None if nothing is."""
         steps = [*others, *([normalizers.Lowercase()] if self.lowercase else [])]
         return normalizers.Sequence(steps) if len(steps) > 1 else next(iter(steps), None)
 
@@ -118,89 +91,40 @@ class Tokenizer:
 
     @property
     def size(self) -> int:
-        """Return the number of distinct tokens."""
+        """The number of distinct tokens."""
         return self.wrapped.get_vocab_size()
 
     @property
     def lowercase(self) -> bool:
-        """Return whether capitals are read as small letters."""
+        """Whether capitals are read as small letters."""
         normalizer = self.wrapped.normalizer
         return normalizer is not None and normalizer.normalize_str("A") == "a"
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of sentences, without begin and end.
-
-        Parameters
-        ----------
-        sentences : sequence of str
-            Any text.
-
-        Returns
-        -------
-        list of list of int
-            Token numbers of each sentence.
-        """
+        """The tokens of sentences, without begin and end."""
         return [found.ids for found in self.wrapped.encode_batch_fast(list(sentences), add_special_tokens=False)]
 
     def decode(self, tokens: Sequence[Sequence[int]]) -> list[str]:
-        """Return the sentences of tokens; padding, begin and end are left out, an unknown word is named so.
-
-        Parameters
-        ----------
-        tokens : sequence of sequence of int
-            Token numbers of each sentence.
-
-        Returns
-        -------
-        list of str
-            The sentences.
-        """
+        """The sentences of tokens; padding, begin and end are left out, an unknown word is named so."""
         texts = [[token for token in one if token >= len(SPECIAL)] for one in tokens]
         return self.wrapped.decode_batch(texts, skip_special_tokens=False)
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """Return each token as a person reads it.
-
-        Parameters
-        ----------
-        tokens : sequence of int
-            Token numbers.
-
-        Returns
-        -------
-        list of str
-            One text per token; a blank before a word is kept. Names for padding, begin and end.
-        """
+        """Each token as a person reads it."""
         return [SPECIAL[token] if token < len(SPECIAL) else self._piece(token) for token in tokens]
 
     def _piece(self, token: int) -> str:
-        """Return what a token adds behind another one: some decoders drop the blank before the first word."""
+        """What a token adds behind another one: some decoders drop the blank before the first word."""
         once, twice = (self.wrapped.decode([token] * count, skip_special_tokens=False) for count in (1, 2))
         return twice[len(once) :]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the whole tokenizer in Hugging Face's JSON form."""
+        """The whole tokenizer in Hugging Face's JSON form."""
         return json.loads(self.wrapped.to_str())
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Tokenizer:
-        """Return the tokenizer that was saved.
-
-        Parameters
-        ----------
-        content : mapping
-            What `to_json` returned.
-
-        Returns
-        -------
-        Tokenizer
-            The same tokenizer.
-
-        Raises
-        ------
-        DataError
-            If it is no tokenizer of this kind.
-        """
+        """The tokenizer that was saved."""
         try:
             wrapped = hf.Tokenizer.from_str(json.dumps(content))
         except Exception as error:  # the library raises nothing narrower
@@ -258,13 +182,13 @@ class Bpe(AbstractTokenizer):
         self.vocab_size, self.dropout, self.segmentations = vocab_size, dropout, segmentations
 
     def sampler(self, tokenizer: Tokenizer) -> SampledBpe | None:
-        """Return what cuts the training part in place of the tokenizer, in several ways."""
+        """What cuts the training part in place of the tokenizer, in several ways."""
         if not self.dropout:
             return None
         return SampledBpe(tokenizer.wrapped, self.dropout, segmentations=self.segmentations)
 
     def train(self, sentences: Iterable[str]) -> Tokenizer:
-        """Return a tokenizer for sentences like these."""
+        """A tokenizer for sentences like these."""
         wrapped = hf.Tokenizer(models.BPE())
         wrapped.normalizer = self._normalizer(normalizers.NFC())
         wrapped.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -293,7 +217,7 @@ class Characters(AbstractTokenizer):
     """
 
     def train(self, sentences: Iterable[str]) -> Tokenizer:
-        """Return a tokenizer for sentences like these."""
+        """A tokenizer for sentences like these."""
         normalizer = self._normalizer()
         read = _some(sentences) if normalizer is None else map(normalizer.normalize_str, _some(sentences))
         seen = sorted({character for sentence in read for character in sentence})
@@ -334,7 +258,7 @@ class Words(AbstractTokenizer):
         self.vocab_size = vocab_size
 
     def train(self, sentences: Iterable[str]) -> Tokenizer:
-        """Return a tokenizer for sentences like these."""
+        """A tokenizer for sentences like these."""
         wrapped = hf.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
         wrapped.normalizer = self._normalizer(normalizers.NFC())
         wrapped.pre_tokenizer = pre_tokenizers.Sequence(
@@ -352,7 +276,7 @@ class Words(AbstractTokenizer):
 
 
 def _some(sentences: Iterable[str]) -> Iterable[str]:
-    """Return the sentences, and refuse none at all."""
+    """The sentences, and refuse none at all."""
     iterator = iter(sentences)
     first = next(iterator, None)
     if first is None:

@@ -81,7 +81,7 @@ class Apart(AbstractStepper):
         return self._take()
 
     def _take(self) -> Any:
-        """Return an answer; take over what is known of the stepper by now."""
+        """An answer; take over what is known of the stepper by now."""
         try:
             answer, error, known = self._connection.recv()
         except (EOFError, ConnectionResetError):
@@ -114,7 +114,7 @@ def _serve(connection: Connection, make: Make, threads: int) -> None:
 
 
 def _plain(error: Exception) -> Exception:
-    """Return an error that can be sent: of the lab's own kind, or a RuntimeError with its text."""
+    """An error that can be sent: of the lab's own kind, or a RuntimeError with its text."""
     if isinstance(error, AttnlabError):
         return type(error)(str(error))
     return RuntimeError(f"{type(error).__name__}: {error}")

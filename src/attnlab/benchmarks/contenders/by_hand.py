@@ -40,7 +40,7 @@ class SdpaByHand(nn.Module):
         self.register_buffer("allowed", layer.mask.allowed(length, length) if other else None, persistent=False)
 
     def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
-        """Return what every position gathered."""
+        """What every position gathered."""
         batch, length, _ = x.shape
         parts = zip(self.to_qkv(x).split(self.rows, dim=-1), self.counts, strict=True)
         q, k, v = (part.view(batch, length, heads, -1).transpose(1, 2) for part, heads in parts)

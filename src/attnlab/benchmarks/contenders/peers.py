@@ -79,23 +79,12 @@ class Peer:
 
     @property
     def is_installed(self) -> bool:
-        """Return whether what it needs is there."""
+        """Whether what it needs is there."""
         return self.package is None or importlib.util.find_spec(self.package) is not None
 
 
 def attnlab_decoder(sizes: Sizes) -> nn.Module:
-    """Return the lab's own decoder.
-
-    Parameters
-    ----------
-    sizes : Sizes
-        Its sizes.
-
-    Returns
-    -------
-    nn.Module
-        Tokens to logits.
-    """
+    """The lab's own decoder."""
     mixer = {"name": "attention", "n_heads": sizes.n_heads}
     return Decoder(sizes.vocab_size, sizes.length, d_model=sizes.d_model, n_layers=sizes.n_layers, mixer=mixer)
 
@@ -118,7 +107,7 @@ class HandWritten(nn.Module):
         self.apply(_start_small)
 
     def forward(self, tokens: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length vocab_size"]:
-        """Return the logits of the token after each position."""
+        """The logits of the token after each position."""
         x = self.embedding(tokens) + self.positions.weight[: tokens.size(1)]
         for block in self.blocks:
             x = block(x)
@@ -142,7 +131,7 @@ class HandWrittenBlock(nn.Module):
         self.up, self.down = nn.Linear(d_model, 4 * d_model), nn.Linear(4 * d_model, d_model)
 
     def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
-        """Return the residual stream after both sublayers."""
+        """The residual stream after both sublayers."""
         batch, length, width = x.shape
         packed = self.qkv(self.before_attention(x)).view(batch, length, 3, self.n_heads, width // self.n_heads)
         q, k, v = packed.permute(2, 0, 3, 1, 4)  # each (batch, heads, length, d_head)
@@ -187,24 +176,13 @@ class TorchEncoderStack(nn.Module):
         self.register_buffer("mask", mask, persistent=False)
 
     def forward(self, tokens: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length vocab_size"]:
-        """Return the logits of the token after each position."""
+        """The logits of the token after each position."""
         x = self.embedding(tokens) + self.positions.weight[: tokens.size(1)]
         return F.linear(self.layers(x, mask=self.mask, is_causal=True), self.embedding.weight)
 
 
 def x_transformer(sizes: Sizes) -> nn.Module:
-    """Return the decoder of the package x-transformers.
-
-    Parameters
-    ----------
-    sizes : Sizes
-        Its sizes.
-
-    Returns
-    -------
-    nn.Module
-        Tokens to logits.
-    """
+    """The decoder of the package x-transformers."""
     from x_transformers import Decoder as Layers
     from x_transformers import TransformerWrapper
 
@@ -249,7 +227,7 @@ class Gpt2(nn.Module):
         self.model = GPT2LMHeadModel(config)
 
     def forward(self, tokens: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length vocab_size"]:
-        """Return the logits of the token after each position."""
+        """The logits of the token after each position."""
         return self.model(tokens).logits
 
 
@@ -269,36 +247,12 @@ PEERS: dict[str, Peer] = {
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Return the number of parameters, shared ones once.
-
-    Parameters
-    ----------
-    model : nn.Module
-        Any model.
-
-    Returns
-    -------
-    int
-        Numbers that training changes.
-    """
+    """The number of parameters, shared ones once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def causal_check(model: nn.Module, sizes: Sizes) -> bool:
-    """Return whether a model's logits ignore later tokens, so that a wrong peer is not compared with.
-
-    Parameters
-    ----------
-    model : nn.Module
-        Tokens to logits.
-    sizes : Sizes
-        Its sizes.
-
-    Returns
-    -------
-    bool
-        True where changing the last token changes no earlier logits.
-    """
+    """Whether a model's logits ignore later tokens, so that a wrong peer is not compared with."""
     tokens = torch.randint(sizes.vocab_size, (1, sizes.length), generator=torch.Generator().manual_seed(0))
     other = tokens.clone()
     other[0, -1] = (other[0, -1] + 1) % sizes.vocab_size

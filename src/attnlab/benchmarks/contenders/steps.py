@@ -41,7 +41,7 @@ class AbstractStepper(ABC):
     """What a step takes, as `settle` found."""
 
     def known(self) -> dict[str, Any]:
-        """Return what is known of it, by the names of its attributes."""
+        """What is known of it, by the names of its attributes."""
         return {"parameters": self.parameters, "setting": self.setting, "reason": self.reason, "ms": self.ms}
 
     def settle(self) -> None:
@@ -238,7 +238,7 @@ class _Gate:
         self._open.release()
 
     def train_batch(self, step: int, seed: int) -> Batch:
-        """Return a batch, once it is let through."""
+        """A batch, once it is let through."""
         if self.is_watched and step >= self._allowed:
             wait_for(self._device)
             self.arrived.release()
@@ -248,49 +248,21 @@ class _Gate:
         return self._task.train_batch(step, seed)
 
     def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Return the task's loss."""
+        """The task's loss."""
         return self._task.loss(outputs, batch, label_smoothing)
 
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
-        """Return the task's metrics."""
+        """The task's metrics."""
         return self._task.evaluate(predict, part)
 
 
 def tokens(sizes: Sizes) -> RandomTokens:
-    """Return what models of some sizes are trained on.
-
-    Parameters
-    ----------
-    sizes : Sizes
-        Of model and batch.
-
-    Returns
-    -------
-    RandomTokens
-        The task.
-    """
+    """What models of some sizes are trained on."""
     return RandomTokens(sizes.batch, sizes.length, sizes.vocab_size)
 
 
 def bare_loop(peer: Peer, sizes: Sizes, setting: Setting, device: torch.device) -> AbstractStepper:
-    """Return a loop by hand around a peer's model.
-
-    Parameters
-    ----------
-    peer : Peer
-        Whose model.
-    sizes : Sizes
-        Of model and batch.
-    setting : Setting
-        How it is computed.
-    device : torch.device
-        Where.
-
-    Returns
-    -------
-    AbstractStepper
-        The loop.
-    """
+    """A loop by hand around a peer's model."""
     torch.manual_seed(0)
     return BareLoop(peer.build(sizes), tokens(sizes), setting, device)
 
@@ -298,25 +270,6 @@ def bare_loop(peer: Peer, sizes: Sizes, setting: Setting, device: torch.device) 
 def lab_run(
     sizes: Sizes, device: torch.device, steps: int, precision: str = "float32", compiled: bool | str = False
 ) -> AbstractStepper:
-    """Return the lab's own run of its own model.
-
-    Parameters
-    ----------
-    sizes : Sizes
-        Of model and batch.
-    device : torch.device
-        Where.
-    steps : int
-        Steps of the whole run.
-    precision : {"float32", "bf16", "auto"}
-        What the recipe says.
-    compiled : bool or "auto"
-        What the recipe says.
-
-    Returns
-    -------
-    AbstractStepper
-        The run.
-    """
+    """The lab's own run of its own model."""
     torch.manual_seed(0)
     return LabRun(OURS.build(sizes), tokens(sizes), device, steps=steps, precision=precision, compiled=compiled)

@@ -32,15 +32,15 @@ class RandomTokens:
         self._batch = Batch((tokens[:, :-1],), tokens[:, 1:])
 
     def train_batch(self, step: int, seed: int) -> Batch:
-        """Return always the same batch."""
+        """Always the same batch."""
         del step, seed
         return self._batch
 
     def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Return the mean cross-entropy."""
+        """The mean cross-entropy."""
         return F.cross_entropy(outputs.flatten(0, 1), batch.targets.flatten(), label_smoothing=label_smoothing)
 
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
-        """Return the loss of the one batch."""
+        """The loss of the one batch."""
         del part
         return {"val_loss": float(self.loss(predict(self._batch), self._batch))}

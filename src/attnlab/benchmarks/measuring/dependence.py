@@ -11,18 +11,7 @@ from attnlab.core.errors import AttnlabError
 
 
 def longest_chain(output: Tensor) -> int:
-    """Return how many operations at most had to wait for each other to compute a tensor.
-
-    Parameters
-    ----------
-    output : Tensor
-        What was computed with gradients enabled.
-
-    Returns
-    -------
-    int
-        Operations on the longest way from a leaf (a weight, the input) to the output in autograd's graph. Every
-        operation counts one, however large its tensors; a fused kernel counts one, so compute by readable paths.
+    """How many operations at most had to wait for each other to compute a tensor.
 
     Examples
     --------
@@ -43,26 +32,7 @@ def longest_chain(output: Tensor) -> int:
 
 
 def layers_until_seen(make_layer: Callable[[int], nn.Module], length: int, d_model: int) -> int:
-    """Return how many layers have to be stacked until the last output depends on the first input.
-
-    Parameters
-    ----------
-    make_layer : callable
-        From the number of layers already there to one more.
-    length : int
-        Positions of the sequence.
-    d_model : int
-        Features of a position.
-
-    Returns
-    -------
-    int
-        The smallest depth at which the Jacobian of the last output with respect to the first input is not zero.
-
-    Raises
-    ------
-    AttnlabError
-        If it is zero in a stack of as many layers as there are positions.
+    """How many layers have to be stacked until the last output depends on the first input.
 
     Notes
     -----

@@ -34,32 +34,17 @@ class Growth:
     sizes: tuple[int, ...]
 
     def power_of(self, size: str) -> str:
-        """Return the law in the words of a table, such as ``n^1.98 ± 0.01``."""
+        """The law in the words of a table, such as ``n^1.98 ± 0.01``."""
         spread = "" if self.error is None else f" ± {self.error:.2f}"
         return f"{size}^{self.exponent:.2f}{spread}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON types."""
+        """Everything as JSON types."""
         return {"exponent": self.exponent, "standard_error": self.error, "sizes": list(self.sizes)}
 
 
 def fit_growth(measured: Mapping[int, Sequence[float]]) -> Growth | None:
     """Fit a power law to the longer half of the sizes, where what does not grow weighs least.
-
-    Parameters
-    ----------
-    measured : mapping of int to sequence of float
-        For each size one or several positive numbers.
-
-    Returns
-    -------
-    Growth or None
-        The law; None with fewer than two sizes.
-
-    Raises
-    ------
-    AttnlabError
-        If a number is not positive: it has no logarithm.
 
     Notes
     -----
@@ -84,7 +69,7 @@ def fit_growth(measured: Mapping[int, Sequence[float]]) -> Growth | None:
 
 
 def _slope_error(x: Sequence[float], y: Sequence[float], slope: float, start: float) -> float | None:
-    """Return the standard error of a fitted slope, or None where nothing is left to judge it by."""
+    """The standard error of a fitted slope, or None where nothing is left to judge it by."""
     freedom = len(x) - 2
     if freedom == 0:
         return None
@@ -95,18 +80,6 @@ def _slope_error(x: Sequence[float], y: Sequence[float], slope: float, start: fl
 
 def name_law(counted: Mapping[int, float], size: str) -> str:
     """Name the law of exact counts where it is no power.
-
-    Parameters
-    ----------
-    counted : mapping of int to float
-        One positive number for each size.
-    size : str
-        Symbol of what grows.
-
-    Returns
-    -------
-    str
-        ``constant``, a logarithm with its base, or nothing where a power law is nearer to the numbers.
 
     Notes
     -----
@@ -152,20 +125,20 @@ class GrowthRow:
     law: str = ""
 
     def growth(self) -> Growth | None:
-        """Return the fitted power law, or None where a law of another kind or too little was found."""
+        """The fitted power law, or None where a law of another kind or too little was found."""
         return None if self.law else fit_growth(self.values)
 
     def shown_law(self, size: str) -> str:
-        """Return the law as it is printed; empty where none was found."""
+        """The law as it is printed; empty where none was found."""
         growth = self.growth()
         return self.law or ("" if growth is None else growth.power_of(size))
 
     def median(self, size: int) -> float | None:
-        """Return the median at a size, or None where there is no number."""
+        """The median at a size, or None where there is no number."""
         return statistics.median(self.values[size]) if size in self.values else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON types."""
+        """Everything as JSON types."""
         growth = self.growth()
         return {
             "name": self.name,
@@ -200,15 +173,15 @@ class GrowthTable:
     places: int = 2
 
     def sizes(self) -> list[int]:
-        """Return all sizes of all rows in order."""
+        """All sizes of all rows in order."""
         return sorted({size for row in self.rows for size in (*row.values, *row.missing)})
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON types."""
+        """Everything as JSON types."""
         return {"title": self.title, "size": self.size, "rows": [row.to_json() for row in self.rows]}
 
     def __str__(self) -> str:
-        """Return medians and laws as a person reads them."""
+        """Medians and laws as a person reads them."""
         sizes = self.sizes()
         expects = any(row.expected for row in self.rows)
         head = ["", *(f"{self.size} = {size}" for size in sizes), "growth", *(["expected"] if expects else [])]
@@ -220,7 +193,7 @@ class GrowthTable:
         return [row.name, *shown, row.shown_law(self.size), *([row.expected] if expects else [])]
 
     def _reasons(self) -> list[str]:
-        """Return one line for each row with absent numbers: the reason for the smallest size explains all others."""
+        """One line for each row with absent numbers: the reason for the smallest size explains all others."""
         firsts = ((row, min(row.missing)) for row in self.rows if row.missing)
         return [
             f"  {NOT_RUN}: {row.name} from {self.size} = {size} on: {row.missing[size]}"
@@ -251,7 +224,7 @@ class GrowthReport:
     environment: dict[str, Any] = field(default_factory=environment)
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON types."""
+        """Everything as JSON types."""
         return {
             "kind": "growth",
             "title": self.title,
@@ -261,40 +234,19 @@ class GrowthReport:
         }
 
     def __str__(self) -> str:
-        """Return all tables as a person reads them."""
+        """All tables as a person reads them."""
         parts = [self.title, *map(str, self.tables), "\n".join(self.notes), machine_line(self.environment)]
         return "\n\n".join(part for part in parts if part)
 
 
 def machine_line(environment: Mapping[str, Any]) -> str:
-    """Return in one line where something was measured.
-
-    Parameters
-    ----------
-    environment : mapping
-        What `attnlab.core.machine.environment` returned.
-
-    Returns
-    -------
-    str
-        Version of torch, threads, CPU and device.
-    """
+    """In one line where something was measured."""
     threads, device = environment["threads"], environment["device"]
     return f"torch {environment['torch']}, {threads} thread(s), {environment['cpu']}, device {device}"
 
 
 def in_columns(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table: the first column flush left, all others flush right, indented.
-
-    Parameters
-    ----------
-    lines : sequence of sequence of str
-        Cells of each line, equally many in all.
-
-    Returns
-    -------
-    list of str
-        One text per line.
+    """The lines of a table: the first column flush left, all others flush right, indented.
 
     Examples
     --------

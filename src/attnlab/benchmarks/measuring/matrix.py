@@ -16,22 +16,7 @@ TYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 
 
 def matrix_rate(precision: str, device: torch.device, *, side: int | None = None) -> float:
-    """Measure how many FLOPs a second the product of two large square matrices makes.
-
-    Parameters
-    ----------
-    precision : {"float32", "bf16"}
-        Type of both matrices and of the product. float32 is what torch computes by default, without TF32.
-    device : torch.device
-        Where to multiply.
-    side : int, optional
-        Rows and columns; those of `SIDE` unless given.
-
-    Returns
-    -------
-    float
-        FLOPs per second in the fastest of ten products; a multiply-add counts 2.
-    """
+    """Measure how many FLOPs a second the product of two large square matrices makes."""
     side = side or SIDE[device.type]
     one, other = (torch.randn(side, side, device=device, dtype=TYPES[precision]) for _ in range(2))
     product = one @ other

@@ -61,11 +61,11 @@ class Limits:
 
     @classmethod
     def of(cls, device: torch.device | str) -> Limits:
-        """Return the usual time, and half the memory of a device."""
+        """The usual time, and half the memory of a device."""
         return cls(gibibytes=memory_of(device) / 2 / GIB)
 
     def excess(self, length: int, shorter: Footprint) -> str:
-        """Return why a length is too long after what a shorter one took, in words; empty if it is not.
+        """Why a length is too long after what a shorter one took, in words; empty if it is not.
 
         Notes
         -----
@@ -82,18 +82,7 @@ class Limits:
 
 
 def memory_of(device: torch.device | str) -> int:
-    """Return the bytes of memory that a device has.
-
-    Parameters
-    ----------
-    device : torch.device or str
-        The device.
-
-    Returns
-    -------
-    int
-        Bytes, in use or not.
-    """
+    """The bytes of memory that a device has."""
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     if hasattr(os, "sysconf"):
@@ -147,7 +136,7 @@ class Passes:
         output.backward(self.direction.to(output.dtype))
 
     def seconds(self, calls: int = 1) -> float:
-        """Return the wall time of one pass, the mean over a number of calls."""
+        """The wall time of one pass, the mean over a number of calls."""
         wait_for(self.device)
         start = time.perf_counter()
         for _ in range(calls):
@@ -156,13 +145,13 @@ class Passes:
         return (time.perf_counter() - start) / calls
 
     def footprint(self) -> Footprint:
-        """Return what one pass takes; its time includes that of writing down every allocation."""
+        """What one pass takes; its time includes that of writing down every allocation."""
         start = time.perf_counter()
         peak_bytes = self.peak_bytes()
         return Footprint(self.x.shape[1], time.perf_counter() - start, peak_bytes)
 
     def peak_bytes(self) -> int:
-        """Return the most memory that a pass holds at once, weights and input left out, buffers included.
+        """The most memory that a pass holds at once, weights and input left out, buffers included.
 
         Notes
         -----
@@ -187,18 +176,7 @@ class Passes:
 
 
 def peak_on_cpu(run: Callable[[], object]) -> int:
-    """Return the most memory that a computation on the CPU holds at once, on top of what is held before it.
-
-    Parameters
-    ----------
-    run : callable
-        The computation.
-
-    Returns
-    -------
-    int
-        Bytes, of all tensors and of kernels' own.
-    """
+    """The most memory that a computation on the CPU holds at once, on top of what is held before it."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler writes lines of its own to the terminal
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         run()
@@ -213,35 +191,12 @@ def peak_on_cpu(run: Callable[[], object]) -> int:
 
 
 def warm_up(device: torch.device | str = "cpu") -> None:
-    """Make a first pass, that of a linear layer: whatever comes first in a process is up to a third slower.
-
-    Parameters
-    ----------
-    device : torch.device or str
-        Where it runs.
-    """
+    """Make a first pass, that of a linear layer: whatever comes first in a process is up to a third slower."""
     Passes(nn.Linear(WARM_UP_SIZE, WARM_UP_SIZE), WARM_UP_SIZE, WARM_UP_SIZE, device=device).footprint()
 
 
 def compare_passes(title: str, passes: Mapping[str, Passes], *, reference: str, rounds: int) -> Comparison:
-    """Measure passes of several layers in turn.
-
-    Parameters
-    ----------
-    title : str
-        What is measured.
-    passes : mapping of str to Passes
-        The layers by name.
-    reference : str
-        The layer that ratios are taken against.
-    rounds : int
-        How often all are measured.
-
-    Returns
-    -------
-    Comparison
-        Milliseconds of a pass; the details of each layer have its ``peak_bytes``.
-    """
+    """Measure passes of several layers in turn."""
     footprints = {name: layer.footprint() for name, layer in passes.items()}
     things = {name: partial(_milliseconds, layer, _calls(layer, footprints[name])) for name, layer in passes.items()}
     memory = ", ".join(f"{name} {footprint.peak_bytes / MIB:,.1f} MiB" for name, footprint in footprints.items())
@@ -259,7 +214,7 @@ def compare_passes(title: str, passes: Mapping[str, Passes], *, reference: str, 
 
 
 def _calls(passes: Passes, footprint: Footprint) -> int:
-    """Return how many passes make one measurement that is long enough."""
+    """How many passes make one measurement that is long enough."""
     if footprint.seconds > SHORTEST_MEASUREMENT_S:
         return 1
     return math.ceil(SHORTEST_MEASUREMENT_S / passes.seconds())

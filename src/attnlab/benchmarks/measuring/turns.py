@@ -50,11 +50,11 @@ class Comparison:
     environment: dict[str, Any] = field(default_factory=environment)
 
     def ratios(self, name: str) -> list[float]:
-        """Return the reference's number over one thing's, round by round: above 1, it is faster than the reference."""
+        """The reference's number over one thing's, round by round: above 1, it is faster than the reference."""
         return [other / own for own, other in zip(self.rows[name], self.rows[self.reference], strict=True)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON types."""
+        """Everything as JSON types."""
         return {
             "kind": "comparison",
             "title": self.title,
@@ -75,7 +75,7 @@ class Comparison:
         }
 
     def __str__(self) -> str:
-        """Return medians and ratios as a person reads them."""
+        """Medians and ratios as a person reads them."""
         machine = self.environment
         width = max(len(name) for name in self.rows) + 2
         lines = [self.title]
@@ -110,34 +110,7 @@ def measure_in_turn(
     warm_up: bool = True,
     device: torch.device | str = "cpu",
 ) -> Comparison:
-    """Measure several things in turn.
-
-    Parameters
-    ----------
-    title : str
-        What is measured.
-    things : mapping of str to callable
-        Name, and what measures once and returns a number.
-    reference : str
-        The thing that ratios are taken against.
-    unit : str
-        Unit of the numbers; fewer is better.
-    rounds : int
-        How often all are measured.
-    notes : sequence of str
-        What a reader must know.
-    details : mapping, optional
-        What else is known of each thing, in JSON types.
-    warm_up : bool
-        Whether one round comes first that is not counted.
-    device : torch.device or str
-        Where things run, for the record.
-
-    Returns
-    -------
-    Comparison
-        All numbers.
-    """
+    """Measure several things in turn."""
     if warm_up:
         for measure in things.values():
             measure()

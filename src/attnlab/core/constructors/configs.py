@@ -21,7 +21,7 @@ _PLAIN = (dict, types.SimpleNamespace, object)  # annotations that say nothing o
 
 
 def config_class_of(factory: Callable[..., Any], parameter: str) -> type | None:
-    """Return the class that a constructor's config is meant to be of.
+    """The class that a constructor's config is meant to be of.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def make_config(config_class: type, arguments: Mapping[str, Any]) -> Any:
 
 
 def settings(offered: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
-    """Return a config that answers to every usual name of the sizes.
+    """A config that answers to every usual name of the sizes.
 
     Parameters
     ----------

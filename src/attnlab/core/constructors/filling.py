@@ -70,7 +70,7 @@ def _fill_in_foreign(
 
 
 def _own_word(name: str, wanted: Mapping[str, Any]) -> str:
-    """Return the constructor's one word for a size, where it does not use the name that was given."""
+    """The constructor's one word for a size, where it does not use the name that was given."""
     if name in wanted:
         return name
     words = [word for word in synonyms(glossary_word(name)) if word in wanted]
@@ -78,7 +78,7 @@ def _own_word(name: str, wanted: Mapping[str, Any]) -> str:
 
 
 def _names_to_fill(canonical: str, wanted: Mapping[str, inspect.Parameter]) -> list[str]:
-    """Return the parameters that an offered size goes to: the first that stands for it, and all required ones."""
+    """The parameters that an offered size goes to: the first that stands for it, and all required ones."""
     names = [name for name in synonyms(canonical) if name in wanted]
     if canonical in _EVERYWHERE:
         return names
@@ -127,7 +127,7 @@ def _with_config(
 
 
 def _is_large(config_class: type) -> bool:
-    """Return whether a config describes by default a model too large to be looked at in seconds."""
+    """Whether a config describes by default a model too large to be looked at in seconds."""
     wanted = signature_of(config_class)
     widths = [wanted[name].default for name in synonyms("d_model") if name in wanted]
     return any(isinstance(width, int) and width > _LARGE for width in widths)

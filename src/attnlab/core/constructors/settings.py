@@ -27,7 +27,7 @@ class Settings(types.SimpleNamespace):
         return name in vars(self)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a setting, or the default where nobody gave it.
+        """A setting, or the default where nobody gave it.
 
         Parameters
         ----------
@@ -55,7 +55,7 @@ class UnsetError(AttributeError, KeyError):
 
 
 def heard_by(config: Settings) -> frozenset[str]:
-    """Return the names of the settings that a constructor read.
+    """The names of the settings that a constructor read.
 
     Parameters
     ----------

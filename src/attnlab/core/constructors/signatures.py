@@ -17,7 +17,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def signature_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a constructor, `self` left out.
+    """The parameters of a constructor, `self` left out.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def signature_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _parents(factory: Callable[..., Any]) -> list[type]:
-    """Return the classes above a class that have constructors of their own, nearest first."""
+    """The classes above a class that have constructors of their own, nearest first."""
     above = inspect.getmro(factory)[1:] if inspect.isclass(factory) else ()
     return [parent for parent in above if "__init__" in vars(parent) and parent is not object]
 
@@ -93,7 +93,7 @@ def check_arguments(factory: Callable[..., Any], arguments: Mapping[str, Any], w
 
 
 def _convert(name: str, value: Any, hint: Any) -> tuple[Any, str]:
-    """Return a value checked against an annotation, and what is wrong with it."""
+    """A value checked against an annotation, and what is wrong with it."""
     if isinstance(value, Settings):
         return value, ""  # it stands for whatever class of configs is meant
     try:
@@ -107,7 +107,7 @@ def _convert(name: str, value: Any, hint: Any) -> tuple[Any, str]:
 
 
 def takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
-    """Return whether any keyword argument is accepted.
+    """Whether any keyword argument is accepted.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
 
 
 def is_required(parameter: inspect.Parameter) -> bool:
-    """Return whether a call must give this parameter.
+    """Whether a call must give this parameter.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def is_required(parameter: inspect.Parameter) -> bool:
 
 
 def hints_of(factory: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a constructor, or none where they cannot be resolved.
+    """The annotations of a constructor, or none where they cannot be resolved.
 
     Parameters
     ----------

@@ -59,7 +59,7 @@ SIZE_ALIASES: dict[str, tuple[str, ...]] = {
 
 
 def glossary_word(name: str) -> str:
-    """Return the glossary's word for a size, or the name itself.
+    """The glossary's word for a size, or the name itself.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def glossary_word(name: str) -> str:
 
 
 def synonyms(canonical: str) -> tuple[str, ...]:
-    """Return a size's word in the glossary and all its aliases.
+    """A size's word in the glossary and all its aliases.
 
     Parameters
     ----------

@@ -26,18 +26,7 @@ _SAMPLES_SOURCE = "Vaswani 2017, arXiv:1706.03762, section 3.2: attention runs o
 
 
 def check_batch_independence(exam: Examination) -> Iterator[Finding]:
-    """Replace one sample and look at the others; then call each sample alone.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-
-    Yields
-    ------
-    Finding
-        An error if the output of a sample depends on other samples, on how many there are, or on its place.
-    """
+    """Replace one sample and look at the others; then call each sample alone."""
     if not is_steady_when_fresh(exam):
         return
     met = meeting(exam)
@@ -51,7 +40,7 @@ def check_batch_independence(exam: Examination) -> Iterator[Finding]:
 
 
 def _in_training(exam: Examination) -> Iterator[Finding]:
-    """Yield an error if samples meet in training mode alone; modules random in their own way cannot be judged there."""
+    """An error if samples meet in training mode alone; modules random in their own way cannot be judged there."""
     x = exam.inputs()
     if difference(*(call_seeded(exam, exam.fresh(train=True), x, 1) for _ in range(2))).any():
         return
@@ -65,7 +54,7 @@ def _in_training(exam: Examination) -> Iterator[Finding]:
 
 
 def _found(exam: Examination, met: Reach, *, train: bool) -> Finding:
-    """Return the error, with the cause where it can be told."""
+    """The error, with the cause where it can be told."""
     cause = _cause(exam, exam.fresh(train=train))
     measured = "without bound" if met.signal == 0 else f"by up to {met.ratio:.2g} times its own change"
     return Finding(
@@ -89,7 +78,7 @@ class _Cause:
 
 
 def _cause(exam: Examination, module: nn.Module) -> _Cause:
-    """Return the most telling explanation."""
+    """The most telling explanation."""
     place = _where_samples_meet(exam, module)
     norm = _batch_norm(exam, module, place)
     if norm is not None:
@@ -106,7 +95,7 @@ def _cause(exam: Examination, module: nn.Module) -> _Cause:
 
 
 def _batch_norm(exam: Examination, module: nn.Module, place: _Place | None) -> _Cause | None:
-    """Return the explanation by a batch norm, if that is where samples meet first, or all there is."""
+    """The explanation by a batch norm, if that is where samples meet first, or all there is."""
     norms = [name for name, part in module.named_modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     if place is not None and place.name not in norms and not place.is_whole:
         return None
@@ -123,7 +112,7 @@ def _batch_norm(exam: Examination, module: nn.Module, place: _Place | None) -> _
 
 
 def _clean_layout(exam: Examination) -> str | None:
-    """Return another layout in which samples do not see each other, None if there is none."""
+    """Another layout in which samples do not see each other, None if there is none."""
     for layout in ("sequence-first", "batch-first"):
         if layout == exam.usage.layout:
             continue
@@ -137,7 +126,7 @@ def _clean_layout(exam: Examination) -> str | None:
 
 
 def _layout_of_recurrence(module: nn.Module, place: _Place | None) -> str | None:
-    """Return the layout of the recurrent part in which samples meet, None if it is none or has the batch first."""
+    """The layout of the recurrent part in which samples meet, None if it is none or has the batch first."""
     part = None if place is None else module.get_submodule(place.name)
     if isinstance(part, nn.RNNBase) and not part.batch_first:
         return "sequence-first"
@@ -145,7 +134,7 @@ def _layout_of_recurrence(module: nn.Module, place: _Place | None) -> str | None
 
 
 def _layout_remedy(module: nn.Module, layout: str) -> str:
-    """Return what to do about a module that keeps to another layout."""
+    """What to do about a module that keeps to another layout."""
     named = [name for name, part in module.named_modules() if name and getattr(part, "batch_first", None) is False]
     if named:
         return (
@@ -179,17 +168,17 @@ class _Place:
 
     @property
     def words(self) -> str:
-        """Return it for a message."""
+        """It for a message."""
         return f"`{self.name}` ({self.kind})" if self.name else "its own forward"
 
     @property
     def is_whole(self) -> bool:
-        """Return whether it is the module itself."""
+        """Whether it is the module itself."""
         return not self.name
 
 
 def _where_samples_meet(exam: Examination, module: nn.Module) -> _Place | None:
-    """Return the first submodule that gets samples untouched by another one and returns touched ones."""
+    """The first submodule that gets samples untouched by another one and returns touched ones."""
     x = exam.inputs()
     axis = 1 if exam.usage.layout == "sequence-first" else 0
     moved = exam.change(x, slice(None), samples=0)
@@ -202,13 +191,13 @@ def _where_samples_meet(exam: Examination, module: nn.Module) -> _Place | None:
 
 
 def _touches_others(before: list[Tensor], after: list[Tensor], axis: int) -> bool:
-    """Return whether any sample but the first differs."""
+    """Whether any sample but the first differs."""
     pairs = [(b, a) for b, a in zip(before, after, strict=False) if b.dim() > axis and b.size(axis) == BATCH]
     return any(bool((b != a).movedim(axis, 0)[1:].any()) for b, a in pairs)
 
 
 def _watched(exam: Examination, module: nn.Module, x: Tensor) -> list[_Seen]:
-    """Return every call of a submodule in the order in which they end."""
+    """Every call of a submodule in the order in which they end."""
     seen: list[_Seen] = []
 
     def watch(name: str) -> Any:
@@ -227,7 +216,7 @@ def _watched(exam: Examination, module: nn.Module, x: Tensor) -> list[_Seen]:
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    """Return copies of the tensors in nested collections."""
+    """Copies of the tensors in nested collections."""
     if isinstance(value, Tensor):
         return [value.detach().clone()]
     if isinstance(value, dict):
@@ -241,7 +230,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _alone(exam: Examination) -> Iterator[Finding]:
-    """Yield an error if a sample alone gives something else than in a batch."""
+    """An error if a sample alone gives something else than in a batch."""
     x = exam.inputs()
     whole = exam.run(x, module=exam.fresh())
     try:

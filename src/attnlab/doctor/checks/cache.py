@@ -20,18 +20,7 @@ _DIFFERENT = 1e-4  # of the largest output: outputs of a step and of a whole cal
 
 
 def check_cache(exam: Examination) -> Iterator[Finding]:
-    """Decode in steps of one position, after a first step and from the start, and in larger steps.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-
-    Yields
-    ------
-    Finding
-        An error if the outputs differ from those of one call on everything. Nothing without an argument for a cache.
-    """
+    """Decode in steps of one position, after a first step and from the start, and in larger steps."""
     module = exam.patient.module
     cache, flags, _ = names_of(module)
     if (cache is None and not keeps_cache_inside(module)) or exam.usage.pooled or not exam.usage.any_length:
@@ -57,14 +46,14 @@ class _Trial:
 
     @property
     def words(self) -> str:
-        """Return it for evidence."""
+        """It for evidence."""
         if self.error:
             return f"{self.steps}: {self.error}"
         return f"{self.steps}: outputs differ by {self.apart:.2g} of the largest one, first at position {self.first}"
 
 
 def _examined(decoder: Decoder, name: str) -> Iterator[Finding]:
-    """Yield what the protocol that works best shows."""
+    """What the protocol that works best shows."""
     length = decoder.x.size(1)
     usual = [_FIRST] + [1] * (length - _FIRST)
     tried = [(protocol, _decode(decoder, protocol, usual, "in steps of one")) for protocol in decoder.protocols()]
@@ -81,7 +70,7 @@ def _examined(decoder: Decoder, name: str) -> Iterator[Finding]:
 
 
 def _other_steps(decoder: Decoder, protocol: Protocol, name: str) -> Iterator[Finding]:
-    """Yield what other sizes of steps show: from the first position on, and several positions at once."""
+    """What other sizes of steps show: from the first position on, and several positions at once."""
     length = decoder.x.size(1)
     single = _decode(decoder, protocol, [1] * length, "one by one from the start")
     if single.apart or single.error:

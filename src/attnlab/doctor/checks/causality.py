@@ -59,19 +59,7 @@ _HEAD_WORDS = re.compile(
 
 
 def check_causality(exam: Examination) -> Iterator[Finding]:
-    """Replace positions one by one and all later ones, and compare which outputs change.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-
-    Yields
-    ------
-    Finding
-        An error if a causal module sees the future, a bidirectional one does not, or one of which nobody says
-        what it is does a little of both.
-    """
+    """Replace positions one by one and all later ones, and compare which outputs change."""
     if exam.usage.pooled or exam.usage.length < 3 or not is_steady(exam):
         return
     exam = as_declared(exam)
@@ -92,7 +80,7 @@ def check_causality(exam: Examination) -> Iterator[Finding]:
 
 
 def _must_not_see_ahead(exam: Examination) -> Iterator[Finding]:
-    """Yield an error for a future that leaks, or for a position that does not see itself."""
+    """An error for a future that leaks, or for a position that does not see itself."""
     sight = look(exam)
     if sight.ahead.any():
         yield from excused([_leak(exam, sight)], _declared_part(exam, sight))
@@ -107,7 +95,7 @@ def _must_not_see_ahead(exam: Examination) -> Iterator[Finding]:
 
 
 def _declared_part(exam: Examination, sight: Sight) -> str:
-    """Return the words by which a class says itself that a part of the future is seen, if no more than a part is."""
+    """The words by which a class says itself that a part of the future is seen, if no more than a part is."""
     pairs = exam.usage.length * (exam.usage.length - 1) // 2
     if exam.usage.causal_by == "--causal" or int(sight.ahead.any(0).sum()) >= pairs:
         return ""
@@ -115,7 +103,7 @@ def _declared_part(exam: Examination, sight: Sight) -> str:
 
 
 def _leak(exam: Examination, sight: Sight) -> Finding:
-    """Return the error for a leak under ordinary conditions, with its pattern."""
+    """The error for a leak under ordinary conditions, with its pattern."""
     usage = exam.usage
     sample, row, column = sight.worst()
     declared = f"declared causal by {usage.causal_by}" if usage.causal_by else "meant to be causal"
@@ -162,7 +150,7 @@ def _remedy(exam: Examination) -> str:
 
 
 def _conditional_leak(exam: Examination, under: list[Leak]) -> Finding:
-    """Return the error for a future that is hidden under ordinary conditions and leaks under others."""
+    """The error for a future that is hidden under ordinary conditions and leaks under others."""
     worst = max(under, key=lambda leak: leak.ratio)
     mild = all(leak.condition == FAR_FETCHED for leak in under)
     finite = "inputs" in under[0].condition or "logits" in under[0].condition
@@ -180,7 +168,7 @@ def _conditional_leak(exam: Examination, under: list[Leak]) -> Finding:
 
 
 def _blind_to_itself(exam: Examination, sight: Sight) -> Iterator[Finding]:
-    """Yield an error if a position sees earlier ones and not itself."""
+    """An error if a position sees earlier ones and not itself."""
     if not sight.past.any():
         return
     own = sight.seen.diagonal(dim1=-2, dim2=-1)[:, 1:]  # the first may be NaN
@@ -193,7 +181,7 @@ def _blind_to_itself(exam: Examination, sight: Sight) -> Iterator[Finding]:
 
 
 def _strict_attention(exam: Examination) -> bool:
-    """Return whether some attention's weights are zero on the diagonal and not below it."""
+    """Whether some attention's weights are zero on the diagonal and not below it."""
     for found in attentions(exam.usual_tape, exam.usage):
         weights = found.weights
         square = weights.dim() == 4 and weights.size(-1) == weights.size(-2) == exam.usage.length
@@ -203,7 +191,7 @@ def _strict_attention(exam: Examination) -> bool:
 
 
 def _any_number(weights: Tensor, offset: int) -> bool:
-    """Return whether a diagonal holds anything but zero and NaN; the first row is left out."""
+    """Whether a diagonal holds anything but zero and NaN; the first row is left out."""
     return bool(weights[..., 1:, 1:].diagonal(offset, -2, -1).nan_to_num().any())
 
 
@@ -220,7 +208,7 @@ def _blind(exam: Examination, evidence: str) -> Finding:
 
 
 def _depends_on_what_follows(exam: Examination) -> Iterator[Finding]:
-    """Yield a warning if outputs change with the number of later positions, whatever they hold."""
+    """A warning if outputs change with the number of later positions, whatever they hold."""
     if not exam.usage.any_length:
         return
     x = exam.inputs()
@@ -246,7 +234,7 @@ def _depends_on_what_follows(exam: Examination) -> Iterator[Finding]:
 
 
 def _blind_ahead(exam: Examination) -> Iterator[Finding]:
-    """Yield an error if what is declared bidirectional never looks ahead; what is undeclared is taken as causal."""
+    """An error if what is declared bidirectional never looks ahead; what is undeclared is taken as causal."""
     if exam.usage.causal is None:
         yield from _must_not_see_ahead(exam)
         return
@@ -261,7 +249,7 @@ def _blind_ahead(exam: Examination) -> Iterator[Finding]:
 
 
 def _lopsided(exam: Examination, sight: Sight) -> Iterator[Finding]:
-    """Yield an error if it sees ahead in a way that nobody can mean."""
+    """An error if it sees ahead in a way that nobody can mean."""
     what, words = _half_hidden(exam, sight)
     what, words = (what, words) if what else _half_causal(exam)
     if what:
@@ -278,7 +266,7 @@ def _lopsided(exam: Examination, sight: Sight) -> Iterator[Finding]:
 
 
 def _half_hidden(exam: Examination, sight: Sight) -> tuple[str, str]:
-    """Return what is strange about the pattern of what is seen, and the words that declare it, or nothing."""
+    """What is strange about the pattern of what is seen, and the words that declare it, or nothing."""
     ahead, back = sight.steps(sight.ahead), sight.steps(sight.past)
     if sight.clean_samples:
         return "the future is hidden in some samples of a batch and not in others", ""
@@ -295,7 +283,7 @@ def _half_hidden(exam: Examination, sight: Sight) -> tuple[str, str]:
 
 
 def _half_causal(exam: Examination) -> tuple[str, str]:
-    """Return in which mode, length or heads alone it is causal, and the words that declare the latter, or nothing."""
+    """In which mode, length or heads alone it is causal, and the words that declare the latter, or nothing."""
     what = _causal_at_times(exam)
     if what or not _causal_heads(exam):
         return what, ""
@@ -303,7 +291,7 @@ def _half_causal(exam: Examination) -> tuple[str, str]:
 
 
 def _causal_at_times(exam: Examination) -> str:
-    """Return in which mode or length alone it is causal, or nothing."""
+    """In which mode or length alone it is causal, or nothing."""
     try:
         training = look(exam, causal=False, train=True)
         if training.past.any() and not training.ahead.any():
@@ -317,7 +305,7 @@ def _causal_at_times(exam: Examination) -> str:
 
 
 def _causal_heads(exam: Examination) -> bool:
-    """Return whether, in some attention, some heads look ahead and others look back alone."""
+    """Whether, in some attention, some heads look ahead and others look back alone."""
     for found in attentions(exam.tape(exam.inputs(), causal=False), exam.usage):
         weights = found.weights
         if weights.dim() != 4 or weights.size(-1) != weights.size(-2) or weights.size(-1) != exam.usage.length:
@@ -333,7 +321,7 @@ def _causal_heads(exam: Examination) -> bool:
 
 
 def _mask_holds(exam: Examination, free: Sight) -> Iterator[Finding]:
-    """Yield an error if a causal mask or flag, given as an argument, does not hide what it blocks."""
+    """An error if a causal mask or flag, given as an argument, does not hide what it blocks."""
     masked = look(exam, causal=True)
     if exam.usage.causal_means == "mask" and torch.equal(masked.sizes, free.sizes):
         return  # it has no effect at all: mask-polarity says so
@@ -349,7 +337,7 @@ def _mask_holds(exam: Examination, free: Sight) -> Iterator[Finding]:
 
 
 def _weight_ahead(exam: Examination) -> float:
-    """Return the largest attention weight above the diagonal under a causal mask; other paths may be free."""
+    """The largest attention weight above the diagonal under a causal mask; other paths may be free."""
     largest = 0.0
     for found in attentions(exam.tape(exam.inputs(), causal=True), exam.usage):
         if found.weights.dim() == 4 and found.weights.shape[-2:] == (exam.usage.length,) * 2:

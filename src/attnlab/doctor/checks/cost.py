@@ -33,21 +33,6 @@ SOURCE = "Dao et al. 2022, arXiv:2205.14135; PyTorch documentation, scaled_dot_p
 def check_cost(exam: Examination) -> Iterator[Finding]:
     """Yield how time and memory grow with length.
 
-    Parameters
-    ----------
-    exam : Examination
-        The patient and how it is called; nothing is said of one that takes a single length.
-
-    Yields
-    ------
-    Finding
-        A fact, where it takes lengths that show it; a warning for a loop over positions.
-
-    Raises
-    ------
-    ModuleError
-        If the module raises.
-
     Notes
     -----
     Exponents are slopes of logarithms: of time between the longest length and a quarter of it, of the largest tensor
@@ -70,7 +55,7 @@ def check_cost(exam: Examination) -> Iterator[Finding]:
 
 
 def _lengths(exam: Examination) -> list[int]:
-    """Return lengths to measure at, each twice the one before."""
+    """Lengths to measure at, each twice the one before."""
     longest = min(exam.usage.longest or LONGEST, LONGEST)
     if not exam.usage.any_length:
         return []
@@ -106,7 +91,7 @@ def _metered(exam: Examination, module: nn.Module, length: int) -> Meter:
 
 
 def _recurrent(module: nn.Module) -> bool:
-    """Return whether torch's own recurrent layers are in it: their operations are one per position by nature."""
+    """Whether torch's own recurrent layers are in it: their operations are one per position by nature."""
     return any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in module.modules())
 
 
@@ -151,7 +136,7 @@ def _timed(exam: Examination, module: nn.Module, lengths: Sequence[int]) -> Iter
 
 
 def _fastest(call: Callable[[], Tensor]) -> float:
-    """Return the seconds of the fastest of some calls, after one that does not count."""
+    """The seconds of the fastest of some calls, after one that does not count."""
     call()
     seconds = []
     for _ in range(REPEATS):
@@ -162,14 +147,14 @@ def _fastest(call: Callable[[], Tensor]) -> float:
 
 
 def _exponent(lengths: Sequence[int], amounts: Sequence[int] | Sequence[float]) -> float:
-    """Return by which power of the length an amount grows from the first to the last."""
+    """By which power of the length an amount grows from the first to the last."""
     if min(amounts) <= 0:
         return 0.0
     return math.log(amounts[-1] / amounts[0]) / math.log(lengths[-1] / lengths[0])
 
 
 def _factor(exam: Examination, timing: Timing) -> float | None:
-    """Return how many times slower a single attention layer is than projections and a fused attention of its sizes."""
+    """How many times slower a single attention layer is than projections and a fused attention of its sizes."""
     found = [each for each in attentions(exam.usual_tape, exam.usage) if each.normalizer == "softmax"]
     if exam.usage.kind != "layer" or len(found) != 1 or exam.usage.takes == "tokens":
         return None
@@ -179,7 +164,7 @@ def _factor(exam: Examination, timing: Timing) -> float | None:
 
 
 def _fused(exam: Examination, attention: Attention, length: int) -> Callable[[], Tensor]:
-    """Return a call of a fused attention with projections, at the sizes of the one found."""
+    """A call of a fused attention with projections, at the sizes of the one found."""
     heads, d_v = attention.head_outputs.shape[1], attention.head_outputs.shape[-1]
     d_head = attention.q.shape[-1] if attention.q is not None else d_v
     sizes = [heads * d_head, heads * d_head, heads * d_v]
@@ -208,7 +193,7 @@ def _loop(counts: Sequence[int]) -> Finding:
 
 
 def _size(n_bytes: int) -> str:
-    """Return a number of bytes in a unit in which it is short."""
+    """A number of bytes in a unit in which it is short."""
     return f"{n_bytes / 1024:.3g} KiB" if n_bytes < 1000 * 1024 else f"{n_bytes / 1024**2:.3g} MiB"
 
 

@@ -32,18 +32,7 @@ _UNUSED_URL = "PyTorch documentation, DistributedDataParallel, find_unused_param
 
 
 def check_dead_parts(exam: Examination) -> Iterator[Finding]:
-    """Find parameters, heads and submodules that have no influence, cannot learn, or are one where two are meant.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination.
-
-    Yields
-    ------
-    Finding
-        Errors for what is dead, unregistered, cut off from the gradient, or shared by mistake.
-    """
+    """Find parameters, heads and submodules that have no influence, cannot learn, or are one where two are meant."""
     yield from _hidden(exam)
     yield from unused_memory(exam)
     seen = survey(exam)
@@ -56,7 +45,7 @@ def check_dead_parts(exam: Examination) -> Iterator[Finding]:
 
 
 def _without_gradient(exam: Examination, seen: Survey) -> Iterator[Finding]:
-    """Yield what is dead, cut off or shared; of several signs of one cause the plainest alone.
+    """What is dead, cut off or shared; of several signs of one cause the plainest alone.
 
     Parameters that are cut off cut the input off too; where queries are used for keys, a projection or a part of it
     is left over.
@@ -74,7 +63,7 @@ def _without_gradient(exam: Examination, seen: Survey) -> Iterator[Finding]:
 
 
 def _hidden(exam: Examination) -> Iterator[Finding]:
-    """Yield what is kept where `parameters()` does not see it."""
+    """What is kept where `parameters()` does not see it."""
     module = exam.patient.module
     plain = plain_weights(module, "")
     passing = recomputed(exam) if plain else frozenset()
@@ -85,7 +74,7 @@ def _hidden(exam: Examination) -> Iterator[Finding]:
 
 
 def _unregistered(module: nn.Module, parts: Sequence[Hidden]) -> Iterator[Finding]:
-    """Yield the error for parts that `parameters()` does not see, if there are any."""
+    """The error for parts that `parameters()` does not see, if there are any."""
     if not parts:
         return
     registered = sum(parameter.numel() for parameter in module.parameters())
@@ -131,7 +120,7 @@ def _silent(exam: Examination, seen: Survey) -> Iterator[Finding]:
 
 
 def _suspects(module: nn.Module, seen: Survey) -> list[str]:
-    """Return the parameters without gradient, left out what theory allows to have none.
+    """The parameters without gradient, left out what theory allows to have none.
 
     A key bias cancels in the softmax, other biases in a norm: a vector in a module whose weight lives is right.
     """
@@ -148,19 +137,19 @@ def _suspects(module: nn.Module, seen: Survey) -> list[str]:
 
 
 def _beside(name: str, others: Sequence[str]) -> bool:
-    """Return whether another parameter of the same submodule is among these."""
+    """Whether another parameter of the same submodule is among these."""
     return any(other.rpartition(".")[0] == name.rpartition(".")[0] for other in others)
 
 
 def _is_absorbed(name: str, named: dict[str, nn.Parameter], silent: Sequence[str]) -> bool:
-    """Return whether a silent vector belongs to a module whose other parameters live."""
+    """Whether a silent vector belongs to a module whose other parameters live."""
     owner = name.rpartition(".")[0]
     others = [other for other in named if other != name and other.rpartition(".")[0] == owner]
     return named[name].dim() <= 1 and any(other not in silent for other in others)
 
 
 def _dead(exam: Examination, seen: Survey, names: Sequence[str]) -> Finding:
-    """Return the finding about parameters that do nothing at all."""
+    """The finding about parameters that do nothing at all."""
     parts = _parts(exam.eval_module, names)
     numbers = sum(dict(exam.eval_module.named_parameters())[name].numel() for name in names)
     unused = all(use_of(exam.eval_module, name) == "never" for name in names)
@@ -178,7 +167,7 @@ def _dead(exam: Examination, seen: Survey, names: Sequence[str]) -> Finding:
 
 
 def _cut(seen: Survey, names: Sequence[str], change: float) -> Finding:
-    """Return the finding about parameters whose gradient is lost on the way."""
+    """The finding about parameters whose gradient is lost on the way."""
     return Finding(
         ID,
         "error",
@@ -192,7 +181,7 @@ def _cut(seen: Survey, names: Sequence[str], change: float) -> Finding:
 
 
 def _parts(module: nn.Module, names: Sequence[str]) -> list[str]:
-    """Return names with all dead parameters of one submodule merged to that submodule."""
+    """Names with all dead parameters of one submodule merged to that submodule."""
     merged: list[str] = []
     for name in names:
         owner = name.rpartition(".")[0]

@@ -25,19 +25,7 @@ _XIONG = "Xiong 2020, arXiv:2002.04745; Liu 2020, arXiv:2004.08249"
 
 
 def check_signal(exam: Examination) -> Iterator[Finding]:
-    """Measure size and likeness of positions by depth, as it is and with a skip around every layer.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination; its option `depth` says how many layers are stacked.
-
-    Yields
-    ------
-    Finding
-        A warning where a signal shrinks, blows up, or loses its rank; a fact where a bare attention layer, which is
-        not meant to be stacked by itself, does so, or where all is well.
-    """
+    """Measure size and likeness of positions by depth, as it is and with a skip around every layer."""
     found = _stackable(exam)
     if found is None or not math.isfinite(found.plain.sizes[-1]):
         return
@@ -55,7 +43,7 @@ def check_signal(exam: Examination) -> Iterator[Finding]:
 
 
 def _stackable(exam: Examination) -> Stacks | None:
-    """Return what happens by depth, None where depth means nothing."""
+    """What happens by depth, None where depth means nothing."""
     narrow = exam.usage.takes == "embeddings" and exam.usage.d_in < _NARROWEST
     if narrow or exam.usage.length < 2:  # a single position has no likeness to others
         return None
@@ -63,7 +51,7 @@ def _stackable(exam: Examination) -> Stacks | None:
 
 
 def _one(exam: Examination) -> str:
-    """Return what one floor of the stack is called."""
+    """What one floor of the stack is called."""
     return "layer" if exam.usage.kind == "layer" else "block"
 
 
@@ -74,7 +62,7 @@ def _subject(exam: Examination, found: Stacks) -> str:
 
 
 def _size_faults(exam: Examination, found: Stacks) -> Iterator[tuple[str, str, str]]:
-    """Yield what is wrong with the size of the signal, how it was seen, and who describes it."""
+    """What is wrong with the size of the signal, how it was seen, and who describes it."""
     depths = found.plain
     if depths.layers > 1 and depths.factor < _SHRINKS and depths.settled < _SHRINKS:
         words = f"shrinks the signal to {depths.factor:.2f} of its size per {_one(exam)}"
@@ -103,7 +91,7 @@ def _remedy(found: Stacks) -> str:
 
 
 def _size_evidence(exam: Examination, found: Stacks) -> str:
-    """Return the sizes by depth, as it is and otherwise."""
+    """The sizes by depth, as it is and otherwise."""
     same = "" if found.fresh else " (all with the weights of this instance)"
     words = f"root mean square at the input and after each {_one(exam)}{same}, untrained: {_row(found.plain.sizes)}"
     return words if found.other is None else f"{words}; {_variant(found)}: {_row(found.other.sizes)}"
@@ -127,19 +115,7 @@ def _listed(words: list[str]) -> str:
 
 
 def check_gradient(exam: Examination) -> Iterator[Finding]:
-    """Compare the gradient of the first layer of a stack with that of the last.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination; its option `depth` says how many layers are stacked.
-
-    Yields
-    ------
-    Finding
-        A warning where gradients vanish or explode with depth, a fact otherwise; nothing of a bare attention layer,
-        which `signal` tells enough of.
-    """
+    """Compare the gradient of the first layer of a stack with that of the last."""
     found = _stackable(exam)
     if found is None or found.plain.layers < 2 or not any(found.plain.gradients) or not is_stacked(exam):
         return
@@ -150,7 +126,7 @@ def check_gradient(exam: Examination) -> Iterator[Finding]:
 
 
 def _judged(subject: str, ratio: float, evidence: str) -> Finding:
-    """Return what the ratio of last to first gradient means."""
+    """What the ratio of last to first gradient means."""
     remedy = "put a skip around every sublayer; prefer the norm before the sublayer, or warm the learning rate up"
     last = f"the last gets {_short(ratio)} times the gradient of the first."
     if not math.isfinite(ratio):
@@ -171,5 +147,5 @@ def _judged(subject: str, ratio: float, evidence: str) -> Finding:
 
 
 def _short(value: float) -> str:
-    """Return a number with three significant digits, written out while that is readable."""
+    """A number with three significant digits, written out while that is readable."""
     return f"{float(f'{value:.3g}'):.0f}" if _WRITTEN_OUT > value >= 1000 else f"{value:.3g}"

@@ -23,18 +23,7 @@ _TRAIN_SOURCE = "Srivastava 2014, JMLR 15, section 4; PyTorch documentation, tor
 
 
 def check_determinism(exam: Examination) -> Iterator[Finding]:
-    """Call with other random states, call again after other calls, and look at what a call leaves behind.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-
-    Yields
-    ------
-    Finding
-        An error for randomness in evaluation mode, dropout that never acts, or any dependence on earlier calls.
-    """
+    """Call with other random states, call again after other calls, and look at what a call leaves behind."""
     chance = list(_random_in_evaluation(exam))
     yield from chance
     yield from left_behind(exam)
@@ -47,7 +36,7 @@ def check_determinism(exam: Examination) -> Iterator[Finding]:
 
 
 def _random_in_evaluation(exam: Examination) -> Iterator[Finding]:
-    """Yield an error if the same call of fresh copies gives other outputs under other random states."""
+    """An error if the same call of fresh copies gives other outputs under other random states."""
     x = exam.inputs()
     outputs = [call_seeded(exam, exam.fresh(), x, seed) for seed in (1, 2, 1)]
     apart = deviation(outputs[0], outputs[1])
@@ -70,7 +59,7 @@ def _random_in_evaluation(exam: Examination) -> Iterator[Finding]:
 
 
 def _random_place(exam: Examination, module: nn.Module) -> str:
-    """Return where the first random operation runs, in words."""
+    """Where the first random operation runs, in words."""
     events = exam.tape(exam.inputs(), module=module).events
     first = next((event for event in events if any(word in event.call for word in _RANDOM_OPERATIONS)), None)
     if first is None:
@@ -82,7 +71,7 @@ def _random_place(exam: Examination, module: nn.Module) -> str:
 
 
 def _dropout_acts(exam: Examination) -> Iterator[Finding]:
-    """Yield an error if dropout is asked for and training mode is as fixed as evaluation mode."""
+    """An error if dropout is asked for and training mode is as fixed as evaluation mode."""
     asked, module = _asking_for_dropout(exam)
     if module is None:
         return
@@ -102,7 +91,7 @@ def _dropout_acts(exam: Examination) -> Iterator[Finding]:
 
 
 def _asking_for_dropout(exam: Examination) -> tuple[str, nn.Module | None]:
-    """Return who asks for dropout and a copy in training mode; where nobody does, one that was built to ask for it."""
+    """Who asks for dropout and a copy in training mode; where nobody does, one that was built to ask for it."""
     said = [f"`{name}`: p={part.p}" for name, part in _dropouts(exam.patient.module)]
     said += [f"{name}={value}" for name, value in exam.patient.arguments.items() if _is_rate(name, value)]
     if said:
@@ -112,7 +101,7 @@ def _asking_for_dropout(exam: Examination) -> tuple[str, nn.Module | None]:
 
 
 def _asks_for_rate(module: nn.Module) -> bool:
-    """Return whether a class has an argument for the rate of dropout, or its parts hold the one that was given.
+    """Whether a class has an argument for the rate of dropout, or its parts hold the one that was given.
 
     What ends in ``**kwargs`` is asked for by nobody.
     """
@@ -130,14 +119,14 @@ def _is_rate(name: str, value: object) -> bool:
 
 
 def _dropouts(module: nn.Module) -> Iterator[tuple[str, nn.modules.dropout._DropoutNd]]:
-    """Yield the dropouts that drop something."""
+    """The dropouts that drop something."""
     for name, part in module.named_modules():
         if isinstance(part, nn.modules.dropout._DropoutNd) and 0 < part.p < 1:
             yield name, part
 
 
 def _idle_dropouts(exam: Examination) -> Iterator[Finding]:
-    """Yield a warning if some of several dropouts have no effect."""
+    """A warning if some of several dropouts have no effect."""
     idle = [name for name, _ in _dropouts(exam.patient.module) if _is_idle(exam, name)]
     if idle:
         yield Finding(
@@ -152,7 +141,7 @@ def _idle_dropouts(exam: Examination) -> Iterator[Finding]:
 
 
 def _is_idle(exam: Examination, name: str) -> bool:
-    """Return whether a dropout is never called and another rate of it changes nothing."""
+    """Whether a dropout is never called and another rate of it changes nothing."""
     module = exam.fresh(train=True)
     part = dict(_dropouts(module))[name]
     calls: list[bool] = []

@@ -47,24 +47,7 @@ _SHOWN = 3  # names in one finding
 
 
 def check_dtype_device(exam: Examination) -> Iterator[Finding]:
-    """Yield what stays behind when the module moves to another device or number format.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient and how it is called.
-
-    Yields
-    ------
-    Finding
-        Errors for tensors that stay on the CPU or in float32, warnings for what cannot be tried and for random
-        tensors that are not saved.
-
-    Raises
-    ------
-    ModuleError
-        If it raises on the CPU in float32.
-    """
+    """What stays behind when the module moves to another device or number format."""
     plain = _kept(exam)
     left_behind = list(_device(exam, plain))
     yield from left_behind
@@ -74,7 +57,7 @@ def check_dtype_device(exam: Examination) -> Iterator[Finding]:
 
 
 def _kept(exam: Examination) -> list[tuple[str, Tensor]]:
-    """Return the plain tensors that outlive a call."""
+    """The plain tensors that outlive a call."""
     plain = list(plain_tensors(exam.patient.module))
     passing = recomputed(exam) if plain else frozenset()
     return [(name, tensor) for name, tensor in plain if name not in passing]
@@ -98,7 +81,7 @@ class Move:
 
 
 def _device(exam: Examination, plain: list[tuple[str, Tensor]]) -> Iterator[Finding]:
-    """Yield an error if it fails on another device, fresh or after a call on the CPU."""
+    """An error if it fails on another device, fresh or after a call on the CPU."""
     fresh = _move(exam, exam.copy(dtype=torch.float32))
     if fresh.result == "left behind":
         yield _left_behind("On another device it fails: a tensor stays on the CPU.", fresh, plain)
@@ -123,7 +106,7 @@ def _left_behind(message: str, move: Move, plain: list[tuple[str, Tensor]]) -> F
 
 
 def _doubtful(exam: Examination, plain: list[tuple[str, Tensor]], move: Move) -> Iterator[Finding]:
-    """Yield a warning about plain tensors where the call cannot be tried on another device."""
+    """A warning about plain tensors where the call cannot be tried on another device."""
     moved = [rf"{re.escape(name.rsplit('.', 1)[-1].split('[')[0])}[^\n]*\.(to|type_as|cuda)\(" for name, _ in plain]
     left = [item for item, pattern in zip(plain, moved, strict=True) if not re.search(pattern, exam.patient.text)]
     if left:
@@ -164,7 +147,7 @@ def _move(exam: Examination, module: nn.Module) -> Move:
 
 
 def _judge(error: ModuleError) -> Move:
-    """Return whether an exception on the other device is about devices."""
+    """Whether an exception on the other device is about devices."""
     said = " ".join(str(error).split(" raised ", 1)[-1].split())
     return Move("left behind" if re.search(_MISMATCH, said) else "unknown", said)
 
@@ -219,14 +202,14 @@ class _Meetings(TorchDispatchMode):
 
 
 def _needs_numbers(func: Any, args: Sequence[Any]) -> bool:
-    """Return whether what an operation returns has a size or a value that only numbers tell."""
+    """Whether what an operation returns has a size or a value that only numbers tell."""
     name = func.overloadpacket.__name__
     selects = name in ("index", "_unsafe_index") and any(each is not None and not _counts(each) for each in args[1])
     return selects or name in _NUMBERS or str(func) == "aten.repeat_interleave.Tensor"
 
 
 def _counts(index: Tensor) -> bool:
-    """Return whether an index holds places, not conditions."""
+    """Whether an index holds places, not conditions."""
     return index.dtype not in (torch.bool, torch.uint8)
 
 
@@ -243,18 +226,7 @@ def _to_cpu(named: Mapping[str, Any]) -> bool:
 
 
 def plain_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors with axes that a module keeps as attributes, neither as parameters nor as buffers.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A module; those inside it are looked through too, and their lists, tuples and mappings.
-
-    Yields
-    ------
-    tuple of str and Tensor
-        Dotted name and tensor.
-    """
+    """The tensors with axes that a module keeps as attributes, neither as parameters nor as buffers."""
     registered = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     for path, part in module.named_modules():
         for name, value in vars(part).items():
@@ -275,7 +247,7 @@ def _tensors_in(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _format(exam: Examination) -> Iterator[Finding]:
-    """Yield an error if something in it stays in float32."""
+    """An error if something in it stays in float32."""
     if Attempt(torch.float32).run(exam).raised:
         return
     outcomes = [Attempt(dtype).run(exam) for dtype in (torch.bfloat16, torch.float64)]
@@ -297,7 +269,7 @@ def _stays_float32(mixed: list[Outcome], severity: Literal["error", "warning"]) 
 
 
 def _unsaved(exam: Examination, plain: list[tuple[str, Tensor]]) -> Iterator[Finding]:
-    """Yield a warning if plain tensors are random: a loaded module then differs from the saved one."""
+    """A warning if plain tensors are random: a loaded module then differs from the saved one."""
     other = exam.another() if plain else None
     if other is None:
         return

@@ -30,24 +30,13 @@ _OVER_HEADS = re.compile(
 
 
 def check_heads_mixed(exam: Examination) -> Iterator[Finding]:
-    """Replace single positions and single rows, and look which rows of which heads change.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-
-    Yields
-    ------
-    Finding
-        At most one error, about the first attention that has it.
-    """
+    """Replace single positions and single rows, and look which rows of which heads change."""
     found = (finding for each in with_own_memory(exam) for finding in _mixed(each))
     yield from first_error(found)
 
 
 def _mixed(exam: Examination) -> Iterator[Finding]:
-    """Yield the error of each attention that has one."""
+    """The error of each attention that has one."""
     tape = exam.usual_tape
     dependence = dependence_of(tape, exam.usage)
     for attention in attentions(tape, exam.usage):
@@ -58,7 +47,7 @@ def _mixed(exam: Examination) -> Iterator[Finding]:
 
 
 def _over_heads(exam: Examination, attention: Attention) -> Finding | None:
-    """Return the error for an attention in which heads look at each other and positions do not."""
+    """The error for an attention in which heads look at each other and positions do not."""
     if attention.along != "heads":
         return None
     _, count, q_len, k_len = attention.weights.shape
@@ -72,7 +61,7 @@ def _over_heads(exam: Examination, attention: Attention) -> Finding | None:
 
 
 def _samples_mixed(dependence: Dependence, attention: Attention) -> Finding | None:
-    """Return the error for heads that hold elements of several samples though no operation has mixed samples."""
+    """The error for heads that hold elements of several samples though no operation has mixed samples."""
     if attention.along != "unknown" or attention.weights.shape[3] != dependence.length:
         return None
     event, number = attention.sources.values
@@ -94,7 +83,7 @@ def _samples_mixed(dependence: Dependence, attention: Attention) -> Finding | No
 
 
 def _split(dependence: Dependence, attention: Attention) -> Finding | None:
-    """Return the error for queries, keys or values whose rows are not the positions."""
+    """The error for queries, keys or values whose rows are not the positions."""
     if attention.along != "positions" or attention.weights.shape[0] != dependence.batch:
         return None
     pairing, sources = attention.sources.pairing, attention.sources
@@ -112,7 +101,7 @@ def _split(dependence: Dependence, attention: Attention) -> Finding | None:
 
 
 def _merged(tape: Tape, dependence: Dependence, attention: Attention) -> Finding | None:
-    """Return the error for outputs whose rows are not the queries."""
+    """The error for outputs whose rows are not the queries."""
     if attention.along != "positions":
         return None
     rows = rows_of_output(tape, dependence, attention)

@@ -32,23 +32,7 @@ SOURCE = "Karpathy, A Recipe for Training Neural Networks, 2019: verify the loss
 
 
 def check_initial_loss(exam: Examination) -> Iterator[Finding]:
-    """Yield what is wrong with the loss of a model before training.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient and how it is called; only models from tokens to one logit per token are asked.
-
-    Yields
-    ------
-    Finding
-        An error for NaN, for probabilities or squashed numbers in place of logits, and for a loss grossly above
-        guessing; a warning for one that is far above it, and for probabilities that are declared.
-
-    Raises
-    ------
-    ModuleError
-        If the module raises.
+    """What is wrong with the loss of a model before training.
 
     Notes
     -----
@@ -76,12 +60,12 @@ def _share(logits: Tensor) -> str:
 
 
 def _probabilities(output: Float[Tensor, "predictions vocab_size"]) -> bool:
-    """Return whether rows are distributions."""
+    """Whether rows are distributions."""
     return bool((output >= 0).all()) and bool(((output.sum(-1) - 1).abs() < SUMS_TO_ONE).all())
 
 
 def _squashed(exam: Examination, x: Tensor, logits: Tensor) -> bool:
-    """Return whether outputs stay between -1 and 1 whatever the parameters."""
+    """Whether outputs stay between -1 and 1 whatever the parameters."""
     if bool((logits.abs() > 1).any()):
         return False
     stretched = exam.copy()
@@ -126,7 +110,7 @@ def _softmax_inside(
 def _far_off(
     logits: Float[Tensor, "predictions vocab_size"], targets: Int[Tensor, " predictions"], module: nn.Module
 ) -> Iterator[Finding]:
-    """Yield what it means if the loss is far above guessing, else a fact."""
+    """What it means if the loss is far above guessing, else a fact."""
     loss, guessing = _loss(logits, targets), math.log(logits.size(-1))
     evidence = (
         f"{loss:.3f} nats on random tokens, ln {logits.size(-1)} = {guessing:.3f};"
@@ -153,7 +137,7 @@ def _loss(logits: Float[Tensor, "predictions vocab_size"], targets: Int[Tensor, 
 
 
 def _tables(module: nn.Module) -> str:
-    """Return the start of the token table, and whether it is the output too."""
+    """The start of the token table, and whether it is the output too."""
     tables = [part.weight for part in module.modules() if isinstance(part, nn.Embedding)]
     outputs = {id(part.weight) for part in module.modules() if isinstance(part, nn.Linear)}
     if not tables:

@@ -22,19 +22,7 @@ _SOURCE = (
 
 
 def check_mask_polarity(exam: Examination) -> Iterator[Finding]:
-    """Hide a position by each mask argument, and compare what its values do with what they are said to do.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-
-    Yields
-    ------
-    Finding
-        An error if a mask does the opposite of what name or docstring say, or nothing at all; what a mask of
-        which nothing is said does is reported, not judged.
-    """
+    """Hide a position by each mask argument, and compare what its values do with what they are said to do."""
     undeclared = yield from _judged(exam, exam)
     if exam.of_memory is not None:
         undeclared += yield from _judged(exam, exam.of_memory)
@@ -43,7 +31,7 @@ def check_mask_polarity(exam: Examination) -> Iterator[Finding]:
 
 
 def _judged(patient: Examination, exam: Examination) -> Generator[Finding, None, list[str]]:
-    """Yield what is wrong with the masks over one input, and return what those do of which nothing is said."""
+    """What is wrong with the masks over one input, and return what those do of which nothing is said."""
     undeclared: list[str] = []
     for parameter in dict.fromkeys(mask.parameter for mask in exam.usage.masks):
         mask = _telling(exam, parameter)
@@ -60,12 +48,12 @@ def _judged(patient: Examination, exam: Examination) -> Generator[Finding, None,
 
 
 def _telling(exam: Examination, parameter: str) -> Masking:
-    """Return what is known about a mask argument; one that says both things stands twice among the masks."""
+    """What is known about a mask argument; one that says both things stands twice among the masks."""
     return next(mask for mask in exam.usage.masks if mask.parameter == parameter)
 
 
 def _has_effect(exam: Examination, mask: Masking) -> bool:
-    """Return whether hiding something changes what fresh copies give, under either meaning of the mask's values."""
+    """Whether hiding something changes what fresh copies give, under either meaning of the mask's values."""
     x = exam.inputs()
     if mask.over == "pairs":
         before, after = (exam.run(x, module=exam.fresh(), allowed=_pairs(x, hidden)) for hidden in (False, True))
@@ -77,7 +65,7 @@ def _has_effect(exam: Examination, mask: Masking) -> bool:
 
 
 def _pairs(x: Tensor, hidden: bool) -> Tensor:
-    """Return a causal mask over pairs, which may hide the second position from later ones beside."""
+    """A causal mask over pairs, which may hide the second position from later ones beside."""
     allowed = torch.ones(x.size(0), x.size(1), x.size(1), dtype=torch.bool).tril()
     if hidden:
         allowed[:, 2:, 1] = False
@@ -85,7 +73,7 @@ def _pairs(x: Tensor, hidden: bool) -> Tensor:
 
 
 def _keys(x: Tensor, hidden: bool) -> Tensor:
-    """Return which positions are real: all, or all but the last third."""
+    """Which positions are real: all, or all but the last third."""
     real = torch.ones(x.shape[:2], dtype=torch.bool)
     if hidden:
         real[:, 2 * x.size(1) // 3 :] = False
@@ -93,7 +81,7 @@ def _keys(x: Tensor, hidden: bool) -> Tensor:
 
 
 def _no_effect(exam: Examination, mask: Masking) -> Finding:
-    """Return the finding on a mask that is accepted and ignored; a mixer may take one to look like an attention."""
+    """The finding on a mask that is accepted and ignored; a mixer may take one to look like an attention."""
     words = unused_on_purpose(exam, mask.parameter, "mask")
     judged = bool(attentions(exam.usual_tape, exam.usage)) and not words
     return Finding(
@@ -109,7 +97,7 @@ def _no_effect(exam: Examination, mask: Masking) -> Finding:
 
 
 def _hides_nothing(exam: Examination, mask: Masking) -> Finding:
-    """Return the finding on a mask that does something, but hides no position from others with any value."""
+    """The finding on a mask that does something, but hides no position from others with any value."""
     judged = bool(attentions(exam.usual_tape, exam.usage))
     return Finding(
         _ID,

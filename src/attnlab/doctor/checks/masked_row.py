@@ -35,26 +35,14 @@ _REFUSAL = re.compile(r"\b(never|must not|may not|cannot|not supported|undefined
 
 
 def check_masked_row(exam: Examination) -> Iterator[Finding]:
-    """Look for NaN without a mask, with padding on either side, with a wholly padded sample, and with an empty row.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-
-    Yields
-    ------
-    Finding
-        An error if ordinary input gives NaN in outputs or gradients, or a row that is documented as allowed to be
-        empty does; a warning for other rows and samples that may attend to nothing.
-    """
+    """Look for NaN without a mask, with padding on either side, with a wholly padded sample, and with an empty row."""
     yield from _judged(exam)
     if exam.of_memory is not None:
         yield from _judged(exam.of_memory, " (memory)")
 
 
 def _judged(exam: Examination, where: str = "") -> Iterator[Finding]:
-    """Yield what is wrong with rows that are left with nothing of one input: of what asks, or of the memory."""
+    """What is wrong with rows that are left with nothing of one input: of what asks, or of the memory."""
     ordinary = [trouble for trial in _ordinary(exam) if (trouble := _trouble(exam, trial, where))]
     if ordinary:
         yield _finding("error", "ordinary input gives NaN or infinity", ordinary)
@@ -68,7 +56,7 @@ def _judged(exam: Examination, where: str = "") -> Iterator[Finding]:
 
 
 def _promises_empty_rows(text: str) -> bool:
-    """Return whether a sentence says that a row may be empty, and none of its words takes that back."""
+    """Whether a sentence says that a row may be empty, and none of its words takes that back."""
     sentences = re.split(r"[.:;!?]\s|\n\s*\n", " ".join(text.lower().replace("#", " ").split(" ")))
     about = [sentence for sentence in sentences if _EMPTY.search(sentence)]
     return any(_PROMISE.search(sentence) and not _REFUSAL.search(sentence) for sentence in about)
@@ -85,7 +73,7 @@ class _Trial:
 
 
 def _inputs(exam: Examination) -> Tensor:
-    """Return inputs in float32: the smallest number of float64 that some modules mask with is infinite there."""
+    """Inputs in float32: the smallest number of float64 that some modules mask with is infinite there."""
     return exam.inputs(dtype=torch.float32)
 
 
@@ -119,12 +107,12 @@ def _empty(exam: Examination) -> Iterator[_Trial]:
 
 
 def _is_added(mask: Masking) -> bool:
-    """Return whether a mask is added as it is: minus infinity in every place of a row is the caller's doing."""
+    """Whether a mask is added as it is: minus infinity in every place of a row is the caller's doing."""
     return "added" in mask.encoding
 
 
 def _trouble(exam: Examination, trial: _Trial, where: str) -> str:
-    """Return where a call gives NaN or infinity, or nothing."""
+    """Where a call gives NaN or infinity, or nothing."""
     module = exam.fresh(dtype=torch.float32)
     try:
         output = exam.run(trial.x, module=module, grad=True, **trial.how)
@@ -150,7 +138,7 @@ def _place(bad: Tensor, read: Tensor | None) -> str:
 
 
 def _bad_gradients(module: nn.Module, output: Tensor, read: Tensor | None) -> str:
-    """Return the parameters whose gradient is not finite when a loss reads what is real."""
+    """The parameters whose gradient is not finite when a loss reads what is real."""
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     if not output.requires_grad or not named:
         return ""
@@ -163,5 +151,5 @@ def _bad_gradients(module: nn.Module, output: Tensor, read: Tensor | None) -> st
 
 
 def _finding(severity: Any, message: str, troubles: list[str]) -> Finding:
-    """Return one finding for all calls that ended so."""
+    """One finding for all calls that ended so."""
     return Finding(_ID, severity, f"{message}.", "; ".join(troubles), _REMEDY, _SOURCE)

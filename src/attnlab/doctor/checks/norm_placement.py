@@ -37,19 +37,7 @@ _SPREADS = frozenset((
 
 
 def check_norm_placement(exam: Examination) -> Iterator[Finding]:
-    """Find norms that are never used, thrown away, or over the wrong axis, and say where the others stand.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination.
-
-    Yields
-    ------
-    Finding
-        Errors for norms without effect or over positions or samples, a warning for one norm at two places or where
-        the class says something else, a fact for the placement.
-    """
+    """Find norms that are never used, thrown away, or over the wrong axis, and say where the others stand."""
     norms = norms_of(exam)
     yield from _unused(exam, norms)
     yield from _built_in_forward(exam)
@@ -107,7 +95,7 @@ def _built_in_forward(exam: Examination) -> Iterator[Finding]:
 
 
 def _is_constant(tape: Tape, index: int) -> bool:
-    """Return whether a tensor was filled with one number."""
+    """Whether a tensor was filled with one number."""
     while tape.events[index].call in {"_to_copy", "detach", "alias", "view", "clone"} and tape.events[index].parents[0]:
         index = tape.events[index].parents[0] or index
     return tape.events[index].call.rstrip("_") in {"ones", "zeros", "fill", "full", "zero", "ones_like", "empty"}
@@ -136,12 +124,12 @@ def _wrong_axis(exam: Examination, norms: list[Norm]) -> Iterator[Finding]:
 
 
 def _is_across(exam: Examination, where: str) -> bool:
-    """Return whether what runs is a batch, group or instance norm."""
+    """Whether what runs is a batch, group or instance norm."""
     return bool(_ACROSS.search(f"{type(exam.eval_module.get_submodule(where)).__name__.replace('Layer', '')} {where}"))
 
 
 def _mixed_sizes(norm: Norm) -> list[int]:
-    """Return the sizes of the axes a norm normalizes over: along them a change in one place is felt in others."""
+    """The sizes of the axes a norm normalizes over: along them a change in one place is felt in others."""
     given = norm.given[0]
     sizes = []
     for axis, size in enumerate(given.shape):
@@ -161,12 +149,12 @@ def _mixed_sizes(norm: Norm) -> list[int]:
 
 
 def _is_square(given: Tensor, exam: Examination) -> bool:
-    """Return whether a norm acts on attention scores, which it may well do over positions."""
+    """Whether a norm acts on attention scores, which it may well do over positions."""
     return given.shape[-2:] == (exam.usage.length, exam.usage.length)
 
 
 def _spread_sizes(tape: Tape, event: Event) -> list[int]:
-    """Return the sizes of the axes over which values are divided by their own standard deviation."""
+    """The sizes of the axes over which values are divided by their own standard deviation."""
     if event.call not in _SPREADS or not event.inputs or event.inputs[0].dim() < 2:
         return []
     axes = next((one for one in event.arguments if isinstance(one, list | tuple)), None)
@@ -178,7 +166,7 @@ def _spread_sizes(tape: Tape, event: Event) -> list[int]:
 
 
 def _divides(tape: Tape, event: Event) -> bool:
-    """Return whether a spread ends as the divisor of something of the shape it was taken of."""
+    """Whether a spread ends as the divisor of something of the shape it was taken of."""
     waiting = tape.children(event.index)
     for _ in range(4):  # epsilon, root, views
         following = [tape.events[index] for index in waiting]
@@ -227,7 +215,7 @@ def _shared(exam: Examination, norms: list[Norm]) -> Iterator[Finding]:
 
 
 def _parent_calls(exam: Examination, norm: Norm) -> int:
-    """Return how many times the module that holds a norm runs in one forward."""
+    """How many times the module that holds a norm runs in one forward."""
     parent = exam.eval_module.get_submodule(norm.name.rpartition(".")[0])
     count: list[int] = []
     handle = parent.register_forward_pre_hook(lambda *_: count.append(1))
@@ -239,7 +227,7 @@ def _parent_calls(exam: Examination, norm: Norm) -> int:
 
 
 def _is_only_bearer(exam: Examination, attribute: str) -> bool:
-    """Return whether one class alone has an attribute of this name, so that its uses in the text are its own."""
+    """Whether one class alone has an attribute of this name, so that its uses in the text are its own."""
     owners = {
         type(exam.eval_module.get_submodule(name.rpartition(".")[0]))
         for name, _ in exam.eval_module.named_modules()
@@ -252,7 +240,7 @@ def _is_only_bearer(exam: Examination, attribute: str) -> bool:
 
 
 def _placement(exam: Examination) -> Iterator[Finding]:
-    """Yield the placement in each kind of block as one fact, and whether it is not what the class says."""
+    """The placement in each kind of block as one fact, and whether it is not what the class says."""
     found = {block.title: _places(block, follow(block.tape, block.start)) for block in blocks(exam)}
     if not found:
         return
@@ -281,7 +269,7 @@ def _placement(exam: Examination) -> Iterator[Finding]:
 
 
 def _places(block: Block, route: Route) -> dict[str, int]:
-    """Return how many norms stand where: on the skip, before a sublayer, behind a sublayer."""
+    """How many norms stand where: on the skip, before a sublayer, behind a sublayer."""
     skip = set(route.output.late) | set(route.output.early)
     events = block.tape.events
     groups: dict[str, set[int]] = defaultdict(set)
@@ -298,13 +286,13 @@ def _places(block: Block, route: Route) -> dict[str, int]:
 
 
 def _stands_alone(tape: Tape, index: int) -> bool:
-    """Return whether nothing but a norm reads its input: then it stands on the only way there is."""
+    """Whether nothing but a norm reads its input: then it stands on the only way there is."""
     parent = tape.events[index].parents[0]
     return parent is not None and set(tape.children(parent)) == {index}
 
 
 def _word(places: dict[str, int]) -> str:
-    """Return the usual name of a placement."""
+    """The usual name of a placement."""
     on, before, behind = (places.get(key, 0) for key in ("on the skip", "before a sublayer", "behind a sublayer"))
     if on and before:
         return "both pre- and post-norm"

@@ -63,18 +63,7 @@ _REMEDIES = {
 
 
 def check_normalization(exam: Examination) -> Iterator[Finding]:
-    """Sum the weights of each attention over its keys, and look at what happens between softmax and values.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-
-    Yields
-    ------
-    Finding
-        At most one error, about the first attention that has it; a warning for dropout on the scores.
-    """
+    """Sum the weights of each attention over its keys, and look at what happens between softmax and values."""
     found = list(first_error(finding for each in with_own_memory(exam) for finding in _wrong(each)))
     yield from found
     if not any(finding.severity == "error" for finding in found):
@@ -82,7 +71,7 @@ def check_normalization(exam: Examination) -> Iterator[Finding]:
 
 
 def _wrong(exam: Examination) -> Iterator[Finding]:
-    """Yield the error of each attention that has one."""
+    """The error of each attention that has one."""
     for tape, real in _calls(exam):
         dependence = dependence_of(tape, exam.usage)
         for attention in attentions(tape, exam.usage):
@@ -106,7 +95,7 @@ def _calls(exam: Examination) -> Iterator[tuple[Tape, Bool[Tensor, "batch length
 
 
 def _of_rows_that_see(attention: Attention) -> Attention:
-    """Return an attention whose weights are NaN in the rows of queries that may see no key; those may be zero."""
+    """An attention whose weights are NaN in the rows of queries that may see no key; those may be zero."""
     if attention.scores is None:
         return attention
     blind = torch.isneginf(attention.scores).all(-1, keepdim=True)
@@ -114,7 +103,7 @@ def _of_rows_that_see(attention: Attention) -> Attention:
 
 
 def _of_real_queries(attention: Attention, real: Bool[Tensor, "batch length"] | None) -> Attention:
-    """Return an attention whose weights are NaN in the rows of padded queries, which may be anything."""
+    """An attention whose weights are NaN in the rows of padded queries, which may be anything."""
     if real is None or attention.weights.shape[0] != real.shape[0] or attention.weights.shape[2] != real.shape[1]:
         return attention
     weights = attention.weights.masked_fill(~real[:, None, :, None], torch.nan)
@@ -122,7 +111,7 @@ def _of_real_queries(attention: Attention, real: Bool[Tensor, "batch length"] | 
 
 
 def _judge(exam: Examination, tape: Tape, dependence: Dependence, attention: Attention) -> Finding | None:
-    """Return what is wrong with one attention's weights, a fact where the class declares it."""
+    """What is wrong with one attention's weights, a fact where the class declares it."""
     is_softmax = attention.normalizer == "softmax"
     found = _of_softmax(exam, tape, dependence, attention) if is_softmax else _missing(exam, tape, attention)
     words = quote(exam, _MEANT_OTHERWISE if is_softmax else _NO_SOFTMAX) if found else ""
@@ -130,7 +119,7 @@ def _judge(exam: Examination, tape: Tape, dependence: Dependence, attention: Att
 
 
 def _of_softmax(exam: Examination, tape: Tape, dependence: Dependence, attention: Attention) -> Finding | None:
-    """Return what is wrong with weights that a softmax has made."""
+    """What is wrong with weights that a softmax has made."""
     course = course_of(tape, dependence, attention)
     if course.logarithm:
         return _error(
@@ -149,7 +138,7 @@ def _of_softmax(exam: Examination, tape: Tape, dependence: Dependence, attention
 
 
 def _sums_wrong(attention: Attention, course: Course, *, said: bool) -> Finding | None:
-    """Return the error for sums over the keys that are not one; `said`: the source says that they are."""
+    """The error for sums over the keys that are not one; `said`: the source says that they are."""
     deviates = _deviates(attention.weights)
     if course.meant_otherwise:
         return _thinned(attention) if course.thinned and said and deviates else None
@@ -159,7 +148,7 @@ def _sums_wrong(attention: Attention, course: Course, *, said: bool) -> Finding 
 
 
 def _axis(attention: Attention) -> Finding | None:
-    """Return the error for a softmax over another axis than the keys."""
+    """The error for a softmax over another axis than the keys."""
     over = attention.normalized_over
     if over == "keys" or (over == "unknown" and not _sums_over_several(attention)):
         return None
@@ -168,18 +157,18 @@ def _axis(attention: Attention) -> Finding | None:
 
 
 def _sums_over_several(attention: Attention) -> bool:
-    """Return whether the weights of all pairs of a head sum to one."""
+    """Whether the weights of all pairs of a head sum to one."""
     return not _deviates(attention.weights.flatten(2)) or not _deviates(attention.weights.flatten(1))
 
 
 def _over_queries(weights: Float[Tensor, "batch heads q_len k_len"]) -> bool:
-    """Return whether the weights of each key sum to one, to the last digits, and those of the queries do not."""
+    """Whether the weights of each key sum to one, to the last digits, and those of the queries do not."""
     rows, columns = ((weights.sum(axis) - 1).abs().max() for axis in (-1, -2))
     return bool(columns < _EXACT) and bool(rows > _INEXACT)
 
 
 def _thinned(attention: Attention) -> Finding:
-    """Return the error for weights of which some are dropped where the others are said to be a distribution."""
+    """The error for weights of which some are dropped where the others are said to be a distribution."""
     return _error(
         attention,
         "Weights are set to zero after the softmax, and the rest is no distribution.",
@@ -188,7 +177,7 @@ def _thinned(attention: Attention) -> Finding:
 
 
 def _after(attention: Attention, course: Course) -> Finding:
-    """Return the error for weights that were changed after the softmax."""
+    """The error for weights that were changed after the softmax."""
     if course.masked:
         return _error(
             attention,
@@ -209,7 +198,7 @@ def _after(attention: Attention, course: Course) -> Finding:
 
 
 def _missing(exam: Examination, tape: Tape, attention: Attention) -> Finding | None:
-    """Return the error for a softmax that is named and not applied, or an exponential that is not divided."""
+    """The error for a softmax that is named and not applied, or an exponential that is not divided."""
     named = re.search("softmax", exam.patient.text, re.IGNORECASE)
     if not named or not _deviates(attention.weights):
         return None
@@ -223,19 +212,19 @@ def _missing(exam: Examination, tape: Tape, attention: Attention) -> Finding | N
 
 
 def _exponential(tape: Tape, attention: Attention) -> bool:
-    """Return whether the weights are exponentials of scores."""
+    """Whether the weights are exponentials of scores."""
     stop = set() if attention.products_index is None else {attention.products_index}
     return any(tape.events[index].call == "exp" for index in back_to(tape, attention.sources.weights, stop=stop))
 
 
 def _divided_later(tape: Tape, attention: Attention) -> bool:
-    """Return whether the sum of values is divided by a tensor, as where the weights are normalized afterwards."""
+    """Whether the sum of values is divided by a tensor, as where the weights are normalized afterwards."""
     after = (tape.events[index] for index in tape.descendants(attention.outputs_index))
     return any(event.call == "div" and len(event.inputs) == 2 and event.inputs[1].dim() > 0 for event in after)
 
 
 def _deviates(weights: Float[Tensor, "*rows k_len"]) -> bool:
-    """Return whether some finite row does not sum to one."""
+    """Whether some finite row does not sum to one."""
     sums = _sums(weights)
     return bool(((sums - 1).abs() > _TOLERANCE).any())
 
@@ -263,7 +252,7 @@ def _error(attention: Attention, message: str, remedy: str) -> Finding:
 
 
 def _dropped_scores(exam: Examination) -> Iterator[Finding]:
-    """Yield a warning if dropout sets scores to zero before the softmax in training."""
+    """A warning if dropout sets scores to zero before the softmax in training."""
     tape = exam.tape(exam.inputs(), module=exam.copy(train=True))
     dependence = dependence_of(tape, exam.usage)
     found: Sequence[Attention] = attentions(tape, exam.usage)
@@ -280,5 +269,5 @@ def _dropped_scores(exam: Examination) -> Iterator[Finding]:
 
 
 def _drops_scores(tape: Tape, dependence: Dependence, attention: Attention) -> bool:
-    """Return whether a random factor multiplies the scores."""
+    """Whether a random factor multiplies the scores."""
     return course_of(tape, dependence, attention).random_scores

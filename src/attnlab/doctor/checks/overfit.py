@@ -50,21 +50,6 @@ class Task:
 def check_overfit(exam: Examination) -> Iterator[Finding]:
     """Yield whether a copy learns twenty fixed items.
 
-    Parameters
-    ----------
-    exam : Examination
-        The patient and how it is called.
-
-    Yields
-    ------
-    Finding
-        An error if the loss does not move at all, a warning if it hardly does or becomes NaN, else a fact.
-
-    Raises
-    ------
-    ModuleError
-        If the module raises.
-
     Notes
     -----
     A model from tokens to logits learns to name the next token (a causal one) or another name of each token. Of
@@ -128,7 +113,7 @@ class Course:
 
 
 def _naming(exam: Examination, x: Tensor) -> Task:
-    """Return the task of naming the next token, or for a model that sees it, another name of each token."""
+    """The task of naming the next token, or for a model that sees it, another name of each token."""
     size = x.max().item() + 1 if exam.usage.vocab_size is None else exam.usage.vocab_size
     names = torch.randperm(int(size), generator=torch.Generator().manual_seed(2))
     targets = x.roll(-1, dims=1) if exam.usage.causal else names[x]  # (batch, length)
@@ -139,7 +124,7 @@ def _naming(exam: Examination, x: Tensor) -> Task:
 
 
 def _signs(first: Float[Tensor, "batch *length d_out"]) -> Task | None:
-    """Return the task of giving each item a random sign by a fixed readout; None where all items look the same.
+    """The task of giving each item a random sign by a fixed readout; None where all items look the same.
 
     The readout is shifted and scaled so that it begins with mean 0 and variance 1 over the items.
     """
@@ -154,7 +139,7 @@ def _signs(first: Float[Tensor, "batch *length d_out"]) -> Task | None:
 
 
 def _read(output: Tensor, readout: Tensor) -> Float[Tensor, " batch"]:
-    """Return one number per item."""
+    """One number per item."""
     return output.flatten(1, -2).mean(1) @ readout if output.dim() > 2 else output @ readout
 
 
@@ -197,7 +182,7 @@ def _run(exam: Examination, x: Tensor, task: Task, rate: float, end: float) -> C
 
 
 def _judge(exam: Examination, task: Task, course: Course) -> Iterator[Finding]:
-    """Yield what the course of training says."""
+    """What the course of training says."""
     if course.raised:
         yield _untrainable(course)
     elif course.broken:
@@ -226,7 +211,7 @@ def _judge(exam: Examination, task: Task, course: Course) -> Iterator[Finding]:
 
 
 def _roomy(exam: Examination) -> bool:
-    """Return whether inputs are wide enough that even a linear layer fits all items."""
+    """Whether inputs are wide enough that even a linear layer fits all items."""
     return exam.usage.takes == "tokens" or exam.usage.d_in >= ITEMS
 
 

@@ -29,25 +29,14 @@ _PAD_NAMES = ("pad_id", "pad_idx", "padding_idx", "pad_token_id", "pad_token", "
 
 
 def check_padding(exam: Examination) -> Iterator[Finding]:
-    """Change what stands at padded positions, and how many there are, and look at the outputs of real ones.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-
-    Yields
-    ------
-    Finding
-        An error if real positions (or the pooled output) change. Nothing where padding cannot be told.
-    """
+    """Change what stands at padded positions, and how many there are, and look at the outputs of real ones."""
     yield from _judged(exam)
     if exam.of_memory is not None:
         yield from _judged(exam.of_memory)
 
 
 def _judged(exam: Examination) -> Iterator[Finding]:
-    """Yield what is wrong with the padding of one input: of what asks, or of the memory."""
+    """What is wrong with the padding of one input: of what asks, or of the memory."""
     if exam.usage.length <= FILLED + 1 or not is_steady(exam):
         return
     exam = as_declared(exam)
@@ -73,7 +62,7 @@ class _Change:
 
 
 def _told_by_mask(exam: Examination, told_by: str) -> Iterator[Finding]:
-    """Yield an error for padding that reaches real positions, on the left only where that side is meant too."""
+    """An error for padding that reaches real positions, on the left only where that side is meant too."""
     right = [*_by_content(exam, "right"), *_by_content_of_large_logits(exam, LARGE_LOGIT), *_by_amount(exam)]
     left = list(_by_content(exam, "left")) if _takes_left(exam) else []
     text = exam.patient.said.lower()
@@ -93,7 +82,7 @@ def _takes_left(exam: Examination) -> bool:
 
 
 def _left_alone(exam: Examination, changes: list[_Change], told_by: str) -> Iterator[Finding]:
-    """Yield an error for an attention whose causal mask hides padding on the right alone.
+    """An error for an attention whose causal mask hides padding on the right alone.
 
     What carries a state along the sequence is meant for padding on the right, and gets a warning.
     """
@@ -103,7 +92,7 @@ def _left_alone(exam: Examination, changes: list[_Change], told_by: str) -> Iter
 
 
 def _by_content(exam: Examination, side: Side) -> Iterator[_Change]:
-    """Yield what happens when padded positions hold something else."""
+    """What happens when padded positions hold something else."""
     for scale in (1.0,) if exam.usage.takes == "tokens" else (1.0, _LARGE):
         real = real_positions(lengths_of(exam.usage.length, BATCH), exam.usage.length, side)
         ratio = _content_reach(exam, real, scale).ratio
@@ -124,7 +113,7 @@ def _content_reach(exam: Examination, real: Tensor, scale: float) -> Reach:
 
 
 def _by_content_of_large_logits(exam: Examination, size: float) -> Iterator[_Change]:
-    """Yield what padded content does where logits are large: a finite mask lets it in."""
+    """What padded content does where logits are large: a finite mask lets it in."""
     x = exam.inputs()
     real = real_positions(range(1, BATCH + 1), x.size(1))  # so few that others are let in if these have low logits
     if "padding" not in telling(exam, real):
@@ -153,12 +142,12 @@ def _where(kept: Tensor, x: Tensor, other: Tensor) -> Tensor:
 
 
 def _at_real(exam: Examination, moved: Tensor, real: Tensor) -> float:
-    """Return the largest of what real positions changed by; a pooled output is real."""
+    """The largest of what real positions changed by; a pooled output is real."""
     return largest(moved if exam.usage.pooled else moved[real])
 
 
 def _by_amount(exam: Examination) -> Iterator[_Change]:
-    """Yield what happens when there is more padding, or none because a sample stands alone."""
+    """What happens when there is more padding, or none because a sample stands alone."""
     if not exam.usage.any_length:
         return
     x = exam.inputs()
@@ -181,7 +170,7 @@ def _by_amount(exam: Examination) -> Iterator[_Change]:
 
 
 def _apart(exam: Examination, one: Tensor, other: Tensor, length: int) -> float:
-    """Return how far two outputs of one sample differ at its real positions."""
+    """How far two outputs of one sample differ at its real positions."""
     return deviation(one, other) if exam.usage.pooled else deviation(one[:length], other[:length])
 
 
@@ -189,7 +178,7 @@ def _apart(exam: Examination, one: Tensor, other: Tensor, length: int) -> float:
 
 
 def _pad_token(exam: Examination) -> int | None:
-    """Return the token that means padding, if the patient has one."""
+    """The token that means padding, if the patient has one."""
     vocab_size = exam.usage.vocab_size or 0
     embeddings = [part for part in exam.patient.module.modules() if isinstance(part, nn.Embedding)]
     of_tokens = [part.padding_idx for part in embeddings if part.num_embeddings >= vocab_size]
@@ -198,7 +187,7 @@ def _pad_token(exam: Examination) -> int | None:
 
 
 def _by_pad_tokens(exam: Examination, pad: int) -> Iterator[_Change]:
-    """Yield what happens when padding tokens are added at the end."""
+    """What happens when padding tokens are added at the end."""
     x = exam.inputs()
     x = torch.where(x == pad, (x + 1) % (exam.usage.vocab_size or 2), x)
     short = x.size(1) - FILLED
@@ -233,7 +222,7 @@ def _finding(exam: Examination, changes: list[_Change], told_by: str) -> Iterato
 
 
 def _remedy(exam: Examination, *, content: bool) -> str:
-    """Return what to do about it."""
+    """What to do about it."""
     if exam.usage.pooled and exam.usage.slots is None:
         return "pool over real positions alone: `(h * real[..., None]).sum(1) / real.sum(1, keepdim=True)`"
     if content:

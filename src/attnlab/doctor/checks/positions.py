@@ -33,19 +33,7 @@ _GIVEN = frozenset({"positions", "positions of each", "cos", "sin", "half cos", 
 
 
 def check_positions(exam: Examination) -> Iterator[Finding]:
-    """Find positions that are built or claimed without effect, or with the wrong one; say whether order is visible.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination.
-
-    Yields
-    ------
-    Finding
-        Errors for positions without effect, the same for every token, along the batch, or not relative where they
-        must be; a fact otherwise. A module without any positions is right.
-    """
+    """Find positions that are built or claimed without effect, or with the wrong one; say whether order is visible."""
     claims = claims_of(exam)
     order = _order(exam)
     found = list(_errors(exam, claims, order))
@@ -55,7 +43,7 @@ def check_positions(exam: Examination) -> Iterator[Finding]:
 
 
 def _errors(exam: Examination, claims: Claims, order: _Order | None) -> Iterator[Finding]:
-    """Yield the first thing that is wrong with positions that are built or claimed."""
+    """The first thing that is wrong with positions that are built or claimed."""
     if not claims.any:
         return
     dead = list(_without_effect(exam, claims))
@@ -96,13 +84,13 @@ def _without_effect(exam: Examination, claims: Claims) -> Iterator[Finding]:
 
 
 def _leaves(exam: Examination, modules: Sequence[str]) -> list[str]:
-    """Return submodules for positions that hold no tensor that could be asked by itself."""
+    """Submodules for positions that hold no tensor that could be asked by itself."""
     named = dict(exam.patient.module.named_modules())
     return [name for name in modules if not any(True for _ in named[name].buffers())]
 
 
 def _outermost(paths: list[str]) -> list[str]:
-    """Return paths without those that lie inside others."""
+    """Paths without those that lie inside others."""
     return [path for path in dict.fromkeys(paths) if not any(path.startswith(f"{other}.") for other in paths)]
 
 
@@ -123,7 +111,7 @@ class _Order:
 
 
 def _order(exam: Examination) -> _Order | None:
-    """Return what is seen of order, None where it cannot be told."""
+    """What is seen of order, None where it cannot be told."""
     open_call = False if exam.usage.causal_means in {"mask", "flag"} else None
     x = exam.inputs(seed=62)
     same = x[:1, :1].expand_as(x).contiguous()
@@ -145,7 +133,7 @@ def _order(exam: Examination) -> _Order | None:
 
 
 def _permuted(exam: Examination, x: Tensor, causal: bool | None) -> float | None:
-    """Return how much more than the order of the outputs changes with that of the inputs, None if causal by itself."""
+    """How much more than the order of the outputs changes with that of the inputs, None if causal by itself."""
     if exam.usage.causal and causal is None:
         return None
     order = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(63))
@@ -167,7 +155,7 @@ def _allowed(scores: Tensor) -> Tensor:
 
 
 def _is_constant(one: Attention) -> bool | None:
-    """Return whether a query scores all keys alike; None where there are no scores to look at."""
+    """Whether a query scores all keys alike; None where there are no scores to look at."""
     if one.scores is None:
         return None
     allowed = _allowed(one.scores)
@@ -177,7 +165,7 @@ def _is_constant(one: Attention) -> bool | None:
 
 
 def _same_for_all(exam: Examination, claims: Claims) -> Finding:
-    """Return the error of positions that do not tell tokens apart."""
+    """The error of positions that do not tell tokens apart."""
     order = _order(exam)
     along_batch = order is not None and order.batch_matters
     named = _outermost([*claims.modules, *claims.tensors])
@@ -203,7 +191,7 @@ def _same_for_all(exam: Examination, claims: Claims) -> Finding:
 
 
 def _wrong_scores(claims: Claims, order: _Order) -> Iterator[Finding]:
-    """Yield what is wrong with scores that must depend on the distance alone."""
+    """What is wrong with scores that must depend on the distance alone."""
     rotary, alibi = claims.of(_ROTARY), claims.of(_ALIBI)
     relative = claims.of(_RELATIVE) and not claims.of(_PLANE)
     if not (rotary or alibi or relative):
@@ -244,7 +232,7 @@ def _rotated_values() -> Finding:
 
 
 def _not_relative(scores: Tensor, source: str, *, rotary: bool) -> Finding | None:
-    """Return the error of scores that do not depend on the distance alone."""
+    """The error of scores that do not depend on the distance alone."""
     allowed = _allowed(scores)
     along_keys, along_queries = _range(scores, allowed, 3), _range(scores, allowed, 2)
     own = scores.diagonal(dim1=2, dim2=3).unsqueeze(-1)
@@ -275,7 +263,7 @@ def _not_relative(scores: Tensor, source: str, *, rotary: bool) -> Finding | Non
 
 
 def _unevenness(scores: Tensor, allowed: Tensor) -> tuple[float, float]:
-    """Return the largest difference of scores at one distance, and of all scores of a head."""
+    """The largest difference of scores at one distance, and of all scores of a head."""
     length = scores.shape[-1]
     worst = 0.0
     for distance in range(-length + 2, length - 1):
@@ -286,7 +274,7 @@ def _unevenness(scores: Tensor, allowed: Tensor) -> tuple[float, float]:
 
 
 def _range(scores: Tensor, allowed: Tensor, axis: int) -> float:
-    """Return the largest range of the scores that may be, along an axis."""
+    """The largest range of the scores that may be, along an axis."""
     high = scores.masked_fill(~allowed, -torch.inf).amax(axis)
     low = scores.masked_fill(~allowed, torch.inf).amin(axis)
     both = torch.isfinite(high) & torch.isfinite(low)
@@ -294,7 +282,7 @@ def _range(scores: Tensor, allowed: Tensor, axis: int) -> float:
 
 
 def _wrong_sign(scores: Tensor) -> Finding | None:
-    """Return the error of a linear bias that favours what is far away."""
+    """The error of a linear bias that favours what is far away."""
     last = scores[..., -1, :]  # (batch, heads, k_len): the last query
     if not bool(_allowed(last).all()):
         return None
@@ -342,7 +330,7 @@ def _fact(exam: Examination, order: _Order) -> Iterator[Finding]:
 
 
 def _without_positions(exam: Examination) -> str:
-    """Return what of order is visible without positions: a mask shows some, one that hides the past shows more."""
+    """What of order is visible without positions: a mask shows some, one that hides the past shows more."""
     if not exam.usage.causal:
         return "order is invisible to it"
     last = reaches(exam)[-1:]

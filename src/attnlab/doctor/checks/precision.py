@@ -36,24 +36,7 @@ _SOFTMAXES = frozenset({"_softmax", "_safe_softmax", "_log_softmax"})
 
 
 def check_precision(exam: Examination) -> Iterator[Finding]:
-    """Yield what overflows, fails or drifts in float32, bfloat16 and float16.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient and how it is called.
-
-    Yields
-    ------
-    Finding
-        Errors for silent NaN or infinity and for a bfloat16 run that fails, warnings for float16 refused loudly,
-        for drift and for NaN on an input that is all zero.
-
-    Raises
-    ------
-    ModuleError
-        If it raises in float32.
-    """
+    """What overflows, fails or drifts in float32, bfloat16 and float16."""
     ordinary = Attempt(torch.float32).run(exam)
     if ordinary.raised:
         raise ModuleError(ordinary.raised)
@@ -71,7 +54,7 @@ def check_precision(exam: Examination) -> Iterator[Finding]:
 
 
 def _half_outcomes(exam: Examination, dtype: torch.dtype) -> Iterator[Outcome]:
-    """Yield the outcomes of rising demands, up to the first that is not met."""
+    """The outcomes of rising demands, up to the first that is not met."""
     attempts = [Attempt(dtype), *_long(exam, dtype), Attempt(dtype, LARGE_HALF)]
     if exam.usage.key_mask is not None:
         length = exam.usage.length
@@ -87,7 +70,7 @@ def _half_outcomes(exam: Examination, dtype: torch.dtype) -> Iterator[Outcome]:
 
 
 def _long(exam: Examination, dtype: torch.dtype) -> list[Attempt]:
-    """Return the trial with a long input, where powers and sums over positions grow."""
+    """The trial with a long input, where powers and sums over positions grow."""
     length = min(LONG, exam.usage.longest or LONG)
     fits = exam.usage.any_length and length > exam.usage.length and len(exam.usual_tape.events) <= MANY
     return [Attempt(dtype, length=length)] if fits else []
@@ -98,7 +81,7 @@ def _float32(attempt: Attempt) -> Attempt:
 
 
 def _never_finite(exam: Examination, outcome: Outcome) -> Iterator[Finding]:
-    """Yield an error if an operation other than a softmax over an empty row fails on ordinary inputs."""
+    """An error if an operation other than a softmax over an empty row fails on ordinary inputs."""
     event = _first_bad(exam, outcome.attempt)
     if event is None or event.call not in _SOFTMAXES:
         yield Finding(
@@ -129,12 +112,12 @@ def _silent(exam: Examination, outcomes: list[Outcome]) -> Iterator[Finding]:
 
 
 def _tamed_by_loss_scaling(outcome: Outcome) -> bool:
-    """Return whether only gradients of large inputs leave the narrow range of float16, where training skips a step."""
+    """Whether only gradients of large inputs leave the narrow range of float16, where training skips a step."""
     return not outcome.bad_output and outcome.attempt.dtype == torch.float16 and outcome.attempt.scale > 1
 
 
 def _refused(last: dict[torch.dtype, Outcome], exam: Examination) -> Iterator[Finding]:
-    """Yield what formats it refuses: an error for bfloat16, and for float16 unless a number does not fit."""
+    """What formats it refuses: an error for bfloat16, and for float16 unless a number does not fit."""
     seen: set[str] = set()
     for dtype, outcome in last.items():
         kind = outcome.refusal
@@ -145,7 +128,7 @@ def _refused(last: dict[torch.dtype, Outcome], exam: Examination) -> Iterator[Fi
 
 
 def _refusal(outcome: Outcome, *, loud: bool) -> Finding:
-    """Return the finding for a format that a call raises in."""
+    """The finding for a format that a call raises in."""
     if outcome.refusal == "kernel":
         message = f"could not be examined in {outcome.format}: torch has no such operation on this processor."
         return Finding(CHECK, "info", message, outcome.raised)
@@ -170,12 +153,12 @@ def _refusal(outcome: Outcome, *, loud: bool) -> Finding:
 
 
 def _own_mask_overflows(exam: Examination) -> bool:
-    """Return whether the doctor itself gives a mask that float16 cannot hold, as the module asks for it."""
+    """Whether the doctor itself gives a mask that float16 cannot hold, as the module asks for it."""
     return any("-1e9" in mask.encoding for mask in exam.usage.masks)
 
 
 def _promoted(exam: Examination, finite: list[Outcome]) -> Iterator[Finding]:
-    """Yield a warning if half precision comes back in a wider format; a model's logits may."""
+    """A warning if half precision comes back in a wider format; a model's logits may."""
     for outcome in finite[:1]:
         returned = outcome.output.dtype if outcome.output is not None else outcome.attempt.dtype
         if returned != outcome.attempt.dtype:
@@ -190,7 +173,7 @@ def _promoted(exam: Examination, finite: list[Outcome]) -> Iterator[Finding]:
 
 
 def _drift(exam: Examination, finite: list[Outcome]) -> Iterator[Finding]:
-    """Yield a warning if bfloat16 gives another result than rounding explains."""
+    """A warning if bfloat16 gives another result than rounding explains."""
     for outcome in finite:
         if outcome.attempt.dtype != torch.bfloat16 or outcome.output is None:
             continue
@@ -212,13 +195,13 @@ def _forward(exam: Examination, attempt: Attempt) -> Tensor:
 
 
 def _relative(output: Tensor, exact: Tensor) -> float:
-    """Return the root mean square of the difference over that of the exact result."""
+    """The root mean square of the difference over that of the exact result."""
     size = exact.double().square().mean().sqrt().item()
     return (output.double() - exact.double()).square().mean().sqrt().item() / size if size else 0.0
 
 
 def _empty_input(exam: Examination) -> Iterator[Finding]:
-    """Yield a warning if a position that is all zero gives NaN."""
+    """A warning if a position that is all zero gives NaN."""
     if exam.usage.takes == "tokens" or exam.usage.length <= EMPTY:
         return
     outcomes = [Attempt(dtype, empty=EMPTY).run(exam) for dtype in (torch.float32, torch.float16)]
@@ -236,7 +219,7 @@ def _empty_input(exam: Examination) -> Iterator[Finding]:
 
 
 def _first_bad(exam: Examination, attempt: Attempt) -> Event | None:
-    """Return the first operation of the forward pass that makes NaN or infinity from finite numbers."""
+    """The first operation of the forward pass that makes NaN or infinity from finite numbers."""
     tape = exam.tape(attempt.inputs(exam), module=attempt.module(exam), padding=attempt.padding)
     for event in tape.events:
         if _overflows(event, event.output) and not any(_overflows(event, value) for value in event.inputs):
@@ -245,7 +228,7 @@ def _first_bad(exam: Examination, attempt: Attempt) -> Event | None:
 
 
 def _overflows(event: Event, value: Tensor) -> bool:
-    """Return whether a tensor holds NaN or infinity; minus infinity only where no mask is meant."""
+    """Whether a tensor holds NaN or infinity; minus infinity only where no mask is meant."""
     if not value.is_floating_point():
         return False
     return bool(value.isnan().any() or value.isposinf().any() or (event.call in _SUMS and value.isinf().any()))
@@ -256,7 +239,7 @@ def _what(outcome: Outcome) -> str:
 
 
 def _how(outcome: Outcome) -> str:
-    """Return how it was called and what came of it."""
+    """How it was called and what came of it."""
     if outcome.bad_output:
         return f"{_scale(outcome)}: {outcome.bad_output:.1%} of the output numbers"
     names = ", ".join(outcome.bad_gradients[:3]) + (", ..." if len(outcome.bad_gradients) > 3 else "")
@@ -276,7 +259,7 @@ def _place(event: Event | None) -> str:
 
 
 def _remedy(event: Event | None) -> str:
-    """Return what helps against an operation that leaves the range."""
+    """What helps against an operation that leaves the range."""
     call = event.call if event is not None else ""
     if call in ("exp", "exp_"):
         return "subtract the row's maximum before exp, or use torch.softmax, which does"

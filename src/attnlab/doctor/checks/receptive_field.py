@@ -31,19 +31,7 @@ _LUO = "Luo 2016, arXiv:1701.04128: receptive field of a stack of convolutions, 
 
 
 def check_receptive_field(exam: Examination) -> Iterator[Finding]:
-    """Find out how much of a long input an output in the middle and at the end depends on.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination.
-
-    Yields
-    ------
-    Finding
-        A warning about the set-up where a stack sees only part of the input and says nothing of a window; a fact
-        otherwise.
-    """
+    """Find out how much of a long input an output in the middle and at the end depends on."""
     found = reaches(exam)
     if not found or found[-1].length < 2 or _leaks(exam, found):
         return
@@ -61,7 +49,7 @@ def check_receptive_field(exam: Examination) -> Iterator[Finding]:
 
 
 def _leaks(exam: Examination, found: list[Reach]) -> bool:
-    """Return whether what is seen is a fault of the mask, of which `causality` speaks: it is no window.
+    """Whether what is seen is a fault of the mask, of which `causality` speaks: it is no window.
 
     Part of the future is seen beside all of the past, anything of it in what is causal, or all of the past but not the
     position itself.
@@ -86,7 +74,7 @@ def _all(exam: Examination, last: Reach, *, sees_ahead: bool) -> Finding:
 
 
 def _part(exam: Examination, sight: Reach) -> Finding:
-    """Return what it means to see only part of the input."""
+    """What it means to see only part of the input."""
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(exam.patient.module).__name__)
     text = f"{name} {exam.patient.said}"
     alone = sight.count <= 1
@@ -118,7 +106,7 @@ def _remedy(sight: Reach) -> str:
 
 
 def _is_single_layer(exam: Examination) -> bool:
-    """Return whether it is one layer of a mixer that is local by nature: a single convolution."""
+    """Whether it is one layer of a mixer that is local by nature: a single convolution."""
     wide = [
         part
         for part in exam.patient.module.modules()

@@ -24,19 +24,7 @@ _WORDS = {
 
 
 def check_residual(exam: Examination) -> Iterator[Finding]:
-    """Find blocks without an identity path from input to output, or with two of them.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination.
-
-    Yields
-    ------
-    Finding
-        Errors for a missing or doubled path, a warning for one that starts behind a norm. Bare attention layers and
-        modules whose output has another width than their input are not asked.
-    """
+    """Find blocks without an identity path from input to output, or with two of them."""
     for block in blocks(exam):
         route = follow(block.tape, block.start)
         if not route.output.alive:
@@ -48,7 +36,7 @@ def check_residual(exam: Examination) -> Iterator[Finding]:
 
 
 def _missing(block: Block, route: Route) -> Iterator[Finding]:
-    """Yield the error of a block whose input does not arrive; two signs must say so."""
+    """The error of a block whose input does not arrive; two signs must say so."""
     share = block.share()
     if route.ends is None:
         return
@@ -80,7 +68,7 @@ def _two_digits(share: float) -> str:
 
 
 def _is_convolutional(block: Block) -> bool:
-    """Return whether it is a residual block of a convolutional network, where a rectifier behind the sum is usual."""
+    """Whether it is a residual block of a convolutional network, where a rectifier behind the sum is usual."""
     calls = {event.call for event in block.tape.events}
     return "convolution" in calls and not calls & {"_softmax", "_safe_softmax", "bmm"}
 

@@ -72,30 +72,18 @@ class Slopes:
 
     @property
     def off(self) -> bool:
-        """Return whether both slopes are off the flat line, in one direction."""
+        """Whether both slopes are off the flat line, in one direction."""
         together = self.plain * self.relative > 0
         return together and min(abs(self.plain), abs(self.relative)) > _TOLERATED
 
 
 def check_scale(exam: Examination) -> Iterator[Finding]:
-    """Build the patient with heads of several sizes and measure its logits at each.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-
-    Yields
-    ------
-    Finding
-        An error if their size grows or falls with the size of a head, or is too large and grows with the width; a
-        warning if it is too large; a fact where the scale is right for one head.
-    """
+    """Build the patient with heads of several sizes and measure its logits at each."""
     yield from excused(_judged(exam), quote(exam, _DECLARED))
 
 
 def _judged(exam: Examination) -> Iterator[Finding]:
-    """Yield what is wrong with the first attention whose products are of learned vectors."""
+    """What is wrong with the first attention whose products are of learned vectors."""
     found = [logits for logits in logit_sizes(exam.usual_tape, exam.usage) if logits.d_head > 1]
     found = [logits for logits in found if not logits.excuse]
     if not found:
@@ -115,7 +103,7 @@ def _judged(exam: Examination) -> Iterator[Finding]:
 
 
 def _slopes(exam: Examination) -> Slopes | None:
-    """Return the slopes over the first constructor argument that changes the size of a head."""
+    """The slopes over the first constructor argument that changes the size of a head."""
     for word, values in _VARIATIONS:
         measured: list[LogitSize] = []
         used: list[int] = []
@@ -129,7 +117,7 @@ def _slopes(exam: Examination) -> Slopes | None:
 
 
 def _repeated(exam: Examination, word: str, values: Sequence[int], measured: Sequence[LogitSize]) -> Slopes | None:
-    """Return the slopes, from further random starts too where the first ones do not make it plain."""
+    """The slopes, from further random starts too where the first ones do not make it plain."""
     slopes = _fit(word, measured)
     if slopes is None or min(abs(slopes.plain), abs(slopes.relative)) < _CERTAIN:
         return slopes
@@ -155,7 +143,7 @@ def _first_logits(exam: Examination, changes: Mapping[str, Any], start: int) -> 
 
 
 def _fit(word: str, measured: Sequence[LogitSize]) -> Slopes | None:
-    """Return the slopes through the geometric means at each head size, None if there are too few sizes."""
+    """The slopes through the geometric means at each head size, None if there are too few sizes."""
     sizes = sorted({logits.d_head for logits in measured})
     if len(sizes) < _FEWEST_SIZES or sizes[-1] / sizes[0] < _SPREAD:
         return None
@@ -165,13 +153,13 @@ def _fit(word: str, measured: Sequence[LogitSize]) -> Slopes | None:
 
 
 def _mean(measured: Sequence[LogitSize], size: int, value: Callable[[LogitSize], float]) -> float:
-    """Return the geometric mean of a value at one head size."""
+    """The geometric mean of a value at one head size."""
     logs = [math.log(value(logits)) for logits in measured if logits.d_head == size]
     return math.exp(sum(logs) / len(logs))
 
 
 def _slope(sizes: Sequence[int], values: Sequence[float]) -> float:
-    """Return the slope of the least-squares line through the logarithms."""
+    """The slope of the least-squares line through the logarithms."""
     x = torch.tensor([math.log(size) for size in sizes], dtype=torch.float64)
     y = torch.tensor([math.log(value) for value in values], dtype=torch.float64)
     x = x - x.mean()
@@ -182,7 +170,7 @@ def _slope(sizes: Sequence[int], values: Sequence[float]) -> float:
 
 
 def _saturated(exam: Examination, logits: LogitSize) -> Iterator[Finding]:
-    """Yield an error for logits that are too large at the start because of the width, a warning if nobody knows why.
+    """An error for logits that are too large at the start because of the width, a warning if nobody knows why.
 
     Token tables may be of any size at the start, and a norm may be meant to stand before: no error for a model.
     """
@@ -212,7 +200,7 @@ def _saturated(exam: Examination, logits: LogitSize) -> Iterator[Finding]:
 
 
 def _right_for_one_head(slopes: Slopes, logits: LogitSize) -> bool:
-    """Return whether a lone head is as large as the model, and only that size was taken away from it."""
+    """Whether a lone head is as large as the model, and only that size was taken away from it."""
     return slopes.varied == "d_head" and logits.n_heads == 1 and _alike(logits.relative, 1.0)
 
 
@@ -228,12 +216,12 @@ def _error(exam: Examination, logits: LogitSize, slopes: Slopes) -> Finding:
 
 
 def _factors(logits: LogitSize) -> str:
-    """Return what the products were multiplied by, and what they must be."""
+    """What the products were multiplied by, and what they must be."""
     return f"{logits.relative * logits.d_head**-0.5:.3g}, d_head ** -0.5 would be {logits.d_head**-0.5:.3g}"
 
 
 def _reading(exam: Examination, logits: LogitSize, *, grows: bool) -> tuple[str, str]:
-    """Return what is wrong with the scale, in words, and what to do."""
+    """What is wrong with the scale, in words, and what to do."""
     names = {
         "missing": ("the scores are not scaled", "multiply the scores by d_head ** -0.5"),
         "doubled": (
@@ -250,7 +238,7 @@ def _reading(exam: Examination, logits: LogitSize, *, grows: bool) -> tuple[str,
 
 
 def _kind(exam: Examination, logits: LogitSize) -> str:
-    """Return which wrong factor explains the size of the logits."""
+    """Which wrong factor explains the size of the logits."""
     d_head = logits.d_head
     width = exam.usage.d_in or d_head * logits.n_heads
     candidates = {
@@ -269,7 +257,7 @@ def _alike(first: float, second: float) -> bool:
 
 
 def _by_factor(exam: Examination, logits: LogitSize) -> Iterator[Finding]:
-    """Yield an error for a module of which there is one size: the factor must be none of the wrong ones."""
+    """An error for a module of which there is one size: the factor must be none of the wrong ones."""
     kind = _kind(exam, logits)
     made_up_for = kind == "missing" and max(logits.q_std, logits.k_std) > 1.6 * min(logits.q_std, logits.k_std)
     lone = kind == "width" and logits.n_heads == 1
@@ -284,7 +272,7 @@ def _by_factor(exam: Examination, logits: LogitSize) -> Iterator[Finding]:
 
 
 def _one_head(exam: Examination, logits: LogitSize, slopes: Slopes | None) -> Iterator[Finding]:
-    """Yield a fact where a lone head is scaled by the width of the model."""
+    """A fact where a lone head is scaled by the width of the model."""
     by_width = (slopes is not None and slopes.off) or _BY_WIDTH.search(exam.patient.text)
     if logits.n_heads != 1 or not by_width or not _alike(logits.relative, 1.0):
         return

@@ -27,27 +27,7 @@ LADDER = "interpolated Witten-Bell n-grams; Chen, Goodman 1999, Computer Speech 
 
 
 def check_text(exam: Examination) -> Iterator[Finding]:
-    """Yield where a short training run ends on the ladder of n-grams; nothing where no text was given.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient, how it is called, and the text.
-
-    Yields
-    ------
-    Finding
-        An error if later characters help, a warning if the loss is too good or context is not used, else a fact.
-
-    Raises
-    ------
-    DataError
-        If the text cannot be read, is not UTF-8, or is too short.
-    SpecError
-        If the patient is a model of fewer tokens than the text has characters.
-    ModuleError
-        If the patient raises.
-    """
+    """Yield where a short training run ends on the ladder of n-grams; nothing where no text was given."""
     if exam.options.text is None:
         return
     usage = causal_usage(exam.usage)
@@ -85,12 +65,12 @@ class Run:
 
     @property
     def loss(self) -> float:
-        """Return the held-out loss in nats per character."""
+        """The held-out loss in nats per character."""
         return self.measured.loss
 
     @property
     def place(self) -> str:
-        """Return in words between which n-grams the loss lies, such as ``lies between bigram (2.49) and ...``."""
+        """In words between which n-grams the loss lies, such as ``lies between bigram (2.49) and ...``."""
         named = [(name, rung.loss) for name, rung in zip(NAMES, self.corpus.rungs, strict=True)]
         above = [item for item in named if item[1] >= self.loss]
         below = [item for item in named if item[1] < self.loss]
@@ -103,7 +83,7 @@ class Run:
 
     @property
     def cleanest(self) -> float:
-        """Return the loss below which so short a run cannot come without a leak.
+        """The loss below which so short a run cannot come without a leak.
 
         It does not beat the best n-gram, but for what a better estimate of its frequencies would save, which is much
         where the text is short.
@@ -115,7 +95,7 @@ class Run:
 
     @property
     def evidence(self) -> str:
-        """Return everything that was measured."""
+        """Everything that was measured."""
         corpus, course, measured = self.corpus, self.course, self.measured
         rungs = ", ".join(f"{name} {rung.loss:.3f}" for name, rung in zip(NAMES, corpus.rungs, strict=True))
         return (
@@ -127,7 +107,7 @@ class Run:
         )
 
     def says(self, severity: Severity, message: str, remedy: str = "") -> Finding:
-        """Return a finding; a warning is about the set-up."""
+        """A finding; a warning is about the set-up."""
         nature = "set-up" if severity == "warning" else None
         return Finding(CHECK, severity, message, self.evidence, remedy, LADDER, nature)
 
@@ -137,7 +117,7 @@ def _name(item: tuple[str, float]) -> str:
 
 
 def judge(run: Run) -> Finding:
-    """Return what a training run says about a model.
+    """What a training run says about a model.
 
     Parameters
     ----------
@@ -210,7 +190,7 @@ def _context_not_used(run: Run) -> Finding | None:
 
 
 def _unused(measured: Measured) -> str | None:
-    """Return which part of the context makes no difference, in words."""
+    """Which part of the context makes no difference, in words."""
     if measured.before < UNUSED:
         return "context is not used, for nothing before the current character matters"
     if measured.long_before < UNUSED:

@@ -50,22 +50,7 @@ class Course:
 
 
 def course_of(tape: Tape, dependence: Dependence, attention: Attention) -> Course:
-    """Return what happened to an attention's weights after its softmax.
-
-    Parameters
-    ----------
-    tape : Tape
-        What was recorded.
-    dependence : Dependence
-        What depends on what.
-    attention : Attention
-        One with a softmax.
-
-    Returns
-    -------
-    Course
-        What was found between softmax and values, and before the softmax.
-    """
+    """What happened to an attention's weights after its softmax."""
     events = [softmax.event for softmax in attention.softmaxes]
     first, last = events[0], events[-1]
     passed = [tape.events[index] for index in sorted(_between(tape, first, attention))]
@@ -86,12 +71,12 @@ def course_of(tape: Tape, dependence: Dependence, attention: Attention) -> Cours
 
 
 def _between(tape: Tape, start: int, attention: Attention) -> set[int]:
-    """Return the events between a softmax and the product with the values."""
+    """The events between a softmax and the product with the values."""
     return tape.descendants(start) & tape.ancestors(attention.outputs_index)
 
 
 def _repeated(tape: Tape, softmaxes: list[int]) -> bool:
-    """Return whether one softmax gets what another gave, through nothing that mixes elements."""
+    """Whether one softmax gets what another gave, through nothing that mixes elements."""
     pairs = itertools.pairwise(softmaxes)
     return any(before in back_to(tape, (after, 0), stop=set()) for before, after in pairs)
 
@@ -106,7 +91,7 @@ class _Foreign:
 
 
 def _foreign(tape: Tape, dependence: Dependence, event: Event, softmax: int) -> list[_Foreign]:
-    """Return what meets the weights in one event: inputs that do not come from the softmax."""
+    """What meets the weights in one event: inputs that do not come from the softmax."""
     derived = {softmax} | tape.descendants(softmax)
     found = []
     for number, value in enumerate(event.inputs):
@@ -122,19 +107,19 @@ def _foreign(tape: Tape, dependence: Dependence, event: Event, softmax: int) -> 
 
 
 def _is_switch(value: Tensor) -> bool:
-    """Return whether a tensor holds nothing but zeros and ones."""
+    """Whether a tensor holds nothing but zeros and ones."""
     return value.dtype == torch.bool or bool(((value == 0) | (value == 1)).all())
 
 
 def _zeroes(event: Event, value: Tensor) -> bool:
-    """Return whether a tensor switches some of what it meets off."""
+    """Whether a tensor switches some of what it meets off."""
     if event.call.rstrip("_") not in ("mul", "masked_fill", "where", "index_put", "masked_scatter"):
         return False
     return _is_switch(value) and value.dim() > 0 and bool(value.any()) and not bool(value.all())
 
 
 def _own_mask(tape: Tape, final: list[Event], softmax: int) -> bool:
-    """Return whether weights are switched off by a rule about themselves, such as the largest k."""
+    """Whether weights are switched off by a rule about themselves, such as the largest k."""
     derived = {softmax} | tape.descendants(softmax)
     for event in final:
         for value, parent in zip(event.inputs, event.parents, strict=True):
@@ -144,7 +129,7 @@ def _own_mask(tape: Tape, final: list[Event], softmax: int) -> bool:
 
 
 def _more_terms(tape: Tape, attention: Attention) -> bool:
-    """Return whether a softmax divides by more than the weights of the keys: a sink, or one added to the sum."""
+    """Whether a softmax divides by more than the weights of the keys: a sink, or one added to the sum."""
     softmax = attention.softmaxes[-1]
     event = tape.events[softmax.event]
     if event.call in NORMALIZERS:
@@ -157,7 +142,7 @@ def _more_terms(tape: Tape, attention: Attention) -> bool:
 
 
 def _adds_something(event: Event) -> bool:
-    """Return whether an event adds more than what keeps a divisor from zero."""
+    """Whether an event adds more than what keeps a divisor from zero."""
     if event.call.rstrip("_") != "add":
         return False
     numbers = [abs(value) for value in event.arguments if isinstance(value, int | float)]
@@ -166,7 +151,7 @@ def _adds_something(event: Event) -> bool:
 
 
 def _constant(final: list[Event]) -> float | None:
-    """Return by what number weights are multiplied after the softmax, None if by none."""
+    """By what number weights are multiplied after the softmax, None if by none."""
     factor = 1.0
     for event in final:
         numbers = [value for value in event.arguments if isinstance(value, int | float) and not isinstance(value, bool)]
@@ -177,7 +162,7 @@ def _constant(final: list[Event]) -> float | None:
 
 
 def _random_scores(tape: Tape, attention: Attention) -> bool:
-    """Return whether scores are multiplied by random numbers on the way from the products to the softmax."""
+    """Whether scores are multiplied by random numbers on the way from the products to the softmax."""
     if attention.products_index is None:
         return False
     before = back_to(tape, attention.softmaxes[0].scores, stop={attention.products_index})
@@ -187,7 +172,7 @@ def _random_scores(tape: Tape, attention: Attention) -> bool:
 
 
 def _is_random(tape: Tape, index: int | None) -> bool:
-    """Return whether an event draws random numbers, or scales or casts what such an event drew."""
+    """Whether an event draws random numbers, or scales or casts what such an event drew."""
     while index is not None and tape.events[index].call.rstrip("_") in ("div", "mul", "to_copy", "lt", "ge", "add"):
         index = tape.events[index].parents[0] if tape.events[index].parents else None
     return index is not None and tape.events[index].call in _RANDOM

@@ -74,14 +74,14 @@ class Block:
     tape: Tape
 
     def share(self) -> float:
-        """Return the mean derivative of each output number by the input number in the same place."""
+        """The mean derivative of each output number by the input number in the same place."""
         generator = torch.Generator().manual_seed(5)
         signs = torch.randint(0, 2, self.start.shape, generator=generator).to(self.start.dtype) * 2 - 1
         ahead, behind = (self.output_for(self.start + step * signs) for step in (_STEP, -_STEP))
         return float(((ahead - behind) * signs).mean()) / (2 * _STEP)
 
     def output_for(self, start: Tensor) -> Tensor:
-        """Return the output for another input of the same shape; raise `ModuleError` if there is none like it."""
+        """The output for another input of the same shape; raise `ModuleError` if there is none like it."""
         given = (start if one is self.start else _fresh(one) for one in self.positional)
         named = {key: start if value is self.start else _fresh(value) for key, value in self.named.items()}
         with torch.no_grad():
@@ -92,18 +92,7 @@ class Block:
 
 
 def blocks(exam: Examination) -> Iterator[Block]:
-    """Yield the patient if it is a block, or one block of each kind that a model is made of.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination.
-
-    Yields
-    ------
-    Block
-        With a call of it. Blocks whose output has another shape than their input are left out.
-    """
+    """The patient if it is a block, or one block of each kind that a model is made of."""
     usage = exam.usage
     calls = _calls(exam)
     if not usage.pooled and usage.takes == "embeddings":
@@ -116,7 +105,7 @@ def blocks(exam: Examination) -> Iterator[Block]:
 
 
 def _is_asked(exam: Examination, found: Block) -> bool:
-    """Return whether a layer or block must have a skip: it has a feed-forward, says so, or tried."""
+    """Whether a layer or block must have a skip: it has a feed-forward, says so, or tried."""
     if _claims(exam):
         return True
     is_part = _FEEDFORWARD.search(type(found.module).__name__) is not None or not _mixes(found)
@@ -126,7 +115,7 @@ def _is_asked(exam: Examination, found: Block) -> bool:
 
 
 def _adds_below_a_bend(found: Block) -> bool:
-    """Return whether the input is added to something, and the sum then ends in a matrix and a non-linearity."""
+    """Whether the input is added to something, and the sum then ends in a matrix and a non-linearity."""
     route = follow(found.tape, found.start)
     if route.ends is None or not any(trail.alive and trail.sums for trail in route.trails):
         return False
@@ -136,7 +125,7 @@ def _adds_below_a_bend(found: Block) -> bool:
 
 
 def _claims(exam: Examination) -> bool:
-    """Return whether a layer says in its name or docstring that it has a skip."""
+    """Whether a layer says in its name or docstring that it has a skip."""
     module = exam.patient.module
     said = [type(module).__name__, *descriptions(module)]
     return any(_CLAIMED.search(words) and not _DENIED.search(words) for words in said)
@@ -157,7 +146,7 @@ def _inner(exam: Examination, calls: Mapping[str, Any]) -> Iterator[Block]:
 
 
 def _calls(exam: Examination) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Return the arguments of the first call of every submodule; caches among them as they were then."""
+    """The arguments of the first call of every submodule; caches among them as they were then."""
     module = exam.eval_module
     calls: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
     names = {part: name for name, part in module.named_modules()}
@@ -176,7 +165,7 @@ def _calls(exam: Examination) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]
 
 
 def _fresh(value: Any) -> Any:
-    """Return tensors as they are, and a copy of anything that a call could change, such as a cache."""
+    """Tensors as they are, and a copy of anything that a call could change, such as a cache."""
     if value is None or isinstance(value, Tensor | bool | int | float | str):
         return value
     if isinstance(value, tuple):
@@ -185,7 +174,7 @@ def _fresh(value: Any) -> Any:
 
 
 def _recorded(name: str, part: nn.Module, call: tuple[Any, Any], title: str) -> Block | None:
-    """Return a block with a tape of it, None where no output has the shape of its input."""
+    """A block with a tape of it, None where no output has the shape of its input."""
     positional, named = call
     given = [one for one in (*positional, *named.values()) if isinstance(one, Tensor) and one.is_floating_point()]
     if not given or given[0].dim() < 2:
@@ -198,24 +187,13 @@ def _recorded(name: str, part: nn.Module, call: tuple[Any, Any], title: str) -> 
 
 
 def _like(returned: Any, start: Tensor) -> Tensor | None:
-    """Return the first tensor with the shape of the input."""
+    """The first tensor with the shape of the input."""
     same = (one for one in elements(returned).values() if isinstance(one, Tensor) and one.shape == start.shape)
     return next(same, None)
 
 
 def has_feedforward(tape: Tape) -> bool:
-    """Return whether a non-linearity stands behind one product with a matrix and before another.
-
-    Parameters
-    ----------
-    tape : Tape
-        A call of a block.
-
-    Returns
-    -------
-    bool
-        True for linear, relu, linear and its like.
-    """
+    """Whether a non-linearity stands behind one product with a matrix and before another."""
     return any(_between_matrices(tape, event.index) for event in tape.events if event.call.rstrip("_") in BENDS)
 
 
@@ -228,7 +206,7 @@ def _between_matrices(tape: Tape, index: int) -> bool:
 
 
 def _mixes(block: Block) -> bool:
-    """Return whether an output depends on more than the input at its own place."""
+    """Whether an output depends on more than the input at its own place."""
     if block.start.dim() != 3:
         return False
     moved = block.start.clone()

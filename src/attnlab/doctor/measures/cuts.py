@@ -34,18 +34,7 @@ _FAR = {_FINE: 1e-3, _COARSE: 0.03}  # relative; a right derivative agrees to 1e
 
 
 def cut_input(exam: Examination) -> Iterator[Finding]:
-    """Yield whether the gradient with respect to the input is lost, wholly or on one path.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination.
-
-    Yields
-    ------
-    Finding
-        An error where nothing gets through, or part of it does not and the source says how it is cut.
-    """
+    """Yield whether the gradient with respect to the input is lost, wholly or on one path."""
     if exam.usage.takes == "tokens":
         return
     x = exam.inputs(seed=30)
@@ -74,7 +63,7 @@ def _is_far(claimed: float, true: float, far: float) -> bool:
 def _slopes(
     exam: Examination, x: Tensor, gradient: Tensor, weights: Tensor, *, steps: tuple[float, float], number: int
 ) -> tuple[float, float] | None:
-    """Return the slope in a random direction by the gradient and by two calls, None where steps disagree."""
+    """The slope in a random direction by the gradient and by two calls, None where steps disagree."""
     generator = torch.Generator().manual_seed(number)
     direction = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype)
     fine, coarse = (_slope(exam, x, weights, direction, step) for step in steps)
@@ -84,13 +73,13 @@ def _slopes(
 
 
 def _slope(exam: Examination, x: Tensor, weights: Tensor, direction: Tensor, step: float) -> float:
-    """Return a finite difference of the projected output."""
+    """A finite difference of the projected output."""
     ahead, behind = exam.run(x + step * direction), exam.run(x - step * direction)
     return float(((ahead - behind) * weights).sum()) / (2 * step)
 
 
 def _cut_input_finding(exam: Examination, pairs: list[tuple[float, float]], *, lost: bool) -> Iterator[Finding]:
-    """Yield the error where the source says how the graph is cut, or nothing at all gets through."""
+    """The error where the source says how the graph is cut, or nothing at all gets through."""
     if not (lost or _CUTS.search(exam.patient.text)):
         return
     share = "all" if lost else "part"

@@ -21,20 +21,7 @@ _SMALLEST_CUT = 4  # neighbouring units of a rectifier that are silent at once b
 
 
 def silent_rows(exam: Examination, seen: Survey) -> Iterator[Finding]:
-    """Yield blocks of a projection's rows or columns that do nothing: a dead head.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination.
-    seen : Survey
-        Where gradients arrived.
-
-    Yields
-    ------
-    Finding
-        One error that names those without influence, one for those that the gradient does not reach.
-    """
+    """Yield blocks of a projection's rows or columns that do nothing: a dead head."""
     dead, cut = [], []
     for name, axis, rows in _dead_blocks(exam, seen):
         size = dict(exam.eval_module.named_parameters())[name].shape[axis]
@@ -89,12 +76,12 @@ def _dead_blocks(exam: Examination, seen: Survey) -> Iterator[tuple[str, int, Te
 
 
 def _along(alive: Tensor, axis: int) -> Tensor:
-    """Return for each index along an axis whether anything lives there."""
+    """For each index along an axis whether anything lives there."""
     return alive.movedim(axis, 0).flatten(1).any(1)
 
 
 def _longest_run(dead: Tensor) -> Tensor:
-    """Return the indices of the longest run of neighbours."""
+    """The indices of the longest run of neighbours."""
     best: list[int] = []
     run: list[int] = []
     for index, is_dead in enumerate(dead.tolist()):

@@ -25,18 +25,7 @@ A mask of ones and zeros that is added to scores as it is leaves exp(-1) of the 
 
 
 def as_declared(exam: Examination) -> Examination:
-    """Return an examination that gives masks as declared, where so given they hide most of what they must.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-
-    Returns
-    -------
-    Examination
-        The same where nothing is declared, or where masks are given so already.
-    """
+    """An examination that gives masks as declared, where so given they hide most of what they must."""
     masks = exam.usage.masks
     for mask in masks:
         other = _declared(mask)
@@ -48,14 +37,14 @@ def as_declared(exam: Examination) -> Examination:
 
 
 def _declared(mask: Masking) -> Masking | None:
-    """Return the mask with ones and zeros as declared, None where nothing is, or where it has such values."""
+    """The mask with ones and zeros as declared, None where nothing is, or where it has such values."""
     if mask.declared is None or mask.keeps is not None or "added" not in mask.encoding:
         return None
     return replace(mask, encoding=_ENCODINGS[mask.declared])
 
 
 def _does_as_said(exam: Examination, mask: Masking) -> bool:
-    """Return whether a hidden last third loses most of its influence on the first position.
+    """Whether a hidden last third loses most of its influence on the first position.
 
     A docstring is believed too where the values that it names do nothing at all.
     """
@@ -71,7 +60,7 @@ def _does_as_said(exam: Examination, mask: Masking) -> bool:
 
 
 def _influence(exam: Examination, mask: Masking, x: Tensor, moved: Tensor, *, cut: int) -> float:
-    """Return what the last third does to the first output (or the pooled one) while all from `cut` on is hidden."""
+    """What the last third does to the first output (or the pooled one) while all from `cut` on is hidden."""
     real = torch.arange(x.size(1)) < cut
     if mask.over == "pairs":
         allowed = real.expand(x.size(0), x.size(1), -1)

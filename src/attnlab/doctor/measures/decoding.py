@@ -57,18 +57,7 @@ class Protocol:
 
 
 def names_of(module: nn.Module) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
-    """Return which arguments of a module have to do with a cache.
-
-    Parameters
-    ----------
-    module : nn.Module
-        The patient.
-
-    Returns
-    -------
-    tuple
-        The argument for the cache, or None; flags that ask for one; arguments for the number of earlier positions.
-    """
+    """Which arguments of a module have to do with a cache."""
     names = list(inspect.signature(module.forward).parameters)
     cache = next((name for name in names if name.lower() in CACHES), None)
     flags = tuple(name for name in names if name.lower() in FLAGS)
@@ -76,18 +65,7 @@ def names_of(module: nn.Module) -> tuple[str | None, tuple[str, ...], tuple[str,
 
 
 def keeps_cache_inside(module: nn.Module) -> bool:
-    """Return whether a module without an argument for a cache has one inside.
-
-    Parameters
-    ----------
-    module : nn.Module
-        The patient.
-
-    Returns
-    -------
-    bool
-        True if it takes a flag or an offset, and something in it is named a cache.
-    """
+    """Whether a module without an argument for a cache has one inside."""
     cache, flags, offsets = names_of(module)
     held = any("cache" in name.lower() for part in module.modules() for name in {**vars(part), **part._buffers})
     return cache is None and bool(flags or (offsets and held))
@@ -114,20 +92,20 @@ class Decoder:
         self.masks = {mask.parameter: mask for mask in exam.usage.masks}
 
     def protocols(self) -> Iterator[Protocol]:
-        """Yield the ways in which the cache could be handed on, the usual ones first."""
+        """The ways in which the cache could be handed on, the usual ones first."""
         masked = [True, False] if any(name in self.recorder.named for name in self.masks) else [True]
         for start in self._starts():
             for returned in self._keys_returned(start):
                 yield from (Protocol(self.cache, start, returned, each) for each in masked)
 
     def _starts(self) -> list[Callable[[], Any]]:
-        """Return what the first step could be given."""
+        """What the first step could be given."""
         if self.cache is None:
             return [_nothing]
         return [_nothing, *_annotated(self.exam.patient.module, self.cache), dict, list]
 
     def _keys_returned(self, start: Callable[[], Any]) -> list[int | str | None]:
-        """Return where the cache could be in what a first step returns; None last: what was given was filled."""
+        """Where the cache could be in what a first step returns; None last: what was given was filled."""
         if self.cache is None:
             return [None]
         given = start()
@@ -142,7 +120,7 @@ class Decoder:
         return [*others, *([None] if _is_filled(given) else [])]
 
     def decode(self, protocol: Protocol, steps: Sequence[int]) -> Tensor:
-        """Return the outputs of all steps, one after the other.
+        """The outputs of all steps, one after the other.
 
         Parameters
         ----------
@@ -170,7 +148,7 @@ class Decoder:
         return torch.cat(outputs, 1)
 
     def _step(self, player: _Player, at: slice, cache: Any, protocol: Protocol) -> Tensor:
-        """Return the outputs of one step."""
+        """The outputs of one step."""
         player.prepare(at, {} if self.cache is None else {self.cache: cache}, masked=protocol.masked)
         return self.exam.run(self.x[:, at].contiguous(), module=player, causal=False)
 
@@ -215,7 +193,7 @@ class _Player(nn.Module):
         self.named.update(dict.fromkeys(decoder.flags, True), **dict.fromkeys(decoder.offsets, at.start), **cache)
 
     def output_of(self, found: Mapping[Any, Any]) -> Any:
-        """Return the element that is the output."""
+        """The element that is the output."""
         usual = next((value for value in found.values() if isinstance(value, Tensor)), None)
         return found.get(self.decoder[0].exam.usage.output, usual)
 
@@ -226,7 +204,7 @@ class _Player(nn.Module):
 
 
 def _part(value: Any, at: slice, length: int, mask: Masking | None) -> Any:
-    """Return a step's part of an argument: its positions; of a mask, the rows of its positions and all keys so far."""
+    """A step's part of an argument: its positions; of a mask, the rows of its positions and all keys so far."""
     if isinstance(value, list | tuple):
         return type(value)(_part(element, at, length, mask) for element in value)
     if not isinstance(value, Tensor):
@@ -250,11 +228,11 @@ def _cut(value: Tensor, axis: int, at: slice) -> Tensor:
 
 
 def _nothing() -> None:
-    """Return None: the first step is given no cache."""
+    """None: the first step is given no cache."""
 
 
 def _annotated(module: nn.Module, parameter: str) -> list[Callable[[], Any]]:
-    """Return constructors of the classes that a cache argument is annotated with."""
+    """Constructors of the classes that a cache argument is annotated with."""
     try:
         hint = typing.get_type_hints(type(module).forward).get(parameter)
     except (NameError, TypeError, AttributeError):  # an annotation that cannot be resolved
@@ -264,7 +242,7 @@ def _annotated(module: nn.Module, parameter: str) -> list[Callable[[], Any]]:
 
 
 def _constructor(cache: type) -> Callable[[], Any]:
-    """Return how to make an empty cache of a class, or of the growing kind of the library that defines it."""
+    """How to make an empty cache of a class, or of the growing kind of the library that defines it."""
     library = sys.modules.get(cache.__module__.partition(".")[0])
     growing = getattr(library, "DynamicCache", cache) if "." in cache.__module__ else cache
 
@@ -286,7 +264,7 @@ def _is_named(key: int | str | None) -> bool:
 
 
 def _holds(value: Any) -> bool:
-    """Return whether something could be a cache: a tensor, a collection that holds one, an object of some class."""
+    """Whether something could be a cache: a tensor, a collection that holds one, an object of some class."""
     if isinstance(value, Tensor):
         return value.dim() > 1
     if isinstance(value, dict):
@@ -297,7 +275,7 @@ def _holds(value: Any) -> bool:
 
 
 def _is_filled(given: Any) -> bool:
-    """Return whether what was given was filled: a collection that is no longer empty, or an object of some class."""
+    """Whether what was given was filled: a collection that is no longer empty, or an object of some class."""
     if isinstance(given, dict | list):
         return len(given) > 0
     return given is not None

@@ -41,75 +41,31 @@ class Reach:
 
     @property
     def ratio(self) -> float:
-        """Return the leak as a part of the signal; 0 if nothing but rounding leaks."""
+        """The leak as a part of the signal; 0 if nothing but rounding leaks."""
         if self.leak <= self.tolerance * self.size or self.leak <= LEAK * self.signal:
             return 0.0
         return self.leak / self.signal if self.signal > 0 else float("inf")
 
 
 def difference(before: Float[Tensor, "*any d_out"], after: Float[Tensor, "*any d_out"]) -> Float[Tensor, "*any"]:
-    """Return the largest difference over features.
-
-    Parameters
-    ----------
-    before, after : Tensor
-        Two outputs, (..., d_out).
-
-    Returns
-    -------
-    Tensor
-        (...); what is NaN or the same infinity in both counts as equal, what is so in one alone as infinitely far.
-    """
+    """The largest difference over features."""
     moved = (after - before).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
     same = (before == after) | (before.isnan() & after.isnan())
     return moved.masked_fill(same, 0.0).amax(-1)
 
 
 def size_of(output: Tensor) -> float:
-    """Return the largest finite size in an output.
-
-    Parameters
-    ----------
-    output : Tensor
-        Of any shape.
-
-    Returns
-    -------
-    float
-        0 if nothing is finite.
-    """
+    """The largest finite size in an output."""
     return largest(output.abs().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))
 
 
 def largest(values: Tensor) -> float:
-    """Return the largest of some values.
-
-    Parameters
-    ----------
-    values : Tensor
-        Of any shape, empty ones too.
-
-    Returns
-    -------
-    float
-        0 if there is none.
-    """
+    """The largest of some values."""
     return float(values.max()) if values.numel() else 0.0
 
 
 def deviation(one: Tensor, other: Tensor) -> float:
-    """Return by how much outputs that must be the same differ, as a part of the largest output.
-
-    Parameters
-    ----------
-    one, other : Tensor
-        Outputs of calls of different shapes, so that sums are rounded otherwise.
-
-    Returns
-    -------
-    float
-        0 if they differ by rounding alone.
-    """
+    """By how much outputs that must be the same differ, as a part of the largest output."""
     size = max(size_of(one), size_of(other))
     moved = largest(difference(one, other))
     if moved <= _ROUNDING.get(one.dtype, _ROUNDING[torch.float32]) * size:
@@ -120,24 +76,7 @@ def deviation(one: Tensor, other: Tensor) -> float:
 def influence_map(
     exam: Examination, x: Tensor, *, module: nn.Module | None = None, causal: bool | None = None
 ) -> Float[Tensor, "batch q_len k_len"]:
-    """Return how much each output position changes when one input position is replaced in all samples.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-    x : Tensor
-        Inputs, (batch, length, ...).
-    module : nn.Module, optional
-        A copy to call.
-    causal : bool, optional
-        As for `Examination.run`.
-
-    Returns
-    -------
-    Tensor
-        (batch, q_len, k_len): output position, replaced input position.
-    """
+    """How much each output position changes when one input position is replaced in all samples."""
     before = exam.run(x, module=module, causal=causal)
     moved = [exam.run(exam.change(x, position), module=module, causal=causal) for position in range(x.size(1))]
     return torch.stack([difference(before, after) for after in moved], -1)
@@ -151,26 +90,7 @@ def future_reach(
     module: nn.Module | None = None,
     causal: bool | None = None,
 ) -> Reach:
-    """Replace everything from some position on, and compare what happens before it with what happens after it.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-    x : Tensor
-        Inputs, (batch, length, ...).
-    cuts : iterable of int
-        First replaced positions.
-    module : nn.Module, optional
-        A copy to call.
-    causal : bool, optional
-        As for `Examination.run`.
-
-    Returns
-    -------
-    Reach
-        The worst over all cuts. Outputs that are not finite are left out: what overflows says nothing of what is seen.
-    """
+    """Replace everything from some position on, and compare what happens before it with what happens after it."""
     before = exam.run(x, module=module, causal=causal)
     leak = signal = 0.0
     for cut in cuts:
@@ -183,16 +103,5 @@ def future_reach(
 
 
 def some_cuts(length: int) -> list[int]:
-    """Return where to cut a sequence: everywhere if it is short, else at both ends and in the middle.
-
-    Parameters
-    ----------
-    length : int
-        Length of the sequence.
-
-    Returns
-    -------
-    list of int
-        First positions of what is replaced.
-    """
+    """Where to cut a sequence: everywhere if it is short, else at both ends and in the middle."""
     return list(range(1, length)) if length <= 5 else sorted({1, length // 2, length - 1})

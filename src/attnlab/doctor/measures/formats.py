@@ -63,14 +63,14 @@ class Attempt:
     empty: int | None = None
 
     def module(self, exam: Examination) -> nn.Module:
-        """Return the copy that is called; parameters that are all zero hold small numbers."""
+        """The copy that is called; parameters that are all zero hold small numbers."""
         module = exam.fresh(dtype=self.dtype)
         if exam.usage.takes == "tokens":
             _scale_embeddings(module, exam.usage.vocab_size, self.scale)
         return module
 
     def inputs(self, exam: Examination) -> Shaped[Tensor, "batch length *features"]:
-        """Return what it is called with."""
+        """What it is called with."""
         x = exam.inputs() if self.length is None else exam.inputs(batch=1, length=self.length)
         if exam.usage.takes == "tokens":
             return x
@@ -96,13 +96,13 @@ class Attempt:
         return Outcome(self, output.detach(), bad, self._bad_gradients(output, module, leaf))
 
     def _real(self, output: Tensor) -> Tensor:
-        """Return the outputs somebody reads: those of real positions."""
+        """The outputs somebody reads: those of real positions."""
         if self.padding is None or output.shape[:2] != self.padding.shape:
             return output
         return output[self.padding]
 
     def _bad_gradients(self, output: Tensor, module: nn.Module, leaf: Tensor) -> tuple[str, ...]:
-        """Return what has a gradient that is not finite: parameters by name, or the input."""
+        """What has a gradient that is not finite: parameters by name, or the input."""
         read = self._real(output).double()
         if not read.requires_grad or not bool(read.isfinite().all()):
             return ()
@@ -145,17 +145,17 @@ class Outcome:
 
     @property
     def finite(self) -> bool:
-        """Return whether it ran and every number is finite."""
+        """Whether it ran and every number is finite."""
         return not self.raised and not self.bad_output and not self.bad_gradients
 
     @property
     def silently_bad(self) -> bool:
-        """Return whether it ran, and a number is not finite."""
+        """Whether it ran, and a number is not finite."""
         return not self.raised and not self.finite
 
     @property
     def format(self) -> str:
-        """Return the name of the number format."""
+        """The name of the number format."""
         return FORMATS[self.attempt.dtype]
 
 
@@ -172,12 +172,12 @@ def _share_not_finite(output: Tensor) -> float:
 
 
 def _refusal(error: BaseException) -> Refusal:
-    """Return why a call was refused, by what torch says."""
+    """Why a call was refused, by what torch says."""
     text = _innermost(error)
     return next((name for name, pattern in _REFUSALS if re.search(pattern, text)), "other")
 
 
 def _innermost(error: BaseException) -> str:
-    """Return an exception's text without the sentence around it that repeats the call."""
+    """An exception's text without the sentence around it that repeats the call."""
     text = str(error)
     return text.split(" raised ", 1)[1] if " raised " in text else text

@@ -44,21 +44,7 @@ class Leak:
 
 
 def leaks(exam: Examination, *, causal: bool | None = None) -> Iterator[Leak]:
-    """Replace the future under every condition.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-    causal : bool, optional
-        As for `Examination.run`.
-
-    Yields
-    ------
-    Leak
-        One for each condition under which an earlier position changes. Conditions under which the module
-        raises are left out.
-    """
+    """Replace the future under every condition."""
     for condition, measure in _CONDITIONS.items():
         try:
             reach = measure(exam, causal)
@@ -69,7 +55,7 @@ def leaks(exam: Examination, *, causal: bool | None = None) -> Iterator[Leak]:
 
 
 def _scaled(scale: float) -> Callable[[Examination, bool | None], Reach | None]:
-    """Return the measurement at another size of inputs; tokens have none."""
+    """The measurement at another size of inputs; tokens have none."""
 
     def measure(exam: Examination, causal: bool | None) -> Reach | None:
         if exam.usage.takes == "tokens":
@@ -128,7 +114,7 @@ def _by_gradient(exam: Examination, causal: bool | None) -> Reach | None:
 
 
 def _for_logits_of(size: float) -> Callable[[Examination, bool | None], Reach | None]:
-    """Return the measurement with logits of some size in an attention whose mask is finite."""
+    """The measurement with logits of some size in an attention whose mask is finite."""
 
     def measure(exam: Examination, causal: bool | None) -> Reach | None:
         x = exam.inputs()

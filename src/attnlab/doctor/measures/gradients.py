@@ -67,18 +67,7 @@ class Survey:
 
 
 def survey(exam: Examination) -> Survey:
-    """Return which parameters gradients reach, over inputs, lengths, scales, padding, and both modes.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination.
-
-    Returns
-    -------
-    Survey
-        Gradients of random projections of everything the module returns as a result.
-    """
+    """Which parameters gradients reach, over inputs, lengths, scales, padding, and both modes."""
     found = Survey()
     for train, inputs, how in _situations(exam):
         module = exam.fresh(train=train)  # a fresh one each time: some keep state between calls
@@ -114,29 +103,7 @@ def _situations(exam: Examination) -> Iterator[tuple[bool, Tensor, dict[str, Any
 
 
 def results(exam: Examination, module: nn.Module, inputs: Tensor, how: Mapping[str, Any]) -> list[Tensor]:
-    """Return everything one call returns as a result; attention weights and caches are none.
-
-    Parameters
-    ----------
-    exam : Examination
-        How it is called.
-    module : nn.Module
-        A copy of the patient.
-    inputs : Tensor
-        What it is called with.
-    how : mapping
-        See `Usage.call`.
-
-    Returns
-    -------
-    list of Tensor
-        With their graph.
-
-    Raises
-    ------
-    ModuleError
-        If the call raises.
-    """
+    """Everything one call returns as a result; attention weights and caches are none."""
     torch.default_generator.manual_seed(0)
     with torch.enable_grad():
         returned = exam.usage.returned(module, inputs, **how)
@@ -144,7 +111,7 @@ def results(exam: Examination, module: nn.Module, inputs: Tensor, how: Mapping[s
 
 
 def _tensors(returned: Any, length: int) -> Iterator[Tensor]:
-    """Yield the floating tensors among what was returned that are results."""
+    """The floating tensors among what was returned that are results."""
     if isinstance(returned, Tensor):
         square = returned.dim() >= 2 and returned.shape[-2:] == (length, length)  # attention weights
         if returned.is_floating_point() and returned.dim() <= _WIDEST_RESULT and not square:
@@ -161,7 +128,7 @@ def _tensors(returned: Any, length: int) -> Iterator[Tensor]:
 
 
 def _projection(results: list[Tensor], seed: int) -> Tensor:
-    """Return one number that depends on every entry of the results."""
+    """One number that depends on every entry of the results."""
     if not results:
         raise ModuleError("it returns no floating tensor")
     generator = torch.Generator().manual_seed(seed)
@@ -173,29 +140,14 @@ def _projection(results: list[Tensor], seed: int) -> Tensor:
 
 
 def influence(exam: Examination, names: Sequence[str], *, rows: tuple[int, Tensor] | None = None) -> float:
-    """Return how much the results change when parameters are replaced, relative to the results.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination.
-    names : sequence of str
-        Parameters to change, all at once.
-    rows : (int, Tensor), optional
-        Change only these indices along this axis.
-
-    Returns
-    -------
-    float
-        Largest relative change over several inputs; 0 where nothing changes.
-    """
+    """How much the results change when parameters are replaced, relative to the results."""
     if not names:
         return 0.0
     return max(_difference(exam, names, rows, seed) for seed in (20, 21))
 
 
 def _difference(exam: Examination, names: Sequence[str], rows: tuple[int, Tensor] | None, seed: int) -> float:
-    """Return how much the results for one input differ from those with changed parameters."""
+    """How much the results for one input differ from those with changed parameters."""
     before, after = exam.fresh(), exam.fresh()
     _disturb(after, names, rows)
     inputs = exam.inputs(seed=seed)
@@ -206,22 +158,7 @@ def _difference(exam: Examination, names: Sequence[str], rows: tuple[int, Tensor
 
 
 def revives(exam: Examination, names: Sequence[str], *, rows: tuple[int, Tensor] | None = None) -> bool:
-    """Return whether a gradient reaches parameters once they are replaced: a rectifier was closed by chance.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination.
-    names : sequence of str
-        Parameters to change, all at once.
-    rows : (int, Tensor), optional
-        Change and look at only these indices along this axis.
-
-    Returns
-    -------
-    bool
-        False where the graph is cut, whatever the values.
-    """
+    """Whether a gradient reaches parameters once they are replaced: a rectifier was closed by chance."""
     module = exam.fresh()
     _disturb(module, names, rows)
     inputs = exam.inputs(seed=20)
@@ -236,18 +173,7 @@ def revives(exam: Examination, names: Sequence[str], *, rows: tuple[int, Tensor]
 
 
 def relative_change(before: Tensor, after: Tensor) -> float:
-    """Return how much a result changed, relative to its size.
-
-    Parameters
-    ----------
-    before, after : Tensor
-        Results of one shape.
-
-    Returns
-    -------
-    float
-        Infinity where either is not finite: then nothing can be said to have no influence.
-    """
+    """How much a result changed, relative to its size."""
     change = float((after - before).norm() / before.norm().clamp_min(_TINY))
     return change if math.isfinite(change) else math.inf
 

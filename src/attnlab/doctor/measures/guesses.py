@@ -6,17 +6,6 @@ from attnlab.doctor.examination import Examination
 
 
 def gives_logits(exam: Examination) -> bool:
-    """Return whether a patient maps tokens to one number per token of the vocabulary.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient and how it is called.
-
-    Returns
-    -------
-    bool
-        False for layers and blocks, and for models that return hidden states.
-    """
+    """Whether a patient maps tokens to one number per token of the vocabulary."""
     usage = exam.usage
     return usage.kind == "model" and usage.takes == "tokens" and usage.d_out == usage.vocab_size

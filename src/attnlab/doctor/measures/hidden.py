@@ -36,18 +36,7 @@ class Hidden:
 
 
 def hidden_parts(module: nn.Module) -> list[Hidden]:
-    """Return what would train but does not appear in ``module.parameters()``.
-
-    Parameters
-    ----------
-    module : nn.Module
-        The whole module; it is only looked at.
-
-    Returns
-    -------
-    list of Hidden
-        In the order in which they are found. Parts that want no gradient (a frozen teacher, say) are left out.
-    """
+    """What would train but does not appear in ``module.parameters()``."""
     known = {id(parameter) for parameter in module.parameters()}
     modules = {id(part) for part in module.modules()}
     found: dict[int, Hidden] = {}
@@ -75,7 +64,7 @@ def _walk(value: Any, path: str, modules: set[int], depth: int) -> Iterator[tupl
 
 
 def _inside(value: Any) -> list[tuple[str, Any]]:
-    """Return the things a value holds, each with the step that leads to it."""
+    """The things a value holds, each with the step that leads to it."""
     if isinstance(value, Mapping):
         return [(f"[{key!r}]", inner) for key, inner in value.items()]
     if isinstance(value, list | tuple | set | frozenset):
@@ -98,25 +87,10 @@ def _is_filled(cell: Any) -> bool:
 
 
 def recomputed(exam: Examination) -> frozenset[str]:
-    """Return the tensors among the attributes that a call computes anew from parameters.
+    """The tensors among the attributes that a call computes anew from parameters.
 
     ``torch.nn.utils.weight_norm`` and ``spectral_norm`` keep such a ``weight``: what trains, moves and is saved is what
     it is computed from.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-
-    Returns
-    -------
-    frozenset of str
-        Dotted names.
-
-    Raises
-    ------
-    ModuleError
-        If the module raises.
     """
     module = exam.copy()
     exam.run(exam.inputs(), module=module, grad=True)
@@ -135,7 +109,7 @@ def _trainable(thing: Tensor | nn.Module) -> list[Tensor]:
 
 
 def _comes_from(tensor: Tensor, known: set[int]) -> bool:
-    """Return whether a tensor is a registered parameter, or was computed from registered ones alone."""
+    """Whether a tensor is a registered parameter, or was computed from registered ones alone."""
     if tensor.grad_fn is None:
         return id(tensor) in known
     waiting, seen, leaves = [tensor.grad_fn], set(), []
@@ -162,20 +136,7 @@ ON_PURPOSE = re.compile(
 
 
 def plain_weights(module: nn.Module, text: str) -> list[Hidden]:
-    """Return tensors that are named and shaped as weights, but are neither parameters nor buffers.
-
-    Parameters
-    ----------
-    module : nn.Module
-        The whole module; it is only looked at.
-    text : str
-        What its class says in words: weights that are declared as fixed are left out.
-
-    Returns
-    -------
-    list of Hidden
-        They would never be trained, moved or saved.
-    """
+    """Tensors that are named and shaped as weights, but are neither parameters nor buffers."""
     found = []
     for name, part in module.named_modules():
         for attribute, value in vars(part).items():

@@ -69,19 +69,19 @@ class Trail:
 
     @property
     def alive(self) -> bool:
-        """Return whether any of the input is there as itself."""
+        """Whether any of the input is there as itself."""
         return bool(self.shares)
 
     def times(self, factor: float) -> Trail:
-        """Return the trail of the value times a number; NaN: a learned or changing one."""
+        """The trail of the value times a number; NaN: a learned or changing one."""
         return replace(self, shares={base: share * factor for base, share in self.shares.items() if factor})
 
     def dead(self) -> Trail:
-        """Return the trail of a value that depends on this one, but is not it."""
+        """The trail of a value that depends on this one, but is not it."""
         return Trail(depends=self.depends)
 
     def confirmed(self) -> Trail:
-        """Return the trail with its suspect sum judged by the factors as they are now."""
+        """The trail with its suspect sum judged by the factors as they are now."""
         twice = any(share >= _TWICE for share in self.shares.values()) or len(self.shares) > 1
         return replace(self, doubled=self.suspect if self.doubled is None and twice else self.doubled, suspect=None)
 
@@ -106,20 +106,7 @@ class Route:
 
 
 def follow(tape: Tape, start: Tensor) -> Route:
-    """Return what became of a block's input in a call.
-
-    Parameters
-    ----------
-    tape : Tape
-        The call.
-    start : Tensor
-        Its input, in any of the layouts.
-
-    Returns
-    -------
-    Route
-        Where the input is alive as itself.
-    """
+    """What became of a block's input in a call."""
     begin = Trail({INPUT: 1.0}, depends=True)
     layouts = _layouts(start)
     trails: list[Trail] = []
@@ -146,13 +133,13 @@ def _is_any(value: Tensor, layouts: Sequence[Tensor]) -> bool:
 
 
 def _output_event(tape: Tape) -> int | None:
-    """Return the last event that made what the call returned."""
+    """The last event that made what the call returned."""
     found = (e.index for e in reversed(tape.events) if _is_any(e.output, [tape.output]))
     return next(found, None)
 
 
 def _end(tape: Tape, trails: Sequence[Trail], last: int) -> int | None:
-    """Return the operation at which the input, alive for as long as possible, ended."""
+    """The operation at which the input, alive for as long as possible, ended."""
     leading = tape.ancestors(last) | {last}
     alive = [index for index in leading if trails[index].alive]
     following = tape.children(max(alive)) if alive else sorted(leading)
@@ -160,7 +147,7 @@ def _end(tape: Tape, trails: Sequence[Trail], last: int) -> int | None:
 
 
 def _after(event: Event, given: list[Trail], tape: Tape) -> Trail:
-    """Return the trail of what one operation makes of values with trails."""
+    """The trail of what one operation makes of values with trails."""
     call = event.call.rstrip("_")
     merged = _merged(given)
     found = merged if call in SAME else merged.dead()
@@ -182,7 +169,7 @@ def _after(event: Event, given: list[Trail], tape: Tape) -> Trail:
 
 
 def _merged(given: Sequence[Trail]) -> Trail:
-    """Return the trail of a value that holds several values side by side."""
+    """The trail of a value that holds several values side by side."""
     shares: dict[int, float] = {}
     for one in given:
         shares = one.shares | shares
@@ -191,7 +178,7 @@ def _merged(given: Sequence[Trail]) -> Trail:
 
 
 def _normed(index: int, trail: Trail) -> Trail:
-    """Return the trail of a normalized value: a base of its own."""
+    """The trail of a normalized value: a base of its own."""
     judged = trail.confirmed()
     if judged.sums:
         return replace(judged, shares={index: 1.0}, late=(*judged.late, index))
@@ -199,7 +186,7 @@ def _normed(index: int, trail: Trail) -> Trail:
 
 
 def _sum(event: Event, given: list[Trail], call: str) -> Trail:
-    """Return the trail of a sum or difference."""
+    """The trail of a sum or difference."""
     if len(given) < 2:
         return given[0].times(-1.0) if call == "rsub" else given[0]
     first, second = given[0], given[1].times(_alpha(event))
@@ -219,27 +206,27 @@ def _sum(event: Event, given: list[Trail], call: str) -> Trail:
 
 
 def _alpha(event: Event) -> float:
-    """Return the factor of the second summand."""
+    """The factor of the second summand."""
     numbers = [one for one in event.arguments if isinstance(one, int | float) and not isinstance(one, bool)]
     return float(numbers[-1]) if numbers else 1.0
 
 
 def _is_twice(first: Trail, second: Trail) -> bool:
-    """Return whether two summands hold the same value: one base, or a norm of just what the other is."""
+    """Whether two summands hold the same value: one base, or a norm of just what the other is."""
     if any(first.shares[base] > 0 and second.shares[base] > 0 for base in first.shares.keys() & second.shares.keys()):
         return True
     return any(_is_norm_of(a, b) for a, b in ((first, second), (second, first)))
 
 
 def _is_norm_of(normed: Trail, plain: Trail) -> bool:
-    """Return whether one value is the norm of the other plus something else, nothing having been added between."""
+    """Whether one value is the norm of the other plus something else, nothing having been added between."""
     fresh = [*normed.early[len(plain.early) :], *normed.late[len(plain.late) :]]
     extra = len(fresh) == 1 and normed.shares.get(fresh[0], math.nan) > 0
     return extra and normed.sums == plain.sums + 1 and any(share > 0 for share in plain.shares.values())
 
 
 def _product(event: Event, given: list[Trail], tape: Tape) -> Trail:
-    """Return the trail of a product or quotient: scaled, gated, normalized, or dead."""
+    """The trail of a product or quotient: scaled, gated, normalized, or dead."""
     if len(given) < 2:
         numbers = [one for one in event.arguments if isinstance(one, int | float) and not isinstance(one, bool)]
         factor = float(numbers[0]) if numbers else math.nan
@@ -260,7 +247,7 @@ def _product(event: Event, given: list[Trail], tape: Tape) -> Trail:
 
 
 def _is_size(event: Event, other: int, trail: Trail, tape: Tape) -> bool:
-    """Return whether a factor is a size computed from the value itself, as norms written by hand do."""
+    """Whether a factor is a size computed from the value itself, as norms written by hand do."""
     parent = event.parents[other]
     if not trail.depends or parent is None or event.inputs[other].numel() >= event.output.numel():
         return False

@@ -57,32 +57,19 @@ class LogitSize:
 
     @property
     def relative(self) -> float:
-        """Return the logits' size by that of queries and keys that are independent and scaled by d_head ** -0.5."""
+        """The logits' size by that of queries and keys that are independent and scaled by d_head ** -0.5."""
         return self.std / (self.q_std * self.k_std)
 
 
 def logit_sizes(tape: Tape, usage: Usage) -> list[LogitSize]:
-    """Return the size of the logits of each attention that multiplies queries and keys before a softmax.
-
-    Parameters
-    ----------
-    tape : Tape
-        What was recorded.
-    usage : Usage
-        How the module was called.
-
-    Returns
-    -------
-    list of LogitSize
-        In order; those that are all zero are left out.
-    """
+    """The size of the logits of each attention that multiplies queries and keys before a softmax."""
     dependence = dependence_of(tape, usage)
     found = [_measured(tape, dependence, attention) for attention in attentions(tape, usage)]
     return [size for size in found if size is not None]
 
 
 def _measured(tape: Tape, dependence: Dependence, attention: Attention) -> LogitSize | None:
-    """Return the size of one attention's logits, None if it cannot be told."""
+    """The size of one attention's logits, None if it cannot be told."""
     queries, keys = attention.sources.pairing.queries, attention.sources.pairing.keys
     if queries is None or keys is None or attention.q is None or not attention.softmaxes:
         return None
@@ -103,7 +90,7 @@ def _measured(tape: Tape, dependence: Dependence, attention: Attention) -> Logit
 
 
 def _projection(tape: Tape, dependence: Dependence, operand: Operand) -> Event | None:
-    """Return the event that projected queries or keys, None if they are the input itself."""
+    """The event that projected queries or keys, None if they are the input itself."""
     reached = [tape.events[index] for index in back_to(tape, operand, stop=set())]
     ends = [event for event in reached if event.index in dependence.on_input]
     made = [event for event in ends if event.call in _PROJECTIONS or event.call in _NORMS]
@@ -111,7 +98,7 @@ def _projection(tape: Tape, dependence: Dependence, operand: Operand) -> Event |
 
 
 def _std_at(tape: Tape, event: Event | None, operand: Operand) -> float:
-    """Return the standard deviation, around zero, of what became queries or keys when its projection gave it."""
+    """The standard deviation, around zero, of what became queries or keys when its projection gave it."""
     tensor = tape.events[operand[0]].inputs[operand[1]]
     places = None if event is None else places_in(tape, event.index, operand)
     if event is not None and places is not None:
@@ -126,7 +113,7 @@ def _size(tensor: Tensor) -> float:
 def _std_of_products(
     tape: Tape, attention: Attention, changes: Mapping[int, Callable[[Tensor], Tensor]] | None = None
 ) -> float | None:
-    """Return the size of what changes its sign in the scores when the products do: no masks, no biases."""
+    """The size of what changes its sign in the scores when the products do: no masks, no biases."""
     scores, places = attention.sources.pairing.scores, attention.sources.pairing.score_places
     if attention.products_index is None or scores is None or places is None:
         return None
@@ -141,7 +128,7 @@ def _std_of_products(
 
 
 def _excuse(tape: Tape, dependence: Dependence, attention: Attention, before: Sequence[Event | None]) -> str:
-    """Return why the size of the logits says nothing about the scale."""
+    """Why the size of the logits says nothing about the scale."""
     if any(_normed(tape, event) for event in before) or _unmoved(tape, attention, before):
         return "normalized"
     pairing = attention.sources.pairing
@@ -154,7 +141,7 @@ def _excuse(tape: Tape, dependence: Dependence, attention: Attention, before: Se
 
 
 def _normed(tape: Tape, event: Event | None) -> bool:
-    """Return whether queries or keys are a norm of something projected."""
+    """Whether queries or keys are a norm of something projected."""
     if event is None or event.call not in _NORMS:
         return False
     reached = back_to(tape, (event.index, 0), stop=set())
@@ -162,13 +149,13 @@ def _normed(tape: Tape, event: Event | None) -> bool:
 
 
 def _of_unit_length(tape: Tape, operand: Operand) -> bool:
-    """Return whether queries or keys are divided by their length behind their projection, as Reformer's keys are."""
+    """Whether queries or keys are divided by their length behind their projection, as Reformer's keys are."""
     projections = {event.index for event in tape.events if event.call in _PROJECTIONS}
     return any(tape.events[index].call in _LENGTHS for index in back_to(tape, operand, stop=projections))
 
 
 def _unmoved(tape: Tape, attention: Attention, before: Sequence[Event | None]) -> bool:
-    """Return whether larger queries and keys leave the scores as they are."""
+    """Whether larger queries and keys leave the scores as they are."""
     if not before or any(event is None for event in before):
         return False
     doubled = _std_of_products(tape, attention, {event.index: _double for event in before if event is not None})
@@ -181,7 +168,7 @@ def _double(output: Tensor) -> Tensor:
 
 
 def _tempered(dependence: Dependence, event: Event) -> bool:
-    """Return whether a learned number multiplies or divides in an event."""
+    """Whether a learned number multiplies or divides in an event."""
     if event.call.rstrip("_") not in ("mul", "div"):
         return False
     return any(dependence.is_learned(event, number) for number in range(len(event.inputs)))

@@ -28,26 +28,7 @@ _OUT_OF_REACH = -1e6  # hidden scores below this stay hidden at all these sizes
 def enlarging(
     exam: Examination, tape: Tape, allowed: Bool[Tensor, "#batch q_len k_len"], *, size: float
 ) -> tuple[Change, ...]:
-    """Return changes that make the visible logits of the first attention large whose mask might not hold then.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-    tape : Tape
-        Of a call with the mask.
-    allowed : Tensor
-        Which pairs the mask leaves visible, (1 or batch, q_len, k_len).
-    size : float
-        Size of the largest visible logit after the change.
-
-    Returns
-    -------
-    tuple of Change
-        The products of queries and keys are multiplied, before scale and mask, by a positive and by a negative number:
-        where few keys are visible, a finite mask lets others in only if these have low logits. Nothing where no
-        attention has such products, or all hide by minus infinity or a number that is as good.
-    """
+    """Changes that make the visible logits of the first attention large whose mask might not hold then."""
     found = attentions(tape, exam.usage)
     return next((changes for each in found if (changes := _enlarged(each, allowed, size))), ())
 

@@ -34,18 +34,7 @@ class _Call:
 
 
 def remembered(exam: Examination) -> Iterator[Finding]:
-    """Call fresh copies in different ways one after another, and compare with what each call gives alone.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-
-    Yields
-    ------
-    Finding
-        An error for the first kind of call that changes what a later one gives, a warning for what only grows.
-    """
+    """Call fresh copies in different ways one after another, and compare with what each call gives alone."""
     usual, *others = [(call, output) for call in _calls(exam) if (output := _alone(exam, call)) is not None]
     orders: list[tuple[tuple[_Call, Tensor], ...]] = []
     for other in others:
@@ -59,7 +48,7 @@ def remembered(exam: Examination) -> Iterator[Finding]:
 
 
 def _calls(exam: Examination) -> Iterator[_Call]:
-    """Yield the usual call, and calls that differ from it in one point."""
+    """The usual call, and calls that differ from it in one point."""
     x = exam.inputs()
     yield _Call(_USUAL, x)
     yield _Call("other content", exam.inputs(seed=1))
@@ -81,7 +70,7 @@ def _calls(exam: Examination) -> Iterator[_Call]:
 
 
 def _alone(exam: Examination, call: _Call) -> Tensor | None:
-    """Return what a fresh copy gives; None for a call that it does not take."""
+    """What a fresh copy gives; None for a call that it does not take."""
     try:
         return exam.run(call.x, module=exam.fresh(), **call.how)
     except ModuleError:
@@ -91,7 +80,7 @@ def _alone(exam: Examination, call: _Call) -> Tensor | None:
 
 
 def _one_after_another(exam: Examination, order: Sequence[tuple[_Call, Tensor]]) -> Finding | None:
-    """Return the first call that gives something else than alone."""
+    """The first call that gives something else than alone."""
     module = exam.fresh()
     before = order[0][0]
     for call, alone in order:
@@ -122,7 +111,7 @@ def _finding(first: _Call, second: _Call, evidence: str) -> Finding:
 
 
 def _grows(exam: Examination, call: _Call) -> Iterator[Finding]:
-    """Yield a warning for lists and tensors of the module that grow with every call."""
+    """A warning for lists and tensors of the module that grow with every call."""
     module = exam.fresh()
     exam.run(call.x, module=module, **call.how)
     before = _sizes(module)
@@ -142,7 +131,7 @@ def _grows(exam: Examination, call: _Call) -> Iterator[Finding]:
 
 
 def _sizes(module: nn.Module) -> dict[str, int]:
-    """Return the number of entries of every collection and tensor that hangs on a module."""
+    """The number of entries of every collection and tensor that hangs on a module."""
     sizes: dict[str, int] = {}
     for path, part in module.named_modules():
         for name, value in {**vars(part), **part._buffers}.items():

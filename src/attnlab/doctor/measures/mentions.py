@@ -24,21 +24,7 @@ _LIBRARY = ("torch.",)  # torch's own modules use all their parts, or know why n
 
 
 def use_of(module: nn.Module, path: str) -> Use:
-    """Return how the classes along a path use the part at its end.
-
-    Parameters
-    ----------
-    module : nn.Module
-        The whole module.
-    path : str
-        Dotted path of a parameter or submodule.
-
-    Returns
-    -------
-    {"never", "always", "under a condition", "elsewhere", "unknown"}
-        The weakest use along the path. ``"elsewhere"``: only in methods that `forward` does not call;
-        ``"under a condition"``: a condition that depends on what `forward` is given; ``"unknown"``: no source.
-    """
+    """How the classes along a path use the part at its end."""
     names = path.split(".")
     uses = [_own_use(module.get_submodule(".".join(names[:i])), name) for i, name in enumerate(names)]
     order: tuple[Use, ...] = ("under a condition", "elsewhere", "never", "always")
@@ -46,7 +32,7 @@ def use_of(module: nn.Module, path: str) -> Use:
 
 
 def _own_use(owner: nn.Module, name: str) -> Use:
-    """Return how one class uses one of its attributes."""
+    """How one class uses one of its attributes."""
     if type(owner).__module__.startswith(_LIBRARY) or name.isdigit():
         return "unknown"
     methods = _methods(type(owner))
@@ -68,7 +54,7 @@ def _own_use(owner: nn.Module, name: str) -> Use:
 
 @functools.cache
 def _methods(owner: type) -> dict[str, list[ast.FunctionDef]] | None:
-    """Return the methods of a class and of those it is derived from, None where there is no source."""
+    """The methods of a class and of those it is derived from, None where there is no source."""
     found: dict[str, list[ast.FunctionDef]] = {}
     for level in owner.__mro__:
         foreign = level.__module__ != owner.__module__ and "site-packages" in str(getattr(_home(level), "__file__", ""))
@@ -96,14 +82,14 @@ def _home(kind: type) -> object:
 
 
 def _is_dynamic(methods: dict[str, list[ast.FunctionDef]]) -> bool:
-    """Return whether parts are fetched by computed names, so that reading tells nothing."""
+    """Whether parts are fetched by computed names, so that reading tells nothing."""
     nodes = (node for same in methods.values() for method in same for node in ast.walk(method))
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     return bool(names & {"getattr", "vars"})
 
 
 def _reachable(methods: dict[str, list[ast.FunctionDef]]) -> set[str]:
-    """Return the methods (and properties) that `forward` leads to."""
+    """The methods (and properties) that `forward` leads to."""
     reached, waiting = set(), ["forward"]
     while waiting:
         name = waiting.pop()
@@ -125,7 +111,7 @@ def _uses(method: ast.FunctionDef, name: str) -> Iterator[bool]:
 
 
 def _walk(body: list[ast.stmt], name: str, *, conditional: bool) -> Iterator[bool]:
-    """Yield the uses in a list of statements; what follows a conditional return is conditional too."""
+    """The uses in a list of statements; what follows a conditional return is conditional too."""
     for statement in body:
         yield from _visit(statement, name, conditional=conditional)
         if isinstance(statement, ast.If) and _depends(statement.test):
@@ -134,7 +120,7 @@ def _walk(body: list[ast.stmt], name: str, *, conditional: bool) -> Iterator[boo
 
 
 def _visit(node: ast.AST, name: str, *, conditional: bool) -> Iterator[bool]:
-    """Yield the uses inside one node."""
+    """The uses inside one node."""
     if _is_own(node) and isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Load):
         yield conditional
     if isinstance(node, ast.If):
@@ -152,7 +138,7 @@ def _visit(node: ast.AST, name: str, *, conditional: bool) -> Iterator[bool]:
 
 
 def _chooses(loop: ast.For) -> bool:
-    """Return whether a loop decides for each of its items whether to use it, by more than its number."""
+    """Whether a loop decides for each of its items whether to use it, by more than its number."""
     targets = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
     tests = [one.test for statement in loop.body for one in ast.walk(statement) if isinstance(one, ast.If)]
     names = {one.id for test in tests for one in ast.walk(test) if isinstance(one, ast.Name)}
@@ -160,6 +146,6 @@ def _chooses(loop: ast.For) -> bool:
 
 
 def _depends(test: ast.expr) -> bool:
-    """Return whether a condition depends on more than the module's own settings."""
+    """Whether a condition depends on more than the module's own settings."""
     names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
     return bool(names - _CONSTANT_NAMES)

@@ -43,35 +43,13 @@ class Norm:
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Return whether a module is a single norm, by the name of its class.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A part of the patient.
-
-    Returns
-    -------
-    bool
-        False for what merely holds a norm, such as a block.
-    """
+    """Whether a module is a single norm, by the name of its class."""
     name = type(module).__name__
     return bool(IS_NORM.search(name)) and not list(module.children()) and not re.search(r"block|attention", name, re.I)
 
 
 def norms_of(exam: Examination) -> list[Norm]:
-    """Return the norms with what they did in a usual call.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-
-    Returns
-    -------
-    list of Norm
-        In the order in which they are kept.
-    """
+    """The norms with what they did in a usual call."""
     found = {part: Norm(name, part) for name, part in exam.eval_module.named_modules() if name and is_norm(part)}
 
     def note(part: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
@@ -89,20 +67,7 @@ def norms_of(exam: Examination) -> list[Norm]:
 
 
 def unused_norms(exam: Examination, norms: Sequence[Norm]) -> list[Norm]:
-    """Return the norms that are never called, or whose result nobody reads.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-    norms : sequence of Norm
-        Its norms.
-
-    Returns
-    -------
-    list of Norm
-        None where outputs are NaN: then nothing can be seen to move them.
-    """
+    """The norms that are never called, or whose result nobody reads."""
     if not norms or not exam.run(exam.inputs()).isfinite().all():
         return []
     dead = [norm for norm in norms if len(norm.given) == norm.calls and _change_by(exam, norm) <= exam.tolerance]
@@ -111,7 +76,7 @@ def unused_norms(exam: Examination, norms: Sequence[Norm]) -> list[Norm]:
 
 
 def _change_by(exam: Examination, norm: Norm) -> float:
-    """Return how much the output changes, relative to its size, when a norm returns something else.
+    """How much the output changes, relative to its size, when a norm returns something else.
 
     One that is not called may be used through its weight: then that is changed.
     """

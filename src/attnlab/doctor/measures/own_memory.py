@@ -11,18 +11,7 @@ from attnlab.strangers.calling.sources import OTHER_MEMORIES
 
 
 def with_own_memory(exam: Examination) -> Iterator[Examination]:
-    """Yield the examination, and one in which the input is its own memory, where it takes a memory and that runs.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-
-    Yields
-    ------
-    Examination
-        One or two. In the first, keys and values of cross attention do not depend on the input.
-    """
+    """The examination, and one in which the input is its own memory, where it takes a memory and that runs."""
     yield exam
     arguments = tuple(replace(one, source="x") if one.source in OTHER_MEMORIES else one for one in exam.usage.arguments)
     if arguments == exam.usage.arguments:

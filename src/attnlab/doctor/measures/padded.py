@@ -34,47 +34,19 @@ class HowToPad(TypedDict, total=False):
 
 
 def lengths_of(length: int, batch: int) -> list[int]:
-    """Return how many positions of each sample are real.
-
-    Parameters
-    ----------
-    length : int
-        Length of the longest sample.
-    batch : int
-        Number of samples.
-
-    Returns
-    -------
-    list of int
-        All different where there is room: the whole length first, never less than 1.
-    """
+    """How many positions of each sample are real."""
     step = max(1, length // (batch + 1))
     return [max(1, length - sample * step) for sample in range(batch)]
 
 
 def real_positions(lengths: Sequence[int], length: int, side: Side = "right") -> Bool[Tensor, "batch length"]:
-    """Return which positions are real.
-
-    Parameters
-    ----------
-    lengths : sequence of int
-        Number of real positions of each sample.
-    length : int
-        Length of the filled batch.
-    side : {"right", "left"}
-        Where the padding stands.
-
-    Returns
-    -------
-    Tensor
-        (batch, length), True = a real position.
-    """
+    """Which positions are real."""
     real = torch.arange(length) < torch.tensor(lengths)[:, None]
     return real if side == "right" else real.flip(1)
 
 
 def _says_both(exam: Examination) -> bool:
-    """Return whether one mask over pairs of each sample says what is padding, and what comes later."""
+    """Whether one mask over pairs of each sample says what is padding, and what comes later."""
     keys, pairs = exam.usage.key_mask, exam.usage.pair_mask
     if keys is None or not exam.usage.causal:
         return False
@@ -83,21 +55,7 @@ def _says_both(exam: Examination) -> bool:
 
 
 def telling(exam: Examination, real: Bool[Tensor, "batch length"]) -> HowToPad:
-    """Return how padding is told to a patient.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-    real : Tensor
-        (batch, length), True = a real position.
-
-    Returns
-    -------
-    HowToPad
-        Arguments of `Examination.run`. Where one mask over pairs says both what is padding and what comes later, every
-        position may see itself: an empty row would be the mask's doing, not the patient's.
-    """
+    """How padding is told to a patient."""
     if not _says_both(exam):
         return {"padding": real}
     length = real.size(1)

@@ -62,27 +62,16 @@ class Claims:
 
     @property
     def any(self) -> bool:
-        """Return whether positions are built or claimed."""
+        """Whether positions are built or claimed."""
         return bool(self.tensors or self.modules or self.said)
 
     def of(self, words: str) -> bool:
-        """Return whether any claim or name contains one of these words (a regular expression)."""
+        """Whether any claim or name contains one of these words (a regular expression)."""
         return bool(re.search(words, " ".join((self.said, *self.tensors, *self.modules)), re.IGNORECASE))
 
 
 def claims_of(exam: Examination) -> Claims:
-    """Return what a patient builds and claims.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination.
-
-    Returns
-    -------
-    Claims
-        Parts whose use depends on what `forward` is given are left out.
-    """
+    """What a patient builds and claims."""
     module = exam.patient.module
     tensors = [path for path, _ in _tensors(module) if names_position(path) and not _is_optional(module, path)]
     modules = [
@@ -94,7 +83,7 @@ def claims_of(exam: Examination) -> Claims:
 
 
 def _is_called(exam: Examination, name: str) -> bool:
-    """Return whether a submodule's `forward` runs, or nothing of it does: by other methods nothing can be tried."""
+    """Whether a submodule's `forward` runs, or nothing of it does: by other methods nothing can be tried."""
     module = exam.copy()
     calls: list[int] = []
     module.get_submodule(name).register_forward_hook(lambda *_: calls.append(1))
@@ -117,18 +106,7 @@ def _tokens(path: str) -> list[str]:
 
 
 def names_position(path: str) -> bool:
-    """Return whether any part of a path is a usual name for positions.
-
-    Parameters
-    ----------
-    path : str
-        Dotted path of a parameter, buffer or submodule.
-
-    Returns
-    -------
-    bool
-        False for ``position_wise_ffn`` and ``position_ids``.
-    """
+    """Whether any part of a path is a usual name for positions."""
     return any(_names_position(_tokens(part)) for part in path.split("."))
 
 
@@ -167,20 +145,7 @@ def _said(module: nn.Module) -> Iterator[str]:
 
 
 def effect(exam: Examination, *, tensors: Sequence[str] = (), modules: Sequence[str] = ()) -> float:
-    """Return how much the output changes, relative to its size, when parts that tell positions give something else.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination.
-    tensors, modules : sequence of str
-        Paths of tensors to replace, and of submodules whose results to replace.
-
-    Returns
-    -------
-    float
-        0 where nothing changes.
-    """
+    """How much the output changes, relative to its size, when parts that tell positions give something else."""
     x = exam.inputs(seed=60)
     before, after = exam.fresh(), exam.fresh()
     _disturb(after, tensors)
@@ -199,7 +164,7 @@ def _disturb(module: nn.Module, paths: Sequence[str]) -> None:
 
 
 def _noise(like: Tensor) -> Tensor:
-    """Return random numbers, different in every place, of the size of a tensor's own or larger."""
+    """Random numbers, different in every place, of the size of a tensor's own or larger."""
     generator = torch.Generator().manual_seed(61)
     kind = torch.complex128 if like.is_complex() else torch.float64
     noise = torch.randn(like.shape, generator=generator, dtype=kind).to(like.dtype)
@@ -208,7 +173,7 @@ def _noise(like: Tensor) -> Tensor:
 
 
 def _replaced(_module: nn.Module, _inputs: Any, output: Any) -> Any:
-    """Return what a submodule returned, plus noise in every floating tensor of it."""
+    """What a submodule returned, plus noise in every floating tensor of it."""
     if isinstance(output, Tensor):
         return output + _noise(output) if output.is_floating_point() or output.is_complex() else output
     if isinstance(output, tuple):

@@ -40,29 +40,29 @@ class Reach:
 
     @property
     def count(self) -> int:
-        """Return how many positions it sees."""
+        """How many positions it sees."""
         return int(self.seen.sum())
 
     @property
     def back(self) -> int:
-        """Return how far back it sees."""
+        """How far back it sees."""
         places = self.seen.nonzero()
         return max(0, self.position - int(places.min())) if len(places) else 0
 
     @property
     def ahead(self) -> int:
-        """Return how far ahead it sees."""
+        """How far ahead it sees."""
         places = self.seen.nonzero()
         return max(0, int(places.max()) - self.position) if len(places) else 0
 
     @property
     def has_gaps(self) -> bool:
-        """Return whether it misses positions between the first and the last that it sees."""
+        """Whether it misses positions between the first and the last that it sees."""
         return self.count not in (0, self.back + self.ahead + 1)
 
     @property
     def is_open_ahead(self) -> bool:
-        """Return whether it sees all that came before and a part of what follows, as through a causal mask that leaks.
+        """Whether it sees all that came before and a part of what follows, as through a causal mask that leaks.
 
         A window that covers everything before the middle covers everything after it.
         """
@@ -70,18 +70,7 @@ class Reach:
 
 
 def reaches(exam: Examination) -> list[Reach]:
-    """Return what an output in the middle and the last one see, at a long length if the patient takes it.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-
-    Returns
-    -------
-    list of Reach
-        Of the middle and of the last position; nothing where it cannot be told, as where outputs are NaN.
-    """
+    """What an output in the middle and the last one see, at a long length if the patient takes it."""
     usage = exam.usage
     longest = min(_LONG, usage.longest or _LONG) if usage.any_length else usage.length
     for length in dict.fromkeys((longest, usage.length)):
@@ -93,7 +82,7 @@ def reaches(exam: Examination) -> list[Reach]:
 
 
 def _reaches_at(exam: Examination, length: int) -> Iterator[Reach]:
-    """Yield what outputs see by the gradient and, where that is zero, by replacing positions."""
+    """What outputs see by the gradient and, where that is zero, by replacing positions."""
     x = exam.inputs(batch=_BATCH, length=length, seed=_SEED)
     output, leaf = exam.run_from_embeddings(x)
     if not output.requires_grad or not output.isfinite().all():
@@ -112,13 +101,13 @@ def _reaches_at(exam: Examination, length: int) -> Iterator[Reach]:
 
 
 def _by_position(gradient: Tensor, length: int) -> Bool[Tensor, "batch length"]:
-    """Return where a gradient is not zero; the leaf may be sequence first."""
+    """Where a gradient is not zero; the leaf may be sequence first."""
     moved = (gradient.abs().sum(-1) > 0) if gradient.dim() == 3 else gradient != 0
     return moved.T if moved.shape[0] == length and moved.shape[1] != length else moved
 
 
 def _moved_by(exam: Examination, x: Tensor, position: int, asked: Bool[Tensor, " length"]) -> Bool[Tensor, " length"]:
-    """Return which of the positions asked for change an output when they are replaced: first all, then each."""
+    """Which of the positions asked for change an output when they are replaced: first all, then each."""
     places = asked.nonzero()[:, 0]
     moved = torch.zeros_like(asked)
     if len(places) and bool(_changes(exam, x, exam.change(x, places), position).any()):
@@ -129,7 +118,7 @@ def _moved_by(exam: Examination, x: Tensor, position: int, asked: Bool[Tensor, "
 
 
 def _changes(exam: Examination, x: Tensor, others: Tensor, position: int) -> Bool[Tensor, " others"]:
-    """Return for which of some inputs an output differs from that of one input by more than rounding."""
+    """For which of some inputs an output differs from that of one input by more than rounding."""
     before, after = exam.run(x), exam.run(others)
     if not exam.usage.pooled:
         before, after = before[:, position], after[:, position]

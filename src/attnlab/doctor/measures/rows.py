@@ -55,23 +55,12 @@ class Rows:
 
     @property
     def mixed(self) -> bool:
-        """Return whether heads or positions are scrambled."""
+        """Whether heads or positions are scrambled."""
         return self.foreign or (not self.permuted and (self.home < _ENOUGH or self.coverage < _COVERED))
 
 
 def tested_positions(length: int) -> range:
-    """Return neighbouring positions to replace, in the middle of the sequence.
-
-    Parameters
-    ----------
-    length : int
-        Number of positions.
-
-    Returns
-    -------
-    range
-        All of them if there are few.
-    """
+    """Neighbouring positions to replace, in the middle of the sequence."""
     count = min(length, _MOST_POSITIONS)
     first = (length - count) // 2
     return range(first, first + count)
@@ -80,22 +69,7 @@ def tested_positions(length: int) -> range:
 def rows_of_operand(
     dependence: Dependence, operand: Operand, places: Int[Tensor, "batch heads rows features"]
 ) -> Rows | None:
-    """Return how queries, keys or values follow the positions of the input.
-
-    Parameters
-    ----------
-    dependence : Dependence
-        What depends on which position.
-    operand : tuple of (int, int)
-        Event and input that hold them.
-    places : Tensor
-        Where in it they lie.
-
-    Returns
-    -------
-    Rows or None
-        None where they have another length than the input.
-    """
+    """How queries, keys or values follow the positions of the input."""
     if places.shape[2] != dependence.length:
         return None
     event, number = operand
@@ -111,22 +85,7 @@ def rows_of_operand(
 
 
 def rows_of_output(tape: Tape, dependence: Dependence, attention: Attention) -> Rows | None:
-    """Return how what comes after an attention follows the rows of its head outputs.
-
-    Parameters
-    ----------
-    tape : Tape
-        What was recorded.
-    dependence : Dependence
-        Tells batch and length.
-    attention : Attention
-        One over positions.
-
-    Returns
-    -------
-    Rows or None
-        None where no tensor with batch and length comes before positions are mixed again.
-    """
+    """How what comes after an attention follows the rows of its head outputs."""
     batch, length = dependence.batch, dependence.length
     ends = _merged(tape, dependence, attention)
     if not ends or attention.weights.shape[2] != length or attention.weights.shape[0] != batch:
@@ -145,13 +104,13 @@ def rows_of_output(tape: Tape, dependence: Dependence, attention: Attention) -> 
 
 
 def _replayed(tape: Tape, change: Change, ends: Sequence[Event]) -> list[Tensor]:
-    """Return the outputs of some events after a change."""
+    """The outputs of some events after a change."""
     events = replay(tape, {change[0]: change[1]}, until=ends[-1].index)
     return [events[end.index].output for end in ends]
 
 
 def _all_rows(attention: Attention, function: Callable[[Tensor], Tensor]) -> Change:
-    """Return a change of all head outputs; the function is given them as (batch, heads, q_len, d_v)."""
+    """A change of all head outputs; the function is given them as (batch, heads, q_len, d_v)."""
     places = attention.output_places
 
     def changed(output: Tensor) -> Tensor:
@@ -163,7 +122,7 @@ def _all_rows(attention: Attention, function: Callable[[Tensor], Tensor]) -> Cha
 
 
 def _sample_moved(sample: int) -> Callable[[Tensor], Tensor]:
-    """Return a function that gives one sample other head outputs."""
+    """A function that gives one sample other head outputs."""
 
     def moved(outputs: Tensor) -> Tensor:
         generator = torch.Generator().manual_seed(7)
@@ -175,7 +134,7 @@ def _sample_moved(sample: int) -> Callable[[Tensor], Tensor]:
 
 
 def _has_positions(tensor: Tensor, batch: int, length: int) -> bool:
-    """Return whether a tensor is (batch, length, ...), (length, batch, ...) or (batch, channels, length)."""
+    """Whether a tensor is (batch, length, ...), (length, batch, ...) or (batch, channels, length)."""
     if tensor.dim() < 3 or not tensor.is_floating_point():
         return False
     first = tuple(tensor.shape[:2])
@@ -187,7 +146,7 @@ def _channels_first(tensor: Tensor, batch: int, length: int) -> bool:
 
 
 def _batch_first(changed: Bool[Tensor, " *shape"], batch: int, length: int) -> Bool[Tensor, "batch 1 rows features"]:
-    """Return what changed with batch and rows first, the rest folded into features."""
+    """What changed with batch and rows first, the rest folded into features."""
     if changed.shape[:2] == (length, batch):
         changed = changed.transpose(0, 1)
     elif changed.shape[:2] != (batch, length):
@@ -196,7 +155,7 @@ def _batch_first(changed: Bool[Tensor, " *shape"], batch: int, length: int) -> B
 
 
 def _merged(tape: Tape, dependence: Dependence, attention: Attention) -> list[Event]:
-    """Return two events with axes batch and length: the last before something learned, the last before positions mix.
+    """Two events with axes batch and length: the last before something learned, the last before positions mix.
 
     After the first the entries of a row are mixed, and show no more from where each of them came.
     """
@@ -217,7 +176,7 @@ _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "mv"})
 
 
 def _mixes_positions(dependence: Dependence, event: Event) -> bool:
-    """Return whether an event may mix positions: a product of two tensors from the input, a convolution, a sum."""
+    """Whether an event may mix positions: a product of two tensors from the input, a convolution, a sum."""
     if event.call in ("bmm", "mm", "baddbmm"):
         return sum(dependence.input_depends(event, number) for number in range(len(event.inputs))) > 1
     if event.call == "convolution":
@@ -230,7 +189,7 @@ def _judged(
     own: Sequence[Bool[Tensor, "batch heads rows features"]],
     positions: range,
 ) -> Rows:
-    """Return how rows follow positions.
+    """How rows follow positions.
 
     `changed` is what replacing each position of the first sample changes, `own` what replacing each sample changes:
     what follows another sample and not its own is in the wrong place, what follows both has been mixed on purpose.
@@ -251,7 +210,7 @@ def _judged(
 
 
 def _at_shift(table: Tensor, positions: range, shift: int) -> Float[Tensor, "heads features"]:
-    """Return the share of rows that follow the position at one distance, among those that follow any.
+    """The share of rows that follow the position at one distance, among those that follow any.
 
     Entries that follow none are left out: a ReLU may have closed on them. Each feature has its own best distance:
     a token shift may move half of them.
@@ -264,14 +223,14 @@ def _at_shift(table: Tensor, positions: range, shift: int) -> Float[Tensor, "hea
 
 
 def _permuted(table: Tensor) -> bool:
-    """Return whether each position changes exactly one row of each head, all its entries, and each another one."""
+    """Whether each position changes exactly one row of each head, all its entries, and each another one."""
     rows = table.any(3)  # (positions, heads, rows)
     whole = bool((table.all(3) == rows).all())
     return whole and bool((rows.sum(2) == 1).all()) and bool((rows.sum(0) <= 1).all())
 
 
 def _example(table: Tensor, positions: range) -> str:
-    """Return in words what replacing the middle position changes."""
+    """In words what replacing the middle position changes."""
     number = len(positions) // 2
     rows = table[number].any(2)  # (heads, rows)
     words = [f"{row.nonzero().flatten().tolist()} of head {head}" for head, row in enumerate(rows) if row.any()]

@@ -10,21 +10,7 @@ _SEED = 1  # of what samples are replaced by; any
 
 
 def meeting(exam: Examination, *, train: bool = False) -> Reach:
-    """Return what replacing the first and what replacing the last sample does to the others.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-    train : bool
-        Whether it is called in training mode.
-
-    Returns
-    -------
-    Reach
-        The worse of both. Each call is made of a fresh copy, under one state of all generators: what is kept from call
-        to call, or drawn, is no matter of samples.
-    """
+    """What replacing the first and what replacing the last sample does to the others."""
     x = exam.inputs()
     before = call_seeded(exam, exam.fresh(train=train), x, _SEED)
     leak = signal = 0.0

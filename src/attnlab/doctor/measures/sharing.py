@@ -43,18 +43,7 @@ _ALBERT = "Lan 2020 (ALBERT), arXiv:1909.11942, section 3.1; Dehghani 2019, arXi
 
 
 def sharing(exam: Examination) -> Iterator[Finding]:
-    """Yield what is one thing where the code suggests several.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination.
-
-    Yields
-    ------
-    Finding
-        Errors for q and k, or heads, that are one by mistake; a warning for layers that share all weights.
-    """
+    """What is one thing where the code suggests several."""
     equal = list(_one_projection(exam))
     yield from excused(equal or _tied_weights(exam), quote(exam, _QK_DECLARED))
     yield from _repeated(exam)
@@ -74,7 +63,7 @@ def _one_projection(exam: Examination) -> Iterator[Finding]:
 
 
 def _same_vectors(of_queries: set[str], of_keys: set[str]) -> Finding:
-    """Return the error of one projection for both, or the warning about two that start with the same numbers."""
+    """The error of one projection for both, or the warning about two that start with the same numbers."""
     if of_queries & of_keys:
         return Finding(
             ID,
@@ -115,12 +104,12 @@ def _tied_weights(exam: Examination) -> Iterator[Finding]:
 
 
 def _equal(one: Attention) -> bool:
-    """Return whether q and k of self-attention are the same numbers."""
+    """Whether q and k of self-attention are the same numbers."""
     return one.q is not None and one.k is not None and one.q.shape == one.k.shape and torch.equal(one.q, one.k)
 
 
 def _matrices(tape: Tape, start: int | None) -> set[str]:
-    """Return the nearest parameters that made a tensor: those of the last products on the way."""
+    """The nearest parameters that made a tensor: those of the last products on the way."""
     names: set[str] = set()
     waiting, seen = [] if start is None else [start], set[int]()
     while waiting:
@@ -134,7 +123,7 @@ def _matrices(tape: Tape, start: int | None) -> set[str]:
 
 
 def _is_projected(tape: Tape, one: Attention) -> bool:
-    """Return whether q went through a learned matrix: without any projection q = k = x is a choice."""
+    """Whether q went through a learned matrix: without any projection q = k = x is a choice."""
     return bool(_matrices(tape, one.q_index))
 
 
@@ -155,12 +144,12 @@ def _repeated(exam: Examination) -> Iterator[Finding]:
 
 
 def _outer(names: dict[nn.Module, list[str]], part: nn.Module) -> list[str]:
-    """Return the names of the larger modules that stand under several names themselves."""
+    """The names of the larger modules that stand under several names themselves."""
     return [place for other, places in names.items() if other is not part and len(places) > 1 for place in places]
 
 
 def _judge(exam: Examination, part: nn.Module, places: list[str]) -> Iterator[Finding]:
-    """Yield an error where the repetition computes the same thing twice, else a warning; facts where declared."""
+    """An error where the repetition computes the same thing twice, else a warning; facts where declared."""
     words = quote(exam, _LAYERS_DECLARED) or quote(exam, _QK_DECLARED)
     yield from excused(_repetition(exam, part, places), words)
 
@@ -192,7 +181,7 @@ def _repetition(exam: Examination, part: nn.Module, places: list[str]) -> Iterat
 
 
 def _inputs(exam: Examination, part: nn.Module) -> list[Tensor]:
-    """Return what a submodule is given at each of its calls."""
+    """What a submodule is given at each of its calls."""
     given: list[Tensor] = []
 
     def note(_module: nn.Module, inputs: tuple[object, ...]) -> None:

@@ -32,74 +32,57 @@ class Sight:
 
     @functools.cached_property
     def seen(self) -> Bool[Tensor, "batch q_len k_len"]:
-        """Return which changes are more than rounding."""
+        """Which changes are more than rounding."""
         return self.sizes > max(self.floor, LEAK * float(self.sizes.nan_to_num(posinf=0.0).max()))
 
     @property
     def ahead(self) -> Bool[Tensor, "batch q_len k_len"]:
-        """Return which later positions are seen."""
+        """Which later positions are seen."""
         return self.seen.triu(1)
 
     @property
     def past(self) -> Bool[Tensor, "batch q_len k_len"]:
-        """Return which earlier positions are seen."""
+        """Which earlier positions are seen."""
         return self.seen.tril(-1)
 
     @property
     def rows_ahead(self) -> set[int]:
-        """Return the output positions that see later ones."""
+        """The output positions that see later ones."""
         return set(self.ahead.any(0).nonzero()[:, 0].tolist())
 
     @property
     def ratio(self) -> float:
-        """Return the largest influence of a later position as a part of the largest of an earlier or the same one."""
+        """The largest influence of a later position as a part of the largest of an earlier or the same one."""
         rest = float(self.sizes.tril().max())
         return float(self.sizes.triu(1).max()) / rest if rest > 0 else float("inf")
 
     @property
     def clean_samples(self) -> list[int]:
-        """Return the samples that see nothing ahead while others see nearly as much ahead as back."""
+        """The samples that see nothing ahead while others see nearly as much ahead as back."""
         ahead, back = self.ahead.sum((1, 2)), self.past.sum((1, 2))
         clean, open_ = ahead == 0, ahead >= _NEARLY * back
         return clean.nonzero()[:, 0].tolist() if clean.any() and bool((clean | open_).all()) and open_.any() else []
 
     def worst(self) -> tuple[int, int, int]:
-        """Return sample, output position and later input position of the largest leak."""
+        """Sample, output position and later input position of the largest leak."""
         flat = int(self.sizes.triu(1).argmax())
         _, rows, columns = self.sizes.shape
         return flat // (rows * columns), flat // columns % rows, flat % columns
 
     def steps(self, seen: Bool[Tensor, "batch q_len k_len"]) -> set[int]:
-        """Return how far from the output the positions are that are seen; positive: ahead."""
+        """How far from the output the positions are that are seen; positive: ahead."""
         rows, columns = seen.any(0).nonzero(as_tuple=True)
         return set((columns - rows).tolist())
 
     def mean(self, *, ahead: bool) -> float:
-        """Return the mean influence of later or of earlier positions."""
+        """The mean influence of later or of earlier positions."""
         length = self.sizes.size(-1)
         pairs = torch.ones(length, length, dtype=torch.bool)
         return float(self.sizes[:, pairs.triu(1) if ahead else pairs.tril(-1)].mean())
 
 
 def look(exam: Examination, *, causal: bool | None = None, length: int | None = None, train: bool = False) -> Sight:
-    """Return what the patient sees of ordinary inputs.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-    causal : bool, optional
-        As for `Examination.run`.
-    length : int, optional
-        Another length than the usual one.
-    train : bool
-        Whether to look in training mode, with the same random numbers at every call.
-
-    Returns
-    -------
-    Sight
-        Influence of each input position on each output position.
-    """
+    """What the patient sees of ordinary inputs."""
     x = exam.inputs(length=length)
     module = exam.eval_module
     if train:

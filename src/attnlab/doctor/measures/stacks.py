@@ -42,23 +42,23 @@ class Depths:
 
     @property
     def layers(self) -> int:
-        """Return how many layers there are."""
+        """How many layers there are."""
         return len(self.sizes) - 1
 
     @property
     def factor(self) -> float:
-        """Return the mean factor of the size per layer, over the first layers: later ones may live on their biases."""
+        """The mean factor of the size per layer, over the first layers: later ones may live on their biases."""
         steps = min(self.layers, _FIRST)
         return (self.sizes[steps] / self.sizes[0]) ** (1 / steps) if self.sizes[0] > 0 else 1.0
 
     @property
     def settled(self) -> float:
-        """Return the size behind the last layer over that behind the first, which adapts to its input."""
+        """The size behind the last layer over that behind the first, which adapts to its input."""
         return self.sizes[-1] / self.sizes[1] if self.sizes[1] > 0 else 1.0
 
     @property
     def ratio(self) -> float:
-        """Return the gradient of the last layer over that of the first."""
+        """The gradient of the last layer over that of the first."""
         first, last = self.gradients[0], self.gradients[-1]
         return last / first if first > 0 else float("inf") if last > 0 else 1.0
 
@@ -90,36 +90,14 @@ _known: weakref.WeakKeyDictionary[Examination, Stacks | None] = weakref.WeakKeyD
 
 
 def stacks(exam: Examination) -> Stacks | None:
-    """Return what happens by depth, None where the patient cannot be stacked and has no layers of its own.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination; it is measured once.
-
-    Returns
-    -------
-    Stacks or None
-        The measurements.
-    """
+    """What happens by depth, None where the patient cannot be stacked and has no layers of its own."""
     if exam not in _known:
         _known[exam] = _model(exam) if exam.usage.kind == "model" else _stacked(exam)
     return _known[exam]
 
 
 def is_stacked(exam: Examination) -> bool:
-    """Return whether people stack the patient as it is: a block, or an attention with a non-linearity behind it.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination.
-
-    Returns
-    -------
-    bool
-        False for attention alone and other mixers, which need a skip around them.
-    """
+    """Whether people stack the patient as it is: a block, or an attention with a non-linearity behind it."""
     if exam.usage.kind != "layer":
         return True
     tape = exam.usual_tape
@@ -144,7 +122,7 @@ def _stacked(exam: Examination) -> Stacks | None:
 
 
 def _layers(exam: Examination, depth: int) -> tuple[list[nn.Module], bool]:
-    """Return layers with random starts of their own, or copies drawn anew where the class can do it."""
+    """Layers with random starts of their own, or copies drawn anew where the class can do it."""
     torch.default_generator.manual_seed(_SEED)
     found = [exam.another() for _ in range(depth)]
     layers = [layer for layer in found if layer is not None]
@@ -180,7 +158,7 @@ def _measure(exam: Examination, layers: list[nn.Module], *, times_input: int) ->
 
 
 def _depths(outputs: list[Tensor], parameters: list[list[nn.Parameter]]) -> Depths:
-    """Return sizes and likeness of outputs, and the gradient of a random projection of the last by layer."""
+    """Sizes and likeness of outputs, and the gradient of a random projection of the last by layer."""
     generator = torch.Generator().manual_seed(_SEED)
     last = outputs[-1]
     weights = torch.randn(last.shape, generator=generator, dtype=torch.float64).to(last.dtype)
@@ -202,7 +180,7 @@ def _size(values: Tensor) -> float:
 
 
 def _likeness(values: Float[Tensor, "batch length features"]) -> float:
-    """Return the mean cosine between two different positions of one sample."""
+    """The mean cosine between two different positions of one sample."""
     if values.dim() != 3 or values.shape[1] < 2:
         return 0.0
     unit = nn.functional.normalize(values.double(), dim=-1)
@@ -245,7 +223,7 @@ def _model(exam: Examination) -> Stacks | None:
 
 
 def _own_layers(module: nn.Module) -> list[nn.Module]:
-    """Return the longest numbered run of submodules of one class with weights: the blocks of a model."""
+    """The longest numbered run of submodules of one class with weights: the blocks of a model."""
     runs: dict[tuple[str, type], list[nn.Module]] = {}
     for name, part in module.named_modules():
         numbered = _NUMBERED.match(name)
@@ -257,18 +235,7 @@ def _own_layers(module: nn.Module) -> list[nn.Module]:
 
 
 def measured(exam: Examination) -> Stacks | None:
-    """Return `stacks`, or None where a stack of the patient cannot run though the patient can.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination.
-
-    Returns
-    -------
-    Stacks or None
-        The measurements.
-    """
+    """Return `stacks`, or None where a stack of the patient cannot run though the patient can."""
     try:
         return stacks(exam)
     except (ModuleError, RuntimeError):  # a graph kept from an earlier call, say: other checks tell of it

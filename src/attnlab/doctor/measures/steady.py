@@ -17,18 +17,7 @@ from attnlab.strangers.probing import random_states_kept
 
 @contextlib.contextmanager
 def random_state(seed: int) -> Iterator[None]:
-    """Seed all three global generators, without gradients, and put their states back.
-
-    Parameters
-    ----------
-    seed : int
-        For all of them.
-
-    Yields
-    ------
-    None
-        While the seeds hold.
-    """
+    """Seed all three global generators, without gradients, and put their states back."""
     with random_states_kept(), torch.no_grad():
         torch.default_generator.manual_seed(seed)
         random.seed(seed)
@@ -37,46 +26,15 @@ def random_state(seed: int) -> Iterator[None]:
 
 
 def call_seeded(exam: Examination, module: nn.Module, x: Tensor, seed: int) -> Tensor:
-    """Call a copy of the patient under a random state.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-    module : nn.Module
-        A copy.
-    x : Tensor
-        Inputs, (batch, length, ...).
-    seed : int
-        For all global generators.
-
-    Returns
-    -------
-    Tensor
-        Its output.
-    """
+    """Call a copy of the patient under a random state."""
     with random_state(seed):
         return exam.usage.call(module, x)
 
 
 def same_course(exam: Examination, module: nn.Module, moved: Tensor) -> bool:
-    """Return whether a call on other inputs does the same operations on the same shapes as one on the usual inputs.
+    """Whether a call on other inputs does the same operations on the same shapes as one on the usual inputs.
 
     Where tokens are sorted by what they hold, dropout draws other numbers for all of them.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-    module : nn.Module
-        A copy, in training mode.
-    moved : Tensor
-        Other inputs, (batch, length, ...).
-
-    Returns
-    -------
-    bool
-        False where random numbers of the two calls do not belong to the same positions.
     """
     courses = [
         [(event.call, event.output.shape) for event in exam.tape(x, module=module).events]
@@ -86,18 +44,7 @@ def same_course(exam: Examination, module: nn.Module, moved: Tensor) -> bool:
 
 
 def is_steady(exam: Examination) -> bool:
-    """Return whether neither chance nor a call in between changes the outputs of an ordinary call.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-
-    Returns
-    -------
-    bool
-        False where outputs in evaluation mode differ; `determinism` says so, and other checks have nothing to compare.
-    """
+    """Whether neither chance nor a call in between changes the outputs of an ordinary call."""
     x = exam.inputs()
     before = call_seeded(exam, exam.eval_module, x, 1)
     call_seeded(exam, exam.eval_module, exam.inputs(seed=1), 1)
@@ -105,17 +52,6 @@ def is_steady(exam: Examination) -> bool:
 
 
 def is_steady_when_fresh(exam: Examination) -> bool:
-    """Return whether fresh copies give equal outputs whatever the random state.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-
-    Returns
-    -------
-    bool
-        True also for what keeps a state between calls: then fresh copies are compared.
-    """
+    """Whether fresh copies give equal outputs whatever the random state."""
     x = exam.inputs()
     return not deviation(*(call_seeded(exam, exam.fresh(), x, seed) for seed in (1, 2)))

@@ -50,30 +50,12 @@ class Corpus:
 
     @property
     def context(self) -> int:
-        """Return how many characters a model sees at most."""
+        """How many characters a model sees at most."""
         return self.held_out.size(1) - 1
 
 
 def read_corpus(path: Path, context: int) -> Corpus:
-    """Return a text, split and numbered, with its ladder.
-
-    Parameters
-    ----------
-    path : Path
-        A UTF-8 file.
-    context : int
-        Characters a model sees at most.
-
-    Returns
-    -------
-    Corpus
-        Ready to train on.
-
-    Raises
-    ------
-    DataError
-        If it cannot be read, is not UTF-8, or is too short.
-    """
+    """A text, split and numbered, with its ladder."""
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -21,34 +21,12 @@ START = 0.02  # standard deviation of embeddings; Radford et al. 2019
 
 
 def context_of(usage: Usage) -> int:
-    """Return how many characters a patient is shown.
-
-    Parameters
-    ----------
-    usage : Usage
-        How it is called.
-
-    Returns
-    -------
-    int
-        At most `CONTEXT`, and no more than it takes.
-    """
+    """How many characters a patient is shown."""
     return min(CONTEXT, usage.longest or CONTEXT) if usage.any_length else usage.length
 
 
 def causal_usage(usage: Usage) -> Usage | None:
-    """Return how to call a patient so that it sees no later position.
-
-    Parameters
-    ----------
-    usage : Usage
-        How it is called.
-
-    Returns
-    -------
-    Usage or None
-        None where nobody says that it does not see them, and nothing keeps it from it.
-    """
+    """How to call a patient so that it sees no later position."""
     if usage.causal:  # said to be so; where it is not, training on a text shows it
         return usage
     if usage.causal_means in ("mask", "flag", "always"):
@@ -57,27 +35,7 @@ def causal_usage(usage: Usage) -> Usage | None:
 
 
 def language_model(exam: Examination, usage: Usage, vocab_size: int) -> nn.Module:
-    """Return a fresh model from (batch, length) characters to (batch, length, vocab_size) logits.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-    usage : Usage
-        How to call it.
-    vocab_size : int
-        Number of characters.
-
-    Returns
-    -------
-    nn.Module
-        The patient alone if it is a model from tokens to logits, else with what is missing around it.
-
-    Raises
-    ------
-    SpecError
-        If it is a model of fewer tokens than the text has characters.
-    """
+    """A fresh model from (batch, length) characters to (batch, length, vocab_size) logits."""
     if usage.takes == "embeddings":
         return Stack(exam, usage, vocab_size)
     if (usage.vocab_size or 0) < vocab_size:
@@ -108,7 +66,7 @@ class TokenModel(nn.Module):
         self.head = nn.Identity() if usage.d_out == usage.vocab_size else nn.Linear(usage.d_out, vocab_size)
 
     def forward(self, tokens: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length vocab_size"]:
-        """Return the logits of the text's characters."""
+        """The logits of the text's characters."""
         return self.head(self.usage.call(self.patient, tokens))[..., : self.vocab_size]
 
 
@@ -143,7 +101,7 @@ class Stack(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocab_size)
 
     def forward(self, tokens: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length vocab_size"]:
-        """Return the logits of the text's characters."""
+        """The logits of the text's characters."""
         x = self.characters(tokens) + self.positions.weight[: tokens.size(1)]  # (batch, length, width)
         for block in self.blocks:
             x = block(x)
@@ -171,7 +129,7 @@ class Place(nn.Module):
         self.out_of = nn.Identity() if usage.d_out == width else nn.Linear(usage.d_out, width)
 
     def forward(self, x: Float[Tensor, "batch length width"]) -> Float[Tensor, "batch length width"]:
-        """Return what the patient makes of the model's features."""
+        """What the patient makes of the model's features."""
         return self.out_of(self.usage.call(self.patient, self.into(x)))
 
 
@@ -193,12 +151,12 @@ class PreNorm(nn.Module):
         self.feedforward = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Float[Tensor, "batch length width"]) -> Float[Tensor, "batch length width"]:
-        """Return the block's output."""
+        """The block's output."""
         x = x + self.place(self.norms[0](x))
         return x + self.feedforward(self.norms[1](x))
 
 
 def _fresh(exam: Examination) -> nn.Module:
-    """Return another instance of the patient, or a copy where there is only one."""
+    """Another instance of the patient, or a copy where there is only one."""
     other = exam.another()
     return exam.copy(dtype=torch.float32) if other is None else other.float()

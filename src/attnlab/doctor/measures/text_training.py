@@ -128,18 +128,6 @@ def _step(model: nn.Module, optimizer: torch.optim.Optimizer, corpus: Corpus, ge
 def measure(model: nn.Module, corpus: Corpus) -> Measured:
     """Judge a model on the held-out windows, and on windows of which a part is exchanged for another window's.
 
-    Parameters
-    ----------
-    model : nn.Module
-        In evaluation mode.
-    corpus : Corpus
-        What it is judged on.
-
-    Returns
-    -------
-    Measured
-        Loss, and what context and future are worth to it.
-
     Notes
     -----
     The exchanged text is real text of the same book, so the model sees nothing it could not see, only nothing that
@@ -162,7 +150,7 @@ def measure(model: nn.Module, corpus: Corpus) -> Measured:
 def _worth(
     model: nn.Module, windows: Windows, losses: Float[Tensor, "windows context"], exchange: Callable[..., Tensor]
 ) -> float:
-    """Return how much worse the prediction after a place becomes by an exchange, over some places."""
+    """How much worse the prediction after a place becomes by an exchange, over some places."""
     inputs, other = windows[:, :-1], windows.roll(1, dims=0)[:, :-1]
     context = inputs.size(1)
     places = {context // 2 + round(part * (context - 2 - context // 2) / (PLACES - 1)) for part in range(PLACES)}
@@ -177,6 +165,6 @@ def _worth(
 def _losses(
     model: nn.Module, windows: Windows, inputs: Int[Tensor, "windows context"]
 ) -> Float[Tensor, "windows context"]:
-    """Return the loss of every prediction."""
+    """The loss of every prediction."""
     logits = torch.cat([model(batch) for batch in inputs.split(BATCH)]).double()
     return nn.functional.cross_entropy(logits.transpose(1, 2), windows[:, 1:], reduction="none")

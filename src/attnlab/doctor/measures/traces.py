@@ -23,18 +23,7 @@ _SEED_SOURCE = "PyTorch documentation, reproducibility: torch.manual_seed belong
 
 
 def left_behind(exam: Examination) -> Iterator[Finding]:
-    """Compare inputs, parameters, modes and random generators before and after a call.
-
-    Parameters
-    ----------
-    exam : Examination
-        The patient.
-
-    Yields
-    ------
-    Finding
-        An error for each of them that a call changes.
-    """
+    """Compare inputs, parameters, modes and random generators before and after a call."""
     yield from _changed_inputs(exam)
     yield from _changed_parameters(exam)
     yield from _changed_mode(exam)
@@ -42,7 +31,7 @@ def left_behind(exam: Examination) -> Iterator[Finding]:
 
 
 def _changed_inputs(exam: Examination) -> Iterator[Finding]:
-    """Yield an error if a tensor that was given is written to."""
+    """An error if a tensor that was given is written to."""
     module = exam.fresh()
     given: list[tuple[str, Tensor, Tensor]] = []
 
@@ -77,7 +66,7 @@ def _call_with_masks(exam: Examination, module: nn.Module) -> None:
 
 
 def _changed_parameters(exam: Examination) -> Iterator[Finding]:
-    """Yield an error if a call changes parameters; buffers may hold caches, and what they change shows in outputs."""
+    """An error if a call changes parameters; buffers may hold caches, and what they change shows in outputs."""
     module = exam.fresh()
     before = {name: value.detach().clone() for name, value in module.named_parameters()}
     exam.run(exam.inputs(), module=module)
@@ -99,7 +88,7 @@ def _same(now: Tensor, before: Tensor | None) -> bool:
 
 
 def _changed_mode(exam: Examination) -> Iterator[Finding]:
-    """Yield an error if a call switches between training and evaluation mode."""
+    """An error if a call switches between training and evaluation mode."""
     for train in (False, True):
         module = exam.copy(train=train)
         before = {name: part.training for name, part in module.named_modules()}
@@ -122,7 +111,7 @@ def _changed_mode(exam: Examination) -> Iterator[Finding]:
 
 
 def _seeds(exam: Examination) -> Iterator[Finding]:
-    """Yield an error if a call sets the state of a global random generator."""
+    """An error if a call sets the state of a global random generator."""
     module = exam.fresh()
     states = []
     for seed in (1, 2):
@@ -143,7 +132,7 @@ def _seeds(exam: Examination) -> Iterator[Finding]:
 
 
 def _random_states() -> dict[str, object]:
-    """Return the states of the three global generators."""
+    """The states of the three global generators."""
     return {
         "torch's global generator": tuple(torch.default_generator.get_state().tolist()),
         "Python's random": random.getstate(),

@@ -18,18 +18,7 @@ _CALLS = 2  # inputs on which a memory must not matter
 
 
 def unused_memory(exam: Examination) -> Iterator[Finding]:
-    """Yield whether another memory leaves everything as it is.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination.
-
-    Yields
-    ------
-    Finding
-        At most one error, a fact where the class says that the argument is not used.
-    """
+    """Yield whether another memory leaves everything as it is."""
     asked = [one.parameter for one in exam.usage.arguments if one.source in OTHER_MEMORIES]
     asked = [name for name in asked if not name.startswith("_")]
     if not asked:
@@ -49,7 +38,7 @@ def unused_memory(exam: Examination) -> Iterator[Finding]:
 
 
 def _change(exam: Examination, seed: int) -> float:
-    """Return how much the results change when the memory alone is another."""
+    """How much the results change when the memory alone is another."""
     arguments = tuple(replace(one, source=OTHER_MEMORIES.get(one.source, one.source)) for one in exam.usage.arguments)
     other = exam.relying_on(arguments=arguments)
     x = exam.inputs(seed=30 + seed)

@@ -18,20 +18,7 @@ _DENIED = re.compile(r"\b(not|no|never|unlike|isn't|avoids?)( \w+){0,2} $", re.I
 
 
 def quote(exam: Examination, phrases: re.Pattern[str]) -> str:
-    """Return the sentence of docstrings and comments in which a phrase stands, or nothing.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination.
-    phrases : re.Pattern
-        What declares something.
-
-    Returns
-    -------
-    str
-        The words around the phrase.
-    """
+    """The sentence of docstrings and comments in which a phrase stands, or nothing."""
     for sentence in re.split(r"(?<=[.;!?])(?<!et al\.)\s+|\n+", exam.patient.said):
         for match in phrases.finditer(sentence):
             if not _DENIED.search(sentence[: match.start()]):
@@ -41,20 +28,7 @@ def quote(exam: Examination, phrases: re.Pattern[str]) -> str:
 
 
 def excused(findings: Iterable[Finding], words: str) -> Iterator[Finding]:
-    """Yield findings as they are; where words of the class declare them, errors as facts and warnings not at all.
-
-    Parameters
-    ----------
-    findings : iterable of Finding
-        What was found.
-    words : str
-        The quotation; nothing where nothing is declared.
-
-    Yields
-    ------
-    Finding
-        With the quotation.
-    """
+    """Yield findings as they are; where words of the class declare them, errors as facts and warnings not at all."""
     for finding in findings:
         if not words or finding.severity == "info":
             yield finding
@@ -64,18 +38,7 @@ def excused(findings: Iterable[Finding], words: str) -> Iterator[Finding]:
 
 
 def first_error(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the first error and nothing after it; where there is none, the first of the others.
-
-    Parameters
-    ----------
-    findings : iterable of Finding
-        Read no farther than needed.
-
-    Yields
-    ------
-    Finding
-        At most one.
-    """
+    """The first error and nothing after it; where there is none, the first of the others."""
     other = None
     for finding in findings:
         if finding.severity == "error":
@@ -87,20 +50,7 @@ def first_error(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def unused_on_purpose(exam: Examination, *names: str) -> str:
-    """Return the words by which a class says that it takes an argument and does not use it, or nothing.
-
-    Parameters
-    ----------
-    exam : Examination
-        The examination.
-    *names : str
-        What the argument is called, in code and in words.
-
-    Returns
-    -------
-    str
-        A sentence, or ``del`` of that very argument.
-    """
+    """The words by which a class says that it takes an argument and does not use it, or nothing."""
     deleted = re.search(rf"\bdel\b[^\n#]*\b{re.escape(names[0])}\b", exam.patient.text) if names[0] else None
     if deleted:
         return deleted[0]

@@ -124,15 +124,15 @@ class Attention:
 
     @property
     def n_heads(self) -> int:
-        """Return the number of heads; where code calls one head after the other, each is an attention of one head."""
+        """The number of heads; where code calls one head after the other, each is an attention of one head."""
         return self.weights.shape[1]
 
     def change_head(self, head: int, function: Callable[[Tensor], Tensor]) -> Change:
-        """Return a change of one head's outputs; the function is given them as (batch, q_len, d_v)."""
+        """A change of one head's outputs; the function is given them as (batch, q_len, d_v)."""
         return self._change(self.output_places[:, head], function)
 
     def change_row(self, row: int, function: Callable[[Tensor], Tensor]) -> Change:
-        """Return a change of one query's outputs in all heads; the function is given them as (batch, heads, d_v)."""
+        """A change of one query's outputs in all heads; the function is given them as (batch, heads, d_v)."""
         return self._change(self.output_places[:, :, row], function)
 
     def _change(self, places: Tensor, function: Callable[[Tensor], Tensor]) -> Change:
@@ -145,19 +145,7 @@ class Attention:
 
 
 def attentions(tape: Tape, usage: Usage) -> list[Attention]:
-    """Return the attentions on a tape, in order.
-
-    Parameters
-    ----------
-    tape : Tape
-        What was recorded.
-    usage : Usage
-        How the module was called.
-
-    Returns
-    -------
-    list of Attention
-        Heads that are called one after the other are attentions of their own.
+    """The attentions on a tape, in order.
 
     Notes
     -----
@@ -178,7 +166,7 @@ class _Search:
         self.products = Products(tape, self.dependence)
 
     def found(self) -> list[Attention]:
-        """Return all attentions in order."""
+        """All attentions in order."""
         normalized = weighted_sums(self.tape, self.dependence, self.products)
         taken = {found.contraction.event for found in normalized}
         taken |= {index for found in normalized for index in self._products_before(found)}
@@ -193,7 +181,7 @@ class _Search:
         return [kept[index] for index in sorted(kept)]
 
     def _products_before(self, found: WeightedSum) -> list[int]:
-        """Return the products of queries and keys that lead to a weighted sum."""
+        """The products of queries and keys that lead to a weighted sum."""
         start = found.softmaxes[0].scores if found.softmaxes else found.weights
         reached = back_to(self.tape, start, stop=set(self.products.ends))
         if not reached & set(self.products.ends) and found.softmaxes:  # heads may be mixed in between
@@ -201,7 +189,7 @@ class _Search:
         return sorted((reached & set(self.products.ends)) - {found.contraction.event}, reverse=True)
 
     def _mixed_before(self, scores: Operand) -> set[int]:
-        """Return the last product before scores that has as many elements as they have."""
+        """The last product before scores that has as many elements as they have."""
         size = self.tape.events[scores[0]].inputs[scores[1]].numel()
         before = self.tape.ancestors(scores[0])
         alike = [
@@ -210,7 +198,7 @@ class _Search:
         return set(alike[-1:])
 
     def _attention(self, found: WeightedSum) -> Attention | None:
-        """Return a weighted sum as an attention, None if it is none."""
+        """A weighted sum as an attention, None if it is none."""
         weights, values, outputs = _oriented(found)
         folding = folding_of(self.dependence, found.values, values)
         weights, values, outputs = weights[folding.order], values[folding.order], outputs[folding.order]
@@ -248,19 +236,19 @@ class _Search:
         )
 
     def _pairing(self, found: WeightedSum, places: Tensor) -> Pairing:
-        """Return what weights were made of."""
+        """What weights were made of."""
         before = [self.products.ends[index] for index in self._products_before(found)]
         return pairing_of(self.tape, found.weights, places=places, softmaxes=found.softmaxes, candidates=before)
 
     def _is_attention(self, found: WeightedSum, pairing: Pairing, along: Along, *, q_len: int) -> bool:
-        """Return whether a weighted sum weighs what an attention weighs; see the notes of `attentions`."""
+        """Whether a weighted sum weighs what an attention weighs; see the notes of `attentions`."""
         length = self.dependence.length
         if found.softmaxes:
             return pairing.products is not None or (along != "unknown" and q_len in (1, length))
         return pairing.products is not None and along != "unknown" and q_len == length
 
     def _normalizer(self, found: WeightedSum) -> Literal["softmax", "other", "none"]:
-        """Return what happened to the products on the way to the weights."""
+        """What happened to the products on the way to the weights."""
         if found.softmaxes:
             return "softmax"
         ends = set(self.products.ends)
@@ -273,7 +261,7 @@ class _Search:
         return len(event.inputs) == 2 and self.dependence.input_depends(event, 1)
 
     def _taken(self, operand: Operand, places: Tensor) -> Tensor:
-        """Return elements of an input of an event."""
+        """Elements of an input of an event."""
         return self.tape.events[operand[0]].inputs[operand[1]].flatten()[places]
 
     def _maybe(self, operand: Operand | None, places: Tensor | None) -> Tensor | None:
@@ -285,12 +273,12 @@ class _Search:
         return self.tape.events[pairing.products].output.flatten()[pairing.product_places]
 
     def _made_by(self, operand: Operand | None) -> int | None:
-        """Return the event that made an input."""
+        """The event that made an input."""
         return None if operand is None else self.tape.events[operand[0]].parents[operand[1]]
 
 
 def _oriented(found: WeightedSum) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the places of weights (n, q_len, k_len), values (n, k_len, d_v) and outputs (n, q_len, d_v)."""
+    """The places of weights (n, q_len, k_len), values (n, k_len, d_v) and outputs (n, q_len, d_v)."""
     product = found.contraction
     if found.weights_left:
         return product.left_places, product.right_places, product.out_places

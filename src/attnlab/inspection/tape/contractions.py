@@ -42,20 +42,7 @@ class Contraction:
 
 
 def contraction_of(tape: Tape, event: Event) -> Contraction | None:
-    """Return an event as a contraction, or None if it is none.
-
-    Parameters
-    ----------
-    tape : Tape
-        What was recorded.
-    event : Event
-        One of its events.
-
-    Returns
-    -------
-    Contraction or None
-        The factors and the product in canonical form.
-    """
+    """An event as a contraction, or None if it is none."""
     if event.call in ("bmm", "mm", "mv"):
         return _plain(event, 0)
     if event.call == "baddbmm":
@@ -66,7 +53,7 @@ def contraction_of(tape: Tape, event: Event) -> Contraction | None:
 
 
 def _plain(event: Event, first: int) -> Contraction:
-    """Return a product of matrices; those without a batch axis get one of size 1."""
+    """A product of matrices; those without a batch axis get one of size 1."""
     left, right = _places(event.inputs[first]), _places(event.inputs[first + 1])
     out = _places(event.output)
     if right.dim() == 1:  # a matrix times a vector
@@ -77,7 +64,7 @@ def _plain(event: Event, first: int) -> Contraction:
 
 
 def _summed(tape: Tape, event: Event) -> Contraction | None:
-    """Return a broadcast multiplication and the sum over one axis that both factors have as a contraction."""
+    """A broadcast multiplication and the sum over one axis that both factors have as a contraction."""
     parent = event.parents[0]
     if parent is None or tape.events[parent].call != "mul" or len(tape.events[parent].inputs) != 2:
         return None
@@ -104,24 +91,24 @@ def _summed(tape: Tape, event: Event) -> Contraction | None:
 
 
 def _fold(places: Tensor, first: list[int], second: list[int], third: list[int], dropped: list[int]) -> Tensor:
-    """Return places with three groups of axes folded into one each; of the dropped axes the first element is taken."""
+    """Places with three groups of axes folded into one each; of the dropped axes the first element is taken."""
     ordered = places.permute(*first, *second, *third, *dropped)
     sizes = [int(torch.tensor([places.shape[axis] for axis in group]).prod()) for group in (first, second, third)]
     return ordered.reshape(*sizes, -1)[..., 0]
 
 
 def _summed_axes(event: Event, dims: int) -> list[int]:
-    """Return over which axes a sum runs."""
+    """Over which axes a sum runs."""
     given = next((value for value in event.arguments if isinstance(value, list)), None)
     return [axis % dims for axis in given] if given else list(range(dims))
 
 
 def _spread(factor: Tensor, shape: torch.Size) -> set[int]:
-    """Return the axes along which a factor is repeated."""
+    """The axes along which a factor is repeated."""
     padded = [1] * (len(shape) - factor.dim()) + list(factor.shape)
     return {axis for axis, size in enumerate(shape) if padded[axis] == 1 and size > 1}
 
 
 def _places(tensor: Tensor) -> Tensor:
-    """Return the place of each element in the flattened tensor."""
+    """The place of each element in the flattened tensor."""
     return torch.arange(tensor.numel()).view(tensor.shape)

@@ -35,7 +35,7 @@ class Dependence:
 
     @functools.cached_property
     def input(self) -> Tensor | None:
-        """Return the module's input as it came from outside, None if no operation uses it as it is."""
+        """The module's input as it came from outside, None if no operation uses it as it is."""
         from_outside = (
             tensor
             for event in self.tape.events
@@ -53,16 +53,16 @@ class Dependence:
 
     @property
     def length(self) -> int:
-        """Return the number of positions of the input."""
+        """The number of positions of the input."""
         return self.usage.length if self.input is None else self.input.shape[1]
 
     def is_input(self, tensor: Tensor) -> bool:
-        """Return whether a tensor from outside is the input, or a copy of it."""
+        """Whether a tensor from outside is the input, or a copy of it."""
         return self.input is not None and tensor.shape == self.input.shape and torch.equal(tensor, self.input)
 
     @functools.cached_property
     def on_input(self) -> frozenset[int]:
-        """Return the events that depend on the input's values."""
+        """The events that depend on the input's values."""
         found: set[int] = set()
         for event in self.tape.events:
             named = zip(event.inputs, event.parents, event.parameters, strict=True)
@@ -73,7 +73,7 @@ class Dependence:
 
     @functools.cached_property
     def on_parameters(self) -> frozenset[int]:
-        """Return the events that depend on a parameter; buffers do not count."""
+        """The events that depend on a parameter; buffers do not count."""
         found: set[int] = set()
         for event in self.tape.events:
             learned = any(name in self.tape.learned for name in event.parameters)
@@ -82,25 +82,25 @@ class Dependence:
         return frozenset(found)
 
     def input_depends(self, event: Event, number: int) -> bool:
-        """Return whether one input of an event depends on the module's input."""
+        """Whether one input of an event depends on the module's input."""
         parent = event.parents[number]
         return self.is_input(event.inputs[number]) if parent is None else parent in self.on_input
 
     def is_learned(self, event: Event, number: int) -> bool:
-        """Return whether one input of an event is made of parameters alone."""
+        """Whether one input of an event is made of parameters alone."""
         parent = event.parents[number]
         if parent is None:
             return event.parameters[number] in self.tape.learned
         return parent in self.on_parameters and parent not in self.on_input
 
     def with_sample(self, sample: int) -> tuple[Event, ...]:
-        """Return the events with one sample of the input replaced."""
+        """The events with one sample of the input replaced."""
         if sample not in self._by_sample:
             self._by_sample[sample] = self._with(sample, slice(None))
         return self._by_sample[sample]
 
     def with_position(self, position: int) -> tuple[Event, ...]:
-        """Return the events with one position of the first sample replaced."""
+        """The events with one position of the first sample replaced."""
         if position not in self._by_position:
             self._by_position[position] = self._with(0, position)
         return self._by_position[position]
@@ -124,34 +124,10 @@ class Dependence:
 
 
 def dependence_of(tape: Tape, usage: Usage) -> Dependence:
-    """Return what depends on what on a tape; asked again, the same object answers.
-
-    Parameters
-    ----------
-    tape : Tape
-        What was recorded.
-    usage : Usage
-        How the module was called.
-
-    Returns
-    -------
-    Dependence
-        With the answers given so far.
-    """
+    """What depends on what on a tape; asked again, the same object answers."""
     return tape.known.setdefault("dependence", Dependence(tape, usage))
 
 
 def differs(first: Tensor, second: Tensor) -> Bool[Tensor, " *shape"]:
-    """Return which elements of two tensors differ; NaN equals NaN.
-
-    Parameters
-    ----------
-    first, second : Tensor
-        Of one shape.
-
-    Returns
-    -------
-    Tensor
-        True where they differ.
-    """
+    """Which elements of two tensors differ; NaN equals NaN."""
     return (first != second) & ~(torch.isnan(first) & torch.isnan(second))

@@ -39,22 +39,7 @@ class Folding:
 
 
 def folding_of(dependence: Dependence, values: Operand, places: Int[Tensor, "n k_len d_v"]) -> Folding:
-    """Return how samples and heads lie in the values of a weighted sum, and what its keys are.
-
-    Parameters
-    ----------
-    dependence : Dependence
-        What depends on which part of the input.
-    values : tuple of (int, int)
-        Event and input of the values.
-    places : Tensor
-        Where the values lie in it.
-
-    Returns
-    -------
-    Folding
-        The order of the first axis and the role of the keys.
-    """
+    """How samples and heads lie in the values of a weighted sum, and what its keys are."""
     samples = range(dependence.batch)
     by_sample = [_changed(dependence, dependence.with_sample(sample), values, places) for sample in samples]
     order = owners([changed.any(1) for changed in by_sample])
@@ -71,18 +56,7 @@ def folding_of(dependence: Dependence, values: Operand, places: Int[Tensor, "n k
 
 
 def owners(changed: Sequence[Bool[Tensor, " n"]]) -> Int[Tensor, "owners each"] | None:
-    """Return the indices that each of several replacements changes, one row a replacement.
-
-    Parameters
-    ----------
-    changed : sequence of Tensor
-        For each replacement what it changes.
-
-    Returns
-    -------
-    Tensor or None
-        None if some index is changed by none or several, or the rows would differ in length.
-    """
+    """The indices that each of several replacements changes, one row a replacement."""
     table = torch.stack(list(changed))  # (owners, n)
     n = table.shape[1]
     if not bool((table.sum(0) == 1).all()) or len(set(table.sum(1).tolist())) != 1:
@@ -91,7 +65,7 @@ def owners(changed: Sequence[Bool[Tensor, " n"]]) -> Int[Tensor, "owners each"] 
 
 
 def _positions_order(dependence: Dependence, values: Operand, places: Tensor) -> Tensor:
-    """Return the indices that belong to each position, or all as heads of one."""
+    """The indices that belong to each position, or all as heads of one."""
     changed = [
         _changed(dependence, dependence.with_position(position), values, places).any(1)
         for position in range(dependence.length)
@@ -101,7 +75,7 @@ def _positions_order(dependence: Dependence, values: Operand, places: Tensor) ->
 
 
 def _along(dependence: Dependence, values: Operand, places: Tensor, order: Tensor) -> Along:
-    """Return what the keys are, given the order of samples and heads."""
+    """What the keys are, given the order of samples and heads."""
     length = dependence.length
     by_size: Along = "positions" if places.shape[1] == length else "unknown"
     changed = _changed(dependence, dependence.with_position(length // 2), values, places)[order[0]]  # (heads, k_len)
@@ -116,7 +90,7 @@ def _along(dependence: Dependence, values: Operand, places: Tensor, order: Tenso
 def _changed(
     dependence: Dependence, events: Sequence[Event], operand: Operand, places: Int[Tensor, "n k_len d_v"]
 ) -> Bool[Tensor, "n k_len"]:
-    """Return which entries of an operand are others after a replacement."""
+    """Which entries of an operand are others after a replacement."""
     at, number = operand
     before, after = dependence.tape.events[at].inputs[number], events[at].inputs[number]
     return differs(before, after).flatten()[places].any(2)
@@ -125,23 +99,7 @@ def _changed(
 def heads_in_rows(
     dependence: Dependence, queries: Operand | None, places: Int[Tensor, "batch heads rows d_head"] | None, *, keys: int
 ) -> Callable[[Tensor], Tensor] | None:
-    """Return how to part heads from positions where a product folds both into its rows, None where it does not.
-
-    Parameters
-    ----------
-    dependence : Dependence
-        What depends on which part of the input.
-    queries : tuple of (int, int) or None
-        Event and input of the queries.
-    places : Tensor or None
-        Where in it the canonical queries lie.
-    keys : int
-        Number of keys.
-
-    Returns
-    -------
-    callable or None
-        From (batch, heads, rows, columns) to (batch, more heads, q_len, columns).
+    """How to part heads from positions where a product folds both into its rows, None where it does not.
 
     Notes
     -----

@@ -8,40 +8,13 @@ from attnlab.inspection.tape.tape import Tape
 
 
 def is_thrown_away(tape: Tape, name: str) -> bool:
-    """Return whether the output is not computed from what a part makes, though from what stands around it.
-
-    Parameters
-    ----------
-    tape : Tape
-        Of one call.
-    name : str
-        Dotted path of the part.
-
-    Returns
-    -------
-    bool
-        False where something behind it is dead, or all of the layer it belongs to: then the fault is not in the part.
-    """
+    """Whether the output is not computed from what a part makes, though from what stands around it."""
     layer = name.rpartition(".")[0]
     return not reaches_output(tape, name) and (not layer or reaches_output(tape, layer))
 
 
 def reaches_output(tape: Tape, name: str) -> bool:
-    """Return whether the output is computed from what a part makes last.
-
-    Parameters
-    ----------
-    tape : Tape
-        Of one call.
-    name : str
-        Dotted path of the part.
-
-    Returns
-    -------
-    bool
-        By the graph of operations alone: a product with zero counts. The output may have been laid out otherwise
-        since, so it is told by its sum.
-    """
+    """Whether the output is computed from what a part makes last."""
     own = [event.index for event in tape.events if f"{event.where}.".startswith(f"{name}.")]
     if not own:
         return False

@@ -64,26 +64,7 @@ def pairing_of(
     softmaxes: Sequence[Softmax],
     candidates: Sequence[Contraction],
 ) -> Pairing:
-    """Return what weights were made of.
-
-    Parameters
-    ----------
-    tape : Tape
-        What was recorded.
-    weights : tuple of (int, int)
-        Event and input that hold the weights.
-    places : Tensor
-        Where in it the canonical weights lie, (batch, heads, q_len, k_len).
-    softmaxes : sequence of Softmax
-        Those the weights went through.
-    candidates : sequence of Contraction
-        Products from which the scores may come, the likeliest first.
-
-    Returns
-    -------
-    Pairing
-        With None for what cannot be traced.
-    """
+    """What weights were made of."""
     pairing = Pairing()
     start: tuple[Operand, Places] | None = (weights, places)
     if softmaxes:
@@ -101,7 +82,7 @@ def pairing_of(
 
 
 def _scores(tape: Tape, weights: Operand, places: Places, softmax: Softmax) -> tuple[Operand, Places] | None:
-    """Return the scores of a softmax and where they lie."""
+    """The scores of a softmax and where they lie."""
     output = tape.events[softmax.event].output
     event, number = softmax.scores
     if tape.events[event].inputs[number].shape != output.shape:
@@ -111,7 +92,7 @@ def _scores(tape: Tape, weights: Operand, places: Places, softmax: Softmax) -> t
 
 
 def _traced(tape: Tape, start: int, operand: Operand, places: Places) -> Places | None:
-    """Return where in an event's output canonical elements of a later input come from, None if some do not.
+    """Where in an event's output canonical elements of a later input come from, None if some do not.
 
     Where heads are mixed in between, an output of the very shape of the input or of the canonical one is taken to
     have its order.
@@ -128,7 +109,7 @@ def _traced(tape: Tape, start: int, operand: Operand, places: Places) -> Places 
 
 
 def _over(tape: Tape, weights: Operand, places: Places, softmax: Softmax) -> Over:
-    """Return along which canonical axis a softmax ran: entries that share a sum differ in this axis alone."""
+    """Along which canonical axis a softmax ran: entries that share a sum differ in this axis alone."""
     found = _traced(tape, softmax.event, weights, places)
     if found is None:
         return "unknown"
@@ -138,7 +119,7 @@ def _over(tape: Tape, weights: Operand, places: Places, softmax: Softmax) -> Ove
 
 
 def _groups(tape: Tape, softmax: Softmax) -> Tensor:
-    """Return for each element of a softmax's output the number of the sum it was divided by."""
+    """For each element of a softmax's output the number of the sum it was divided by."""
     event = tape.events[softmax.event]
     if event.call in NORMALIZERS:
         axis = event.arguments[0] % max(1, event.output.dim())
@@ -149,7 +130,7 @@ def _groups(tape: Tape, softmax: Softmax) -> Tensor:
 
 
 def _factors(tape: Tape, product: Contraction, operand: Operand, places: Places) -> Pairing | None:
-    """Return the queries and keys of a product that scores come from, None if they do not come from it pairwise."""
+    """The queries and keys of a product that scores come from, None if they do not come from it pairwise."""
     found = _traced(tape, product.event, operand, places)
     if found is None:
         return None
@@ -175,7 +156,7 @@ def _factors(tape: Tape, product: Contraction, operand: Operand, places: Places)
 
 
 def _decoded(product: Contraction, places: Places) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the three indices of a product's canonical form for places in its output."""
+    """The three indices of a product's canonical form for places in its output."""
     n, a, b = product.out_places.shape
     inverse = torch.empty(n * a * b, dtype=torch.long)
     inverse[product.out_places.flatten()] = torch.arange(n * a * b)

@@ -30,24 +30,7 @@ def replay(
     outside: Callable[[Tensor], Tensor] | None = None,
     until: int | None = None,
 ) -> tuple[Event, ...]:
-    """Return the events of a tape as they would be with other values.
-
-    Parameters
-    ----------
-    tape : Tape
-        What was recorded.
-    changes : mapping of int to callable, optional
-        For some events a function of their output, of the same shape.
-    outside : callable, optional
-        Function of every tensor that came from outside and is no parameter; returns the tensor itself to keep it.
-    until : int, optional
-        The last event to do again; all by default.
-
-    Returns
-    -------
-    tuple of Event
-        With new inputs and outputs, in the same order.
-    """
+    """The events of a tape as they would be with other values."""
     player = _Player(tape, changes or {}, outside)
     last = len(tape.events) - 1 if until is None else until
     with torch.no_grad():
@@ -91,25 +74,25 @@ class _Player:
         return replace(event, inputs=values, output=output)
 
     def _not_the_tapes_own(self, event: Event, inputs: list[Tensor]) -> list[Tensor]:
-        """Return inputs that may be written into, now or through a view: copies of what the tape itself holds."""
+        """Inputs that may be written into, now or through a view: copies of what the tape itself holds."""
         if event.index not in self.alive:
             return inputs
         pairs = zip(inputs, event.step.origins, strict=True)
         return [tensor if origin in self.made else tensor.clone() for tensor, origin in pairs]
 
     def _as_it_is(self, tensor: Tensor, origin: Origin | None) -> Tensor:
-        """Return a tensor's values at this moment; those that are written into later are copied."""
+        """A tensor's values at this moment; those that are written into later are copied."""
         return tensor.clone() if origin is not None and origin[0] in self.alive else tensor
 
     def _follows(self, event: Event, inputs: list[Tensor]) -> bool:
-        """Return whether an input follows from a change."""
+        """Whether an input follows from a change."""
         if any(parent in self.changed for parent in event.parents):
             return True
         pairs = zip(inputs, event.inputs, event.parents, strict=True)
         return any(parent is None and now is not then for now, then, parent in pairs) and self.outside is not None
 
     def _input(self, event: Event, number: int) -> Tensor:
-        """Return one input as it is now."""
+        """One input as it is now."""
         origin = event.step.origins[number]
         if origin in self.made:
             return self.made[origin]
@@ -123,7 +106,7 @@ class _Player:
         return self.from_outside[id(recorded)]
 
     def _done_again(self, event: Event, inputs: list[Tensor]) -> list[Tensor]:
-        """Return the outputs of an event on other inputs, with the random numbers of the tape."""
+        """The outputs of an event on other inputs, with the random numbers of the tape."""
         if event.call not in _RANDOM:
             return event.step.again(inputs)
         output = event.output
@@ -135,7 +118,7 @@ class _Player:
         return [output.clone()] * (event.step.output + 1)
 
     def _keep(self, event: Event, inputs: list[Tensor]) -> Event:
-        """Return an event as it was; where its storage is written into, views must still be views of it."""
+        """An event as it was; where its storage is written into, views must still be views of it."""
         if event.index not in self.alive:
             self.made[event.index, event.step.output] = event.output
         elif any(event.step.origins[place] not in self.made for place in event.step.writes):
@@ -152,7 +135,7 @@ class _Player:
             self.made[event.index, number] = output
 
     def _interfere(self, event: Event, output: Tensor) -> Tensor:
-        """Return an event's output changed as asked for; where it wrote in place, the change is written too."""
+        """An event's output changed as asked for; where it wrote in place, the change is written too."""
         changed = self.changes[event.index](output.clone())
         if event.step.writes:
             output.copy_(changed)

@@ -69,7 +69,7 @@ class Step:
     storage: Any = None
 
     def arguments(self) -> list[Any]:
-        """Return what is no tensor, by position and then by name, in the shape in which it was given."""
+        """What is no tensor, by position and then by name, in the shape in which it was given."""
         places = set(self.slots)
         marked = [_TENSOR if place in places else leaf for place, leaf in enumerate(self.leaves)]
         positional, named = tree_unflatten(marked, self.spec)
@@ -153,20 +153,20 @@ class Tape:
         return found
 
     def children(self, index: int) -> list[int]:
-        """Return the events that use what an event made."""
+        """The events that use what an event made."""
         return self._children.get(index, [])
 
     def ancestors(self, index: int) -> set[int]:
-        """Return the events an event's output was made from, the event itself left out."""
+        """The events an event's output was made from, the event itself left out."""
         return _reach(index, lambda at: [parent for parent in self.events[at].parents if parent is not None])
 
     def descendants(self, index: int) -> set[int]:
-        """Return the events that were made from an event's output, the event itself left out."""
+        """The events that were made from an event's output, the event itself left out."""
         return _reach(index, self.children)
 
 
 def _reach(start: int, nexts: Callable[[int], Sequence[int]]) -> set[int]:
-    """Return everything that can be reached from a start."""
+    """Everything that can be reached from a start."""
     found: set[int] = set()
     waiting = list(nexts(start))
     while waiting:
@@ -178,23 +178,7 @@ def _reach(start: int, nexts: Callable[[int], Sequence[int]]) -> set[int]:
 
 
 def record(module: nn.Module, call: Callable[[], Tensor], *, change: Change | None = None) -> Tape:
-    """Run a call of a module and return the operations it consisted of.
-
-    Parameters
-    ----------
-    module : nn.Module
-        The module that is called; names of parameters and submodules are its own.
-    call : callable
-        Calls it and returns its output. Values are recorded, not gradients.
-    change : Change, optional
-        An operation to interfere with.
-
-    Returns
-    -------
-    Tape
-        The operations and the output. Fused attention is off meanwhile: softmax and products are operations of
-        their own. Two calls on inputs of one shape have the same operations, unless the module looks at values.
-    """
+    """Run a call of a module and return the operations it consisted of."""
     recorder = _Recorder(module, change)
     with _unfused(), recorder.following(), recorder:
         output = call()
@@ -214,18 +198,7 @@ def _unfused() -> Iterator[None]:
 
 
 def tensors_in(result: Any) -> list[Tensor]:
-    """Return the tensors among an operation's results.
-
-    Parameters
-    ----------
-    result : object
-        A tensor, or tuples and lists of them.
-
-    Returns
-    -------
-    list of Tensor
-        In order.
-    """
+    """The tensors among an operation's results."""
     return [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, Tensor)]
 
 
@@ -288,7 +261,7 @@ class _Recorder(TorchDispatchMode):
         return result
 
     def _interfere(self, result: Any, *, in_place: bool) -> Any:
-        """Return an operation's result, changed where that was asked for."""
+        """An operation's result, changed where that was asked for."""
         leaves, spec = tree_flatten(result)
         events = _numbers_of_events(result, leaves)
         number = -1 if self.change is None else self.change[0] - len(self.events)
@@ -332,7 +305,7 @@ class _Recorder(TorchDispatchMode):
                 self.alive.append(output.detach())
 
     def _parent(self, tensor: Tensor) -> int | None:
-        """Return the event that made a tensor, or that wrote into its storage after that."""
+        """The event that made a tensor, or that wrote into its storage after that."""
         key = _key(tensor)
         made, _ = self.origins.get(key, (None, 0))
         written = self.writers.get(key[0])
@@ -340,7 +313,7 @@ class _Recorder(TorchDispatchMode):
         return max(known, default=None)
 
     def _value(self, tensor: Tensor) -> Tensor:
-        """Return a copy of a tensor as it is now; copies are shared as long as nobody writes."""
+        """A copy of a tensor as it is now; copies are shared as long as nobody writes."""
         key = _key(tensor)
         version = (key, self.writers.get(key[0]))
         if version not in self.copies:
@@ -359,7 +332,7 @@ class _Inputs:
 
 
 def _key(tensor: Tensor) -> tuple[Any, ...]:
-    """Return what two handles of one tensor have in common: storage first."""
+    """What two handles of one tensor have in common: storage first."""
     try:
         storage = tensor.untyped_storage()._cdata
     except (RuntimeError, NotImplementedError):  # sparse, or a wrapper without storage
@@ -368,7 +341,7 @@ def _key(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def _numbers_of_events(result: Any, leaves: Sequence[Any]) -> list[int]:
-    """Return for which of an operation's tensors events are made: all of a list, else the first floating one."""
+    """For which of an operation's tensors events are made: all of a list, else the first floating one."""
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     if isinstance(result, list):
         return list(range(len(tensors)))
@@ -377,7 +350,7 @@ def _numbers_of_events(result: Any, leaves: Sequence[Any]) -> list[int]:
 
 
 def _written(func: Any, leaves: list[Any], spec: TreeSpec, slots: tuple[int, ...]) -> tuple[int, ...]:
-    """Return which inputs, counted among the tensors, an operation changes in place."""
+    """Which inputs, counted among the tensors, an operation changes in place."""
     if not func._schema.is_mutable:
         return ()
     positional, named = tree_unflatten(leaves, spec)

@@ -60,18 +60,7 @@ NORMALIZERS = frozenset({"_softmax", "_safe_softmax", "_log_softmax"})
 
 
 def stays(event: Event) -> bool:
-    """Return whether each element of an event's output stands where the element of its input stood.
-
-    Parameters
-    ----------
-    event : Event
-        One event.
-
-    Returns
-    -------
-    bool
-        True for operations element by element, and for softmax.
-    """
+    """Whether each element of an event's output stands where the element of its input stood."""
     if event.call in LAYOUT or event.call in MIXING or not event.inputs:
         return False
     try:
@@ -82,38 +71,12 @@ def stays(event: Event) -> bool:
 
 
 def traceable(event: Event) -> bool:
-    """Return whether elements can be followed through an event.
-
-    Parameters
-    ----------
-    event : Event
-        One event.
-
-    Returns
-    -------
-    bool
-        True for layout operations and those element by element.
-    """
+    """Whether elements can be followed through an event."""
     return event.call in LAYOUT or stays(event)
 
 
 def back_to(tape: Tape, operand: Operand, *, stop: set[int]) -> set[int]:
-    """Return the events from which an input can be traced, the trace ending at `stop` and at whatever mixes.
-
-    Parameters
-    ----------
-    tape : Tape
-        What was recorded.
-    operand : tuple of (int, int)
-        Event and input to start from.
-    stop : set of int
-        Events that are not passed.
-
-    Returns
-    -------
-    set of int
-        Events passed, and those at which the trace ended.
-    """
+    """The events from which an input can be traced, the trace ending at `stop` and at whatever mixes."""
     found: set[int] = set()
     waiting = list(sources_of(tape, operand))
     while waiting:
@@ -128,20 +91,7 @@ def back_to(tape: Tape, operand: Operand, *, stop: set[int]) -> set[int]:
 
 
 def sources_of(tape: Tape, operand: Operand) -> list[int]:
-    """Return the events an input comes from: its parent, and what it was before it was written into.
-
-    Parameters
-    ----------
-    tape : Tape
-        What was recorded.
-    operand : tuple of (int, int)
-        Event and input.
-
-    Returns
-    -------
-    list of int
-        One or two events, or none where it came from outside.
-    """
+    """The events an input comes from: its parent, and what it was before it was written into."""
     event = tape.events[operand[0]]
     parent, origin = event.parents[operand[1]], event.step.origins[operand[1]]
     made = None if origin is None else origin[0]
@@ -149,23 +99,7 @@ def sources_of(tape: Tape, operand: Operand) -> list[int]:
 
 
 def places_in(tape: Tape, start: int, operand: Operand) -> Int[Tensor, " *shape"] | None:
-    """Return where in an event's output each element of a later input comes from.
-
-    Parameters
-    ----------
-    tape : Tape
-        What was recorded.
-    start : int
-        The earlier event.
-    operand : tuple of (int, int)
-        The later event and which of its inputs.
-
-    Returns
-    -------
-    Tensor or None
-        Places in the flattened output, in the input's shape, `NOWHERE` where an element comes from elsewhere; None
-        if the trace breaks, or ends at complex numbers made of two elements each.
-    """
+    """Where in an event's output each element of a later input comes from."""
     end, number = operand
     output = tape.events[start].output
     known: dict[int, Tensor] = {start: torch.arange(output.numel()).view(output.shape)}
@@ -181,14 +115,14 @@ def places_in(tape: Tape, start: int, operand: Operand) -> Int[Tensor, " *shape"
 
 
 def _known(tape: Tape, known: dict[int, Tensor], operand: Operand) -> Tensor | None:
-    """Return the places of one input, if the trace has reached it; the later event counts."""
+    """The places of one input, if the trace has reached it; the later event counts."""
     shape = tape.events[operand[0]].inputs[operand[1]].shape
     places = [known[index] for index in sources_of(tape, operand) if index in known and known[index].shape == shape]
     return places[0] if places else None
 
 
 def _passed(event: Event, given: Sequence[Tensor | None]) -> Tensor | None:
-    """Return the places after an event."""
+    """The places after an event."""
     if event.call in LAYOUT:
         return _moved(event, given)
     if not stays(event):
@@ -200,7 +134,7 @@ def _passed(event: Event, given: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def _moved(event: Event, given: Sequence[Tensor | None]) -> Tensor | None:
-    """Return the places after a layout operation: it is done again on places."""
+    """The places after a layout operation: it is done again on places."""
     if event.call == "constant_pad_nd" and given[0] is not None:
         return nn.functional.pad(given[0], event.arguments[0], value=NOWHERE)
     if event.call in ("view", "_unsafe_view", "_reshape_alias") and given[0] is not None:
@@ -220,7 +154,7 @@ def _moved(event: Event, given: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def _unpaired(places: Tensor) -> Tensor:
-    """Return the places of the two parts of complex numbers; where a trace started at these, both have one place."""
+    """The places of the two parts of complex numbers; where a trace started at these, both have one place."""
     if places.is_complex():
         return torch.view_as_real(places).long()
     return places[..., None].expand(*places.shape, 2)

@@ -52,12 +52,12 @@ class WeightedSum:
 
     @property
     def weights(self) -> Operand:
-        """Return which input the weights are."""
+        """Which input the weights are."""
         return self.contraction.left if self.weights_left else self.contraction.right
 
     @property
     def values(self) -> Operand:
-        """Return which input the values are."""
+        """Which input the values are."""
         return self.contraction.right if self.weights_left else self.contraction.left
 
 
@@ -86,20 +86,7 @@ class Products:
 
 
 def softmaxes(tape: Tape, dependence: Dependence) -> list[Softmax]:
-    """Return the softmaxes of a tape whose scores depend on the input.
-
-    Parameters
-    ----------
-    tape : Tape
-        What was recorded.
-    dependence : Dependence
-        What depends on the input.
-
-    Returns
-    -------
-    list of Softmax
-        In order.
-    """
+    """The softmaxes of a tape whose scores depend on the input."""
     found: list[Softmax] = []
     for event in tape.events:
         if event.index not in dependence.on_input:
@@ -112,7 +99,7 @@ def softmaxes(tape: Tape, dependence: Dependence) -> list[Softmax]:
 
 
 def _written_out(tape: Tape, event: Event) -> Operand | None:
-    """Return the scores of a softmax that is written out, given the event of its division."""
+    """The scores of a softmax that is written out, given the event of its division."""
     if event.call == "exp" and (shifted := _shifted(tape, event, ("logsumexp",))) is not None:
         return shifted
     if event.call not in ("div", "mul") or len(event.inputs) != 2 or event.inputs[1].numel() == event.inputs[0].numel():
@@ -129,17 +116,17 @@ def _written_out(tape: Tape, event: Event) -> Operand | None:
 
 
 def _exponentials(tape: Tape, operand: Operand) -> set[int]:
-    """Return the exponentials an input was made of, followed through what leaves elements in place."""
+    """The exponentials an input was made of, followed through what leaves elements in place."""
     return {index for index in _near(tape, operand) if tape.events[index].call.startswith("exp")}
 
 
 def _near(tape: Tape, operand: Operand) -> set[int]:
-    """Return the events an input was made by, followed through what leaves elements in place."""
+    """The events an input was made by, followed through what leaves elements in place."""
     return back_to(tape, operand, stop=set())
 
 
 def _shifted(tape: Tape, exponential: Event, shifts: tuple[str, ...]) -> Operand | None:
-    """Return the scores of an exponential from which a maximum was subtracted."""
+    """The scores of an exponential from which a maximum was subtracted."""
     parent = exponential.parents[0]
     if parent is None or tape.events[parent].call != "sub" or len(tape.events[parent].inputs) != 2:
         return None
@@ -148,22 +135,7 @@ def _shifted(tape: Tape, exponential: Event, shifts: tuple[str, ...]) -> Operand
 
 
 def weighted_sums(tape: Tape, dependence: Dependence, products: Products) -> list[WeightedSum]:
-    """Return where normalized tensors are multiplied with values, each product once, in order.
-
-    Parameters
-    ----------
-    tape : Tape
-        What was recorded.
-    dependence : Dependence
-        What depends on the input.
-    products : Products
-        Products of the tape.
-
-    Returns
-    -------
-    list of WeightedSum
-        With the softmaxes that lead to each.
-    """
+    """Where normalized tensors are multiplied with values, each product once, in order."""
     found: dict[int, WeightedSum] = {}
     for softmax in softmaxes(tape, dependence):
         sums = list(_sums_of(tape, products, softmax.event, through_products=False))
@@ -179,7 +151,7 @@ def weighted_sums(tape: Tape, dependence: Dependence, products: Products) -> lis
 def _sums_of(
     tape: Tape, products: Products, softmax: int, *, through_products: bool
 ) -> Iterator[tuple[Contraction, bool]]:
-    """Yield the products one factor of which comes from a softmax, and whether it is the left one.
+    """The products one factor of which comes from a softmax, and whether it is the left one.
 
     `through_products` also follows products with parameters, which mix heads. What is made of the same softmax is not
     what it weighs: it is squared, or inverted, as between the factors of Nystrom attention.
@@ -204,6 +176,6 @@ def _sums_of(
 
 
 def _has_values(product: Contraction, *, left: bool) -> bool:
-    """Return whether the factor that is not the weights has features of its own; a plain sum of weights has none."""
+    """Whether the factor that is not the weights has features of its own; a plain sum of weights has none."""
     places = product.right_places if left else product.left_places.transpose(1, 2)  # (n, keys, features)
     return product.left[0] == product.event or places.shape[2] > 1

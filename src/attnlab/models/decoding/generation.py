@@ -71,19 +71,7 @@ class Hypothesis:
 
 
 def length_penalty(length: int, alpha: float) -> float:
-    """Return what the log probability of a sequence is divided by.
-
-    Parameters
-    ----------
-    length : int
-        Tokens, the end included.
-    alpha : float
-        0 favors short sequences; the source of the form uses 0.2, the Transformer 0.6.
-
-    Returns
-    -------
-    float
-        ``((5 + length) / 6)^alpha``.
+    """What the log probability of a sequence is divided by.
 
     References
     ----------
@@ -209,7 +197,7 @@ class _Beams:
         return rows
 
     def last_tokens(self) -> Int[Tensor, " rows"]:
-        """Return the token that every beginning was extended by."""
+        """The token that every beginning was extended by."""
         return self.tokens[..., -1].flatten()
 
     def _note_ended(self, best: Tensor, beams: Tensor, ends: Tensor, length: int) -> None:
@@ -315,7 +303,7 @@ class Chooser:
             raise SpecError(f"top_p must lie in (0, 1]; got {self.top_p}")
 
     def __call__(self, logits: Float[Tensor, "rows vocab_size"]) -> Int[Tensor, " rows"]:
-        """Return one token per row."""
+        """One token per row."""
         logits = logits.float().cpu()
         if self.temperature == 0.0:
             return logits.argmax(dim=-1)

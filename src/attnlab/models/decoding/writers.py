@@ -109,7 +109,7 @@ class Ensemble:
         self._writers = list(writers)
 
     def advance(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
-        """Return the logarithms of the mean probabilities of the next token."""
+        """The logarithms of the mean probabilities of the next token."""
         found = torch.stack([writer.advance(tokens).float().log_softmax(dim=-1) for writer in self._writers])
         return found.logsumexp(dim=0) - math.log(len(self._writers))
 
@@ -120,22 +120,7 @@ class Ensemble:
 
 
 def writer_for(model: nn.Module, source: Int[Tensor, "batch s_len"], *, cached: bool = True) -> Writer:
-    """Return what continues translations of some sentences.
-
-    Parameters
-    ----------
-    model : nn.Module
-        Called with source and target tokens.
-    source : Tensor
-        Tokens that are read, one row per sentence.
-    cached : bool
-        Whether keys and values may be kept.
-
-    Returns
-    -------
-    Writer
-        With kept keys and values where the model can, else without.
-    """
+    """What continues translations of some sentences."""
     if cached and isinstance(model, EncoderDecoder):
         with contextlib.suppress(ModuleError):  # a mixer without keys and values
             return CachedWriter(model, source)
@@ -143,18 +128,7 @@ def writer_for(model: nn.Module, source: Int[Tensor, "batch s_len"], *, cached: 
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Return where a model's parameters are.
-
-    Parameters
-    ----------
-    model : nn.Module
-        A model with parameters.
-
-    Returns
-    -------
-    torch.device
-        That of the first one.
-    """
+    """Where a model's parameters are."""
     return next(model.parameters()).device
 
 
@@ -183,13 +157,7 @@ class TextWriter:
                 self._caches = model.stack.keep()
 
     def read(self, tokens: Int[Tensor, "rows length"]) -> None:
-        """Take tokens that are given, without asking what comes next.
-
-        Parameters
-        ----------
-        tokens : Tensor
-            The same number for every row, perhaps none.
-        """
+        """Take tokens that are given, without asking what comes next."""
         if tokens.shape[1]:
             self._take(tokens)
 

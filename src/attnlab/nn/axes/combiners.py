@@ -40,48 +40,37 @@ class AbstractCombiner(nn.Module, ABC):
 
     @abstractmethod
     def mix_scores(self, scores: Float[Tensor, "batch heads q_len k_len"]) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Return scores mixed over heads, before they are normalized."""
+        """Scores mixed over heads, before they are normalized."""
 
     @abstractmethod
     def mix_weights(
         self, weights: Float[Tensor, "batch heads q_len k_len"]
     ) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Return weights mixed over heads."""
+        """Weights mixed over heads."""
 
     @abstractmethod
     def forward(
         self, head_outputs: Float[Tensor, "batch heads length d_v"], padding: Bool[Tensor, "batch length"] | None = None
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return the combined outputs; `padding` is True at real positions of the outputs."""
+        """The combined outputs; `padding` is True at real positions of the outputs."""
 
 
 class AbstractSeparateHeads(AbstractCombiner):
     """Leave scores and weights of every head to itself."""
 
     def mix_scores(self, scores: Float[Tensor, "batch heads q_len k_len"]) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Return the scores as they are."""
+        """The scores as they are."""
         return scores
 
     def mix_weights(
         self, weights: Float[Tensor, "batch heads q_len k_len"]
     ) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Return the weights as they are."""
+        """The weights as they are."""
         return weights
 
 
 def concatenate(head_outputs: Float[Tensor, "batch heads length d_v"]) -> Float[Tensor, "batch length width"]:
-    """Put the outputs of all heads side by side.
-
-    Parameters
-    ----------
-    head_outputs : Tensor
-        Outputs per head.
-
-    Returns
-    -------
-    Tensor
-        Head 0 first; ``width = heads * d_v``.
-    """
+    """Put the outputs of all heads side by side."""
     return head_outputs.transpose(1, 2).flatten(-2)
 
 
@@ -121,7 +110,7 @@ class Project(AbstractSeparateHeads):
     def forward(
         self, head_outputs: Float[Tensor, "batch heads length d_v"], padding: Bool[Tensor, "batch length"] | None = None
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return the projected concatenation."""
+        """The projected concatenation."""
         return self.to_residual(concatenate(head_outputs))
 
 
@@ -158,7 +147,7 @@ class Concatenate(AbstractSeparateHeads):
     def forward(
         self, head_outputs: Float[Tensor, "batch heads length d_v"], padding: Bool[Tensor, "batch length"] | None = None
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return the concatenation."""
+        """The concatenation."""
         return concatenate(head_outputs)
 
 
@@ -192,7 +181,7 @@ class Sum(AbstractSeparateHeads):
     def forward(
         self, head_outputs: Float[Tensor, "batch heads length d_v"], padding: Bool[Tensor, "batch length"] | None = None
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return the projected sum."""
+        """The projected sum."""
         return self.to_residual(head_outputs.sum(dim=1))
 
 
@@ -236,7 +225,7 @@ class Convolution(AbstractSeparateHeads):
     def forward(
         self, head_outputs: Float[Tensor, "batch heads length d_v"], padding: Bool[Tensor, "batch length"] | None = None
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return the convolved heads side by side."""
+        """The convolved heads side by side."""
         x = concatenate(head_outputs)
         if padding is not None:
             x = x.masked_fill(~padding.unsqueeze(-1), 0)
@@ -284,19 +273,19 @@ class TalkingHeads(AbstractCombiner):
         self.to_residual = nn.Linear(n_heads * d_v, d_model, bias=bias)
 
     def mix_scores(self, scores: Float[Tensor, "batch heads q_len k_len"]) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Return linear combinations of the heads' scores."""
+        """Linear combinations of the heads' scores."""
         return torch.einsum("gh,bhqk->bgqk", self.score_mixing, scores)
 
     def mix_weights(
         self, weights: Float[Tensor, "batch heads q_len k_len"]
     ) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Return linear combinations of the heads' weights."""
+        """Linear combinations of the heads' weights."""
         return torch.einsum("gh,bhqk->bgqk", self.weight_mixing, weights)
 
     def forward(
         self, head_outputs: Float[Tensor, "batch heads length d_v"], padding: Bool[Tensor, "batch length"] | None = None
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return the projected concatenation."""
+        """The projected concatenation."""
         return self.to_residual(concatenate(head_outputs))
 
 

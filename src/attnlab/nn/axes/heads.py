@@ -52,7 +52,7 @@ class AbstractHeads(nn.Module, ABC):
     def project(
         self, x: Float[Tensor, "batch q_len d_model"], memory: Float[Tensor, "batch k_len d_model"] | None = None
     ) -> Projected:
-        """Return queries of `x`, and keys and values of `memory`, or of `x` where there is none."""
+        """Queries of `x`, and keys and values of `memory`, or of `x` where there is none."""
 
 
 class PackedProjection(nn.Module):
@@ -89,7 +89,7 @@ class PackedProjection(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch q_len d_model"], memory: Float[Tensor, "batch k_len d_model"] | None = None
     ) -> Projected:
-        """Return q, k, v per head; one matrix product where both sequences are the same."""
+        """Q, k, v per head; one matrix product where both sequences are the same."""
         if memory is None:
             q, k, v = self.linear(x).split(self.rows, dim=-1)
         else:
@@ -98,7 +98,7 @@ class PackedProjection(nn.Module):
         return _per_head(q, n_q), _per_head(k, n_k), _per_head(v, n_v)
 
     def _from_two(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return q of one sequence, and k and v of another, with slices of the packed matrix."""
+        """Q of one sequence, and k and v of another, with slices of the packed matrix."""
         n_q = self.rows[0]
         weight, bias = self.linear.weight, self.linear.bias
         bias_q, bias_kv = (None, None) if bias is None else (bias[:n_q], bias[n_q:])
@@ -155,7 +155,7 @@ class SplitHeads(AbstractHeads):
     def project(
         self, x: Float[Tensor, "batch q_len d_model"], memory: Float[Tensor, "batch k_len d_model"] | None = None
     ) -> Projected:
-        """Return q, k, v per head."""
+        """Q, k, v per head."""
         return self.packed(x, memory)
 
 
@@ -196,7 +196,7 @@ class FullWidthHeads(AbstractHeads):
     def project(
         self, x: Float[Tensor, "batch q_len d_model"], memory: Float[Tensor, "batch k_len d_model"] | None = None
     ) -> Projected:
-        """Return q, k, v per head."""
+        """Q, k, v per head."""
         return self.packed(x, memory)
 
 
@@ -258,7 +258,7 @@ class GroupedHeads(AbstractHeads):
     def project(
         self, x: Float[Tensor, "batch q_len d_model"], memory: Float[Tensor, "batch k_len d_model"] | None = None
     ) -> Projected:
-        """Return q, k, v per head; k and v have fewer heads."""
+        """Q, k, v per head; k and v have fewer heads."""
         return self.packed(x, memory)
 
 
@@ -304,25 +304,12 @@ class MultiQueryHeads(AbstractHeads):
     def project(
         self, x: Float[Tensor, "batch q_len d_model"], memory: Float[Tensor, "batch k_len d_model"] | None = None
     ) -> Projected:
-        """Return q, k, v per head; k and v have one head."""
+        """Q, k, v per head; k and v have one head."""
         return self.packed(x, memory)
 
 
 def repeat_heads(x: Float[Tensor, "batch heads_kv length d"], n_heads: int) -> Float[Tensor, "batch heads length d"]:
-    """Return keys or values once per query head.
-
-    Parameters
-    ----------
-    x : Tensor
-        Keys or values.
-    n_heads : int
-        Number of query heads, a multiple of theirs.
-
-    Returns
-    -------
-    Tensor
-        Neighboring query heads get the same.
-    """
+    """Keys or values once per query head."""
     return x if x.shape[1] == n_heads else x.repeat_interleave(n_heads // x.shape[1], dim=1)
 
 

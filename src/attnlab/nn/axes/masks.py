@@ -56,66 +56,22 @@ class AbstractMask(ABC):
 
     @property
     def reach(self) -> Reach:
-        """Return no limits."""
+        """No limits."""
         return None, None
 
     @abstractmethod
     def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
-        """Return True where the query at a position may attend to the key at a position.
-
-        Parameters
-        ----------
-        q_positions : Tensor
-            Where queries stand, (..., q_len, 1).
-        k_positions : Tensor
-            Where keys stand, (..., 1, k_len), from 0.
-
-        Returns
-        -------
-        Tensor
-            Broadcasts to (..., q_len, k_len), with (batch, 1) before it where sequences differ.
-        """
+        """True where the query at a position may attend to the key at a position."""
 
     def allowed(self, q_len: int, k_len: int, *, device: Device = None) -> Bool[Tensor, "*more q_len k_len"]:
-        """Return the matrix: True where the query of the row may attend to the key of the column.
-
-        Parameters
-        ----------
-        q_len : int
-            Number of queries; the last one stands where the last key stands.
-        k_len : int
-            Number of keys.
-        device : torch.device or str, optional
-            Where to make the matrix.
-
-        Returns
-        -------
-        Tensor
-            (q_len, k_len), or (batch, 1, q_len, k_len) where sequences differ.
-
-        Raises
-        ------
-        ModuleError
-            If the mask fits another number of keys.
-        """
+        """The matrix: True where the query of the row may attend to the key of the column."""
         self.check_keys(k_len)
         q_positions = torch.arange(k_len - q_len, k_len, device=device)[:, None]
         may = self.at(q_positions, torch.arange(k_len, device=device)[None])
         return may.expand(*may.shape[:-2], q_len, k_len)
 
     def check_keys(self, k_len: int) -> None:
-        """Raise a `ModuleError` if the mask fits another number of keys.
-
-        Parameters
-        ----------
-        k_len : int
-            Number of keys.
-
-        Raises
-        ------
-        ModuleError
-            If it is not the `fixed_length`.
-        """
+        """Raise a `ModuleError` if the mask fits another number of keys."""
         if self.fixed_length not in (None, k_len):
             raise ModuleError(f"padding has {self.fixed_length} positions; got {k_len} keys")
 
@@ -137,17 +93,7 @@ class AbstractMask(ABC):
 
 
 def draw(allowed: Bool[Tensor, "*more q_len k_len"]) -> str:
-    """Return a mask as text, one row per query.
-
-    Parameters
-    ----------
-    allowed : Tensor
-        The mask; several are drawn below each other.
-
-    Returns
-    -------
-    str
-        ``■`` where the query may attend, ``·`` where it may not.
+    """A mask as text, one row per query.
 
     Examples
     --------
@@ -169,7 +115,7 @@ class Full(AbstractMask):
     kind = "full"
 
     def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
-        """Return True everywhere."""
+        """True everywhere."""
         return torch.ones_like(q_positions - k_positions, dtype=torch.bool)
 
 
@@ -194,11 +140,11 @@ class Causal(AbstractMask):
 
     @property
     def reach(self) -> Reach:
-        """Return a limit ahead."""
+        """A limit ahead."""
         return None, 0
 
     def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
-        """Return True on and below the diagonal."""
+        """True on and below the diagonal."""
         return q_positions >= k_positions
 
 
@@ -228,11 +174,11 @@ class Window(AbstractMask):
 
     @property
     def reach(self) -> Reach:
-        """Return the same distance for both sides."""
+        """The same distance for both sides."""
         return self.width - 1, self.width - 1
 
     def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
-        """Return True on a band around the diagonal."""
+        """True on a band around the diagonal."""
         return (q_positions - k_positions).abs() < self.width
 
 
@@ -265,12 +211,12 @@ class Dilated(AbstractMask):
 
     @property
     def reach(self) -> Reach:
-        """Return the same distance for both sides."""
+        """The same distance for both sides."""
         farthest = (self.width - 1) * self.dilation
         return farthest, farthest
 
     def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
-        """Return True on every `dilation`-th diagonal of a band."""
+        """True on every `dilation`-th diagonal of a band."""
         behind = q_positions - k_positions
         return (behind.abs() < self.width * self.dilation) & (behind % self.dilation == 0)
 
@@ -304,12 +250,12 @@ class And(AbstractMask):
         self.fixed_length = left.fixed_length or right.fixed_length
 
     def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
-        """Return True where both are True."""
+        """True where both are True."""
         return self.left.at(q_positions, k_positions) & self.right.at(q_positions, k_positions)
 
     @property
     def reach(self) -> Reach:
-        """Return the nearer limits."""
+        """The nearer limits."""
         one, other = self.left.reach, self.right.reach
         return _nearer(one[0], other[0]), _nearer(one[1], other[1])
 
@@ -335,12 +281,12 @@ class Or(AbstractMask):
         self.fixed_length = left.fixed_length or right.fixed_length
 
     def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
-        """Return True where either is True."""
+        """True where either is True."""
         return self.left.at(q_positions, k_positions) | self.right.at(q_positions, k_positions)
 
     @property
     def reach(self) -> Reach:
-        """Return the farther limits."""
+        """The farther limits."""
         one, other = self.left.reach, self.right.reach
         return _farther(one[0], other[0]), _farther(one[1], other[1])
 
@@ -362,7 +308,7 @@ class Not(AbstractMask):
         self.fixed_length = mask.fixed_length
 
     def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
-        """Return True where the mask is False."""
+        """True where the mask is False."""
         return ~self.mask.at(q_positions, k_positions)
 
     def __repr__(self) -> str:
@@ -383,7 +329,7 @@ class Padding(AbstractMask):
         self.fixed_length = real.shape[-1]
 
     def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
-        """Return one row per sequence, (batch, 1, ..., 1, k_len), on the device of the positions."""
+        """One row per sequence, (batch, 1, ..., 1, k_len), on the device of the positions."""
         real = self.real.to(k_positions.device)[:, None]  # (batch, 1, length)
         return real[..., k_positions]
 

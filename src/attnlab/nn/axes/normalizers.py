@@ -34,26 +34,11 @@ class AbstractNormalizer(nn.Module, ABC):
     def forward(
         self, scores: Float[Tensor, "batch heads q_len k_len"], allowed: Bool[Tensor, "*more q_len k_len"] | None
     ) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Return the weights; `allowed` broadcasts to the scores, None allows everything."""
+        """The weights; `allowed` broadcasts to the scores, None allows everything."""
 
 
 def fill_forbidden(scores: Tensor, allowed: Tensor | None, value: float) -> Tensor:
-    """Return scores with a finite value where nothing may be attended to.
-
-    Parameters
-    ----------
-    scores : Tensor
-        What to fill.
-    allowed : Tensor or None
-        True where the score is kept; None keeps all.
-    value : float
-        What to put elsewhere.
-
-    Returns
-    -------
-    Tensor
-        The filled scores; no gradient flows to what was replaced.
-    """
+    """Scores with a finite value where nothing may be attended to."""
     return scores if allowed is None else scores.masked_fill(~allowed, value)
 
 
@@ -76,7 +61,7 @@ class Softmax(AbstractNormalizer):
     def forward(
         self, scores: Float[Tensor, "batch heads q_len k_len"], allowed: Bool[Tensor, "*more q_len k_len"] | None
     ) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Return weights that sum to one in every row that may attend to something."""
+        """Weights that sum to one in every row that may attend to something."""
         lowest = torch.finfo(scores.dtype).min
         weights = fill_forbidden(scores, allowed, lowest).softmax(dim=-1)
         return fill_forbidden(weights, allowed, 0.0)
@@ -100,7 +85,7 @@ class SoftmaxPlusOne(AbstractNormalizer):
     def forward(
         self, scores: Float[Tensor, "batch heads q_len k_len"], allowed: Bool[Tensor, "*more q_len k_len"] | None
     ) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Return weights whose sum is less than one."""
+        """Weights whose sum is less than one."""
         scores = fill_forbidden(scores, allowed, torch.finfo(scores.dtype).min)
         peak = scores.detach().amax(dim=-1, keepdim=True).clamp(min=0)
         powers = fill_forbidden((scores - peak).exp(), allowed, 0.0)
@@ -125,7 +110,7 @@ class Sparsemax(AbstractNormalizer):
     def forward(
         self, scores: Float[Tensor, "batch heads q_len k_len"], allowed: Bool[Tensor, "*more q_len k_len"] | None
     ) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Return weights that sum to one in every row that may attend to something."""
+        """Weights that sum to one in every row that may attend to something."""
         exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
         lowest = torch.finfo(exact.dtype).min
         peak = fill_forbidden(exact, allowed, lowest).detach().amax(dim=-1, keepdim=True)
@@ -135,7 +120,7 @@ class Sparsemax(AbstractNormalizer):
 
 
 def _threshold(shifted: Tensor) -> Tensor:
-    """Return tau, the number that is subtracted from every score: algorithm 1, steps 1 to 3."""
+    """Tau, the number that is subtracted from every score: algorithm 1, steps 1 to 3."""
     falling = shifted.sort(dim=-1, descending=True).values  # (batch, heads, q_len, k_len)
     rank = torch.arange(1, shifted.shape[-1] + 1, device=shifted.device, dtype=shifted.dtype)
     inside = (1 + rank * falling) > falling.cumsum(dim=-1)
@@ -160,7 +145,7 @@ class Sigmoid(AbstractNormalizer):
     def forward(
         self, scores: Float[Tensor, "batch heads q_len k_len"], allowed: Bool[Tensor, "*more q_len k_len"] | None
     ) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Return weights between 0 and 1 that need not sum to one."""
+        """Weights between 0 and 1 that need not sum to one."""
         everything = scores.new_ones(scores.shape[-2:], dtype=torch.bool) if allowed is None else allowed
         keys = everything.sum(dim=-1, keepdim=True).clamp(min=1)
         return fill_forbidden(torch.sigmoid(scores - keys.to(scores.dtype).log()), allowed, 0.0)
@@ -182,7 +167,7 @@ class Linear(AbstractNormalizer):
     def forward(
         self, scores: Float[Tensor, "batch heads q_len k_len"], allowed: Bool[Tensor, "*more q_len k_len"] | None
     ) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Return the scores, zero where nothing may be attended to."""
+        """The scores, zero where nothing may be attended to."""
         return fill_forbidden(scores, allowed, 0.0)
 
 

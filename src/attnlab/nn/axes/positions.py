@@ -39,43 +39,13 @@ class AbstractInputPositions(nn.Module, ABC):
     def forward(
         self, x: Float[Tensor, "batch length d_model"], start: int = 0
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return activations that know where they stand.
-
-        Parameters
-        ----------
-        x : Tensor
-            Activations.
-        start : int
-            Position of the first of them.
-
-        Returns
-        -------
-        Tensor
-            Of the shape of `x`.
-        """
+        """Activations that know where they stand."""
 
 
 def sinusoids(
     length: int, d_model: int, *, dtype: torch.dtype | None = None, device: torch.device | None = None
 ) -> Float[Tensor, "length d_model"]:
-    """Return the table of sines and cosines of Vaswani et al.
-
-    Parameters
-    ----------
-    length : int
-        Number of positions, from 0.
-    d_model : int
-        Number of features: sines at even ones, cosines at odd ones.
-    dtype : torch.dtype, optional
-        Type of the result; computed in float32 at least.
-    device : torch.device, optional
-        Where to make it.
-
-    Returns
-    -------
-    Tensor
-        ``sin(p / 10000^(2i / d_model))`` at feature 2i, the cosine of the same at 2i + 1.
-    """
+    """The table of sines and cosines of Vaswani et al."""
     dtype = dtype or torch.get_default_dtype()
     exact = torch.promote_types(dtype, torch.float32)
     angles = angles_of(torch.arange(length, device=device, dtype=exact), d_model)
@@ -99,7 +69,7 @@ class SinusoidalPositions(AbstractInputPositions):
     def forward(
         self, x: Float[Tensor, "batch length d_model"], start: int = 0
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return the sum of activations and table."""
+        """The sum of activations and table."""
         return x + sinusoids(start + x.shape[1], x.shape[2], dtype=x.dtype, device=x.device)[start:]
 
 
@@ -134,13 +104,13 @@ class SinusoidalConcatenated(AbstractInputPositions):
     def forward(
         self, x: Float[Tensor, "batch length d_model"], start: int = 0
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return the mapped concatenation of activations and table."""
+        """The mapped concatenation of activations and table."""
         table = sinusoids(start + x.shape[1], x.shape[2], dtype=x.dtype, device=x.device)[start:]
         return self.to_model(torch.cat((x, table.expand_as(x)), dim=-1))
 
 
 def _rows(table: nn.Embedding, start: int, length: int) -> Float[Tensor, "length d_model"]:
-    """Return the rows of a learned table for positions up to a length, or say that it is too short."""
+    """The rows of a learned table for positions up to a length, or say that it is too short."""
     if length > table.num_embeddings:
         raise SpecError(
             f"a sequence of {length} positions is longer than max_length={table.num_embeddings} of the learned "
@@ -181,7 +151,7 @@ class LearnedPositions(AbstractInputPositions):
     def forward(
         self, x: Float[Tensor, "batch length d_model"], start: int = 0
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return the sum of activations and table."""
+        """The sum of activations and table."""
         return x + _rows(self.table, start, start + x.shape[1])
 
 
@@ -218,7 +188,7 @@ class LearnedConcatenated(AbstractInputPositions):
     def forward(
         self, x: Float[Tensor, "batch length d_model"], start: int = 0
     ) -> Float[Tensor, "batch length d_model"]:
-        """Return the mapped concatenation of activations and table."""
+        """The mapped concatenation of activations and table."""
         return self.to_model(torch.cat((x, _rows(self.table, start, start + x.shape[1]).expand_as(x)), dim=-1))
 
 

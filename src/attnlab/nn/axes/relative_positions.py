@@ -37,49 +37,17 @@ class AbstractScorePositions(nn.Module, ABC):
     def rotate(
         self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
     ) -> Rotated:
-        """Return queries and keys that know where they stand."""
+        """Queries and keys that know where they stand."""
 
     @abstractmethod
     def bias(
         self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
     ) -> Float[Tensor, "heads q_len k_len"] | None:
-        """Return what is added to the scores, or None where nothing is.
-
-        Parameters
-        ----------
-        queries : range
-            Where the queries stand.
-        keys : range
-            Where the keys stand; only the distance between the two counts.
-        dtype : torch.dtype
-            Type of the result.
-        device : torch.device
-            Where to make it.
-
-        Returns
-        -------
-        Tensor or None
-            One number for each pair and head.
-        """
+        """What is added to the scores, or None where nothing is."""
 
 
 def offsets(queries: range, keys: range, device: torch.device) -> Int[Tensor, "q_len k_len"]:
-    """Return how far each key lies behind each query; negative in the future.
-
-    Parameters
-    ----------
-    queries : range
-        Where the queries stand.
-    keys : range
-        Where the keys stand.
-    device : torch.device
-        Where to make the matrix.
-
-    Returns
-    -------
-    Tensor
-        Position of the row's query minus position of the column's key.
-    """
+    """How far each key lies behind each query; negative in the future."""
     q_positions = torch.arange(queries.start, queries.stop, device=device)
     return q_positions[:, None] - torch.arange(keys.start, keys.stop, device=device)
 
@@ -99,31 +67,18 @@ class NoPositions(AbstractScorePositions):
     def rotate(
         self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
     ) -> Rotated:
-        """Return queries and keys as they are."""
+        """Queries and keys as they are."""
         return q, k
 
     def bias(
         self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
     ) -> Float[Tensor, "heads q_len k_len"] | None:
-        """Return None."""
+        """None."""
         return None
 
 
 def angles_of(positions: Float[Tensor, " length"], width: int) -> Float[Tensor, "length pairs"]:
-    """Return position times frequency for every pair of features.
-
-    Parameters
-    ----------
-    positions : Tensor
-        Positions, in a type exact enough for the angles.
-    width : int
-        Number of features.
-
-    Returns
-    -------
-    Tensor
-        ``p / 10000^(2i / width)`` for pair i.
-    """
+    """Position times frequency for every pair of features."""
     even = torch.arange(0, width, 2, device=positions.device, dtype=positions.dtype)
     return positions[:, None] * (-math.log(BASE) * even / width).exp()
 
@@ -161,7 +116,7 @@ class RotaryPositions(AbstractScorePositions):
     def rotate(
         self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
     ) -> Rotated:
-        """Return turned queries and keys; the last query stands where the last key stands."""
+        """Turned queries and keys; the last query stands where the last key stands."""
         q_len, k_len = q.shape[-2], k.shape[-2]
         exact = torch.promote_types(q.dtype, torch.float32)
         first = min(0, k_len - q_len)
@@ -173,7 +128,7 @@ class RotaryPositions(AbstractScorePositions):
     def bias(
         self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
     ) -> Float[Tensor, "heads q_len k_len"] | None:
-        """Return None."""
+        """None."""
         return None
 
 
@@ -222,29 +177,19 @@ class LinearBias(AbstractScorePositions):
     def rotate(
         self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
     ) -> Rotated:
-        """Return queries and keys as they are."""
+        """Queries and keys as they are."""
         return q, k
 
     def bias(
         self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
     ) -> Float[Tensor, "heads q_len k_len"] | None:
-        """Return minus slope times distance."""
+        """Minus slope times distance."""
         slope = torch.tensor(self.slopes, device=device, dtype=dtype)
         return -slope[:, None, None] * offsets(queries, keys, device).abs().to(dtype)
 
 
 def slopes(n_heads: int) -> list[float]:
-    """Return the slopes of ALiBi.
-
-    Parameters
-    ----------
-    n_heads : int
-        Number of heads.
-
-    Returns
-    -------
-    list of float
-        One slope per head.
+    """The slopes of ALiBi.
 
     Examples
     --------
@@ -300,13 +245,13 @@ class RelativeBias(AbstractScorePositions):
     def rotate(
         self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
     ) -> Rotated:
-        """Return queries and keys as they are."""
+        """Queries and keys as they are."""
         return q, k
 
     def bias(
         self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
     ) -> Float[Tensor, "heads q_len k_len"] | None:
-        """Return the table's entry for every distance."""
+        """The table's entry for every distance."""
         behind = offsets(queries, keys, device)
         if self.causal:
             bucket = _bucket(behind.clamp(min=0), self.n_buckets, self.max_distance)
@@ -317,7 +262,7 @@ class RelativeBias(AbstractScorePositions):
 
 
 def _bucket(distance: Tensor, n_buckets: int, max_distance: int) -> Tensor:
-    """Return the class of a distance: exact when small, logarithmic up to `max_distance`."""
+    """The class of a distance: exact when small, logarithmic up to `max_distance`."""
     exact = n_buckets // 2
     ratio = (distance.clamp(min=exact) / exact).log() / math.log(max_distance / exact)
     large = exact + (ratio * (n_buckets - exact)).long()

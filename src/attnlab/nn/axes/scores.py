@@ -44,7 +44,7 @@ class AbstractScore(nn.Module, ABC):
     def forward(
         self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch heads k_len d_head"]
     ) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Return one number per query-key pair."""
+        """One number per query-key pair."""
 
     @abstractmethod
     def as_dot(
@@ -78,7 +78,7 @@ class DotScore(AbstractScore):
     def as_dot(
         self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
     ) -> AsDot | None:
-        """Return queries and keys as they are, with factor 1."""
+        """Queries and keys as they are, with factor 1."""
         return q, k, 1.0
 
 
@@ -118,7 +118,7 @@ class ScaledDotScore(AbstractScore):
     def as_dot(
         self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
     ) -> AsDot | None:
-        """Return queries and keys as they are, with the factor."""
+        """Queries and keys as they are, with the factor."""
         return q, k, self.scale
 
 
@@ -164,7 +164,7 @@ class BilinearScore(AbstractScore):
     def as_dot(
         self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
     ) -> AsDot | None:
-        """Return transformed queries, and keys as they are."""
+        """Transformed queries, and keys as they are."""
         return q @ self.weight, k, self.scale
 
 
@@ -213,7 +213,7 @@ class AdditiveScore(AbstractScore):
     def as_dot(
         self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
     ) -> AsDot | None:
-        """Return None: the hyperbolic tangent stands between query and key."""
+        """None: the hyperbolic tangent stands between query and key."""
         return None
 
 
@@ -251,19 +251,19 @@ class CosineScore(AbstractScore):
     def forward(
         self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch heads k_len d_head"]
     ) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Return the cosine times the learned factor."""
+        """The cosine times the learned factor."""
         cosine = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).transpose(-2, -1)
         return cosine * self.log_factor.exp()  # (batch, heads, q_len, k_len)
 
     def as_dot(
         self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
     ) -> AsDot | None:
-        """Return queries of the length of the factor, and keys of length 1."""
+        """Queries of the length of the factor, and keys of length 1."""
         return q * (_inverse_length(q) * self.log_factor.exp()), k * _inverse_length(k), 1.0
 
 
 def _inverse_length(x: Tensor) -> Tensor:
-    """Return 1 over the length of vectors: what `normalize` divides by, as a factor, whose gradient costs half."""
+    """1 over the length of vectors: what `normalize` divides by, as a factor, whose gradient costs half."""
     return torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(SHORTEST).reciprocal()
 
 

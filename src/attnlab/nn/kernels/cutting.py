@@ -43,7 +43,7 @@ class AbstractPiece(ABC):
 
     @abstractmethod
     def allowed(self, device: torch.device) -> Bool[Tensor, "*more q_len k_len"] | None:
-        """Return True where a query may see a key, or None where every query may see every key."""
+        """True where a query may see a key, or None where every query may see every key."""
 
 
 Attend = Callable[[Tensor, Tensor, Tensor, AbstractPiece], Tensor]
@@ -68,7 +68,7 @@ class Whole(AbstractPiece):
         self.is_causal = mask.kind == "causal" and queries == keys
 
     def allowed(self, device: torch.device) -> Bool[Tensor, "*more q_len k_len"] | None:
-        """Return the rectangle of the mask."""
+        """The rectangle of the mask."""
         if self.mask.kind == "full":
             return None
         q_positions = torch.arange(self.queries.start, self.queries.stop, device=device)[:, None]
@@ -109,7 +109,7 @@ class Band(AbstractPiece):
         self.first_key = self.first_query - back
 
     def allowed(self, device: torch.device) -> Bool[Tensor, "*more q_len k_len"] | None:
-        """Return the blocks of the mask, (batch * blocks, 1, q_len, k_len); False where there is no key."""
+        """The blocks of the mask, (batch * blocks, 1, q_len, k_len); False where there is no key."""
         starts = self.size * torch.arange(self.blocks, device=device)[:, None]
         q_positions = (self.first_query + starts + torch.arange(self.size, device=device))[..., None]
         k_positions = (self.first_key + starts + torch.arange(len(self.keys), device=device))[:, None]
@@ -119,25 +119,25 @@ class Band(AbstractPiece):
         return may.transpose(1, 2).flatten(0, 1)
 
     def fold_queries(self, q: Float[Tensor, "batch heads q_len d"]) -> Float[Tensor, "folded heads size d"]:
-        """Return queries cut into blocks, zeros after the last one; ``folded = batch * blocks``."""
+        """Queries cut into blocks, zeros after the last one; ``folded = batch * blocks``."""
         missing = self.blocks * self.size - q.shape[-2]
         q = F.pad(q, (0, 0, 0, missing)) if missing else q
         return q.unflatten(2, (self.blocks, self.size)).transpose(1, 2).flatten(0, 1)
 
     def fold_keys(self, x: Float[Tensor, "batch heads k_len d"]) -> Float[Tensor, "folded heads columns d"]:
-        """Return for each block of queries the keys (or values) it can see, zeros where there are none."""
+        """For each block of queries the keys (or values) it can see, zeros where there are none."""
         end = self.first_key + (self.blocks - 1) * self.size + len(self.keys)
         x = F.pad(x, (0, 0, -self.first_key, end - self.k_len))
         blocks = x.unfold(2, len(self.keys), self.size)  # (batch, heads, blocks, d, columns)
         return blocks.transpose(1, 2).transpose(-2, -1).flatten(0, 1)
 
     def unfold(self, x: Float[Tensor, "folded heads size d"], q_len: int) -> Float[Tensor, "batch heads q_len d"]:
-        """Return what belongs to the queries, one after the other."""
+        """What belongs to the queries, one after the other."""
         return x.unflatten(0, (self.batch, self.blocks)).transpose(1, 2).flatten(2, 3)[:, :, :q_len]
 
 
 def _bounds(mask: AbstractMask) -> tuple[int, int]:
-    """Return a reach that has limits on both sides."""
+    """A reach that has limits on both sides."""
     back, ahead = mask.reach
     if back is None or ahead is None:
         raise ModuleError(f"blocks need a mask of bounded reach; {mask!r} lets a query see any distance")
@@ -145,19 +145,7 @@ def _bounds(mask: AbstractMask) -> tuple[int, int]:
 
 
 def block_size(back: int, ahead: int) -> int:
-    """Return how many queries a block has: half the reach of the farther side, where that is not too few.
-
-    Parameters
-    ----------
-    back : int
-        How many positions a query sees back at most.
-    ahead : int
-        How many positions it sees ahead at most.
-
-    Returns
-    -------
-    int
-        Number of queries.
+    """How many queries a block has: half the reach of the farther side, where that is not too few.
 
     Notes
     -----
@@ -167,20 +155,7 @@ def block_size(back: int, ahead: int) -> int:
 
 
 def pays_in_blocks(reach: Reach, k_len: int) -> bool:
-    """Return whether a mask's reach is so short that a band is worth cutting out.
-
-    Parameters
-    ----------
-    reach : tuple of (int or None, int or None)
-        How far a query sees back and ahead.
-    k_len : int
-        Number of keys.
-
-    Returns
-    -------
-    bool
-        False without a bound on both sides.
-    """
+    """Whether a mask's reach is so short that a band is worth cutting out."""
     back, ahead = reach
     if back is None or ahead is None:
         return False
@@ -195,29 +170,6 @@ def in_blocks(
     mask: AbstractMask,
 ) -> Float[Tensor, "batch heads q_len d_v"]:
     """Compute head outputs from the band of pairs that a mask of bounded reach can allow.
-
-    Parameters
-    ----------
-    attend : callable
-        From queries, keys and values of a piece to its head outputs.
-    q : Tensor
-        Queries.
-    k : Tensor
-        Keys.
-    v : Tensor
-        Values.
-    mask : AbstractMask
-        Which key a query may see, padding included; of bounded reach.
-
-    Returns
-    -------
-    Tensor
-        Head outputs.
-
-    Raises
-    ------
-    ModuleError
-        If the mask lets a query see any distance.
 
     Notes
     -----
@@ -244,26 +196,6 @@ def in_chunks(
 ) -> Float[Tensor, "batch heads q_len d_v"]:
     """Compute head outputs for some queries after each other, and again in the backward pass.
 
-    Parameters
-    ----------
-    attend : callable
-        From queries, keys and values of a piece to its head outputs.
-    q : Tensor
-        Queries.
-    k : Tensor
-        Keys.
-    v : Tensor
-        Values.
-    mask : AbstractMask
-        Which key a query may see, padding included.
-    rows : int
-        Number of queries at a time.
-
-    Returns
-    -------
-    Tensor
-        Head outputs.
-
     Notes
     -----
     Memory is that of `rows` rows of the score matrix instead of all, also in the backward pass, for one more forward
@@ -286,7 +218,7 @@ def in_chunks(
 
 
 def _reachable(queries: range, reach: Reach, k_len: int) -> range:
-    """Return the keys that any of some queries can see; at least one, that a mask may still forbid."""
+    """The keys that any of some queries can see; at least one, that a mask may still forbid."""
     back, ahead = reach
     start = 0 if back is None else min(max(queries.start - back, 0), k_len - 1)
     stop = k_len if ahead is None else min(max(queries.stop + ahead, start + 1), k_len)

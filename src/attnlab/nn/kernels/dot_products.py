@@ -56,7 +56,7 @@ class DotProduct:
     dropout: float = 0.0
 
     def mask(self, forbidden: float) -> Tensor | None:
-        """Return what is added to the scores, `forbidden` where there is no attention; None where nothing is."""
+        """What is added to the scores, `forbidden` where there is no attention; None where nothing is."""
         if self.allowed is None:
             return self.bias
         kind, device = self.product_type(), self.q.device
@@ -64,30 +64,20 @@ class DotProduct:
         return bias.masked_fill(~self.allowed, forbidden)
 
     def product_type(self) -> torch.dtype:
-        """Return the type in which matrix products of these queries run."""
+        """The type in which matrix products of these queries run."""
         device = self.q.device.type
         if _autocasts(device) and self.q.dtype != torch.float64:
             return torch.get_autocast_dtype(device)
         return self.q.dtype
 
     def score_bytes(self) -> int:
-        """Return how much memory the score matrix takes."""
+        """How much memory the score matrix takes."""
         batch, heads, q_len, _ = self.q.shape
         return batch * heads * q_len * self.k.shape[-2] * self.product_type().itemsize
 
 
 def fused(given: DotProduct) -> Float[Tensor, "batch heads q_len d_v"]:
     """Compute head outputs with torch's ``scaled_dot_product_attention``.
-
-    Parameters
-    ----------
-    given : DotProduct
-        Queries, keys, values and what is allowed.
-
-    Returns
-    -------
-    Tensor
-        Head outputs.
 
     Notes
     -----
@@ -108,16 +98,6 @@ def fused(given: DotProduct) -> Float[Tensor, "batch heads q_len d_v"]:
 
 def products(given: DotProduct) -> Float[Tensor, "batch heads q_len d_v"]:
     """Compute head outputs with two matrix products and a softmax between them, which keeps the weights.
-
-    Parameters
-    ----------
-    given : DotProduct
-        Queries, keys, values and what is allowed.
-
-    Returns
-    -------
-    Tensor
-        Head outputs.
 
     Notes
     -----
@@ -148,16 +128,6 @@ def products(given: DotProduct) -> Float[Tensor, "batch heads q_len d_v"]:
 def recomputed(given: DotProduct) -> Float[Tensor, "batch heads q_len d_v"]:
     """Compute head outputs with a fused kernel, and their gradients with matrix products over small blocks.
 
-    Parameters
-    ----------
-    given : DotProduct
-        Queries, keys, values and what is allowed; without dropout, and with a bias that needs no gradient.
-
-    Returns
-    -------
-    Tensor
-        Head outputs.
-
     Notes
     -----
     Memory O(length). See `attnlab.nn.kernels.recomputed`.
@@ -176,37 +146,12 @@ WAYS: Mapping[str, Way] = {"fused": fused, "products": products, "recomputed": r
 
 
 def is_mapped(x: Tensor) -> bool:
-    """Return whether a tensor is one of many that ``vmap`` computes at once.
-
-    Parameters
-    ----------
-    x : Tensor
-        Any tensor.
-
-    Returns
-    -------
-    bool
-        True inside ``vmap``, where `x` hides the axis that is mapped over.
-    """
+    """Whether a tensor is one of many that ``vmap`` computes at once."""
     return torch._C._functorch.is_batchedtensor(x)  # torch has no public name for it
 
 
 def fastest(given: DotProduct) -> Way:
-    """Return the way that took least time where it was measured.
-
-    Parameters
-    ----------
-    given : DotProduct
-        Queries, keys, values and what is allowed.
-
-    Returns
-    -------
-    callable
-        `fused`, but for three cases. Under ``vmap`` (many seeds at once) torch's fused attention has no batching rule
-        for its kernels. With dropout on a CPU it keeps all weights anyway, and draws each on one thread. And on a CPU
-        with bfloat16 products its backward pass takes several times as long as the products themselves, unless
-        sequences are long.
-    """
+    """The way that took least time where it was measured."""
     if is_mapped(given.q):
         return products
     if given.q.is_cpu and given.dropout:
@@ -219,7 +164,7 @@ def fastest(given: DotProduct) -> Way:
 
 
 def _finite_mask(given: DotProduct, kind: torch.dtype) -> Tensor | None:
-    """Return what is added to the scores, finite everywhere."""
+    """What is added to the scores, finite everywhere."""
     lowest = torch.finfo(kind).min / 2  # half, so that it stays finite when a score is added
     if given.is_causal:
         shape = given.q.shape[-2], given.k.shape[-2]
@@ -233,5 +178,5 @@ def _autocasts(device: str) -> bool:
 
 
 def _plain_types(device: str) -> contextlib.AbstractContextManager[object]:
-    """Return a context in which no operation changes the type of its arguments by itself."""
+    """A context in which no operation changes the type of its arguments by itself."""
     return torch.autocast(device, enabled=False) if _autocasts(device) else contextlib.nullcontext()

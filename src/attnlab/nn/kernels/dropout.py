@@ -18,20 +18,6 @@ SMALLEST, LARGEST = -(2**63), 2**63 - 1
 def dropout(x: Float[Tensor, "*axes"], p: float, training: bool = True) -> Float[Tensor, "*axes"]:
     """Set elements to zero at random, and scale the others so that the mean stays.
 
-    Parameters
-    ----------
-    x : Tensor
-        Any activations.
-    p : float
-        Probability that an element is set to zero, in [0, 1).
-    training : bool
-        False returns `x` as it is.
-
-    Returns
-    -------
-    Tensor
-        A tensor of the same shape and type.
-
     Notes
     -----
     On a CPU forward and backward take a third to a half of the time of torch's own, compiled two thirds; elsewhere
@@ -53,25 +39,7 @@ def dropout(x: Float[Tensor, "*axes"], p: float, training: bool = True) -> Float
 
 
 def check_probability(name: str, value: float) -> float:
-    """Return a probability that is fit for dropout.
-
-    Parameters
-    ----------
-    name : str
-        What it is called, for the error text.
-    value : float
-        The probability.
-
-    Returns
-    -------
-    float
-        The same value.
-
-    Raises
-    ------
-    SpecError
-        If it is not in [0, 1).
-    """
+    """A probability that is fit for dropout."""
     if not 0 <= value < 1:
         raise SpecError(f"{name} must be a probability in [0, 1); got {value}")
     return value

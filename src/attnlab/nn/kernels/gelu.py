@@ -19,17 +19,7 @@ LARGE = 2**20
 
 
 def gelu(x: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
-    """Return each number times the probability that a standard normal one is smaller.
-
-    Parameters
-    ----------
-    x : Tensor
-        Any numbers.
-
-    Returns
-    -------
-    Tensor
-        Of the same shape and type; exact rather than the approximation by tanh.
+    """Each number times the probability that a standard normal one is smaller.
 
     References
     ----------

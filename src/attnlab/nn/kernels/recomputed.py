@@ -37,26 +37,6 @@ def attend_recomputed(
 ) -> Float[Tensor, "batch heads q_len d_v"]:
     """Return ``softmax(scale * q k^T + mask) v``, and keep nothing of the size of the scores.
 
-    Parameters
-    ----------
-    q : Tensor
-        Queries.
-    k : Tensor
-        Keys; their heads divide those of the queries.
-    v : Tensor
-        Values.
-    mask : Tensor or None
-        What is added to the scores, minus infinity where nothing may be attended to. It gets no gradient.
-    is_causal : bool
-        Whether query i may attend to the keys 0 to i only; without a mask.
-    scale : float
-        Factor of the products.
-
-    Returns
-    -------
-    Tensor
-        Head outputs; zeros where a query may attend to nothing.
-
     Notes
     -----
     Time of the backward pass O(heads * q_len * k_len * d_head), five matrix products where a pass that keeps the
@@ -131,7 +111,7 @@ class _Block:
         return x[self.sequences, :, : self.n_keys]
 
     def added(self, mask: Tensor | None, q: Tensor, *, is_causal: bool) -> Tensor | None:
-        """Return what is added to the scores of the block: finite, (rows, keys) or with sequences and heads."""
+        """What is added to the scores of the block: finite, (rows, keys) or with sequences and heads."""
         lowest = torch.finfo(q.dtype).min / 2  # half, so that it stays finite when a score is added
         if is_causal:
             forbidden = torch.full((len(self.queries), self.n_keys), lowest, dtype=q.dtype, device=q.device)
@@ -157,7 +137,7 @@ def _blocks(q: Tensor, k: Tensor, *, is_causal: bool) -> Iterator[_Block]:
 def _block_gradients(
     gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
 ) -> Gradients:
-    """Return the gradients of a block, of q and k up to the factor: the softmax once more, then the chain rule."""
+    """The gradients of a block, of q and k up to the factor: the softmax once more, then the chain rule."""
     batch, heads, rows, _ = q.shape
     q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
     folded = batch * k.shape[1]  # query heads that share a key head become more rows
@@ -175,7 +155,7 @@ def _block_gradients(
 
 
 def _empty(shape: Sequence[int], like: Tensor) -> Tensor:
-    """Return room for (batch, heads, length, width) that lies as (batch, length, heads, width), like projections do."""
+    """Room for (batch, heads, length, width) that lies as (batch, length, heads, width), like projections do."""
     batch, heads, length, width = shape
     return like.new_empty((batch, length, heads, width)).transpose(1, 2)
 
@@ -216,5 +196,5 @@ def _(
 
 
 def _lead(x: Tensor, dim: int | None, many: int) -> Tensor:
-    """Return a tensor with the mapped axis in front."""
+    """A tensor with the mapped axis in front."""
     return x.expand(many, *x.shape) if dim is None else x.movedim(dim, 0)

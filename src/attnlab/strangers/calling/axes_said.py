@@ -66,23 +66,7 @@ class Said:
 
 
 def layout_said(module: nn.Module, parameter: str, text: str = "") -> Said | None:
-    """Return the layout a class declares for its input.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A person's module.
-    parameter : str
-        Name of the input of its ``forward``.
-    text : str
-        The source of its class, with the comment above it.
-
-    Returns
-    -------
-    Said or None
-        A key of `conventions.LAYOUTS`; None where nothing is said. A part with ``batch_first`` says nothing about the
-        module around it.
-    """
+    """The layout a class declares for its input."""
     speaking = module.modules() if type(module).__module__.startswith("torch.") else [module]
     flags = [getattr(part, "batch_first", None) for part in speaking]
     own = next((flag for flag in flags if isinstance(flag, bool)), None)
@@ -103,7 +87,7 @@ def layout_said(module: nn.Module, parameter: str, text: str = "") -> Said | Non
 
 
 def _said_by_functions(text: str) -> Said | None:
-    """Return the layout that the docstring of a function declares, which makes a module of torch's own."""
+    """The layout that the docstring of a function declares, which makes a module of torch's own."""
     try:
         nodes = ast.parse(text).body
     except SyntaxError:
@@ -115,22 +99,7 @@ def _said_by_functions(text: str) -> Said | None:
 
 
 def sizes_said(module: nn.Module, parameter: str, text: str = "") -> tuple[int, int] | None:
-    """Return the sizes a class declares for the two axes after the batch, as in ``x = [bs, 1, 100]``.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A person's module.
-    parameter : str
-        Name of the input of its ``forward``.
-    text : str
-        The source of its class, with the comment above it.
-
-    Returns
-    -------
-    tuple of (int, int) or None
-        None where none are said.
-    """
+    """The sizes a class declares for the two axes after the batch, as in ``x = [bs, 1, 100]``."""
     if type(module).__module__.startswith("torch."):
         return None
     for saying, _by in _sayings(module, parameter, text):
@@ -142,7 +111,7 @@ def sizes_said(module: nn.Module, parameter: str, text: str = "") -> tuple[int, 
 
 
 def _sayings(module: nn.Module, parameter: str, text_of_file: str) -> Iterator[tuple[str, str]]:
-    """Yield what is said about the input, the most telling first."""
+    """What is said about the input, the most telling first."""
     source = source_of_forward(module)
     lines = source.splitlines()
     signature = " ".join(lines[: _lines_of_signature(source)])
@@ -161,7 +130,7 @@ def _own_docstring(module: nn.Module) -> str:
 
 
 def _about(text: str, parameter: str) -> list[str]:
-    """Return the lines of a docstring that may say the input's shape: those that name it, then the others."""
+    """The lines of a docstring that may say the input's shape: those that name it, then the others."""
     lines = [line for line in text.splitlines() if line.strip()]
     lines = [" ".join(pair) for pair in zip(lines, [*lines, ""][1:], strict=True)]
     named = [line for line in lines if re.search(rf"\b({re.escape(parameter)}|input|inputs)\b", line)]
@@ -169,18 +138,7 @@ def _about(text: str, parameter: str) -> list[str]:
 
 
 def source_of_forward(module: nn.Module) -> str:
-    """Return the source of a module's ``forward``, or nothing.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A person's module.
-
-    Returns
-    -------
-    str
-        Without indentation.
-    """
+    """The source of a module's ``forward``, or nothing."""
     try:
         return textwrap.dedent(inspect.getsource(type(module).forward))
     except (OSError, TypeError, AttributeError):
@@ -188,7 +146,7 @@ def source_of_forward(module: nn.Module) -> str:
 
 
 def _lines_of_signature(source: str) -> int:
-    """Return how many lines the ``def`` takes."""
+    """How many lines the ``def`` takes."""
     function = _function_in(source)
     return 0 if function is None else max(1, function.body[0].lineno - 1)
 
@@ -202,19 +160,19 @@ def _function_in(source: str) -> ast.FunctionDef | None:
 
 
 def _comments(text: str) -> list[str]:
-    """Return the comments of a piece of code; three names alone count as a shape in brackets."""
+    """The comments of a piece of code; three names alone count as a shape in brackets."""
     found = [match.group(1) for match in re.finditer(r"#(.*?)(?=$|\n)", text)]
     return [_BARE.sub(r"\1(\2)", comment) for comment in found]
 
 
 def _comment_above(module: nn.Module, text: str) -> str:
-    """Return the comment right above a module's class."""
+    """The comment right above a module's class."""
     found = re.search(rf"((?:^#.*\n)+)(?:@.*\n)*class {type(module).__name__}\b", text, re.MULTILINE)
     return found.group(1) if found else ""
 
 
 def _until_reassigned(lines: Sequence[str], parameter: str) -> Iterator[str]:
-    """Yield the lines up to the one in which the input gets another value."""
+    """The lines up to the one in which the input gets another value."""
     for line in lines:
         if re.match(rf"\s*{re.escape(parameter)}\b[^=(\[.]*=[^=]", line):
             return
@@ -222,7 +180,7 @@ def _until_reassigned(lines: Sequence[str], parameter: str) -> Iterator[str]:
 
 
 def _unpackings(source: str, parameter: str) -> Iterator[str]:
-    """Yield the names given to the axes of the input before it gets another value, as a shape in brackets."""
+    """The names given to the axes of the input before it gets another value, as a shape in brackets."""
     function = _function_in(source)
     axes: dict[int, str] = {}
     for node in function.body if function is not None else []:
@@ -238,18 +196,18 @@ def _unpackings(source: str, parameter: str) -> Iterator[str]:
 
 
 def _other(axis: str) -> str:
-    """Return the axis that stands beside one in the first two places."""
+    """The axis that stands beside one in the first two places."""
     return {"b": "length", "l": "batch"}.get(_kind_of(axis), "unknown")
 
 
 def _assigns(node: ast.stmt, parameter: str) -> bool:
-    """Return whether a statement gives the input another value."""
+    """Whether a statement gives the input another value."""
     targets = node.targets if isinstance(node, ast.Assign) else []
     return any(isinstance(each, ast.Name) and each.id == parameter for target in targets for each in ast.walk(target))
 
 
 def _shape_of(node: ast.Assign, parameter: str) -> Iterator[str]:
-    """Yield the shape that ``b, t, c = x.shape`` tells."""
+    """The shape that ``b, t, c = x.shape`` tells."""
     target, value = node.targets[0], ast.unparse(node.value)
     telling = re.match(rf"\(?\*?{re.escape(parameter)}\.(shape|size\(\))", value)
     if isinstance(target, ast.Tuple | ast.List) and telling and not re.search(r"shape\[-", value):
@@ -258,7 +216,7 @@ def _shape_of(node: ast.Assign, parameter: str) -> Iterator[str]:
 
 
 def _axis_of(node: ast.Assign, parameter: str) -> dict[int, str]:
-    """Return the axis that ``seq_len = x.size(0)`` tells; also of several at once."""
+    """The axis that ``seq_len = x.size(0)`` tells; also of several at once."""
     targets = node.targets[0].elts if isinstance(node.targets[0], ast.Tuple) else [node.targets[0]]
     values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
     found: dict[int, str] = {}
@@ -270,13 +228,13 @@ def _axis_of(node: ast.Assign, parameter: str) -> dict[int, str]:
 
 
 def _layout_of_words(text: str) -> str | None:
-    """Return the layout that ``batch first`` and the like say."""
+    """The layout that ``batch first`` and the like say."""
     first = _FIRST_AXIS.search(text)
     return None if first is None else _FIRST_WORDS.get(first.group(1).lower(), "sequence-first")
 
 
 def _layout_of_shape(text: str) -> str | None:
-    """Return the layout that a shape in brackets says."""
+    """The layout that a shape in brackets says."""
     for match in _BRACKETED.finditer(_SHAPED.sub(r"\1(\2)", text)):
         layout = _LAYOUTS.get(_order_of(_BETWEEN.split(match.group(1).strip())))
         if layout is not None:
@@ -285,7 +243,7 @@ def _layout_of_shape(text: str) -> str | None:
 
 
 def _order_of(names: Sequence[str]) -> str:
-    """Return the order of the axes as one letter each; what could be batch or length is what the others leave."""
+    """The order of the axes as one letter each; what could be batch or length is what the others leave."""
     if len(set(names)) < len(names):
         return ""
     kinds = [_kind_of(name) for name in names]
@@ -298,7 +256,7 @@ def _order_of(names: Sequence[str]) -> str:
 
 
 def _kind_of(name: str) -> str:
-    """Return b for batch, l for length, s for size, ? for one of the first two, - for anything else."""
+    """B for batch, l for length, s for size, ? for one of the first two, - for anything else."""
     word = name.lower()
     tables = {"b": _BATCH, "l": _LENGTH, "s": _WIDTH, "?": _EITHER}
     return next((kind for kind, words in tables.items() if word in words), "s" if word.isdigit() else "-")

@@ -103,22 +103,7 @@ class CausalClaim:
 
 
 def causal_said(module: nn.Module, text: str, arguments: Mapping[str, Any]) -> CausalClaim | None:
-    """Return whether a class says that a position sees no later one, and where it says so.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A person's module.
-    text : str
-        Its source, and what it uses.
-    arguments : mapping of str to object
-        What it was constructed with.
-
-    Returns
-    -------
-    CausalClaim or None
-        None where nothing is said.
-    """
+    """Whether a class says that a position sees no later one, and where it says so."""
     for name in synonyms("causal"):
         value = arguments.get(name, getattr(module, name, None))
         if isinstance(value, bool):
@@ -135,18 +120,7 @@ def causal_said(module: nn.Module, text: str, arguments: Mapping[str, Any]) -> C
 
 
 def descriptions(module: nn.Module) -> list[str]:
-    """Return what the docstrings of a module's class and of its ``forward`` say before they go through parameters.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A person's module.
-
-    Returns
-    -------
-    list of str
-        The class first; nothing for classes of torch itself, which describe every way to use them.
-    """
+    """What the docstrings of a module's class and of its ``forward`` say before they go through parameters."""
     if type(module).__module__.startswith("torch."):
         return []
     texts = [type(module).__dict__.get("__doc__"), type(module).forward.__doc__]
@@ -154,18 +128,7 @@ def descriptions(module: nn.Module) -> list[str]:
 
 
 def source_of_class(module: nn.Module) -> str:
-    """Return the source of a module's class, or nothing.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A person's module.
-
-    Returns
-    -------
-    str
-        Without indentation.
-    """
+    """The source of a module's class, or nothing."""
     try:
         return textwrap.dedent(inspect.getsource(type(module)))
     except (OSError, TypeError):
@@ -173,7 +136,7 @@ def source_of_class(module: nn.Module) -> str:
 
 
 def _has_triangle(module: nn.Module) -> bool:
-    """Return whether a buffer or another tensor of the module is a triangular table of what may be seen."""
+    """Whether a buffer or another tensor of the module is a triangular table of what may be seen."""
     for part in module.modules():
         tensors = [
             value for value in (*part._buffers.values(), *vars(part).values()) if isinstance(value, torch.Tensor)
@@ -191,7 +154,7 @@ def _is_triangle(tensor: torch.Tensor) -> bool:
 
 
 def _makes_triangle(*sources: str) -> bool:
-    """Return whether code makes a triangle: tril or triu, and not both, as a band of both sides would need."""
+    """Whether code makes a triangle: tril or triu, and not both, as a band of both sides would need."""
     kinds: set[str] = set()
     for source in sources:
         try:
@@ -213,18 +176,7 @@ def _triangle(call: ast.Call) -> Iterator[str]:
 
 
 def is_block(module: nn.Module) -> bool:
-    """Return whether a module is named or described as a block or layer with a feed-forward, or is built like one.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A person's module.
-
-    Returns
-    -------
-    bool
-        A claim of a residual connection counts too.
-    """
+    """Whether a module is named or described as a block or layer with a feed-forward, or is built like one."""
     name = type(module).__name__
     said = " ".join([name, *descriptions(module)])
     if _RESIDUAL_NAMES.search(name):
@@ -236,51 +188,18 @@ def is_block(module: nn.Module) -> bool:
 
 
 def has_norm(module: nn.Module) -> bool:
-    """Return whether a module has a part that normalizes.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A person's module.
-
-    Returns
-    -------
-    bool
-        By the names of the classes of its parts.
-    """
+    """Whether a module has a part that normalizes."""
     return any("norm" in type(part).__name__.lower() for part in module.modules())
 
 
 def adds_attention(module: nn.Module) -> bool:
-    """Return whether the ``forward`` of a module adds something to what attention made, as a skip does.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A person's module.
-
-    Returns
-    -------
-    bool
-        By the names in its sums.
-    """
+    """Whether the ``forward`` of a module adds something to what attention made, as a skip does."""
     sums = re.findall(r"(\w+) \+ ([\w.]+)", ast.unparse(ast.parse(source_of_forward(module) or "0")))
     return any(_MADE_BY_ATTENTION.search(other) and not _MADE_BY_ATTENTION.search(one) for one, other in sums)
 
 
 def has_feedforward(module: nn.Module) -> bool:
-    """Return whether a module has a part that widens or transforms each position by itself, beside attention.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A person's module.
-
-    Returns
-    -------
-    bool
-        By the names of its parts, or by two linear maps to another width and back.
-    """
+    """Whether a module has a part that widens or transforms each position by itself, beside attention."""
     if any(
         _FEEDFORWARD.search(name) for name, part in module.named_modules() if next(part.parameters(), None) is not None
     ):
@@ -290,6 +209,6 @@ def has_feedforward(module: nn.Module) -> bool:
 
 
 def _widens(name: str, up: nn.Linear, down: nn.Linear) -> bool:
-    """Return whether two linear maps lead to another width and back, and the first makes no queries, keys or values."""
+    """Whether two linear maps lead to another width and back, and the first makes no queries, keys or values."""
     back = up.in_features == down.out_features and up.out_features == down.in_features
     return back and up.out_features not in (up.in_features, 3 * up.in_features) and not _OF_ATTENTION.search(name)

@@ -46,25 +46,7 @@ class Call:
 
 
 def first_call(trial: Trial, patient: Patient) -> Call:
-    """Return the most plausible call that runs.
-
-    Parameters
-    ----------
-    trial : Trial
-        A copy of the patient.
-    patient : Patient
-        What is known about it.
-
-    Returns
-    -------
-    Call
-        With the layout the class declares, if it runs so.
-
-    Raises
-    ------
-    ModuleError
-        If none runs, or each returns something else than one vector per position or per sequence.
-    """
+    """The most plausible call that runs."""
     parameters = roles_of(trial.module)
     name = _input_of(parameters, patient)
     sizes = sizes_said(trial.module, name, patient.text)
@@ -91,7 +73,7 @@ def first_call(trial: Trial, patient: Patient) -> Call:
 
 
 def _input_of(parameters: tuple[Parameter, ...], patient: Patient) -> str:
-    """Return the name of the input."""
+    """The name of the input."""
     for role in ("input", "query", "key or value", "open"):
         found = next((one.name for one in parameters if one.role == role), None)
         if found is not None:
@@ -102,7 +84,7 @@ def _input_of(parameters: tuple[Parameter, ...], patient: Patient) -> str:
 
 
 def _said_by_sizes(module: nn.Module, sizes: tuple[int, int] | None) -> Said | None:
-    """Return the layout that the sizes of both axes after the batch tell: a convolution knows its channels."""
+    """The layout that the sizes of both axes after the batch tell: a convolution knows its channels."""
     if sizes is None:
         return None
     first = next((part for part in module.modules() if isinstance(part, nn.Conv1d)), None)
@@ -131,7 +113,7 @@ def _attempts(
 
 
 def _of_numbers(plan: Plan) -> tuple[Argument, ...]:
-    """Return the arguments of a plan with the input as one number per position."""
+    """The arguments of a plan with the input as one number per position."""
     return tuple(replace(one, source=NUMBERS) if one.source == "x" else one for one in plan.arguments)
 
 
@@ -157,7 +139,7 @@ def _places(patient: Patient, said: Said | None, sizes: tuple[int, int] | None) 
 
 
 def _inputs(module: nn.Module, patient: Patient, name: str) -> Iterator[tuple[Any, int]]:
-    """Yield what the input may be: embeddings of some width, tokens of some vocabulary."""
+    """What the input may be: embeddings of some width, tokens of some vocabulary."""
     embeddings = [("embeddings", width) for width in widths_to_try(module, patient)]
     tokens = [("tokens", size) for size in vocabulary_of(module, patient)]
     tokens_first = seems_tokens(name)
@@ -182,7 +164,7 @@ def _tried(trial: Trial, usage: Usage) -> Usage:
 
 
 def _find_output(returned: Any, usage: Usage, x: Tensor) -> tuple[Any, bool] | None:
-    """Return the key of the output in what was returned, and whether it is pooled."""
+    """The key of the output in what was returned, and whether it is pooled."""
     ranked: list[tuple[int, Any, bool]] = []
     for key, value in elements(returned).items():
         if not isinstance(value, Tensor) or not value.is_floating_point():
@@ -199,7 +181,7 @@ def _find_output(returned: Any, usage: Usage, x: Tensor) -> tuple[Any, bool] | N
 
 
 def _rank(output: Tensor, usage: Usage, x: Tensor) -> int:
-    """Return how unlike an output an element is: as wide as the input, of another width, weights, pooled."""
+    """How unlike an output an element is: as wide as the input, of another width, weights, pooled."""
     if output.dim() == 2:
         return 3
     if output.size(-1) in (usage.d_in, usage.vocab_size):
@@ -216,7 +198,7 @@ def _shapes(value: Any) -> str:
 
 
 def _most_telling(failures: list[ModuleError], parameters: tuple[Parameter, ...], patient: Patient) -> ModuleError:
-    """Return the failure that says most to the person: a wrong output, an argument nobody can guess, the first."""
+    """The failure that says most to the person: a wrong output, an argument nobody can guess, the first."""
     wrong = next((each for each in failures if each.__cause__ is None), None)
     unknown = [one.name for one in parameters if one.required and one.role == "open"]
     if wrong is None and unknown:
@@ -231,6 +213,6 @@ def _most_telling(failures: list[ModuleError], parameters: tuple[Parameter, ...]
 
 
 def _inner(error: ModuleError) -> str:
-    """Return the text of an error without the name of the class in front."""
+    """The text of an error without the name of the class in front."""
     head, colon, rest = str(error).partition(": forward(")
     return f"forward({rest}" if colon else head

@@ -43,21 +43,7 @@ class Hiding:
         self.x = trial.inputs(usage)
 
     def left(self, masking: Masking, place: Place = "within") -> float | None:
-        """Return what hidden positions weigh in the outputs of the others, relative to visible ones.
-
-        Parameters
-        ----------
-        masking : Masking
-            How the mask is given.
-        place : {"within", "end"}
-            Where positions are hidden. A mask over pairs lets every position see itself, so that no row is empty.
-
-        Returns
-        -------
-        float or None
-            0: perfectly hidden; 1: not at all; infinite: visible ones are hidden too, or NaN appears. None where the
-            mask cannot be given so.
-        """
+        """What hidden positions weigh in the outputs of the others, relative to visible ones."""
         told = self._with(masking)
         length = self.usage.length
         at_end = place == "end" or masking.encoding == LENGTHS
@@ -76,18 +62,7 @@ class Hiding:
         return weight / visible if math.isfinite(weight + visible) and visible > NOTHING else math.inf
 
     def changes_nothing(self, masking: Masking) -> bool:
-        """Return whether a mask that hides nothing leaves the output as it is without a mask.
-
-        Parameters
-        ----------
-        masking : Masking
-            How the mask is given; one that is required is not judged.
-
-        Returns
-        -------
-        bool
-            False also where the mask cannot be given so.
-        """
+        """Whether a mask that hides nothing leaves the output as it is without a mask."""
         told = self._with(replace(masking, required=True))
         try:
             output = self.trial.run(told, self.x)
@@ -98,25 +73,25 @@ class Hiding:
         return bool((output - self._plain).abs().max() <= _SAME * self._plain.abs().max())
 
     def _with(self, masking: Masking) -> Usage:
-        """Return the usage with one mask given in one way."""
+        """The usage with one mask given in one way."""
         others = (mask for mask in self.usage.masks if mask.parameter != masking.parameter)
         return replace(self.usage, masks=(*others, masking))
 
     @functools.cached_property
     def _plain(self) -> Tensor:
-        """Return the output with nothing hidden."""
+        """The output with nothing hidden."""
         return self.trial.run(self.usage, self.x)
 
     @functools.cached_property
     def _sees_later(self) -> bool:
-        """Return whether, with nothing hidden, a position sees later ones."""
+        """Whether, with nothing hidden, a position sees later ones."""
         last = [self.usage.length - 1]
         return self._weight(self.usage, self._plain, last, last, {}) > NOTHING
 
     def _weight(
         self, usage: Usage, before: Tensor, moved: Sequence[int], aside: Sequence[int], how: dict[str, Any]
     ) -> float:
-        """Return the largest change of an output when some inputs are replaced, some outputs left aside."""
+        """The largest change of an output when some inputs are replaced, some outputs left aside."""
         after = self.trial.run(usage, replaced(self.trial, usage, self.x, list(moved)), **how)
         if not usage.pooled:
             kept = torch.ones(before.size(1), dtype=torch.bool)
@@ -125,7 +100,7 @@ class Hiding:
         return float((after - before).abs().max() / before.abs().max().clamp_min(1e-30))
 
     def _how(self, masking: Masking, hidden: Sequence[int]) -> dict[str, Any]:
-        """Return what tells a call that positions are hidden."""
+        """What tells a call that positions are hidden."""
         length = self.usage.length
         real = torch.ones(BATCH, length, dtype=torch.bool)
         real[:, hidden] = False

@@ -13,22 +13,7 @@ _TABLE = 2048  # longest table whose end is looked for
 
 
 def with_lengths(trial: Trial, usage: Usage, patient: Patient) -> Usage:
-    """Return the usage with the lengths the module takes.
-
-    Parameters
-    ----------
-    trial : Trial
-        A copy of the patient.
-    usage : Usage
-        A call that runs.
-    patient : Patient
-        Its tables hint at where they end.
-
-    Returns
-    -------
-    Usage
-        With ``any_length`` and ``longest``.
-    """
+    """The usage with the lengths the module takes."""
     others = [usage.length - 1, usage.length + 1] if usage.length > 1 else [2]
     shorter = [length for length in others if trial.runs(usage, length=length)]
     if not shorter:
@@ -38,7 +23,7 @@ def with_lengths(trial: Trial, usage: Usage, patient: Patient) -> Usage:
 
 
 def _longest(trial: Trial, usage: Usage, patient: Patient) -> int | None:
-    """Return the longest length that runs, None where no limit is met."""
+    """The longest length that runs, None where no limit is met."""
     if trial.runs(usage, length=_PROBED):
         return _end_of_a_table(trial, usage, patient)
     low, high = usage.length, _PROBED
@@ -49,7 +34,7 @@ def _longest(trial: Trial, usage: Usage, patient: Patient) -> int | None:
 
 
 def _end_of_a_table(trial: Trial, usage: Usage, patient: Patient) -> int | None:
-    """Return the size of a table that no longer sequence fits into."""
+    """The size of a table that no longer sequence fits into."""
     tensors = [*patient.module.parameters(), *patient.module.buffers()]
     sizes = {size for tensor in tensors for size in tensor.shape if _PROBED < size <= _TABLE}
     for size in sorted(sizes):

@@ -45,20 +45,7 @@ _PAIRS = re.compile(r"attend|quer|pairs?|\bq_len|\((\w+),\s*\1\)|causal|subseque
 
 
 def mask_said(module: nn.Module, parameter: str) -> Said | None:
-    """Return what a class says the values of a mask argument mean.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A person's module.
-    parameter : str
-        Name of the argument.
-
-    Returns
-    -------
-    Said or None
-        ``"True keeps"`` or ``"True blocks"`` (1 counts as True); None where nothing is said.
-    """
+    """What a class says the values of a mask argument mean."""
     for text in _about_mask(module, parameter):
         meaning = None if _OF_SUMS.search(text) else meaning_of(text)
         if meaning is not None:
@@ -70,7 +57,7 @@ def mask_said(module: nn.Module, parameter: str) -> Said | None:
 
 
 def _about_mask(module: nn.Module, parameter: str) -> list[str]:
-    """Return the sentences about a mask: those that name it first, then those of any mask, then comments."""
+    """The sentences about a mask: those that name it first, then those of any mask, then comments."""
     if type(module).__module__.startswith("torch."):
         return []
     docstrings = [
@@ -86,17 +73,7 @@ def _about_mask(module: nn.Module, parameter: str) -> list[str]:
 
 
 def meaning_of(text: str) -> str | None:
-    """Return what a sentence says about the values of a mask.
-
-    Parameters
-    ----------
-    text : str
-        Such as ``1 for tokens to keep, 0 for padding``.
-
-    Returns
-    -------
-    str or None
-        ``"True keeps"``, ``"True blocks"``, or None.
+    """What a sentence says about the values of a mask.
 
     Examples
     --------
@@ -114,20 +91,7 @@ def meaning_of(text: str) -> str | None:
 
 
 def over_said(module: nn.Module, parameter: str) -> Literal["pairs", "keys"] | None:
-    """Return what a class says a mask argument is over.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A person's module.
-    parameter : str
-        Name of the argument.
-
-    Returns
-    -------
-    {"pairs", "keys"} or None
-        None where nothing, or both, is said.
-    """
+    """What a class says a mask argument is over."""
     text = " ".join(_about_mask(module, parameter))
     keys, pairs = bool(_KEYS.search(text)), bool(_PAIRS.search(text))
     if keys is pairs:

@@ -71,12 +71,12 @@ class Masking:
 
     @property
     def tells_left_padding(self) -> bool:
-        """Return whether padding before the real positions can be told."""
+        """Whether padding before the real positions can be told."""
         return not self.at_end and self.encoding != LENGTHS
 
     @property
     def keeps(self) -> bool | None:
-        """Return whether, as it is given, True or 1 keeps a position; None where no such value is given."""
+        """Whether, as it is given, True or 1 keeps a position; None where no such value is given."""
         if "1 = may" in self.encoding or "True = may" in self.encoding:
             return True
         return False if "blocked" in self.encoding else None
@@ -85,29 +85,7 @@ class Masking:
 def mask_values(
     masks: Sequence[Masking], at: Situation, *, padding: Tensor | None, allowed: Tensor | None
 ) -> dict[str, Any]:
-    """Return the mask arguments of one call.
-
-    Parameters
-    ----------
-    masks : sequence of Masking
-        How they are given.
-    at : Situation
-        The call.
-    padding : Tensor or None
-        (batch, length), True = a real position.
-    allowed : Tensor or None
-        (batch, q_len, k_len), True = may attend.
-
-    Returns
-    -------
-    dict
-        By name; a mask that hides nothing is left out unless it is required.
-
-    Raises
-    ------
-    ModuleError
-        If something is to be hidden that the arguments cannot say.
-    """
+    """The mask arguments of one call."""
     _insist_on(masks, padding, allowed)
     values: dict[str, Any] = {}
     for parameter in dict.fromkeys(mask.parameter for mask in masks if mask.encoding != PAD_TOKEN):
@@ -119,7 +97,7 @@ def mask_values(
 
 
 def _value(own: dict[str, Masking], at: Situation, padding: Tensor | None, allowed: Tensor | None) -> Tensor | None:
-    """Return the value of one argument, which may speak of keys, of pairs, or of both."""
+    """The value of one argument, which may speak of keys, of pairs, or of both."""
     keys, pairs = own.get("keys"), own.get("pairs")
     if keys is not None and keys.shape not in SHAPES and allowed is None and (padding is not None or pairs is None):
         return _over_keys(keys, at, padding)
@@ -136,7 +114,7 @@ def _insist_on(masks: Sequence[Masking], padding: Tensor | None, allowed: Tensor
 
 
 def _over_pairs(mask: Masking, at: Situation, padding: Tensor | None, allowed: Tensor | None) -> Tensor | None:
-    """Return a mask over pairs in the form the module understands, None where it may be left out."""
+    """A mask over pairs in the form the module understands, None where it may be left out."""
     if allowed is None and padding is None and not mask.required:
         return None
     if allowed is None:
@@ -150,7 +128,7 @@ def _over_pairs(mask: Masking, at: Situation, padding: Tensor | None, allowed: T
 
 
 def _over_keys(mask: Masking, at: Situation, padding: Tensor | None) -> Tensor | None:
-    """Return a mask over keys in the form the module understands, None where it may be left out."""
+    """A mask over keys in the form the module understands, None where it may be left out."""
     if padding is None and not mask.required:
         return None
     if padding is None:
@@ -161,7 +139,7 @@ def _over_keys(mask: Masking, at: Situation, padding: Tensor | None) -> Tensor |
 
 
 def _lengths(mask: Masking, padding: Tensor) -> Tensor:
-    """Return how many positions of each sample are real."""
+    """How many positions of each sample are real."""
     lengths = padding.sum(1)
     ordered = torch.arange(padding.size(1), device=padding.device) < lengths[:, None]
     if not padding.is_meta and not torch.equal(ordered, padding):

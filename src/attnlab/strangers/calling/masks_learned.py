@@ -39,22 +39,7 @@ class _Tried:
 
 
 def with_masks(trial: Trial, usage: Usage, parameters: Sequence[Parameter]) -> Usage:
-    """Return the usage with all mask arguments that can be given.
-
-    Parameters
-    ----------
-    trial : Trial
-        A copy of the patient.
-    usage : Usage
-        A call that runs.
-    parameters : sequence of Parameter
-        Of ``forward``.
-
-    Returns
-    -------
-    Usage
-        With at most one mask over pairs and one over keys; an argument that can say both stands in both.
-    """
+    """The usage with all mask arguments that can be given."""
     if usage.length < _SHORTEST:
         return usage
     hiding = Hiding(trial, usage)
@@ -71,7 +56,7 @@ def with_masks(trial: Trial, usage: Usage, parameters: Sequence[Parameter]) -> U
 
 
 def _best(learned: Sequence[Masking], over: str, of_keys: set[str]) -> list[Masking]:
-    """Return the one mask of its kind: obeyed before others, then by what names say, then by shape."""
+    """The one mask of its kind: obeyed before others, then by what names say, then by shape."""
     candidates = [mask for mask in learned if mask.over == over]
 
     def rank(mask: Masking) -> tuple[bool, bool, bool]:
@@ -82,14 +67,14 @@ def _best(learned: Sequence[Masking], over: str, of_keys: set[str]) -> list[Mask
 
 
 def _lengths(hiding: Hiding, one: Parameter) -> list[Masking]:
-    """Return lengths as a mask over keys, if the module takes them."""
+    """Lengths as a mask over keys, if the module takes them."""
     masking = Masking(one.name, "keys", LENGTHS, ONE_LENGTH_EACH, required=one.required, at_end=True)
     left = hiding.left(masking)
     return [] if left is None else [replace(masking, obeyed=left < _OBEYED)]
 
 
 def _learn(hiding: Hiding, one: Parameter) -> list[Masking]:
-    """Return the ways one mask argument is to be given: over pairs, over keys, or both.
+    """The ways one mask argument is to be given: over pairs, over keys, or both.
 
     Ways in which a mask that hides nothing changes the output come in only where there are no others: a wrong shape
     may run and scramble, a wrong meaning hides everything.
@@ -114,7 +99,7 @@ def _with_padding(masks: list[Masking]) -> list[Masking]:
 
 
 def _judged_at_end(hiding: Hiding, mask: Masking) -> Masking:
-    """Return a mask over keys that hides nothing within the sequence judged by whether it hides the end of it.
+    """A mask over keys that hides nothing within the sequence judged by whether it hides the end of it.
 
     The state of a recurrence goes through every position, and what is taken at the last real one depends on all
     before: there padding stands at the end.
@@ -132,7 +117,7 @@ def _judged_at_end(hiding: Hiding, mask: Masking) -> Masking:
 
 
 def _tried(hiding: Hiding, forms: Sequence[Masking]) -> list[_Tried]:
-    """Return every way to give a mask that runs, up to the first that hides perfectly."""
+    """Every way to give a mask that runs, up to the first that hides perfectly."""
     tried: list[_Tried] = []
     for masking in forms:
         left = hiding.left(masking)
@@ -144,7 +129,7 @@ def _tried(hiding: Hiding, forms: Sequence[Masking]) -> list[_Tried]:
 
 
 def _forms(one: Parameter, over: Literal["pairs", "keys"], said: Said | None) -> list[Masking]:
-    """Return every shape with every meaning, first the one that is said, last those that add to the scores."""
+    """Every shape with every meaning, first the one that is said, last those that add to the scores."""
     if over == "pairs" and one.role == "key mask" and not seems_over_pairs(one.name):
         return []
     declared = None if said is None else said.what
@@ -158,13 +143,13 @@ def _forms(one: Parameter, over: Literal["pairs", "keys"], said: Said | None) ->
 
 
 def _unlikeliness(masking: Masking, declared: str | None) -> tuple[bool, bool]:
-    """Return a rank: what adds to the scores last, before it what is contrary to what is declared."""
+    """A rank: what adds to the scores last, before it what is contrary to what is declared."""
     contrary = declared is not None and masking.keeps is (declared == "True blocks")
     return masking.keeps is None, contrary
 
 
 def _decided(tried: Sequence[_Tried], said: Said | None, one: Parameter) -> Masking:
-    """Return the form under which a hidden position weighs least; where none hides it, the one that is said or usual.
+    """The form under which a hidden position weighs least; where none hides it, the one that is said or usual.
 
     What adds to the scores is taken only where nothing else tells: ``(1 - mask) * -4`` too hides perfectly if it is
     given minus infinity, and is no sum.
@@ -188,7 +173,7 @@ def _decided(tried: Sequence[_Tried], said: Said | None, one: Parameter) -> Mask
 
 
 def _leans(tried: Sequence[_Tried], plain: _Tried) -> bool:
-    """Return whether the contrary of a meaning leaves much more of a hidden position.
+    """Whether the contrary of a meaning leaves much more of a hidden position.
 
     A 1 added to a score leaves exp(-1) of a weight, and a 0 in place of all others exp(1), whatever the weights are.
     """

@@ -17,20 +17,7 @@ _SWAPPED_TOKENS = {"x": "memory tokens", "memory tokens": "x"}
 
 
 def with_memory(trial: Trial, usage: Usage) -> Usage:
-    """Return the usage in which the input is its own memory, where the module mixes nothing but the memory.
-
-    Parameters
-    ----------
-    trial : Trial
-        A copy of the patient.
-    usage : Usage
-        A call that runs, with a fixed memory where one is required.
-
-    Returns
-    -------
-    Usage
-        A decoder keeps the fixed memory: the input in its place would let every position see all others.
-    """
+    """The usage in which the input is its own memory, where the module mixes nothing but the memory."""
     if not any(one.source == "memory" for one in usage.arguments) or sight_of(trial, usage) != "itself":
         return usage
     arguments = tuple(replace(one, source="x") if one.source == "memory" else one for one in usage.arguments)
@@ -39,37 +26,13 @@ def with_memory(trial: Trial, usage: Usage) -> Usage:
 
 
 def is_its_own_memory(usage: Usage, parameters: Sequence[Parameter]) -> bool:
-    """Return whether the input is given as the memory too, by the names of what is given.
-
-    Parameters
-    ----------
-    usage : Usage
-        How the module is called.
-    parameters : sequence of Parameter
-        Of its ``forward``.
-
-    Returns
-    -------
-    bool
-        Words on decoders say nothing of what such a module sees.
-    """
+    """Whether the input is given as the memory too, by the names of what is given."""
     memories = {one.name for one in parameters if one.role == "memory"}
     return any(one.parameter in memories and one.source == "x" for one in usage.arguments)
 
 
 def of_own_memory(parameters: Sequence[Parameter]) -> Iterator[Parameter]:
-    """Yield the parameters with masks over the memory as masks over the input, for an input that is its own memory.
-
-    Parameters
-    ----------
-    parameters : sequence of Parameter
-        Of ``forward``.
-
-    Yields
-    ------
-    Parameter
-        Each in its place.
-    """
+    """The parameters with masks over the memory as masks over the input, for an input that is its own memory."""
     for one in parameters:
         yield replace(one, role="mask" if seems_over_pairs(one.name) else "key mask") if _of_memory(one) else one
 
@@ -79,22 +42,7 @@ def _of_memory(one: Parameter) -> bool:
 
 
 def over_memory(trial: Trial, usage: Usage, parameters: Sequence[Parameter]) -> Usage | None:
-    """Return how the module is called with the memory as its input, beside a fixed sequence that asks.
-
-    Parameters
-    ----------
-    trial : Trial
-        A copy of the patient.
-    usage : Usage
-        How the module is called with a fixed memory.
-    parameters : sequence of Parameter
-        Of ``forward``.
-
-    Returns
-    -------
-    Usage or None
-        With the masks over the memory, learned; None where there is no such mask, or no such call runs.
-    """
+    """How the module is called with the memory as its input, beside a fixed sequence that asks."""
     swapped = _SWAPPED if usage.takes == "embeddings" else _SWAPPED_TOKENS
     sources = {one.source for one in usage.arguments}
     if not sources >= set(swapped) or not any(map(_of_memory, parameters)):

@@ -28,22 +28,7 @@ _SHORTEST = 4  # length below which nothing can be hidden and something still be
 
 
 def with_pad_token(trial: Trial, usage: Usage, patient: Patient) -> Usage:
-    """Return the usage with the token that means padding, where the module looks for one.
-
-    Parameters
-    ----------
-    trial : Trial
-        A copy of the patient.
-    usage : Usage
-        A call that runs.
-    patient : Patient
-        Its arguments, its attributes and its source may name the token.
-
-    Returns
-    -------
-    Usage
-        With a mask over keys told by the tokens, unless there is an argument for it.
-    """
+    """The usage with the token that means padding, where the module looks for one."""
     if usage.takes != "tokens" or usage.vocab_size is None:
         return usage
     token = _pad_token(patient)
@@ -59,7 +44,7 @@ def with_pad_token(trial: Trial, usage: Usage, patient: Patient) -> Usage:
 
 
 def _hides(trial: Trial, usage: Usage) -> bool:
-    """Return whether padding put behind the tokens changes (nearly) nothing in what they give."""
+    """Whether padding put behind the tokens changes (nearly) nothing in what they give."""
     x = trial.inputs(usage)
     short = x[:, :-_PADDED]
     real = torch.ones(x.shape, dtype=torch.bool)
@@ -76,7 +61,7 @@ def _hides(trial: Trial, usage: Usage) -> bool:
 
 
 def _pad_token(patient: Patient) -> int | None:
-    """Return the token that the source compares its input with."""
+    """The token that the source compares its input with."""
     if _WITH_NAMED.search(patient.text):
         holders = [patient.arguments, *(vars(part) for part in patient.module.modules())]
         values = (holder.get(word) for holder in holders for word in PAD_WORDS)

@@ -48,22 +48,7 @@ class _Known:
 
 
 def plans_for(parameters: Sequence[Parameter], d_head: int | None, vocab_size: int | None) -> list[Plan]:
-    """Return ways to fill the parameters.
-
-    Parameters
-    ----------
-    parameters : sequence of Parameter
-        Of ``forward``.
-    d_head : int or None
-        Width of a head, for rotary angles.
-    vocab_size : int or None
-        For a memory of tokens.
-
-    Returns
-    -------
-    list of Plan
-        First those that give what is required alone, then those that give what may help too, then those with masks.
-    """
+    """Ways to fill the parameters."""
     plans: dict[Plan, None] = {}
     for helping, masked in ((False, False), (True, False), (False, True), (True, True)):
         known = _Known(helping, masked, d_head, vocab_size)
@@ -74,7 +59,7 @@ def plans_for(parameters: Sequence[Parameter], d_head: int | None, vocab_size: i
 
 
 def _together(choices: list[Choice]) -> Iterator[tuple[Argument | Masking | None, ...]]:
-    """Yield every combination in which all masks speak alike."""
+    """Every combination in which all masks speak alike."""
     for combination in itertools.islice(itertools.product(*choices), 4 * _MOST_PLANS):
         encodings = {each.encoding for each in combination if isinstance(each, Masking) and each.encoding != LENGTHS}
         if len(encodings) <= 1:
@@ -91,7 +76,7 @@ def _plan(parameters: Sequence[Parameter], combination: Sequence[Argument | Mask
 
 
 def _choice(one: Parameter, index: int, known: _Known) -> Choice:
-    """Return what a parameter can be given."""
+    """What a parameter can be given."""
     by_name, d_head = one.by_name or index > 0, known.d_head
 
     def given(source: str, value: object = None) -> Argument:
@@ -129,7 +114,7 @@ def _choice(one: Parameter, index: int, known: _Known) -> Choice:
 
 
 def _mask_choice(one: Parameter, masked: bool) -> Choice:
-    """Return how a required mask can be given before anything is known about it."""
+    """How a required mask can be given before anything is known about it."""
     if not one.required:
         return (None,)
     nothing = Argument(one.name, "constant", by_name=True, value=None)

@@ -85,18 +85,7 @@ class Parameter:
 
 
 def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
-    """Return what each parameter of a module's ``forward`` is for.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A person's module.
-
-    Returns
-    -------
-    tuple of Parameter
-        In the order of the signature, variadic ones left out.
-    """
+    """What each parameter of a module's ``forward`` is for."""
     signature = inspect.signature(module.forward).parameters
     named = {n: p for n, p in signature.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     if not named and any(p.kind is p.VAR_POSITIONAL for p in signature.values()):
@@ -108,18 +97,7 @@ def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
 
 
 def role_of(name: str) -> str:
-    """Return what a parameter is for by its name alone.
-
-    Parameters
-    ----------
-    name : str
-        Its name.
-
-    Returns
-    -------
-    str
-        A role; ``"open"`` where the name says nothing.
-    """
+    """What a parameter is for by its name alone."""
     word = name.lower()
     if word in _WORDS["flag"]:
         return "flag"
@@ -160,18 +138,7 @@ def _settle_memory(roles: dict[str, str]) -> None:
 
 
 def seems_tokens(name: str) -> bool | None:
-    """Return whether a parameter's name says that it holds token ids, None where it says nothing.
-
-    Parameters
-    ----------
-    name : str
-        Name of the input.
-
-    Returns
-    -------
-    bool or None
-        True for ``input_ids``, False for ``hidden_states``.
-    """
+    """Whether a parameter's name says that it holds token ids, None where it says nothing."""
     word = name.lower()
     if _FLOATS.fullmatch(word):
         return False
@@ -179,16 +146,5 @@ def seems_tokens(name: str) -> bool | None:
 
 
 def seems_over_pairs(name: str) -> bool:
-    """Return whether a mask's name says that it is over pairs of positions.
-
-    Parameters
-    ----------
-    name : str
-        Name of the mask.
-
-    Returns
-    -------
-    bool
-        True for ``attn_mask`` and ``causal_mask``.
-    """
+    """Whether a mask's name says that it is over pairs of positions."""
     return bool(_OF_PAIRS.search(name.lower()))

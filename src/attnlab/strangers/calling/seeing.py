@@ -22,22 +22,7 @@ _PROBED = 16  # positions up to which every one is replaced
 
 
 def sight_of(trial: Trial, usage: Usage, *, causal: bool = False) -> Sight:
-    """Return which positions a position sees when nothing is hidden from it.
-
-    Parameters
-    ----------
-    trial : Trial
-        A copy of the patient.
-    usage : Usage
-        How it is called.
-    causal : bool
-        Whether it is asked to be causal.
-
-    Returns
-    -------
-    {"past", "all", "itself", "unclear"}
-        By replacing the inputs at one position at a time.
-    """
+    """Which positions a position sees when nothing is hidden from it."""
     if usage.pooled or usage.length < 2:
         return "unclear"
     try:
@@ -54,22 +39,7 @@ def sight_of(trial: Trial, usage: Usage, *, causal: bool = False) -> Sight:
 
 
 def influences(trial: Trial, usage: Usage, *, causal: bool = False) -> Float[Tensor, "q_len k_len"]:
-    """Return how much each position's output changes when another position's input is replaced.
-
-    Parameters
-    ----------
-    trial : Trial
-        A copy of the patient.
-    usage : Usage
-        How it is called.
-    causal : bool
-        Whether it is asked to be causal.
-
-    Returns
-    -------
-    Tensor
-        (q_len, k_len), relative to the size of the output; only some columns are probed at great lengths.
-    """
+    """How much each position's output changes when another position's input is replaced."""
     length = usage.length
     step = max(1, length // _PROBED)
     seen = torch.full((length, length), float("nan"))
@@ -80,7 +50,7 @@ def influences(trial: Trial, usage: Usage, *, causal: bool = False) -> Float[Ten
 
 
 def _symmetric(seen: Tensor) -> bool:
-    """Return whether both sides weigh alike, and nothing is seen at a distance on one side alone."""
+    """Whether both sides weigh alike, and nothing is seen at a distance on one side alone."""
     length = seen.size(0)
     before = torch.stack([seen.diagonal(-distance).mean() for distance in range(1, length)])
     after = torch.stack([seen.diagonal(distance).mean() for distance in range(1, length)])

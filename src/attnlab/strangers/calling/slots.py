@@ -17,20 +17,7 @@ _LONGER = (0, -1, 2)  # lengths at which there must be as many vectors, relative
 
 
 def with_slots(trial: Trial, usage: Usage) -> Usage | None:
-    """Return the usage in which several vectors per sequence, as many at every length, are the output.
-
-    Parameters
-    ----------
-    trial : Trial
-        A copy of the patient.
-    usage : Usage
-        A call that runs, and returns no vector per position.
-
-    Returns
-    -------
-    Usage or None
-        None where the number of vectors, or their width, changes with the length or the batch.
-    """
+    """The usage in which several vectors per sequence, as many at every length, are the output."""
     calls = [(batch, usage.length + more) for batch in _BATCHES for more in _LONGER]
     try:
         first, *others = [_shapes(trial, usage, *sizes) for sizes in calls]

@@ -64,19 +64,19 @@ class Situation:
 
     @property
     def length(self) -> int:
-        """Return the number of positions."""
+        """The number of positions."""
         return self.x.size(1)
 
 
 def _laid_out(at: Situation, value: Tensor) -> Tensor:
-    """Return a batch-first tensor in the module's layout."""
+    """A batch-first tensor in the module's layout."""
     if at.layout == "channels-first" and value.dim() < 3:
         return value
     return LAYOUTS[at.layout](value)
 
 
 def _memory(at: Situation, width: int | None) -> Tensor:
-    """Return embeddings to look at that have nothing to do with the input."""
+    """Embeddings to look at that have nothing to do with the input."""
     width = width or at.x.size(-1)
     phases = torch.arange(MEMORY_LENGTH * width, device=at.x.device, dtype=torch.float64) ** 2 * _STEP
     memory = (phases.sin() * 2**0.5).to(at.dtype).view(1, MEMORY_LENGTH, width)  # of variance 1
@@ -101,7 +101,7 @@ def _zeros(at: Situation, _value: Any) -> Tensor:
 
 
 def _angles(at: Situation, d_head: int) -> Tensor:
-    """Return rotary angles, (length, d_head / 2)."""
+    """Rotary angles, (length, d_head / 2)."""
     rates = _BASE ** (-torch.arange(0, d_head, 2, device=at.x.device, dtype=torch.float64) / d_head)
     return torch.arange(at.length, device=at.x.device, dtype=torch.float64)[:, None] * rates
 
@@ -119,7 +119,7 @@ def _cos_and_sin(at: Situation, d_head: int) -> tuple[Tensor, Tensor]:
 
 
 def _turns(at: Situation, d_head: int) -> Tensor:
-    """Return rotary angles as complex numbers of size 1, (length, d_head / 2)."""
+    """Rotary angles as complex numbers of size 1, (length, d_head / 2)."""
     angles = _angles(at, d_head)
     wide = at.dtype == torch.float64
     return torch.polar(torch.ones_like(angles), angles).to(torch.complex128 if wide else torch.complex64)

@@ -34,12 +34,12 @@ class Trial:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the dtype of its parameters."""
+        """The dtype of its parameters."""
         floating = (p.dtype for p in self.module.parameters() if p.is_floating_point())
         return next(floating, torch.get_default_dtype())
 
     def inputs(self, usage: Usage, *, length: int | None = None, batch: int = BATCH, seed: int = 0) -> Tensor:
-        """Return random inputs."""
+        """Random inputs."""
         generator = torch.Generator().manual_seed(_SEED + seed)
         length = length or usage.length
         if usage.takes == "tokens":
@@ -47,19 +47,19 @@ class Trial:
         return torch.randn((batch, length, usage.d_in), generator=generator).to(self.dtype)
 
     def run(self, usage: Usage, x: Tensor, **how: Any) -> Tensor:
-        """Return the output, with the same random numbers at every call."""
+        """The output, with the same random numbers at every call."""
         _seed()
         with _kept(self.module):
             return usage.call(self.module, x, **how)
 
     def returned(self, usage: Usage, x: Tensor) -> Any:
-        """Return everything the module returned."""
+        """Everything the module returned."""
         _seed()
         with _kept(self.module):
             return usage.returned(self.module, x)
 
     def runs(self, usage: Usage, *, length: int | None = None, batch: int = BATCH) -> bool:
-        """Return whether a call ends with an output of the right shape."""
+        """Whether a call ends with an output of the right shape."""
         try:
             self.run(usage, self.inputs(usage, length=length, batch=batch))
         except ModuleError:
@@ -67,7 +67,7 @@ class Trial:
         return True
 
     def reaction(self, usage: Usage, positions: Any, *, x: Tensor | None = None, **how: Any) -> Tensor:
-        """Return how much the output changes when the inputs at some positions are replaced in every sample.
+        """How much the output changes when the inputs at some positions are replaced in every sample.
 
         (batch, length), or (batch, 1) where the output is pooled, relative to the size of the output; NaN where it
         cannot be told.
@@ -80,24 +80,7 @@ class Trial:
 
 
 def replaced(trial: Trial, usage: Usage, x: Tensor, positions: Any) -> Tensor:
-    """Return inputs with those at some positions replaced by others, each by one that differs.
-
-    Parameters
-    ----------
-    trial : Trial
-        Makes the others.
-    usage : Usage
-        What the inputs are.
-    x : Tensor
-        (batch, length, d_in) or tokens.
-    positions : object
-        Index of the positions.
-
-    Returns
-    -------
-    Tensor
-        Like `x`.
-    """
+    """Inputs with those at some positions replaced by others, each by one that differs."""
     other = trial.inputs(usage, length=x.size(1), batch=x.size(0), seed=1)
     return usage.replaced(x, other, (slice(None), positions))
 

@@ -22,20 +22,7 @@ _WIDTH_ATTRIBUTES = ("in_features", "in_channels", "input_size", "embed_dim", "e
 
 
 def size_named(word: str, patient: Patient) -> int | None:
-    """Return a size the patient was constructed with.
-
-    Parameters
-    ----------
-    word : str
-        Its word in the glossary.
-    patient : Patient
-        Its arguments are looked through, a config among them too, then the attributes of the module.
-
-    Returns
-    -------
-    int or None
-        None where it is not known. ``d_head`` is ``d_model / n_heads`` where nobody says otherwise.
-    """
+    """A size the patient was constructed with."""
     found = next(_sizes(word, patient), None)
     if found is None and word == "d_head":
         d_model, n_heads = size_named("d_model", patient), size_named("n_heads", patient)
@@ -53,7 +40,7 @@ def _sizes(word: str, patient: Patient) -> Iterator[int]:
 
 
 def _holders(patient: Patient) -> list[Mapping[str, Any]]:
-    """Return what may hold sizes: arguments, what they hold themselves, attributes."""
+    """What may hold sizes: arguments, what they hold themselves, attributes."""
     inner = [
         vars(value)
         for value in patient.arguments.values()
@@ -65,20 +52,7 @@ def _holders(patient: Patient) -> list[Mapping[str, Any]]:
 
 
 def widths_to_try(module: nn.Module, patient: Patient) -> list[int]:
-    """Return widths the input may have, the most plausible first.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A copy of the patient.
-    patient : Patient
-        What it was constructed with.
-
-    Returns
-    -------
-    list of int
-        From arguments that say so, then from the module's parts in the order of their making.
-    """
+    """Widths the input may have, the most plausible first."""
     named = [
         value for name in synonyms("d_model") if not name.startswith(_SAYS_OUT) for value in _of_name(name, patient)
     ]
@@ -95,7 +69,7 @@ def _of_name(name: str, patient: Patient) -> Iterator[int]:
 
 
 def _widths_of_parts(module: nn.Module) -> Iterator[int]:
-    """Yield the input widths of the module's parts, then the sizes of its own parameters."""
+    """The input widths of the module's parts, then the sizes of its own parameters."""
     for part in module.modules():
         for name in _WIDTH_ATTRIBUTES:
             value = getattr(part, name, None)
@@ -108,18 +82,7 @@ def _widths_of_parts(module: nn.Module) -> Iterator[int]:
 
 
 def lengths_to_try(patient: Patient) -> list[int]:
-    """Return lengths the input may need to have: a short one, then those a module may insist on.
-
-    Parameters
-    ----------
-    patient : Patient
-        What it was constructed with, and its parameters.
-
-    Returns
-    -------
-    list of int
-        The usual length first.
-    """
+    """Lengths the input may need to have: a short one, then those a module may insist on."""
     named = [value for value in _sizes("max_length", patient) if value <= _LONGEST]
     shapes = [size for parameter in patient.module.parameters() for size in parameter.shape if 1 < size <= _LONGEST]
     insisted_on = list(dict.fromkeys([*named, *shapes]))[:_MOST_LENGTHS]
@@ -127,19 +90,6 @@ def lengths_to_try(patient: Patient) -> list[int]:
 
 
 def vocabulary_of(module: nn.Module, patient: Patient) -> list[int]:
-    """Return numbers of tokens the input may be drawn from.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A copy of the patient.
-    patient : Patient
-        What it was constructed with.
-
-    Returns
-    -------
-    list of int
-        The first embedding's size, then what arguments say; empty where nothing speaks for tokens.
-    """
+    """Numbers of tokens the input may be drawn from."""
     tables = [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)]
     return list(dict.fromkeys([*_sizes("vocab_size", patient), *tables]))[:3]

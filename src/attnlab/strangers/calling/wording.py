@@ -20,22 +20,7 @@ _MEANS = {
 
 
 def assumptions_of(patient: Patient, usage: Usage, call: Call) -> dict[str, str]:
-    """Return what was assumed, in words, the call first.
-
-    Parameters
-    ----------
-    patient : Patient
-        What is examined.
-    usage : Usage
-        How it is called.
-    call : Call
-        What its signature and class say.
-
-    Returns
-    -------
-    dict
-        Topic -> what was assumed.
-    """
+    """What was assumed, in words, the call first."""
     said = {
         "called as": _call(usage, call),
         "input": _input(usage),
@@ -50,7 +35,7 @@ def assumptions_of(patient: Patient, usage: Usage, call: Call) -> dict[str, str]
 
 
 def _call(usage: Usage, call: Call) -> str:
-    """Return the call with the names of its arguments."""
+    """The call with the names of its arguments."""
     words = []
     for one in usage.arguments:
         value = f"{one.value}" if one.source == "constant" else IN_WORDS.get(one.source, "")
@@ -69,7 +54,7 @@ def _call(usage: Usage, call: Call) -> str:
 
 
 def _mask(usage: Usage, masks: list[Masking]) -> str:
-    """Return how one mask argument is given."""
+    """How one mask argument is given."""
     first = masks[0]
     doubt = "" if first.obeyed else ", but it does not hide"
     if first.encoding == PAD_TOKEN:

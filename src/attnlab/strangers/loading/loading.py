@@ -75,7 +75,7 @@ def _find(target: str) -> Any:
 
 
 def _classes_in(path: Path) -> str:
-    """Return the names of the classes of a file, in words."""
+    """The names of the classes of a file, in words."""
     try:
         nodes = ast.parse(path.read_text(encoding="utf-8")).body
     except (SyntaxError, UnicodeDecodeError, OSError):
@@ -88,7 +88,7 @@ def _name_of(target: Any) -> str:
 
 
 def _from_instance(module: nn.Module, name: str, given: Mapping[str, Any]) -> Patient:
-    """Return the patient for a ready instance."""
+    """The patient for a ready instance."""
     if given:
         raise SpecError(f"{name} is a ready instance, so it takes no constructor arguments; got {', '.join(given)}")
     pristine = _pristine(module, name)
@@ -98,7 +98,7 @@ def _from_instance(module: nn.Module, name: str, given: Mapping[str, Any]) -> Pa
 
 
 def _from_constructor(maker: Maker) -> Patient:
-    """Return the patient for a class or a function."""
+    """The patient for a class or a function."""
     module = maker.first()
     roots = dict.fromkeys([maker.factory, *classes_of(module)])
     return Patient(
@@ -113,7 +113,7 @@ def _from_constructor(maker: Maker) -> Patient:
 
 
 def _pristine(module: nn.Module, name: str) -> nn.Module:
-    """Return a copy on the CPU that belongs to the doctor alone."""
+    """A copy on the CPU that belongs to the doctor alone."""
     if any(value.is_meta for value in (*module.parameters(), *module.buffers())):
         raise ModuleError(f"{name} lies on the meta device, where nothing can be computed (hint: build it on the CPU)")
     if not any(True for _ in _learned(module)):
@@ -122,7 +122,7 @@ def _pristine(module: nn.Module, name: str) -> nn.Module:
 
 
 def _learned(module: nn.Module) -> Iterator[Any]:
-    """Yield what a module can learn, registered or forgotten in a plain list or dict."""
+    """What a module can learn, registered or forgotten in a plain list or dict."""
     yield from module.parameters()
     for part in module.modules():
         for value in vars(part).values():
@@ -133,23 +133,7 @@ def _learned(module: nn.Module) -> Iterator[Any]:
 
 
 def twin_of(module: nn.Module) -> nn.Module:
-    """Return a deep copy of a module, also where it holds tensors that are no leaves of a graph.
-
-    Parameters
-    ----------
-    module : nn.Module
-        Any module.
-
-    Returns
-    -------
-    nn.Module
-        Its copy.
-
-    Raises
-    ------
-    ModuleError
-        If it holds something that cannot be copied.
-    """
+    """A deep copy of a module, also where it holds tensors that are no leaves of a graph."""
     memo: dict[int, Any] = {}
     for part in module.modules():
         for value in vars(part).values():

@@ -59,18 +59,7 @@ class Maker:
         self._any_config = False
 
     def first(self) -> nn.Module:
-        """Return a first instance, and settle how all later ones are built.
-
-        Returns
-        -------
-        nn.Module
-            With fewer layers and tokens than by default, where by default it is large.
-
-        Raises
-        ------
-        AttnlabError
-            If it cannot be built.
-        """
+        """A first instance, and settle how all later ones are built."""
         try:
             module = self.build({})
         except AttnlabError as error:
@@ -81,27 +70,11 @@ class Maker:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Return all arguments of the constructor, by its own words."""
+        """All arguments of the constructor, by its own words."""
         return dict(self._order({}).arguments)
 
     def build(self, changes: Mapping[str, Any]) -> nn.Module:
-        """Return another instance, with changed constructor arguments.
-
-        Parameters
-        ----------
-        changes : mapping of str to object
-            By the constructor's own words or the glossary's.
-
-        Returns
-        -------
-        nn.Module
-            With a new random start.
-
-        Raises
-        ------
-        AttnlabError
-            If the constructor knows no such word, or refuses.
-        """
+        """Another instance, with changed constructor arguments."""
         order = self._order(changes)
         module = self._made(order)
         self._insist_on_effect(order, changes)
@@ -109,13 +82,13 @@ class Maker:
         return module
 
     def _settled_in_its_file(self) -> dict[str, Any]:
-        """Return sizes that stand under the name of a required argument in the file, which its parts may rely on."""
+        """Sizes that stand under the name of a required argument in the file, which its parts may rely on."""
         names = vars(sys.modules.get(self.factory.__module__, self))
         required = [name for name, one in self.wanted.items() if is_required(one)]
         return {name: names[name] for name in required if type(names.get(name)) in (int, float)}
 
     def _order(self, changes: Mapping[str, Any]) -> Order:
-        """Return the constructor with all its arguments."""
+        """The constructor with all its arguments."""
         given = self.given | self._own_words(changes)
         offered = offered_for(self.factory, given)
         if self._any_config and self._config is not None:
@@ -139,7 +112,7 @@ class Maker:
         return check_arguments(self.factory, arguments, self.name)
 
     def _own_words(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arguments by the constructor's own words; a glossary word it knows by several goes to all of them."""
+        """Arguments by the constructor's own words; a glossary word it knows by several goes to all of them."""
         own: dict[str, Any] = {}
         for name, value in given.items():
             words = [word for word in synonyms(glossary_word(name)) if word in self.wanted]
@@ -169,11 +142,11 @@ class Maker:
 
     @property
     def _config(self) -> str | None:
-        """Return the name of the parameter that holds all others."""
+        """The name of the parameter that holds all others."""
         return next((n for n, one in self.wanted.items() if n in CONFIG_NAMES and is_required(one)), None)
 
     def _with_any_config(self, failure: AttnlabError) -> nn.Module:
-        """Return an instance built from a config that answers to all words, where the class found for it fails."""
+        """An instance built from a config that answers to all words, where the class found for it fails."""
         self._any_config = True
         try:
             return self.build({})
@@ -182,7 +155,7 @@ class Maker:
             raise (error if isinstance(failure, SpecError) else failure) from failure.__cause__
 
     def _smaller(self, module: nn.Module) -> nn.Module:
-        """Return an instance with fewer layers and tokens, where one is large by default."""
+        """An instance with fewer layers and tokens, where one is large by default."""
         if sum(parameter.numel() for parameter in module.parameters()) <= _LARGE:
             return module
         small = self._own_words({word: SMALL[word] for word in _MADE_SMALL})

@@ -75,20 +75,7 @@ USUAL: dict[str, Any] = {
 
 
 def offered_for(factory: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a constructor is offered, so that the width is a multiple of the number of heads.
-
-    Parameters
-    ----------
-    factory : callable
-        A class or function.
-    given : mapping of str to object
-        What is given by the constructor's own words.
-
-    Returns
-    -------
-    dict
-        By glossary word, and the usual values of other words it requires.
-    """
+    """What a constructor is offered, so that the width is a multiple of the number of heads."""
     wanted = signature_of(factory)
     offered = dict(SMALL)
     n_heads = _value("n_heads", wanted, given)
@@ -105,6 +92,6 @@ def offered_for(factory: Callable[..., Any], given: Mapping[str, Any]) -> dict[s
 
 
 def _value(word: str, wanted: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> int | None:
-    """Return a size that is given or has a default, None where it is to be chosen."""
+    """A size that is given or has a default, None where it is to be chosen."""
     values = [given.get(name, wanted[name].default if name in wanted else None) for name in synonyms(word)]
     return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)

@@ -23,11 +23,6 @@ def start_as_library_does(module: nn.Module) -> None:
     """Initialize a part of a Hugging Face model as its model would, in place, unless that has been done already.
 
     Spectral norms find their norm, as in the first steps of training.
-
-    Parameters
-    ----------
-    module : nn.Module
-        A module; anything else than such a part with torch's default start is left as it is.
     """
     _find_spectral_norms(module)
     if not type(module).__module__.startswith(_LIBRARY) or not _starts_as_torch_does(module):
@@ -51,7 +46,7 @@ def _find_spectral_norms(module: nn.Module) -> None:
 
 
 def _base_of(part: type) -> Any:
-    """Return the class of models in the file of a part that knows how to initialize it."""
+    """The class of models in the file of a part that knows how to initialize it."""
     namespace = vars(sys.modules[part.__module__])
     bases = [
         value for name, value in namespace.items() if name.endswith("PreTrainedModel") and name != "PreTrainedModel"
@@ -60,13 +55,13 @@ def _base_of(part: type) -> Any:
 
 
 def _starts_as_torch_does(module: nn.Module) -> bool:
-    """Return whether every linear map is uniform within torch's default bound."""
+    """Whether every linear map is uniform within torch's default bound."""
     linears = [part for part in module.modules() if isinstance(part, nn.Linear) and not part.weight.is_meta]
     return bool(linears) and all(_is_uniform(part.weight.detach()) for part in linears)
 
 
 def _is_uniform(weight: torch.Tensor) -> bool:
-    """Return whether weights fill the interval of torch's default start, 1 / sqrt(inputs) to either side."""
+    """Whether weights fill the interval of torch's default start, 1 / sqrt(inputs) to either side."""
     bound = weight.size(1) ** -0.5
     largest = float(weight.abs().max())
     return 0.9 * bound <= largest <= _ROUNDING * bound and abs(float(weight.std()) - bound / 3**0.5) < 0.1 * bound

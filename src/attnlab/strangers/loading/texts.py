@@ -19,18 +19,7 @@ _DESCRIBED = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def text_of(roots: Iterable[Any]) -> str:
-    """Return the source of objects and of everything in their own files that they use, comments included.
-
-    Parameters
-    ----------
-    roots : iterable of object
-        Classes and functions.
-
-    Returns
-    -------
-    str
-        Pieces in the order of each file; nothing for what has no source.
-    """
+    """The source of objects and of everything in their own files that they use, comments included."""
     names: dict[str, set[str]] = {}
     for root in roots:
         file = file_of(root)
@@ -40,18 +29,7 @@ def text_of(roots: Iterable[Any]) -> str:
 
 
 def words_of(text: str) -> str:
-    """Return what a source says to its readers: docstrings and comments, no code and no names.
-
-    Parameters
-    ----------
-    text : str
-        Source of classes and functions; words without any are returned as they are.
-
-    Returns
-    -------
-    str
-        Paragraphs, docstrings first, each on one line.
-    """
+    """What a source says to its readers: docstrings and comments, no code and no names."""
     source = textwrap.dedent(text)
     try:
         nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, _DESCRIBED)]
@@ -66,7 +44,7 @@ def words_of(text: str) -> str:
 
 
 def _comments(source: str) -> str:
-    """Return the comments; those on neighbouring lines are one paragraph, however long, others each their own."""
+    """The comments; those on neighbouring lines are one paragraph, however long, others each their own."""
     found, last = "", -1
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -77,18 +55,7 @@ def _comments(source: str) -> str:
 
 
 def file_of(root: Any) -> str:
-    """Return the file an object is defined in, or nothing.
-
-    Parameters
-    ----------
-    root : object
-        A class or function.
-
-    Returns
-    -------
-    str
-        Its path.
-    """
+    """The file an object is defined in, or nothing."""
     try:
         return inspect.getsourcefile(root) or ""
     except (TypeError, OSError):  # a builtin, or defined at a prompt
@@ -96,18 +63,7 @@ def file_of(root: Any) -> str:
 
 
 def classes_of(module: nn.Module) -> list[type]:
-    """Return the class of a module and those of its parts that stand in the same file.
-
-    Parameters
-    ----------
-    module : nn.Module
-        The module.
-
-    Returns
-    -------
-    list of type
-        The module's own class first, then the classes above it in the same file, then its parts'.
-    """
+    """The class of a module and those of its parts that stand in the same file."""
     own = type(module)
     file = file_of(own)
     ancestors = [each for each in own.__mro__ if each is not own and file_of(each) == file]
@@ -116,7 +72,7 @@ def classes_of(module: nn.Module) -> list[type]:
 
 
 def _pieces(file: str, wanted: set[str]) -> str:
-    """Return the top-level definitions of a file that are wanted, or used by one that is."""
+    """The top-level definitions of a file that are wanted, or used by one that is."""
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
         tree = ast.parse("\n".join(lines))
@@ -134,7 +90,7 @@ def _pieces(file: str, wanted: set[str]) -> str:
 
 
 def _names_defined(node: ast.stmt) -> list[str]:
-    """Return the names a top-level statement defines."""
+    """The names a top-level statement defines."""
     if isinstance(node, ast.ClassDef | ast.FunctionDef):
         return [node.name]
     if isinstance(node, ast.Assign):
@@ -145,7 +101,7 @@ def _names_defined(node: ast.stmt) -> list[str]:
 
 
 def _with_comments(lines: list[str], node: ast.stmt) -> str:
-    """Return the source of a statement with its decorators and the comment right above it."""
+    """The source of a statement with its decorators and the comment right above it."""
     decorators = getattr(node, "decorator_list", [])
     first = min([node.lineno, *(each.lineno for each in decorators)]) - 1
     while first > 0 and lines[first - 1].lstrip().startswith("#"):

@@ -57,25 +57,7 @@ def build_model(spec: Mapping[str, Any], task: StudyTask) -> nn.Module:
 
 
 def build_model_offered(spec: Mapping[str, Any], offered: Mapping[str, Any]) -> nn.Module:
-    """Build a model that fits a task of which only that is known what it offers.
-
-    Parameters
-    ----------
-    spec : mapping
-        As for `build_model`.
-    offered : mapping
-        What ``task.model_arguments()`` returned.
-
-    Returns
-    -------
-    nn.Module
-        The model.
-
-    Raises
-    ------
-    SpecError
-        If it cannot be built, or needs what neither the specification nor the task gives.
-    """
+    """Build a model that fits a task of which only that is known what it offers."""
     name, arguments = parse(spec, "model")
     missing = _asked_by(name) - arguments.keys() - offered.keys()
     fitting = [other for other in MODELS if _asked_by(other) <= offered.keys()]
@@ -88,6 +70,6 @@ def build_model_offered(spec: Mapping[str, Any], offered: Mapping[str, Any]) -> 
 
 
 def _asked_by(name: str) -> set[str]:
-    """Return the arguments that a model of the table cannot do without; none for one of a person's own."""
+    """The arguments that a model of the table cannot do without; none for one of a person's own."""
     parameters = signature_of(MODELS[name]) if name in MODELS else {}
     return {argument for argument, parameter in parameters.items() if is_required(parameter)}

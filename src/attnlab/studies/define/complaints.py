@@ -16,20 +16,7 @@ FILE_KEYS = ("question", "task", "model", "baseline", "variants", "rules", "trai
 
 
 def places_of(raw: Mapping[str, Any], path: Path | None) -> dict[str, str]:
-    """Return where a file names its task and each variant, for what is found wrong with them after reading.
-
-    Parameters
-    ----------
-    raw : mapping
-        The file as it was read.
-    path : Path or None
-        Its path; None if there is no file.
-
-    Returns
-    -------
-    dict
-        ``PATH line N: `` by "task" and "variants.NAME"; nothing without a file.
-    """
+    """Where a file names its task and each variant, for what is found wrong with them after reading."""
     if path is None:
         return {}
     variants = raw.get("variants")
@@ -39,28 +26,13 @@ def places_of(raw: Mapping[str, Any], path: Path | None) -> dict[str, str]:
 
 
 def _place(raw: Mapping[str, Any], key: Sequence[Any], path: Path) -> str:
-    """Return file and, where it is known, line of a key."""
+    """File and, where it is known, line of a key."""
     line = line_of(raw, key)
     return f"{path} line {line}" if line else str(path)
 
 
 def explain(error: pydantic.ValidationError, raw: Mapping[str, Any], path: Path) -> str:
-    """Return all problems of a study, one a line, each with file and line.
-
-    Parameters
-    ----------
-    error : pydantic.ValidationError
-        What validation found.
-    raw : mapping
-        The file as it was read.
-    path : Path
-        Its path.
-
-    Returns
-    -------
-    str
-        Lines of an error text.
-    """
+    """All problems of a study, one a line, each with file and line."""
     lines = []
     for problem in error.errors():
         where = _keys_on_path(raw, problem["loc"] or _subject(problem["msg"]))
@@ -82,13 +54,13 @@ def _sentence(problem: Mapping[str, Any], where: Sequence[Any]) -> str:
 
 
 def _subject(message: str) -> Sequence[str]:
-    """Return the key of the file that a complaint about the whole study begins with."""
+    """The key of the file that a complaint about the whole study begins with."""
     first = message.removeprefix("Value error, ").split()[0].rstrip(":")
     return [first] if first in FILE_KEYS else []
 
 
 def _keys_on_path(raw: Any, location: Sequence[Any]) -> list[Any]:
-    """Return the leading parts of a location that are keys of the file."""
+    """The leading parts of a location that are keys of the file."""
     found = []
     for part in location:
         if not isinstance(raw, Mapping) or part not in raw:

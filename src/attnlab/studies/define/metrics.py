@@ -11,47 +11,14 @@ from attnlab.training.recipe.target import seconds_to_target
 
 
 def study_metrics(study: Study, task: ReportedTask) -> tuple[Metric, ...]:
-    """Return everything that a study measures.
-
-    Parameters
-    ----------
-    study : Study
-        The study.
-    task : ReportedTask
-        Its task.
-
-    Returns
-    -------
-    tuple of Metric
-        The one that decides unless the rules name another comes first.
-    """
+    """Everything that a study measures."""
     target = study.rules.target
     first = (seconds_to_target(target),) if target else ()
     return (*first, *task.metrics, *task.judged)
 
 
 def rules_metric(study: Study, task: ReportedTask, key: Literal["metric", "tune_by"]) -> Metric:
-    """Return the metric that a key of the rules names.
-
-    Parameters
-    ----------
-    study : Study
-        The study.
-    task : ReportedTask
-        Its task.
-    key : {"metric", "tune_by"}
-        What the verdict is about, or what tuning looks at.
-
-    Returns
-    -------
-    Metric
-        The first of `study_metrics` where the rules name none.
-
-    Raises
-    ------
-    SpecError
-        If the study measures no such metric.
-    """
+    """The metric that a key of the rules names."""
     metrics = {metric.name: metric for metric in study_metrics(study, task)}
     name = {"metric": study.rules.metric, "tune_by": study.rules.tune_by}[key]
     if name is None:

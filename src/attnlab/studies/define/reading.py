@@ -17,35 +17,13 @@ from attnlab.core.errors import SpecError, nearest
 
 
 def library() -> dict[str, Path]:
-    """Return the studies that come with the lab, by name.
-
-    Returns
-    -------
-    dict
-        Name to file.
-    """
+    """The studies that come with the lab, by name."""
     folder = Path(str(resources.files("attnlab.studies") / "library"))
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def find(source: str | Path) -> Path:
-    """Return the file of a study.
-
-    Parameters
-    ----------
-    source : str or Path
-        Path of a YAML file, or the name of a study of the library.
-
-    Returns
-    -------
-    Path
-        The file.
-
-    Raises
-    ------
-    SpecError
-        If there is none.
-    """
+    """The file of a study."""
     path = Path(source).expanduser()
     if path.suffix in {".yaml", ".yml"} or path.is_file():
         if not path.is_file():
@@ -58,23 +36,7 @@ def find(source: str | Path) -> Path:
 
 
 def read(path: Path) -> Mapping[str, Any]:
-    """Return a study file's content with the positions of its keys.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-
-    Returns
-    -------
-    mapping
-        What ruamel.yaml read; see `line_of`.
-
-    Raises
-    ------
-    SpecError
-        With the line, if it is no YAML 1.2 or no UTF-8, or has a key twice.
-    """
+    """A study file's content with the positions of its keys."""
     try:
         return YAML(typ="rt").load(path.read_text(encoding="utf-8"))
     except DuplicateKeyError as error:
@@ -92,23 +54,7 @@ def read(path: Path) -> Mapping[str, Any]:
 
 
 def plain_types(value: Any) -> Any:
-    """Return what was read as plain dict, list, str, int, float, bool.
-
-    Parameters
-    ----------
-    value : object
-        Of ruamel.yaml's types, nested.
-
-    Returns
-    -------
-    JSON types
-        The same content.
-
-    Raises
-    ------
-    SpecError
-        If a date or another type is among it.
-    """
+    """What was read as plain dict, list, str, int, float, bool."""
     if isinstance(value, Mapping):
         return {str(key): plain_types(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -122,20 +68,7 @@ def plain_types(value: Any) -> Any:
 
 
 def line_of(raw: Any, location: Sequence[Any]) -> int | None:
-    """Return the 1-based line of a key of a file read with positions, or None where unknown.
-
-    Parameters
-    ----------
-    raw : mapping
-        The file as ruamel.yaml read it.
-    location : sequence
-        Keys from the top.
-
-    Returns
-    -------
-    int or None
-        Line of the last key found.
-    """
+    """The 1-based line of a key of a file read with positions, or None where unknown."""
     line = None
     for part in location:
         if not isinstance(raw, CommentedMap) or part not in raw:

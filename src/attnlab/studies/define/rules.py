@@ -99,43 +99,20 @@ class Rules(BaseModel):
         return tune
 
     def ends(self, training: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a recipe says of the end of a run: the rules' budget and target.
-
-        Parameters
-        ----------
-        training : mapping
-            Settings of a variant, perhaps with a budget of its own.
-
-        Returns
-        -------
-        dict
-            Fields of the recipe.
-        """
+        """What a recipe says of the end of a run: the rules' budget and target."""
         budget = {"budget": training.get("budget", self.budget)}
         return budget if self.target is None else budget | {"stop_at": self.target}
 
     def grid(self) -> Iterator[dict[str, int | float]]:
-        """Yield every combination of the tuned settings, in the order written."""
+        """Every combination of the tuned settings, in the order written."""
         for values in itertools.product(*self.tune.values()):
             yield dict(zip(self.tune, values, strict=True))
 
 
 def at_edge(rules: Rules, chosen: Mapping[str, int | float]) -> bool:
-    """Return whether a chosen setting is the smallest or largest of its grid.
+    """Whether a chosen setting is the smallest or largest of its grid.
 
     A grid of one value is no tuning and has no edge. Zero is no edge either: nothing lies beyond "none at all".
-
-    Parameters
-    ----------
-    rules : Rules
-        The rules with the grid.
-    chosen : mapping
-        One setting of the grid.
-
-    Returns
-    -------
-    bool
-        True if a better value may lie outside.
     """
     return any(
         len(values) > 1 and chosen[key] != 0 and chosen[key] in (min(values), max(values))
@@ -144,17 +121,6 @@ def at_edge(rules: Rules, chosen: Mapping[str, int | float]) -> bool:
 
 
 def fingerprint(content: Mapping[str, Any]) -> str:
-    """Return the sha256 of a mapping of JSON types, whatever the order of its keys.
-
-    Parameters
-    ----------
-    content : mapping
-        JSON types.
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits.
-    """
+    """The sha256 of a mapping of JSON types, whatever the order of its keys."""
     text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

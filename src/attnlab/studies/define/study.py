@@ -144,45 +144,34 @@ class Study(BaseModel):
 
     @property
     def hash(self) -> str:
-        """Return the sha256 of what the study file says at this scale, and of the user's files it names."""
+        """The sha256 of what the study file says at this scale, and of the user's files it names."""
         return fingerprint({"content": self.content, "files": self.files()})
 
     def files(self) -> dict[str, str]:
-        """Return the sha256 of every ``path.py`` that the study names, by the path as written."""
+        """The sha256 of every ``path.py`` that the study names, by the path as written."""
         named = {text.rpartition(":")[0] for text in _texts(self.content) if is_path(text)}
         files = {name: Path(self.folder) / Path(name).expanduser() for name in sorted(named)}
         return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.is_file()}
 
     def model_spec(self, variant: str) -> dict[str, Any]:
-        """Return the full model specification of a variant."""
+        """The full model specification of a variant."""
         override = {key: value for key, value in (self.variants[variant] or {}).items() if key not in BESIDE_MODEL}
         return merge(self.model, override)
 
     def task_spec(self, variant: str) -> SpecValue:
-        """Return the task as a variant sees it."""
+        """The task as a variant sees it."""
         shown = (self.variants[variant] or {}).get("task")
         if not shown:
             return self.model_dump()["task"]
         return merge({"name": self.task} if isinstance(self.task, str) else self.task, shown)
 
     def training_settings(self, variant: str) -> dict[str, Any]:
-        """Return the training settings of a variant, without the rules' budget and tuned settings."""
+        """The training settings of a variant, without the rules' budget and tuned settings."""
         return merge(self.training, (self.variants[variant] or {}).get("training") or {})
 
 
 def slug(name: str) -> str:
-    """Return a name as a folder name: letters, digits, dots and single hyphens.
-
-    Parameters
-    ----------
-    name : str
-        Any text.
-
-    Returns
-    -------
-    str
-        A name every file system takes.
-    """
+    """A name as a folder name: letters, digits, dots and single hyphens."""
     return re.sub(r"[^\w.]+", "-", name.strip().lower()).strip("-.") or "variant"
 
 
@@ -191,16 +180,6 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
     A nested mapping with a ``name`` of its own that differs replaces the one below: arguments of one
     part make no sense for another.
-
-    Parameters
-    ----------
-    below, above : mapping
-        JSON types.
-
-    Returns
-    -------
-    dict
-        A new mapping.
 
     Examples
     --------
@@ -307,7 +286,7 @@ def parse(
 
 
 def _scaled(study: dict[str, Any], scale: dict[str, Any]) -> dict[str, Any]:
-    """Return a study with a scale merged over it, without the variants that are null there."""
+    """A study with a scale merged over it, without the variants that are null there."""
     merged = merge(study, scale)
     variants, changes = study.get("variants"), scale.get("variants")
     if isinstance(variants, dict) and isinstance(changes, dict):
@@ -347,12 +326,12 @@ def _resolve_text(study: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _begins_a_name(path: Path) -> bool:
-    """Return whether there is a folder of this name, or files whose names begin with it and a dot."""
+    """Whether there is a folder of this name, or files whose names begin with it and a dot."""
     return path.is_dir() or any(path.parent.glob(f"{path.name}.*"))
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield every text within nested values."""
+    """Every text within nested values."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):

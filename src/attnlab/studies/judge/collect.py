@@ -26,23 +26,7 @@ TUNING = "tuning.json"
 
 
 def load_plan(out: Path) -> Plan:
-    """Return the plan of the study that a folder holds.
-
-    Parameters
-    ----------
-    out : Path
-        Folder of the study.
-
-    Returns
-    -------
-    Plan
-        The plan as it was saved.
-
-    Raises
-    ------
-    RunError
-        If the folder holds no study.
-    """
+    """The plan of the study that a folder holds."""
     path = out / "study.json"
     if (out / "spec.json").exists():
         raise RunError(f"{out} is one run of a study; its report is that of the study's folder: {out.parent.parent}")
@@ -56,23 +40,7 @@ def load_plan(out: Path) -> Plan:
 
 
 def collect(out: Path) -> StudyResults:
-    """Read everything a study has found so far.
-
-    Parameters
-    ----------
-    out : Path
-        Folder of the study.
-
-    Returns
-    -------
-    StudyResults
-        Cells that have not run are in it as missing.
-
-    Raises
-    ------
-    RunError
-        If the folder holds no study.
-    """
+    """Read everything a study has found so far."""
     plan = load_plan(out)
     chosen = chosen_settings(plan, out)
     tuning = read_json(out / TUNING) if (out / TUNING).exists() else {}
@@ -99,7 +67,7 @@ def collect(out: Path) -> StudyResults:
 
 
 def _layout(out: Path) -> dict[str, Any]:
-    """Return how the cells shared the machine, as part of the environment."""
+    """How the cells shared the machine, as part of the environment."""
     path = out / "layout.json"
     if not path.exists():
         return {}
@@ -109,7 +77,7 @@ def _layout(out: Path) -> dict[str, Any]:
 
 
 def _company(plan: Plan, out: Path, cells: Mapping[str, list[CellPlan]]) -> dict[str, Any]:
-    """Return which variants' seeds trained as one program, and why others did not, as part of the environment."""
+    """Which variants' seeds trained as one program, and why others did not, as part of the environment."""
     words = []
     for variant in plan.variants:
         paths = [out / cell.folder / "result.json" for cell in cells[variant.name]]
@@ -124,20 +92,7 @@ def _company(plan: Plan, out: Path, cells: Mapping[str, list[CellPlan]]) -> dict
 
 
 def read_scores(plan: Plan, out: Path) -> dict[str, dict[str, float | None]]:
-    """Return the tuning metric of every combination of settings, as a mean over its runs.
-
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    out : Path
-        Folder of the study.
-
-    Returns
-    -------
-    dict
-        Variant -> settings as text -> value; None where a run failed or is still to come.
-    """
+    """The tuning metric of every combination of settings, as a mean over its runs."""
     found: dict[str, dict[str, list[float | None]]] = {variant.name: {} for variant in plan.variants}
     for cell in plan.tuning_cells():
         result = out / cell.folder / "result.json"
@@ -147,26 +102,13 @@ def read_scores(plan: Plan, out: Path) -> dict[str, dict[str, float | None]]:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean of values; None where one is missing."""
+    """The mean of values; None where one is missing."""
     there = [value for value in values if value is not None]
     return fmean(there) if len(there) == len(values) else None
 
 
 def chosen_settings(plan: Plan, out: Path) -> dict[str, dict[str, int | float]]:
-    """Return the settings of every variant: those tuning chose, fixed once a judged run has begun with them.
-
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    out : Path
-        Folder of the study.
-
-    Returns
-    -------
-    dict
-        Variant -> settings.
-    """
+    """The settings of every variant: those tuning chose, fixed once a judged run has begun with them."""
     written = read_json(out / TUNING) if (out / TUNING).exists() else {}
     begun = {v.name for v in plan.variants if any((out / slug(v.name)).glob("seed-*/spec.json"))}
     fixed = {name: record["settings"] for name, record in written.items() if name in begun}
@@ -235,7 +177,7 @@ def _alarms(plan: Plan, variants: tuple[VariantResults, ...], rules: Mapping[str
 
 
 def _reach(variant: VariantResults) -> Mapping[str, Any]:
-    """Return the measured reach of the first model that was looked into, or an empty mapping."""
+    """The measured reach of the first model that was looked into, or an empty mapping."""
     return next((cell.reach for cell in variant.cells if cell.reach), {})
 
 
@@ -251,7 +193,7 @@ def _reach_alarms(plan: Plan, variant: VariantResults, reached: Mapping[str, Any
 
 
 def _floor_alarms(plan: Plan, variant: VariantResults, reached: Mapping[str, Any]) -> Iterator[Alarm]:
-    """Yield an alarm for every limit and best known result that a variant's mean beats."""
+    """An alarm for every limit and best known result that a variant's mean beats."""
     for floor in plan.task.floors():
         values = list(variant.values(floor.metric).values())
         if not values or not _beats(plan, fmean(values), floor):
@@ -270,7 +212,7 @@ def _floor_alarms(plan: Plan, variant: VariantResults, reached: Mapping[str, Any
 
 
 def _applies(floor: Floor, reached: Mapping[str, Any]) -> bool:
-    """Return whether a limit holds for a model of the measured reach."""
+    """Whether a limit holds for a model of the measured reach."""
     return floor.reach is None or ("past" in reached and reached["past"] <= floor.reach)
 
 
@@ -281,7 +223,7 @@ def _beats(plan: Plan, value: float, floor: Floor) -> bool:
 
 
 def _target_alarms(plan: Plan, variant: VariantResults) -> Iterator[Alarm]:
-    """Yield an alarm for every run that used its budget and did not reach the target."""
+    """An alarm for every run that used its budget and did not reach the target."""
     for name, value in (plan.study.rules.target or {}).items():
         for cell in variant.done:
             if SECONDS_TO_TARGET not in cell.metrics:
@@ -291,7 +233,7 @@ def _target_alarms(plan: Plan, variant: VariantResults) -> Iterator[Alarm]:
 
 
 def _setting_alarms(plan: Plan, variants: tuple[VariantResults, ...]) -> Iterator[Alarm]:
-    """Yield an alarm for every variant computed otherwise than the baseline, unless such times are what is compared."""
+    """An alarm for every variant computed otherwise than the baseline, unless such times are what is compared."""
     baseline = next(variant for variant in variants if variant.name == plan.study.baseline)
     for variant in variants:
         ran = " and ".join(sorted(variant.settings))

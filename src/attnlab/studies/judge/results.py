@@ -110,18 +110,7 @@ class VariantResults:
         return tuple(dict.fromkeys(cell.setting for cell in self.done if cell.setting))
 
     def values(self, metric: str) -> dict[int, float]:
-        """Return the value of a metric by seed, for the cells that finished and measured it.
-
-        Parameters
-        ----------
-        metric : str
-            Name of the metric.
-
-        Returns
-        -------
-        dict of int to float
-            Seed to value.
-        """
+        """The value of a metric by seed, for the cells that finished and measured it."""
         return {cell.seed: cell.metrics[metric] for cell in self.done if metric in cell.metrics}
 
 
@@ -196,21 +185,5 @@ class StudyResults:
     answer: str | None = None
 
     def variant(self, name: str) -> VariantResults:
-        """Return the variant of a name.
-
-        Parameters
-        ----------
-        name : str
-            One of the study's variants.
-
-        Returns
-        -------
-        VariantResults
-            The variant.
-
-        Raises
-        ------
-        KeyError
-            If no variant has that name.
-        """
+        """The variant of a name."""
         return {variant.name: variant for variant in self.variants}[name]

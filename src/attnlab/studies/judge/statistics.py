@@ -160,7 +160,7 @@ def _check_limits(smallest_effect: float, confidence: float) -> None:
 
 
 def _paired(variant: Mapping[int, float], baseline: Mapping[int, float]) -> tuple[np.ndarray, float, int]:
-    """Return differences over common seeds, the size of the numbers they come from, and the seeds left out."""
+    """Differences over common seeds, the size of the numbers they come from, and the seeds left out."""
     ours = {seed: value for seed, value in variant.items() if math.isfinite(value)}
     theirs = {seed: value for seed, value in baseline.items() if math.isfinite(value)}
     common = sorted(ours.keys() & theirs.keys())
@@ -170,7 +170,7 @@ def _paired(variant: Mapping[int, float], baseline: Mapping[int, float]) -> tupl
 
 
 def _without_spread(count: int, unpaired: int, mean: float, smallest_effect: float, improves: bool) -> Comparison:
-    """Return the comparison in the limit of no spread between the seeds."""
+    """The comparison in the limit of no spread between the seeds."""
     return Comparison(
         count,
         unpaired,
@@ -185,14 +185,14 @@ def _without_spread(count: int, unpaired: int, mean: float, smallest_effect: flo
 
 
 def _t_quantile(probability: float, freedom: int) -> float:
-    """Return the quantile of Student's t."""
+    """The quantile of Student's t."""
     from scipy import stats
 
     return float(stats.t.ppf(probability, freedom))
 
 
 def _t_tail(value: float, freedom: int) -> float:
-    """Return the probability that Student's t exceeds a value."""
+    """The probability that Student's t exceeds a value."""
     from scipy import stats
 
     return float(stats.t.sf(value, freedom))
@@ -234,21 +234,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def paired_power(effect: float, count: int, *, alpha: float = SIGNIFICANCE) -> float:
-    """Return the chance that a two-sided paired t test detects an effect.
-
-    Parameters
-    ----------
-    effect : float
-        True mean difference in standard deviations of the differences.
-    count : int
-        Number of pairs, at least 2.
-    alpha : float
-        Level of the test.
-
-    Returns
-    -------
-    float
-        Probability of rejecting "no difference".
+    """The chance that a two-sided paired t test detects an effect.
 
     Notes
     -----
@@ -272,21 +258,7 @@ def paired_power(effect: float, count: int, *, alpha: float = SIGNIFICANCE) -> f
 
 
 def detectable_effect(count: int, *, alpha: float = SIGNIFICANCE, power: float = POWER) -> float:
-    """Return the smallest effect, in standard deviations, that a paired t test detects with a given power.
-
-    Parameters
-    ----------
-    count : int
-        Number of pairs, at least 2.
-    alpha : float
-        Level of the two-sided test.
-    power : float
-        Wanted chance of detecting it.
-
-    Returns
-    -------
-    float
-        The effect in standard deviations of the differences.
+    """The smallest effect, in standard deviations, that a paired t test detects with a given power.
 
     Examples
     --------
@@ -307,25 +279,7 @@ def detectable_effect(count: int, *, alpha: float = SIGNIFICANCE, power: float =
 def seeds_needed(
     sd: float, effect: float, *, present: int, alpha: float = SIGNIFICANCE, power: float = POWER
 ) -> int | None:
-    """Return how many seeds, in all, a paired t test needs to detect an effect.
-
-    Parameters
-    ----------
-    sd : float
-        Standard deviation of the paired differences, as observed.
-    effect : float
-        The mean difference to detect, in the same unit.
-    present : int
-        Seeds there are already; the answer is at least one more, because these did not decide.
-    alpha : float
-        Level of the two-sided test.
-    power : float
-        Wanted chance of detecting the effect.
-
-    Returns
-    -------
-    int or None
-        The smallest such number; None if it exceeds `MOST_SEEDS` or the effect is zero.
+    """How many seeds, in all, a paired t test needs to detect an effect.
 
     Notes
     -----
@@ -346,7 +300,7 @@ def seeds_needed(
 
 
 def _first_true(condition: Callable[[int], bool], fails: int, holds: int) -> int:
-    """Return the smallest number for which a monotone condition holds, between one that fails and one that holds."""
+    """The smallest number for which a monotone condition holds, between one that fails and one that holds."""
     while holds - fails > 1:
         middle = (fails + holds) // 2
         fails, holds = (fails, middle) if condition(middle) else (middle, holds)

@@ -10,20 +10,7 @@ from attnlab.studies.plan.plan import Plan
 
 
 def choose(plan: Plan, scores: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, int | float]]:
-    """Return for each variant the settings with the best tuning score.
-
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    scores : mapping
-        Variant -> setting as text (`setting_key`) -> value of the tuning metric, None where the run failed.
-
-    Returns
-    -------
-    dict
-        Variant -> chosen settings; the first of the grid where nothing is tuned.
-    """
+    """For each variant the settings with the best tuning score."""
     grid = list(plan.study.rules.grid())
     chosen = {}
     for variant in plan.variants:
@@ -38,18 +25,7 @@ def choose(plan: Plan, scores: Mapping[str, Mapping[str, float | None]]) -> dict
 
 
 def setting_key(setting: Mapping[str, int | float]) -> str:
-    """Return tuned settings as text: the value alone where one setting is tuned.
-
-    Parameters
-    ----------
-    setting : mapping
-        Tuned settings.
-
-    Returns
-    -------
-    str
-        Text that names them in files and tables.
-    """
+    """Tuned settings as text: the value alone where one setting is tuned."""
     if len(setting) == 1:
         return f"{next(iter(setting.values())):g}"
     return ", ".join(f"{key} {value:g}" for key, value in setting.items())
@@ -58,24 +34,7 @@ def setting_key(setting: Mapping[str, int | float]) -> str:
 def tuning_record(
     plan: Plan, variant: str, scores: Mapping[str, float | None], chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what tuning tried and chose for a variant, as it is saved and reported.
-
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    variant : str
-        Name of the variant.
-    scores : mapping
-        Setting as text to value of the tuning metric.
-    chosen : mapping
-        The settings with the best.
-
-    Returns
-    -------
-    dict
-        JSON types.
-    """
+    """What tuning tried and chose for a variant, as it is saved and reported."""
     finished = any(score is not None for score in scores.values())
     return {
         "setting": ", ".join(plan.study.rules.tune),

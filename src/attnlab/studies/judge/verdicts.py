@@ -67,31 +67,6 @@ def verdicts(
 ) -> tuple[Verdict, ...]:
     """Judge every variant against the baseline.
 
-    Parameters
-    ----------
-    values : mapping of str to mapping
-        For every variant, the baseline included, the metric by seed.
-    baseline : str
-        Name of the baseline.
-    metric : Metric
-        What was measured, with its direction.
-    smallest_effect : float
-        Smallest difference of interest in the metric's unit.
-    confidence : float
-        Coverage of the intervals.
-    untuned : collection of str
-        Variants whose best learning rate lies at the edge of the grid.
-
-    Returns
-    -------
-    tuple of Verdict
-        One per variant in the order given, the baseline left out.
-
-    Raises
-    ------
-    SpecError
-        If `baseline` is none of the variants, or `smallest_effect` or `confidence` has no meaning.
-
     Notes
     -----
     The first of these that holds is the verdict:
@@ -160,39 +135,17 @@ def judge(results: StudyResults) -> tuple[Verdict, ...]:
 
 
 def smallest_effect(results: StudyResults) -> float:
-    """Return the smallest effect of interest a study's rules name, in the unit of its metric; 0 for none.
-
-    Parameters
-    ----------
-    results : StudyResults
-        The study.
-
-    Returns
-    -------
-    float
-        At least 0.
-    """
+    """The smallest effect of interest a study's rules name, in the unit of its metric; 0 for none."""
     return float(results.rules.get("smallest_effect") or 0.0)
 
 
 def confidence(results: StudyResults) -> float:
-    """Return the coverage of intervals a study's rules ask for; 0.95 unless they say otherwise.
-
-    Parameters
-    ----------
-    results : StudyResults
-        The study.
-
-    Returns
-    -------
-    float
-        Between 0 and 1.
-    """
+    """The coverage of intervals a study's rules ask for; 0.95 unless they say otherwise."""
     return float(results.rules.get("confidence") or 0.95)
 
 
 def _adjusted(p_values: Mapping[str, float | None]) -> dict[str, float]:
-    """Return Holm-adjusted p-values of those variants that have one."""
+    """Holm-adjusted p-values of those variants that have one."""
     present = {name: p for name, p in p_values.items() if p is not None}
     return dict(zip(present, holm(list(present.values())), strict=True))
 
@@ -204,7 +157,7 @@ def _untuned_reason(blamed: Collection[str]) -> str:
 
 
 def _decided(draft: Verdict, untuned: Collection[str], smallest_effect: float, alpha: float) -> Verdict:
-    """Return the draft with verdict, seeds needed and reason, in the order `verdicts` documents."""
+    """The draft with verdict, seeds needed and reason, in the order `verdicts` documents."""
     one = draft.comparison
     if one.sd is None or one.difference is None:
         return replace(draft, reason=_too_few(one))
@@ -221,7 +174,7 @@ def _decided(draft: Verdict, untuned: Collection[str], smallest_effect: float, a
 
 
 def _is_equivalent(draft: Verdict, smallest_effect: float) -> bool:
-    """Return whether interval and test both place the difference inside the smallest effect."""
+    """Whether interval and test both place the difference inside the smallest effect."""
     low, high, p = draft.comparison.low, draft.comparison.high, draft.p_equivalence_adjusted
     if low is None or high is None or p is None:
         return False

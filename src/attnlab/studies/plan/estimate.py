@@ -21,22 +21,7 @@ PRODUCTS = {"float32": (torch.float32,), "bf16": (torch.bfloat16,), "auto": (tor
 
 
 def step_seconds(model: nn.Module, task: StudyTask, precision: str = "float32") -> float:
-    """Return the median seconds of one forward and backward on a training batch of the task, not compiled.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The model.
-    task : StudyTask
-        Gives batch and loss.
-    precision : {"float32", "bf16", "auto"}
-        As in a recipe; with "auto" the faster of both counts, as far as they run.
-
-    Returns
-    -------
-    float
-        Seconds.
-    """
+    """The median seconds of one forward and backward on a training batch of the task, not compiled."""
     first, *others = PRODUCTS[precision]
     return min([_seconds(model, task, first), *(_seconds_if_possible(model, task, other) for other in others)])
 
@@ -51,7 +36,7 @@ def _seconds(model: nn.Module, task: StudyTask, products: torch.dtype) -> float:
 
 
 def _seconds_if_possible(model: nn.Module, task: StudyTask, products: torch.dtype) -> float:
-    """Return the seconds of a step, infinity for a model that does not run in a type."""
+    """The seconds of a step, infinity for a model that does not run in a type."""
     try:
         return _seconds(model, task, products)
     except RuntimeError:
@@ -60,18 +45,7 @@ def _seconds_if_possible(model: nn.Module, task: StudyTask, products: torch.dtyp
 
 @functools.lru_cache(maxsize=len(PRODUCTS))
 def flops_per_second_on_one_thread(precision: str) -> float:
-    """Return how fast large matrix products are here.
-
-    Parameters
-    ----------
-    precision : {"float32", "bf16", "auto"}
-        As for `step_seconds`; with "auto" the fastest counts.
-
-    Returns
-    -------
-    float
-        Floating point operations per second, a multiply-add counted as two.
-    """
+    """How fast large matrix products are here."""
     with _one_thread():
         return 2 * PRODUCT_SIZE**3 / min(map(_product_seconds, PRODUCTS[precision]))
 
@@ -82,18 +56,7 @@ def _product_seconds(products: torch.dtype) -> float:
 
 
 def step_seconds_on_one_thread(model: nn.Module, task: StudyTask, precision: str) -> float:
-    """Return what `step_seconds` returns with a single CPU thread.
-
-    Parameters
-    ----------
-    model, task, precision
-        As for `step_seconds`.
-
-    Returns
-    -------
-    float
-        Seconds.
-    """
+    """What `step_seconds` returns with a single CPU thread."""
     with _one_thread():
         return step_seconds(model, task, precision)
 

@@ -21,29 +21,7 @@ NEIGHBORS = 16
 def match_width(
     spec: Mapping[str, Any], target: float, measure: Callable[[Mapping[str, Any]], float], *, quantity: str
 ) -> tuple[dict[str, Any], str]:
-    """Return a model specification whose quantity is as close to the target as its width allows.
-
-    Parameters
-    ----------
-    spec : mapping
-        The model specification.
-    target : float
-        The baseline's value.
-    measure : callable
-        From a specification to its value; raises `SpecError` where a width cannot be built.
-    quantity : str
-        What is matched, for the note.
-
-    Returns
-    -------
-    tuple of dict and str
-        The specification with the width found, and what was chosen in words.
-
-    Raises
-    ------
-    SpecError
-        If the model has no width, or no width near can be built.
-    """
+    """A model specification whose quantity is as close to the target as its width allows."""
     argument, width = _width_of(spec)
     low, high = max(1, width // LARGEST_FACTOR), width * LARGEST_FACTOR
     centre = _bisect(low, high, target, lambda value: _try(measure, spec, argument, value))
@@ -60,7 +38,7 @@ def match_width(
 
 
 def _width_of(spec: Mapping[str, Any]) -> tuple[str, int]:
-    """Return which argument is the width of a model, and its value."""
+    """Which argument is the width of a model, and its value."""
     import inspect
 
     factory = MODELS.get(str(spec["name"]))
@@ -76,7 +54,7 @@ def _width_of(spec: Mapping[str, Any]) -> tuple[str, int]:
 def _try(
     measure: Callable[[Mapping[str, Any]], float], spec: Mapping[str, Any], argument: str, width: int
 ) -> float | None:
-    """Return the quantity at a width, or None where it cannot be built."""
+    """The quantity at a width, or None where it cannot be built."""
     try:
         return measure({**spec, argument: width})
     except SpecError:
@@ -84,7 +62,7 @@ def _try(
 
 
 def _bisect(low: int, high: int, target: float, value_at: Callable[[int], float | None]) -> int:
-    """Return the largest width whose quantity does not exceed the target, stepping over unbuildable ones."""
+    """The largest width whose quantity does not exceed the target, stepping over unbuildable ones."""
     while high - low > 1:
         middle = (low + high) // 2
         probe, got = middle, value_at(middle)

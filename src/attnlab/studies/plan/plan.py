@@ -146,22 +146,22 @@ class Plan:
         return tuple(floor for floor in self.task.floors() if floor.metric == self.metric.name)
 
     def variant(self, name: str) -> PlannedVariant:
-        """Return the planned variant of a name."""
+        """The planned variant of a name."""
         return next(variant for variant in self.variants if variant.name == name)
 
     def rules_record(self) -> dict[str, Any]:
-        """Return the rules with everything that fixes the comparison, and their hash."""
+        """The rules with everything that fixes the comparison, and their hash."""
         rules = self.study.rules.model_dump(exclude_none=True)
         rules |= {"metric": self.metric.name, "tune_by": self.tune_metric.name, "baseline": self.study.baseline}
         rules |= {"scale": self.study.scale}
         return {**rules, "hash": fingerprint({"rules": rules, "study": self.study.hash, "data": self.data()})}
 
     def data(self) -> str | None:
-        """Return the sha256 of the task's text; None where the data is generated from the task's own arguments."""
+        """The sha256 of the task's text; None where the data is generated from the task's own arguments."""
         return self.task.describe().get("sha256")
 
     def tuning_cells(self) -> list[CellPlan]:
-        """Return the runs that choose each variant's settings; none where nothing is tuned."""
+        """The runs that choose each variant's settings; none where nothing is tuned."""
         grid = list(self.study.rules.grid())
         if len(grid) < 2:
             return []
@@ -169,18 +169,7 @@ class Plan:
         return [self._cell(v, seed, tuned) for seed in seeds for tuned in grid for v in self.variants]
 
     def judged_cells(self, chosen: Mapping[str, Mapping[str, int | float]]) -> list[CellPlan]:
-        """Return the runs the verdict stands on.
-
-        Parameters
-        ----------
-        chosen : mapping
-            For each variant the settings that tuning chose.
-
-        Returns
-        -------
-        list of CellPlan
-            Seed by seed, so that an interrupted study has comparable runs of every variant.
-        """
+        """The runs the verdict stands on."""
         seeds = range(self.study.rules.seeds)
         return [self._cell(variant, seed, dict(chosen[variant.name])) for seed in seeds for variant in self.variants]
 
@@ -198,7 +187,7 @@ class Plan:
         return CellPlan(variant.name, seed, tuned, spec)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan with the documented, stable keys of ``attnlab plan --json``."""
+        """The plan with the documented, stable keys of ``attnlab plan --json``."""
         floors = [{"name": floor.name, "value": floor.value, "unit": floor.unit} for floor in self.floors]
         keys = ("name", "parameters", "flops_per_token", "activation_bytes", "seconds_per_seed", "steps", "notes")
         return {
@@ -253,22 +242,7 @@ def make_plan(study: Study, *, calibrate: bool = False) -> Plan:
 
 
 def restore_plan(study: Study, task: ReportedTask, variants: Sequence[Mapping[str, Any]]) -> Plan:
-    """Return a plan from what was saved of it, building no model and reading no data.
-
-    Parameters
-    ----------
-    study : Study
-        The study.
-    task : ReportedTask
-        What was kept of the task.
-    variants : sequence of mapping
-        Fields of each `PlannedVariant`.
-
-    Returns
-    -------
-    Plan
-        The plan.
-    """
+    """A plan from what was saved of it, building no model and reading no data."""
     planned = tuple(_restore_variant(fields) for fields in variants)
     return Plan(study, task, rules_metric(study, task, "metric"), rules_metric(study, task, "tune_by"), planned)
 
@@ -310,7 +284,7 @@ def _plan_variant(study: Study, name: str, model: dict[str, Any], notes: tuple[s
 
 
 def _task_notes(study: Study, name: str) -> list[str]:
-    """Return what a variant sets of the task, and what that means for its numbers."""
+    """What a variant sets of the task, and what that means for its numbers."""
     shown = (study.variants[name] or {}).get("task") or {}
     notes = ["its own " + ", ".join(f"{key} {value}" for key, value in shown.items())] if shown else []
     if "context" in shown:
@@ -319,7 +293,7 @@ def _task_notes(study: Study, name: str) -> list[str]:
 
 
 def _foreign_notes(model: Mapping[str, Any], task: StudyTask) -> list[str]:
-    """Return what was found out about a person's own modules, each note once."""
+    """What was found out about a person's own modules, each note once."""
     with torch.device("meta"):
         modules = build_model(copy.deepcopy(dict(model)), task).modules()
     foreign = [module for module in modules if isinstance(module, ForeignMixer)]
@@ -329,7 +303,7 @@ def _foreign_notes(model: Mapping[str, Any], task: StudyTask) -> list[str]:
 
 
 def _check_recipe(study: Study, training: Mapping[str, Any]) -> Recipe:
-    """Return the recipe with the first settings of the grid; every one of the grid must be valid."""
+    """The recipe with the first settings of the grid; every one of the grid must be valid."""
     recipes = [
         Recipe.parse({**training, **setting, **study.rules.ends(training)}, "training")
         for setting in study.rules.grid()
@@ -338,20 +312,7 @@ def _check_recipe(study: Study, training: Mapping[str, Any]) -> Recipe:
 
 
 def count(model: Mapping[str, Any], task: StudyTask) -> Cost:
-    """Return parameters, FLOPs and memory of a model specification, built on the meta device.
-
-    Parameters
-    ----------
-    model : mapping
-        Model specification.
-    task : StudyTask
-        Gives sizes and a batch.
-
-    Returns
-    -------
-    Cost
-        Parameters, training FLOPs per token, kept bytes.
-    """
+    """Parameters, FLOPs and memory of a model specification, built on the meta device."""
     return cost(lambda: build_model(copy.deepcopy(dict(model)), task), task.train_batch(0, 0).inputs)
 
 
@@ -371,13 +332,13 @@ def _match(study: Study, variants: tuple[PlannedVariant, ...]) -> tuple[PlannedV
 
 
 def _counter(study: Study, name: str, quantity: str) -> Callable[[Mapping[str, Any]], float]:
-    """Return what counts a quantity of model specifications on the task as a variant sees it."""
+    """What counts a quantity of model specifications on the task as a variant sees it."""
     task = build_task(study.task_spec(name))
     return lambda spec: float(getattr(count(spec, task), quantity))
 
 
 def _calibrated(variant: PlannedVariant, study: Study) -> PlannedVariant:
-    """Return a variant with the seconds of one run on one thread, estimated from a few timed steps."""
+    """A variant with the seconds of one run on one thread, estimated from a few timed steps."""
     if variant.steps is None:
         return replace(variant, seconds_per_seed=float(study.rules.ends(variant.training)["budget"]["seconds"]))
     task = build_task(study.task_spec(variant.name))

@@ -29,18 +29,7 @@ CURVED_FOR_LOG = 30.0
 
 
 def effects(results: StudyResults) -> Any:
-    """Return the chart of effects: each variant's difference to the baseline with its interval.
-
-    Parameters
-    ----------
-    results : StudyResults
-        What the study has found so far; at least one variant beside the baseline.
-
-    Returns
-    -------
-    altair.LayerChart
-        Rows from the largest improvement to the largest loss; a band marks effects too small to matter.
-    """
+    """The chart of effects: each variant's difference to the baseline with its interval."""
     import altair as alt
 
     rows = [_effect_row(one) for one in _ranked(judge(results), results.metric)]
@@ -74,7 +63,7 @@ def effects(results: StudyResults) -> Any:
 
 
 def _ranked(found: tuple[Verdict, ...], metric: Metric) -> list[Verdict]:
-    """Return verdicts from the largest improvement to the largest loss; those without a number last."""
+    """Verdicts from the largest improvement to the largest loss; those without a number last."""
     sign = 1 if metric.better == "lower" else -1
     missing = math.inf
 
@@ -85,7 +74,7 @@ def _ranked(found: tuple[Verdict, ...], metric: Metric) -> list[Verdict]:
 
 
 def _effect_row(one: Verdict) -> dict[str, Any]:
-    """Return one row of the chart of effects."""
+    """One row of the chart of effects."""
     measured = words.difference(one.comparison)
     if one.comparison.low is not None:
         measured = f"{measured}  ({words.interval(one.comparison)})"
@@ -101,7 +90,7 @@ def _effect_row(one: Verdict) -> dict[str, Any]:
 
 
 def _seed_rows(results: StudyResults, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the difference of every seed, the raw data behind an interval."""
+    """The difference of every seed, the raw data behind an interval."""
     name = results.metric.name
     baseline = results.variant(results.baseline).values(name)
     return [
@@ -113,7 +102,7 @@ def _seed_rows(results: StudyResults, rows: list[dict[str, Any]]) -> list[dict[s
 
 
 def _rows_axis(alt: Any, rows: list[dict[str, Any]]) -> Any:
-    """Return the axis with the names of the variants."""
+    """The axis with the names of the variants."""
     axis = alt.Axis(
         labelExpr="split(datum.label, '\\n')",
         labelLimit=280,
@@ -129,7 +118,7 @@ def _rows_axis(alt: Any, rows: list[dict[str, Any]]) -> Any:
 
 
 def _effect_scale(alt: Any, rows: list[dict[str, Any]], results: StudyResults) -> tuple[Any, Any]:
-    """Return scale and axis of differences; compressed where one effect would hide all others."""
+    """Scale and axis of differences; compressed where one effect would hide all others."""
     ends = [row[key] for row in rows for key in ("low", "high", "difference") if row[key] is not None]
     band = smallest_effect(results)
     low, high = min([*ends, -1.5 * band, 0.0]), max([*ends, 1.5 * band, 0.0])
@@ -148,7 +137,7 @@ def _effect_scale(alt: Any, rows: list[dict[str, Any]], results: StudyResults) -
 
 
 def _compressed_ticks(middle: float, domain: list[float]) -> list[float]:
-    """Return zero, and a few round numbers on both sides from the middle of the effects outwards."""
+    """Zero, and a few round numbers on both sides from the middle of the effects outwards."""
     powers = range(math.floor(math.log10(middle)), math.ceil(math.log10(max(map(abs, domain)))) + 1)
     factors = (1, 3) if len(powers) < 5 else (1,)
     ticks = [factor * 10.0**power for power in powers for factor in factors if factor * 10.0**power >= middle]
@@ -156,7 +145,7 @@ def _compressed_ticks(middle: float, domain: list[float]) -> list[float]:
 
 
 def _band(alt: Any, results: StudyResults, scale: Any) -> list[Any]:
-    """Return the band of effects too small to matter, where the rules name one."""
+    """The band of effects too small to matter, where the rules name one."""
     band = smallest_effect(results)
     if band == 0:
         return []
@@ -165,7 +154,7 @@ def _band(alt: Any, results: StudyResults, scale: Any) -> list[Any]:
 
 
 def _directions(alt: Any, metric: Metric) -> list[Any]:
-    """Return the words that say which side is the better one."""
+    """The words that say which side is the better one."""
     left, right = ("← better", "worse →") if metric.better == "lower" else ("← worse", "better →")
     places = ((0, "left", left), (EFFECT_WIDTH, "right", right))
     return [
@@ -177,24 +166,13 @@ def _directions(alt: Any, metric: Metric) -> list[Any]:
 
 
 def _verdict_color(alt: Any, field: str = "verdict") -> Any:
-    """Return the encoding of a verdict by color."""
+    """The encoding of a verdict by color."""
     scale = alt.Scale(domain=list(VERDICT_COLORS), range=list(VERDICT_COLORS.values()))
     return alt.Color(f"{field}:N", scale=scale, legend=None)
 
 
 def effect_caption(results: StudyResults) -> str:
-    """Return what the chart of effects shows, in words.
-
-    Parameters
-    ----------
-    results : StudyResults
-        What the study has found so far.
-
-    Returns
-    -------
-    str
-        The caption, with `words.named` variants.
-    """
+    """What the chart of effects shows, in words."""
     band = smallest_effect(results)
     within = (
         f" The shaded band marks differences below {numbers.number(band)}, too small to matter here." if band else ""
@@ -207,7 +185,7 @@ def effect_caption(results: StudyResults) -> str:
 
 
 def cost(results: StudyResults) -> Any:
-    """Return quality against cost: one panel each for parameters, FLOPs per token, and training time.
+    """Quality against cost: one panel each for parameters, FLOPs per token, and training time.
 
     Parameters
     ----------
@@ -235,7 +213,7 @@ def cost(results: StudyResults) -> Any:
 
 
 def _cost_rows(results: StudyResults) -> list[dict[str, Any]]:
-    """Return one row per variant that finished a seed."""
+    """One row per variant that finished a seed."""
     words_of = {one.variant: one.verdict for one in judge(results)} | {results.baseline: "baseline"}
     rows = []
     for place, variant in enumerate(results.variants, start=1):
@@ -246,7 +224,7 @@ def _cost_rows(results: StudyResults) -> list[dict[str, Any]]:
 
 
 def _cost_row(place: int, variant: VariantResults, values: list[float], verdict: str) -> dict[str, Any]:
-    """Return one point of the cost chart."""
+    """One point of the cost chart."""
     return {
         "number": str(place),
         "verdict": verdict,
@@ -262,7 +240,7 @@ def _cost_row(place: int, variant: VariantResults, values: list[float], verdict:
 def _cost_panel(
     alt: Any, rows: list[dict[str, Any]], panel: tuple[str, str, str], metric: Metric, *, first: bool
 ) -> Any:
-    """Return one panel of the cost chart; only the first has labels on its quality axis."""
+    """One panel of the cost chart; only the first has labels on its quality axis."""
     field, title, form = panel
     span = quality_span(row[key] for row in rows for key in ("low", "high"))
     placed, across = _placed([row for row in rows if row[field]], field, span)
@@ -287,7 +265,7 @@ def _cost_panel(
 
 
 def _placed(rows: list[dict[str, Any]], field: str, span: Span) -> tuple[list[dict[str, Any]], Span]:
-    """Return the rows with the place of each point, moved aside where it would cover another, and the cost axis."""
+    """The rows with the place of each point, moved aside where it would cover another, and the cost axis."""
     across = span_of((row[field] for row in rows), ratio_for_log=SPREAD_FOR_LOG, margin=0.1)
     width, height = POINT_SIZE / PANEL_WIDTH, POINT_SIZE / PANEL_HEIGHT
     places = beside([(across.at(row[field]), span.at(row["mean"])) for row in rows], width, height)
@@ -298,18 +276,7 @@ def _placed(rows: list[dict[str, Any]], field: str, span: Span) -> tuple[list[di
 
 
 def quality_span(values: Iterable[float]) -> Span:
-    """Return the range of a metric: logarithmic where positive values span orders of magnitude.
-
-    Parameters
-    ----------
-    values : iterable of float
-        All values to be shown.
-
-    Returns
-    -------
-    Span
-        The range.
-    """
+    """The range of a metric: logarithmic where positive values span orders of magnitude."""
     return span_of(values, ratio_for_log=CURVED_FOR_LOG, margin=0.07)
 
 

@@ -29,7 +29,7 @@ FLOOR_KEYS = ("name", "value", "unit", "metric", "kind", "reach", "source")
 
 
 def report(results: StudyResults) -> dict[str, Any]:
-    """Return the machine-readable report of a study.
+    """The machine-readable report of a study.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def report(results: StudyResults) -> dict[str, Any]:
 
 
 def _variant(variant: VariantResults, results: StudyResults) -> dict[str, Any]:
-    """Return what the report says of one variant."""
+    """What the report says of one variant."""
     return {
         "name": variant.name,
         "parameters": variant.parameters,
@@ -72,20 +72,7 @@ def _variant(variant: VariantResults, results: StudyResults) -> dict[str, Any]:
 
 
 def summary(variant: VariantResults, metric: str) -> dict[str, Any]:
-    """Return mean, standard deviation and values of one metric.
-
-    Parameters
-    ----------
-    variant : VariantResults
-        The variant.
-    metric : str
-        Name of the metric.
-
-    Returns
-    -------
-    dict
-        ``mean`` (None without a finished seed), ``std`` (None with fewer than two), ``values`` in seed order.
-    """
+    """Mean, standard deviation and values of one metric."""
     by_seed = {seed: value for seed, value in variant.values(metric).items() if math.isfinite(value)}
     present = list(by_seed.values())
     mean = math.fsum(present) / len(present) if present else None
@@ -96,7 +83,7 @@ def summary(variant: VariantResults, metric: str) -> dict[str, Any]:
 
 
 def _verdict(one: Verdict) -> dict[str, Any]:
-    """Return what the report says of one verdict."""
+    """What the report says of one verdict."""
     return {
         "variant": one.variant,
         "baseline": one.baseline,
@@ -111,18 +98,7 @@ def _verdict(one: Verdict) -> dict[str, Any]:
 
 
 def finite(value: Any) -> Any:
-    """Return JSON types with every number that is not finite replaced by None, at any depth.
-
-    Parameters
-    ----------
-    value : JSON types
-        A value of any depth; tuples count as lists.
-
-    Returns
-    -------
-    JSON types
-        The same value without NaN and infinity.
-    """
+    """JSON types with every number that is not finite replaced by None, at any depth."""
     match value:
         case Mapping():
             return {str(key): finite(one) for key, one in value.items()}

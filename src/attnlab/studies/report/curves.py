@@ -38,38 +38,14 @@ SERIES_COLORS = {"input": FAINT, "target": MUTED, "prediction": VARIANT_COLORS[5
 
 
 def curve_metric(results: StudyResults) -> Metric | None:
-    """Return the metric whose curve is drawn: the study's own, else the first one measured during training.
-
-    Parameters
-    ----------
-    results : StudyResults
-        What the study has found so far.
-
-    Returns
-    -------
-    Metric or None
-        None if no finished cell measured anything on its way.
-    """
+    """The metric whose curve is drawn: the study's own, else the first one measured during training."""
     measured = {key for variant in results.variants for cell in variant.done for line in cell.curve for key in line}
     candidates = (results.metric, *results.metrics)
     return next((metric for metric in candidates if metric.name in measured), None)
 
 
 def learning_curves(results: StudyResults, metric: Metric) -> Any:
-    """Return learning curves: mean over seeds, a band from the lowest to the highest seed, floors as dashed lines.
-
-    Parameters
-    ----------
-    results : StudyResults
-        What the study has found so far.
-    metric : Metric
-        What to draw, from `curve_metric`.
-
-    Returns
-    -------
-    altair.LayerChart or altair.ConcatChart
-        One panel for few variants; for many, one small panel each with all others in gray.
-    """
+    """Learning curves: mean over seeds, a band from the lowest to the highest seed, floors as dashed lines."""
     import altair as alt
 
     rows = [row for variant in results.variants for row in _curve_rows(variant, metric.name)]
@@ -80,24 +56,13 @@ def learning_curves(results: StudyResults, metric: Metric) -> Any:
 
 
 def settled(rows: list[dict[str, Any]]) -> list[float]:
-    """Return the values after the first tenth of the steps: before it, curves fall too fast to share an axis.
-
-    Parameters
-    ----------
-    rows : list of dict
-        Steps with ``low`` and ``high``.
-
-    Returns
-    -------
-    list of float
-        Lowest and highest values.
-    """
+    """The values after the first tenth of the steps: before it, curves fall too fast to share an axis."""
     begin = START * max(row["step"] for row in rows)
     return [row[key] for row in rows for key in ("low", "high") if row["step"] >= begin]
 
 
 def _curve_rows(variant: VariantResults, metric: str) -> list[dict[str, Any]]:
-    """Return mean, lowest and highest value at every step at which a seed was evaluated."""
+    """Mean, lowest and highest value at every step at which a seed was evaluated."""
     by_step: dict[int, list[float]] = defaultdict(list)
     for cell in variant.done:
         for step, value in _curve(cell, metric):
@@ -125,7 +90,7 @@ def _curve(cell: CellResults, metric: str) -> Iterable[tuple[int, float]]:
 
 
 def _one_panel(alt: Any, rows: list[dict[str, Any]], results: StudyResults, metric: Metric) -> Any:
-    """Return all curves in one panel, the legend in the order in which they end."""
+    """All curves in one panel, the legend in the order in which they end."""
     floors = _near_floors(rows, results, metric)
     span = quality_span([*settled(rows), *(floor.value for floor in floors)])
     last = {row["variant"]: row["mean"] for row in rows}
@@ -143,26 +108,26 @@ def _one_panel(alt: Any, rows: list[dict[str, Any]], results: StudyResults, metr
 
 
 def _colors(shown: list[str], baseline: str) -> dict[str, str]:
-    """Return a color for each variant; the baseline is black, or white on dark ground."""
+    """A color for each variant; the baseline is black, or white on dark ground."""
     others = [name for name in shown if name != baseline]
     return {baseline: INK} | dict(zip(others, VARIANT_COLORS, strict=False))
 
 
 def _step_axis(alt: Any, title: str | None, ticks: int = 6) -> Any:
-    """Return the axis of training steps."""
+    """The axis of training steps."""
     axis = alt.Axis(title=title, grid=False, tickCount=ticks, format=",d", labelOverlap=True)
     return alt.X("step:Q", axis=axis, scale=alt.Scale(nice=False))
 
 
 def _metric_axis(alt: Any, metric: Metric, span: Span, title: str | None = None) -> Any:
-    """Return the axis of a metric."""
+    """The axis of a metric."""
     text = title if title is not None else f"{words.metric_title(metric)} ({metric.unit})"
     axis = alt.Axis(title=text, ticks=False, domain=False, **span.ticks())
     return alt.Y("mean:Q", scale=span.scale(alt), axis=axis)
 
 
 def _floor_lines(alt: Any, floors: list[Floor], span: Span) -> list[Any]:
-    """Return a dashed line for each reference value, its name at the right edge, apart from other names."""
+    """A dashed line for each reference value, its name at the right edge, apart from other names."""
     labels = apart([span.at(floor.value) for floor in floors], LABEL_GAP)
     rows = [
         {"value": floor.value, "label": span.value(place), "name": f"{floor.name}: {numbers.number(floor.value)}"}
@@ -178,7 +143,7 @@ def _floor_lines(alt: Any, floors: list[Floor], span: Span) -> list[Any]:
 
 
 def _near_floors(rows: list[dict[str, Any]], results: StudyResults, metric: Metric) -> list[Floor]:
-    """Return the reference values of a metric that lie in the range of the curves or just beyond."""
+    """The reference values of a metric that lie in the range of the curves or just beyond."""
     span = quality_span(settled(rows))
     return [
         floor
@@ -190,7 +155,7 @@ def _near_floors(rows: list[dict[str, Any]], results: StudyResults, metric: Metr
 
 
 def _small_panels(alt: Any, rows: list[dict[str, Any]], shown: list[str], metric: Metric) -> Any:
-    """Return one small panel per variant, its curve in color and all others in gray."""
+    """One small panel per variant, its curve in color and all others in gray."""
     everything = alt.Chart(alt.Data(values=rows))
     span = quality_span(settled(rows))
     scale = span.scale(alt)
@@ -211,18 +176,7 @@ def _small_panels(alt: Any, rows: list[dict[str, Any]], shown: list[str], metric
 
 
 def predictions(results: StudyResults) -> Any | None:
-    """Return predictions against targets on a few held-out sequences: one row per variant.
-
-    Parameters
-    ----------
-    results : StudyResults
-        What the study has found so far.
-
-    Returns
-    -------
-    altair.FacetChart or None
-        None if no variant kept predicted series.
-    """
+    """Predictions against targets on a few held-out sequences: one row per variant."""
     import altair as alt
 
     shown = [(variant, found) for variant in results.variants if (found := example(variant, "series")) is not None]
@@ -252,26 +206,13 @@ def predictions(results: StudyResults) -> Any | None:
 
 
 def example(variant: VariantResults, kind: str) -> Any | None:
-    """Return the predictions of the first seed that kept some of a kind.
-
-    Parameters
-    ----------
-    variant : VariantResults
-        The variant.
-    kind : {"series", "text", "pairs"}
-        What the task predicts.
-
-    Returns
-    -------
-    mapping or None
-        As the task gave it.
-    """
+    """The predictions of the first seed that kept some of a kind."""
     found = (cell.predictions for cell in variant.done)
     return next((one for one in found if one is not None and one.get("kind") == kind), None)
 
 
 def _series_rows(name: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the points of a few sequences."""
+    """The points of a few sequences."""
     return [
         {
             "label": label(name, 28),

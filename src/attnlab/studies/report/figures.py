@@ -34,18 +34,7 @@ class Figure:
 
 
 def figures(results: StudyResults) -> list[Figure]:
-    """Draw every chart that the results so far allow.
-
-    Parameters
-    ----------
-    results : StudyResults
-        What the study has found so far.
-
-    Returns
-    -------
-    list of Figure
-        In the order of the report; empty before anything has finished.
-    """
+    """Draw every chart that the results so far allow."""
     found = [_effects(results), _curves(results), _cost(results), _predictions(results)]
     return [figure for figure in found if figure is not None]
 

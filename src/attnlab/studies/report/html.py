@@ -27,36 +27,12 @@ WORST_SHOWN = 4.5
 
 
 def page(results: StudyResults, figures: Sequence[Figure]) -> str:
-    """Return the report of a study as an HTML page.
-
-    Parameters
-    ----------
-    results : StudyResults
-        What the study has found so far.
-    figures : sequence of Figure
-        The charts, in the order they are to appear.
-
-    Returns
-    -------
-    str
-        The page.
-    """
+    """The report of a study as an HTML page."""
     return _rendered(TEMPLATE, context(results, figures))
 
 
 def sentences_page(sentences: Sequence[SentenceMaps]) -> str:
-    """Return the attention maps of translated sentences as an HTML page.
-
-    Parameters
-    ----------
-    sentences : sequence of SentenceMaps
-        In the order they are to appear.
-
-    Returns
-    -------
-    str
-        The page.
-    """
+    """The attention maps of translated sentences as an HTML page."""
     return _rendered(SENTENCES, {"sentences": sentences})
 
 
@@ -75,20 +51,7 @@ def _rendered(template: str, values: Mapping[str, Any]) -> str:
 
 
 def context(results: StudyResults, figures: Sequence[Figure]) -> dict[str, Any]:
-    """Return everything the template names.
-
-    Parameters
-    ----------
-    results : StudyResults
-        What the study has found so far.
-    figures : sequence of Figure
-        The charts.
-
-    Returns
-    -------
-    dict
-        Plain values; the template does no arithmetic.
-    """
+    """Everything the template names."""
     answer, *qualified = words.sentences(results)
     return {
         "results": results,
@@ -116,18 +79,7 @@ def context(results: StudyResults, figures: Sequence[Figure]) -> dict[str, Any]:
 
 
 def strong(text: str) -> Markup:
-    """Return a text escaped, with the names of variants in bold.
-
-    Parameters
-    ----------
-    text : str
-        A text with `words.named` variants.
-
-    Returns
-    -------
-    Markup
-        HTML.
-    """
+    """A text escaped, with the names of variants in bold."""
     from markupsafe import Markup, escape
 
     escaped = str(escape(text))
@@ -135,20 +87,20 @@ def strong(text: str) -> Markup:
 
 
 def _figure(figure: Figure) -> dict[str, Any]:
-    """Return a chart as the template wants it."""
+    """A chart as the template wants it."""
     from markupsafe import Markup
 
     return {"svg": Markup(figure.drawing.svg), "title": figure.title, "caption": strong(figure.caption)}
 
 
 def _texts(results: StudyResults) -> list[dict[str, Any]]:
-    """Return the held-out text of each variant as characters with their shade and a tooltip."""
+    """The held-out text of each variant as characters with their shade and a tooltip."""
     shown = [(variant.name, example(variant, "text")) for variant in results.variants]
     return [{"name": name, "characters": _characters(found)} for name, found in shown if found is not None]
 
 
 def _characters(found: Mapping[str, Any]) -> list[tuple[str, int, str]]:
-    """Return character, shade and tooltip; the first character is not predicted and may lack a loss."""
+    """Character, shade and tooltip; the first character is not predicted and may lack a loss."""
     text, losses, predicted = found["text"], list(found["loss"]), list(found["predicted"])
     losses = [None] * (len(text) - len(losses)) + losses
     predicted = [None] * (len(text) - len(predicted)) + predicted
@@ -159,21 +111,21 @@ def _characters(found: Mapping[str, Any]) -> list[tuple[str, int, str]]:
 
 
 def _shade(loss: float | None) -> int:
-    """Return the shade of a loss; 0 where there is none."""
+    """The shade of a loss; 0 where there is none."""
     if loss is None or not math.isfinite(loss):
         return 0
     return min(LEVELS, max(0, round(LEVELS * loss / WORST_SHOWN)))
 
 
 def _tooltip(character: str, loss: float | None, guess: str | None) -> str:
-    """Return what hovering over a character says."""
+    """What hovering over a character says."""
     if loss is None:
         return "not predicted"
     return f"{character!r}: {numbers.number(loss, 3)} nats; predicted {guess!r}"
 
 
 def _written(results: StudyResults) -> list[dict[str, Any]]:
-    """Return held-out sentences with the translations of all variants."""
+    """Held-out sentences with the translations of all variants."""
     found = [(variant.name, example(variant, "pairs")) for variant in results.variants]
     shown = [(name, one["pairs"]) for name, one in found if one is not None]
     if not shown:
@@ -189,7 +141,7 @@ def _written(results: StudyResults) -> list[dict[str, Any]]:
 
 
 def _maps(results: StudyResults) -> list[dict[str, Any]]:
-    """Return the attention maps of the first seed that kept some, for each variant that has any."""
+    """The attention maps of the first seed that kept some, for each variant that has any."""
     shown = []
     for variant in results.variants:
         found = next((cell.attention for cell in variant.done if cell.attention and cell.attention.get("layers")), None)

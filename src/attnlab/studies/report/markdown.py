@@ -17,20 +17,7 @@ SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|])")
 
 
 def markdown(results: StudyResults, figures: Sequence[Figure]) -> str:
-    """Return the report of a study as Markdown.
-
-    Parameters
-    ----------
-    results : StudyResults
-        What the study has found so far.
-    figures : sequence of Figure
-        The charts; they are linked as ``charts/NAME.png``.
-
-    Returns
-    -------
-    str
-        The document, ending with a newline.
-    """
+    """The report of a study as Markdown."""
     blocks = [
         f"# {escape(results.question)}",
         *(emphasized(sentence) for sentence in words.sentences(results)),
@@ -47,58 +34,23 @@ def markdown(results: StudyResults, figures: Sequence[Figure]) -> str:
 
 
 def escape(text: str) -> str:
-    """Return a text of the user's so that Markdown shows it as it is, on one line.
-
-    Parameters
-    ----------
-    text : str
-        Any text.
-
-    Returns
-    -------
-    str
-        Markdown.
-    """
+    """A text of the user's so that Markdown shows it as it is, on one line."""
     return SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
 def emphasized(text: str) -> str:
-    """Return a sentence escaped, with the names of variants in bold.
-
-    Parameters
-    ----------
-    text : str
-        A text with `words.named` variants.
-
-    Returns
-    -------
-    str
-        Markdown.
-    """
+    """A sentence escaped, with the names of variants in bold."""
     return escape(text).replace(words.OPEN, "**").replace(words.CLOSE, "**")
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table; its cells are escaped.
-
-    Parameters
-    ----------
-    header : sequence of str
-        Column titles.
-    rows : iterable of sequence of str
-        Cells as text.
-
-    Returns
-    -------
-    str
-        The table.
-    """
+    """A Markdown table; its cells are escaped."""
     lines = [header, ["---"] * len(header), *([escape(cell) for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _alarms(results: StudyResults) -> list[str]:
-    """Return the alarms, first thing after the answer."""
+    """The alarms, first thing after the answer."""
     told = [
         f"- **{escape(alarm.check)}**{f' ({escape(alarm.variant)})' if alarm.variant else ''}: {escape(alarm.message)}"
         for alarm in words.alarms(results)
@@ -107,13 +59,13 @@ def _alarms(results: StudyResults) -> list[str]:
 
 
 def _failures(results: StudyResults) -> list[str]:
-    """Return the runs that stopped."""
+    """The runs that stopped."""
     rows = [(name, str(seed), error) for name, seed, error in tables.failed_runs(results)]
     return ["## Runs that failed", table(("variant", "seed", "error"), rows)] if rows else []
 
 
 def _charts(figures: Sequence[Figure], names: Sequence[str]) -> list[str]:
-    """Return the blocks of some charts."""
+    """The blocks of some charts."""
     blocks = []
     for figure in figures:
         if figure.drawing.name in names:
@@ -123,7 +75,7 @@ def _charts(figures: Sequence[Figure], names: Sequence[str]) -> list[str]:
 
 
 def _verdicts(results: StudyResults) -> str:
-    """Return the verdict table."""
+    """The verdict table."""
     metric = f"{words.metric_title(results.metric)} ({results.metric.unit}, {words.direction(results.metric)})"
     header = ("", "variant", "verdict", "difference", "interval", "p (Holm)", metric, "seeds", "parameters")
     header = (*header, "FLOPs/token", "time a seed", "why")
@@ -133,7 +85,7 @@ def _verdicts(results: StudyResults) -> str:
 
 
 def _background(results: StudyResults) -> list[str]:
-    """Return everything that says how the answer was obtained."""
+    """Everything that says how the answer was obtained."""
     tuned = [
         (
             row["name"],
@@ -162,7 +114,7 @@ def _background(results: StudyResults) -> list[str]:
 
 
 def _specifications(results: StudyResults) -> str:
-    """Return all that was set of the baseline, and where each other variant differs from it."""
+    """All that was set of the baseline, and where each other variant differs from it."""
     baseline, *others = tables.specifications(results)
     rows = [(f"{baseline.name} (baseline)", *row) for row in baseline.rows]
     rows += [(other.name, *row) for other in others for row in other.rows]

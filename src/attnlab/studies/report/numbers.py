@@ -16,19 +16,7 @@ ABSENT = "\u2013"
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Return a number with a few significant digits and a true minus sign.
-
-    Parameters
-    ----------
-    value : float or None
-        The number.
-    digits : int
-        Significant digits.
-
-    Returns
-    -------
-    str
-        The number in words' typography; a dash where it is absent or not finite.
+    """A number with a few significant digits and a true minus sign.
 
     Examples
     --------
@@ -46,57 +34,18 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def decimals(value: float, digits: int) -> int:
-    """Return how many decimals show a value with a number of significant digits.
-
-    Parameters
-    ----------
-    value : float
-        The value.
-    digits : int
-        Significant digits.
-
-    Returns
-    -------
-    int
-        Decimals, at least 0.
-    """
+    """How many decimals show a value with a number of significant digits."""
     return max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else 0
 
 
 def fixed(value: float, places: int, *, sign: bool = False) -> str:
-    """Return a number with a fixed number of decimals, a true minus sign and, if wanted, a plus sign.
-
-    Parameters
-    ----------
-    value : float
-        A finite number.
-    places : int
-        Decimals.
-    sign : bool
-        Whether a positive number gets a plus sign.
-
-    Returns
-    -------
-    str
-        Text.
-    """
+    """A number with a fixed number of decimals, a true minus sign and, if wanted, a plus sign."""
     text = f"{value:+,.{places}f}" if sign else f"{value:,.{places}f}"
     return text.replace("-", MINUS)
 
 
 def spread(values: Sequence[float]) -> str:
-    """Return mean and standard deviation of the values over seeds.
-
-    Parameters
-    ----------
-    values : sequence of float
-        One per seed.
-
-    Returns
-    -------
-    str
-        Text; the value alone for one seed, a dash for none.
-    """
+    """Mean and standard deviation of the values over seeds."""
     if not values:
         return ABSENT
     mean = math.fsum(values) / len(values)
@@ -108,21 +57,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def scaled(value: float | None, units: Sequence[str], step: float = 1000.0) -> str:
-    """Return a quantity in the unit that leaves one to three digits before the point.
-
-    Parameters
-    ----------
-    value : float or None
-        The quantity in the first unit.
-    units : sequence of str
-        Units, each `step` times the one before.
-    step : float
-        Ratio of neighboring units.
-
-    Returns
-    -------
-    str
-        Number and unit.
+    """A quantity in the unit that leaves one to three digits before the point.
 
     Examples
     --------
@@ -138,50 +73,17 @@ def scaled(value: float | None, units: Sequence[str], step: float = 1000.0) -> s
 
 
 def flops(value: float | None) -> str:
-    """Return a number of floating-point operations with its unit.
-
-    Parameters
-    ----------
-    value : float or None
-        How many; None or not finite gives a dash.
-
-    Returns
-    -------
-    str
-        Text.
-    """
+    """A number of floating-point operations with its unit."""
     return scaled(value, ("FLOPs", "kFLOPs", "MFLOPs", "GFLOPs", "TFLOPs"))
 
 
 def size(value: float | None) -> str:
-    """Return a number of bytes with its unit.
-
-    Parameters
-    ----------
-    value : float or None
-        How many; None or not finite gives a dash.
-
-    Returns
-    -------
-    str
-        Text.
-    """
+    """A number of bytes with its unit."""
     return scaled(value, ("B", "KiB", "MiB", "GiB"), 1024.0)
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration in the two units that matter.
-
-    Parameters
-    ----------
-    seconds : float or None
-        How many; None or not finite gives a dash.
-
-    Returns
-    -------
-    str
-        Text.
-    """
+    """A duration in the two units that matter."""
     if seconds is None or not math.isfinite(seconds):
         return ABSENT
     if seconds < 60:
@@ -193,16 +95,5 @@ def duration(seconds: float | None) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Return a fraction in percent, with a narrow space before the sign.
-
-    Parameters
-    ----------
-    fraction : float
-        1 is everything.
-
-    Returns
-    -------
-    str
-        Text.
-    """
+    """A fraction in percent, with a narrow space before the sign."""
     return f"{number(100 * fraction, 4)}\u202f%"

@@ -31,62 +31,23 @@ class Span:
     logarithmic: bool
 
     def at(self, value: float) -> float:
-        """Return where a value lies: 0 at the low end, 1 at the high end.
-
-        Parameters
-        ----------
-        value : float
-            A value; positive on a logarithmic axis.
-
-        Returns
-        -------
-        float
-            Its place.
-        """
+        """Where a value lies: 0 at the low end, 1 at the high end."""
         place = math.log if self.logarithmic else float
         return (place(value) - place(self.low)) / (place(self.high) - place(self.low))
 
     def value(self, place: float) -> float:
-        """Return the value that lies at a place.
-
-        Parameters
-        ----------
-        place : float
-            0 at the low end, 1 at the high end.
-
-        Returns
-        -------
-        float
-            The value.
-        """
+        """The value that lies at a place."""
         if self.logarithmic:
             return math.exp(math.log(self.low) + place * (math.log(self.high) - math.log(self.low)))
         return self.low + place * (self.high - self.low)
 
     def scale(self, alt: Any) -> Any:
-        """Return the altair scale of this range.
-
-        Parameters
-        ----------
-        alt : module
-            altair.
-
-        Returns
-        -------
-        altair.Scale
-            The scale.
-        """
+        """The altair scale of this range."""
         kind = "log" if self.logarithmic else "linear"
         return alt.Scale(type=kind, domain=[self.low, self.high], nice=False, zero=False)
 
     def ticks(self) -> dict[str, Any]:
-        """Return where an axis has its lines, and how numbers are written there: about six places, or round numbers.
-
-        Returns
-        -------
-        dict
-            Arguments of an altair axis.
-        """
+        """Where an axis has its lines, and how numbers are written there: about six places, or round numbers."""
         if not self.logarithmic:
             return {"tickCount": 6, "format": number_format(self.low, self.high)}
         powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
@@ -97,38 +58,12 @@ class Span:
 
 
 def number_format(*ends: float) -> str:
-    """Return how the numbers of a linear axis are written.
-
-    Parameters
-    ----------
-    *ends : float
-        Where the axis begins and ends.
-
-    Returns
-    -------
-    str
-        A format of d3: decimal, with an exponent only where all numbers are below 1. Its ``g`` would write 100 as 1e+2
-        where two digits tell the lines of the axis apart.
-    """
+    """How the numbers of a linear axis are written."""
     return ",~r" if max(map(abs, ends)) >= 1 else "~g"
 
 
 def span_of(values: Iterable[float], *, ratio_for_log: float, margin: float) -> Span:
-    """Return the range that shows all values with a margin.
-
-    Parameters
-    ----------
-    values : iterable of float
-        Finite values, at least one.
-    ratio_for_log : float
-        Ratio of largest to smallest value from which a logarithmic axis shows more; all must be positive for it.
-    margin : float
-        Room at both ends, as a fraction of the range.
-
-    Returns
-    -------
-    Span
-        The range; never empty.
+    """The range that shows all values with a margin.
 
     Examples
     --------
@@ -148,19 +83,7 @@ def span_of(values: Iterable[float], *, ratio_for_log: float, margin: float) -> 
 
 
 def apart(places: Sequence[float], gap: float) -> list[float]:
-    """Return places moved as little as needed upwards, or down from the top, to lie a gap apart.
-
-    Parameters
-    ----------
-    places : sequence of float
-        Wanted places between 0 and 1, in any order.
-    gap : float
-        Least distance.
-
-    Returns
-    -------
-    list of float
-        Places in the same order.
+    """Places moved as little as needed upwards, or down from the top, to lie a gap apart.
 
     Examples
     --------
@@ -179,21 +102,7 @@ def apart(places: Sequence[float], gap: float) -> list[float]:
 
 
 def beside(points: Sequence[tuple[float, float]], width: float, height: float) -> list[float]:
-    """Return horizontal places at which points do not cover each other.
-
-    Parameters
-    ----------
-    points : sequence of (float, float)
-        Horizontal and vertical place of each point.
-    width : float
-        Horizontal size of a point.
-    height : float
-        Vertical size of a point.
-
-    Returns
-    -------
-    list of float
-        Horizontal places in the same order, moved sideways in steps of `width` where needed.
+    """Horizontal places at which points do not cover each other.
 
     Examples
     --------

@@ -69,20 +69,7 @@ class Drawing:
 
 
 def draw(chart: Any, name: str) -> Drawing:
-    """Return a chart as SVG and PNG.
-
-    Parameters
-    ----------
-    chart : altair.TopLevelMixin
-        The chart.
-    name : str
-        Name of its file; also keeps the identifiers inside the SVG apart from those of other charts.
-
-    Returns
-    -------
-    Drawing
-        Both forms.
-    """
+    """A chart as SVG and PNG."""
     import vl_convert
 
     svg = vl_convert.vegalite_to_svg(chart.configure(**theme()).to_dict(validate=False))
@@ -90,20 +77,7 @@ def draw(chart: Any, name: str) -> Drawing:
 
 
 def for_page(svg: str, name: str) -> str:
-    """Return an SVG that fits its place in a page: fluid, in the page's colors, with identifiers of its own.
-
-    Parameters
-    ----------
-    svg : str
-        A drawing with fixed size and colors.
-    name : str
-        Prefix of its identifiers.
-
-    Returns
-    -------
-    str
-        The changed drawing.
-    """
+    """An SVG that fits its place in a page: fluid, in the page's colors, with identifiers of its own."""
     svg = re.sub(
         r'(<svg[^>]*?) width="([\d.]+)" height="[\d.]+"', r'\1 style="width:100%;max-width:\2px"', svg, count=1
     )
@@ -116,13 +90,7 @@ def for_page(svg: str, name: str) -> str:
 
 
 def theme() -> dict[str, Any]:
-    """Return the altair configuration shared by all charts.
-
-    Returns
-    -------
-    dict
-        Arguments of altair's ``configure``.
-    """
+    """The altair configuration shared by all charts."""
     title = {"titleFontSize": NORMAL, "titleFontWeight": "normal", "titleColor": MUTED}
     quiet = {"labelColor": MUTED, "labelFontSize": SMALL, "gridColor": GRID, "domainColor": GRID, "tickColor": GRID}
     return {
@@ -147,20 +115,7 @@ def theme() -> dict[str, Any]:
 
 
 def label(name: str, width: int = LABEL_WIDTH) -> str:
-    """Return a name over at most two lines, the end of a longer one cut.
-
-    Parameters
-    ----------
-    name : str
-        The name.
-    width : int
-        Characters in a line.
-
-    Returns
-    -------
-    str
-        The name with a line break where it continues.
-    """
+    """A name over at most two lines, the end of a longer one cut."""
     balanced = (textwrap.wrap(name, narrow, break_long_words=False) for narrow in range(len(name) // 2 + 1, width))
     both = (
         next((lines for lines in balanced if len(lines) == 2 and len(max(lines, key=len)) <= width), None)

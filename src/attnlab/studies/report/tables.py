@@ -20,18 +20,7 @@ NOT_SET = "not set"
 
 
 def facts(results: StudyResults) -> list[str]:
-    """Return the few facts that stand below the answer.
-
-    Parameters
-    ----------
-    results : StudyResults
-        What the study has found so far.
-
-    Returns
-    -------
-    list of str
-        Task, budget, seeds, scale, and the setting of all runs where it is not plain float32.
-    """
+    """The few facts that stand below the answer."""
     budget = results.rules.get("budget") or {}
     variants = len(results.variants)
     seeds = max((len(variant.cells) for variant in results.variants), default=0)
@@ -46,18 +35,7 @@ def facts(results: StudyResults) -> list[str]:
 
 
 def failed_runs(results: StudyResults) -> list[tuple[str, int, str]]:
-    """Return variant, seed and error of every cell that stopped.
-
-    Parameters
-    ----------
-    results : StudyResults
-        What the study has found so far.
-
-    Returns
-    -------
-    list of (str, int, str)
-        In the order of the study.
-    """
+    """Variant, seed and error of every cell that stopped."""
     return [
         (variant.name, cell.seed, cell.error or "no reason was recorded")
         for variant in results.variants
@@ -66,18 +44,7 @@ def failed_runs(results: StudyResults) -> list[tuple[str, int, str]]:
 
 
 def verdicts(results: StudyResults) -> list[dict[str, Any]]:
-    """Return the rows of the verdict table in the order of the study, numbers as text.
-
-    Parameters
-    ----------
-    results : StudyResults
-        What the study has found so far.
-
-    Returns
-    -------
-    list of dict
-        One per variant, the baseline included.
-    """
+    """The rows of the verdict table in the order of the study, numbers as text."""
     found = {one.variant: one for one in judge(results)}
     alarmed = {alarm.variant for alarm in words.alarms(results)}
     return [
@@ -87,7 +54,7 @@ def verdicts(results: StudyResults) -> list[dict[str, Any]]:
 
 
 def _row(place: int, variant: VariantResults, one: Verdict | None, metric: str) -> dict[str, Any]:
-    """Return one row of the verdict table."""
+    """One row of the verdict table."""
     return {
         "number": place,
         "name": variant.name,
@@ -124,18 +91,7 @@ class Specification(NamedTuple):
 
 
 def specifications(results: StudyResults) -> list[Specification]:
-    """Return what was set of each variant.
-
-    Parameters
-    ----------
-    results : StudyResults
-        What the study has found so far.
-
-    Returns
-    -------
-    list of Specification
-        The baseline first, then the others in the order of the study.
-    """
+    """What was set of each variant."""
     baseline = results.variant(results.baseline)
     usual = dict(words.flat(baseline.spec))
     found = [Specification(baseline.name, list(usual.items()), baseline.notes)]
@@ -148,18 +104,7 @@ def specifications(results: StudyResults) -> list[Specification]:
 
 
 def tuning(results: StudyResults) -> list[dict[str, Any]]:
-    """Return what was tried for each variant, and what was chosen.
-
-    Parameters
-    ----------
-    results : StudyResults
-        What the study has found so far.
-
-    Returns
-    -------
-    list of dict
-        ``name``, ``setting``, ``tried`` (pairs of value and metric), ``chosen``, ``at_edge``; one per tuned variant.
-    """
+    """What was tried for each variant, and what was chosen."""
     return [
         {
             "name": variant.name,
@@ -174,24 +119,13 @@ def tuning(results: StudyResults) -> list[dict[str, Any]]:
 
 
 def _mean_of(tuning: Mapping[str, Any]) -> str:
-    """Return of how many runs a tried value is the mean; nothing where it is one run's."""
+    """Of how many runs a tried value is the mean; nothing where it is one run's."""
     seeds = tuning.get("seeds", 1)  # not in reports made before there could be several
     return f", mean of {seeds} runs" if seeds > 1 else ""
 
 
 def seeds(results: StudyResults) -> list[tuple[str, list[str]]]:
-    """Return for every variant the metric of each seed, as text.
-
-    Parameters
-    ----------
-    results : StudyResults
-        What the study has found so far.
-
-    Returns
-    -------
-    list of (str, list of str)
-        Variant and one text per seed; the status of a cell that has no value.
-    """
+    """For every variant the metric of each seed, as text."""
     metric = results.metric.name
     return [
         (
@@ -206,18 +140,7 @@ def seeds(results: StudyResults) -> list[tuple[str, list[str]]]:
 
 
 def floors(results: StudyResults) -> list[tuple[str, str, str, str]]:
-    """Return name, value with unit, metric and source of the reference values.
-
-    Parameters
-    ----------
-    results : StudyResults
-        What the study has found so far.
-
-    Returns
-    -------
-    list of (str, str, str, str)
-        In the order of the task.
-    """
+    """Name, value with unit, metric and source of the reference values."""
     return [
         (floor.name, f"{numbers.number(floor.value)} {floor.unit}", floor.metric, floor.source)
         for floor in results.floors
@@ -225,25 +148,12 @@ def floors(results: StudyResults) -> list[tuple[str, str, str, str]]:
 
 
 def measures(results: StudyResults) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Return what else was measured, beside what the verdicts are about.
-
-    Parameters
-    ----------
-    results : StudyResults
-        What the study has found so far.
-
-    Returns
-    -------
-    titles : list of str
-        Name of each metric, and its unit where it has one; none where there is but one metric.
-    rows : list of (str, list of str)
-        Variant, and for each metric mean and standard deviation over the seeds that finished.
-    """
+    """What else was measured, beside what the verdicts are about."""
     others = [metric for metric in results.metrics if metric.name != results.metric.name]
     titles = [f"{metric.name} ({metric.unit})" if metric.unit else metric.name for metric in others]
     return titles, [(one.name, [_reached(one, metric.name) for metric in others]) for one in results.variants]
 
 
 def _reached(variant: VariantResults, metric: str) -> str:
-    """Return mean and standard deviation of a metric over seeds."""
+    """Mean and standard deviation of a metric over seeds."""
     return numbers.spread([value for value in variant.values(metric).values() if math.isfinite(value)])

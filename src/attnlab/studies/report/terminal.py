@@ -21,7 +21,7 @@ NARROWEST_NAME = 22
 
 
 def verdict_table(results: StudyResults) -> Table:
-    """Return the verdicts of a study as a table for the terminal.
+    """The verdicts of a study as a table for the terminal.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def verdict_table(results: StudyResults) -> Table:
 
 
 def _row(variant: VariantResults, one: Verdict | None, metric: str) -> tuple[str | Text, ...]:
-    """Return one row: the baseline's where there is no verdict."""
+    """One row: the baseline's where there is no verdict."""
     from rich.text import Text
 
     name = Text(variant.name)
@@ -69,7 +69,7 @@ def _row(variant: VariantResults, one: Verdict | None, metric: str) -> tuple[str
 
 
 def _verdict_text(one: Verdict, *, untuned: bool) -> Text:
-    """Return the verdict in its color, with what would decide an undecided one."""
+    """The verdict in its color, with what would decide an undecided one."""
     from rich.text import Text
 
     text = Text(one.verdict, style=STYLES[one.verdict])
@@ -81,7 +81,7 @@ def _verdict_text(one: Verdict, *, untuned: bool) -> Text:
 
 
 def _short(count: int) -> str:
-    """Return a count with as few digits as a comparison needs."""
+    """A count with as few digits as a comparison needs."""
     for unit, size in (("M", 1_000_000), ("k", 1_000)):
         if count >= 10 * size:
             return f"{count / size:.0f}{unit}"

@@ -33,50 +33,17 @@ WORTH_A_RATIO = 1.5
 
 
 def named(name: str) -> str:
-    """Return a variant's name between the control characters that outputs turn into emphasis.
-
-    Parameters
-    ----------
-    name : str
-        The name.
-
-    Returns
-    -------
-    str
-        The marked name.
-    """
+    """A variant's name between the control characters that outputs turn into emphasis."""
     return f"{OPEN}{name}{CLOSE}"
 
 
 def plain(text: str) -> str:
-    """Return a text with its names in plain quotation marks.
-
-    Parameters
-    ----------
-    text : str
-        A text with `named` variants.
-
-    Returns
-    -------
-    str
-        Plain text.
-    """
+    """A text with its names in plain quotation marks."""
     return text.replace(OPEN, "“").replace(CLOSE, "”")
 
 
 def places_of(one: Comparison) -> int:
-    """Return how many decimals the uncertainty of a comparison deserves: two digits of its half width.
-
-    Parameters
-    ----------
-    one : Comparison
-        The comparison.
-
-    Returns
-    -------
-    int
-        Decimals.
-    """
+    """How many decimals the uncertainty of a comparison deserves: two digits of its half width."""
     half = (one.high - one.low) / 2 if one.high is not None and one.low is not None else 0.0
     if half > 0:
         return min(8, numbers.decimals(half, 2))
@@ -84,34 +51,12 @@ def places_of(one: Comparison) -> int:
 
 
 def difference(one: Comparison) -> str:
-    """Return the measured difference, signed.
-
-    Parameters
-    ----------
-    one : Comparison
-        The comparison.
-
-    Returns
-    -------
-    str
-        Text; a dash without a pair of seeds.
-    """
+    """The measured difference, signed."""
     return numbers.ABSENT if one.difference is None else numbers.fixed(one.difference, places_of(one), sign=True)
 
 
 def interval(one: Comparison) -> str:
-    """Return the interval as ``low to high``.
-
-    Parameters
-    ----------
-    one : Comparison
-        The comparison.
-
-    Returns
-    -------
-    str
-        Text; a dash with fewer than two pairs of seeds.
-    """
+    """The interval as ``low to high``."""
     if one.low is None or one.high is None:
         return numbers.ABSENT
     return (
@@ -120,103 +65,34 @@ def interval(one: Comparison) -> str:
 
 
 def metric_title(metric: Metric) -> str:
-    """Return a metric's name as a reader would say it.
-
-    Parameters
-    ----------
-    metric : Metric
-        The metric.
-
-    Returns
-    -------
-    str
-        Text.
-    """
+    """A metric's name as a reader would say it."""
     return metric.title or metric.name.replace("_", " ")
 
 
 def direction(metric: Metric) -> str:
-    """Return which direction of a metric is good, in words.
-
-    Parameters
-    ----------
-    metric : Metric
-        The metric.
-
-    Returns
-    -------
-    str
-        Text.
-    """
+    """Which direction of a metric is good, in words."""
     return f"{metric.better} is better"
 
 
 def mean_seconds(variant: VariantResults) -> float | None:
-    """Return the mean training time over the finished cells; None where none has one.
-
-    Parameters
-    ----------
-    variant : VariantResults
-        The variant.
-
-    Returns
-    -------
-    float or None
-        Seconds.
-    """
+    """The mean training time over the finished cells; None where none has one."""
     times = [cell.seconds for cell in variant.done if cell.seconds is not None]
     return sum(times) / len(times) if times else None
 
 
 def mean_of(variant: VariantResults, metric: str) -> float | None:
-    """Return a variant's mean of a metric over its finished cells; None where none has it.
-
-    Parameters
-    ----------
-    variant : VariantResults
-        The variant.
-    metric : str
-        Name of the metric.
-
-    Returns
-    -------
-    float or None
-        The mean.
-    """
+    """A variant's mean of a metric over its finished cells; None where none has it."""
     values = [value for value in variant.values(metric).values() if math.isfinite(value)]
     return math.fsum(values) / len(values) if values else None
 
 
 def alarms(results: StudyResults) -> list[Alarm]:
-    """Return the alarms without those for failed runs, which a report lists with seed and error.
-
-    Parameters
-    ----------
-    results : StudyResults
-        What the study has found so far.
-
-    Returns
-    -------
-    list of Alarm
-        In the order they were raised.
-    """
+    """The alarms without those for failed runs, which a report lists with seed and error."""
     return [alarm for alarm in results.alarms if alarm.check != "failed"]
 
 
 def flat(mapping: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Return a nested mapping as pairs of dotted key and text, for a table.
-
-    Parameters
-    ----------
-    mapping : mapping
-        JSON types.
-    prefix : str
-        Put before every key.
-
-    Returns
-    -------
-    list of tuple
-        Key and text.
+    """A nested mapping as pairs of dotted key and text, for a table.
 
     Examples
     --------
@@ -235,18 +111,7 @@ def flat(mapping: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def sentences(results: StudyResults) -> list[str]:
-    """Return the answer of a study, the most important sentence first.
-
-    Parameters
-    ----------
-    results : StudyResults
-        What the study has found so far.
-
-    Returns
-    -------
-    list of str
-        Sentences with `named` variants; the first is the answer, the others qualify it.
-    """
+    """The answer of a study, the most important sentence first."""
     found = judge(results)
     alarmed = {alarm.variant for alarm in results.alarms if alarm.check not in HARMLESS}
     groups = {word: _by_effect(found, word) for word in ("better", "worse", "equivalent", "undecided")}
@@ -265,7 +130,7 @@ def sentences(results: StudyResults) -> list[str]:
 
 
 def headline(results: StudyResults) -> str:
-    """Return the answer of a study as one paragraph a stranger understands.
+    """The answer of a study as one paragraph a stranger understands.
 
     Parameters
     ----------
@@ -281,13 +146,13 @@ def headline(results: StudyResults) -> str:
 
 
 def _by_effect(found: Sequence[Verdict], word: str) -> list[Verdict]:
-    """Return the verdicts of one word, the largest difference first."""
+    """The verdicts of one word, the largest difference first."""
     chosen = [one for one in found if one.verdict == word]
     return sorted(chosen, key=lambda one: -abs(one.comparison.difference or 0.0))
 
 
 def _lead(results: StudyResults, groups: Mapping[str, list[Verdict]]) -> tuple[str, set[str]]:
-    """Return the first sentence, and the variants it has dealt with."""
+    """The first sentence, and the variants it has dealt with."""
     baseline = named(results.baseline)
     others = sum(map(len, groups.values()))
     if groups["better"]:
@@ -329,14 +194,14 @@ def _ratio(metric: Metric, ours: float | None, theirs: float | None) -> str:
 
 
 def _baseline_value(results: StudyResults) -> str:
-    """Return what the baseline reaches, with its unit."""
+    """What the baseline reaches, with its unit."""
     metric = results.metric
     value = mean_of(results.variant(results.baseline), metric.name)
     return f"a {metric_title(metric)} of {numbers.number(value)} {metric.unit}"
 
 
 def _equivalent_label(results: StudyResults) -> str:
-    """Return what equivalent means in this study."""
+    """What equivalent means in this study."""
     return f"Equivalent (less than {numbers.number(smallest_effect(results))} {results.metric.unit} apart)"
 
 
@@ -357,7 +222,7 @@ def _undecided(found: Sequence[Verdict]) -> str:
 
 
 def _what_decides(one: Verdict) -> str:
-    """Return what it would take to decide, in a few words."""
+    """What it would take to decide, in a few words."""
     if one.seeds_needed is None:
         return one.reason.split(":")[0]
     more = one.seeds_needed - one.comparison.pairs

@@ -33,20 +33,7 @@ INSIDE = "inside.json"
 
 
 def is_done(folder: Path, spec: Mapping[str, Any]) -> bool:
-    """Return whether a cell needs no more work.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the cell.
-    spec : mapping
-        Its specification.
-
-    Returns
-    -------
-    bool
-        True if result and, where asked for, the look inside are there.
-    """
+    """Whether a cell needs no more work."""
     if not (folder / "result.json").exists() or read_json(folder / "spec.json") != json.loads(json.dumps(spec)):
         return False
     return not spec["look_inside"] or (folder / INSIDE).exists()
@@ -60,35 +47,7 @@ def run_cells(
     device: str = "cpu",
     on_event: OnMemberEvent | None = None,
 ) -> list[dict[str, float] | Exception]:
-    """Run cells of one variant to their ends, from wherever they stand; several of them together.
-
-    Parameters
-    ----------
-    folders : sequence of Path
-        Folder of each cell.
-    specs : sequence of mapping
-        For each cell ``task``, ``model``, ``recipe``, ``flops_per_token``, ``seed``, ``look_inside``, and ``judge``
-        unless what is judged of the trained model is to be measured; those of one call have all but recipe, seed and
-        ``look_inside`` in common.
-    threads : int
-        CPU threads; equal numbers need equal threads.
-    device : str
-        Where to train.
-    on_event : callable, optional
-        Called with the number of a cell and the training loop's events about it.
-
-    Returns
-    -------
-    list of dict or Exception
-        Final metrics of each cell, or why it had to stop.
-
-    Raises
-    ------
-    AttnlabError
-        If the task or the models cannot be built.
-    Interrupted
-        If a person stopped the cells.
-    """
+    """Run cells of one variant to their ends, from wherever they stand; several of them together."""
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)  # a network that died leaves Adam denormal numbers, which are many times slower
     torch.compiler.reset()  # what earlier cells compiled is of no use to these
@@ -162,24 +121,7 @@ def _keep_look_inside(folder: Path, model: nn.Module, task: StudyTask, device: s
 
 
 def look_inside(model: nn.Module, task: StudyTask, device: str = "cpu") -> dict[str, Any]:
-    """Return predictions, attention maps and reach of a trained model, as JSON types.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The trained model.
-    task : StudyTask
-        Gives the held-out examples.
-    device : str
-        Where the model is.
-
-    Returns
-    -------
-    dict
-        ``predictions`` (see `StudyTask.examples`), ``attention`` (see `attention_maps`; None where the
-        model has no attention), ``reach`` (``past``, ``future``, ``mixes_batch``), of a model
-        with several inputs that of the last one.
-    """
+    """Predictions, attention maps and reach of a trained model, as JSON types."""
     seen: list[Batch] = []
 
     def predict(batch: Batch) -> Tensor:
@@ -206,22 +148,11 @@ class _LastFirst(nn.Module):
         self.model = model
 
     def forward(self, last: Tensor, *before: Tensor) -> Tensor:
-        """Return the model's outputs."""
+        """The model's outputs."""
         return self.model(*before, last)
 
 
 def read_inside(folder: Path) -> dict[str, Any]:
-    """Return what `look_inside` found, or an empty mapping where nothing is there.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the cell.
-
-    Returns
-    -------
-    dict
-        ``predictions``, ``attention``, ``reach``.
-    """
+    """What `look_inside` found, or an empty mapping where nothing is there."""
     path = folder / INSIDE
     return read_json(path) if path.exists() else {}

@@ -44,18 +44,7 @@ class Layout:
     together: dict[str, int] = field(default_factory=dict)
 
     def cohorts(self, cells: Sequence[CellPlan]) -> list[list[CellPlan]]:
-        """Return cells in groups that train together, in the order in which their first ones stand.
-
-        Parameters
-        ----------
-        cells : sequence of CellPlan
-            Cells of one phase.
-
-        Returns
-        -------
-        list of list of CellPlan
-            Groups of one variant each; single cells where runs do not train together.
-        """
+        """Cells in groups that train together, in the order in which their first ones stand."""
         groups: list[list[CellPlan]] = []
         open_groups: dict[str, list[CellPlan]] = {}
         for cell in cells:
@@ -68,29 +57,7 @@ class Layout:
 
 
 def layout_for(plan: Plan, out: Path, device: str, jobs: int | None) -> Layout:
-    """Return how cells share the machine: as before where the study has begun, else measured.
-
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    out : Path
-        Folder of the study; the layout is kept in it.
-    device : str
-        ``cpu``, ``cuda``, or ``auto``: CUDA where there is one.
-    jobs : int or None
-        Number of worker processes; None measures.
-
-    Returns
-    -------
-    Layout
-        The layout.
-
-    Raises
-    ------
-    RunError
-        If the study was begun on another device.
-    """
+    """How cells share the machine: as before where the study has begun, else measured."""
     import torch
 
     if (out / LAYOUT).exists():
@@ -127,18 +94,7 @@ def _new_layout(plan: Plan, out: Path, device: str, jobs: int | None) -> Layout:
 
 
 def most_together(plan: Plan) -> int:
-    """Return how many runs of one variant there are to train together; 1 where each needs its own time.
-
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-
-    Returns
-    -------
-    int
-        The larger of seeds and settings that are tried.
-    """
+    """How many runs of one variant there are to train together; 1 where each needs its own time."""
     rules = plan.study.rules
     if plan.judges_time or "seconds" in rules.budget or rules.target:
         return 1
@@ -221,12 +177,12 @@ def _seconds(answer: float | None) -> float:
 
 
 def _share(most: int, workers: int, variants: int) -> int:
-    """Return how many runs go together, so that every process gets some."""
+    """How many runs go together, so that every process gets some."""
     return max(1, math.ceil(most / math.ceil(workers / variants)))
 
 
 def _reason(times: Mapping[tuple[int, int], _Times]) -> str:
-    """Return everything that was measured, in words."""
+    """Everything that was measured, in words."""
     ways = []
     for (workers, threads), found in times.items():
         shape = f"{workers} x {threads} thread{'' if threads == 1 else 's'}"

@@ -88,7 +88,7 @@ class Worker:
         self.process.wait()
 
     def obituary(self) -> str:
-        """Return why the process ended, in words."""
+        """Why the process ended, in words."""
         code = self.process.returncode
         if code is not None and code < 0:
             name = signal.Signals(-code).name
@@ -117,7 +117,7 @@ class Pool:
         self._workers = [self._start(number) for number in range(workers)]
 
     def __enter__(self) -> Self:
-        """Return the pool."""
+        """The pool."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -129,25 +129,7 @@ class Pool:
         return Worker(number, self._threads, self._inbox, self._log)
 
     def run(self, requests: Sequence[Mapping[str, Any]], on_message: OnMessage | None = None) -> list[dict[str, Any]]:
-        """Run all requests, in order, as workers become free.
-
-        Parameters
-        ----------
-        requests : sequence of mapping
-            What the workers are to do.
-        on_message : callable, optional
-            Called with the number of a request and each message about it.
-
-        Returns
-        -------
-        list of dict
-            The last message about each request: ``served``, ``timed`` or ``broken``.
-
-        Raises
-        ------
-        Interrupted
-            After Ctrl-C, when every worker has written its checkpoint.
-        """
+        """Run all requests, in order, as workers become free."""
         waiting = deque(enumerate(requests))
         answers: dict[int, dict[str, Any]] = {}
         try:

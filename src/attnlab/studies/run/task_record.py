@@ -41,52 +41,30 @@ class TaskRecord:
 
     @classmethod
     def of(cls, task: ReportedTask) -> TaskRecord:
-        """Return the record of a task.
-
-        Parameters
-        ----------
-        task : ReportedTask
-            The task.
-
-        Returns
-        -------
-        TaskRecord
-            What is kept of it.
-        """
+        """The record of a task."""
         said = (task.metrics, task.judged, task.floors(), task.alarms(), task.describe())
         return cls(task.name, task.causal, *said)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> TaskRecord:
-        """Return the record that was saved.
-
-        Parameters
-        ----------
-        content : mapping
-            What `to_json` returned.
-
-        Returns
-        -------
-        TaskRecord
-            The same record.
-        """
+        """The record that was saved."""
         metrics, judged = (tuple(Metric(**fields) for fields in content[key]) for key in ("metrics", "judged"))
         known = tuple(Floor(**fields) for fields in content["known"])
         suspicions = tuple(content["suspicions"])
         return cls(content["name"], content["causal"], metrics, judged, known, suspicions, content["data"])
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record in JSON types."""
+        """The record in JSON types."""
         return asdict(self)
 
     def floors(self) -> tuple[Floor, ...]:
-        """Return chance, limits and best known results."""
+        """Chance, limits and best known results."""
         return self.known
 
     def alarms(self) -> tuple[str, ...]:
-        """Return what is suspicious about the data itself."""
+        """What is suspicious about the data itself."""
         return self.suspicions
 
     def describe(self) -> dict[str, Any]:
-        """Return what identifies the data."""
+        """What identifies the data."""
         return dict(self.data)

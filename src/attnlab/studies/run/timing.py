@@ -36,36 +36,21 @@ class _Unjudged:
         self.reads_bfloat16 = reads_bfloat16(task)
 
     def train_batch(self, step: int, seed: int) -> Batch:
-        """Return the task's batch."""
+        """The task's batch."""
         return self._task.train_batch(step, seed)
 
     def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Return the task's loss."""
+        """The task's loss."""
         return self._task.loss(outputs, batch, label_smoothing)
 
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
-        """Return nothing of interest."""
+        """Nothing of interest."""
         del predict, part
         return {"nothing": 0.0}
 
 
 def step_times(spec: Mapping[str, Any], together: int) -> tuple[float, float | None]:
-    """Time a few training steps of a cell on the CPU, in its precision but not compiled.
-
-    Parameters
-    ----------
-    spec : mapping
-        The cell: ``task``, ``model``, ``recipe``.
-    together : int
-        How many runs would train together.
-
-    Returns
-    -------
-    alone : float
-        Seconds of a step of one run.
-    together : float or None
-        Seconds of a step of one of several runs; None where it was not timed, or they cannot be one program.
-    """
+    """Time a few training steps of a cell on the CPU, in its precision but not compiled."""
     task = build_task(spec["task"])
     recipes = [_recipe(spec["recipe"], precision) for precision in _precisions(spec["recipe"])]
     alone = min(_seconds([train(_model(spec, task, 0), _Unjudged(task), recipe)]) for recipe in recipes)
@@ -84,7 +69,7 @@ def _together(spec: Mapping[str, Any], task: StudyTask, recipe: Recipe, count: i
 
 
 def _seconds(results: Sequence[Result]) -> float:
-    """Return the seconds of a step after the first ones, summed over runs."""
+    """The seconds of a step after the first ones, summed over runs."""
     return sum(_step_seconds(result) for result in results)
 
 

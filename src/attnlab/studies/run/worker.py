@@ -95,7 +95,7 @@ def _run(request: Mapping[str, Any], channel: IO[str]) -> None:
 
 
 def _in_words(error: Exception) -> str:
-    """Return an error's text; one that was not raised on purpose goes to the log with its traceback."""
+    """An error's text; one that was not raised on purpose goes to the log with its traceback."""
     if isinstance(error, AttnlabError):
         return str(error)
     traceback.print_exception(error)
@@ -103,7 +103,7 @@ def _in_words(error: Exception) -> str:
 
 
 def _time_steps(request: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return the seconds of a training step of a cell's model, alone and with others."""
+    """The seconds of a training step of a cell's model, alone and with others."""
     import torch
 
     from attnlab.studies.run.timing import step_times

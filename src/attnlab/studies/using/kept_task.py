@@ -41,20 +41,7 @@ class KeptTask:
 
 
 def keep_task(folder: Path, task: StudyTask) -> None:
-    """Write down what will be needed of a task whose models write; of others nothing is.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the run; created if need be.
-    task : StudyTask
-        The task.
-
-    Raises
-    ------
-    RunError
-        If the disk does not take it, or the run was begun with other tokens.
-    """
+    """Write down what will be needed of a task whose models write; of others nothing is."""
     codec = getattr(task, "codec", None)
     if not isinstance(codec, SentenceCodec | CharacterCodec):
         return
@@ -70,23 +57,7 @@ def keep_task(folder: Path, task: StudyTask) -> None:
 
 
 def kept_task(folder: Path) -> KeptTask:
-    """Return what a run kept of its task.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the run; its ``spec.json`` is there.
-
-    Returns
-    -------
-    KeptTask
-        What was kept.
-
-    Raises
-    ------
-    RunError
-        If nothing was.
-    """
+    """What a run kept of its task."""
     if not (folder / KEPT).is_file():
         name = read_json(folder / "spec.json")["task"]["name"]
         if name not in WRITING:

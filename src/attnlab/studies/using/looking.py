@@ -35,27 +35,7 @@ class SentenceMaps:
 
 
 def sentence_maps(trained: Sequence[Trained], sentence: str, written: Written) -> SentenceMaps:
-    """Record all attention weights of reading a sentence and of writing its translation.
-
-    Parameters
-    ----------
-    trained : sequence of Trained
-        As `attnlab.studies.using.trained.translate` takes them.
-    sentence : str
-        The sentence; not empty.
-    written : Written
-        Its translation, as `attnlab.studies.using.trained.write` returns it.
-
-    Returns
-    -------
-    SentenceMaps
-        Translation and maps.
-
-    Raises
-    ------
-    RunError
-        As `attnlab.studies.using.trained.translate`.
-    """
+    """Record all attention weights of reading a sentence and of writing its translation."""
     codec = sentence_codec(trained)
     begun = [codec.marks.begin, *written.tokens][: codec.max_length]
     sides = [torch.tensor(codec.encode([sentence])), torch.tensor([begun])]

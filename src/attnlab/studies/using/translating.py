@@ -28,18 +28,7 @@ NOTHING = Hypothesis((), 0.0, 0.0, ended=True)
 
 
 def judge_of(task: StudyTask) -> Judge | None:
-    """Return what measures a trained model as a whole on a task.
-
-    Parameters
-    ----------
-    task : StudyTask
-        The task.
-
-    Returns
-    -------
-    callable or None
-        From a model to the metrics ``task.judged``; None where there are none.
-    """
+    """What measures a trained model as a whole on a task."""
     if not isinstance(task, Translation) or not task.judged:
         return None
 
@@ -56,22 +45,7 @@ def judge_of(task: StudyTask) -> Judge | None:
 
 
 def with_translations(model: nn.Module, task: StudyTask, predictions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a task's examples; where they are pairs of sentences, with what the model writes by itself.
-
-    Parameters
-    ----------
-    model : nn.Module
-        In evaluation mode.
-    task : StudyTask
-        The task.
-    predictions : mapping
-        What ``task.examples`` returned.
-
-    Returns
-    -------
-    dict
-        Each pair has a ``translation`` more.
-    """
+    """A task's examples; where they are pairs of sentences, with what the model writes by itself."""
     if not isinstance(task, Translation):
         return dict(predictions)
     pairs = predictions["pairs"]
@@ -113,29 +87,7 @@ def translations(
     cached: bool = True,
     first: int = 1,
 ) -> list[Written]:
-    """Translate sentences with models of one task; several as one by their mean probabilities.
-
-    Parameters
-    ----------
-    models : sequence of nn.Module
-        In evaluation mode.
-    codec : SentenceCodec
-        Of the models.
-    sentences, beam, alpha, batch, cached, first
-        As `attnlab.studies.using.trained.translate` takes them.
-
-    Returns
-    -------
-    list of Written
-        One translation per sentence.
-
-    Raises
-    ------
-    DataError
-        If a sentence is longer than the models' longest.
-    SpecError
-        If the batch holds no sentence.
-    """
+    """Translate sentences with models of one task; several as one by their mean probabilities."""
     require_positive("batch", batch)
     encoded = codec.encode(sentences)
     for number, tokens in enumerate(encoded):
@@ -156,20 +108,7 @@ def translations(
 
 
 def sides_of_maps(model: nn.Module, layers: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Return which sequence asks and which is looked at in the layers of an encoder-decoder.
-
-    Parameters
-    ----------
-    model : nn.Module
-        Any model.
-    layers : iterable of str
-        Names of its modules.
-
-    Returns
-    -------
-    dict
-        0 for the source, 1 for the target; nothing for layers of other models.
-    """
+    """Which sequence asks and which is looked at in the layers of an encoder-decoder."""
     if not isinstance(model, EncoderDecoder):
         return {}
     return {name: _sides(name.split(".")) for name in layers}

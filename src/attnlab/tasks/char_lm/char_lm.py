@@ -31,18 +31,7 @@ SUSPICIOUS_OVERLAP = 0.05  # far above a contiguous split of one author's text, 
 
 
 def character_metrics(prefix: str) -> tuple[Metric, ...]:
-    """Return what is measured on one held-out part.
-
-    Parameters
-    ----------
-    prefix : str
-        ``val`` or ``test``.
-
-    Returns
-    -------
-    tuple of Metric
-        Loss, bits per character, accuracy.
-    """
+    """What is measured on one held-out part."""
     return (
         Metric(f"{prefix}_loss", "nats/character", "lower", "cross-entropy"),
         Metric(f"{prefix}_bits_per_character", "bits/character", "lower", "cross-entropy, base 2"),
@@ -108,106 +97,26 @@ class CharLM:
         self.metrics = tuple(metric for part in self.parts for metric in character_metrics(PREFIXES[part]))
 
     def encode(self, text: str) -> Int[Tensor, " length"]:
-        """Return the token of each character.
-
-        Parameters
-        ----------
-        text : str
-            Any text.
-
-        Returns
-        -------
-        Tensor
-            Token numbers, (length).
-
-        Raises
-        ------
-        DataError
-            If a character is not in the vocabulary and the vocabulary has no unknown token.
-        """
+        """The token of each character."""
         return self._vocabulary.encode(text)
 
     def decode(self, tokens: Int[Tensor, " length"]) -> str:
-        """Return the text of tokens.
-
-        Parameters
-        ----------
-        tokens : Tensor
-            Token numbers, (length).
-
-        Returns
-        -------
-        str
-            One character per token.
-        """
+        """The text of tokens."""
         return self._vocabulary.decode(tokens)
 
     def train_batch(self, step: int, seed: int) -> Batch:
-        """Return random windows of the training part.
-
-        Parameters
-        ----------
-        step : int
-            Training step, from 0.
-        seed : int
-            Seed of the order.
-
-        Returns
-        -------
-        Batch
-            Tokens and the tokens one position later, each (batch, context) int64.
-        """
+        """Random windows of the training part."""
         generator = generator_for(seed, step)
         starts = torch.randint(len(self._train) - self.context, (self.batch, 1), generator=generator)
         windows = self._train[starts + torch.arange(self.context + 1)].long()  # (batch, context + 1)
         return Batch((windows[:, :-1].contiguous(),), windows[:, 1:].contiguous())
 
     def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
-        """Return the mean cross-entropy of a batch in nats per character.
-
-        Parameters
-        ----------
-        outputs : Tensor
-            Logits, (batch, length, vocab_size).
-        batch : Batch
-            What the model was called with and should give.
-        label_smoothing : float
-            Share of the target distribution that is spread over all characters; in training only.
-
-        Returns
-        -------
-        Tensor
-            A scalar.
-
-        Raises
-        ------
-        ModuleError
-            If the outputs are not one logit per character of the vocabulary at every position.
-        """
+        """The mean cross-entropy of a batch in nats per character."""
         return self._next_tokens.mean_loss(outputs, batch.targets, label_smoothing)
 
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
-        """Return the metrics over a whole held-out part.
-
-        Parameters
-        ----------
-        predict : callable
-            From a batch to the model's logits.
-        part : {"validation", "test"}
-            Which part.
-
-        Returns
-        -------
-        dict
-            Loss in nats and bits per character and accuracy, named ``val_...`` or ``test_...``.
-
-        Raises
-        ------
-        SpecError
-            If there is no such part.
-        ModuleError
-            If the outputs are not one logit per character of the vocabulary at every position.
-        """
+        """The metrics over a whole held-out part."""
         require_known("part", part, self.parts)
         inputs, targets = self._windows(part)
         windows = zip(inputs.split(self.batch), targets.split(self.batch), strict=True)
@@ -220,7 +129,7 @@ class CharLM:
         }
 
     def _windows(self, part: str) -> tuple[Int[Tensor, "count context"], Int[Tensor, "count context"]]:
-        """Return a part in windows that do not overlap; the end of the last is filled up and ignored."""
+        """A part in windows that do not overlap; the end of the last is filled up and ignored."""
         tokens = torch.from_numpy(self._tokens[part]).long()
         missing = -(len(tokens) - 1) % self.context
         inputs, targets = (
@@ -230,23 +139,11 @@ class CharLM:
         return inputs.view(-1, self.context), targets.view(-1, self.context)
 
     def model_arguments(self) -> Mapping[str, Any]:
-        """Return what a model must know of the task, by constructor name.
-
-        Returns
-        -------
-        mapping
-            Size of the vocabulary and the longest window.
-        """
+        """What a model must know of the task, by constructor name."""
         return {"vocab_size": len(self.vocabulary), "max_length": self.context}
 
     def floors(self) -> tuple[Floor, ...]:
-        """Return chance, the n-gram ladder and, where there is one, the best known result.
-
-        Returns
-        -------
-        tuple of Floor
-            For each held-out part and metric.
-        """
+        """Chance, the n-gram ladder and, where there is one, the best known result."""
         floors: list[Floor] = []
         for part in self.parts:
             rungs = ladder(self._tokens["train"], self._tokens[part], len(self.vocabulary))
@@ -261,14 +158,7 @@ class CharLM:
         return {part: overlap(self._tokens["train"], self._tokens[part]) for part in self.parts}
 
     def alarms(self) -> tuple[str, ...]:
-        """Return what is suspicious about the text.
-
-        Returns
-        -------
-        tuple of str
-            One about passages shared by training and held-out part, one about characters that only the
-            held-out part has; empty if nothing is suspicious.
-        """
+        """What is suspicious about the text."""
         shared = [
             f"{value:.1%} of the {part} part's passages of {GRAM} characters stand word for word in the training part "
             f"(suspicious from {SUSPICIOUS_OVERLAP:.0%}): what is measured is partly memory"
@@ -285,13 +175,7 @@ class CharLM:
         return [f"{len(unknown)} characters occur in held-out parts only and became one unknown token: {named}"]
 
     def describe(self) -> dict[str, Any]:
-        """Return what identifies the data.
-
-        Returns
-        -------
-        dict
-            Source, hash, license, sizes of the parts in characters, overlap per held-out part.
-        """
+        """What identifies the data."""
         return {
             "task": self.name,
             "text": self.text.name,
@@ -306,19 +190,7 @@ class CharLM:
         }
 
     def examples(self, predict: Predict) -> dict[str, Any]:
-        """Return the beginning of the first held-out window with the model's surprise at each character.
-
-        Parameters
-        ----------
-        predict : callable
-            From a batch to the model's logits.
-
-        Returns
-        -------
-        dict
-            ``kind`` "text", ``text``, and per character of it ``loss`` in nats and ``predicted``; ``labels``, the
-            characters of the whole window.
-        """
+        """The beginning of the first held-out window with the model's surprise at each character."""
         inputs, targets = self._windows(self.parts[0])
         losses, predicted = self._next_tokens.judge(predict, Batch((inputs[:1],), targets[:1]))
         shown = min(SHOWN, int((targets[0] != IGNORED).sum()))

@@ -23,21 +23,7 @@ BEST_KNOWN = {
 
 
 def character_floors(metrics: Sequence[Metric], rungs: Sequence[Rung], vocab_size: int) -> list[Floor]:
-    """Return chance and the n-gram ladder for one held-out part.
-
-    Parameters
-    ----------
-    metrics : sequence of Metric
-        Loss, bits per character and accuracy of the part, in this order.
-    rungs : sequence of Rung
-        What n-gram models reach there.
-    vocab_size : int
-        Number of distinct characters.
-
-    Returns
-    -------
-    list of Floor
-        For each metric chance, then a floor per rung.
+    """Chance and the n-gram ladder for one held-out part.
 
     Notes
     -----
@@ -75,18 +61,7 @@ def _rung_floor(rung: Rung, metric: Metric, value: float, tolerance: float) -> F
 
 
 def best_known(sha256: str) -> tuple[Floor, ...]:
-    """Return the best known results for a text of which the last 10 % are held out.
-
-    Parameters
-    ----------
-    sha256 : str
-        Hash of the text.
-
-    Returns
-    -------
-    tuple of Floor
-        In nats and in bits per character; empty for a text that nothing is known of.
-    """
+    """The best known results for a text of which the last 10 % are held out."""
     if sha256 not in BEST_KNOWN:
         return ()
     nats, source = BEST_KNOWN[sha256]

@@ -11,37 +11,12 @@ HeldOutPairs = tuple[Float[Tensor, "held_out d_in"], Float[Tensor, "held_out d_o
 
 
 def constant_error(train: TrainPairs, held_out: HeldOutPairs) -> float:
-    """Return the error of the best constant at each position.
-
-    Parameters
-    ----------
-    train : pair of Tensor
-        Inputs and targets the constant is fitted on; the inputs are not looked at.
-    held_out : pair of Tensor
-        Inputs and targets it is judged on.
-
-    Returns
-    -------
-    float
-        Mean squared error on `held_out`.
-    """
+    """The error of the best constant at each position."""
     return (held_out[1].double() - train[1].double().mean(dim=0)).square().mean().item()
 
 
 def linear_error(train: TrainPairs, held_out: HeldOutPairs) -> float:
-    """Return the error of the best linear map with an intercept.
-
-    Parameters
-    ----------
-    train : pair of Tensor
-        Inputs and targets the map is fitted on by least squares.
-    held_out : pair of Tensor
-        Inputs and targets it is judged on.
-
-    Returns
-    -------
-    float
-        Mean squared error on `held_out`.
+    """The error of the best linear map with an intercept.
 
     Notes
     -----

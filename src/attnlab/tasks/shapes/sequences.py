@@ -38,33 +38,11 @@ class ShapeParameters:
     widths: Float[Tensor, "count shape"]
 
     def select(self, keep: Bool[Tensor, " count"]) -> ShapeParameters:
-        """Return some of the sequences.
-
-        Parameters
-        ----------
-        keep : Tensor
-            True for a sequence that is kept, (count).
-
-        Returns
-        -------
-        ShapeParameters
-            The kept sequences in their order.
-        """
+        """Some of the sequences."""
         return ShapeParameters(self.centers[keep], self.heights[keep], self.widths[keep])
 
     def with_heights(self, heights: Float[Tensor, "count shape"]) -> ShapeParameters:
-        """Return the same shapes with other heights.
-
-        Parameters
-        ----------
-        heights : Tensor
-            New heights, (count, shape).
-
-        Returns
-        -------
-        ShapeParameters
-            Centers and widths are the same.
-        """
+        """The same shapes with other heights."""
         return ShapeParameters(self.centers, heights, self.widths)
 
 
@@ -121,7 +99,7 @@ def generate(
 
 
 def _valid_candidates(group: str, seed: int) -> Iterator[tuple[ShapeParameters, torch.Generator]]:
-    """Yield what is kept of endless chunks of candidates, with the generator to go on with."""
+    """What is kept of endless chunks of candidates, with the generator to go on with."""
     generator = generator_for(seed)
     while True:
         shapes = draw(CANDIDATES, generator)
@@ -129,20 +107,7 @@ def _valid_candidates(group: str, seed: int) -> Iterator[tuple[ShapeParameters, 
 
 
 def draw(count: int, generator: torch.Generator) -> ShapeParameters:
-    """Draw shapes without regard to overlap.
-
-    Parameters
-    ----------
-    count : int
-        How many sequences.
-    generator : torch.Generator
-        Where the random numbers come from.
-
-    Returns
-    -------
-    ShapeParameters
-        Centers at least half the largest width from both ends.
-    """
+    """Draw shapes without regard to overlap."""
     margin = WIDTHS[1] / 2
     size = (count, 2 * PER_KIND)
     return ShapeParameters(
@@ -153,18 +118,7 @@ def draw(count: int, generator: torch.Generator) -> ShapeParameters:
 
 
 def overlapping(shapes: ShapeParameters) -> Bool[Tensor, " count"]:
-    """Return which sequences have two shapes on the same or on adjacent positions.
-
-    Parameters
-    ----------
-    shapes : ShapeParameters
-        The sequences.
-
-    Returns
-    -------
-    Tensor
-        True where any two of the four shapes, of equal kind or not, leave no position free between them.
-    """
+    """Which sequences have two shapes on the same or on adjacent positions."""
     reach = shapes.widths / 2
     reach[:, :PER_KIND] += PLATEAU
     order = shapes.centers.argsort(dim=1)
@@ -175,21 +129,7 @@ def overlapping(shapes: ShapeParameters) -> Bool[Tensor, " count"]:
 
 
 def differs_enough(shapes: ShapeParameters, group: str) -> Bool[Tensor, " count"]:
-    """Return which sequences have heights worth averaging.
-
-    Parameters
-    ----------
-    shapes : ShapeParameters
-        The sequences.
-    group : {"shape", "place"}
-        Whose heights are averaged.
-
-    Returns
-    -------
-    Tensor
-        For ``shape``, True where both pairs differ by more than `SMALLEST_DIFFERENCE`; for ``place``,
-        True where the averages left and right do.
-    """
+    """Which sequences have heights worth averaging."""
     if group == "place":
         averaged = average_heights(shapes, group)
         return averaged.amax(dim=1) - averaged.amin(dim=1) > SMALLEST_DIFFERENCE
@@ -198,20 +138,7 @@ def differs_enough(shapes: ShapeParameters, group: str) -> Bool[Tensor, " count"
 
 
 def average_heights(shapes: ShapeParameters, group: str) -> Float[Tensor, "count shape"]:
-    """Return each shape's height averaged over its group.
-
-    Parameters
-    ----------
-    shapes : ShapeParameters
-        The sequences.
-    group : {"shape", "place"}
-        Whose heights are averaged.
-
-    Returns
-    -------
-    Tensor
-        New heights in the order of the old ones.
-    """
+    """Each shape's height averaged over its group."""
     if group == "shape":
         pairs = shapes.heights.unflatten(1, (2, PER_KIND))  # (count, kind, shape)
         return pairs.mean(dim=2, keepdim=True).expand_as(pairs).flatten(1)
@@ -223,16 +150,6 @@ def average_heights(shapes: ShapeParameters, group: str) -> Float[Tensor, "count
 
 def render(shapes: ShapeParameters) -> Float[Tensor, "count length"]:
     """Draw shapes on positions ``0..LENGTH-1`` without noise.
-
-    Parameters
-    ----------
-    shapes : ShapeParameters
-        The sequences.
-
-    Returns
-    -------
-    Tensor
-        The height of the shape at each position, zero where there is none, (count, length).
 
     Notes
     -----
@@ -250,5 +167,5 @@ def render(shapes: ShapeParameters) -> Float[Tensor, "count length"]:
 def _noisy(
     sequences: Float[Tensor, "count length"], noise: float, generator: torch.Generator
 ) -> Float[Tensor, "count length"]:
-    """Return sequences with uniform noise around zero of a total width."""
+    """Sequences with uniform noise around zero of a total width."""
     return sequences + (torch.rand(sequences.shape, generator=generator) - 0.5) * noise

@@ -52,25 +52,7 @@ class ShapesData:
 
 @functools.lru_cache(maxsize=SETS_KEPT)
 def load_shapes(group: str, n_train: int, n_test: int, noise: float, data_seed: int) -> ShapesData:
-    """Generate and normalize a data set, once per process and arguments.
-
-    Parameters
-    ----------
-    group : {"shape", "place"}
-        Whose heights are averaged.
-    n_train, n_test : int
-        Sequences to train on; sequences in the validation and in the test part each.
-    noise : float
-        Total width of the uniform noise.
-    data_seed : int
-        Seed of the data; the parts are drawn independently of each other.
-
-    Returns
-    -------
-    ShapesData
-        Parts ``train``, ``validation`` and ``test``, in units of the standard deviation of the
-        training inputs and targets together.
-    """
+    """Generate and normalize a data set, once per process and arguments."""
     counts = {"train": n_train, "validation": n_test, "test": n_test}
     raw = {
         part: generate(group, count, noise=noise, seed=len(PART_SEEDS) * data_seed + PART_SEEDS[part])
@@ -87,7 +69,7 @@ def load_shapes(group: str, n_train: int, n_test: int, noise: float, data_seed: 
 
 @functools.lru_cache(maxsize=PERMUTATIONS_KEPT)
 def _permutation(count: int, seed: int, epoch: int) -> Int[Tensor, " count"]:
-    """Return the order of the training sequences in one epoch."""
+    """The order of the training sequences in one epoch."""
     return torch.randperm(count, generator=generator_for(seed, epoch))
 
 
@@ -171,20 +153,7 @@ class Shapes:
         self.data = load_shapes(*self._arguments)
 
     def train_batch(self, step: int, seed: int) -> Batch:
-        """Return the sequences of one training step.
-
-        Parameters
-        ----------
-        step : int
-            Training step, from 0.
-        seed : int
-            Seed of the order; every sequence comes exactly once per epoch, whatever the batch.
-
-        Returns
-        -------
-        Batch
-            Inputs and targets, each (batch, length, 1).
-        """
+        """The sequences of one training step."""
         count = self._arguments[1]
         begin, end = step * self.batch, (step + 1) * self.batch
         epochs = range(begin // count, (end - 1) // count + 1)
@@ -194,56 +163,14 @@ class Shapes:
         return Batch((self.data.inputs["train"][chosen],), self.data.targets["train"][chosen])
 
     def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
-        """Return the mean squared error of a batch.
-
-        Parameters
-        ----------
-        outputs : Tensor
-            What the model gave, (batch, length, 1).
-        batch : Batch
-            What it was called with and should give.
-        label_smoothing : float
-            Must be 0: there are no labels.
-
-        Returns
-        -------
-        Tensor
-            A scalar.
-
-        Raises
-        ------
-        SpecError
-            If label smoothing is asked for.
-        ModuleError
-            If the outputs have another shape than the targets.
-        """
+        """The mean squared error of a batch."""
         if label_smoothing:
             raise SpecError(f"label smoothing needs labels; the task 'shapes' has none; got {label_smoothing}")
         _require_shape(outputs, batch.targets)
         return nn.functional.mse_loss(outputs.float(), batch.targets)
 
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
-        """Return the mean squared error over a whole held-out part.
-
-        Parameters
-        ----------
-        predict : callable
-            From a batch to the model's outputs.
-        part : {"validation", "test"}
-            Which part.
-
-        Returns
-        -------
-        dict
-            ``val_mse`` or ``test_mse``.
-
-        Raises
-        ------
-        SpecError
-            If there is no such part.
-        ModuleError
-            If the outputs have another shape than the targets.
-        """
+        """The mean squared error over a whole held-out part."""
         require_known("part", part, self.parts)
         total = 0.0
         for batch in self._held_out(part):
@@ -253,29 +180,16 @@ class Shapes:
         return {f"{PREFIXES[part]}_mse": total / self.data.targets[part].numel()}
 
     def _held_out(self, part: str) -> list[Batch]:
-        """Return a part in batches, as copies: a module that works in place cannot spoil the data."""
+        """A part in batches, as copies: a module that works in place cannot spoil the data."""
         pairs = (self.data.inputs[part].split(EVALUATION_BATCH), self.data.targets[part].split(EVALUATION_BATCH))
         return [Batch((inputs.clone(),), targets.clone()) for inputs, targets in zip(*pairs, strict=True)]
 
     def model_arguments(self) -> Mapping[str, Any]:
-        """Return what a model must know of the task, by constructor name.
-
-        Returns
-        -------
-        mapping
-            One feature in and out, and 100 positions.
-        """
+        """What a model must know of the task, by constructor name."""
         return {"d_in": 1, "d_out": 1, "max_length": LENGTH, "length": LENGTH}
 
     def floors(self) -> tuple[Floor, ...]:
-        """Return what a constant, a linear map and a perfect model get, for both held-out parts.
-
-        Returns
-        -------
-        tuple of Floor
-            No best known result is among them: the published ones were obtained on data with the flaws
-            that are not reproduced here.
-        """
+        """What a constant, a linear map and a perfect model get, for both held-out parts."""
         errors = _baseline_errors(self._arguments)
         return tuple(floor for part in self.parts for floor in self._floors_of(part, *errors[part]))
 
@@ -302,23 +216,11 @@ class Shapes:
         ]  # fmt: skip
 
     def alarms(self) -> tuple[str, ...]:
-        """Return what is suspicious about the data.
-
-        Returns
-        -------
-        tuple of str
-            Always empty: the parts are drawn independently of each other.
-        """
+        """What is suspicious about the data."""
         return ()
 
     def describe(self) -> dict[str, Any]:
-        """Return what identifies the data.
-
-        Returns
-        -------
-        dict
-            The generator's arguments, sizes of the parts, and what was used to normalize.
-        """
+        """What identifies the data."""
         group, n_train, n_test, noise, data_seed = self._arguments
         return {
             "task": self.name,
@@ -333,18 +235,7 @@ class Shapes:
         }
 
     def examples(self, predict: Predict) -> dict[str, Any]:
-        """Return the first sequences of the test part with the model's predictions.
-
-        Parameters
-        ----------
-        predict : callable
-            From a batch to the model's outputs.
-
-        Returns
-        -------
-        dict
-            ``kind`` "series" and ``items``, each with ``input``, ``target``, ``prediction`` in normalized units.
-        """
+        """The first sequences of the test part with the model's predictions."""
         inputs, targets = self.data.inputs["test"][:EXAMPLES], self.data.targets["test"][:EXAMPLES]
         outputs = predict(Batch((inputs.clone(),), targets.clone()))
         columns = [_rounded(tensor) for tensor in (inputs, targets, outputs)]
@@ -353,7 +244,7 @@ class Shapes:
 
 
 def _rounded(sequences: Float[Tensor, "count length 1"]) -> list[list[float]]:
-    """Return sequences as lists of short numbers."""
+    """Sequences as lists of short numbers."""
     rows = sequences.detach().squeeze(-1).double().cpu().tolist()
     return [[round(value, DIGITS) for value in row] for row in rows]
 

@@ -28,25 +28,7 @@ class Corpus:
     parts: Mapping[str, Mapping[str, NamedText]]
 
     def part(self, name: str, language: str) -> NamedText:
-        """Return one text.
-
-        Parameters
-        ----------
-        name : str
-            The part.
-        language : str
-            The code of the language.
-
-        Returns
-        -------
-        NamedText
-            The text.
-
-        Raises
-        ------
-        SpecError
-            If the corpus has no such part or language.
-        """
+        """One text."""
         if language not in self.languages:
             raise SpecError(f"no language '{language}' in this corpus; {nearest(language, self.languages)}")
         if name not in self.parts:

@@ -36,19 +36,13 @@ class LeftOut:
     lines: list[int] = field(default_factory=list)
 
     def add(self, line: int) -> None:
-        """Count a pair.
-
-        Parameters
-        ----------
-        line : int
-            Its line number from 1.
-        """
+        """Count a pair."""
         self.count += 1
         if len(self.lines) < LINES_NAMED:
             self.lines.append(line)
 
     def __str__(self) -> str:
-        """Return the line numbers, for a text."""
+        """The line numbers, for a text."""
         more = ", ..." if self.count > len(self.lines) else ""
         return ("line " if self.count == 1 else "lines ") + ", ".join(map(str, self.lines)) + more
 
@@ -72,18 +66,7 @@ class Part:
     stop: int | None = None
 
     def pairs(self, empty: LeftOut | None = None) -> Iterator[tuple[int, Pair]]:
-        """Yield the pairs that have two sides, with their line numbers from 1.
-
-        Parameters
-        ----------
-        empty : LeftOut, optional
-            Counts the others.
-
-        Yields
-        ------
-        tuple of int and Pair
-            Line number and pair.
-        """
+        """The pairs that have two sides, with their line numbers from 1."""
         numbered = enumerate(self.text.pairs(), start=1)
         for number, pair in itertools.islice(numbered, self.start, self.stop):
             if pair.source and pair.target:
@@ -98,46 +81,12 @@ class Part:
 
 
 def read_sentences(file: Path | BinaryIO, name: str = "") -> Iterator[str]:
-    """Return the lines of a file as a corpus is read, one after the other.
-
-    Parameters
-    ----------
-    file : Path or binary file
-        UTF-8, one sentence a line; a path, of which ``.gz`` is uncompressed while it is read, or a file that is open.
-    name : str
-        What a file that is open is called in errors.
-
-    Returns
-    -------
-    iterator of str
-        Without line ends and without blanks around them.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read or a line is not UTF-8; the text has its number.
-    """
+    """The lines of a file as a corpus is read, one after the other."""
     return numbered(file) if isinstance(file, Path) else decoded_lines(file, name)
 
 
 def languages_of(pair: str) -> tuple[str, str]:
-    """Return the two languages of a pair.
-
-    Parameters
-    ----------
-    pair : str
-        Like ``en-de``.
-
-    Returns
-    -------
-    tuple of str
-        Codes, from and to.
-
-    Raises
-    ------
-    SpecError
-        If it is no pair of two languages.
-    """
+    """The two languages of a pair."""
     source, dash, target = pair.partition("-")
     if not (source and dash and target) or source == target:
         raise SpecError(f"pair must be two languages, from and to, like en-de; got '{pair}'")
@@ -145,29 +94,7 @@ def languages_of(pair: str) -> tuple[str, str]:
 
 
 def parts_of(corpus: str, languages: tuple[str, str], *, test: str | None, only: str | None = None) -> dict[str, Part]:
-    """Return where the parts of a corpus are.
-
-    Parameters
-    ----------
-    corpus : str
-        A name of `CORPORA`, a folder, a file with tabs, or what two files' names begin with.
-    languages : tuple of str
-        Codes, from and to.
-    test : str or None
-        Which part is the test part.
-    only : str, optional
-        The one part whose files need be there.
-
-    Returns
-    -------
-    dict of str to Part
-        "train", "validation" and, if asked for, "test"; of a corpus of several files only what is needed.
-
-    Raises
-    ------
-    DataError
-        If there is no such corpus, part or language.
-    """
+    """Where the parts of a corpus are."""
     if corpus in CORPORA:
         wanted = _needed({"train": "train", "validation": "validation", "test": test}, only)
         named = CORPORA[corpus]
@@ -188,12 +115,12 @@ def parts_of(corpus: str, languages: tuple[str, str], *, test: str | None, only:
 
 
 def _needed(names: Mapping[str, str | None], only: str | None) -> dict[str, str]:
-    """Return the parts that there are, or the one that is wanted, with what they are called."""
+    """The parts that there are, or the one that is wanted, with what they are called."""
     return {part: name for part, name in names.items() if name and only in (None, part)}
 
 
 def _own_text(path: Path, languages: tuple[str, str], asked: str = "") -> ParallelText:
-    """Return the text whose files begin like a path: one per language, or one with tabs."""
+    """The text whose files begin like a path: one per language, or one with tabs."""
     if path.is_file():
         return TabFile(path)
     for ending in ENDINGS:
@@ -212,16 +139,5 @@ def _own_text(path: Path, languages: tuple[str, str], asked: str = "") -> Parall
 
 
 def files_of(text: ParallelText) -> list[Path]:
-    """Return the files of a parallel text.
-
-    Parameters
-    ----------
-    text : TwoFiles or TabFile
-        The text.
-
-    Returns
-    -------
-    list of Path
-        One, or that of each language.
-    """
+    """The files of a parallel text."""
     return [text.path] if isinstance(text, TabFile) else [text.source, text.target]

@@ -63,13 +63,7 @@ class Sides:
         return np.maximum(self.source.lengths(), self.target.lengths() + 1)
 
     def target_tokens(self) -> int:
-        """Return the number of tokens to be written, end marks counted.
-
-        Returns
-        -------
-        int
-            Of the whole part.
-        """
+        """The number of tokens to be written, end marks counted."""
         return int(self.target.lengths().sum()) + len(self)
 
 
@@ -105,25 +99,7 @@ class TranslationData:
 
     @classmethod
     def load(cls, corpus: str, pair: str, *, tokenizer: Spec, max_length: int, test: str | None) -> TranslationData:
-        """Return a corpus, tokenized if it was not yet.
-
-        Parameters
-        ----------
-        corpus, pair, tokenizer, max_length, test
-            As `attnlab.tasks.translation.translation.Translation` takes them.
-
-        Returns
-        -------
-        TranslationData
-            The corpus.
-
-        Raises
-        ------
-        SpecError
-            If the pair is no pair of languages, or the tokenizer cannot be built.
-        DataError
-            If the corpus is missing or unfit.
-        """
+        """A corpus, tokenized if it was not yet."""
         languages = languages_of(pair)
         texts = parts_of(corpus, languages, test=test)
         trainer = build(tokenizer, TOKENIZERS, axis="tokenizer")
@@ -146,28 +122,11 @@ class TranslationData:
         return cls(corpus, languages, made, parts, known, texts, test)
 
     def sentences(self, part: str) -> list[Pair]:
-        """Return a held-out part as people wrote it.
-
-        Parameters
-        ----------
-        part : str
-            "validation" or "test": nothing of them is left out but pairs with an empty side.
-
-        Returns
-        -------
-        list of Pair
-            In the order of `parts`.
-        """
+        """A held-out part as people wrote it."""
         return self.texts[part].sentences
 
     def alarms(self) -> tuple[str, ...]:
-        """Return what is suspicious about the corpus.
-
-        Returns
-        -------
-        tuple of str
-            About pairs that were left out, and held-out sources that stand in the training part.
-        """
+        """What is suspicious about the corpus."""
         found = []
         for part, reasons in self.known["left_out"].items():
             for reason, fields in reasons.items():
@@ -184,13 +143,7 @@ class TranslationData:
         return tuple(found)
 
     def describe(self) -> dict[str, Any]:
-        """Return what identifies the data.
-
-        Returns
-        -------
-        dict
-            JSON types only.
-        """
+        """What identifies the data."""
         return {
             "corpus": self.corpus,
             "languages": list(self.languages),
@@ -207,32 +160,12 @@ class TranslationData:
         }
 
     def _segmentations(self, part: str) -> int:
-        """Return how often each pair stands in a part."""
+        """How often each pair stands in a part."""
         return self.known["segmentations"] if part == "train" else 1
 
 
 def held_out_pairs(data: Mapping[str, Any], part: str) -> list[Pair]:
-    """Return a held-out part as people wrote it, for a run that keeps its own tokenizer.
-
-    Parameters
-    ----------
-    data : mapping
-        What `TranslationData.describe` returned when the run was made.
-    part : str
-        "validation" or "test".
-
-    Returns
-    -------
-    list of Pair
-        As `TranslationData.sentences`.
-
-    Raises
-    ------
-    SpecError
-        If the run had no such part.
-    DataError
-        If the corpus is missing, or the part has changed since.
-    """
+    """A held-out part as people wrote it, for a run that keeps its own tokenizer."""
     require_known("part", part, tuple(name for name in data["parts"] if name != "train"))
     source, target = data["languages"]
     text = parts_of(data["corpus"], (source, target), test=data["test"], only=part)[part]
@@ -327,20 +260,20 @@ def _tokenize(
 def _encoded(
     tokenizer: Tokenizer, sampler: SampledBpe | None, pairs: Sequence[Pair]
 ) -> Iterator[tuple[Encoded, list[Encoded]]]:
-    """Yield the tokens of both sides of pairs, as the tokenizer cuts them and as a sampler does, if there is one."""
+    """The tokens of both sides of pairs, as the tokenizer cuts them and as a sampler does, if there is one."""
     usual = zip(*(tokenizer.encode([pair[side] for pair in pairs]) for side in range(2)), strict=True)
     for pair, tokens in zip(pairs, usual, strict=True):
         yield tokens, list(zip(*map(sampler.encode, pair), strict=True)) if sampler else []
 
 
 def _longest(tokens: Encoded) -> int:
-    """Return the length of a pair's longer side, the mark of the target counted."""
+    """The length of a pair's longer side, the mark of the target counted."""
     source, target = tokens
     return max(len(source), len(target) + 1)
 
 
 def _shared(texts: Mapping[str, Part]) -> dict[str, int]:
-    """Return for each held-out part how many of its sources stand in the training part."""
+    """For each held-out part how many of its sources stand in the training part."""
     held_out = {part: [pair.source for _, pair in text.pairs()] for part, text in texts.items() if part != "train"}
     wanted = set(itertools.chain.from_iterable(held_out.values()))
     seen = {pair.source for _, pair in texts["train"].pairs() if pair.source in wanted}

@@ -32,18 +32,7 @@ KEPT_EPOCHS = 4  # whose order is remembered: runs that train together are in th
 
 
 def translation_metrics(prefix: str) -> tuple[Metric, ...]:
-    """Return what is measured on one held-out part.
-
-    Parameters
-    ----------
-    prefix : str
-        ``val`` or ``test``.
-
-    Returns
-    -------
-    tuple of Metric
-        Loss, perplexity per token and per word, accuracy.
-    """
+    """What is measured on one held-out part."""
     return (
         Metric(f"{prefix}_loss", "nats/token", "lower", "cross-entropy"),
         Metric(f"{prefix}_perplexity", "per token", "lower", "perplexity"),
@@ -132,26 +121,13 @@ class Translation:
         self._order = functools.lru_cache(maxsize=KEPT_EPOCHS)(self._order_of)
 
     def train_batch(self, step: int, seed: int) -> Batch:
-        """Return pairs of like length from the training part.
-
-        Parameters
-        ----------
-        step : int
-            Training step, from 0.
-        seed : int
-            Seed of the order.
-
-        Returns
-        -------
-        Batch
-            Source tokens, target tokens from the begin mark on; target tokens up to the end mark.
-        """
+        """Pairs of like length from the training part."""
         epoch, place = divmod(step, len(self._cuts))
         batches = self._order(seed, epoch)
         return _batch(self.data.parts["train"], batches[place].tolist())
 
     def _order_of(self, seed: int, epoch: int) -> list[Int64[np.ndarray, " pairs"]]:
-        """Return the pairs of every batch of an epoch."""
+        """The pairs of every batch of an epoch."""
         generator = generator_for(seed, epoch)
         lengths = self.data.parts["train"].longest
         ties = torch.rand(len(lengths), generator=generator).numpy()
@@ -160,51 +136,11 @@ class Translation:
         return [batches[number] for number in torch.randperm(len(batches), generator=generator).tolist()]
 
     def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
-        """Return the mean cross-entropy of a batch in nats per token.
-
-        Parameters
-        ----------
-        outputs : Tensor
-            Logits, (batch, length, vocab_size).
-        batch : Batch
-            What the model was called with and should give.
-        label_smoothing : float
-            Share of the target distribution that is spread over all tokens; in training only.
-
-        Returns
-        -------
-        Tensor
-            A scalar.
-
-        Raises
-        ------
-        ModuleError
-            If the outputs are not one logit per token of the vocabulary at every position.
-        """
+        """The mean cross-entropy of a batch in nats per token."""
         return self._next_tokens.mean_loss(outputs, batch.targets, label_smoothing)
 
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
-        """Return the metrics over a whole held-out part.
-
-        Parameters
-        ----------
-        predict : callable
-            From a batch to the model's logits.
-        part : {"validation", "test"}
-            Which part.
-
-        Returns
-        -------
-        dict
-            Loss in nats per token, perplexity per token and per word, accuracy, named ``val_...`` or ``test_...``.
-
-        Raises
-        ------
-        SpecError
-            If there is no such part.
-        ModuleError
-            If the outputs are not one logit per token of the vocabulary at every position.
-        """
+        """The metrics over a whole held-out part."""
         require_known("part", part, self.parts)
         sides = self.data.parts[part]
         ordered = np.argsort(sides.longest, kind="stable")
@@ -219,36 +155,12 @@ class Translation:
         }
 
     def score(self, part: str, translations: Sequence[str]) -> dict[str, float]:
-        """Return what is judged of the translations of a held-out part.
-
-        Parameters
-        ----------
-        part : str
-            One of ``parts``.
-        translations : sequence of str
-            One for each of its sentences.
-
-        Returns
-        -------
-        dict of str to float
-            BLEU and chrF by name of the metric; case counts unless the tokenizer reads capitals as small letters.
-
-        Raises
-        ------
-        DataError
-            If there is not one translation for each sentence.
-        """
+        """What is judged of the translations of a held-out part."""
         references = [pair.target for pair in self.data.sentences(part)]
         return judged_scores(PREFIXES[part], translations, references, lowercase=self.data.tokenizer.lowercase)
 
     def model_arguments(self) -> Mapping[str, Any]:
-        """Return what a model must know of the task, by constructor name.
-
-        Returns
-        -------
-        mapping
-            Sizes of the vocabularies, the longest sentence, and the padding token.
-        """
+        """What a model must know of the task, by constructor name."""
         size = self.data.tokenizer.size
         return {
             "source_vocab_size": size,
@@ -258,52 +170,21 @@ class Translation:
         }
 
     def floors(self) -> tuple[Floor, ...]:
-        """Return chance: every token as likely as any other.
-
-        Returns
-        -------
-        tuple of Floor
-            For the loss of each held-out part.
-        """
+        """Chance: every token as likely as any other."""
         chance = math.log(self.data.tokenizer.size)
         return tuple(Floor("chance", chance, "nats/token", f"{PREFIXES[part]}_loss", "chance") for part in self.parts)
 
     def alarms(self) -> tuple[str, ...]:
-        """Return what is suspicious about the corpus.
-
-        Returns
-        -------
-        tuple of str
-            About pairs that were left out, and held-out pairs that stand in the training part.
-        """
+        """What is suspicious about the corpus."""
         return self.data.alarms()
 
     def describe(self) -> dict[str, Any]:
-        """Return what identifies the data.
-
-        Returns
-        -------
-        dict
-            Corpus, languages, hashes, sizes of the parts in pairs, tokenizer; the signatures of what is `judged`.
-        """
+        """What identifies the data."""
         judging = {"signature": signatures(lowercase=self.data.tokenizer.lowercase)} if self.judged else {}
         return {"task": self.name, **self.data.describe(), "batch_tokens": self.batch_tokens, **judging}
 
     def examples(self, predict: Predict) -> dict[str, Any]:
-        """Return a few held-out pairs with the token that the model holds likeliest at every place.
-
-        Parameters
-        ----------
-        predict : callable
-            From a batch to the model's logits.
-
-        Returns
-        -------
-        dict
-            ``kind`` "pairs", and for each of ``pairs`` ``source``, ``target``, and ``predicted``, each token from
-            those right before it; ``labels``, the tokens of both sides of the first,
-            which are not equally many if that can be had: some models' attention maps are told apart by their lengths.
-        """
+        """A few held-out pairs with the token that the model holds likeliest at every place."""
         part = self.parts[0]
         sides, sentences, tokenizer = self.data.parts[part], self.data.sentences(part), self.data.tokenizer
         pairs, labels = [], []
@@ -318,25 +199,12 @@ class Translation:
 
 
 def _perplexity(nats: float) -> float:
-    """Return e to the power of a loss; the largest float where that is none: a run may start there and go on."""
+    """E to the power of a loss; the largest float where that is none: a run may start there and go on."""
     return math.exp(nats) if nats < LARGEST_EXPONENT else sys.float_info.max
 
 
 def cuts(lengths: Int64[np.ndarray, " pairs"], batch_tokens: int) -> list[int]:
-    """Return where batches end, for pairs in the order of their lengths.
-
-    Parameters
-    ----------
-    lengths : ndarray
-        Length of each pair, rising.
-    batch_tokens : int
-        The most that pairs times the longest of them may be.
-
-    Returns
-    -------
-    list of int
-        The number after the last pair of each batch.
-    """
+    """Where batches end, for pairs in the order of their lengths."""
     ends, start = [], 0
     for end, length in enumerate(lengths.tolist()):
         if end > start and (end + 1 - start) * length > batch_tokens:
@@ -346,7 +214,7 @@ def cuts(lengths: Int64[np.ndarray, " pairs"], batch_tokens: int) -> list[int]:
 
 
 def _batch(sides: Sides, pairs: Sequence[int]) -> Batch:
-    """Return some pairs, filled up on the right."""
+    """Some pairs, filled up on the right."""
     source = [sides.source[number] for number in pairs]
     target = [sides.target[number] for number in pairs]
     begun = [np.concatenate(([BEGIN_TOKEN], tokens)) for tokens in target]
@@ -355,20 +223,7 @@ def _batch(sides: Sides, pairs: Sequence[int]) -> Batch:
 
 
 def padded(rows: Sequence[Int64[np.ndarray, " length"]], filler: int) -> Int[Tensor, "rows longest"]:
-    """Return rows of tokens as one tensor.
-
-    Parameters
-    ----------
-    rows : sequence of ndarray
-        Token numbers.
-    filler : int
-        What short rows are filled up with on the right.
-
-    Returns
-    -------
-    Tensor
-        int64.
-    """
+    """Rows of tokens as one tensor."""
     found = np.full((len(rows), max(map(len, rows))), filler, dtype=np.int64)
     for number, row in enumerate(rows):
         found[number, : len(row)] = row

@@ -22,44 +22,22 @@ class WeightAverage:
 
     @torch.no_grad()
     def add(self, model: nn.Module, count: int) -> None:
-        """Take in the parameters as they are now.
-
-        Parameters
-        ----------
-        model : nn.Module
-            The model.
-        count : int
-            How many points the mean is of, this one included.
-        """
+        """Take in the parameters as they are now."""
         for name, parameter in model.named_parameters():
             mean = self._means.setdefault(name, torch.zeros_like(parameter))
             mean.lerp_(parameter, 1.0 / count)
 
     @torch.no_grad()
     def put_into(self, model: nn.Module) -> None:
-        """Replace the model's parameters by their means.
-
-        Parameters
-        ----------
-        model : nn.Module
-            The model that was added.
-        """
+        """Replace the model's parameters by their means."""
         for name, parameter in model.named_parameters():
             parameter.copy_(self._means[name])
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Return the means, under names that begin with `AVERAGE`."""
+        """The means, under names that begin with `AVERAGE`."""
         return {AVERAGE + name: mean for name, mean in self._means.items()}
 
     def load_state_tensors(self, tensors: Mapping[str, Tensor], device: torch.device) -> None:
-        """Restore what `state_tensors` returned.
-
-        Parameters
-        ----------
-        tensors : mapping of str to Tensor
-            The means; further names are left alone.
-        device : torch.device
-            Where the model is.
-        """
+        """Restore what `state_tensors` returned."""
         found = {name.removeprefix(AVERAGE): mean for name, mean in tensors.items() if name.startswith(AVERAGE)}
         self._means = {name: mean.to(device) for name, mean in found.items()}

@@ -27,18 +27,7 @@ SHOWN = 300  # characters of what does not fit
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Copy a model's parameters and persistent buffers; tied ones once, under their first name.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The model.
-
-    Returns
-    -------
-    dict of str to Tensor
-        Contiguous copies on the CPU.
-    """
+    """Copy a model's parameters and persistent buffers; tied ones once, under their first name."""
     copies: dict[str, Tensor] = {}
     seen: set[tuple[Any, ...]] = set()
     for name, tensor in model.state_dict().items():
@@ -56,24 +45,7 @@ def save_checkpoint(
     *,
     tensors: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write a checkpoint in the place of the one before it.
-
-    Parameters
-    ----------
-    folder : Path
-        The checkpoint's folder, ``.../last`` or ``.../best``.
-    weights : mapping of str to Tensor
-        From `weights_of`.
-    state : mapping
-        What else is needed to go on; JSON types.
-    tensors : mapping of str to Tensor, optional
-        State of optimizer and random number generators; left out where training does not go on from here.
-
-    Raises
-    ------
-    RunError
-        If the disk is full or cannot be written; the checkpoint before it is still there.
-    """
+    """Write a checkpoint in the place of the one before it."""
     write_checkpoint(new_name(folder), weights, state, tensors=tensors)
     with writing(folder.parent):
         replace_folder(new_name(folder), folder)
@@ -86,20 +58,7 @@ def write_checkpoint(
     *,
     tensors: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write the files of a checkpoint; its state comes last, so that a folder with a whole state is complete.
-
-    Parameters
-    ----------
-    folder : Path
-        Where to; what is there is removed.
-    weights, state, tensors
-        As in `save_checkpoint`.
-
-    Raises
-    ------
-    RunError
-        If the disk is full or cannot be written; nothing is left in the folder then.
-    """
+    """Write the files of a checkpoint; its state comes last, so that a folder with a whole state is complete."""
     try:
         with writing(folder.parent):
             shutil.rmtree(folder, ignore_errors=True)
@@ -126,23 +85,7 @@ def _sha256(path: Path) -> str:
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:
-    """Read a checkpoint's state after checking that its files are whole.
-
-    Parameters
-    ----------
-    folder : Path
-        The checkpoint's folder.
-
-    Returns
-    -------
-    dict or None
-        What was given to `save_checkpoint`; None if there is no checkpoint.
-
-    Raises
-    ------
-    RunError
-        If a file is missing, cut off or changed; the text names it.
-    """
+    """Read a checkpoint's state after checking that its files are whole."""
     if not folder.exists():
         return None
     try:
@@ -168,23 +111,12 @@ def _check_file(path: Path, expected: str) -> None:
 
 
 def _remedy(folder: Path) -> str:
-    """Return what helps where a checkpoint is damaged; a run that is complete is not trained again without it."""
+    """What helps where a checkpoint is damaged; a run that is complete is not trained again without it."""
     return f"remove {folder.parent} and run its study again, which trains this run anew"
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Read the tensors beside the model.
-
-    Parameters
-    ----------
-    folder : Path
-        The checkpoint's folder, checked with `read_state`.
-
-    Returns
-    -------
-    dict of str to Tensor
-        What was given to `save_checkpoint`; empty if nothing was.
-    """
+    """Read the tensors beside the model."""
     path = folder / TENSORS
     return safetensors.torch.load_file(path) if path.exists() else {}
 
@@ -222,20 +154,7 @@ def load_model_weights(model: nn.Module, folder: Path | str, *, which: str = "la
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:
-    """Load a checkpoint's parameters and buffers into a model.
-
-    Parameters
-    ----------
-    model : nn.Module
-        A model built from the same spec.
-    folder : Path
-        The checkpoint's folder, checked with `read_state`.
-
-    Raises
-    ------
-    RunError
-        If the checkpoint is of another model.
-    """
+    """Load a checkpoint's parameters and buffers into a model."""
     try:
         safetensors.torch.load_model(model, folder / MODEL)
     except (RuntimeError, safetensors.SafetensorError) as error:

@@ -36,19 +36,6 @@ class NonFiniteError(TrainingError):
 def first_non_finite_layer(model: nn.Module, batch: Batch) -> str:
     """Run a batch again and name the module in which the first NaN or infinity appears.
 
-    Parameters
-    ----------
-    model : nn.Module
-        The model, with the parameters the batch was computed with.
-    batch : Batch
-        The batch, on the model's device.
-
-    Returns
-    -------
-    str
-        ``inputs`` if the batch itself is not finite; the name of a parameter that is not; the name of a module
-        whose inputs were finite and whose output is not; empty if everything is finite.
-
     Notes
     -----
     A module's inputs are looked at too: if they are the first thing that is not finite, the code between the
@@ -72,7 +59,7 @@ def first_non_finite_layer(model: nn.Module, batch: Batch) -> str:
 
 
 def _watch(name: str, module: nn.Module, found: list[str]) -> Iterator[Any]:
-    """Yield the hooks that note a module as soon as something it gets or gives is not finite."""
+    """The hooks that note a module as soon as something it gets or gives is not finite."""
     parent = name.rpartition(".")[0]
 
     def before(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -92,7 +79,7 @@ def _title(name: str) -> str:
 
 
 def _computed(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in an argument or output that a gradient flows through."""
+    """The tensors in an argument or output that a gradient flows through."""
     if isinstance(value, Tensor):
         if value.requires_grad:
             yield value
@@ -106,18 +93,7 @@ def _finite(tensor: Tensor) -> bool:
 
 
 def first_non_finite_gradient(model: nn.Module) -> str:
-    """Name the first parameter whose gradient holds a NaN or an infinity.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The model after a backward pass.
-
-    Returns
-    -------
-    str
-        Its name; empty if there is none.
-    """
+    """Name the first parameter whose gradient holds a NaN or an infinity."""
     for name, parameter in model.named_parameters():
         if parameter.grad is not None and not _finite(parameter.grad):
             return name
@@ -125,27 +101,7 @@ def first_non_finite_gradient(model: nn.Module) -> str:
 
 
 def non_finite_step(model: nn.Module, batch: Batch | None, *, step: int, loss: float, norm: float) -> NonFiniteError:
-    """Describe a step whose loss or gradient is not finite.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The model after the backward pass and before the update.
-    batch : Batch or None
-        The step's batch, on the model's device; None where the parameters have been updated since, so that the
-        layer cannot be found.
-    step : int
-        The step, counted from 1.
-    loss : float
-        Its loss.
-    norm : float
-        Euclidean norm of its gradient.
-
-    Returns
-    -------
-    NonFiniteError
-        The error to raise, with the layer.
-    """
+    """Describe a step whose loss or gradient is not finite."""
     bad_loss = not math.isfinite(loss)
     what = f"the loss is {loss:g}" if bad_loss else f"the gradient's norm is {norm:g}"
     layer, where = _begin_of_non_finite(model, batch, bad_loss=bad_loss)
@@ -154,7 +110,7 @@ def non_finite_step(model: nn.Module, batch: Batch | None, *, step: int, loss: f
 
 
 def _begin_of_non_finite(model: nn.Module, batch: Batch | None, *, bad_loss: bool) -> tuple[str, str]:
-    """Return the name of what went wrong first, and a sentence about it."""
+    """The name of what went wrong first, and a sentence about it."""
     if batch is None:
         return "", "noticed only after the update, so the layer is unknown"
     layer = first_non_finite_layer(model, batch)
@@ -167,24 +123,7 @@ def _begin_of_non_finite(model: nn.Module, batch: Batch | None, *, bad_loss: boo
 
 
 def module_error(model: nn.Module, batch: Batch, error: Exception, *, step: int) -> ModuleError:
-    """Describe an exception raised in a model's forward pass.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The model.
-    batch : Batch
-        What it was called with.
-    error : Exception
-        What it raised.
-    step : int
-        The step, counted from 1.
-
-    Returns
-    -------
-    ModuleError
-        The error to raise: module, place in the source, exception, shapes.
-    """
+    """Describe an exception raised in a model's forward pass."""
     shapes = ", ".join(f"{tuple(tensor.shape)} {tensor.dtype}" for tensor in batch.inputs)
     name = type(model).__name__
     inner = _innermost(model, error)
@@ -192,7 +131,7 @@ def module_error(model: nn.Module, batch: Batch, error: Exception, *, step: int)
 
 
 def _innermost(model: nn.Module, error: Exception) -> str:
-    """Return the deepest of the model's modules that was running, with its source line."""
+    """The deepest of the model's modules that was running, with its source line."""
     names = {id(module): f"'{name}' ({type(module).__name__})" for name, module in model.named_modules() if name}
     inner = ""
     for frame, line in traceback.walk_tb(error.__traceback__):

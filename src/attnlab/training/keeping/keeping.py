@@ -59,7 +59,7 @@ class AbstractKeeper(ABC):
 
     @abstractmethod
     def curve(self) -> list[dict[str, Any]]:
-        """Return all records."""
+        """All records."""
 
     @abstractmethod
     def finish(self, result: Result) -> None:
@@ -88,11 +88,11 @@ class MemoryKeeper(AbstractKeeper):
         self._records: list[dict[str, Any]] = []
 
     def open(self, model: nn.Module, default_spec: Mapping[str, Any]) -> Result | None:
-        """Return None: nothing was done before."""
+        """None: nothing was done before."""
         del model, default_spec
 
     def resume(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage) -> RunState | None:
-        """Return None: there is nothing to go on from."""
+        """None: there is nothing to go on from."""
         del model, optimizer, average
 
     def record(self, values: Mapping[str, Any]) -> None:
@@ -108,7 +108,7 @@ class MemoryKeeper(AbstractKeeper):
         del model, optimizer, average, state
 
     def curve(self) -> list[dict[str, Any]]:
-        """Return all records."""
+        """All records."""
         return self._records
 
     def finish(self, result: Result) -> None:
@@ -215,7 +215,7 @@ class FolderKeeper(AbstractKeeper):
             self._new_best = None
 
     def curve(self) -> list[dict[str, Any]]:
-        """Return all records."""
+        """All records."""
         return read_metrics(self.folder)
 
     def finish(self, result: Result) -> None:
@@ -248,7 +248,7 @@ class FolderKeeper(AbstractKeeper):
 
 
 def _step_of(folder: Path) -> int | None:
-    """Return the step of a whole checkpoint, None for any other folder."""
+    """The step of a whole checkpoint, None for any other folder."""
     try:
         return (read_state(folder) or {}).get("step")
     except RunError:

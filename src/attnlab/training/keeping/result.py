@@ -81,15 +81,7 @@ class Result:
 
 
 def write_result(folder: Path, result: Result) -> None:
-    """Write ``result.json``, which marks the run as done.
-
-    Parameters
-    ----------
-    folder : Path
-        The run folder.
-    result : Result
-        What to write; its curve stays in ``metrics.jsonl``.
-    """
+    """Write ``result.json``, which marks the run as done."""
     record = {name: value for name, value in asdict(result).items() if name != "curve"}
     write_json(folder / RESULT, record)
 

@@ -99,7 +99,7 @@ def open_run(folder: Path, spec: Mapping[str, Any]) -> None:
 
 
 def _differences(found: Any, wanted: Any, place: str) -> Iterator[str]:
-    """Yield every place where two JSON values differ, with both values."""
+    """Every place where two JSON values differ, with both values."""
     if isinstance(found, dict) and isinstance(wanted, dict):
         for key in sorted(found.keys() | wanted.keys()):
             inner = f"{place}.{key}" if place else key
@@ -127,13 +127,7 @@ class MetricsLog:
             self._file = self.path.open("a", encoding="utf-8")
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Write one record.
-
-        Raises
-        ------
-        RunError
-            If the disk is full.
-        """
+        """Write one record."""
         with writing(self.path.parent):
             self._file.write(_line(record))
             self._file.flush()
@@ -183,19 +177,7 @@ def read_metrics(folder: Path | str) -> list[dict[str, Any]]:
 
 
 def write_failure(folder: Path, error: BaseException, *, step: int, layer: str = "") -> None:
-    """Record why a run had to stop; a disk that cannot take even that is left alone.
-
-    Parameters
-    ----------
-    folder : Path
-        The run folder.
-    error : BaseException
-        What stopped it.
-    step : int
-        The step that was being computed, counted from 1.
-    layer : str
-        Name of the module or parameter where it began, if known.
-    """
+    """Record why a run had to stop; a disk that cannot take even that is left alone."""
     record = {"error": str(error), "kind": type(error).__name__, "step": step, "layer": layer}
     with contextlib.suppress(RunError):
         write_json(folder / FAILED, record)

@@ -88,24 +88,18 @@ class RunState:
         self.together_note = note or self.together_note
 
     def to_json(self) -> dict[str, Any]:
-        """Return the numbers as JSON types."""
+        """The numbers as JSON types."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> RunState:
-        """Read what `to_json` returned.
-
-        Raises
-        ------
-        RunError
-            If the names are not those of this version.
-        """
+        """Read what `to_json` returned."""
         if values.keys() != {one.name for one in fields(cls)}:
             raise RunError(f"the checkpoint is of another version of attnlab: it holds {sorted(values)}")
         return cls(**values)
 
     def take_mean_loss(self) -> float:
-        """Return the mean training loss since the last record, and begin anew."""
+        """The mean training loss since the last record, and begin anew."""
         self.train_loss = self.loss_sum / max(1, self.loss_count)
         self.loss_sum, self.loss_count = 0.0, 0
         return self.train_loss

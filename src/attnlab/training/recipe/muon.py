@@ -54,18 +54,7 @@ class BatchedMuon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update all matrices that have a gradient.
-
-        Parameters
-        ----------
-        closure : callable, optional
-            Computes the loss and its gradients anew.
-
-        Returns
-        -------
-        float or None
-            The loss, if it was computed.
-        """
+        """Update all matrices that have a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -92,7 +81,7 @@ class BatchedMuon(torch.optim.Optimizer):
         torch._foreach_add_(matrices, updates, alpha=-rate)
 
     def _mean(self, matrix: Tensor) -> Tensor:
-        """Return the running mean of a matrix's gradients."""
+        """The running mean of a matrix's gradients."""
         state = self.state[matrix]
         if not state:
             state["momentum_buffer"] = torch.zeros_like(matrix, memory_format=torch.preserve_format)
@@ -100,17 +89,7 @@ class BatchedMuon(torch.optim.Optimizer):
 
 
 def orthogonalize(matrices: Float[Tensor, "count rows columns"]) -> Float[Tensor, "count rows columns"]:
-    """Return the matrices with all their singular values near 1.
-
-    Parameters
-    ----------
-    matrices : Tensor
-        Matrices with at most as many rows as columns.
-
-    Returns
-    -------
-    Tensor
-        In bfloat16; singular values between about 0.7 and 1.2, those that were 0 apart.
+    """The matrices with all their singular values near 1.
 
     Notes
     -----

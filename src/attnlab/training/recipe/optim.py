@@ -42,7 +42,7 @@ class OptimizerSet:
                 group["lr"] = lr
 
     def rate(self) -> float:
-        """Return the learning rate that was set last."""
+        """The learning rate that was set last."""
         return float(next(iter(self.members.values())).param_groups[0]["lr"])
 
     def step(self) -> None:
@@ -56,7 +56,7 @@ class OptimizerSet:
             optimizer.zero_grad(set_to_none=True)
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Return all state under ``<optimizer>.<parameter index>.<key>``."""
+        """All state under ``<optimizer>.<parameter index>.<key>``."""
         return {
             f"{name}.{index}.{key}": value
             for name, optimizer in self.members.items()
@@ -66,18 +66,7 @@ class OptimizerSet:
         }
 
     def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state_tensors` returned.
-
-        Parameters
-        ----------
-        tensors : mapping of str to Tensor
-            The saved state; names of other optimizers are an error.
-
-        Raises
-        ------
-        RunError
-            If a name belongs to none of the optimizers.
-        """
+        """Restore what `state_tensors` returned."""
         states: dict[str, dict[int, dict[str, Tensor]]] = {name: {} for name in self.members}
         for full_name, tensor in tensors.items():
             name, index, key = full_name.split(".", 2)
@@ -93,7 +82,7 @@ class AbstractOptimizer(ABC):
 
     @abstractmethod
     def over(self, model: nn.Module, lr: float, weight_decay: float) -> OptimizerSet:
-        """Return the optimizer over a model's trainable parameters."""
+        """The optimizer over a model's trainable parameters."""
 
 
 @final
@@ -128,11 +117,11 @@ class AdamW(AbstractOptimizer):
         self.eps = eps
 
     def over(self, model: nn.Module, lr: float, weight_decay: float) -> OptimizerSet:
-        """Return AdamW over all trainable parameters."""
+        """AdamW over all trainable parameters."""
         return OptimizerSet({"adamw": self.torch_adamw(_trainable(model), lr, weight_decay)})
 
     def torch_adamw(self, parameters: Sequence[nn.Parameter], lr: float, weight_decay: float) -> torch.optim.Optimizer:
-        """Return torch's AdamW over the given parameters, decaying the matrices among them."""
+        """Torch's AdamW over the given parameters, decaying the matrices among them."""
         import torch
 
         groups = _decay_groups(parameters, weight_decay)
@@ -175,7 +164,7 @@ class Sgd(AbstractOptimizer):
         self.nesterov = nesterov
 
     def over(self, model: nn.Module, lr: float, weight_decay: float) -> OptimizerSet:
-        """Return SGD over all trainable parameters."""
+        """SGD over all trainable parameters."""
         import torch
 
         groups = _decay_groups(_trainable(model), weight_decay)
@@ -217,7 +206,7 @@ class Muon(AbstractOptimizer):
         self.rest = AdamW(betas)
 
     def over(self, model: nn.Module, lr: float, weight_decay: float) -> OptimizerSet:
-        """Return Muon over the hidden matrices and AdamW over the rest."""
+        """Muon over the hidden matrices and AdamW over the rest."""
         from attnlab.training.recipe.muon import BatchedMuon
 
         hidden = hidden_matrices(model)
@@ -231,18 +220,7 @@ class Muon(AbstractOptimizer):
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """Return the trainable matrices between a model's embeddings and its last layer.
-
-    Parameters
-    ----------
-    model : nn.Module
-        Any model.
-
-    Returns
-    -------
-    list of nn.Parameter
-        Parameters with exactly two axes, in the order of the model.
-    """
+    """The trainable matrices between a model's embeddings and its last layer."""
     import torch
 
     tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding | torch.nn.EmbeddingBag)}

@@ -212,15 +212,15 @@ class Recipe(pydantic.BaseModel):
             raise SpecError(f"{where}: " + "; ".join(_in_words(one) for one in error.errors())) from None
 
     def build_optimizer(self) -> AbstractOptimizer:
-        """Return the optimizer that the recipe names."""
+        """The optimizer that the recipe names."""
         return build(self.optimizer, OPTIMIZERS, axis="optimizer")
 
     def build_schedule(self) -> AbstractSchedule:
-        """Return the schedule that the recipe names."""
+        """The schedule that the recipe names."""
         return build(self.schedule, SCHEDULES, axis="schedule")
 
     def total_steps(self, tokens_per_step: int, flops_per_token: float | None = None) -> int | None:
-        """Return how many steps the budget buys, rounded down.
+        """How many steps the budget buys, rounded down.
 
         Parameters
         ----------
@@ -251,7 +251,7 @@ class Recipe(pydantic.BaseModel):
         return _whole_steps(budget.flops or 0.0, flops_per_token * tokens_per_step, "FLOPs")
 
     def warmup_fraction(self, total_steps: int | None) -> float:
-        """Return the warm-up as a fraction of the budget, at most 1.
+        """The warm-up as a fraction of the budget, at most 1.
 
         Parameters
         ----------
@@ -284,7 +284,7 @@ def _check(spec: Spec, table: Mapping[str, Any], axis: str) -> None:
 
 
 def _in_words(error: Any) -> str:
-    """Return one of pydantic's errors as a sentence with the place, the rule and the value."""
+    """One of pydantic's errors as a sentence with the place, the rule and the value."""
     place = ".".join(str(word) for word in error["loc"] if word not in ("int", "float"))
     if error["type"] == "extra_forbidden":
         parent = {"budget": Budget, "early_stop": EarlyStop, "average": Average}.get(str(error["loc"][0]), Recipe)

@@ -18,7 +18,7 @@ class AbstractSchedule(ABC):
 
     @abstractmethod
     def after_warmup(self, progress: float, warmup: float) -> float:
-        """Return the factor in [0, 1] for a progress of at least `warmup`."""
+        """The factor in [0, 1] for a progress of at least `warmup`."""
 
 
 @final
@@ -31,7 +31,7 @@ class Constant(AbstractSchedule):
     """
 
     def after_warmup(self, progress: float, warmup: float) -> float:
-        """Return 1."""
+        """1."""
         del progress, warmup
         return 1.0
 
@@ -64,7 +64,7 @@ class Cosine(AbstractSchedule):
         self.final = _fraction(final)
 
     def after_warmup(self, progress: float, warmup: float) -> float:
-        """Return the factor on the cosine."""
+        """The factor on the cosine."""
         part = _part_after(progress, warmup)
         return self.final + (1.0 - self.final) * 0.5 * (1.0 + math.cos(math.pi * part))
 
@@ -92,7 +92,7 @@ class Linear(AbstractSchedule):
         self.final = _fraction(final)
 
     def after_warmup(self, progress: float, warmup: float) -> float:
-        """Return the factor on the line."""
+        """The factor on the line."""
         return 1.0 - (1.0 - self.final) * _part_after(progress, warmup)
 
 
@@ -112,26 +112,12 @@ class InverseSquareRoot(AbstractSchedule):
     """
 
     def after_warmup(self, progress: float, warmup: float) -> float:
-        """Return the factor on the curve; 1 where there is no warm-up to scale it."""
+        """The factor on the curve; 1 where there is no warm-up to scale it."""
         return math.sqrt(warmup / progress) if warmup > 0.0 else 1.0
 
 
 def rate_factor(schedule: AbstractSchedule, progress: float, warmup: float) -> float:
-    """Return the learning rate at a point of the run, as a fraction of its peak.
-
-    Parameters
-    ----------
-    schedule : AbstractSchedule
-        The shape after the warm-up.
-    progress : float
-        How much of the budget is used, in [0, 1].
-    warmup : float
-        Fraction of the budget over which the rate rises linearly from 0 to its peak.
-
-    Returns
-    -------
-    float
-        A factor in [0, 1].
+    """The learning rate at a point of the run, as a fraction of its peak.
 
     Examples
     --------

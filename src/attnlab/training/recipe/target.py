@@ -12,17 +12,7 @@ SECONDS_TO_TARGET = "seconds_to_target"
 
 
 def seconds_to_target(target: Mapping[str, float]) -> Metric:
-    """Return the metric "time to the target".
-
-    Parameters
-    ----------
-    target : mapping of str to float
-        One metric and its value.
-
-    Returns
-    -------
-    Metric
-        In seconds, lower is better.
+    """The metric "time to the target".
 
     Examples
     --------
@@ -34,22 +24,7 @@ def seconds_to_target(target: Mapping[str, float]) -> Metric:
 
 
 def check_target(target: Mapping[str, float], task: Task, where: str = "stop_at") -> None:
-    """Refuse a target that the evaluations of a run do not measure.
-
-    Parameters
-    ----------
-    target : mapping of str to float
-        One metric and its value.
-    task : Task
-        Whose metrics.
-    where : str
-        Where the target stands, for error texts.
-
-    Raises
-    ------
-    SpecError
-        If the task has no such metric, or measures it on its test part.
-    """
+    """Refuse a target that the evaluations of a run do not measure."""
     (name,) = target
     known = [metric.name for metric in task.metrics]
     if name not in known:
@@ -59,27 +34,7 @@ def check_target(target: Mapping[str, float], task: Task, where: str = "stop_at"
 
 
 def is_reached(target: Mapping[str, float], task: Task, metrics: Mapping[str, float]) -> bool:
-    """Return whether an evaluation is as good as the target.
-
-    Parameters
-    ----------
-    target : mapping of str to float
-        One metric of the task and its value.
-    task : Task
-        Gives the direction of the metric.
-    metrics : mapping of str to float
-        What evaluating the first held-out part gave.
-
-    Returns
-    -------
-    bool
-        True where the metric is at its target or better.
-
-    Raises
-    ------
-    SpecError
-        If the evaluation did not measure the metric.
-    """
+    """Whether an evaluation is as good as the target."""
     ((name, value),) = target.items()
     if name not in metrics:
         raise SpecError(

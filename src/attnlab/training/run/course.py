@@ -50,32 +50,32 @@ class Course:
         self._average = recipe.average
 
     def progress(self, state: RunState) -> float:
-        """Return how much of the budget is used, in [0, 1]; of seconds, the part that choosing a setting has left."""
+        """How much of the budget is used, in [0, 1]; of seconds, the part that choosing a setting has left."""
         if self.total_steps is not None:
             return state.step / self.total_steps
         trained, left = state.seconds - state.choosing_seconds, self._seconds - state.choosing_seconds
         return min(1.0, trained / left) if left > 0.0 else 1.0
 
     def remaining(self, state: RunState) -> Remaining:
-        """Return what is left of the budget."""
+        """What is left of the budget."""
         if self.total_steps is not None:
             return Remaining(steps=self.total_steps - state.step)
         return Remaining(seconds=self._seconds - state.seconds)
 
     def learning_rate(self, state: RunState) -> float:
-        """Return the rate at the middle of the coming step, so that neither the first nor the last is zero."""
+        """The rate at the middle of the coming step, so that neither the first nor the last is zero."""
         half_step = 0.0 if self.total_steps is None else 0.5 / self.total_steps
         return self._lr * rate_factor(self._schedule, self.progress(state) + half_step, self._warmup)
 
     def marks(self, state: RunState) -> Marks:
-        """Return what is due up to a state."""
+        """What is due up to a state."""
         evaluations, records = self._evenly(state, EVALUATIONS), self._evenly(state, RECORDS)
         if self._evaluate_every is not None:
             evaluations = state.step // self._evaluate_every
         return Marks(evaluations, records, self._averages(self.progress(state)))
 
     def _averages(self, progress: float) -> int:
-        """Return how many points of the averaged part are passed; all of them at the end, and only there."""
+        """How many points of the averaged part are passed; all of them at the end, and only there."""
         if self._average is None or progress >= 1.0:
             return self._average.points if self._average else 0
         last, points = self._average.last, self._average.points

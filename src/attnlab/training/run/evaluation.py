@@ -16,22 +16,7 @@ from attnlab.training.speed.settings import Setting
 
 
 def predictor(caller: Caller, setting: Setting, *, step: int = 0) -> Predict:
-    """Return a model as a task's `evaluate` wants it.
-
-    Parameters
-    ----------
-    caller : Caller
-        The model.
-    setting : Setting
-        How the model is computed in training; here it is not compiled (see ``compilation.py``).
-    step : int
-        Updates made, for error texts.
-
-    Returns
-    -------
-    callable
-        From a batch to the model's outputs, on the device of the batch's targets, in float32 where they were bfloat16.
-    """
+    """A model as a task's `evaluate` wants it."""
 
     def predict(batch: Batch) -> Tensor:
         outputs = caller.outputs(batch.to(caller.device), setting.eager(), step=step)
@@ -41,30 +26,7 @@ def predictor(caller: Caller, setting: Setting, *, step: int = 0) -> Predict:
 
 
 def evaluate(caller: Caller, task: Task, part: str, setting: Setting, *, step: int = 0) -> dict[str, float]:
-    """Return the metrics of one held-out part; the model is afterwards in training mode.
-
-    Parameters
-    ----------
-    caller : Caller
-        The model.
-    task : Task
-        Whose part.
-    part : str
-        One of ``task.parts``.
-    setting : Setting
-        How the model is computed in training; here it is not compiled (see ``compilation.py``).
-    step : int
-        Updates made, for error texts.
-
-    Returns
-    -------
-    dict of str to float
-        The metrics.
-
-    Raises
-    ------
-    NonFiniteError
-        If a metric is NaN or infinite.
+    """The metrics of one held-out part; the model is afterwards in training mode.
 
     Notes
     -----
@@ -75,32 +37,12 @@ def evaluate(caller: Caller, task: Task, part: str, setting: Setting, *, step: i
 
 
 def judged(caller: Caller, judge: Judge, *, step: int) -> dict[str, float]:
-    """Return what a judge measures of a trained model; the model is afterwards in training mode.
-
-    Parameters
-    ----------
-    caller : Caller
-        The model.
-    judge : callable
-        From the model, in evaluation mode and without gradients, to metrics.
-    step : int
-        Updates made, for error texts.
-
-    Returns
-    -------
-    dict of str to float
-        The metrics.
-
-    Raises
-    ------
-    NonFiniteError
-        If a metric is NaN or infinite.
-    """
+    """What a judge measures of a trained model; the model is afterwards in training mode."""
     return _measured(caller.model, lambda: judge(caller.model), step)
 
 
 def _measured(model: nn.Module, measure: Callable[[], Mapping[str, float]], step: int) -> dict[str, float]:
-    """Return finite metrics of a model in evaluation mode, without gradients."""
+    """Finite metrics of a model in evaluation mode, without gradients."""
     model.eval()
     try:
         with torch.no_grad():
@@ -114,25 +56,7 @@ def _measured(model: nn.Module, measure: Callable[[], Mapping[str, float]], step
 
 
 def is_better(task: Task, new: dict[str, float], best: dict[str, float]) -> bool:
-    """Return whether new metrics of the first part beat the best so far.
-
-    Parameters
-    ----------
-    task : Task
-        Whose first metric decides.
-    new, best : dict of str to float
-        Metrics; `best` is empty before the first evaluation.
-
-    Returns
-    -------
-    bool
-        True at the first evaluation, then where the first metric improves.
-
-    Raises
-    ------
-    DataError
-        If the task's evaluation does not give its first metric.
-    """
+    """Whether new metrics of the first part beat the best so far."""
     metric = task.metrics[0]
     if metric.name not in new:
         raise DataError(

@@ -57,7 +57,7 @@ class Pace:
         self.seconds += seconds
 
     def is_due(self) -> bool:
-        """Return whether enough time has gone by since a step was told, and count it as told."""
+        """Whether enough time has gone by since a step was told, and count it as told."""
         now = time.perf_counter()
         if now - self.told < STEP_INTERVAL_S:
             return False
@@ -65,11 +65,11 @@ class Pace:
         return True
 
     def rate(self) -> float:
-        """Return training positions per second of training steps."""
+        """Training positions per second of training steps."""
         return self.tokens / self.seconds if self.seconds > 0.0 else 0.0
 
     def seconds_left(self, progress: float) -> float | None:
-        """Return the wall time left, evaluation included, if the run goes on as it did; None before the first step."""
+        """The wall time left, evaluation included, if the run goes on as it did; None before the first step."""
         gained = progress - self.start_progress
         if gained <= 0.0:
             return None

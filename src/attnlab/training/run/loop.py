@@ -112,43 +112,12 @@ def train(
 
 
 def keeper_for(folder: Path | str | None, spec: Mapping[str, Any] | None) -> AbstractKeeper:
-    """Return what keeps a run in a folder, or in memory where there is none.
-
-    Parameters
-    ----------
-    folder : Path or str, optional
-        Run folder.
-    spec : mapping, optional
-        What identifies the run there.
-
-    Returns
-    -------
-    AbstractKeeper
-        Not opened yet.
-    """
+    """What keeps a run in a folder, or in memory where there is none."""
     return MemoryKeeper() if folder is None else FolderKeeper(Path(folder), spec)
 
 
 def run_all(trainers: Sequence[Trainer], gradients: AbstractGradients) -> list[Result | Exception]:
-    """Take runs to the end of their budgets, side by side; each from where it stands.
-
-    Parameters
-    ----------
-    trainers : sequence of Trainer
-        The runs, not opened yet.
-    gradients : AbstractGradients
-        How the gradients of a step are computed.
-
-    Returns
-    -------
-    list of Result or Exception
-        How each of them ended. A run that fails does not disturb the others.
-
-    Raises
-    ------
-    Interrupted
-        If a person stopped the runs; those that are kept on disk go on when they are started again.
-    """
+    """Take runs to the end of their budgets, side by side; each from where it stands."""
     kept = [trainer.keeper for trainer in trainers if trainer.keeper.on_disk]
     with contextlib.ExitStack() as held:
         held.enter_context(kept_memory(trainers[0].caller.device))

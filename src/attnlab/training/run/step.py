@@ -44,29 +44,7 @@ class Caller:
         return compile_model(self.forward, self.device)
 
     def outputs(self, batch: Batch, setting: Setting, *, step: int) -> Tensor:
-        """Return what the model answers to a batch on its device.
-
-        Parameters
-        ----------
-        batch : Batch
-            The batch, on the model's device.
-        setting : Setting
-            How the model is computed.
-        step : int
-            The step, counted from 1, for error texts.
-
-        Returns
-        -------
-        Tensor
-            The model's outputs, in the type that the setting gives them.
-
-        Raises
-        ------
-        ModuleError
-            If the model raises, or returns anything but one tensor.
-        TrainingError
-            If memory runs out.
-        """
+        """What the model answers to a batch on its device."""
         try:
             with setting.autocast(self.device):
                 outputs = (self.compiled if setting.compile else self.forward)(*batch.inputs)
@@ -81,24 +59,7 @@ class Caller:
         return outputs
 
     def backward(self, loss: Float[Tensor, ""], batch: Batch, *, step: int) -> None:
-        """Compute the gradients of a loss.
-
-        Parameters
-        ----------
-        loss : Tensor
-            The scalar loss.
-        batch : Batch
-            What the model was called with, for error texts.
-        step : int
-            The step, counted from 1, for error texts.
-
-        Raises
-        ------
-        ModuleError
-            If the model's backward pass raises, or the loss depends on no parameter.
-        TrainingError
-            If memory runs out.
-        """
+        """Compute the gradients of a loss."""
         if not loss.requires_grad:
             raise ModuleError(f"what {type(self.model).__name__} returns does not depend on any of its parameters")
         try:
@@ -114,47 +75,12 @@ def _out_of_memory(error: Exception, step: int) -> TrainingError:
 
 
 def without_bfloat16(outputs: Tensor) -> Tensor:
-    """Return outputs in float32 where they are bfloat16, as they are otherwise.
-
-    Parameters
-    ----------
-    outputs : Tensor
-        What a model returned, of any shape.
-
-    Returns
-    -------
-    Tensor
-        Of the same shape.
-    """
+    """Outputs in float32 where they are bfloat16, as they are otherwise."""
     return outputs.float() if outputs.dtype == torch.bfloat16 else outputs
 
 
 def task_loss(task: Task, outputs: Tensor, batch: Batch, label_smoothing: float, *, strict: bool) -> Float[Tensor, ""]:
-    """Return the task's loss of a model's outputs.
-
-    Parameters
-    ----------
-    task : Task
-        Whose loss.
-    outputs : Tensor
-        What the model returned; the task gets it in float32 where it is bfloat16, unless it reads that as well.
-    batch : Batch
-        The batch it was called with.
-    label_smoothing : float
-        Handed on to the task.
-    strict : bool
-        True makes torch's warning about shapes that differ but broadcast an error.
-
-    Returns
-    -------
-    Tensor
-        A scalar.
-
-    Raises
-    ------
-    ModuleError
-        If the loss cannot take the outputs.
-    """
+    """The task's loss of a model's outputs."""
     if not reads_bfloat16(task):
         outputs = without_bfloat16(outputs)
     try:
@@ -176,18 +102,6 @@ def _broadcast_is_error() -> Iterator[None]:
 
 def clip_gradients(parameters: Sequence[nn.Parameter], limit: float | None) -> Float[Tensor, ""]:
     """Scale gradients down to a longest length.
-
-    Parameters
-    ----------
-    parameters : sequence of nn.Parameter
-        Whose gradients.
-    limit : float or None
-        Longest Euclidean norm over all of them; None changes nothing.
-
-    Returns
-    -------
-    Tensor
-        The norm before scaling.
 
     References
     ----------
@@ -235,7 +149,7 @@ class LossWatch:
         return len(self._unseen) >= self.every
 
     def look(self) -> tuple[list[float], BadStep | None]:
-        """Return the losses not seen before, up to the first bad step, and that step if there is one."""
+        """The losses not seen before, up to the first bad step, and that step if there is one."""
         pairs = [(float(loss), float(norm)) for loss, norm in self._unseen]
         self._unseen = []
         losses: list[float] = []

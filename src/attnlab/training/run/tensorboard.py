@@ -11,7 +11,7 @@ from attnlab.training.run.events import OnEvent
 
 
 def tensorboard_events(folder: Path | str) -> OnEvent:
-    """Return a listener for `train` that writes what it is told as TensorBoard scalars.
+    """A listener for `train` that writes what it is told as TensorBoard scalars.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def tensorboard_events(folder: Path | str) -> OnEvent:
 
 
 def _scalars(event: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of an event under TensorBoard's names."""
+    """The numbers of an event under TensorBoard's names."""
     if event["kind"] == "step":
         return {"train/loss": event["loss"], "train/lr": event["lr"], "train/tokens_per_second": event["rate"]}
     if event["kind"] == "evaluation":

@@ -130,7 +130,7 @@ class Trainer:
             self.finish()
 
     def wanted_setting(self) -> tuple[str, bool | str]:
-        """Return precision and compiling as the run began in them, or as the recipe says."""
+        """Precision and compiling as the run began in them, or as the recipe says."""
         if self.resumed:
             return self.state.precision, self.state.compiled
         return self.recipe.precision, self.recipe.compile
@@ -166,7 +166,7 @@ class Trainer:
         self.say_start()
 
     def default_spec(self) -> dict[str, Any]:
-        """Return what identifies the run where the caller does not say."""
+        """What identifies the run where the caller does not say."""
         return {
             "recipe": self.recipe.model_dump(mode="json"),
             "seed": self.seed,
@@ -190,12 +190,12 @@ class Trainer:
         self.loss = loss.detach()
 
     def loss_of(self, batch: Batch, setting: Setting) -> Tensor:
-        """Return the training loss of a batch."""
+        """The training loss of a batch."""
         outputs = self.caller.outputs(batch, setting, step=self.state.step + 1)
         return self.loss_from(outputs, batch)
 
     def loss_from(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Return the loss of a model's outputs; shapes that only broadcast are an error in a process's first step."""
+        """The loss of a model's outputs; shapes that only broadcast are an error in a process's first step."""
         return task_loss(self.task, outputs, batch, self.recipe.label_smoothing, strict=self.pace.tokens == 0)
 
     def clip(self) -> Tensor:
@@ -213,13 +213,7 @@ class Trainer:
         self.state.step += 1
 
     def look_at_losses(self, batch: Batch | None = None) -> None:
-        """Add up the losses since the last look; stop at one that is not finite.
-
-        Parameters
-        ----------
-        batch : Batch, optional
-            The batch of the step before its update; None after it, when the bad layer can no longer be found.
-        """
+        """Add up the losses since the last look; stop at one that is not finite."""
         losses, bad = self.watch.look()
         self.last_loss = losses[-1] if losses else self.last_loss
         self.state.loss_sum += math.fsum(losses)
@@ -233,13 +227,7 @@ class Trainer:
     # ---- after a step ----
 
     def end(self, seconds: float) -> None:
-        """Count a step's time; evaluate, record, save and tell what is due after it; finish after the last.
-
-        Parameters
-        ----------
-        seconds : float
-            What the step took; the run's share of it where several ran together.
-        """
+        """Count a step's time; evaluate, record, save and tell what is due after it; finish after the last."""
         self.state.seconds += seconds
         self.pace.add(self.task.tokens_per_step, seconds)
         before, now = self.marks, self.course.marks(self.state)
@@ -271,7 +259,7 @@ class Trainer:
             self.average.put_into(self.model)
 
     def checkpoint_is_due(self, *, evaluating: bool) -> bool:
-        """Return whether the recipe wants a checkpoint now."""
+        """Whether the recipe wants a checkpoint now."""
         every = self.recipe.checkpoint_every
         if every is not None:
             return self.state.step % every == 0
@@ -311,7 +299,7 @@ class Trainer:
         return better
 
     def evaluate_part(self, part: str) -> dict[str, float]:
-        """Return the metrics of a held-out part, and count the time."""
+        """The metrics of a held-out part, and count the time."""
         with self.evaluation_time():
             return evaluate(self.caller, self.task, part, self.state.setting, step=self.state.step)
 
@@ -324,7 +312,7 @@ class Trainer:
         self.state.evaluation_seconds += time.perf_counter() - began
 
     def next_record(self, *, with_metrics: bool) -> dict[str, Any]:
-        """Return one record of the training curve."""
+        """One record of the training curve."""
         state = self.state
         record: dict[str, Any] = {
             "step": state.step,

@@ -24,16 +24,6 @@ DEFAULTS = {M_MMAP_MAX: 65536, M_TRIM_THRESHOLD: 128 * 1024, M_TOP_PAD: 128 * 10
 def kept_memory(device: torch.device) -> Iterator[bool]:
     """Keep freed memory with the process inside the context, where training is on a CPU and the system has glibc.
 
-    Parameters
-    ----------
-    device : torch.device
-        Where training takes place; an accelerator has an allocator of its own that keeps memory.
-
-    Yields
-    ------
-    bool
-        Whether the allocator took the settings.
-
     Notes
     -----
     The process stays as large as it was at its largest until the context ends; then free memory goes back. In a
@@ -57,7 +47,7 @@ def kept_memory(device: torch.device) -> Iterator[bool]:
 
 
 def _glibc() -> ctypes.CDLL | None:
-    """Return the C library of this process if it is glibc."""
+    """The C library of this process if it is glibc."""
     if not sys.platform.startswith("linux"):
         return None
     library = ctypes.CDLL(None)

@@ -66,36 +66,6 @@ def choose_setting(
 ) -> Choice:
     """Settle what a recipe leaves open by measuring, and compile where that is the choice.
 
-    Parameters
-    ----------
-    run_step : callable
-        Runs one step in a setting; called with the setting and a number from 0 that says which batch. A setting
-        that is impossible raises.
-    remaining : Remaining
-        What is left of the budget, before choosing.
-    precision : {"float32", "bf16", "auto"}
-        What the recipe says.
-    compiled : bool or "auto"
-        What the recipe says.
-    compile_seconds : float
-        What compiling is expected to take before it was tried (see `expected_compile_seconds`).
-    against_compiling : str
-        Why "auto" need not try to compile; empty if nothing speaks against it.
-    clock : callable
-        Seconds of some clock.
-
-    Returns
-    -------
-    Choice
-        The setting to train in. If it is compiled, compiling is done.
-
-    Raises
-    ------
-    SpecError
-        If compiling is demanded and the model does not compile.
-    AttnlabError
-        If the model fails as it is; whatever `run_step` raised.
-
     Notes
     -----
     Settings are timed in turn, so that a disturbance of the machine meets all. A precision is compiled if the steps
@@ -139,13 +109,13 @@ class _Search:
         self.notes: list[str] = []
 
     def spent(self) -> float:
-        """Return the seconds since the search began."""
+        """The seconds since the search began."""
         return self.clock() - self.began
 
     # ---- as it is ----
 
     def best_of(self, settings: Sequence[Setting]) -> Setting:
-        """Return the fastest of some settings that are not compiled; the first of them where measuring cannot pay."""
+        """The fastest of some settings that are not compiled; the first of them where measuring cannot pay."""
         first, *others = settings
         if self.rounds(len(settings), step_seconds=0.0) < 1:
             return first
@@ -157,7 +127,7 @@ class _Search:
         return self.faster(first, running[-1])
 
     def rounds(self, settings: int, *, step_seconds: float) -> int:
-        """Return how often some settings can be timed in their share of the steps left; note where it is never."""
+        """How often some settings can be timed in their share of the steps left; note where it is never."""
         steps = self.remaining.steps_at(step_seconds, self.spent())
         rounds = int(min(TIMED_ROUNDS, MEASURING_SHARE * steps / settings - WARM_UPS))
         if rounds < 1:
@@ -165,7 +135,7 @@ class _Search:
         return rounds
 
     def runs(self, setting: Setting) -> bool:
-        """Return whether a setting is possible; note why not."""
+        """Whether a setting is possible; note why not."""
         try:
             self.warm_up(setting)
         except (AttnlabError, RuntimeError) as error:
@@ -189,7 +159,7 @@ class _Search:
         return setting.compiled()
 
     def best_compiled(self, best: Setting) -> Setting:
-        """Return the fastest setting, where precisions are compiled as long as that can pay."""
+        """The fastest setting, where precisions are compiled as long as that can pay."""
         eager = sorted((setting for setting in self.seconds if not setting.compile), key=self.seconds.__getitem__)
         for setting in eager:
             if setting.compiled() in self.compile_seconds:
@@ -206,7 +176,7 @@ class _Search:
         return best
 
     def can_pay(self, setting: Setting, best: Setting) -> bool:
-        """Return whether compiling a setting could save more time than all attempts take; note why not."""
+        """Whether compiling a setting could save more time than all attempts take; note why not."""
         tried = self.compile_seconds.values()
         expected = sum(tried) + max(tried, default=self.expected_compile_seconds)
         saved = self.seconds[best] - COMPILED_FRACTION * self.seconds[setting]
@@ -242,13 +212,13 @@ class _Search:
         self.seconds |= {setting: statistics.median(seconds) for setting, seconds in times.items()}
 
     def faster(self, simple: Setting, other: Setting) -> Setting:
-        """Return the other setting if it is worth it."""
+        """The other setting if it is worth it."""
         return other if self.seconds[other] <= WORTH_IT * self.seconds[simple] else simple
 
     # ---- telling ----
 
     def reason(self) -> str:
-        """Return everything that was found, in words."""
+        """Everything that was found, in words."""
         timed = [f"{setting} {seconds * 1e3:.1f} ms" for setting, seconds in self.seconds.items()]
         found = [f"measured: {'; '.join(timed)} a forward-backward"] if timed else []
         found = found or ([] if self.notes else [ASKED_FOR])
@@ -257,7 +227,7 @@ class _Search:
 
 
 def _is_clear(times: Sequence[Sequence[float]]) -> bool:
-    """Return whether it is beyond doubt which of two settings is faster."""
+    """Whether it is beyond doubt which of two settings is faster."""
     fast, slow = min(times, key=max), max(times, key=min)
     return CLEAR_FACTOR * max(fast) < min(slow)
 
@@ -277,38 +247,7 @@ def choose_for_model(
     first_batches: Callable[[int], Batch],
     device: torch.device,
 ) -> Choice:
-    """Settle what a recipe leaves open for a module, which is afterwards what it was.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The model in training mode. Its parameters and buffers, and the random number generators, are afterwards what
-        they were; its gradients are None.
-    run_step : callable
-        Runs forward, loss and backward of the model, as for `choose_setting`.
-    remaining : Remaining
-        What is left of the budget, before choosing.
-    precision : {"float32", "bf16", "auto"}
-        What the recipe says.
-    compiled : bool or "auto"
-        What the recipe says.
-    compile_seconds : float
-        As for `choose_setting`.
-    first_batches : callable
-        From a number from 0 to that training batch.
-    device : torch.device
-        Where the model is.
-
-    Returns
-    -------
-    Choice
-        As of `choose_setting`.
-
-    Raises
-    ------
-    SpecError
-        As of `choose_setting`, or if compiling is demanded and there is no compiler.
-    """
+    """Settle what a recipe leaves open for a module, which is afterwards what it was."""
     if compiled is True:
         require_compiler(device)
 
@@ -340,38 +279,14 @@ def _against_compiling(first_batches: Callable[[int], Batch], device: torch.devi
 
 
 def expected_compile_seconds(model: nn.Module) -> float:
-    """Guess what compiling a model takes, from the number of its layers.
-
-    Parameters
-    ----------
-    model : nn.Module
-        One model, also where many of its kind are compiled as one program.
-
-    Returns
-    -------
-    float
-        Seconds.
-    """
+    """Guess what compiling a model takes, from the number of its layers."""
     layers = sum(1 for module in model.modules() if any(True for _ in module.parameters(recurse=False)))
     return COMPILE_SECONDS_A_LAYER * layers
 
 
 @contextlib.contextmanager
 def untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Put a model's buffers and gradients and the random number generators back to what they were.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The model; its gradients are afterwards None.
-    device : torch.device
-        Where it is.
-
-    Yields
-    ------
-    None
-        While steps are tried.
-    """
+    """Put a model's buffers and gradients and the random number generators back to what they were."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     cuda = [torch.cuda.current_device()] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda):

@@ -25,61 +25,21 @@ CPP_COMPILERS = ("g++", "clang++", "c++", "cl")
 
 
 def compile_model(model: nn.Module | Callable[..., Tensor], device: torch.device) -> Callable[..., Tensor]:
-    """Return a compiled form of a model that shares its parameters.
-
-    Parameters
-    ----------
-    model : nn.Module or callable
-        The model, or a function of tensors; it stays as it is.
-    device : torch.device
-        Where it runs.
-
-    Returns
-    -------
-    callable
-        Called like the model; the first call of a new shape compiles, which takes seconds to a minute.
-
-    Raises
-    ------
-    SpecError
-        If the machine has no compiler for the device.
-    """
+    """A compiled form of a model that shares its parameters."""
     require_compiler(device)
     torch._dynamo.config.recompile_limit += MORE_FOR_A_MODEL
     return torch.compile(model)
 
 
 def require_compiler(device: torch.device) -> None:
-    """Check that a compiler is there.
-
-    Parameters
-    ----------
-    device : torch.device
-        Where models run.
-
-    Raises
-    ------
-    SpecError
-        If there is none.
-    """
+    """Check that a compiler is there."""
     missing = missing_compiler(device)
     if missing:
         raise SpecError(f"compile: true needs {missing}, which is not there; install it or set compile: false")
 
 
 def missing_compiler(device: torch.device) -> str:
-    """Name what compiling for a device would need and this machine lacks.
-
-    Parameters
-    ----------
-    device : torch.device
-        Where the model runs.
-
-    Returns
-    -------
-    str
-        In words; empty if nothing is missing.
-    """
+    """Name what compiling for a device would need and this machine lacks."""
     if device.type == "cuda":
         return "" if importlib.util.find_spec("triton") else "triton"
     named = os.environ.get("CXX", "")

@@ -33,22 +33,22 @@ class Setting:
 
     @classmethod
     def parse(cls, text: str) -> Setting:
-        """Return the setting whose words these are, as `str` gives them."""
+        """The setting whose words these are, as `str` gives them."""
         precision, _, compiled = text.partition(", ")
         return cls(precision, compile=bool(compiled))
 
     def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
-        """Return the context in which forward passes are computed on a device."""
+        """The context in which forward passes are computed on a device."""
         if self.precision == "float32":
             return contextlib.nullcontext()
         return torch.autocast(device.type, dtype=torch.bfloat16)
 
     def eager(self) -> Setting:
-        """Return the same precision, not compiled."""
+        """The same precision, not compiled."""
         return replace(self, compile=False)
 
     def compiled(self) -> Setting:
-        """Return the same precision, compiled."""
+        """The same precision, compiled."""
         return replace(self, compile=True)
 
 
@@ -87,32 +87,13 @@ class Remaining:
     seconds: float = 0.0
 
     def steps_at(self, step_seconds: float, spent: float) -> float:
-        """Return how many steps that is.
-
-        Parameters
-        ----------
-        step_seconds : float
-            Seconds of one step.
-        spent : float
-            Seconds that choosing has taken so far.
-
-        Returns
-        -------
-        float
-            Steps, 0 or more.
-        """
+        """How many steps that is."""
         if self.steps is not None:
             return float(self.steps)
         return max(0.0, self.seconds - spent) / max(step_seconds, 1e-9)
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until a device has done what it was asked for; a CPU always has.
-
-    Parameters
-    ----------
-    device : torch.device
-        The device whose clock is to be read.
-    """
+    """Wait until a device has done what it was asked for; a CPU always has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

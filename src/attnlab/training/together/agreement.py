@@ -43,24 +43,13 @@ class StepTaken:
 
     @classmethod
     def of(cls, model: nn.Module, loss: Tensor) -> StepTaken:
-        """Return what a model holds after a backward pass."""
+        """What a model holds after a backward pass."""
         gradients = {name: tensor.grad for name, tensor in model.named_parameters() if tensor.grad is not None}
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         return cls(type(model).__name__, loss.detach(), gradients, buffers)
 
     def check_equal(self, single: StepTaken) -> None:
-        """Compare a batched step with the single one.
-
-        Parameters
-        ----------
-        single : StepTaken
-            What the model computes alone. Nothing is compared if its loss is not finite.
-
-        Raises
-        ------
-        ModuleError
-            If they differ by more than rounding.
-        """
+        """Compare a batched step with the single one."""
         if not torch.isfinite(single.loss):
             return
         compared = {
@@ -74,7 +63,7 @@ class StepTaken:
 
 
 def _are_near(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> bool:
-    """Return whether two sets of tensors differ by little, measured by the length of all together."""
+    """Whether two sets of tensors differ by little, measured by the length of all together."""
     if found.keys() != expected.keys():
         return False
     difference = sum(float((found[name].double() - expected[name].double()).square().sum()) for name in found)
@@ -83,20 +72,7 @@ def _are_near(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> bo
 
 
 def single_step(trainer: Trainer, batch: Batch) -> StepTaken:
-    """Return what a run's model computes alone; the model itself stays untouched.
-
-    Parameters
-    ----------
-    trainer : Trainer
-        The run; the random number generators are its own.
-    batch : Batch
-        The batch, on the model's device.
-
-    Returns
-    -------
-    StepTaken
-        Loss, gradients and buffers of a copy of the model.
-    """
+    """What a run's model computes alone; the model itself stays untouched."""
     model = copy.deepcopy(trainer.model)
     caller, step = Caller(model, model, trainer.caller.device), trainer.state.step + 1
     loss = trainer.loss_from(caller.outputs(batch, Setting(), step=step), batch)
@@ -106,23 +82,7 @@ def single_step(trainer: Trainer, batch: Batch) -> StepTaken:
 
 @contextlib.contextmanager
 def no_attribute_changed(model: nn.Module) -> Iterator[None]:
-    """Check that calls in the body leave nothing on a module: such a state would be shared by all runs.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The module that is called.
-
-    Yields
-    ------
-    None
-        While it is called.
-
-    Raises
-    ------
-    ModuleError
-        If an attribute of any of its modules is new or another object afterwards; the text names it.
-    """
+    """Check that calls in the body leave nothing on a module: such a state would be shared by all runs."""
     before = {name: dict(vars(module)) for name, module in model.named_modules()}
     yield
     for name, module in model.named_modules():

@@ -93,7 +93,7 @@ class Batched(AbstractGradients):
     # ---- who runs together ----
 
     def _groups(self, trainers: Sequence[Trainer], kind: Callable[[Trainer], Any]) -> Iterator[list[Trainer]]:
-        """Yield the runs that are computed together: of one kind, and as many as memory allows."""
+        """The runs that are computed together: of one kind, and as many as memory allows."""
         ordered = sorted(trainers, key=lambda trainer: str(kind(trainer)))
         for _, alike in itertools.groupby(ordered, key=kind):
             group = list(alike)
@@ -104,7 +104,7 @@ class Batched(AbstractGradients):
         return len(group) == 1 or bool(self.obstacle)
 
     def _cohort(self, trainers: Sequence[Trainer]) -> Cohort:
-        """Return the cohort of exactly these runs; others that hold one of them are given up."""
+        """The cohort of exactly these runs; others that hold one of them are given up."""
         key = tuple(trainers)
         if key not in self._cohorts:
             for other in [other for other in self._cohorts if set(other) & set(key)]:
@@ -121,7 +121,7 @@ class Batched(AbstractGradients):
             self.obstacle = _reason(error)
 
     def _note(self) -> str:
-        """Return why not all runs are computed together; empty where they are."""
+        """Why not all runs are computed together; empty where they are."""
         if self.obstacle:
             return f"one by one: {self.obstacle}"
         return f"at most {self.most} at a time: memory does not suffice for more" if self.most else ""
@@ -196,7 +196,7 @@ class Batched(AbstractGradients):
 
 
 def _reason(error: Exception) -> str:
-    """Return why a batched step failed, in one line: what the model raised, where it did."""
+    """Why a batched step failed, in one line: what the model raised, where it did."""
     raised = error.__cause__
     text = str(error) if raised is None else f"{type(raised).__name__}: {raised}"
     return text.splitlines()[0]

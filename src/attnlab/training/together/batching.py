@@ -168,7 +168,7 @@ class OwnRandomNumbers(TorchDispatchMode):
         self._in_turn = False
 
     def turns(self) -> Iterator[int]:
-        """Yield the number of every run when it is its turn; what is drawn then is its own, whatever its form."""
+        """The number of every run when it is its turn; what is drawn then is its own, whatever its form."""
         with self._whole():
             for run in range(self.runs):
                 self.take_turn(run)
@@ -198,7 +198,7 @@ class OwnRandomNumbers(TorchDispatchMode):
         return args[0] if func._schema.is_mutable else _join(results)
 
     def _pieces(self, func: Any, args: tuple[Any, ...]) -> list[tuple[Any, ...]] | None:
-        """Return the arguments of each run's part of an operation; None where it has no such parts."""
+        """The arguments of each run's part of an operation; None where it has no such parts."""
         first = args[0] if args else None
         if isinstance(first, Tensor) and first.ndim and len(first) % self.runs == 0:
             split = [

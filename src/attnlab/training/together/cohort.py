@@ -42,27 +42,7 @@ class Cohort:
         self._updates = MergedOptimizers([trainer.optimizer for trainer in trainers])
 
     def backward(self, batches: Sequence[Batch], setting: Setting) -> list[Tensor]:
-        """Compute the gradients of one batched step, and return the runs' losses.
-
-        Parameters
-        ----------
-        batches : sequence of Batch
-            One per run, on the device.
-        setting : Setting
-            How the models are computed.
-
-        Returns
-        -------
-        list of Tensor
-            Scalars.
-
-        Raises
-        ------
-        ModuleError
-            If the step cannot be batched.
-        TrainingError
-            If memory runs out.
-        """
+        """Compute the gradients of one batched step, and return the runs' losses."""
         step = self.trainers[0].state.step + 1
         self.generators.give_to(self.trainers[0])
         outputs = self.stack.outputs(batches, setting, step=step)

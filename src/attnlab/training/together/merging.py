@@ -42,7 +42,7 @@ class MergedOptimizers:
             optimizer.step()
 
     def _still_fits(self) -> bool:
-        """Return whether groups that were merged still share their learning rate."""
+        """Whether groups that were merged still share their learning rate."""
         rates = ([source["lr"] for source in sources] for _, sources in self._sources)
         return bool(self._merged) and all(rate == of_group[0] for of_group in rates for rate in of_group)
 

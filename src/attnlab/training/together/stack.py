@@ -62,30 +62,7 @@ class Stack:
             self.parameters[name].requires_grad_(parameter.requires_grad)
 
     def outputs(self, batches: Sequence[Batch], setting: Setting, *, step: int) -> tuple[Tensor, ...]:
-        """Return what every model answers to its own batch.
-
-        Parameters
-        ----------
-        batches : sequence of Batch
-            One per model, of equal shapes.
-        setting : Setting
-            How the models are computed. Compiled, random numbers are drawn for all models at once: each model's
-            are its own, but not those that it would draw alone.
-        step : int
-            The step, counted from 1, for error texts.
-
-        Returns
-        -------
-        tuple of Tensor
-            Outputs of the models.
-
-        Raises
-        ------
-        ModuleError
-            If the batches differ in shape, or the models do something that cannot be batched.
-        TrainingError
-            If memory runs out.
-        """
+        """What every model answers to its own batch."""
         with contextlib.nullcontext() if setting.compile else self._active_rules():
             outputs = self.caller.outputs(stacked_batch(batches), setting, step=step).unbind()
         if not setting.compile:  # what the first call had no use for is not watched for any more
@@ -93,15 +70,7 @@ class Stack:
         return outputs
 
     def backward(self, loss: Tensor, batches: Sequence[Batch], *, step: int) -> None:
-        """Compute the gradients of a sum of losses, and hand every model its own.
-
-        Parameters
-        ----------
-        loss : Tensor
-            The sum of the models' losses.
-        batches, step
-            As in `outputs`; for error texts.
-        """
+        """Compute the gradients of a sum of losses, and hand every model its own."""
         self.caller.backward(loss, batches[0], step=step)
         self.gradients = []
         for name, stacked in self.parameters.items():
@@ -113,18 +82,7 @@ class Stack:
             stacked.grad = None
 
     def clip(self, limits: Sequence[float | None]) -> tuple[Tensor, ...]:
-        """Scale every model's gradients down to a longest length of its own.
-
-        Parameters
-        ----------
-        limits : sequence of float or None
-            For each model the longest Euclidean norm of all its gradients; None changes nothing.
-
-        Returns
-        -------
-        tuple of Tensor
-            The norms before scaling.
-        """
+        """Scale every model's gradients down to a longest length of its own."""
         lengths = [torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in self.gradients]
         norms = torch.linalg.vector_norm(torch.stack(lengths), dim=0)  # (models,)
         if any(limit is not None for limit in limits):
@@ -157,23 +115,7 @@ class Stack:
 
 
 def stacked_batch(batches: Sequence[Batch]) -> Batch:
-    """Return batches as one, with a new first axis.
-
-    Parameters
-    ----------
-    batches : sequence of Batch
-        Batches of equal shapes.
-
-    Returns
-    -------
-    Batch
-        Their inputs and targets, stacked.
-
-    Raises
-    ------
-    ModuleError
-        If the shapes differ.
-    """
+    """Batches as one, with a new first axis."""
     shapes = [[tensor.shape for tensor in (*batch.inputs, batch.targets)] for batch in batches]
     if any(shape != shapes[0] for shape in shapes):
         raise ModuleError("batches of different runs differ in shape")
