@@ -14,7 +14,7 @@ glibc_only = pytest.mark.skipif(allocation._glibc() is None, reason="the system'
 
 MEASURE = """
 import os, resource, torch
-from attnlab.training.allocation import kept_memory
+from attnlab.training.speed.allocation import kept_memory
 
 def resident():
     with open("/proc/self/statm") as file:

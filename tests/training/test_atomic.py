@@ -86,7 +86,7 @@ import resource, sys
 from pathlib import Path
 import torch
 from attnlab.core.errors import RunError
-from attnlab.training.checkpoints import load_model_weights, save_checkpoint, weights_of
+from attnlab.training.keeping.checkpoints import load_model_weights, save_checkpoint, weights_of
 
 folder, model = Path(sys.argv[1]), torch.nn.Linear(71, 73)
 save_checkpoint(folder / "last", weights_of(model), {"step": 3})

@@ -23,7 +23,9 @@ STEPS, FIELDS = {STEPS}, {FIELDS}
 """
     + """
 import os, signal, sys
-from attnlab.training import atomic, keeping, loop, trainer
+from attnlab.core import files as atomic
+from attnlab.training.keeping import keeping
+from attnlab.training.run import loop, trainer
 from tests.training.tiny import TinyTask, recipe, tiny_model
 
 where, count = sys.argv[2], int(sys.argv[3])

@@ -311,8 +311,8 @@ def test_batch_statistics_are_each_runs_own():
 
 CHILD = f"""
 import os, signal, sys
-from attnlab.training.together import train_together
-from attnlab.training import keeping
+from attnlab.training.together.together import train_together
+from attnlab.training.keeping import keeping
 from tests.training.test_together import DoubleTask, recipe, tiny_makers
 
 original, saved = keeping.save_checkpoint, []
