@@ -129,6 +129,43 @@ def test_an_own_class_is_loaded_with_its_neighbors_and_is_left_off_the_path(tmp_
     assert str(tmp_path) not in sys.path
 
 
+def package(folder, **files):
+    for name, text in files.items():
+        path = folder / name.replace("__", "/")
+        path = path.with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("faces", [True, False], ids=["with __init__.py", "without"])
+def test_a_file_inside_a_package_imports_its_neighbors_relatively(tmp_path, faces):
+    files = {
+        "lab__layers__mine": "from . import width\nfrom ..sizes import S\nclass Mine:\n    size = S + width.W\n",
+        "lab__layers__width": "W = 2\n",
+        "lab__sizes": "S = 11\n",
+    }
+    package(tmp_path, **files)
+    if faces:  # what the package itself imports may be missing here, and nobody asked for it
+        (tmp_path / "lab/__init__.py").write_text("import no_such_thing_anywhere\n")
+        (tmp_path / "lab/layers/__init__.py").write_text("WIDE = 5\n")
+    assert make(f"{tmp_path}/lab/layers/mine.py:Mine").size == 13
+
+
+def test_a_name_that_a_package_defines_itself_is_found(tmp_path):
+    package(tmp_path, face__mine="from . import WIDE\nclass Mine:\n    size = WIDE\n")
+    (tmp_path / "face/__init__.py").write_text("WIDE = 5\n")
+    assert make(f"{tmp_path}/face/mine.py:Mine").size == 5
+
+
+def test_a_file_imports_by_the_folders_above_it_and_leaves_the_path_as_it_was(tmp_path):
+    text = "from parts_of_a_test.sizes import SIZE\nclass Mine:\n    size = SIZE\n"
+    package(tmp_path, parts_of_a_test__blocks__mine=text, parts_of_a_test__sizes="SIZE = 17\n")
+    before = list(sys.path)
+    assert make(f"{tmp_path}/parts_of_a_test/blocks/mine.py:Mine").size == 17
+    assert sys.path == before
+
+
 def test_a_changed_file_is_loaded_anew(tmp_path):
     path = user_file(tmp_path, "class Mine:\n    size = 2\n")
     assert load_object(f"{path}:Mine") is load_object(f"{path}:Mine")

@@ -7,12 +7,8 @@ annotated signature, what is missing is taken from what the surroundings offer (
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import inspect
-import sys
 import traceback
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +16,7 @@ from typing import Any
 
 from attnlab.core.constructors import SIZE_ALIASES, UnsetError, check_arguments, fill_in, glossary_word, signature_of
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError, nearest
+from attnlab.core.own_files import import_file
 
 __all__ = [
     "SIZE_ALIASES",
@@ -271,41 +268,20 @@ def load_object(name: str) -> Callable[..., Any]:
     path, attribute = path_of(name), name.rpartition(":")[2]
     if not path.is_file():
         raise SpecError(f"no file {path} (from '{name}')")
-    module = _import_file(path)
+    module = _import(path)
     if not hasattr(module, attribute):
         public = [word for word in vars(module) if not word.startswith("_")]
         raise SpecError(f"{path} defines no '{attribute}'; {nearest(attribute, public)}")
     return getattr(module, attribute)
 
 
-def _import_file(path: Path) -> Any:
-    """Import a file under a name of its own, anew when it changed on disk."""
-    module_name = f"attnlab_user_{abs(hash((str(path), path.stat().st_mtime_ns))):x}"
-    if module_name in sys.modules:
-        return sys.modules[module_name]
-    module_spec = importlib.util.spec_from_file_location(module_name, path)
-    if module_spec is None or module_spec.loader is None:
-        raise SpecError(f"{path} cannot be imported as Python")
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[module_name] = module
+def _import(path: Path) -> Any:
+    """Import a person's file, in which anything may go wrong."""
     try:
-        with _on_path(path.parent):
-            module_spec.loader.exec_module(module)
+        return import_file(path)
     except (Exception, SystemExit) as error:
-        del sys.modules[module_name]
         text = describe_exception(error, str(path))
         raise ModuleError(f"{path} raised while it was imported: {text}") from error
-    return module
-
-
-@contextlib.contextmanager
-def _on_path(folder: Path) -> typing.Iterator[None]:
-    """Let a file import its neighbours while it is imported itself."""
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))
 
 
 def _construct(factory: Callable[..., Any], arguments: Mapping[str, Any], where: str, *, foreign: bool) -> Any:
