@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from attnlab.inspection.tape.dependence import differs
 from attnlab.inspection.tape.replay import replay
 from attnlab.inspection.tape.tape import record
 
@@ -53,7 +54,8 @@ def test_recording_leaves_the_output_as_it_is(module, x):
 def test_every_operation_gives_what_is_written_down(module, x):
     tape = record(module, lambda: called(module, x))
     again = [event.step.again([value.clone() for value in event.inputs])[event.step.output] for event in tape.events]
-    assert all(torch.equal(event.output, output) for event, output in zip(tape.events, again, strict=True))
+    pairs = list(zip(tape.events, again, strict=True))  # inputs are copies, so their strides may be others
+    assert not any(bool(differs(event.output, output).any()) for event, output in pairs)
 
 
 def test_values_are_those_of_the_moment_not_of_the_end():
@@ -121,7 +123,7 @@ def test_replaying_with_another_input_is_running_with_it(module, x):
     tape = record(module, lambda: called(module, x))
     run = record(module, lambda: called(module, other))
     replayed = replay(tape, outside=lambda tensor: other if torch.equal(tensor, x) else tensor)
-    assert all(torch.equal(a.output, b.output) for a, b in zip(run.events, replayed, strict=True))
+    assert not any(bool(differs(a.output, b.output).any()) for a, b in zip(run.events, replayed, strict=True))
 
 
 def test_replaying_keeps_random_numbers(x):

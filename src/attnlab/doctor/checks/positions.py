@@ -15,6 +15,7 @@ from attnlab.doctor.measures.gradients import relative_change
 from attnlab.doctor.measures.position_claims import Claims, claims_of, effect
 from attnlab.doctor.measures.reach import reaches
 from attnlab.inspection.tape.attentions import Attention, attentions
+from attnlab.inspection.tape.dependence import rounding
 
 ID = "positions"
 _HAVIV = "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466"
@@ -235,6 +236,8 @@ def _not_relative(scores: Tensor, source: str, *, rotary: bool) -> Finding | Non
     """The error of scores that do not depend on the distance alone."""
     allowed = _allowed(scores)
     along_keys, along_queries = _range(scores, allowed, 3), _range(scores, allowed, 2)
+    if max(along_keys, along_queries) <= rounding(scores):  # all scores are equal: there is no position in them
+        return None
     own = scores.diagonal(dim1=2, dim2=3).unsqueeze(-1)
     relative = scores - torch.where(torch.isfinite(own), own, 0.0)  # what all keys of a query share has no effect
     unevenness, extent = _unevenness(relative, allowed)

@@ -128,6 +128,24 @@ def dependence_of(tape: Tape, usage: Usage) -> Dependence:
     return tape.known.setdefault("dependence", Dependence(tape, usage))
 
 
+_MASKED = 1e4  # scores of this size and more stand for a mask; the others are not rounded by them
+
+
+def rounding(values: Tensor) -> float:
+    """The size of differences that rounding alone makes between calculations of equal numbers.
+
+    Three quarters of a format's digits count: a sum over other strides or by another instruction set is rounded
+    otherwise in its last digits, and some layers carry that on.
+    """
+    if not values.is_floating_point() and not values.is_complex():
+        return 0.0
+    sizes = values.detach().abs()
+    ordinary = sizes[sizes < _MASKED]  # NaN and infinity are not
+    return float(torch.finfo(values.dtype).eps ** 0.75 * ordinary.max()) if ordinary.numel() else 0.0
+
+
 def differs(first: Tensor, second: Tensor) -> Bool[Tensor, " *shape"]:
-    """Which elements of two tensors differ; NaN equals NaN."""
-    return (first != second) & ~(torch.isnan(first) & torch.isnan(second))
+    """Which elements of two tensors differ by more than rounding; NaN equals NaN."""
+    unequal = (first != second) & ~(torch.isnan(first) & torch.isnan(second))
+    floor = max(rounding(first), rounding(second))
+    return unequal & ~((first - second).abs() <= floor) if floor else unequal
