@@ -44,6 +44,7 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
         "device": _device_name(device),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "bf16_matrix_units": _has_cpu_flag("amx_bf16"),
+        "multiplies_bf16": multiplies_bf16(torch.device(device)),
     }
 
 
@@ -119,6 +120,24 @@ def _cpu_name() -> str:
         if line.lower().startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def multiplies_bf16(device: torch.device) -> bool:
+    """Whether a device has instructions for products of bfloat16; without them bf16 is slower than float32.
+
+    Parameters
+    ----------
+    device : torch.device
+        A CPU or an accelerator.
+
+    Returns
+    -------
+    bool
+        For a CPU what Linux tells of it, elsewhere False.
+    """
+    if device.type == "cuda":
+        return torch.cuda.is_available() and torch.cuda.get_device_capability(device) >= (8, 0)
+    return device.type == "cpu" and any(_has_cpu_flag(flag) for flag in ("amx_bf16", "avx512_bf16"))
 
 
 def _has_cpu_flag(flag: str) -> bool:

@@ -110,7 +110,8 @@ class Recipe(pydantic.BaseModel):
     label_smoothing : float
         Probability taken from the target and spread over all classes, where the task has classes.
     precision : {"float32", "bf16", "auto"}
-        What matrix products are computed in. "auto" measures both on this model first; the choice is recorded.
+        What matrix products are computed in. "auto": bf16 where the processor multiplies it and the run is
+        long enough to gain, by a rule that knows no clock; the choice is recorded.
     evaluate_every : int or None
         Steps between evaluations on the first held-out part. None: ten times, evenly over the budget.
     checkpoint_every : int or None

@@ -30,7 +30,7 @@ from attnlab.training.run.course import Course, Marks
 from attnlab.training.run.evaluation import evaluate, is_better, judged
 from attnlab.training.run.events import OnEvent, Pace
 from attnlab.training.run.step import Caller, LossWatch, clip_gradients, task_loss
-from attnlab.training.speed.choosing import choose_for_model, expected_compile_seconds
+from attnlab.training.speed.choosing import choose_setting
 from attnlab.training.speed.settings import Choice, Setting, wait_for
 
 CHECKPOINT_INTERVAL_S = 10.0  # where the recipe does not say: saving takes 0.1 s, which may be 1 % of a run
@@ -136,7 +136,7 @@ class Trainer:
         return self.recipe.precision, self.recipe.compile
 
     def choose_setting(self) -> Choice:
-        """Settle what is "auto" on the first batches, and compile what is to be compiled."""
+        """Settle what is "auto", and compile what is to be compiled."""
 
         def batch_of(number: int) -> Batch:
             return self.task.train_batch(number, self.seed)
@@ -144,17 +144,17 @@ class Trainer:
         def run_step(setting: Setting, number: int) -> None:
             batch = batch_of(number).to(self.caller.device)
             self.caller.backward(self.loss_of(batch, setting), batch, step=self.state.step + 1)
+            self.model.zero_grad(set_to_none=True)
 
         self.generators.give_to(self)
         precision, compiled = self.wanted_setting()
         left, device = self.course.remaining(self.state), self.caller.device
-        return choose_for_model(
+        return choose_setting(
             self.model,
             run_step,
             left,
             precision=precision,
             compiled=compiled,
-            compile_seconds=expected_compile_seconds(self.model),
             first_batches=batch_of,
             device=device,
         )

@@ -1,287 +1,226 @@
-"""Choose the way of computing training steps that finishes a run here the earliest.
+"""Choose how training steps are computed: by a rule over processor, model, batches and steps, never by a clock.
 
-Which way is fastest differs from model to model and from machine to machine, so "auto" measures: every precision
-first as it is, then compiled where the steps that are left can pay for compiling.
+A choice changes how numbers are rounded. What a stopwatch finds depends on what else the machine does; this does not,
+so that the same run on the same kind of machine is computed in the same way, and ends in the same numbers.
 """
 
 from __future__ import annotations
 
 import contextlib
-import statistics
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from attnlab.core.contracts import Batch
 from attnlab.core.errors import AttnlabError, SpecError
+from attnlab.core.machine import multiplies_bf16
 from attnlab.training.speed.compilation import missing_compiler, require_compiler
-from attnlab.training.speed.settings import Choice, Remaining, Setting, wait_for
+from attnlab.training.speed.settings import Choice, Remaining, Setting
 
-PRECISIONS = ("float32", "bf16")
 AUTO = "auto"
 ASKED_FOR = "asked for by the recipe"
 
-WARM_UPS = 2
-"""First runs of a setting that are not timed: on two batches, so that a second shape is compiled for as well."""
+FIRST_STEPS = 2
+"""Steps of a setting that are tried before it is taken: two, so that a second shape is compiled for as well."""
 
 SHAPES_LOOKED_AT = 8
 """Batches whose shapes are counted before a compiler is tried. One of translation, where nearly every batch has a shape
 of its own, compiled an encoder-decoder of 4 + 4 layers for 31 to 49 s at each of its first five batches (two cores)."""
 
-TIMED_ROUNDS = 5
-"""Steps timed per setting; the median of five shrugs off two disturbed ones."""
+FLOPS_A_SECOND: dict[str, dict[str, float]] = {
+    "cpu": {"float32": 75e9, "bf16": 200e9},  # a thread; bf16 where the processor multiplies it: 200 to 300 measured
+    "cuda": {"float32": 20e12, "bf16": 150e12},
+}
+"""Rates of matrix products to reckon with, from docs/performance.md: what a step takes to within a factor of two."""
 
-CLEAR_ROUNDS, CLEAR_FACTOR = 2, 1.5
-"""After so many rounds timing ends if the slowest step of one setting is so much faster than any of the other."""
+SECONDS_A_LAYER = 0.4e-3
+"""What a step takes for each module with parameters beside its products: 10 ms for a decoder of 4 layers (27 such)."""
 
-MEASURING_SHARE = 0.1
-"""Measuring precisions may take at most this fraction of the steps left, so that it costs a run 10 % at worst."""
+SMALLEST_BF16_FLOPS = 2e8
+"""Products of a step below which changing number formats costs what bf16 saves."""
 
-WORTH_IT = 0.95
-"""Another setting is chosen if it takes at most this fraction of the time: its rounding must buy something."""
+SHORTEST_BF16_SECONDS = 2.0
+"""A run that is over sooner has nothing to gain, and stays in float32 on every machine."""
 
 COMPILE_SECONDS_A_LAYER = 0.6
-"""What compiling is expected to take before it was tried, per module with parameters of its own: 14 to 16 s for
-decoders of 4 layers (27 such modules) on two cores, 26 s for 6 layers (39)."""
+"""What compiling takes, per module with parameters of its own: 14 to 16 s for decoders of 4 layers (27 such modules) on
+two cores, 26 s for 6 layers (39)."""
 
-COMPILED_FRACTION = 0.75
-"""The fraction of its time that a step may hope to take once compiled; the same decoders reached 0.71 and 0.95."""
+COMPILING_SAVES = {"float32": 0.05, "bf16": 0.25}
+"""The fraction of a step's time that compiling may save. Decoders of 4 and 6 layers, two cores of two kinds: 0.06 in
+float32; in bf16 0.07 to 0.29."""
 
-
-RunStep = Callable[[Setting, int], None]
+RunStep = Callable[[Setting, int], Any]
 """Run forward, loss and backward in a setting, on the training batch of a number from 0, to the end."""
 
 
-def choose_setting(
-    run_step: RunStep,
-    remaining: Remaining,
-    *,
-    precision: str,
-    compiled: bool | str,
-    compile_seconds: float,
-    against_compiling: str = "",
-    clock: Callable[[], float] = time.perf_counter,
-) -> Choice:
-    """Settle what a recipe leaves open by measuring, and compile where that is the choice.
-
-    Notes
-    -----
-    Settings are timed in turn, so that a disturbance of the machine meets all. A precision is compiled if the steps
-    left could save more than compiling takes: ``steps * (best - 0.75 * eager) > seconds to compile``, where the
-    seconds are a guess at first, and afterwards those of all attempts, so that attempts in vain cost a quarter of the
-    time left at most. What is compiled is kept if it is faster.
-    """
-    names = PRECISIONS if precision == AUTO else (precision,)
-    best = Setting(names[0])
-    if precision != AUTO and compiled is False:
-        return Choice(best, ASKED_FOR)
-    search = _Search(run_step, remaining, compile_seconds, clock)
-    if AUTO in (precision, compiled):
-        best = search.best_of([Setting(name) for name in names])
-    if compiled is True:
-        best = search.force_compiled(best)
-    if against_compiling and compiled == AUTO:
-        search.notes.append(f"compiling not tried: {against_compiling}")
-    elif compiled == AUTO or (compiled is True and precision == AUTO):
-        best = search.best_compiled(best)
-    return Choice(best, search.reason(), search.spent())
-
-
-class _Search:
-    """Time settings of one model and remember what was found.
+@dataclass(frozen=True)
+class Work:
+    """Say how much a training step is, as far as the choice of a setting asks.
 
     Parameters
     ----------
-    run_step, remaining, expected_compile_seconds, clock
-        As in `choose_setting`.
+    flops : float
+        Of the matrix products of forward and backward pass.
+    layers : int
+        Modules with parameters of their own.
     """
 
-    def __init__(
-        self, run_step: RunStep, remaining: Remaining, expected_compile_seconds: float, clock: Callable[[], float]
-    ) -> None:
-        self.run_step, self.remaining, self.clock = run_step, remaining, clock
-        self.expected_compile_seconds = expected_compile_seconds
-        self.began = clock()
-        self.seconds: dict[Setting, float] = {}  # of one step; the median
-        self.compile_seconds: dict[Setting, float] = {}
-        self.notes: list[str] = []
+    flops: float
+    layers: int
 
-    def spent(self) -> float:
-        """The seconds since the search began."""
-        return self.clock() - self.began
+    @classmethod
+    def of(cls, model: nn.Module, batch: Batch) -> Work:
+        """That of a model on a batch: six operations for each weight that is multiplied and each position."""
+        multiplied = {
+            id(weight): weight.numel()
+            for module in model.modules()
+            if not isinstance(module, nn.Embedding)  # looked up, not multiplied, unless another module holds it too
+            for weight in module.parameters(recurse=False)
+            if weight.dim() > 1
+        }
+        positions = max((math.prod(tensor.shape[:2]) for tensor in batch.inputs), default=1)
+        layers = sum(1 for module in model.modules() if any(True for _ in module.parameters(recurse=False)))
+        return cls(6.0 * sum(multiplied.values()) * positions, layers)
 
-    # ---- as it is ----
+    def seconds(self, precision: str, device: torch.device) -> float:
+        """What a step may take on a device."""
+        rates = FLOPS_A_SECOND.get(device.type, FLOPS_A_SECOND["cuda"])
+        threads = torch.get_num_threads() if device.type == "cpu" else 1
+        return self.flops / (rates[precision] * threads) + SECONDS_A_LAYER * self.layers
 
-    def best_of(self, settings: Sequence[Setting]) -> Setting:
-        """The fastest of some settings that are not compiled; the first of them where measuring cannot pay."""
-        first, *others = settings
-        if self.rounds(len(settings), step_seconds=0.0) < 1:
-            return first
-        rounds = self.rounds(len(settings), step_seconds=self.warm_up(first) / WARM_UPS)
-        if rounds < 1:
-            return first
-        running = [first, *(setting for setting in others if self.runs(setting))]
-        self.time_in_turn(running, rounds)
-        return self.faster(first, running[-1])
-
-    def rounds(self, settings: int, *, step_seconds: float) -> int:
-        """How often some settings can be timed in their share of the steps left; note where it is never."""
-        steps = self.remaining.steps_at(step_seconds, self.spent())
-        rounds = int(min(TIMED_ROUNDS, MEASURING_SHARE * steps / settings - WARM_UPS))
-        if rounds < 1:
-            self.notes.append(f"not measured: {int(steps)} steps are too few to pay for it")
-        return rounds
-
-    def runs(self, setting: Setting) -> bool:
-        """Whether a setting is possible; note why not."""
-        try:
-            self.warm_up(setting)
-        except (AttnlabError, RuntimeError) as error:
-            self.notes.append(f"{setting} does not run here: {_first_line(error)}")
-            return False
-        return True
-
-    # ---- compiled ----
-
-    def force_compiled(self, setting: Setting) -> Setting:
-        """Compile a setting; an error says whether the model or its compiling is at fault."""
-        try:
-            self.compile(setting)
-        except Exception as error:  # a compiler may raise anything
-            self.warm_up(setting)  # a model that does not run at all tells its own error
-            raise SpecError(
-                f"compile: true, but the model does not compile ({_first_line(error)}); set compile: false or auto"
-            ) from error
-        if self.seconds:
-            self.time_in_turn([setting.compiled()], TIMED_ROUNDS)
-        return setting.compiled()
-
-    def best_compiled(self, best: Setting) -> Setting:
-        """The fastest setting, where precisions are compiled as long as that can pay."""
-        eager = sorted((setting for setting in self.seconds if not setting.compile), key=self.seconds.__getitem__)
-        for setting in eager:
-            if setting.compiled() in self.compile_seconds:
-                continue
-            if not self.can_pay(setting, best):
-                break
-            try:
-                self.compile(setting)
-            except Exception as error:  # a compiler may raise anything
-                self.notes.append(f"{setting} does not compile: {_first_line(error)}")
-                break
-            self.time_in_turn([best, setting.compiled()], TIMED_ROUNDS)
-            best = min(best, setting.compiled(), key=self.seconds.__getitem__)  # compiling is paid for by now
-        return best
-
-    def can_pay(self, setting: Setting, best: Setting) -> bool:
-        """Whether compiling a setting could save more time than all attempts take; note why not."""
-        tried = self.compile_seconds.values()
-        expected = sum(tried) + max(tried, default=self.expected_compile_seconds)
-        saved = self.seconds[best] - COMPILED_FRACTION * self.seconds[setting]
-        gain = max(0.0, saved * self.remaining.steps_at(self.seconds[best], self.spent()))
-        if gain <= expected:
-            why = f"could save {gain:.1f} s and takes about {expected:.0f}" if gain else "is not expected to be faster"
-            self.notes.append(f"compiling {setting.precision} not tried: it {why}")
-        return gain > expected
-
-    def compile(self, setting: Setting) -> None:
-        """Compile a setting and note how long that took, its first steps included."""
-        self.compile_seconds[setting.compiled()] = self.warm_up(setting.compiled())
-
-    # ---- timing ----
-
-    def warm_up(self, setting: Setting) -> float:
-        """Run a setting for the first times and return their seconds."""
-        began = self.clock()
-        for number in range(WARM_UPS):
-            self.run_step(setting, number)
-        return self.clock() - began
-
-    def time_in_turn(self, settings: Sequence[Setting], rounds: int) -> None:
-        """Time some settings on the same batches and remember the medians."""
-        times: dict[Setting, list[float]] = {setting: [] for setting in settings}
-        for number in range(rounds):
-            for setting in settings:
-                began = self.clock()
-                self.run_step(setting, number)
-                times[setting].append(self.clock() - began)
-            if number + 1 >= CLEAR_ROUNDS and _is_clear(list(times.values())):
-                break
-        self.seconds |= {setting: statistics.median(seconds) for setting, seconds in times.items()}
-
-    def faster(self, simple: Setting, other: Setting) -> Setting:
-        """The other setting if it is worth it."""
-        return other if self.seconds[other] <= WORTH_IT * self.seconds[simple] else simple
-
-    # ---- telling ----
-
-    def reason(self) -> str:
-        """Everything that was found, in words."""
-        timed = [f"{setting} {seconds * 1e3:.1f} ms" for setting, seconds in self.seconds.items()]
-        found = [f"measured: {'; '.join(timed)} a forward-backward"] if timed else []
-        found = found or ([] if self.notes else [ASKED_FOR])
-        found += [f"{seconds:.1f} s to compile {s.precision}" for s, seconds in self.compile_seconds.items()]
-        return "; ".join([*found, *self.notes])
+    def compile_seconds(self) -> float:
+        """What compiling the model may take."""
+        return COMPILE_SECONDS_A_LAYER * self.layers
 
 
-def _is_clear(times: Sequence[Sequence[float]]) -> bool:
-    """Whether it is beyond doubt which of two settings is faster."""
-    fast, slow = min(times, key=max), max(times, key=min)
-    return CLEAR_FACTOR * max(fast) < min(slow)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def choose_for_model(
+def choose_setting(
     model: nn.Module,
     run_step: RunStep,
     remaining: Remaining,
     *,
     precision: str,
     compiled: bool | str,
-    compile_seconds: float,
     first_batches: Callable[[int], Batch],
     device: torch.device,
+    copies: int = 1,
 ) -> Choice:
-    """Settle what a recipe leaves open for a module, which is afterwards what it was."""
+    """Settle what a recipe leaves open for a model, which is afterwards what it was.
+
+    Notes
+    -----
+    bf16 is taken where the processor multiplies it and the run is long enough to gain. A model is compiled where a
+    compiler is there, its batches come in few shapes, and ``steps * saved seconds > seconds to compile``. A setting is
+    tried before it is taken; one that does not run or compile here is left, and the reason says so.
+
+    A model may be several copies of one, computed as one program: their products add up, their calls do not.
+    """
     if compiled is True:
         require_compiler(device)
-
-    def run_whole_step(setting: Setting, number: int) -> None:
-        run_step(setting, number)
-        model.zero_grad(set_to_none=True)
-        wait_for(device)
-
+    if precision != AUTO and compiled is False:
+        return Choice(Setting(precision), ASKED_FOR)
+    began = time.perf_counter()
+    work = Work.of(model, first_batches(0))
+    work = Work(work.flops, work.layers // copies)
+    search = _Search(run_step, work, remaining, device)
     with untouched(model, device):
-        return choose_setting(
-            run_whole_step,
-            remaining,
-            precision=precision,
-            compiled=compiled,
-            compile_seconds=compile_seconds,
-            against_compiling=_against_compiling(first_batches, device) if compiled == AUTO else "",
-        )
+        setting = Setting(search.precision() if precision == AUTO else precision)
+        if compiled is True:
+            setting = search.must_compile(setting)
+        elif compiled == AUTO:
+            setting = search.may_compile(setting, first_batches)
+    return Choice(setting, "; ".join(search.notes) or ASKED_FOR, time.perf_counter() - began)
 
 
-def _against_compiling(first_batches: Callable[[int], Batch], device: torch.device) -> str:
-    """Say why trying to compile is in vain; empty if it may pay."""
-    missing = missing_compiler(device)
-    if missing:
-        return f"it needs {missing}"
-    shapes = {tuple(tensor.shape for tensor in first_batches(number).inputs) for number in range(SHAPES_LOOKED_AT)}
-    if len(shapes) > WARM_UPS:
-        return f"the first {SHAPES_LOOKED_AT} batches have {len(shapes)} shapes, and each would be compiled anew"
-    return ""
+@dataclass
+class _Search:
+    """Settle precision and compiling, and note why."""
+
+    run_step: RunStep
+    work: Work
+    remaining: Remaining
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        self.notes: list[str] = []
+
+    def precision(self) -> str:
+        """The number format for matrix products."""
+        whole = self.work.seconds("float32", self.device) * self.steps("float32")
+        if not multiplies_bf16(self.device):
+            self.notes.append("float32: the processor does not multiply bf16")
+        elif self.work.flops < SMALLEST_BF16_FLOPS or whole < SHORTEST_BF16_SECONDS:
+            self.notes.append("float32: the run is too small to gain from bf16")
+        elif problem := self.problem(Setting("bf16")):
+            self.notes.append(f"float32: bf16 does not run here: {problem}")
+        else:
+            self.notes.append("bf16: the processor multiplies it")
+            return "bf16"
+        return "float32"
+
+    def may_compile(self, setting: Setting, first_batches: Callable[[int], Batch]) -> Setting:
+        """The setting compiled where that pays."""
+        step = self.work.seconds(setting.precision, self.device)
+        saved = COMPILING_SAVES[setting.precision] * step * self.steps(setting.precision)
+        expected = self.work.compile_seconds()
+        if missing := missing_compiler(self.device):
+            self.notes.append(f"not compiled: it needs {missing}")
+        elif saved <= expected:
+            self.notes.append(f"not compiled: it may save {saved:.1f} s and takes about {expected:.0f}")
+        elif (shapes := _count_shapes(first_batches)) > FIRST_STEPS:
+            seen = f"the first {SHAPES_LOOKED_AT} batches have {shapes} shapes"
+            self.notes.append(f"not compiled: {seen}, and each would be compiled anew")
+        elif problem := self.problem(setting.compiled()):
+            self.notes.append(f"not compiled: {setting} does not compile: {problem}")
+        else:
+            self.notes.append(f"compiled: it may save {saved:.0f} s and takes about {expected:.0f}")
+            return setting.compiled()
+        return setting
+
+    def must_compile(self, setting: Setting) -> Setting:
+        """The setting compiled; an error says whether the model or its compiling is at fault."""
+        try:
+            self.try_out(setting.compiled())
+        except Exception as error:  # a compiler may raise anything
+            self.try_out(setting)  # a model that does not run at all tells its own error
+            raise SpecError(
+                f"compile: true, but the model does not compile ({_first_line(error)}); set compile: false or auto"
+            ) from error
+        return setting.compiled()
+
+    def steps(self, precision: str) -> float:
+        """How many steps are left."""
+        return self.remaining.steps_at(self.work.seconds(precision, self.device), 0.0)
+
+    def problem(self, setting: Setting) -> str:
+        """Why a setting does not run here; empty if it does. A model that does not run at all tells its own error."""
+        try:
+            self.try_out(setting)
+        except (AttnlabError, RuntimeError) as error:
+            self.try_out(Setting())
+            return _first_line(error)
+        except Exception as error:  # a compiler may raise anything
+            if not setting.compile:
+                raise
+            return _first_line(error)
+        return ""
+
+    def try_out(self, setting: Setting) -> None:
+        for number in range(FIRST_STEPS):
+            self.run_step(setting, number)
 
 
-def expected_compile_seconds(model: nn.Module) -> float:
-    """Guess what compiling a model takes, from the number of its layers."""
-    layers = sum(1 for module in model.modules() if any(True for _ in module.parameters(recurse=False)))
-    return COMPILE_SECONDS_A_LAYER * layers
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _count_shapes(first_batches: Callable[[int], Batch]) -> int:
+    return len({tuple(tensor.shape for tensor in first_batches(number).inputs) for number in range(SHAPES_LOOKED_AT)})
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from attnlab.core.errors import AttnlabError, TrainingError
 from attnlab.core.generators import Generators
 from attnlab.training.run.gradients import AbstractGradients, OneByOne
 from attnlab.training.run.trainer import Trainer
-from attnlab.training.speed.choosing import choose_for_model, expected_compile_seconds, untouched
+from attnlab.training.speed.choosing import choose_setting, untouched
 from attnlab.training.speed.settings import Choice, Setting
 from attnlab.training.together.agreement import StepTaken, no_attribute_changed, single_step
 from attnlab.training.together.cohort import Cohort
@@ -170,23 +170,24 @@ class Batched(AbstractGradients):
             self.generators.go_back(bookmark)
 
     def _choose(self, trainers: Sequence[Trainer]) -> Choice:
-        """Settle what the recipes leave open, on batched steps; every run bears its share of the time."""
+        """Settle what the recipes leave open, for batched steps; every run bears its share of the time."""
         cohort, bookmark = self._cohort(trainers), self.generators.bookmark()
 
         def run_step(setting: Setting, number: int) -> None:
             cohort.backward([t.task.train_batch(number, t.seed).to(self.device) for t in trainers], setting)
+            models.zero_grad(set_to_none=True)
 
         first, models = trainers[0], _all_models(trainers)
         precision, compiled = first.wanted_setting()
         left = first.course.remaining(first.state)
         try:
-            choice = choose_for_model(
+            choice = choose_setting(
                 models,
                 run_step,
                 left,
                 precision=precision,
                 compiled=compiled,
-                compile_seconds=expected_compile_seconds(first.model),
+                copies=len(trainers),
                 first_batches=lambda number: first.task.train_batch(number, first.seed),
                 device=self.device,
             )
