@@ -1,20 +1,24 @@
-"""How cells share the machine: chosen from times, kept, and with the same results whichever way it is."""
+"""How cells share the machine: by a rule without a clock, kept, repeatable, and with the same numbers every time."""
 
 from __future__ import annotations
 
+import copy
 import json
-import math
+import subprocess
+import sys
 from dataclasses import asdict
 
 import pytest
+import torch
+from tests.studies.conftest import TINY
 
-from attnlab.core.errors import RunError
+from attnlab.core.errors import RunError, SpecError
 from attnlab.studies.define.study import parse
 from attnlab.studies.execute import run_study
 from attnlab.studies.plan.plan import CellPlan, make_plan
 from attnlab.studies.run import layout as layouts
-from attnlab.studies.run.layout import LAYOUT, Layout, layout_for, most_together
-from attnlab.studies.run.timing import ARITHMETIC_S, step_times
+from attnlab.studies.run.executor import InProcess
+from attnlab.studies.run.layout import LAYOUT, Layout, Wishes, layout_for, most_together
 
 
 def cells(*names):
@@ -47,81 +51,59 @@ def test_what_is_measured_in_seconds_never_runs_together(tiny, rules, most):
     assert most_together(make_plan(parse(tiny))) == most
 
 
-class FakePool:
-    """Answer timing requests from a table instead of a clock."""
-
-    times: dict
-
-    def __init__(self, workers, threads, log):
-        self.shape = (workers, threads)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def run(self, requests):
-        return [self.answer(request) for request in requests]
-
-    def answer(self, request):
-        variant = "with attention" if "mixer" in request["spec"]["model"] else "plain"
-        alone, together = self.times[variant][self.shape]
-        return {"kind": "timed", "alone": alone, "together": together}
-
-
-@pytest.mark.parametrize(
-    ("plain", "shape", "together"),
-    [
-        ({(2, 1): (1.0, 0.95), (1, 2): (0.6, 0.7)}, (2, 1), {}),  # a gain, but none that is worth it
-        ({(2, 1): (1.0, 0.8), (1, 2): (0.6, 0.7)}, (2, 1), {"plain": 2}),
-        ({(2, 1): (1.0, None), (1, 2): (0.4, 0.6)}, (1, 2), {}),
-        ({(2, 1): (1.0, 1.0), (1, 2): (0.6, 0.3)}, (1, 2), {"plain": 2}),
-    ],
-)
-def test_the_fastest_way_is_taken(tiny, tmp_path, monkeypatch, plain, shape, together):
-    other = {(2, 1): (1.0, 2.0), (1, 2): (1.0, None)}  # where the baseline gains, this variant does not
-    monkeypatch.setattr(FakePool, "times", {"plain": plain, "with attention": other}, raising=False)
-    monkeypatch.setattr(layouts, "Pool", FakePool)
+@pytest.fixture
+def two_cores(monkeypatch):
     monkeypatch.setattr(layouts, "usable_cores", lambda: 2)
-    plan = make_plan(parse(tiny))
-    found = layout_for(plan, tmp_path, "cpu", None)
-    assert ((found.workers, found.threads), found.together) == (shape, together)
-    assert found.reason.startswith("measured: 500.0 ms as 2 x 1 thread")
+
+
+def found_for(tiny, out, **wishes):
+    out.mkdir(exist_ok=True)
+    return layout_for(make_plan(parse(tiny)), out, Wishes(**{"device": "cpu", **wishes}))
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_on_a_cpu_a_process_a_core_is_the_rule_and_is_kept(tiny, tmp_path):
+    found = found_for(tiny, tmp_path)
+    assert found == Layout(2, 1, "cpu", "one process a core")
     assert json.loads((tmp_path / LAYOUT).read_text()) == asdict(found)
-    again = layout_for(plan, tmp_path, "auto", None)
-    assert (again.together, again.reason) == (together, "as when the study began")
+    assert found_for(tiny, tmp_path, device="auto") == Layout(2, 1, "cpu", "as when the study began")
 
 
-def test_a_timing_that_fails_is_said(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(FakePool, "answer", lambda self, request: {"kind": "broken", "error": "no"})
-    monkeypatch.setattr(layouts, "Pool", FakePool)
-    monkeypatch.setattr(layouts, "usable_cores", lambda: 2)
-    found = layout_for(make_plan(parse(tiny)), tmp_path, "cpu", None)
-    assert found == Layout(2, 1, "cpu", "not measured: a timing run failed")
+@pytest.mark.usefixtures("two_cores")
+def test_a_verdict_about_time_and_a_single_cell_have_the_machine_to_themselves(tiny, tmp_path):
+    tiny["rules"] |= {"seeds": 1, "tune": {"lr": [1e-3]}, "tune_seeds": 1}
+    tiny["variants"] = {"plain": {}}
+    assert found_for(tiny, tmp_path / "one").threads == 2
+    tiny["variants"] = {"plain": {}, "shallow": {"n_layers": 1}}
+    tiny["rules"] |= {"seeds": 3, "target": {"val_mse": 0.5}}
+    del tiny["rules"]["metric"]
+    assert found_for(tiny, tmp_path / "time").reason == "one run at a time: the verdict is about wall time"
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_runs_train_together_on_a_cpu_where_that_is_asked_for(tiny, tmp_path):
+    assert found_for(tiny, tmp_path, together=5).together == {"plain": 2, "with attention": 2}
+    with pytest.raises(RunError, match="--together comes too late"):
+        found_for(tiny, tmp_path, together=2)
+
+
+@pytest.mark.parametrize("wishes", [{"jobs": 0}, {"together": 0}])
+def test_less_than_one_is_an_error(wishes):
+    with pytest.raises(SpecError, match=f"--{next(iter(wishes))} must be at least 1; got 0"):
+        Wishes(**wishes).check()
 
 
 def test_on_an_accelerator_all_runs_of_a_variant_train_together(tiny, tmp_path):
     tiny["rules"]["tune"] = {"lr": [1e-3, 1e-2, 1e-1]}
-    found = layout_for(make_plan(parse(tiny)), tmp_path, "cuda", None)
+    found = found_for(tiny, tmp_path, device="cuda")
     assert (found.workers, found.together) == (1, {"plain": 3, "with attention": 3})
     with pytest.raises(RunError, match="was begun on cuda"):
-        layout_for(make_plan(parse(tiny)), tmp_path, "cpu", None)
+        found_for(tiny, tmp_path)
 
 
 def test_jobs_means_processes_and_nothing_together(tiny, tmp_path):
-    found = layout_for(make_plan(parse(tiny)), tmp_path, "cpu", 3)
+    found = found_for(tiny, tmp_path, jobs=3)
     assert (found.workers, found.reason, found.together) == (3, "asked for", {})
-
-
-def test_steps_are_timed_alone_and_together(tiny, monkeypatch):
-    spec = make_plan(parse(tiny)).judged_cells({"plain": {}, "with attention": {}})[0].spec
-    alone, together = step_times(spec, 2)
-    assert alone > 0.0
-    assert alone >= ARITHMETIC_S or 0.0 < together < math.inf
-    assert step_times(spec, 1)[1] is None
-    monkeypatch.setattr("attnlab.studies.run.timing.ARITHMETIC_S", 0.0)
-    assert step_times(spec, 2)[1] is None
 
 
 # ---- whole studies ----
@@ -198,3 +180,76 @@ def test_a_process_that_dies_takes_one_cell_with_it(tiny, tmp_path):
     results = run_study(parse(tiny), out)
     assert len(results.variant("plain").done) == 2
     assert all("killed by SIGKILL" in cell.error for cell in results.variant("kills").cells)
+
+
+# ---- the same numbers ----
+
+
+def bits(out):
+    """Everything that a study's runs found, but times."""
+    found = {}
+    for path in sorted(out.rglob("result.json")):
+        result = json.loads(path.read_text())
+        weights = (path.parent / "last/model.safetensors").read_bytes()
+        lines = (path.parent / "metrics.jsonl").read_text().splitlines()
+        curve = [{key: value for key, value in json.loads(line).items() if key != "seconds"} for line in lines]
+        found[str(path.parent.relative_to(out))] = (result["metrics"], result["precision"], curve, weights)
+    return found
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """A study of two variants and two seeds, computed once by processes of one thread."""
+    out = tmp_path_factory.mktemp("first") / "study"
+    run_study(parse(copy.deepcopy(TINY)), out)
+    return out
+
+
+BUSY = "import torch\nx = torch.randn(700, 700)\nwhile True:\n    x @ x"
+
+
+def test_a_busy_machine_changes_no_bit(tiny, tmp_path, first):
+    busy = subprocess.Popen([sys.executable, "-c", BUSY])
+    try:
+        run_study(parse(tiny), tmp_path / "again")
+    finally:
+        busy.kill()
+        busy.wait()
+    assert bits(tmp_path / "again") == bits(first)
+
+
+def test_another_executor_changes_no_bit(tiny, tmp_path, first):
+    layout = json.loads((first / LAYOUT).read_text())
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / LAYOUT).write_text(json.dumps({**layout, "threads": 1}))
+    results = run_study(parse(tiny), tmp_path / "here", executor=InProcess())
+    assert results.complete
+    assert layout["threads"] == 1
+    assert torch.tensor(1e-40) * 1 > 0  # what a cell sets for its speed is put back
+    assert bits(tmp_path / "here") == bits(first)
+
+
+def test_a_study_is_repeated_like_another(tiny, tmp_path, first):
+    tiny["training"] = {"precision": "bf16"}
+    other = tmp_path / "bf16"
+    run_study(parse(tiny), other, jobs=1, together=2)
+    del tiny["training"]
+    run_study(parse(tiny), tmp_path / "like", like=other)
+    layout = json.loads((tmp_path / "like" / LAYOUT).read_text())
+    assert layout["reason"] == f"as in {other}"
+    assert layout["together"] == {"plain": 2, "with attention": 2}
+    found = bits(tmp_path / "like")
+    assert found == bits(other)
+    assert found != bits(first)
+
+
+def test_what_cannot_be_repeated_is_said(tiny, tmp_path, first):
+    with pytest.raises(SpecError, match=r"no layout\.json in it; name the folder of a study that has run"):
+        found_for(tiny, tmp_path / "a", like=tmp_path)
+    tiny["variants"]["another"] = {"n_layers": 1}
+    with pytest.raises(SpecError, match="it has no finished run of 'another'"):
+        found_for(tiny, tmp_path / "a", like=first)
+    with pytest.raises(SpecError, match="was computed on cpu; leave out --device"):
+        found_for(tiny, tmp_path / "a", like=first, device="cuda")
+    with pytest.raises(SpecError, match="leave out --together"):
+        Wishes(like=first, together=2).check()

@@ -23,6 +23,8 @@ def run(
     seeds: Whole | None = None,
     device: str = "auto",
     jobs: Whole | None = None,
+    together: Whole | None = None,
+    like: Path | None = None,
     tensorboard: bool = False,
     json: bool = False,
 ) -> int:
@@ -41,7 +43,11 @@ def run(
     device : str
         ``cpu``, ``cuda``, or ``auto``.
     jobs : int, optional
-        Worker processes; measured and chosen by default.
+        Worker processes, which share the cores; by default one a core with one thread each.
+    together : int, optional
+        How many runs of a variant train as one program at most; by default all on a GPU, none on a CPU.
+    like : Path, optional
+        Folder of a study to repeat: computed with its threads, precision, compiling and runs together.
     tensorboard : bool
         Also write TensorBoard events into every run's folder (needs the extra ``attnlab[tensorboard]``).
     json : bool
@@ -62,7 +68,8 @@ def run(
     console = Console(stderr=json)
     console.print(f"[bold]{question.question}[/]")
     with own_prints_to_stderr(json), TerminalWatcher(console) as watcher:
-        results = run_study(question, folder, device=device, jobs=jobs, tensorboard=tensorboard, watcher=watcher)
+        how: dict[str, Any] = {"device": device, "jobs": jobs, "together": together, "like": like}
+        results = run_study(question, folder, **how, tensorboard=tensorboard, watcher=watcher)
     page = write_report(results, folder)
     show(results, page, json=json)
     return int(any(alarm.check == "failed" for alarm in results.alarms))

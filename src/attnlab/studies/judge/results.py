@@ -1,15 +1,17 @@
 """What a study has found so far, as plain data: read from its run folder, consumed by statistics and report.
 
-Nothing here trains, judges or draws. A study that is still running, or that lost cells, has the same shape.
+Nothing here trains or draws. A study that is still running, or that lost cells, has the same shape.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from attnlab.core.contracts import Floor, Metric
+from attnlab.studies.judge.verdicts import Verdict, judge
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,11 @@ class StudyResults:
     environment: Mapping[str, Any]
     complete: bool
     answer: str | None = None
+
+    @functools.cached_property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """What the study's rules conclude, one verdict a variant: computed once, read by every form of the report."""
+        return judge(self)
 
     def variant(self, name: str) -> VariantResults:
         """The variant of a name."""

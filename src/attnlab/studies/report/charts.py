@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from attnlab.studies.judge.verdicts import confidence, judge, smallest_effect
+from attnlab.studies.judge.verdicts import confidence, smallest_effect
 from attnlab.studies.report import numbers, words
 from attnlab.studies.report.span import Span, beside, number_format, span_of
 from attnlab.studies.report.style import BAND, GRID, INK, MUTED, NORMAL, PAPER, VERDICT_COLORS, label
@@ -32,7 +32,7 @@ def effects(results: StudyResults) -> Any:
     """The chart of effects: each variant's difference to the baseline with its interval."""
     import altair as alt
 
-    rows = [_effect_row(one) for one in _ranked(judge(results), results.metric)]
+    rows = [_effect_row(one) for one in _ranked(results.verdicts, results.metric)]
     y = _rows_axis(alt, rows)
     base = alt.Chart(alt.Data(values=rows)).encode(y=y)
     scale, axis = _effect_scale(alt, rows, results)
@@ -214,7 +214,7 @@ def cost(results: StudyResults) -> Any:
 
 def _cost_rows(results: StudyResults) -> list[dict[str, Any]]:
     """One row per variant that finished a seed."""
-    words_of = {one.variant: one.verdict for one in judge(results)} | {results.baseline: "baseline"}
+    words_of = {one.variant: one.verdict for one in results.verdicts} | {results.baseline: "baseline"}
     rows = []
     for place, variant in enumerate(results.variants, start=1):
         values = [value for value in variant.values(results.metric.name).values() if math.isfinite(value)]

@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from attnlab.studies.judge.verdicts import judge
 from attnlab.studies.report.words import mean_seconds
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def report(results: StudyResults) -> dict[str, Any]:
             "floors": [{key: asdict(floor)[key] for key in FLOOR_KEYS} for floor in results.floors],
             "complete": results.complete,
             "variants": [_variant(variant, results) for variant in results.variants],
-            "verdicts": [_verdict(one) for one in judge(results)],
+            "verdicts": [_verdict(one) for one in results.verdicts],
             "alarms": [asdict(alarm) for alarm in results.alarms],
             "environment": results.environment,
         }

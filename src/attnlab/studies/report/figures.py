@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnlab.studies.judge.verdicts import judge
 from attnlab.studies.report import charts, curves, words
 from attnlab.studies.report.style import Drawing, draw
 
@@ -41,7 +40,7 @@ def figures(results: StudyResults) -> list[Figure]:
 
 def _effects(results: StudyResults) -> Figure | None:
     """Draw the effects if there is one."""
-    if all(one.comparison.difference is None for one in judge(results)):
+    if all(one.comparison.difference is None for one in results.verdicts):
         return None
     return Figure(
         draw(charts.effects(results), "effects"), "How large are the effects?", charts.effect_caption(results)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attnlab.studies.judge.verdicts import judge
 from attnlab.studies.report import numbers, words
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def failed_runs(results: StudyResults) -> list[tuple[str, int, str]]:
 
 def verdicts(results: StudyResults) -> list[dict[str, Any]]:
     """The rows of the verdict table in the order of the study, numbers as text."""
-    found = {one.variant: one for one in judge(results)}
+    found = {one.variant: one for one in results.verdicts}
     alarmed = {alarm.variant for alarm in words.alarms(results)}
     return [
         _row(place, variant, found.get(variant.name), results.metric.name) | {"alarmed": variant.name in alarmed}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnlab.studies.judge.verdicts import judge
 from attnlab.studies.report import numbers, words
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def verdict_table(results: StudyResults) -> Table:
     table.add_column("mean ± sd", justify="right", no_wrap=True)
     table.add_column("difference, interval", justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    found = {one.variant: one for one in judge(results)}
+    found = {one.variant: one for one in results.verdicts}
     for variant in sorted(results.variants, key=lambda one: one.name != results.baseline):
         table.add_row(*_row(variant, found.get(variant.name), metric.name))
     return table

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnlab.studies.judge.verdicts import confidence, judge, smallest_effect
+from attnlab.studies.judge.verdicts import confidence, smallest_effect
 from attnlab.studies.report import numbers
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def flat(mapping: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 def sentences(results: StudyResults) -> list[str]:
     """The answer of a study, the most important sentence first."""
-    found = judge(results)
+    found = results.verdicts
     alarmed = {alarm.variant for alarm in results.alarms if alarm.check not in HARMLESS}
     groups = {word: _by_effect(found, word) for word in ("better", "worse", "equivalent", "undecided")}
     suspect = [one for one in groups["better"] if one.variant in alarmed]

@@ -45,9 +45,13 @@ def run_cells(
     *,
     threads: int,
     device: str = "cpu",
+    setting: Mapping[str, Any] | None = None,
     on_event: OnMemberEvent | None = None,
 ) -> list[dict[str, float] | Exception]:
-    """Run cells of one variant to their ends, from wherever they stand; several of them together."""
+    """Run cells of one variant to their ends, from wherever they stand; several of them together.
+
+    A `setting` (``precision``, ``compile``) takes the place of the recipes' own: that of a study which is repeated.
+    """
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)  # a network that died leaves Adam denormal numbers, which are many times slower
     torch.compiler.reset()  # what earlier cells compiled is of no use to these
@@ -55,7 +59,8 @@ def run_cells(
     models = [_fresh_model(spec, task, device) for spec in specs]
     for folder in folders:
         keep_task(folder, task)
-    results = _train(models, task, folders, specs, device=device, on_event=on_event)
+    recipes = [Recipe.parse({**spec["recipe"], **(setting or {})}, "training") for spec in specs]
+    results = _train(models, task, folders, specs, recipes=recipes, device=device, on_event=on_event)
     outcomes: list[dict[str, float] | Exception] = []
     for result, model, folder, spec in zip(results, models, folders, specs, strict=True):
         look = spec["look_inside"] and not (folder / INSIDE).exists() and not isinstance(result, Exception)
@@ -75,11 +80,11 @@ def _train(
     folders: Sequence[Path],
     specs: Sequence[Mapping[str, Any]],
     *,
+    recipes: Sequence[Recipe],
     device: str,
     on_event: OnMemberEvent | None,
 ) -> list[Result | Exception]:
     """Train models together; one alone, in any budget."""
-    recipes = [Recipe.parse(spec["recipe"], "training") for spec in specs]
     seeds = [spec["seed"] for spec in specs]
     flops = specs[0]["flops_per_token"]
     judge = judge_of(task) if specs[0].get("judge", True) else None

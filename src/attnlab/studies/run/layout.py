@@ -1,22 +1,25 @@
-"""How the cells of a study share the machine: processes, threads, device, and which runs train as one program."""
+"""How the cells of a study share the machine: processes, threads, device, and which runs train as one program.
+
+All of it changes how sums are rounded, so it follows from a rule that knows no clock; it is written down, and another
+study can be computed in the same way.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from attnlab.core.errors import RunError
+from attnlab.core.errors import RunError, SpecError
 from attnlab.core.files import read_json, write_json
 from attnlab.core.machine import usable_cores
+from attnlab.studies.define.study import slug
 from attnlab.studies.plan.plan import CellPlan, Plan
-from attnlab.studies.run.pool import Pool
 
 LAYOUT = "layout.json"
 WORKERS_LOG = "workers.log"
-WORTH_IT = 0.9
-"""Runs train together if a run takes at most this fraction of its time alone: less is within a machine's noise."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Layout:
         Why, in words.
     together : dict of str to int
         By variant, how many of its runs train as one program at most; variants that are not in it train run by run.
+    settings : dict of str to dict
+        By variant ``precision`` and ``compile``, where they are those of another study; others follow their recipe.
     """
 
     workers: int
@@ -42,6 +47,7 @@ class Layout:
     device: str
     reason: str
     together: dict[str, int] = field(default_factory=dict)
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def cohorts(self, cells: Sequence[CellPlan]) -> list[list[CellPlan]]:
         """Cells in groups that train together, in the order in which their first ones stand."""
@@ -56,41 +62,43 @@ class Layout:
         return groups
 
 
-def layout_for(plan: Plan, out: Path, device: str, jobs: int | None) -> Layout:
-    """How cells share the machine: as before where the study has begun, else measured."""
-    import torch
+@dataclass(frozen=True)
+class Wishes:
+    """Hold what a person asks of a layout.
 
+    Parameters
+    ----------
+    device : str
+        ``cpu``, ``cuda``, or ``auto``: CUDA where there is one.
+    jobs : int or None
+        Number of processes; None follows the rule.
+    together : int or None
+        How many runs of a variant train as one program at most; None follows the rule.
+    like : Path or None
+        Folder of a study that is repeated: its threads, device, runs together, precision and compiling are taken.
+    """
+
+    device: str = "auto"
+    jobs: int | None = None
+    together: int | None = None
+    like: Path | None = None
+
+    def check(self) -> None:
+        """Raise where something is asked for that cannot be."""
+        for name, value in (("--jobs", self.jobs), ("--together", self.together)):
+            if value is not None and value < 1:
+                raise SpecError(f"{name} must be at least 1; got {value}")
+        if self.like is not None and self.together is not None:
+            raise SpecError("--like takes over which runs train together; leave out --together")
+
+
+def layout_for(plan: Plan, out: Path, wishes: Wishes) -> Layout:
+    """How cells share the machine: as before where the study has begun, as another study did, else by rule."""
     if (out / LAYOUT).exists():
-        saved = read_json(out / LAYOUT)
-        if device not in ("auto", saved["device"]):
-            raise RunError(f"{out} was begun on {saved['device']}; go on there, or choose another folder with --out")
-        workers = jobs or max(1, min(saved["workers"], usable_cores() // saved["threads"]))
-        together = saved.get("together", {})
-        return Layout(workers, saved["threads"], saved["device"], "as when the study began", together)
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    layout = _new_layout(plan, out, device, jobs)
+        return _as_begun(out, wishes)
+    layout = _like(plan, wishes) if wishes.like else _by_rule(plan, wishes)
     write_json(out / LAYOUT, asdict(layout))
     return layout
-
-
-def _new_layout(plan: Plan, out: Path, device: str, jobs: int | None) -> Layout:
-    most = most_together(plan)
-    if device != "cpu":
-        reason = "one process on the accelerator"
-        if most == 1:
-            return Layout(1, usable_cores(), device, reason)
-        together = {variant.name: most for variant in plan.variants}
-        return Layout(1, usable_cores(), device, f"{reason}; runs of one variant together", together)
-    if jobs:
-        return Layout(jobs, max(1, usable_cores() // jobs), device, "asked for")
-    if plan.judges_time:
-        return Layout(1, usable_cores(), device, "one run at a time: the verdict is about wall time")
-    cells = len(plan.tuning_cells()) or len(plan.variants) * plan.study.rules.seeds
-    workers = min(usable_cores(), cells)
-    if workers == 1 and most == 1:
-        return Layout(1, usable_cores(), device, "one cell at a time")
-    return _measure(plan, out, workers, most)
 
 
 def most_together(plan: Plan) -> int:
@@ -101,92 +109,63 @@ def most_together(plan: Plan) -> int:
     return max(rules.seeds, len(list(rules.grid())))
 
 
-# ---- measuring on a CPU ----
+def _as_begun(out: Path, wishes: Wishes) -> Layout:
+    saved = Layout(**read_json(out / LAYOUT))
+    if wishes.device not in ("auto", saved.device):
+        raise RunError(f"{out} was begun on {saved.device}; go on there, or choose another folder with --out")
+    asked = [name for name in ("together", "like") if getattr(wishes, name) is not None]
+    if asked:
+        raise RunError(f"{out} has begun, so --{asked[0]} comes too late; choose another folder with --out")
+    workers = wishes.jobs or max(1, min(saved.workers, usable_cores() // saved.threads))
+    reason = "as when the study began"
+    return Layout(workers, saved.threads, saved.device, reason, saved.together, saved.settings)
 
 
-@dataclass(frozen=True)
-class _Times:
-    """Hold the seconds of one step of one run in a layout, the machine's time shared by all that run at once.
-
-    Parameters
-    ----------
-    alone : float
-        Run by run.
-    together : float
-        As one program; infinity where that was not measured or is impossible.
-    """
-
-    alone: float
-    together: float
-
-    @property
-    def best(self) -> float:
-        """The faster of both."""
-        return self.together if self.pays else self.alone
-
-    @property
-    def pays(self) -> bool:
-        """Whether training together is worth it."""
-        return self.together <= WORTH_IT * self.alone
+def _by_rule(plan: Plan, wishes: Wishes) -> Layout:
+    """One process on an accelerator, with all runs of a variant together; one thread for each process on a CPU."""
+    device, cores = _device(wishes.device), usable_cores()
+    most = min(wishes.together or math.inf, most_together(plan))
+    together = {variant.name: int(most) for variant in plan.variants} if most > 1 else {}
+    if device != "cpu":
+        reason = "one process on the accelerator" + ("; runs of one variant together" if together else "")
+        return Layout(1, cores, device, reason, together)
+    together = together if wishes.together else {}
+    if wishes.jobs:
+        return Layout(wishes.jobs, max(1, cores // wishes.jobs), device, "asked for", together)
+    if plan.judges_time:
+        return Layout(1, cores, device, "one run at a time: the verdict is about wall time")
+    cells = len(plan.tuning_cells()) or len(plan.variants) * plan.study.rules.seeds
+    if cells == 1:
+        return Layout(1, cores, device, "one cell at a time")
+    return Layout(min(cores, cells), 1, device, "one process a core", together)
 
 
-def _measure(plan: Plan, out: Path, workers: int, most: int) -> Layout:
-    """Time the baseline in parallel single-threaded processes and in one that has all cores; take the faster."""
-    cells = {cell.variant: cell for cell in plan.judged_cells({name: {} for name in plan.study.variants})}
-    baseline, threads = cells.pop(plan.study.baseline), usable_cores()
-    times: dict[tuple[int, int], _Times] = {}
-    together: dict[str, int] = {}
-    for shape in {(workers, 1): None, (1, threads): None}:
-        with Pool(*shape, out / WORKERS_LOG) as pool:
-            found = _time(pool, shape, [baseline], most)
-        if found is None:
-            return Layout(workers, 1, "cpu", "not measured: a timing run failed")
-        times[shape] = found[baseline.variant]
-    best = min(times, key=lambda shape: times[shape].best)
-    if times[best].pays:
-        size = _share(most, best[0], len(plan.variants))
-        with Pool(*best, out / WORKERS_LOG) as pool:
-            others = _time(pool, best, list(cells.values()), most) or {}
-        together = {name: size for name, one in {baseline.variant: times[best], **others}.items() if one.pays}
-    return Layout(*best, "cpu", _reason(times), together)
+def _device(wanted: str) -> str:
+    import torch
+
+    return ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
 
 
-def _time(pool: Pool, shape: tuple[int, int], cells: Sequence[CellPlan], most: int) -> dict[str, _Times] | None:
-    """Time one step of each cell with all workers busy on it; None where one failed."""
-    workers, threads = shape
-    requests = [
-        {"do": "time", "spec": cell.spec, "threads": threads, "together": most}
-        for cell in cells
-        for _ in range(workers)
-    ]
-    if workers > 1:
-        pool.run(requests[:workers])  # afterwards all of them are awake, so that they do share the machine
-    answers = pool.run(requests)
-    if any(answer["kind"] != "timed" for answer in answers):
-        return None
-    found = {}
-    for number, cell in enumerate(cells):
-        own = answers[number * workers : (number + 1) * workers]
-        slowest = {way: max(_seconds(answer[way]) for answer in own) / workers for way in ("alone", "together")}
-        found[cell.variant] = _Times(**slowest)
-    return found
+def _like(plan: Plan, wishes: Wishes) -> Layout:
+    """The layout of a study that is repeated, with the precision and compiling that its runs ended in."""
+    folder = Path(wishes.like or "")
+    if not (folder / LAYOUT).exists():
+        raise SpecError(f"--like {folder}: no {LAYOUT} in it; name the folder of a study that has run")
+    other = Layout(**read_json(folder / LAYOUT))
+    if wishes.device not in ("auto", other.device):
+        raise SpecError(f"--like {folder} was computed on {other.device}; leave out --device")
+    settings = {variant.name: _recorded_setting(folder, variant.name) for variant in plan.variants}
+    missing = [name for name, setting in settings.items() if setting is None]
+    if missing:
+        raise SpecError(f"--like {folder}: it has no finished run of {', '.join(map(repr, missing))}")
+    workers = wishes.jobs or max(1, min(other.workers, usable_cores() // other.threads))
+    found = {name: setting for name, setting in settings.items() if setting is not None}
+    return Layout(workers, other.threads, other.device, f"as in {folder}", other.together, found)
 
 
-def _seconds(answer: float | None) -> float:
-    return math.inf if answer is None else float(answer)
-
-
-def _share(most: int, workers: int, variants: int) -> int:
-    """How many runs go together, so that every process gets some."""
-    return max(1, math.ceil(most / math.ceil(workers / variants)))
-
-
-def _reason(times: Mapping[tuple[int, int], _Times]) -> str:
-    """Everything that was measured, in words."""
-    ways = []
-    for (workers, threads), found in times.items():
-        shape = f"{workers} x {threads} thread{'' if threads == 1 else 's'}"
-        ways.append(f"{1e3 * found.alone:.1f} ms as {shape}")
-        if found.together < math.inf:
-            ways.append(f"{1e3 * found.together:.1f} ms as {shape}, together")
-    return f"measured: {'; '.join(ways)} a step and run"
+def _recorded_setting(folder: Path, variant: str) -> dict[str, Any] | None:
+    """Precision and compiling that a variant's judged runs ended in; None where none did."""
+    for path in sorted((folder / slug(variant)).glob("seed-*/result.json")):
+        result = read_json(path)
+        return {"precision": result["precision"], "compile": result["compiled"]}
+    return None

@@ -23,7 +23,7 @@ START_PATIENCE_S = 300.0
 """How long a worker may take to start; importing torch takes seconds, on a busy machine more."""
 BROKEN = "broken"
 """Kind of the last message about a request that could not be served: its worker died, or it was wrong."""
-FINAL = ("served", BROKEN, "interrupted", "timed")
+FINAL = ("served", BROKEN, "interrupted")
 """Kinds of a last message."""
 
 OnMessage = Callable[[int, Mapping[str, Any]], None]
@@ -87,7 +87,7 @@ class Worker:
             self.process.kill()
         self.process.wait()
 
-    def obituary(self) -> str:
+    def cause_of_death(self) -> str:
         """Why the process ended, in words."""
         code = self.process.returncode
         if code is not None and code < 0:
@@ -128,22 +128,21 @@ class Pool:
     def _start(self, number: int) -> Worker:
         return Worker(number, self._threads, self._inbox, self._log)
 
-    def run(self, requests: Sequence[Mapping[str, Any]], on_message: OnMessage | None = None) -> list[dict[str, Any]]:
+    def run(self, requests: Sequence[Mapping[str, Any]], on_message: OnMessage) -> None:
         """Run all requests, in order, as workers become free."""
         waiting = deque(enumerate(requests))
-        answers: dict[int, dict[str, Any]] = {}
+        served = 0
         try:
             self._hand_out(waiting)
-            while len(answers) < len(requests):
+            while served < len(requests):
                 worker, message = self._next_message()
                 index = worker.request
                 if message is None:
-                    message = self._bury(worker)
+                    message = self._replace(worker)
                 if index is not None:
-                    if on_message:
-                        on_message(index, message)
+                    on_message(index, message)
                     if message["kind"] in FINAL:
-                        answers[index] = message
+                        served += 1
                         worker.request = None
                 self._hand_out(waiting)
         except KeyboardInterrupt:
@@ -151,7 +150,6 @@ class Pool:
             raise Interrupted(
                 "stopped; every cell is at its last step on disk. The same command goes on from there"
             ) from None
-        return [answers[index] for index in range(len(requests))]
 
     def _next_message(self) -> tuple[Worker, Any]:
         while True:
@@ -166,12 +164,12 @@ class Pool:
             if waiting and worker.request is None:
                 worker.ask(*waiting.popleft())
 
-    def _bury(self, worker: Worker) -> dict[str, Any]:
+    def _replace(self, worker: Worker) -> dict[str, Any]:
         """Replace a worker that died, and return the message about its request."""
         if worker.request is None:
-            raise RunError(f"a worker process could not start: {worker.obituary()}; see {self._log}")
+            raise RunError(f"a worker process could not start: {worker.cause_of_death()}; see {self._log}")
         self._workers[worker.number] = self._start(worker.number)
-        return {"kind": BROKEN, "error": f"{worker.obituary()}; see {self._log}"}
+        return {"kind": BROKEN, "error": f"{worker.cause_of_death()}; see {self._log}"}
 
     def _interrupt(self) -> None:
         """Ask busy workers to stop, and wait until they have."""

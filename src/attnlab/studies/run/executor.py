@@ -1,0 +1,136 @@
+"""Executors: here are cells, tell me what happens. Nothing else knows where a cell is computed."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, Self, final
+
+from attnlab.core.errors import AttnlabError
+from attnlab.studies.run.pool import Pool
+
+OnMessage = Callable[[int, Mapping[str, Any]], None]
+"""What is told: the number of a job, and a message about it. A message about a cell has its number under ``cell``."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Hold cells that are computed as one program, and how.
+
+    Parameters
+    ----------
+    folders : tuple of str
+        Where each cell lies.
+    specs : tuple of mapping
+        What identifies each cell.
+    threads : int
+        Threads of its numerical libraries.
+    device : str
+        ``cpu`` or ``cuda``.
+    tensorboard : bool
+        Whether TensorBoard events are written beside.
+    setting : mapping
+        ``precision`` and ``compile``, where they are to be those of another study; empty leaves them to the recipe.
+    """
+
+    folders: tuple[str, ...]
+    specs: tuple[Mapping[str, Any], ...]
+    threads: int
+    device: str
+    tensorboard: bool = False
+    setting: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Executor(Protocol):
+    """Compute jobs somewhere."""
+
+    def run(self, jobs: Sequence[Job], on_message: OnMessage) -> None:
+        """Compute jobs to their ends and tell what happens; a job that breaks ends with a message ``broken``."""
+        ...
+
+
+@final
+class LocalProcesses:
+    """Compute jobs in processes of this machine: a crash costs one job, never the study.
+
+    Parameters
+    ----------
+    workers : int
+        Number of processes; they start with the first job.
+    threads : int
+        Threads of each.
+    log : Path
+        File for what they print.
+    """
+
+    def __init__(self, workers: int, threads: int, log: Path) -> None:
+        self._shape = (workers, threads, log)
+        self._pool: Pool | None = None
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        """The executor."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End all processes."""
+        self._open.close()
+        self._pool = None
+
+    def run(self, jobs: Sequence[Job], on_message: OnMessage) -> None:
+        """Compute jobs as processes become free."""
+        if self._pool is None:
+            self._pool = self._open.enter_context(Pool(*self._shape))
+        self._pool.run([asdict(job) for job in jobs], on_message)
+
+
+@final
+class InProcess:
+    """Compute jobs one after another in this process; a crash of compiled code ends it."""
+
+    def run(self, jobs: Sequence[Job], on_message: OnMessage) -> None:
+        """Compute jobs in their order."""
+        import torch
+
+        threads = torch.get_num_threads()
+        try:
+            for number, job in enumerate(jobs):
+                for message in compute(job, lambda message, number=number: on_message(number, message)):
+                    on_message(number, message)
+        finally:
+            torch.set_num_threads(threads)
+            torch.set_flush_denormal(False)  # as `run_cells` has it, for this process alone
+
+
+def compute(job: Job, tell: Callable[[Mapping[str, Any]], None]) -> Iterator[dict[str, Any]]:
+    """Run a job's cells, together if there are several, and yield how each of them ended."""
+    from attnlab.studies.run.cell import run_cells
+    from attnlab.training.run.tensorboard import tensorboard_events
+
+    folders = [Path(folder) for folder in job.folders]
+    listeners = [tensorboard_events(folder) for folder in folders] if job.tensorboard else None
+
+    def on_event(cell: int, event: Mapping[str, Any]) -> None:
+        if listeners:
+            listeners[cell](event)
+        tell({**event, "cell": cell})
+
+    outcomes = run_cells(
+        folders, job.specs, threads=job.threads, device=job.device, setting=job.setting, on_event=on_event
+    )
+    for cell, outcome in enumerate(outcomes):
+        if isinstance(outcome, Exception):
+            yield {"kind": "failed", "cell": cell, "error": in_words(outcome)}
+        else:
+            yield {"kind": "finished", "cell": cell, "metrics": outcome}
+
+
+def in_words(error: Exception) -> str:
+    """An error's text; one that was not raised on purpose goes to the log with its traceback."""
+    if isinstance(error, AttnlabError):
+        return str(error)
+    traceback.print_exception(error)
+    return f"{type(error).__name__}: {error}"

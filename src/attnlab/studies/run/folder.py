@@ -1,0 +1,77 @@
+"""The folder of a study: question and rules written before the first step, and held to afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from attnlab.core.errors import RunError
+from attnlab.core.files import read_json, write_json
+from attnlab.core.machine import environment
+from attnlab.studies.define.study import OWN_FILES
+from attnlab.studies.plan.plan import Plan
+from attnlab.studies.run.task_record import TaskRecord
+
+RULES = "rules.json"
+STUDY = "study.json"
+_PREFIX = {"content": "", "files": "file", "scale": "scale"}
+
+
+def prepare(plan: Plan, out: Path) -> None:
+    """Write study and rules before the first step, or check that they are those already written."""
+    rules = plan.rules_record()
+    if not (out / RULES).exists():
+        reports = sorted(name for name in OWN_FILES if name.startswith(("report.", "charts")) and (out / name).exists())
+        if reports:
+            raise RunError(f"{out} is no study's folder and holds {', '.join(reports)}; choose another with --out")
+        write_json(out / STUDY, _study_record(plan))
+        write_json(out / "environment.json", environment())
+        write_json(out / RULES, {**rules, "fixed_at": _now(), "extended": []})
+        return
+    written = read_json(out / RULES)
+    if written["hash"] != rules["hash"]:
+        _extend(plan, out, written, rules)
+
+
+def _study_record(plan: Plan) -> dict[str, Any]:
+    study = plan.study
+    variants = [asdict(variant) for variant in plan.variants]
+    record = {"name": study.name, "scale": study.scale, "folder": study.folder, "content": study.content}
+    task = TaskRecord.of(plan.task).to_json()
+    return {**record, "files": study.files(), "data": plan.data(), "task": task, "variants": variants}
+
+
+def _extend(plan: Plan, out: Path, written: dict[str, Any], rules: dict[str, Any]) -> None:
+    """Record that a study goes on with more seeds; refuse any other change."""
+    before = read_json(out / STUDY)
+    now = _study_record(plan)
+    if before["data"] != now["data"]:
+        raise RunError(f"{out} holds runs on another text: it has changed since; choose another folder with --out")
+    changed = [f for key in ("content", "files", "scale") for f in _difference(before[key], now[key], _PREFIX[key])]
+    if changed == ["rules.seeds"] and rules["seeds"] < written["seeds"]:
+        many = written["seeds"]
+        raise RunError(
+            f"{out} already has {many} seeds; run it with --seeds {many} or more, or see: attnlab report {out}"
+        )
+    if changed != ["rules.seeds"]:
+        raise RunError(
+            f"{out} holds runs of another study or other rules (they differ in: {', '.join(changed) or 'version'}); "
+            "choose another folder with --out, or delete it"
+        )
+    step = {"from": written["seeds"], "to": rules["seeds"], "at": _now(), "first_hash": written["hash"]}
+    write_json(out / STUDY, now)
+    write_json(out / RULES, {**rules, "fixed_at": written["fixed_at"], "extended": [*written["extended"], step]})
+
+
+def _difference(one: Any, other: Any, path: str = "") -> list[str]:
+    """The dotted keys in which two nested mappings differ."""
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return [] if one == other else [path]
+    keys = sorted(set(one) | set(other))
+    return [found for key in keys for found in _difference(one.get(key), other.get(key), f"{path}.{key}".lstrip("."))]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
