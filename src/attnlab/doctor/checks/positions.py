@@ -25,7 +25,6 @@ _PRESS = "Press 2022 (ALiBi), arXiv:2108.12409, section 3"
 _SHAW = "Shaw 2018 (relative positions), arXiv:1803.02155; Raffel 2020 (T5), arXiv:1910.10683, section 2.1"
 _BLOCKED = -1e4  # scores at or below this stand for a mask
 _ROUNDING = 1e-4  # of the range of the scores: tables of sines are often kept in float32
-_NOISE = 32 * torch.finfo(torch.float32).eps  # of the size of the scores: what the order of a sum changes
 _ROTARY = r"rotary|rope|freqs"
 _RELATIVE = r"relative|\brel_|rel_(pos|bias|emb)"
 _ALIBI = r"alibi"
@@ -157,13 +156,13 @@ def _allowed(scores: Tensor) -> Tensor:
 
 
 def _is_constant(one: Attention) -> bool | None:
-    """Whether a query scores all keys alike but for rounding; None where there are no scores to look at."""
+    """Whether a query scores all keys alike; None where there are no scores to look at."""
     if one.scores is None:
         return None
     allowed = _allowed(one.scores)
     if not bool(allowed.any()):
         return None
-    return _range(one.scores, allowed, 3) <= _NOISE * max(1.0, float(one.scores[allowed].abs().max()))
+    return _range(one.scores, allowed, 3) <= 1e-6 * max(1.0, float(one.scores[allowed].abs().max()))
 
 
 def _same_for_all(exam: Examination, claims: Claims) -> Finding:
@@ -208,8 +207,6 @@ def _wrong_scores(claims: Claims, order: _Order) -> Iterator[Finding]:
         source = _SU if rotary else _PRESS if alibi else _SHAW
         if order.hidden and not rotary:
             return
-        if _is_level(one.scores):
-            continue  # differences of rounding say nothing about distances
         finding = _not_relative(one.scores, source, rotary=rotary) or (_wrong_sign(one.scores) if alibi else None)
         if finding is not None:
             yield finding
@@ -233,13 +230,6 @@ def _rotated_values() -> Finding:
         "rotate q and k alone",
         _SU,
     )
-
-
-def _is_level(scores: Tensor) -> bool:
-    """Whether all scores of a head are the same but for rounding."""
-    allowed = _allowed(scores)
-    largest = float(scores[allowed].abs().max()) if bool(allowed.any()) else 0.0
-    return _range(scores.flatten(2), allowed.flatten(2), 2) <= _NOISE * largest
 
 
 def _not_relative(scores: Tensor, source: str, *, rotary: bool) -> Finding | None:
