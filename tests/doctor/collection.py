@@ -15,7 +15,7 @@ from tests.doctor.patients.broken_cases import BROKEN
 from tests.doctor.patients.case import Case
 from tests.doctor.patients.right_cases import RIGHT
 
-import attnlab.doctor
+from attnlab import doctor
 from attnlab.doctor.findings import Diagnosis
 
 FOLDER = Path(__file__).parent / "patients"
@@ -24,7 +24,7 @@ CASES: tuple[Case, ...] = BROKEN + RIGHT
 
 def examine(case: Case) -> Diagnosis:
     """Return what the doctor says of one module."""
-    return attnlab.doctor.doctor(f"{FOLDER / case.target}", arguments=dict(case.arguments), causal=case.causal)
+    return doctor(f"{FOLDER / case.target}", arguments=dict(case.arguments), causal=case.causal)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 TABLES: dict[str, tuple[str, str]] = {
     "tasks": ("tasks/__init__.py", "TASKS"),
     "tokenizers": ("text/tokenizers.py", "TOKENIZERS"),
-    "models": ("models/__init__.py", "MODELS"),
+    "models": ("models/table.py", "MODELS"),
     "blocks": ("nn/block.py", "BLOCKS"),
     "mixers": ("nn/mixers.py", "MIXERS"),
     "heads": ("nn/axes/heads.py", "HEADS"),
