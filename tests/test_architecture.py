@@ -40,7 +40,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "tasks": ("", "shapes", "char_lm", "translation"),
     "training": ("recipe", "speed", "keeping", "run", "together"),
     "inspection": ("", "tape"),
-    "doctor": ("", "measures", "checks", "interview", "engine", "__main__"),
+    "doctor": ("", "influence", "measures", "checks", "interview", "engine", "__main__"),
     "studies": ("define", "plan", "using", "run", "judge", "report", "execute"),
     "benchmarks": ("contenders", "measuring", ""),
 }

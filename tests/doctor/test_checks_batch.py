@@ -7,7 +7,7 @@ import torch
 from tests.doctor.bedside import HEADS, KEYS, VOCAB, Attention, Causal, D, examine
 from torch import nn
 
-from attnlab.doctor.checks.batch_independence import check_batch_independence
+from attnlab.doctor.influence.batch_independence import check_batch_independence
 
 
 def only_error(module, **usage):

@@ -9,7 +9,7 @@ import torch
 from tests.doctor.bedside import HEADS, VOCAB, D, examine
 from torch import nn
 
-from attnlab.doctor.checks.cache import check_cache
+from attnlab.doctor.influence.cache import check_cache
 from attnlab.strangers.calling.masking import Masking
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from attnlab.core.errors import SpecError
 from attnlab.doctor.checks.determinism import check_determinism
-from attnlab.doctor.measures.steady import is_steady, random_state
+from attnlab.doctor.influence.steady import is_steady, random_state
 
 
 def found(module, **usage):

@@ -8,7 +8,7 @@ from tests.doctor.little import Base, causal, examined
 from torch import nn
 from torch.nn import functional as F
 
-from attnlab.doctor.checks.heads_mixed import check_heads_mixed
+from attnlab.doctor.influence.heads import check_heads_mixed
 
 
 class ViewedAlone(Base):
@@ -264,6 +264,15 @@ def test_a_stack_is_judged_layer_by_layer_and_named():
     assert "in 'second'" in found.evidence
 
 
-def test_attention_that_is_said_to_run_over_heads_is_a_fact():
+def test_a_view_that_one_head_hides_is_found_with_four():
+    class OneByDefault(OneHeadViewed):
+        def __init__(self, d_model=48, n_heads=1):
+            super().__init__(d_model, n_heads)
+
+    (found,) = check_heads_mixed(examined(OneByDefault, sizes={"d_model": 48}))
+    assert "Splitting the heads" in found.message
+
+
+def test_words_do_not_excuse_attention_over_heads():
     exam = examined(OverHeads, text="Attention across heads, at each position by itself.")
-    assert [finding.severity for finding in check_heads_mixed(exam)] == ["info"]
+    assert [finding.severity for finding in check_heads_mixed(exam)] == ["error"]

@@ -9,7 +9,7 @@ import torch
 from tests.doctor.bedside import KEYS, PAIRS, Attention, Causal, D, examine
 from torch import nn
 
-from attnlab.doctor.checks.mask_polarity import check_mask_polarity
+from attnlab.doctor.influence.masks import check_mask_polarity
 from attnlab.strangers.calling.masking import LENGTHS
 
 BLOCKS = replace(KEYS, encoding="bool, True = blocked")
@@ -105,8 +105,21 @@ def test_masks_without_effect_are_found(mask):
 
 
 def test_masks_without_effect_are_a_warning_where_nobody_can_mean_them():
-    assert [finding.severity for finding in found(SaidToIgnore(), KEYS)] == ["warning"]
+    assert [finding.severity for finding in found(SaidToIgnore(), KEYS)] == ["error"]  # words excuse nothing
     assert [finding.severity for finding in found(OneSidedMixer(), KEYS)] == ["warning"]
+
+
+def test_a_mask_that_is_read_without_effect_is_a_question():
+    class Unusual(Attention):
+        """Adds what a mask of small numbers would say."""
+
+        def mask(self, scores, mask):
+            return scores if mask is None else scores + (mask.to(scores.dtype) > 1.0).to(scores.dtype).sum()
+
+    (finding,) = found(Unusual(), KEYS)
+    assert finding.severity == "warning"
+    assert "was not understood" in finding.message
+    assert "--mask" in finding.remedy
 
 
 def test_a_mask_of_a_causal_layer_has_an_effect_on_earlier_keys():

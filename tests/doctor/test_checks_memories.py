@@ -9,9 +9,9 @@ from tests.doctor.bedside import examine as examined
 from torch import nn
 
 from attnlab.doctor.checks.dead_parts import check_dead_parts
-from attnlab.doctor.checks.heads_mixed import check_heads_mixed
 from attnlab.doctor.checks.normalization import check_normalization
-from attnlab.doctor.measures.own_memory import with_own_memory
+from attnlab.doctor.influence.heads import check_heads_mixed
+from attnlab.doctor.influence.padded import with_own_memory
 from attnlab.doctor.measures.unused_memory import unused_memory
 from attnlab.strangers.calling.sources import Argument
 

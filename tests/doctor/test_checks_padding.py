@@ -9,8 +9,8 @@ import torch
 from tests.doctor.bedside import HEADS, KEYS, PAIRS, VOCAB, Attention, Causal, D, examine, severities
 from torch import nn
 
-from attnlab.doctor.checks.padding import check_padding
-from attnlab.doctor.measures.padded import lengths_of, real_positions, telling
+from attnlab.doctor.influence.padded import lengths_of, real_positions, telling
+from attnlab.doctor.influence.padding import check_padding
 from attnlab.strangers.calling.masking import LENGTHS, Masking
 
 ADDED = replace(KEYS, encoding="float, 0 or -inf added to the scores", declared="True keeps", declared_by="its name")

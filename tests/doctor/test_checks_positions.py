@@ -9,8 +9,8 @@ import torch
 from tests.doctor.bedside import HEADS, VOCAB, D, examine
 from torch import nn
 
-from attnlab.doctor.checks.positions import check_positions
-from attnlab.doctor.measures.position_claims import claims_of, names_position
+from attnlab.doctor.influence.position_claims import claims_of, names_position
+from attnlab.doctor.influence.positions import check_positions
 
 HALF = D // HEADS // 2
 

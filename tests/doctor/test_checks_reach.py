@@ -7,7 +7,7 @@ import torch
 from tests.doctor.bedside import Attention, Causal, D, examine
 from torch import nn
 
-from attnlab.doctor.checks.receptive_field import check_receptive_field
+from attnlab.doctor.influence.receptive_field import check_receptive_field
 
 
 class Convolutions(nn.Module):

@@ -7,11 +7,11 @@ from tests.doctor.bedside import KEYS, Attention, D, examine
 from torch import nn
 
 from attnlab.doctor.checks.dead_parts import check_dead_parts
-from attnlab.doctor.checks.mask_polarity import check_mask_polarity
 from attnlab.doctor.checks.norm_placement import check_norm_placement
+from attnlab.doctor.influence.influence import of_samples
+from attnlab.doctor.influence.masks import check_mask_polarity
+from attnlab.doctor.influence.steady import is_steady, is_steady_when_fresh
 from attnlab.doctor.measures.gradients import revives
-from attnlab.doctor.measures.samples import meeting
-from attnlab.doctor.measures.steady import is_steady, is_steady_when_fresh
 from attnlab.inspection.tape.outcome import is_thrown_away, reaches_output
 
 
@@ -36,8 +36,8 @@ def test_samples_are_compared_on_fresh_copies():
     exam = examine(Running())
     assert not is_steady(exam)
     assert is_steady_when_fresh(exam)
-    assert not meeting(exam).ratio
-    assert meeting(examine(Averaging())).ratio > 0
+    assert not of_samples(exam).ratio
+    assert of_samples(examine(Averaging())).ratio > 0
 
 
 class Normed(Attention):

@@ -10,11 +10,10 @@ from tests.doctor.bedside import HEADS, D, examine
 from torch import nn
 
 from attnlab.core.errors import ModuleError
-from attnlab.doctor.checks.mask_polarity import check_mask_polarity
-from attnlab.doctor.checks.masked_row import check_masked_row
-from attnlab.doctor.checks.padding import check_padding
-from attnlab.doctor.checks.positions import check_positions
 from attnlab.doctor.examination import Examination
+from attnlab.doctor.influence.masks import check_mask_polarity, check_masked_row
+from attnlab.doctor.influence.padding import check_padding
+from attnlab.doctor.influence.positions import check_positions
 from attnlab.doctor.interview import interview
 from attnlab.strangers.calling.sources import MEMORY_LENGTH
 from attnlab.strangers.patient import Patient

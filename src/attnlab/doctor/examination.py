@@ -56,6 +56,7 @@ class Examination:
         self.patient = patient
         self.usage = usage
         self.options = options or Options()
+        self.known: dict[Any, Any] = {}  # what was measured so far, by what was asked
         self._built = 0
 
     # Modules

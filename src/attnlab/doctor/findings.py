@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 Severity = Literal["error", "warning", "info"]
 Nature = Literal["bug", "known effect", "set-up", "fact"]
@@ -71,6 +71,38 @@ class Finding:
         data = asdict(self)
         del data["nature"]
         return data
+
+
+@final
+@dataclass(frozen=True)
+class Text:
+    """Hold the words of one finding, beside its check; what stands in braces is filled in by what was measured.
+
+    Parameters
+    ----------
+    severity : {"error", "warning", "info"}
+        See `Finding`.
+    message : str
+        One sentence.
+    remedy : str
+        What to do; empty for facts.
+    source : str
+        Where the effect or the rule is described.
+    nature : {"bug", "known effect", "set-up", "fact"}
+        See `Finding`.
+    """
+
+    severity: Severity
+    message: str
+    remedy: str = ""
+    source: str = ""
+    nature: Nature | None = None
+
+    def finding(self, check: str, evidence: str, words: Mapping[str, object] | None = None) -> Finding:
+        """The finding with its evidence, braces in message and remedy filled by `words`."""
+        filled = words or {}
+        message, remedy = self.message.format_map(filled), self.remedy.format_map(filled)
+        return Finding(check, self.severity, message, evidence, remedy, self.source, self.nature)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from torch import nn
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination, wake
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.measures.differences import deviation
+from attnlab.doctor.influence.differences import deviation
+from attnlab.doctor.influence.steady import call_seeded
 from attnlab.doctor.measures.memory import remembered
-from attnlab.doctor.measures.steady import call_seeded
 from attnlab.doctor.measures.traces import left_behind
 
 _ID = "determinism"

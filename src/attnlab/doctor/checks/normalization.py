@@ -12,8 +12,8 @@ from torch import Tensor
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
+from attnlab.doctor.influence.padded import with_own_memory
 from attnlab.doctor.measures.after_softmax import Course, course_of
-from attnlab.doctor.measures.own_memory import with_own_memory
 from attnlab.doctor.measures.words import excused, first_error, quote
 from attnlab.inspection.tape.attentions import Attention, attentions
 from attnlab.inspection.tape.dependence import Dependence, dependence_of

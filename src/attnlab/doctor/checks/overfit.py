@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attnlab.core.build import describe_exception
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.measures.differences import deviation
+from attnlab.doctor.influence.differences import deviation
 from attnlab.doctor.measures.guesses import gives_logits
 
 CHECK = "overfit"

@@ -14,8 +14,8 @@ from torch import Tensor
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
+from attnlab.doctor.influence.padded import real_positions
 from attnlab.doctor.measures.formats import Attempt, Outcome
-from attnlab.doctor.measures.padded import real_positions
 from attnlab.inspection.tape.tape import Event
 
 CHECK = "precision"

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
+from attnlab.doctor.influence.position_claims import names_position
 from attnlab.doctor.measures.cuts import DETACH_URL, STOPPED
 from attnlab.doctor.measures.gradients import Survey, influence, revives
 from attnlab.doctor.measures.mentions import use_of
-from attnlab.doctor.measures.position_claims import names_position
 from attnlab.doctor.measures.words import excused, quote
 
 _SHOWN = 4  # projections in one sentence

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.measures.differences import deviation
-from attnlab.doctor.measures.padded import lengths_of, real_positions, telling
+from attnlab.doctor.influence.differences import deviation
+from attnlab.doctor.influence.padded import lengths_of, real_positions, telling
 
 _ID = "determinism"
 _SOURCE = (

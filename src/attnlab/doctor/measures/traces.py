@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.measures.padded import lengths_of, real_positions, telling
-from attnlab.doctor.measures.steady import random_state
+from attnlab.doctor.influence.padded import lengths_of, real_positions, telling
+from attnlab.doctor.influence.steady import random_state
 
 _ID = "determinism"
 _INPUT_SOURCE = "PyTorch documentation, autograd mechanics: in-place correctness checks"

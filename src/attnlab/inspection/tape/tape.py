@@ -13,12 +13,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 Change = tuple[int, Callable[[Tensor], Tensor]]
@@ -122,6 +122,28 @@ class Event:
     step: Step = field(repr=False)
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Call:
+    """Hold one call of a submodule.
+
+    Parameters
+    ----------
+    name : str
+        Its dotted path; nothing for the module itself.
+    kind : str
+        Name of its class.
+    given, returned : tuple of Tensor
+        The tensors among its arguments and its results, with the values of that moment.
+    """
+
+    name: str
+    kind: str
+    given: tuple[Tensor, ...]
+    returned: tuple[Tensor, ...]
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class Tape:
     """Hold all operations of one call.
@@ -134,6 +156,8 @@ class Tape:
         What the call returned.
     learned : frozenset of str
         Names of the module's parameters; other names in `Event.parameters` are buffers.
+    calls : tuple of Call
+        The calls of submodules, in the order in which they ended.
     known : dict
         What has been worked out about it so far, by the name of what worked it out.
     """
@@ -141,6 +165,7 @@ class Tape:
     events: tuple[Event, ...]
     output: Tensor
     learned: frozenset[str] = frozenset()
+    calls: tuple[Call, ...] = ()
     known: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @functools.cached_property
@@ -182,7 +207,8 @@ def record(module: nn.Module, call: Callable[[], Tensor], *, change: Change | No
     recorder = _Recorder(module, change)
     with _unfused(), recorder.following(), recorder:
         output = call()
-    return Tape(tuple(recorder.events), output, frozenset(name for name, _ in module.named_parameters()))
+    learned = frozenset(name for name, _ in module.named_parameters())
+    return Tape(tuple(recorder.events), output, learned, tuple(recorder.calls))
 
 
 @contextmanager
@@ -214,6 +240,8 @@ class _Recorder(TorchDispatchMode):
         self.change = change
         self.events: list[Event] = []
         self.running = [""]
+        self.calls: list[Call] = []
+        self.given: list[tuple[Tensor, ...]] = []  # of the submodules that run
         self.origins: dict[tuple[Any, ...], Origin] = {}
         self.writers: dict[Any, int] = {}  # storage -> the event that wrote into it last
         self.copies: dict[tuple[tuple[Any, ...], int | None], Tensor] = {}
@@ -226,7 +254,7 @@ class _Recorder(TorchDispatchMode):
         """Keep track of which submodule runs."""
         handles: list[Any] = []
         for name, part in self.module.named_modules():
-            handles.append(part.register_forward_pre_hook(functools.partial(self._enter, name)))
+            handles.append(part.register_forward_pre_hook(functools.partial(self._enter, name), with_kwargs=True))
             handles.append(part.register_forward_hook(self._leave, always_call=True))
         try:
             yield
@@ -234,11 +262,18 @@ class _Recorder(TorchDispatchMode):
             for handle in handles:
                 handle.remove()
 
-    def _enter(self, name: str, _module: nn.Module, _inputs: Any) -> None:
+    def _enter(self, name: str, _module: nn.Module, positional: Any, named: Any) -> None:
         self.running.append(name)
+        self.given.append(self._values((positional, named)))
 
-    def _leave(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
-        self.running.pop()
+    def _leave(self, module: nn.Module, _inputs: Any, output: Any) -> None:
+        call = Call(self.running.pop(), type(module).__name__, self.given.pop(), self._values(output))
+        self.calls.append(call)
+
+    def _values(self, held: Any) -> tuple[Tensor, ...]:
+        """Copies of the tensors in something, made beside the tape."""
+        with _disable_current_modes():
+            return tuple(self._value(tensor) for tensor in tensors_in(held))
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

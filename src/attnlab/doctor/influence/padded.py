@@ -1,16 +1,19 @@
-"""Batches whose samples differ in length, filled up on one side."""
+"""Conditions of a call: batches filled up on one side, and a second sequence that is the first one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Literal, TypedDict
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.strangers.calling.masking import BATCHED_SHAPES
+from attnlab.strangers.calling.sources import OTHER_MEMORIES
 
 Side = Literal["right", "left"]
 
@@ -45,6 +48,15 @@ def real_positions(lengths: Sequence[int], length: int, side: Side = "right") ->
     return real if side == "right" else real.flip(1)
 
 
+def telling(exam: Examination, real: Bool[Tensor, "batch length"]) -> HowToPad:
+    """How padding is told to a patient: by its own mask, or by one over pairs that says both."""
+    if not _says_both(exam):
+        return {"padding": real}
+    length = real.size(1)
+    own = torch.eye(length, dtype=torch.bool)
+    return {"allowed": (torch.ones(length, length, dtype=torch.bool).tril() & real[:, None, :]) | own}
+
+
 def _says_both(exam: Examination) -> bool:
     """Whether one mask over pairs of each sample says what is padding, and what comes later."""
     keys, pairs = exam.usage.key_mask, exam.usage.pair_mask
@@ -54,10 +66,18 @@ def _says_both(exam: Examination) -> bool:
     return keys.shape in BATCHED_SHAPES or (shared and exam.usage.causal_means == "mask")
 
 
-def telling(exam: Examination, real: Bool[Tensor, "batch length"]) -> HowToPad:
-    """How padding is told to a patient."""
-    if not _says_both(exam):
-        return {"padding": real}
-    length = real.size(1)
-    own = torch.eye(length, dtype=torch.bool)
-    return {"allowed": (torch.ones(length, length, dtype=torch.bool).tril() & real[:, None, :]) | own}
+def with_own_memory(exam: Examination) -> Iterator[Examination]:
+    """The examination, and one in which the input is its own memory, where it takes a memory and that runs.
+
+    So every question about positions can be asked of attention over a second sequence.
+    """
+    yield exam
+    arguments = tuple(replace(one, source="x") if one.source in OTHER_MEMORIES else one for one in exam.usage.arguments)
+    if arguments == exam.usage.arguments:
+        return
+    itself = exam.relying_on(arguments=arguments)
+    try:
+        itself.run(itself.inputs())
+    except ModuleError:  # a memory of another width, or of a fixed length
+        return
+    yield itself

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
+from attnlab.doctor.influence.influence import fields
+from attnlab.doctor.influence.position_claims import Claims, claims_of, effect
 from attnlab.doctor.measures.gradients import relative_change
-from attnlab.doctor.measures.position_claims import Claims, claims_of, effect
-from attnlab.doctor.measures.reach import reaches
 from attnlab.inspection.tape.attentions import Attention, attentions
 from attnlab.inspection.tape.dependence import rounding
 
@@ -336,7 +336,7 @@ def _without_positions(exam: Examination) -> str:
     """What of order is visible without positions: a mask shows some, one that hides the past shows more."""
     if not exam.usage.causal:
         return "order is invisible to it"
-    last = reaches(exam)[-1:]
+    last = fields(exam)[-1:]
     if last and last[0].count == last[0].length:
         return "order is invisible to it but for the causal mask, which leaks it (later positions see more)"
     return "nothing but its mask, through which a position sees a part of what came before, shows it order"

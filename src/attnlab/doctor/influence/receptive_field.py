@@ -9,7 +9,7 @@ from torch import nn
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding, Severity
-from attnlab.doctor.measures.reach import Reach, reaches
+from attnlab.doctor.influence.influence import Field, fields
 
 ID = "receptive-field"
 _NEARLY_ALL = 0.9  # strides leave out some at the end
@@ -32,7 +32,7 @@ _LUO = "Luo 2016, arXiv:1701.04128: receptive field of a stack of convolutions, 
 
 def check_receptive_field(exam: Examination) -> Iterator[Finding]:
     """Find out how much of a long input an output in the middle and at the end depends on."""
-    found = reaches(exam)
+    found = fields(exam)
     if not found or found[-1].length < 2 or _leaks(exam, found):
         return
     middle, last = found[0], found[-1]
@@ -48,7 +48,7 @@ def check_receptive_field(exam: Examination) -> Iterator[Finding]:
         yield _part(exam, middle if sees_ahead and not exam.usage.pooled else last)
 
 
-def _leaks(exam: Examination, found: list[Reach]) -> bool:
+def _leaks(exam: Examination, found: list[Field]) -> bool:
     """Whether what is seen is a fault of the mask, of which `causality` speaks: it is no window.
 
     Part of the future is seen beside all of the past, anything of it in what is causal, or all of the past but not the
@@ -61,7 +61,7 @@ def _leaks(exam: Examination, found: list[Reach]) -> bool:
     return blind or middle.is_open_ahead or bool(exam.usage.causal and middle.ahead)
 
 
-def _all(exam: Examination, last: Reach, *, sees_ahead: bool) -> Finding:
+def _all(exam: Examination, last: Field, *, sees_ahead: bool) -> Finding:
     what = "the output" if exam.usage.pooled else "every position"
     one_way = not sees_ahead and not exam.usage.pooled
     words = "itself and everything before it, and nothing after it" if one_way else "the whole input"
@@ -73,7 +73,7 @@ def _all(exam: Examination, last: Reach, *, sees_ahead: bool) -> Finding:
     )
 
 
-def _part(exam: Examination, sight: Reach) -> Finding:
+def _part(exam: Examination, sight: Field) -> Finding:
     """What it means to see only part of the input."""
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(exam.patient.module).__name__)
     text = f"{name} {exam.patient.said}"
@@ -98,7 +98,7 @@ def _part(exam: Examination, sight: Reach) -> Finding:
     )
 
 
-def _remedy(sight: Reach) -> str:
+def _remedy(sight: Field) -> str:
     return (
         f"compare it only on tasks that need no more than {sight.count} positions, or let it see all: more, wider or"
         " dilated convolutions (dilation=2**i), or attention; if a window is meant, say so in the docstring"

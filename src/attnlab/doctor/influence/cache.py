@@ -10,8 +10,9 @@ import torch
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.measures.decoding import Decoder, Protocol, keeps_cache_inside, names_of
-from attnlab.doctor.measures.differences import deviation, difference, future_reach, size_of
+from attnlab.doctor.influence.decoding import Decoder, Protocol, keeps_cache_inside, names_of
+from attnlab.doctor.influence.differences import deviation, difference, size_of
+from attnlab.doctor.influence.influence import of_future
 
 _ID = "cache"
 _SOURCE = "pytorch/torchtune#959: a key-value cache that changes the output"
@@ -27,7 +28,7 @@ def check_cache(exam: Examination) -> Iterator[Finding]:
         return
     name = cache or (flags or ("cache",))[0]
     x = exam.inputs()
-    if future_reach(exam, x, (1, x.size(1) - 1), causal=True).ratio:
+    if of_future(exam, lambda x: exam.run(x, causal=True), x, (1, x.size(1) - 1)).ratio:
         yield _not_examined(name, "positions see later ones, so steps cannot give what the whole gives")
         return
     for finding in _examined(Decoder(exam, x), name):

@@ -1,20 +1,61 @@
-"""Whether the rows of queries, keys, values and outputs are the positions of the input, head by head."""
+"""Whether heads are split and merged rightly: rows of queries, keys, values and outputs are positions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnlab.inspection.tape.attentions import Attention
+from attnlab.core.errors import ModuleError
+from attnlab.doctor.examination import Examination
+from attnlab.doctor.findings import Finding, Text
+from attnlab.doctor.influence.padded import with_own_memory
+from attnlab.inspection.tape.attentions import Attention, attentions
 from attnlab.inspection.tape.contractions import Operand
-from attnlab.inspection.tape.dependence import Dependence, differs
+from attnlab.inspection.tape.dependence import Dependence, dependence_of, differs
 from attnlab.inspection.tape.replay import replay
 from attnlab.inspection.tape.tape import Change, Event, Tape
 
+_ID = "heads-mixed"
+_SOURCE = "torch.Tensor.view: the order of elements stays, so axes cannot be exchanged; reczoo/FuxiCTR#30"
+_SPLIT = "x.view(batch, length, n_heads, d_head).transpose(1, 2)"
+_MERGE = "out.transpose(1, 2).reshape(batch, length, n_heads * d_head)"
+_ACCEPT = "; if it is meant, accept it (--accept heads-mixed)"
+
+TEXTS: Mapping[str, Text] = {
+    "over heads": Text(
+        "error",
+        "Attention runs over the heads of each position instead of over the positions.",
+        f"exchange heads and positions first: {_SPLIT}{_ACCEPT}",
+        _SOURCE,
+    ),
+    "samples": Text(
+        "error",
+        "Heads hold pieces of several samples: batch and heads are scrambled by a view.",
+        f"transpose before you view: {_SPLIT}",
+        _SOURCE,
+    ),
+    "split": Text(
+        "error",
+        "Splitting the heads scrambles {names}: their rows are not the positions of the input.",
+        f"view, then transpose: {_SPLIT}",
+        _SOURCE,
+    ),
+    "merge": Text(
+        "error",
+        "Merging the heads scrambles positions: an output is made of head outputs of other positions.",
+        f"transpose, then reshape: {_MERGE}",
+        _SOURCE,
+    ),
+}
+"""What -> its text; braces are filled with what was measured."""
+
+_HEADS = 4  # where the class has one by default; none of the other sizes of an examination
+_SINGLE = 0.9  # share of the elements that follow one sample alone, where nothing has mixed samples
 _MOST_POSITIONS = 12  # replaced one after the other; neighbours, so that a shift shows as one
 _FARTHEST = 1  # shift of rows against positions that still counts as none, as in a token shift
 _ENOUGH = 0.6  # of the entries must follow their own position; a view without transpose reaches 2 / length or so
@@ -29,6 +70,118 @@ _TRANSLATING = frozenset(
 """Operations after which another position may be seen; the trace of a row ends there."""
 
 
+def check_heads_mixed(exam: Examination) -> Iterator[Finding]:
+    """Replace single positions and single rows, and look which rows of which heads change."""
+    found = next((finding for each in _with_several_heads(exam) for finding in _mixed(each)), None)
+    if found is not None:
+        yield found
+
+
+def _with_several_heads(exam: Examination) -> Iterator[Examination]:
+    """The examination, and one of another instance with several heads where a single one could hide how it splits."""
+    yield from with_own_memory(exam)
+    asked_for = any(type(value) is int and value == 1 for value in exam.patient.arguments.values())
+    if asked_for or max((found.n_heads for found in attentions(exam.usual_tape, exam.usage)), default=0) != 1:
+        return
+    module = exam.another({"n_heads": _HEADS})
+    if module is None:
+        return
+    several = Examination(replace(exam.patient, module=module), exam.usage, exam.options)
+    try:
+        several.run(several.inputs())
+    except ModuleError:  # another width: nothing can be said
+        return
+    yield several
+
+
+def _mixed(exam: Examination) -> Iterator[Finding]:
+    """The error of each attention that has one."""
+    tape = exam.usual_tape
+    dependence = dependence_of(tape, exam.usage)
+    for attention in attentions(tape, exam.usage):
+        found = _over_heads(exam, attention) or _samples_mixed(dependence, attention)
+        found = found or _split(dependence, attention) or _merged(tape, dependence, attention)
+        if found is not None:
+            yield found
+
+
+def _over_heads(exam: Examination, attention: Attention) -> Finding | None:
+    """The error for an attention in which heads look at each other and positions do not."""
+    if attention.along != "heads":
+        return None
+    _, count, q_len, k_len = attention.weights.shape
+    evidence = (
+        f"weights{_in(attention)} are {q_len} x {k_len} for each of {count} positions; input and output have"
+        f" {exam.usage.length} positions, and replacing one changes only its own row of the weights"
+    )
+    return TEXTS["over heads"].finding(_ID, evidence)
+
+
+def _samples_mixed(dependence: Dependence, attention: Attention) -> Finding | None:
+    """The error for heads that hold elements of several samples though no operation has mixed samples."""
+    if attention.along != "unknown" or attention.weights.shape[3] != dependence.length:
+        return None
+    event, number = attention.sources.values
+    before = dependence.tape.events[event].inputs[number]
+    places = attention.sources.value_places
+    changed = [
+        differs(before, dependence.with_sample(sample)[event].inputs[number]).flatten()[places]
+        for sample in range(dependence.batch)
+    ]
+    owners = torch.stack(changed).sum(0)  # (batch, heads, k_len, d_v)
+    if float((owners == 1).double().mean()) < _SINGLE:  # something mixes samples: not the order of elements
+        return None
+    per_head = torch.stack([each.flatten(2).any(2) for each in changed]).sum(0)
+    if int(per_head.max()) < 2:
+        return None
+    evidence = f"values{_in(attention)}: one head holds elements of {int(per_head.max())} of {dependence.batch} samples"
+    return TEXTS["samples"].finding(_ID, evidence)
+
+
+def _split(dependence: Dependence, attention: Attention) -> Finding | None:
+    """The error for queries, keys or values whose rows are not the positions."""
+    if attention.along != "positions" or attention.weights.shape[0] != dependence.batch:
+        return None
+    pairing, sources = attention.sources.pairing, attention.sources
+    found: dict[str, Rows | None] = {"values": rows_of_operand(dependence, sources.values, sources.value_places)}
+    if pairing.queries is not None and pairing.query_places is not None:
+        found["queries"] = rows_of_operand(dependence, pairing.queries, pairing.query_places)
+    if pairing.keys is not None and pairing.key_places is not None:
+        found["keys"] = rows_of_operand(dependence, pairing.keys, pairing.key_places)
+    mixed = {name: rows for name, rows in found.items() if rows is not None and rows.mixed}
+    if not mixed:
+        return None
+    names = " and ".join(sorted(mixed))
+    return TEXTS["split"].finding(_ID, _evidence(attention, *next(iter(mixed.items()))), {"names": names})
+
+
+def _merged(tape: Tape, dependence: Dependence, attention: Attention) -> Finding | None:
+    """The error for outputs whose rows are not the queries."""
+    if attention.along != "positions":
+        return None
+    rows = rows_of_output(tape, dependence, attention)
+    if rows is None or not rows.mixed:
+        return None
+    return TEXTS["merge"].finding(_ID, _evidence(attention, "merged outputs", rows))
+
+
+def _evidence(attention: Attention, name: str, rows: Rows) -> str:
+    """What rows follow, in words."""
+    evidence = (
+        f"{name}{_in(attention)}: {rows.home:.0%} of the entries follow the position of their row, a head follows"
+        f" {rows.coverage:.0%} of the positions (both must be 100%); {rows.example}"
+    )
+    return evidence + ("; other samples change too" if rows.foreign else "")
+
+
+def _in(attention: Attention) -> str:
+    return f" in '{attention.where}'" if attention.where else ""
+
+
+# How rows follow positions
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Say how the rows of a tensor follow positions.
@@ -87,7 +240,7 @@ def rows_of_operand(
 def rows_of_output(tape: Tape, dependence: Dependence, attention: Attention) -> Rows | None:
     """How what comes after an attention follows the rows of its head outputs."""
     batch, length = dependence.batch, dependence.length
-    ends = _merged(tape, dependence, attention)
+    ends = _ends(tape, dependence, attention)
     if not ends or attention.weights.shape[2] != length or attention.weights.shape[0] != batch:
         return None
     positions = tested_positions(length)
@@ -154,7 +307,7 @@ def _batch_first(changed: Bool[Tensor, " *shape"], batch: int, length: int) -> B
     return changed.flatten(2)[:, None]
 
 
-def _merged(tape: Tape, dependence: Dependence, attention: Attention) -> list[Event]:
+def _ends(tape: Tape, dependence: Dependence, attention: Attention) -> list[Event]:
     """Two events with axes batch and length: the last before something learned, the last before positions mix.
 
     After the first the entries of a row are mixed, and show no more from where each of them came.

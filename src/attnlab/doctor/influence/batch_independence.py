@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.measures.differences import Reach, deviation, difference
-from attnlab.doctor.measures.samples import meeting
-from attnlab.doctor.measures.steady import call_seeded, is_steady_when_fresh, same_course
+from attnlab.doctor.influence.differences import Leakage, deviation, difference
+from attnlab.doctor.influence.influence import of_samples
+from attnlab.doctor.influence.steady import call_seeded, is_steady_when_fresh, same_course
 from attnlab.inspection.tape.attentions import attentions
+from attnlab.inspection.tape.dependence import differs
 from attnlab.strangers.conventions import AXES
 
 _ID = "batch-independence"
@@ -29,7 +29,7 @@ def check_batch_independence(exam: Examination) -> Iterator[Finding]:
     """Replace one sample and look at the others; then call each sample alone."""
     if not is_steady_when_fresh(exam):
         return
-    met = meeting(exam)
+    met = of_samples(exam)
     if met.ratio:
         yield _found(exam, met, train=False)
         return
@@ -44,7 +44,7 @@ def _in_training(exam: Examination) -> Iterator[Finding]:
     x = exam.inputs()
     if difference(*(call_seeded(exam, exam.fresh(train=True), x, 1) for _ in range(2))).any():
         return
-    met = meeting(exam, train=True)
+    met = of_samples(exam, train=True)
     module = exam.fresh(train=True)
     if met.ratio and same_course(exam, module, exam.change(x, slice(None), samples=0)):
         yield _found(exam, met, train=True)
@@ -53,7 +53,7 @@ def _in_training(exam: Examination) -> Iterator[Finding]:
 # Samples that see each other
 
 
-def _found(exam: Examination, met: Reach, *, train: bool) -> Finding:
+def _found(exam: Examination, met: Leakage, *, train: bool) -> Finding:
     """The error, with the cause where it can be told."""
     cause = _cause(exam, exam.fresh(train=train))
     measured = "without bound" if met.signal == 0 else f"by up to {met.ratio:.2g} times its own change"
@@ -118,7 +118,7 @@ def _clean_layout(exam: Examination) -> str | None:
             continue
         other = exam.relying_on(layout=layout)
         try:
-            if not meeting(other).ratio:
+            if not of_samples(other).ratio:
                 return layout
         except ModuleError:
             continue
@@ -150,16 +150,6 @@ def _layout_remedy(module: nn.Module, layout: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """Hold one call of a submodule."""
-
-    name: str
-    kind: str
-    given: list[Tensor]
-    returned: list[Tensor]
-
-
-@dataclass(frozen=True)
 class _Place:
     """Name the submodule in which samples meet."""
 
@@ -182,48 +172,18 @@ def _where_samples_meet(exam: Examination, module: nn.Module) -> _Place | None:
     x = exam.inputs()
     axis = 1 if exam.usage.layout == "sequence-first" else 0
     moved = exam.change(x, slice(None), samples=0)
-    calls = (_watched(exam, copy.deepcopy(module), each) for each in (x, moved))
-    for before, after in zip(*calls, strict=False):
-        touched = _touches_others(before.returned, after.returned, axis)
-        if touched and not _touches_others(before.given, after.given, axis):
-            return _Place(before.name, before.kind)
+    before, after = (exam.tape(each, module=copy.deepcopy(module)).calls for each in (x, moved))
+    for usual, other in zip(before, after, strict=False):
+        touched = _touches_others(usual.returned, other.returned, axis)
+        if touched and not _touches_others(usual.given, other.given, axis):
+            return _Place(usual.name, usual.kind)
     return None
 
 
-def _touches_others(before: list[Tensor], after: list[Tensor], axis: int) -> bool:
+def _touches_others(before: Sequence[Tensor], after: Sequence[Tensor], axis: int) -> bool:
     """Whether any sample but the first differs."""
     pairs = [(b, a) for b, a in zip(before, after, strict=False) if b.dim() > axis and b.size(axis) == BATCH]
-    return any(bool((b != a).movedim(axis, 0)[1:].any()) for b, a in pairs)
-
-
-def _watched(exam: Examination, module: nn.Module, x: Tensor) -> list[_Seen]:
-    """Every call of a submodule in the order in which they end."""
-    seen: list[_Seen] = []
-
-    def watch(name: str) -> Any:
-        def hook(part: nn.Module, given: tuple[Any, ...], named: dict[str, Any], returned: Any) -> None:
-            seen.append(_Seen(name, type(part).__name__, _tensors((given, named)), _tensors(returned)))
-
-        return hook
-
-    handles = [part.register_forward_hook(watch(name), with_kwargs=True) for name, part in module.named_modules()]
-    try:
-        exam.run(x, module=module)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return seen
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    """Copies of the tensors in nested collections."""
-    if isinstance(value, Tensor):
-        return [value.detach().clone()]
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    if isinstance(value, list | tuple):
-        return [tensor for element in value for tensor in _tensors(element)]
-    return []
+    return any(bool(differs(b, a).movedim(axis, 0)[1:].any()) for b, a in pairs if b.shape == a.shape)
 
 
 # Samples that depend on the batch they stand in

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.measures.differences import deviation
+from attnlab.doctor.influence.differences import deviation
 from attnlab.strangers.probing import random_states_kept
 
 

@@ -1,0 +1,368 @@
+"""What the values of mask arguments do, against what is declared, and what an empty row becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.core.errors import ModuleError
+from attnlab.doctor.examination import BATCH, Examination
+from attnlab.doctor.findings import Finding, Text
+from attnlab.doctor.influence.differences import difference, largest, size_of
+from attnlab.doctor.influence.padded import lengths_of, real_positions, telling
+from attnlab.inspection.tape.attentions import attentions
+from attnlab.inspection.tape.tape import Tape, record
+from attnlab.strangers.calling.masking import Masking
+
+_POLARITY = "mask-polarity"
+_ROW = "masked-row"
+_CONVENTIONS = (
+    "PyTorch documentation, nn.MultiheadAttention (key_padding_mask, bool attn_mask: True = ignored) against"
+    " scaled_dot_product_attention (True = takes part); lucidrains/x-transformers#164"
+)
+_ALONG_KEYS = (
+    "lay `{mask}` along the keys, the last axis of the scores (`[:, None, None, :]` of (batch, k_len)), and set hidden"
+    " scores to minus infinity before the softmax"
+)
+_FINITE = (
+    "give such rows something finite before the softmax: `scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)`,"
+    " or let each position see itself; `torch.where` or nan_to_num after the softmax can leave NaN in the gradient"
+)
+_NAN = "pytorch/pytorch#41508: NaN where all keys of a row are masked"
+
+TEXTS: Mapping[str, Text] = {
+    "no effect": Text(
+        "error",
+        "the mask argument `{mask}` is accepted and has no effect.",
+        "apply `{mask}` to the scores before the softmax, or remove the argument",
+        _CONVENTIONS,
+    ),
+    "no effect in a mixer": Text(  # which may take one to look like an attention
+        "warning",
+        "the mask argument `{mask}` is accepted and has no effect.",
+        "apply `{mask}` to what is mixed, or remove the argument",
+        _CONVENTIONS,
+        "set-up",
+    ),
+    "not understood": Text(
+        "warning",
+        "`{mask}` is read and was not understood: given in any usual form it has no effect.",
+        "say its shape and what its values mean (--mask, or in the docstring): `{mask}`: (batch, k_len), True = keep",
+        _CONVENTIONS,
+        "set-up",
+    ),
+    "hides nothing": Text(
+        "error",
+        "`{mask}` hides no key from the queries, whichever value is taken for hidden.",
+        _ALONG_KEYS,
+        _CONVENTIONS,
+    ),
+    "hides nothing in a mixer": Text(
+        "warning",
+        "`{mask}` hides no key from the queries, whichever value is taken for hidden.",
+        _ALONG_KEYS,
+        _CONVENTIONS,
+        "set-up",
+    ),
+    "inverted": Text(
+        "error",
+        "`{mask}` works the other way round: by {by}, True (1) means {said}.",
+        "invert it inside (`~{mask}`), or say its true meaning in name and docstring",
+        _CONVENTIONS,
+    ),
+    "undeclared": Text(
+        "info", "what the values of its masks mean, as measured, not judged: {meanings}.", "", _CONVENTIONS
+    ),
+    "ordinary input": Text("error", "ordinary input gives NaN or infinity.", _FINITE, _NAN),
+    "empty row": Text("warning", "a row that may attend to nothing gives NaN.", _FINITE, _NAN),
+}
+"""What -> its text; braces are filled with what was measured."""
+
+
+def check_mask_polarity(exam: Examination) -> Iterator[Finding]:
+    """Hide a position by each mask argument, and compare what its values do with what they are said to do."""
+    undeclared = yield from _judged(exam, exam)
+    if exam.of_memory is not None:
+        undeclared += yield from _judged(exam, exam.of_memory)
+    if undeclared:
+        evidence = "a position that is hidden so loses its influence"
+        yield TEXTS["undeclared"].finding(_POLARITY, evidence, {"meanings": "; ".join(undeclared)})
+
+
+def _judged(patient: Examination, exam: Examination) -> Generator[Finding, None, list[str]]:
+    """What is wrong with the masks over one input, and return what those do of which nothing is said."""
+    undeclared: list[str] = []
+    for parameter in dict.fromkeys(mask.parameter for mask in exam.usage.masks):
+        mask = next(mask for mask in exam.usage.masks if mask.parameter == parameter)  # one may say both things
+        if not _has_effect(exam, mask):
+            yield _no_effect(patient, exam, mask)
+        elif not mask.obeyed and mask.over == "pairs" and not exam.usage.causal:
+            yield _hides_nothing(patient, mask)
+        elif mask.declared is not None and mask.keeps is not None:
+            if (mask.declared == "True keeps") is not mask.keeps:
+                yield _inverted(mask)
+        elif mask.keeps is not None or "added" in mask.encoding:
+            undeclared.append(f"`{mask.parameter}`: {mask.encoding}")
+    return undeclared
+
+
+def _given(x: Tensor, mask: Masking, *, hidden: bool) -> dict[str, Any]:
+    """How a mask is given: pairs are causal, and may hide the second position beside; keys may hide the last third."""
+    if mask.over == "pairs":
+        allowed = torch.ones(x.size(0), x.size(1), x.size(1), dtype=torch.bool).tril()
+        if hidden:
+            allowed[:, 2:, 1] = False
+        return {"allowed": allowed}
+    real = torch.ones(x.shape[:2], dtype=torch.bool)
+    if hidden:
+        real[:, 2 * x.size(1) // 3 :] = False
+    return {"padding": real}
+
+
+def _has_effect(exam: Examination, mask: Masking) -> bool:
+    """Whether hiding something changes what fresh copies give, under either meaning of the mask's values."""
+    x = exam.inputs()
+    before, after = (exam.run(x, module=exam.fresh(), **_given(x, mask, hidden=hidden)) for hidden in (False, True))
+    if not before.isfinite().all():
+        return True  # where outputs are NaN nothing can be seen to move them
+    return largest(difference(before, after)) > exam.tolerance * size_of(before)
+
+
+@final
+class _Taped(nn.Module):
+    """Hand a call on, and record what the module alone does with its arguments."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.given: list[Any] = []
+        self.named: dict[str, Any] = {}
+        self.tapes: list[Tape] = []
+
+    def forward(self, *positional: Any, **named: Any) -> Any:
+        """Call the inner module."""
+        self.named = named
+        returned: list[Any] = []
+
+        def call() -> Any:
+            returned.append(self.inner(*positional, **named))
+            return next(iter(_tensors(returned[0])), torch.zeros(()))
+
+        self.tapes.append(record(self.inner, call))
+        return returned[0]
+
+
+def _tensors(returned: Any) -> Iterator[Tensor]:
+    """The tensors among what a module returned."""
+    values = returned.values() if isinstance(returned, dict) else returned
+    for value in (values,) if isinstance(values, Tensor) else values:
+        if isinstance(value, Tensor):
+            yield value
+
+
+def _is_read(exam: Examination, mask: Masking) -> bool:
+    """Whether the output is computed from a mask, with whatever effect."""
+    x = exam.inputs()
+    taped = _Taped(exam.fresh())
+    exam.run(x, module=taped, **_given(x, mask, hidden=True))
+    value = taped.named.get(mask.parameter)
+    if not isinstance(value, Tensor):
+        return False
+    tape = taped.tapes[-1]
+    starts = [
+        event.index
+        for event in tape.events
+        for number, parent in enumerate(event.parents)
+        if parent is None and event.inputs[number].shape == value.shape and torch.equal(event.inputs[number], value)
+    ]
+    ends = {event.index for event in tape.events if event.output.shape == tape.output.shape}
+    reached = {index for start in starts for index in {start, *tape.descendants(start)}}
+    return max(ends, default=-1) in reached
+
+
+def _no_effect(patient: Examination, exam: Examination, mask: Masking) -> Finding:
+    """The finding on a mask that changes nothing: it is not looked at, or was given in another form than it takes."""
+    kind = "no effect in a mixer"
+    if attentions(patient.usual_tape, patient.usage):
+        kind = "not understood" if _is_read(exam, mask) else "no effect"
+    evidence = f"hiding positions by it changes no output (given as {mask.encoding}, {mask.shape}; batch {BATCH},"
+    return TEXTS[kind].finding(_POLARITY, f"{evidence} length {patient.usage.length})", {"mask": mask.parameter})
+
+
+def _hides_nothing(patient: Examination, mask: Masking) -> Finding:
+    """The finding on a mask that does something, but hides no position from others with any value."""
+    kind = "hides nothing" if attentions(patient.usual_tape, patient.usage) else "hides nothing in a mixer"
+    evidence = "positions that it should hide keep their influence on others under every meaning and shape that was"
+    return TEXTS[kind].finding(
+        _POLARITY, f"{evidence} tried (judged as {mask.encoding}, {mask.shape})", {"mask": mask.parameter}
+    )
+
+
+def _inverted(mask: Masking) -> Finding:
+    """The error of a mask that does the opposite of what is declared."""
+    keeping, losing = ("True (1)", "False (0)") if mask.keeps else ("False (0)", "True (1)")
+    said = "keep" if mask.declared == "True keeps" else "ignore"
+    return TEXTS["inverted"].finding(
+        _POLARITY,
+        f"positions whose value is {losing} lose their influence, those with {keeping} keep it",
+        {"mask": mask.parameter, "by": mask.declared_by or "its name", "said": said},
+    )
+
+
+# Masks with the values that are declared, where they do a part of what is said, or nothing at all: a module that adds
+# ``(1 - mask) * -4`` hides everything under a mask of minus infinities, and little under the ones and zeros that its
+# docstring asks for; only the latter is what people will give it.
+
+_ENCODINGS = {"True keeps": "float, 1 = may attend", "True blocks": "float, 1 = blocked"}
+_HIDES = 0.1
+"""Part of the influence that is left of a hidden position.
+
+A mask of ones and zeros that is added to scores as it is leaves exp(-1) of the weight; -4 leaves exp(-4).
+"""
+
+
+def as_declared(exam: Examination) -> Examination:
+    """An examination that gives masks as declared, where so given they hide most of what they must."""
+    for mask in exam.usage.masks:
+        if mask.declared is None or mask.keeps is not None or "added" not in mask.encoding:
+            continue
+        other = replace(mask, encoding=_ENCODINGS[mask.declared])
+        trial = exam.relying_on(masks=tuple(other if each is mask else each for each in exam.usage.masks))
+        exam = trial if _does_as_said(trial, other) else exam
+    return exam
+
+
+def _does_as_said(exam: Examination, mask: Masking) -> bool:
+    """Whether a hidden last third loses most of its influence on the first position.
+
+    A docstring is believed too where the values that it names do nothing at all.
+    """
+    x = exam.inputs()
+    cut = 2 * x.size(1) // 3
+    moved = exam.change(x, slice(cut, None))
+    try:
+        open_, hidden = (_remaining(exam, mask, x, moved, cut=each) for each in (x.size(1), cut))
+    except ModuleError:
+        return False
+    idle = mask.declared_by == "docstring" and abs(hidden - open_) <= exam.tolerance * open_
+    return open_ > 0 and (hidden < _HIDES * open_ or idle)
+
+
+def _remaining(exam: Examination, mask: Masking, x: Tensor, moved: Tensor, *, cut: int) -> float:
+    """What the last third does to the first output (or the pooled one) while all from `cut` on is hidden."""
+    real = torch.arange(x.size(1)) < cut
+    if mask.over == "pairs":
+        allowed = real.expand(x.size(0), x.size(1), -1)
+        apart = difference(exam.run(x, allowed=allowed), exam.run(moved, allowed=allowed))
+    else:
+        padding = real.expand(x.size(0), -1)
+        apart = difference(exam.run(x, padding=padding), exam.run(moved, padding=padding))
+    return largest(apart if exam.usage.pooled else apart[:, 0])
+
+
+# Rows that may attend to nothing
+
+
+def check_masked_row(exam: Examination) -> Iterator[Finding]:
+    """Look for NaN without a mask, with padding on either side, with a wholly padded sample, and with an empty row."""
+    for each, where in ((exam, ""), (exam.of_memory, " (memory)")):
+        if each is None:
+            continue
+        for kind, trials in (("ordinary input", _ordinary), ("empty row", _empty)):
+            troubles = [trouble for trial in trials(each) if (trouble := _trouble(each, trial, where))]
+            if troubles:
+                yield TEXTS[kind].finding(_ROW, "; ".join(troubles))
+                break
+
+
+@final
+@dataclass(frozen=True)
+class _Trial:
+    """Hold one call, and which outputs a loss would read."""
+
+    words: str
+    x: Tensor
+    how: dict[str, Any]
+    read: Tensor | None = None
+
+
+def _inputs(exam: Examination) -> Tensor:
+    """Inputs in float32: the smallest number of float64 that some modules mask with is infinite there."""
+    return exam.inputs(dtype=torch.float32)
+
+
+def _ordinary(exam: Examination) -> Iterator[_Trial]:
+    """Yield calls that every user makes."""
+    x = _inputs(exam)
+    yield _Trial("no mask", x, {})
+    if exam.usage.any_length:
+        yield _Trial("length 1", x[:, :1].contiguous(), {})
+    mask = exam.usage.key_mask
+    if mask is None:
+        return
+    for side in ("right", "left") if mask.tells_left_padding else ("right",):
+        real = real_positions(lengths_of(x.size(1), BATCH), x.size(1), side)
+        yield _Trial(f"padding on the {side}", x, {**telling(exam, real)}, real)
+
+
+def _empty(exam: Examination) -> Iterator[_Trial]:
+    """Yield calls in which something may attend to nothing."""
+    x = _inputs(exam)
+    if exam.usage.key_mask is not None and not _is_added(exam.usage.key_mask):
+        real = real_positions([0, *lengths_of(x.size(1), BATCH - 1)], x.size(1))
+        yield _Trial("a wholly padded sample", x, {"padding": real}, real)
+    if exam.usage.pair_mask is not None and not _is_added(exam.usage.pair_mask):
+        allowed = torch.ones(x.size(0), x.size(1), x.size(1), dtype=torch.bool)
+        allowed = allowed.tril() if exam.usage.causal else allowed
+        allowed[:, 2] = False
+        read = torch.ones(x.shape[:2], dtype=torch.bool)
+        read[:, 2] = False
+        yield _Trial("a mask with an empty row", x, {"allowed": allowed}, read)
+
+
+def _is_added(mask: Masking) -> bool:
+    """Whether a mask is added as it is: minus infinity in every place of a row is the caller's doing."""
+    return "added" in mask.encoding
+
+
+def _trouble(exam: Examination, trial: _Trial, where: str) -> str:
+    """Where a call gives NaN or infinity, or nothing."""
+    module = exam.fresh(dtype=torch.float32)
+    try:
+        output = exam.run(trial.x, module=module, grad=True, **trial.how)
+    except ModuleError:
+        if not trial.how and trial.words == "no mask":
+            raise
+        return ""
+    bad = ~output.isfinite().all(-1)
+    words = f"{trial.words}{where}"
+    if bad.any():
+        return f"{words}: {_place(bad, trial.read)}"
+    gradients = _bad_gradients(module, output, trial.read)
+    return f"{words}: finite outputs, NaN in the gradient of {gradients}" if gradients else ""
+
+
+def _place(bad: Tensor, read: Tensor | None) -> str:
+    """Say which outputs are bad: all of them, or those of padded or empty rows, or others too."""
+    words = f"{int(bad.sum())} of {bad.numel()} output rows"
+    if read is None or read.shape != bad.shape:
+        return words
+    others = int((bad & read).sum())
+    return f"{words}, {others} of them at real positions" if others else f"{words}, all at positions nobody reads"
+
+
+def _bad_gradients(module: nn.Module, output: Tensor, read: Tensor | None) -> str:
+    """The parameters whose gradient is not finite when a loss reads what is real."""
+    named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    if not output.requires_grad or not named:
+        return ""
+    loss = (output if read is None or read.shape != output.shape[:-1] else output[read]).square().sum()
+    gradients: Sequence[Tensor | None] = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
+    bad = [
+        f"`{name}`" for (name, _), g in zip(named, gradients, strict=True) if g is not None and not g.isfinite().all()
+    ]
+    return ", ".join(bad[:3]) + (f" and {len(bad) - 3} more" if len(bad) > 3 else "")

@@ -1,0 +1,211 @@
+"""Whether padding changes what real positions give: by what stands there, or by how much of it there is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.doctor.examination import BATCH, Examination
+from attnlab.doctor.findings import Finding, Text
+from attnlab.doctor.influence.differences import Leakage, deviation, difference, largest, size_of
+from attnlab.doctor.influence.influence import of_samples
+from attnlab.doctor.influence.logits import HUGE_LOGIT, LARGE_LOGIT, enlarging
+from attnlab.doctor.influence.masks import as_declared
+from attnlab.doctor.influence.padded import FILLED, Side, lengths_of, real_positions, telling
+from attnlab.doctor.influence.steady import is_steady
+from attnlab.inspection.tape.attentions import attentions
+
+_ID = "padding"
+_LARGE = 100.0  # standard deviations of what stands at padded positions: a weight that is small, not zero, shows
+_SOURCE = "pytorch/pytorch#90534 and huggingface/transformers#278: padding that changes the outputs of real tokens"
+_PAD_NAMES = ("pad_id", "pad_idx", "padding_idx", "pad_token_id", "pad_token", "pad_index")
+_MEANT = {
+    side: re.compile(rf"{side}[- ]pad|padd(ed|ing) (on|at) the ({words})")
+    for side, words in {"left": "left|start", "right": "right|end"}.items()
+}
+"""Plain terms by which a class declares on which side padding is meant to stand."""
+
+_HIDE = (
+    "let padded keys weigh nothing in every layer: `scores.masked_fill(~real[:, None, None, :], float('-inf'))`"
+    " before the softmax over keys, and zero padded positions before convolutions and sums over positions"
+)
+_CONTENT = "{subject} what stands at padded positions, although {told} tells what is padding."
+
+TEXTS: Mapping[str, Text] = {
+    "content": Text("error", _CONTENT, _HIDE, _SOURCE),
+    "content at huge logits": Text("warning", _CONTENT, _HIDE, _SOURCE),
+    "content on the left of a state": Text("warning", _CONTENT, _HIDE, _SOURCE, "set-up"),
+    "amount": Text(
+        "error",
+        "{subject} the amount of padding, although {told} tells what is padding.",
+        "divide by the number of real positions, not by the length, and count positions from the first real one",
+        _SOURCE,
+    ),
+}
+"""What -> its text; braces are filled with what was measured."""
+
+_POOL = "pool over real positions alone: `(h * real[..., None]).sum(1) / real.sum(1, keepdim=True)`"
+
+
+def check_padding(exam: Examination) -> Iterator[Finding]:
+    """Change what stands at padded positions, and how many there are, and look at the outputs of real ones."""
+    yield from _judged(exam)
+    if exam.of_memory is not None:
+        yield from _judged(exam.of_memory)
+
+
+def _judged(exam: Examination) -> Iterator[Finding]:
+    """What is wrong with the padding of one input: of what asks, or of the memory."""
+    if exam.usage.length <= FILLED + 1 or not is_steady(exam):
+        return
+    exam = as_declared(exam)
+    if exam.usage.key_mask is not None:
+        yield from _told_by_mask(exam, f"`{exam.usage.key_mask.parameter}`")
+    elif exam.usage.takes == "tokens" and exam.usage.any_length:
+        pad = _pad_token(exam)
+        if pad is not None:
+            yield from _said(exam, list(_by_pad_tokens(exam, pad)), f"the padding token {pad}")
+
+
+@final
+@dataclass(frozen=True)
+class _Change:
+    """Say what was done to the padding and how much real positions changed."""
+
+    done: str
+    ratio: float
+    unit: str
+    of_content: bool
+
+
+# Padding told by a mask
+
+
+def _told_by_mask(exam: Examination, told: str) -> Iterator[Finding]:
+    """An error for padding that reaches real positions; on the left alone it is one for attention alone.
+
+    What carries a state along the sequence is meant for padding on the right.
+    """
+    right = [*_by_content(exam, "right"), *_by_content_at_logits_of(exam, LARGE_LOGIT), *_by_amount(exam)]
+    tells_left = exam.usage.key_mask is not None and exam.usage.key_mask.tells_left_padding
+    left = list(_by_content(exam, "left")) if tells_left else []
+    said = exam.patient.said.lower()
+    if right and tells_left and not left and _MEANT["left"].search(said):
+        return
+    if right:
+        yield from _said(exam, right + left, told)
+    elif left and not exam.usage.pooled and not _MEANT["right"].search(said):
+        kind = "content" if attentions(exam.usual_tape, exam.usage) else "content on the left of a state"
+        yield from _said(exam, left, told, kind)
+    else:
+        yield from _said(exam, list(_by_content_at_logits_of(exam, HUGE_LOGIT)), told, "content at huge logits")
+
+
+def _by_content(exam: Examination, side: Side) -> Iterator[_Change]:
+    """What happens when padded positions hold something else."""
+    real = real_positions(lengths_of(exam.usage.length, BATCH), exam.usage.length, side)
+    told = telling(exam, real)
+    for scale in (1.0,) if exam.usage.takes == "tokens" else (1.0, _LARGE):
+        ratio = _of_content(exam, lambda x: exam.run(x, **told), real, scale).ratio
+        if ratio:
+            size = "" if exam.usage.takes == "tokens" else f" of {scale:g} standard deviations"
+            done = f"other content{size} at padded positions on the {side}"
+            yield _Change(done, ratio, "of what other content everywhere changes", of_content=True)
+
+
+def _by_content_at_logits_of(exam: Examination, size: float) -> Iterator[_Change]:
+    """What padded content does where logits are large: a finite mask lets it in."""
+    x = exam.inputs()
+    real = real_positions(range(1, BATCH + 1), x.size(1))  # so few that others are let in if these have low logits
+    if "padding" not in telling(exam, real):
+        return
+    for change in enlarging(exam, exam.tape(x, padding=real), real[:, None, :].expand(-1, x.size(1), -1), size=size):
+        ratio = _of_content(exam, lambda x, change=change: exam.tape(x, padding=real, change=change).output, real).ratio
+        if ratio:
+            done = f"other content at padded positions once logits reach {size:.0e}"
+            yield _Change(done, ratio, "of what other content everywhere changes", of_content=True)
+            return
+
+
+def _of_content(exam: Examination, call: Callable[[Tensor], Tensor], real: Tensor, scale: float = 1.0) -> Leakage:
+    """Compare what padded content changes with what all content changes, at real positions."""
+    x = exam.inputs()
+    other = exam.change(x, slice(None))
+    larger = other if exam.usage.takes == "tokens" else other * scale
+    moved = torch.where(real.unsqueeze(-1) if x.dim() == 3 else real, x, larger)
+    before = call(x)
+    apart = [difference(before, call(each)) for each in (moved, other)]
+    leak, signal = (largest(each if exam.usage.pooled else each[real]) for each in apart)  # a pooled output is real
+    return Leakage(leak, signal, exam.tolerance * size_of(before))
+
+
+def _by_amount(exam: Examination) -> Iterator[_Change]:
+    """What happens when there is more padding, or none because a sample stands alone."""
+    if not exam.usage.any_length:
+        return
+    x = exam.inputs()
+    short = x.size(1) - FILLED
+    lengths = lengths_of(short, BATCH)
+    filled = exam.run(x[:, :short].contiguous(), **telling(exam, real_positions(lengths, short)))
+    more = exam.run(x, **telling(exam, real_positions(lengths, x.size(1))))
+    apart = max(_apart(exam, filled[row], more[row], size) for row, size in enumerate(lengths))
+    if apart:
+        yield _Change(f"{FILLED} more padded positions", apart, "of the largest output", of_content=False)
+    singles = [
+        exam.run(x[row : row + 1, :size].contiguous(), **telling(exam, torch.ones(1, size, dtype=torch.bool)))[0]
+        for row, size in enumerate(lengths)
+    ]
+    alone = max(_apart(exam, single, filled[row], lengths[row]) for row, single in enumerate(singles))
+    if alone and not of_samples(exam).ratio:  # where samples meet, how many there are counts, not the padding
+        done = "a batch of one, without padding, instead of a filled batch"
+        yield _Change(done, alone, "of the largest output", of_content=False)
+
+
+def _apart(exam: Examination, one: Tensor, other: Tensor, length: int) -> float:
+    """How far two outputs of one sample differ at its real positions."""
+    return deviation(one, other) if exam.usage.pooled else deviation(one[:length], other[:length])
+
+
+# Padding told by a token
+
+
+def _pad_token(exam: Examination) -> int | None:
+    """The token that means padding, if the patient has one."""
+    vocab_size = exam.usage.vocab_size or 0
+    embeddings = [part for part in exam.patient.module.modules() if isinstance(part, nn.Embedding)]
+    of_tokens = [part.padding_idx for part in embeddings if part.num_embeddings >= vocab_size]
+    said = [getattr(exam.patient.module, name, exam.patient.arguments.get(name)) for name in _PAD_NAMES]
+    return next((pad for pad in (*of_tokens, *said) if type(pad) is int and 0 <= pad < vocab_size), None)
+
+
+def _by_pad_tokens(exam: Examination, pad: int) -> Iterator[_Change]:
+    """What happens when padding tokens are added at the end."""
+    x = exam.inputs()
+    x = torch.where(x == pad, (x + 1) % (exam.usage.vocab_size or 2), x)
+    short = x.size(1) - FILLED
+    plain, filled = exam.run(x[:, :short].contiguous()), x.clone()
+    filled[:, short:] = pad
+    output = exam.run(filled)
+    apart = _apart(exam, plain, output, short) if exam.usage.pooled else deviation(plain, output[:, :short])
+    if apart:
+        yield _Change(f"{FILLED} padding tokens at the end", apart, "of the largest output", of_content=False)
+
+
+def _said(exam: Examination, changes: list[_Change], told: str, kind: str = "") -> Iterator[Finding]:
+    """One finding for all that was seen."""
+    if not changes:
+        return
+    kind = kind or ("content" if any(change.of_content for change in changes) else "amount")
+    subject = "the outputs of real positions depend on"
+    if exam.usage.pooled:
+        subject = "the pooled output depends on" if exam.usage.slots is None else "the output depends on"
+    text = TEXTS[kind]
+    if exam.usage.pooled and exam.usage.slots is None:
+        text = replace(text, remedy=_POOL)
+    evidence = "; ".join(f"{change.ratio:.2g} {change.unit} for {change.done}" for change in changes[:3])
+    yield text.finding(_ID, evidence, {"subject": subject, "told": told})
