@@ -10,7 +10,7 @@ from tests.doctor.bedside import HEADS, KEYS, Attention, D, examine, severities
 from torch import nn
 
 from attnlab.doctor.checks.dead_parts import check_dead_parts
-from attnlab.doctor.measures.mentions import use_of
+from attnlab.strangers.loading.mentions import use_of
 
 
 def found(module, **usage):

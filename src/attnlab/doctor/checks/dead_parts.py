@@ -15,11 +15,11 @@ from attnlab.doctor.measures.cuts import DETACH_URL, STOPPED, cut_input
 from attnlab.doctor.measures.dead_heads import silent_rows
 from attnlab.doctor.measures.gradients import Survey, influence, revives, survey
 from attnlab.doctor.measures.hidden import ON_PURPOSE, Hidden, hidden_parts, plain_weights, recomputed
-from attnlab.doctor.measures.mentions import OPTIONAL, use_of
 from attnlab.doctor.measures.norms import norms_of, unused_norms
 from attnlab.doctor.measures.sharing import sharing
 from attnlab.doctor.measures.unused_memory import unused_memory
 from attnlab.doctor.measures.words import excused, quote
+from attnlab.strangers.loading.mentions import OPTIONAL, use_of
 
 ID = "dead-parts"
 _SHOWN = 4  # names in one sentence

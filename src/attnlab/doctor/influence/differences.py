@@ -13,6 +13,7 @@ from torch import Tensor
 LEAK = 1e-5
 """Part of the signal from which on a leak counts: leaks of 1e-4 are found, rounding stays below."""
 
+_TINY = 1e-30  # below any output
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-6}
 """Part of the largest output that is rounding, between calls of different shapes; some modules compute in float32."""
 
@@ -68,3 +69,9 @@ def deviation(one: Tensor, other: Tensor) -> float:
     if moved <= _ROUNDING.get(one.dtype, _ROUNDING[torch.float32]) * size:
         return 0.0
     return moved / size if size > 0 else math.inf
+
+
+def relative_change(before: Tensor, after: Tensor) -> float:
+    """How much a result changed, relative to its size."""
+    change = float((after - before).norm() / before.norm().clamp_min(_TINY))
+    return change if math.isfinite(change) else math.inf

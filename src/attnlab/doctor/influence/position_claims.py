@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.measures.gradients import relative_change
-from attnlab.doctor.measures.mentions import OPTIONAL, use_of
+from attnlab.doctor.influence.differences import relative_change
 from attnlab.strangers.calling.claims import descriptions
+from attnlab.strangers.loading.mentions import OPTIONAL, use_of
 
 _WORDS = frozenset((
     "alibi", "cos", "freqs", "pe", "pes", "pos", "posemb", "posenc", "position", "positional", "positions",

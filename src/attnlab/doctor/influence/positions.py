@@ -11,9 +11,9 @@ from torch import Tensor
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
+from attnlab.doctor.influence.differences import relative_change
 from attnlab.doctor.influence.influence import fields
 from attnlab.doctor.influence.position_claims import Claims, claims_of, effect
-from attnlab.doctor.measures.gradients import relative_change
 from attnlab.inspection.tape.attentions import Attention, attentions
 from attnlab.inspection.tape.dependence import rounding
 

@@ -12,8 +12,8 @@ from attnlab.doctor.findings import Finding
 from attnlab.doctor.influence.position_claims import names_position
 from attnlab.doctor.measures.cuts import DETACH_URL, STOPPED
 from attnlab.doctor.measures.gradients import Survey, influence, revives
-from attnlab.doctor.measures.mentions import use_of
 from attnlab.doctor.measures.words import excused, quote
+from attnlab.strangers.loading.mentions import use_of
 
 _SHOWN = 4  # projections in one sentence
 _SMALLEST_BLOCK = 16  # a dead head is at least this part (1/16) of a projection; fewer units may be silent by chance

@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import BATCH, Examination
+from attnlab.doctor.influence.differences import relative_change
 
 SHORTER = 7  # a second length: what is silent at one length only belongs to positions, not to heads
 _KEPT_BESIDE = ("past", "cache", "present", "attn", "attention", "weight", "state", "mem")
 """Words in the keys of returned things that hold by-products, not results."""
 _WIDEST_RESULT = 3  # (batch, length, features); attention weights and caches have four axes
 _ROUNDING = 1e-13  # of a parameter's largest gradient: what is left of sums that cancel, as through one softmaxed key
-_TINY = 1e-30  # keeps a quotient finite
+
 _LARGE = 3.0  # inputs this many times as large drive other units of a rectifier
 
 
@@ -170,12 +171,6 @@ def revives(exam: Examination, names: Sequence[str], *, rows: tuple[int, Tensor]
     if rows is not None:
         gradients = [None if grad is None else grad.index_select(*rows) for grad in gradients]
     return any(grad is not None and bool(grad.any()) for grad in gradients)
-
-
-def relative_change(before: Tensor, after: Tensor) -> float:
-    """How much a result changed, relative to its size."""
-    change = float((after - before).norm() / before.norm().clamp_min(_TINY))
-    return change if math.isfinite(change) else math.inf
 
 
 def _disturb(module: nn.Module, names: Sequence[str], rows: tuple[int, Tensor] | None) -> None:

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.measures.gradients import influence, relative_change
-from attnlab.doctor.measures.mentions import OPTIONAL, use_of
+from attnlab.doctor.influence.differences import relative_change
+from attnlab.doctor.measures.gradients import influence
 from attnlab.inspection.tape.outcome import is_thrown_away
+from attnlab.strangers.loading.mentions import OPTIONAL, use_of
 
 IS_NORM = re.compile(r"norm", re.IGNORECASE)
 """How the name of a norm is recognized."""

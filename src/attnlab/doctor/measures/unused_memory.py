@@ -10,7 +10,8 @@ import torch
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.measures.gradients import relative_change, results
+from attnlab.doctor.influence.differences import relative_change
+from attnlab.doctor.measures.gradients import results
 from attnlab.doctor.measures.words import excused, unused_on_purpose
 from attnlab.strangers.calling.sources import OTHER_MEMORIES
 
