@@ -12,7 +12,7 @@ from torch import nn
 
 from attnlab.core.errors import Interrupted, SpecError
 from attnlab.training import read_result, train
-from attnlab.training.keeping.state import RunState
+from attnlab.training.keeping.result import RunState
 from attnlab.training.speed.compilation import compile_model, missing_compiler
 
 CPU = torch.device("cpu")

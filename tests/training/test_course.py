@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from tests.training.tiny import recipe
 
-from attnlab.training.keeping.state import RunState
+from attnlab.training.keeping.result import RunState
 from attnlab.training.run.course import Course
 
 

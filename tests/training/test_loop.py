@@ -6,6 +6,9 @@ import itertools
 import json
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -67,9 +70,37 @@ def test_same_seed_same_bits(fields):
         model = tiny_model()
         result = train(model, TinyTask(), recipe(13, **fields), seed=5)
         runs.append((result.precision, result.metrics, weights(model)))
-    if runs[0][0] == runs[1][0]:  # "auto" measures, and may choose differently on a busy machine
-        assert runs[0][1] == runs[1][1]
-        assert torch.equal(runs[0][2], runs[1][2])
+    assert runs[0][:2] == runs[1][:2]
+    assert torch.equal(runs[0][2], runs[1][2])
+
+
+IN_FRESH = """
+import json
+from attnlab.training import train
+from tests.training.test_loop import TinyTask, recipe, tiny_model, weights
+
+model = tiny_model()
+result = train(model, TinyTask(), recipe(13), seed=5)
+print(json.dumps([result.metrics, weights(model).tolist()]))
+"""
+
+
+def test_what_a_process_did_before_changes_no_bit():
+    """Generators, allocator and torch's switches are as a run needs them, whatever runs came before it."""
+    train(tiny_model(seed=7), TinyTask(), recipe(17, optimizer="muon", precision="bf16"), seed=3)
+    torch.rand(11)
+    model = tiny_model()
+    result = train(model, TinyTask(), recipe(13), seed=5)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    fresh = subprocess.run(
+        [sys.executable, "-c", IN_FRESH],
+        cwd=Path(__file__).parents[2],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(fresh.stdout) == [result.metrics, weights(model).tolist()]
 
 
 def test_other_seed_other_numbers():

@@ -25,9 +25,8 @@ from attnlab.training.keeping.checkpoints import (
     write_checkpoint,
 )
 from attnlab.training.keeping.diagnosis import NonFiniteError
-from attnlab.training.keeping.result import Result, read_result, write_result
+from attnlab.training.keeping.result import Result, RunState, read_result, write_result
 from attnlab.training.keeping.runs import FAILED, MetricsLog, lock, open_run, read_metrics, write_failure
-from attnlab.training.keeping.state import RunState
 from attnlab.training.recipe.optim import OptimizerSet
 
 
@@ -38,7 +37,7 @@ class AbstractKeeper(ABC):
     """Whether a run that was stopped can go on from what is kept."""
 
     @abstractmethod
-    def open(self, model: nn.Module, default_spec: Mapping[str, Any]) -> Result | None:
+    def open(self, model: nn.Module) -> Result | None:
         """Claim the place for this run; where it was done before, load its last weights and return its result."""
 
     @abstractmethod
@@ -87,9 +86,9 @@ class MemoryKeeper(AbstractKeeper):
     def __init__(self) -> None:
         self._records: list[dict[str, Any]] = []
 
-    def open(self, model: nn.Module, default_spec: Mapping[str, Any]) -> Result | None:
+    def open(self, model: nn.Module) -> Result | None:
         """None: nothing was done before."""
-        del model, default_spec
+        del model
 
     def resume(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage) -> RunState | None:
         """None: there is nothing to go on from."""
@@ -135,13 +134,13 @@ class FolderKeeper(AbstractKeeper):
     ----------
     folder : Path
         The run folder; held for writing from `open` to `close`.
-    spec : mapping, optional
-        What identifies the run; the default spec given to `open` unless given here.
+    spec : mapping
+        What identifies the run.
     """
 
     on_disk = True
 
-    def __init__(self, folder: Path, spec: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, folder: Path, spec: Mapping[str, Any]) -> None:
         self.folder = folder
         self._spec = spec
         self._held = contextlib.ExitStack()
@@ -149,10 +148,10 @@ class FolderKeeper(AbstractKeeper):
         self._log: MetricsLog | None = None
         self._new_best: tuple[dict[str, Tensor], dict[str, Any]] | None = None
 
-    def open(self, model: nn.Module, default_spec: Mapping[str, Any]) -> Result | None:
+    def open(self, model: nn.Module) -> Result | None:
         """Lock the folder, and write the spec or compare it; forget why an unfinished run failed."""
         self._held.enter_context(lock(self.folder))
-        open_run(self.folder, default_spec if self._spec is None else self._spec)
+        open_run(self.folder, self._spec)
         self._is_ours = True
         done = read_result(self.folder, read_metrics(self.folder))
         if done is None:

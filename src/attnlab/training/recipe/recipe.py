@@ -125,8 +125,8 @@ class Recipe(pydantic.BaseModel):
         One metric of the first held-out part and its target: training ends at the first evaluation that reaches it,
         and the result has the metric ``seconds_to_target``. None: the whole budget is used.
     compile : bool or "auto"
-        True compiles training steps with ``torch.compile``. "auto" tries it where the steps left could save more
-        time than compiling takes, and keeps it if it is faster; the choice is recorded.
+        True compiles training steps with ``torch.compile``. "auto" does where the steps left save more time than
+        compiling takes, by a rule that knows no clock; the choice is recorded.
     """
 
     model_config = STRICT

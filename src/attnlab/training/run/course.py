@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, final
 
-from attnlab.training.keeping.state import RunState
+from attnlab.training.keeping.result import RunState
 from attnlab.training.recipe.recipe import Recipe
 from attnlab.training.recipe.schedule import rate_factor
 from attnlab.training.speed.settings import Remaining
@@ -29,6 +29,7 @@ class Marks(NamedTuple):
     averages: int
 
 
+@final
 class Course:
     """Answer what a state of a run means under a recipe; holds no state itself.
 

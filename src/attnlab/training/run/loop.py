@@ -1,32 +1,40 @@
 """The one training loop, for every model and every task.
 
-`train` trains one model. `run_all` takes any number of runs through their steps, side by side. What varies (recipe,
-model, task) is data to it. What one run does in a step is in ``trainer.py``, how gradients are computed and
-applied in ``gradients.py``.
+`train` is the case of one run of `run_all`, which takes any number through their steps, side by side. What varies
+(recipe, model, task) is data to it. A step is `make_step`: batches, gradients, updates, and what is due after it. From
+there the pieces are in ``step.py``; what belongs to one run is in ``trainer.py``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import FrameType, TracebackType
+from typing import Any, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from attnlab.core.contracts import Judge, Task
+from attnlab.core.contracts import Batch, Judge, Task
 from attnlab.core.errors import Interrupted
 from attnlab.core.generators import Generators
 from attnlab.training.keeping.keeping import AbstractKeeper, FolderKeeper, MemoryKeeper
 from attnlab.training.keeping.result import Result
 from attnlab.training.recipe.recipe import Recipe
 from attnlab.training.run.events import OnEvent, ignore_event
-from attnlab.training.run.gradients import AbstractGradients, OneByOne
-from attnlab.training.run.stopping import StopRequest
+from attnlab.training.run.step import clip_gradients
 from attnlab.training.run.trainer import Trainer
 from attnlab.training.speed.allocation import kept_memory
+from attnlab.training.speed.choosing import choose_setting
+from attnlab.training.speed.settings import Setting
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Ctrl-C, and what schedulers and `kill` send first."""
 
 
 def train(
@@ -97,7 +105,7 @@ def train(
         model,
         task,
         recipe,
-        keeper=keeper_for(folder, spec),
+        keeper=keeper_for(folder, default_spec(model, recipe, seed) if spec is None else spec),
         seed=seed,
         flops_per_token=flops_per_token,
         judge=judge,
@@ -111,9 +119,35 @@ def train(
     return outcome
 
 
-def keeper_for(folder: Path | str | None, spec: Mapping[str, Any] | None) -> AbstractKeeper:
+def keeper_for(folder: Path | str | None, spec: Mapping[str, Any]) -> AbstractKeeper:
     """What keeps a run in a folder, or in memory where there is none."""
     return MemoryKeeper() if folder is None else FolderKeeper(Path(folder), spec)
+
+
+def default_spec(model: nn.Module, recipe: Recipe, seed: int) -> dict[str, Any]:
+    """What identifies a run where the caller does not say."""
+    return {
+        "recipe": recipe.model_dump(mode="json"),
+        "seed": seed,
+        "model": type(model).__name__,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+    }
+
+
+class AbstractGradients(ABC):
+    """Compute the losses and gradients of one step of one run or of several, and update the parameters."""
+
+    @abstractmethod
+    def start(self, trainers: Sequence[Trainer]) -> None:
+        """Choose how the runs' steps are computed, and begin them."""
+
+    @abstractmethod
+    def compute(self, trainers: Sequence[Trainer]) -> None:
+        """Give every run that has taken its batch its loss and gradients; a failure is that run's outcome."""
+
+    @abstractmethod
+    def apply(self, trainers: Sequence[Trainer]) -> None:
+        """Clip the gradients and update the parameters of every run; a failure is that run's outcome."""
 
 
 def run_all(trainers: Sequence[Trainer], gradients: AbstractGradients) -> list[Result | Exception]:
@@ -124,10 +158,18 @@ def run_all(trainers: Sequence[Trainer], gradients: AbstractGradients) -> list[R
         for trainer in trainers:
             held.callback(trainer.keeper.close)
             with trainer.own_failure():
-                trainer.open()
+                trainer.outcome = trainer.keeper.open(trainer.model)
         stop = held.enter_context(StopRequest()) if kept else StopRequest()
         try:
-            _drive(trainers, gradients, stop)
+            for trainer in _going(trainers):
+                with trainer.own_failure():
+                    trainer.restore()
+            gradients.start(_going(trainers))
+            while going := _going(trainers):
+                first = min(trainer.state.step for trainer in going)  # who is behind goes alone until it caught up
+                make_step([trainer for trainer in going if trainer.state.step == first], gradients)
+                if stop.asked and _going(trainers):
+                    _stop_early(_going(trainers))
         except KeyboardInterrupt:
             if not kept:
                 raise
@@ -135,24 +177,7 @@ def run_all(trainers: Sequence[Trainer], gradients: AbstractGradients) -> list[R
     return [trainer.outcome for trainer in trainers if trainer.outcome is not None]
 
 
-def _drive(trainers: Sequence[Trainer], gradients: AbstractGradients, stop: StopRequest) -> None:
-    """Take runs through their steps; those that are behind go alone until they have caught up."""
-    for trainer in _going(trainers):
-        with trainer.own_failure():
-            trainer.restore()
-    gradients.start(_going(trainers))
-    while going := _going(trainers):
-        first = min(trainer.state.step for trainer in going)
-        _step([trainer for trainer in going if trainer.state.step == first], gradients)
-        if stop.asked and _going(trainers):
-            _stop_early(_going(trainers))
-
-
-def _going(trainers: Sequence[Trainer]) -> list[Trainer]:
-    return [trainer for trainer in trainers if trainer.outcome is None]
-
-
-def _step(trainers: Sequence[Trainer], gradients: AbstractGradients) -> None:
+def make_step(trainers: Sequence[Trainer], gradients: AbstractGradients) -> None:
     """Make one step of runs that stand at the same one; each is told its share of the time."""
     began = time.perf_counter()
     for trainer in trainers:
@@ -166,7 +191,99 @@ def _step(trainers: Sequence[Trainer], gradients: AbstractGradients) -> None:
             trainer.end(seconds / len(trainers))
 
 
+@final
+class OneByOne(AbstractGradients):
+    """Call every model on its own batch."""
+
+    def start(self, trainers: Sequence[Trainer]) -> None:
+        """Let every run choose its setting."""
+        for trainer in trainers:
+            with trainer.own_failure():
+                self._start(trainer)
+
+    def compute(self, trainers: Sequence[Trainer]) -> None:
+        """Call one model after the other."""
+        for trainer in trainers:
+            with trainer.own_failure():
+                trainer.generators.give_to(trainer)
+                trainer.loss = forward_and_backward(trainer, trainer.batch, trainer.state.setting)
+
+    def apply(self, trainers: Sequence[Trainer]) -> None:
+        """Update one model after the other."""
+        for trainer in trainers:
+            with trainer.own_failure():
+                trainer.inspect(clip_gradients(trainer.parameters, trainer.recipe.clip))
+                trainer.optimizer.step()
+                trainer.count_step()
+
+    @staticmethod
+    def _start(trainer: Trainer) -> None:
+        def batch_of(number: int) -> Batch:
+            return trainer.task.train_batch(number, trainer.seed)
+
+        def run_step(setting: Setting, number: int) -> None:
+            forward_and_backward(trainer, batch_of(number).to(trainer.caller.device), setting)
+            trainer.model.zero_grad(set_to_none=True)
+
+        trainer.generators.give_to(trainer)
+        precision, compiled = trainer.wanted_setting()
+        choice = choose_setting(
+            trainer.model,
+            run_step,
+            trainer.course.remaining(trainer.state),
+            precision=precision,
+            compiled=compiled,
+            first_batches=batch_of,
+            device=trainer.caller.device,
+        )
+        trainer.start(choice)
+
+
+def forward_and_backward(trainer: Trainer, batch: Batch, setting: Setting) -> Tensor:
+    """Compute a run's loss of a batch and its gradients; return the loss without a graph."""
+    step = trainer.state.step + 1
+    loss = trainer.loss_from(trainer.caller.outputs(batch, setting, step=step), batch)
+    trainer.caller.backward(loss, batch, step=step)
+    return loss.detach()
+
+
+def _going(trainers: Sequence[Trainer]) -> list[Trainer]:
+    return [trainer for trainer in trainers if trainer.outcome is None]
+
+
 def _stop_early(trainers: Sequence[Trainer]) -> None:
     """Save where the runs stand and end them, since a person asked for it."""
     where = [trainer.stop_early() for trainer in trainers]
     raise Interrupted(f"stopped after {where[0]}; {trainers[0].keeper.how_to_go_on()}")
+
+
+@final
+class StopRequest:
+    """Note a first Ctrl-C instead of breaking off in the middle of an update; a second one breaks off.
+
+    Used as a context manager; outside the main thread, where no signals arrive, it notes nothing.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in STOP_SIGNALS}
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self.asked = True
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()

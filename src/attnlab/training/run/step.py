@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -130,6 +131,7 @@ class BadStep:
     norm: float
 
 
+@final
 class LossWatch:
     """Look at losses and gradient norms now and then, since a look makes an accelerator wait.
 
@@ -137,10 +139,16 @@ class LossWatch:
     ----------
     every : int
         Steps between looks; 1 sees a bad step before its update.
+
+    Attributes
+    ----------
+    last : float
+        The last loss that was looked at; not a number before.
     """
 
     def __init__(self, every: int) -> None:
         self.every = every
+        self.last = math.nan
         self._unseen: list[tuple[Tensor, Tensor]] = []
 
     def add(self, loss: Float[Tensor, ""], norm: Float[Tensor, ""]) -> bool:
@@ -157,4 +165,5 @@ class LossWatch:
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 return losses, BadStep(len(pairs) - 1 - index, loss, norm)
             losses.append(loss)
+            self.last = loss
         return losses, None

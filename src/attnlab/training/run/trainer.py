@@ -1,7 +1,7 @@
-"""One run: its model, optimizer, place in the budget and keeper, and everything that happens to it in a step.
+"""One run: its model, optimizer, place in the budget and keeper, and what is due before and after its steps.
 
-A step is `Trainer.begin`, then loss and gradients, `Trainer.update` and `Trainer.end`; ``loop.py`` takes one run or
-several through their steps. The pieces are in ``step.py``, what a run leaves behind in ``keeping.py``.
+``loop.py`` takes one run or several through their steps. The pieces of a step are in ``step.py``, what a run leaves
+behind in ``keeping.py``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -22,16 +22,14 @@ from attnlab.core.machine import environment
 from attnlab.training.keeping.averaging import WeightAverage
 from attnlab.training.keeping.diagnosis import non_finite_step
 from attnlab.training.keeping.keeping import AbstractKeeper
-from attnlab.training.keeping.result import Result
-from attnlab.training.keeping.state import RunState
+from attnlab.training.keeping.result import Result, RunState
 from attnlab.training.recipe.recipe import Recipe
 from attnlab.training.recipe.target import SECONDS_TO_TARGET, check_target, is_reached
 from attnlab.training.run.course import Course, Marks
 from attnlab.training.run.evaluation import evaluate, is_better, judged
 from attnlab.training.run.events import OnEvent, Pace
-from attnlab.training.run.step import Caller, LossWatch, clip_gradients, task_loss
-from attnlab.training.speed.choosing import choose_setting
-from attnlab.training.speed.settings import Choice, Setting, wait_for
+from attnlab.training.run.step import Caller, LossWatch, task_loss
+from attnlab.training.speed.settings import Choice, wait_for
 
 CHECKPOINT_INTERVAL_S = 10.0  # where the recipe does not say: saving takes 0.1 s, which may be 1 % of a run
 MILLISECONDS = 3  # digits of the seconds in a record
@@ -39,6 +37,7 @@ CHECK_EVERY = {"cpu": 1}  # steps between looks at the loss: a look costs nothin
 CHECK_EVERY_ELSEWHERE = 10  # a look makes an accelerator wait
 
 
+@final
 class Trainer:
     """Hold what one run consists of.
 
@@ -93,9 +92,7 @@ class Trainer:
         self.watch = LossWatch(CHECK_EVERY.get(device.type, CHECK_EVERY_ELSEWHERE))
         self.state, self.average = RunState(), WeightAverage()
         self.pace = Pace(0.0)
-        self.last_loss = math.nan
         self.saved_at = time.perf_counter()
-        self.resumed = False
         self.marks = Marks(0, 0, 0)
         self.outcome: Result | Exception | None = None
 
@@ -112,10 +109,6 @@ class Trainer:
 
     # ---- before the first step ----
 
-    def open(self) -> None:
-        """Claim the run's place; where it was done before, its result is the outcome."""
-        self.outcome = self.keeper.open(self.model, self.default_spec())
-
     def restore(self) -> None:
         """Seed the generators, and take over what an earlier run left."""
         self.generators.give_to(self)
@@ -123,7 +116,7 @@ class Trainer:
         self.model.train()
         found = self.keeper.resume(self.model, self.optimizer, self.average)
         if found is not None:
-            self.state, self.resumed = found, True
+            self.state = found
             found.resumed_at.append(found.step)
         if self.state.stopped:  # it was killed between its last step and its result
             self.say_start()
@@ -131,48 +124,15 @@ class Trainer:
 
     def wanted_setting(self) -> tuple[str, bool | str]:
         """Precision and compiling as the run began in them, or as the recipe says."""
-        if self.resumed:
+        if self.state.resumed_at:
             return self.state.precision, self.state.compiled
         return self.recipe.precision, self.recipe.compile
-
-    def choose_setting(self) -> Choice:
-        """Settle what is "auto", and compile what is to be compiled."""
-
-        def batch_of(number: int) -> Batch:
-            return self.task.train_batch(number, self.seed)
-
-        def run_step(setting: Setting, number: int) -> None:
-            batch = batch_of(number).to(self.caller.device)
-            self.caller.backward(self.loss_of(batch, setting), batch, step=self.state.step + 1)
-            self.model.zero_grad(set_to_none=True)
-
-        self.generators.give_to(self)
-        precision, compiled = self.wanted_setting()
-        left, device = self.course.remaining(self.state), self.caller.device
-        return choose_setting(
-            self.model,
-            run_step,
-            left,
-            precision=precision,
-            compiled=compiled,
-            first_batches=batch_of,
-            device=device,
-        )
 
     def start(self, choice: Choice) -> None:
         """Begin or go on in a chosen setting."""
         self.state.adopt(choice)
         self.pace = Pace(self.course.progress(self.state))
         self.say_start()
-
-    def default_spec(self) -> dict[str, Any]:
-        """What identifies the run where the caller does not say."""
-        return {
-            "recipe": self.recipe.model_dump(mode="json"),
-            "seed": self.seed,
-            "model": type(self.model).__name__,
-            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
-        }
 
     # ---- in a step ----
 
@@ -182,25 +142,9 @@ class Trainer:
         self.batch = self.task.train_batch(self.state.step, self.seed).to(self.caller.device)
         self.optimizer.set_rate(self.course.learning_rate(self.state))
 
-    def compute_gradients(self) -> None:
-        """Compute the loss of the step's batch and its gradients."""
-        self.generators.give_to(self)
-        loss = self.loss_of(self.batch, self.state.setting)
-        self.caller.backward(loss, self.batch, step=self.state.step + 1)
-        self.loss = loss.detach()
-
-    def loss_of(self, batch: Batch, setting: Setting) -> Tensor:
-        """The training loss of a batch."""
-        outputs = self.caller.outputs(batch, setting, step=self.state.step + 1)
-        return self.loss_from(outputs, batch)
-
     def loss_from(self, outputs: Tensor, batch: Batch) -> Tensor:
         """The loss of a model's outputs; shapes that only broadcast are an error in a process's first step."""
         return task_loss(self.task, outputs, batch, self.recipe.label_smoothing, strict=self.pace.tokens == 0)
-
-    def clip(self) -> Tensor:
-        """Scale the gradients down to the recipe's limit; return their norm before."""
-        return clip_gradients(self.parameters, self.recipe.clip)
 
     def inspect(self, norm: Tensor) -> None:
         """Look at the step's loss and gradient norm, now or with those of later steps; stop at one not finite."""
@@ -215,7 +159,6 @@ class Trainer:
     def look_at_losses(self, batch: Batch | None = None) -> None:
         """Add up the losses since the last look; stop at one that is not finite."""
         losses, bad = self.watch.look()
-        self.last_loss = losses[-1] if losses else self.last_loss
         self.state.loss_sum += math.fsum(losses)
         self.state.loss_count += len(losses)
         if bad is not None:
@@ -239,7 +182,10 @@ class Trainer:
         if recording or saving:
             self.catch_up()
         if now.averages > before.averages:
-            self.take_into_average()
+            self.state.averaged += 1
+            self.average.add(self.model, self.state.averaged)
+            if self.state.stopped:
+                self.average.put_into(self.model)
         if evaluating and self.evaluate():
             self.keeper.remember_best(self.model, self.state)
         if recording:
@@ -250,13 +196,6 @@ class Trainer:
             self.say_step()
         if self.state.stopped:
             self.finish()
-
-    def take_into_average(self) -> None:
-        """Add the weights to their average; at the end the average takes their place."""
-        self.state.averaged += 1
-        self.average.add(self.model, self.state.averaged)
-        if self.state.stopped:
-            self.average.put_into(self.model)
 
     def checkpoint_is_due(self, *, evaluating: bool) -> bool:
         """Whether the recipe wants a checkpoint now."""
@@ -281,7 +220,8 @@ class Trainer:
     def evaluate(self) -> bool:
         """Evaluate on the first held-out part, and return whether it is the best so far."""
         state, part, came_to_its_end = self.state, self.task.parts[0], bool(self.state.stopped)
-        metrics = self.evaluate_part(part)
+        with self.evaluation_time():
+            metrics = evaluate(self.caller, self.task, part, state.setting, step=state.step)
         if self.recipe.stop_at and is_reached(self.recipe.stop_at, self.task, metrics):
             state.stopped = "target"
             metrics[SECONDS_TO_TARGET] = state.seconds + state.evaluation_seconds
@@ -297,11 +237,6 @@ class Trainer:
             state.averaged = 0  # the last weights stay
         self.say("evaluation", part=part, metrics=metrics, best=better, progress=self.course.progress(self.state))
         return better
-
-    def evaluate_part(self, part: str) -> dict[str, float]:
-        """The metrics of a held-out part, and count the time."""
-        with self.evaluation_time():
-            return evaluate(self.caller, self.task, part, self.state.setting, step=self.state.step)
 
     @contextlib.contextmanager
     def evaluation_time(self) -> Iterator[None]:
@@ -335,10 +270,10 @@ class Trainer:
         """Evaluate what has not been evaluated, and sum up."""
         state = self.state
         metrics = dict(state.metrics)
-        for part in self.task.parts[1:]:
-            metrics |= self.evaluate_part(part)
-        if self.judge is not None:
-            with self.evaluation_time():
+        with self.evaluation_time():
+            for part in self.task.parts[1:]:
+                metrics |= evaluate(self.caller, self.task, part, state.setting, step=state.step)
+            if self.judge is not None:
                 metrics |= judged(self.caller, self.judge, step=state.step)
         result = Result(
             metrics=metrics,
@@ -373,10 +308,15 @@ class Trainer:
 
     def say_start(self) -> None:
         """Tell the caller that the run begins or goes on."""
-        self.say("start", setting=str(self.state.setting), reason=self.state.setting_reason, resumed=self.resumed)
+        self.say(
+            "start",
+            setting=str(self.state.setting),
+            reason=self.state.setting_reason,
+            resumed=bool(self.state.resumed_at),
+        )
 
     def say_step(self) -> None:
         """Tell the caller how far and how fast the run goes."""
         progress, lr, rate = self.course.progress(self.state), self.optimizer.rate(), self.pace.rate()
         left = self.pace.seconds_left(progress)
-        self.say("step", progress=progress, loss=self.last_loss, lr=lr, rate=rate, seconds_left=left)
+        self.say("step", progress=progress, loss=self.watch.last, lr=lr, rate=rate, seconds_left=left)

@@ -6,6 +6,7 @@ import contextlib
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +15,42 @@ from attnlab.core.contracts import Batch
 from attnlab.core.errors import ModuleError
 from attnlab.training.run.step import Caller
 from attnlab.training.run.trainer import Trainer
+from attnlab.training.speed.choosing import untouched
 from attnlab.training.speed.settings import Setting
+from attnlab.training.together.cohort import Cohort
 
 TOLERANCE = 1e-3
 """Relative difference up to which two steps are the same: far above rounding (1e-6), far below any mistake."""
 
 
+def check_agreement(cohort: Cohort, device: torch.device) -> None:
+    """Raise a `ModuleError` unless a batched step gives what single steps give; nothing is changed by it."""
+    trainers, generators = cohort.trainers, cohort.generators
+    bookmark = generators.bookmark()
+    batches = [trainer.task.train_batch(trainer.state.step, trainer.seed).to(device) for trainer in trainers]
+    models = nn.ModuleList(trainer.model for trainer in trainers)
+    try:
+        with untouched(models, device), no_attribute_changed(cohort.stack.frame):
+            losses = cohort.backward(batches, Setting())
+            found = [StepTaken.of(trainer.model, loss) for trainer, loss in zip(trainers, losses, strict=True)]
+        generators.go_back(bookmark)
+        for trainer, batch, step in zip(trainers, batches, found, strict=True):
+            generators.give_to(trainer)
+            step.check_equal(_single_step(trainer, batch))
+    finally:
+        generators.go_back(bookmark)
+
+
+def _single_step(trainer: Trainer, batch: Batch) -> StepTaken:
+    """What a run's model computes alone; the model itself stays untouched."""
+    model = copy.deepcopy(trainer.model)
+    caller, step = Caller(model, model, trainer.caller.device), trainer.state.step + 1
+    loss = trainer.loss_from(caller.outputs(batch, Setting(), step=step), batch)
+    caller.backward(loss, batch, step=step)
+    return StepTaken.of(model, loss)
+
+
+@final
 @dataclass(frozen=True)
 class StepTaken:
     """Hold what one step computed, before its update.
@@ -69,15 +100,6 @@ def _are_near(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> bo
     difference = sum(float((found[name].double() - expected[name].double()).square().sum()) for name in found)
     length = sum(float(tensor.double().square().sum()) for tensor in expected.values())
     return difference <= TOLERANCE**2 * length + torch.finfo(torch.float32).tiny
-
-
-def single_step(trainer: Trainer, batch: Batch) -> StepTaken:
-    """What a run's model computes alone; the model itself stays untouched."""
-    model = copy.deepcopy(trainer.model)
-    caller, step = Caller(model, model, trainer.caller.device), trainer.state.step + 1
-    loss = trainer.loss_from(caller.outputs(batch, Setting(), step=step), batch)
-    caller.backward(loss, batch, step=step)
-    return StepTaken.of(model, loss)
 
 
 @contextlib.contextmanager
