@@ -158,14 +158,22 @@ def test_tokens_and_masks_are_left_in_peace():
 
 @pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU, nn.RNN])
 def test_a_batch_read_as_time_is_named_with_its_layer(cell):
-    finding = only_error(Recurrent(cell))
+    finding = only_error(Recurrent(cell), layout_by="its docstring")
     assert "batch as time" in finding.message
     assert "`rnn`" in finding.message
     assert "batch_first=True to `rnn`" in finding.remedy
 
 
+@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU])
+def test_a_layout_that_nobody_declares_is_a_question(cell):
+    (finding,) = check_batch_independence(examine(Recurrent(cell)))
+    assert finding.severity == "warning"
+    assert "which layout is meant?" in finding.message
+    assert "--layout" in finding.remedy
+
+
 def test_an_attention_over_the_batch_is_named():
-    finding = only_error(Wrapped(nn.MultiheadAttention(D, HEADS)))
+    finding = only_error(Wrapped(nn.MultiheadAttention(D, HEADS)), layout_by="a shape comment")
     assert "`attention`" in finding.message
     assert "batch_first" in finding.remedy
 

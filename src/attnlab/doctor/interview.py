@@ -42,6 +42,8 @@ def interview(patient: Patient, *, causal: bool | None = None) -> Usage:
         usage = with_pad_token(trial, with_masks(trial, usage, own), patient)
         usage = _with_causality(trial, usage, patient, asked=causal, parameters=call.parameters)
         usage = replace(usage, kind=_kind_of(patient, usage), over_memory=over_memory(trial, usage, call.parameters))
+        said = call.layout if call.layout is not None and call.layout.what == usage.layout else None
+        usage = replace(usage, layout_by="" if said is None else said.by)
         return replace(usage, assumptions=assumptions_of(patient, usage, call))
 
 

@@ -56,6 +56,8 @@ class Usage:
         Its mask arguments: at most one over pairs, one over keys. One argument that can say both stands here twice.
     layout : str
         Key of `conventions.LAYOUTS`.
+    layout_by : str
+        Who says so: ``"its docstring"``, ``"a shape comment"``; nothing where nobody does.
     assumptions : mapping of str to str
         What is printed first, in words.
     arguments : tuple of Argument
@@ -85,6 +87,7 @@ class Usage:
     causal_means: Literal["always", "mask", "flag", "nothing"] = "nothing"
     masks: tuple[Masking, ...] = ()
     layout: str = "batch-first"
+    layout_by: str = ""
     assumptions: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[Argument, ...] = ()
     flag: str | None = None

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import final
 
 from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import BATCH, Examination
-from attnlab.doctor.findings import Finding
-from attnlab.doctor.influence.differences import Leakage, deviation, difference
+from attnlab.doctor.findings import Finding, Text
+from attnlab.doctor.influence.differences import Leakage, deviation
 from attnlab.doctor.influence.influence import of_samples
 from attnlab.doctor.influence.steady import call_seeded, is_steady_when_fresh, same_course
 from attnlab.inspection.tape.attentions import attentions
@@ -20,9 +21,54 @@ from attnlab.strangers.conventions import AXES
 
 _ID = "batch-independence"
 _MODES = {False: "evaluation mode", True: "training mode"}
-_LAYOUT_SOURCE = "PyTorch documentation, nn.MultiheadAttention and nn.LSTM, `batch_first`; pytorch/pytorch#25100"
-_NORM_SOURCE = "Ioffe & Szegedy 2015, arXiv:1502.03167, section 3.1; Ba 2016, arXiv:1607.06450, section 1"
-_SAMPLES_SOURCE = "Vaswani 2017, arXiv:1706.03762, section 3.2: attention runs over the positions of one sequence"
+_LAYOUT = "PyTorch documentation, nn.MultiheadAttention and nn.LSTM, `batch_first`; pytorch/pytorch#25100"
+_SAMPLES = "Vaswani 2017, arXiv:1706.03762, section 3.2: attention runs over the positions of one sequence"
+_MEET = "samples of a batch see each other in {mode}: "
+
+TEXTS: Mapping[str, Text] = {
+    "batch norm": Text(
+        "error",
+        _MEET + "batch norm ({names}) takes mean and variance over samples and positions.",
+        "replace {names} by nn.LayerNorm (or RMSNorm) over the features: padding, the future and other samples"
+        " enter batch statistics, and evaluation uses others than training",
+        "Ioffe & Szegedy 2015, arXiv:1502.03167, section 3.1; Ba 2016, arXiv:1607.06450, section 1",
+    ),
+    "softmax": Text(
+        "error",
+        _MEET + "the softmax runs over the batch.",
+        "let the softmax run over the keys: `scores.softmax(dim=-1)` on (batch, heads, q_len, k_len)",
+        _SAMPLES,
+    ),
+    "layout": Text("error", _MEET + "it reads the batch as time{where}.", "{remedy}", _LAYOUT),
+    "layout?": Text(
+        "warning",
+        "called as {taken}, it reads the batch as time{where}; it is clean for {axes}: which layout is meant?",
+        "say the layout (--layout, a shape comment, or batch_first); if {taken}: {remedy}",
+        _LAYOUT,
+        "set-up",
+    ),
+    "something": Text(
+        "error",
+        _MEET + "something runs over the batch axis{where}.",
+        "look for a sum, mean, view or recurrence over axis 0{where}; samples may share parameters alone",
+        _SAMPLES,
+    ),
+    "batch of one": Text(
+        "error",
+        "it takes a batch of {batch} samples, but not a batch of one.",
+        "keep the batch axis where it has size 1: `squeeze(dim)` with a named axis instead of `squeeze()`,"
+        " sizes from `x.shape` instead of constants",
+        "PyTorch documentation, torch.squeeze",
+    ),
+    "alone": Text(
+        "error",
+        "the output of a sample depends on {on}.",
+        "look for something indexed by, added along or divided by `x.size(0)`; with batch-first inputs the length is"
+        " `x.size(1)`",
+        _SAMPLES,
+    ),
+}
+"""What -> its text; braces are filled with what was measured."""
 
 
 def check_batch_independence(exam: Examination) -> Iterator[Finding]:
@@ -42,7 +88,7 @@ def check_batch_independence(exam: Examination) -> Iterator[Finding]:
 def _in_training(exam: Examination) -> Iterator[Finding]:
     """An error if samples meet in training mode alone; modules random in their own way cannot be judged there."""
     x = exam.inputs()
-    if difference(*(call_seeded(exam, exam.fresh(train=True), x, 1) for _ in range(2))).any():
+    if deviation(*(call_seeded(exam, exam.fresh(train=True), x, 1) for _ in range(2))):
         return
     met = of_samples(exam, train=True)
     module = exam.fresh(train=True)
@@ -54,61 +100,42 @@ def _in_training(exam: Examination) -> Iterator[Finding]:
 
 
 def _found(exam: Examination, met: Leakage, *, train: bool) -> Finding:
-    """The error, with the cause where it can be told."""
-    cause = _cause(exam, exam.fresh(train=train))
+    """What to say of samples that meet, with the cause where it can be told."""
+    cause, words = _cause(exam, exam.fresh(train=train))
     measured = "without bound" if met.signal == 0 else f"by up to {met.ratio:.2g} times its own change"
-    return Finding(
-        _ID,
-        "error",
-        f"samples of a batch see each other in {_MODES[train]}: {cause.what}.",
-        f"replacing one of {BATCH} samples changes the outputs of the others {measured}"
-        f" ({_MODES[train]}, length {exam.usage.length})",
-        cause.remedy,
-        cause.source,
-    )
+    evidence = f"replacing one of {BATCH} samples changes the outputs of the others {measured}"
+    evidence += f" ({_MODES[train]}, length {exam.usage.length})"
+    return TEXTS[cause].finding(_ID, evidence, {"mode": _MODES[train], **words})
 
 
-@dataclass(frozen=True)
-class _Cause:
-    """Say why samples meet, and what to do about it."""
-
-    what: str
-    remedy: str
-    source: str
-
-
-def _cause(exam: Examination, module: nn.Module) -> _Cause:
-    """The most telling explanation."""
+def _cause(exam: Examination, module: nn.Module) -> tuple[str, dict[str, str]]:
+    """The most telling explanation: a key of `TEXTS`, and its words."""
     place = _where_samples_meet(exam, module)
-    norm = _batch_norm(exam, module, place)
-    if norm is not None:
-        return norm
-    if any(found.normalized_over == "batch" for found in attentions(exam.tape(exam.inputs()), exam.usage)):
-        remedy = "let the softmax run over the keys: `scores.softmax(dim=-1)` on (batch, heads, q_len, k_len)"
-        return _Cause("the softmax runs over the batch", remedy, _SAMPLES_SOURCE)
+    norms = _batch_norms(exam, module, place)
+    if norms:
+        return "batch norm", {"names": norms}
+    if any(found.normalized_over == "batch" for found in attentions(exam.usual_tape, exam.usage)):
+        return "softmax", {}
     where = "" if place is None else f" in {place.words}"
-    layout = _clean_layout(exam) or _layout_of_recurrence(module, place)
-    if layout is not None:
-        return _Cause(f"it reads the batch as time{where}", _layout_remedy(module, layout), _LAYOUT_SOURCE)
-    remedy = f"look for a sum, mean, view or recurrence over axis 0{where}; samples may share parameters alone"
-    return _Cause(f"something runs over the batch axis{where}", remedy, _SAMPLES_SOURCE)
+    clean = _clean_layout(exam)
+    layout = clean or _layout_of_recurrence(module, place)
+    if layout is None:
+        return "something", {"where": where}
+    words = {"where": where, "remedy": _layout_remedy(module, layout)}
+    if clean is None or exam.usage.layout_by:
+        return "layout", words
+    return "layout?", words | {"taken": AXES[exam.usage.layout], "axes": AXES[layout]}
 
 
-def _batch_norm(exam: Examination, module: nn.Module, place: _Place | None) -> _Cause | None:
-    """The explanation by a batch norm, if that is where samples meet first, or all there is."""
+def _batch_norms(exam: Examination, module: nn.Module, place: _Place | None) -> str:
+    """The names of batch norms, if one is where samples meet first, or all there is; else nothing."""
     norms = [name for name, part in module.named_modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     if place is not None and place.name not in norms and not place.is_whole:
-        return None
+        return ""
     calls = {event.call for event in exam.tape(exam.inputs(), module=module).events}
     if not (norms and module.training) and not any("batch_norm" in call for call in calls):
-        return None
-    names = ", ".join(f"`{name}`" for name in norms) or "batch_norm"
-    return _Cause(
-        f"batch norm ({names}) takes mean and variance over samples and positions",
-        f"replace {names} by nn.LayerNorm (or RMSNorm) over the features: padding, the future and other samples"
-        " enter batch statistics, and evaluation uses others than training",
-        _NORM_SOURCE,
-    )
+        return ""
+    return ", ".join(f"`{name}`" for name in norms) or "batch_norm"
 
 
 def _clean_layout(exam: Examination) -> str | None:
@@ -149,6 +176,7 @@ def _layout_remedy(module: nn.Module, layout: str) -> str:
 # Where they meet
 
 
+@final
 @dataclass(frozen=True)
 class _Place:
     """Name the submodule in which samples meet."""
@@ -196,33 +224,11 @@ def _alone(exam: Examination) -> Iterator[Finding]:
     try:
         single = [exam.run(x[sample : sample + 1], module=exam.fresh())[0] for sample in range(BATCH)]
     except ModuleError as error:
-        yield _refused(error)
+        yield TEXTS["batch of one"].finding(_ID, str(error), {"batch": BATCH})
         return
     apart = max(deviation(one, whole[sample]) for sample, one in enumerate(single))
     if apart:
         place = deviation(exam.run(x.flip(0), module=exam.fresh()).flip(0), whole) > 0
-        yield _depends(apart, "its place in the batch" if place else "the size of the batch", exam.usage.length)
-
-
-def _refused(error: ModuleError) -> Finding:
-    return Finding(
-        _ID,
-        "error",
-        f"it takes a batch of {BATCH} samples, but not a batch of one.",
-        str(error),
-        "keep the batch axis where it has size 1: `squeeze(dim)` with a named axis instead of `squeeze()`,"
-        " sizes from `x.shape` instead of constants",
-        "PyTorch documentation, torch.squeeze",
-    )
-
-
-def _depends(apart: float, on: str, length: int) -> Finding:
-    return Finding(
-        _ID,
-        "error",
-        f"the output of a sample depends on {on}.",
-        f"alone and in a batch of {BATCH} it differs by {apart:.2g} of the largest output (length {length})",
-        "look for something indexed by, added along or divided by `x.size(0)`; with batch-first inputs the length is"
-        " `x.size(1)`",
-        _SAMPLES_SOURCE,
-    )
+        on = "its place in the batch" if place else "the size of the batch"
+        evidence = f"alone and in a batch of {BATCH} it differs by {apart:.2g} of the largest output"
+        yield TEXTS["alone"].finding(_ID, f"{evidence} (length {exam.usage.length})", {"on": on})
