@@ -521,12 +521,24 @@ def test_chance_and_memory_are_left_to_determinism():
     assert not found(Noisy(), causal=True)
 
 
-def test_pooled_and_position_wise_modules_are_not_asked():
-    class Pooled(Attention):
-        def forward(self, x, mask=None):
-            return super().forward(x).mean(1)
+class LastAlone(nn.Module):
+    """A causal model that returns its last position alone."""
 
-    assert not found(Pooled(), pooled=True, causal=True)
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.head = layer, nn.Linear(D, 5)
+
+    def forward(self, x):
+        return self.head(self.layer(x)[:, -1])
+
+
+def test_what_returns_its_last_position_alone_is_examined():
+    assert "sees the next one" in only_error(LastAlone(Shifted()), pooled=True, causal=True).message
+    assert not found(LastAlone(Causal()), pooled=True, causal=True)
+    assert not found(LastAlone(Attention()), pooled=True)
+
+
+def test_position_wise_modules_are_not_asked():
     assert not found(nn.Linear(D, D), causal=False)
 
 

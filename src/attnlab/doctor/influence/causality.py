@@ -13,7 +13,7 @@ from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding, Text
 from attnlab.doctor.influence.differences import LEAK, Leakage, deviation, largest
-from attnlab.doctor.influence.influence import Influence, influence, of_future, of_samples, some_cuts
+from attnlab.doctor.influence.influence import Influence, influence, of_future, of_hidden, of_samples, some_cuts
 from attnlab.doctor.influence.logits import HUGE_LOGIT, LARGE_LOGIT, enlarging
 from attnlab.doctor.influence.masks import as_declared
 from attnlab.doctor.influence.steady import is_steady, same_course
@@ -38,6 +38,12 @@ _LEAKS = "the future leaks {condition}, though not for ordinary inputs in evalua
 
 TEXTS: Mapping[str, Text] = {
     "leak": Text("error", "it is {declared}, but {pattern}.", "{remedy}", _VASWANI),
+    "leak behind the last position": Text(
+        "error",
+        "it is {declared}, but {pattern}; so it is in what `{part}` returns, of which the output is a part.",
+        _REMEDY,
+        _VASWANI,
+    ),
     "leak in blocks": Text(
         "warning",
         "it is {declared}, but positions {blocks} see each other, later ones too, and nothing behind them: meant, as a"
@@ -104,7 +110,10 @@ TEXTS: Mapping[str, Text] = {
 
 def check_causality(exam: Examination) -> Iterator[Finding]:
     """Replace positions one by one and all later ones, and compare which outputs change."""
-    if exam.usage.pooled or exam.usage.length < 3 or not is_steady(exam):
+    if exam.usage.length < 3 or not is_steady(exam):
+        return
+    if exam.usage.pooled:
+        yield from _behind_the_last_position(exam)
         return
     exam = as_declared(exam)
     if exam.usage.causal:
@@ -140,7 +149,7 @@ def _leak(exam: Examination, seen: Influence) -> Finding:
     """What to say of a leak under ordinary conditions, with its pattern."""
     usage = exam.usage
     sample, row, column = seen.worst()
-    declared = f"declared causal by {usage.causal_by}" if usage.causal_by else "meant to be causal"
+    declared = _declared(exam)
     evidence = (
         f"replacing position {column} changes the output at position {row} of sample {sample} by {seen.ratio:.2g} of"
         f" the largest change at or after a replaced position (evaluation mode, length {usage.length})"
@@ -150,6 +159,25 @@ def _leak(exam: Examination, seen: Influence) -> Finding:
         return TEXTS["leak in blocks"].finding(_ID, evidence, {"declared": declared, "blocks": blocks})
     words = {"declared": declared, "pattern": _pattern(seen), "remedy": _remedy(exam)}
     return TEXTS["leak"].finding(_ID, evidence, words)
+
+
+def _behind_the_last_position(exam: Examination) -> Iterator[Finding]:
+    """An error for a leak in a causal model that returns its last position alone, seen in what it is taken from."""
+    if not exam.usage.causal or exam.usage.slots is not None or exam.usage.layout != "batch-first":
+        return
+    try:
+        part, seen = of_hidden(exam) or ("", None)
+    except ModuleError:
+        return
+    if seen is not None and seen.ahead.any() and not seen.blocks:
+        evidence = f"influence of later positions {seen.mean(ahead=True):.2g}, of earlier ones"
+        evidence += f" {seen.mean(ahead=False):.2g} (mean change of a position when one is replaced)"
+        words = {"declared": _declared(exam), "pattern": _pattern(seen), "part": part}
+        yield TEXTS["leak behind the last position"].finding(_ID, evidence, words)
+
+
+def _declared(exam: Examination) -> str:
+    return f"declared causal by {exam.usage.causal_by}" if exam.usage.causal_by else "meant to be causal"
 
 
 def _pattern(seen: Influence) -> str:

@@ -15,6 +15,7 @@ from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.influence.differences import LEAK, Leakage, difference, largest, size_of
 from attnlab.doctor.influence.steady import call_seeded
+from attnlab.inspection.tape.tape import Call
 
 _NEARLY = 0.9  # of what is seen on the other side: a finite mask that leaks here and there is no mask that is missing
 _SEED = 1  # of what samples are replaced by; any
@@ -124,13 +125,44 @@ def influence(
 
 
 def _measured(exam: Examination, module: nn.Module, causal: bool | None, length: int | None) -> Influence:
-    """The influence of each position, replaced in all samples at once."""
-    x = exam.inputs(length=length)
-    before, again = (exam.run(x, module=module, causal=causal) for _ in range(2))
-    moved = [exam.run(exam.change(x, position), module=module, causal=causal) for position in range(x.size(1))]
+    """The influence on what a module returns."""
+    return _of_calls(exam, lambda x: exam.run(x, module=module, causal=causal), exam.inputs(length=length))
+
+
+def _of_calls(exam: Examination, call: Callable[[Tensor], Tensor], x: Tensor) -> Influence:
+    """The influence of each position, replaced in all samples at once, whatever makes the outputs."""
+    before, again = call(x), call(x)
+    moved = [call(exam.change(x, position)) for position in range(x.size(1))]
     sizes = torch.stack([difference(before, after) for after in moved], -1)  # (batch, q_len, k_len)
     noise = difference(before, again).nan_to_num(posinf=0.0)
     return Influence(sizes, max(exam.tolerance * size_of(before), _TIMES_NOISE * largest(noise)))
+
+
+def of_hidden(exam: Examination) -> tuple[str, Influence] | None:
+    """The submodule that returns a vector for each position last, and the influence on these.
+
+    So what returns its last position alone is examined too. None where there is no such submodule.
+    """
+    x = exam.inputs()
+    calls = [call for call in exam.usual_tape.calls if call.name and _by_position_in(call, x) is not None]
+    if not calls:
+        return None
+    name, times = calls[-1].name, sum(call.name == calls[-1].name for call in calls)
+
+    def hidden(x: Tensor) -> Tensor:
+        found = [call for call in exam.tape(x).calls if call.name == name][:times]
+        output = _by_position_in(found[-1], x) if found else None
+        if output is None:
+            raise ModuleError(f"`{name}` returns a vector for each position for some inputs alone")
+        return output
+
+    return name, _of_calls(exam, hidden, x)
+
+
+def _by_position_in(call: Call, x: Tensor) -> Tensor | None:
+    """What a call returned for each position, None if it did not."""
+    like = (tensor for tensor in call.returned if tensor.dim() == 3 and tensor.is_floating_point())
+    return next((tensor for tensor in like if tensor.shape[:2] == x.shape[:2]), None)
 
 
 def of_samples(exam: Examination, *, train: bool = False) -> Leakage:
