@@ -39,6 +39,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(mine, encoding="utf-8")
     for name in ("residual.py", "repaired.py"):
         (tmp_path / name).write_text(blocks(PAGE, f"python {name}")[0], encoding="utf-8")
+    (tmp_path / "some-text.txt").write_text("to be, or not to be. " * 100, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     return tmp_path
@@ -50,8 +51,6 @@ def run(command: str) -> int:
 
 @pytest.mark.parametrize("command", dict.fromkeys([*commands(README), *commands(PAGE)]))
 def test_every_command_runs(folder, command, capfd):
-    if "--text" in command:
-        pytest.skip("trains for ten seconds; test_checks_text_run.py does that")
     code, printed = run(command), capfd.readouterr()
     assert code in (0, 1), printed.err
     assert "verdict" in printed.out

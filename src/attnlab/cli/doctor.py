@@ -28,7 +28,6 @@ from attnlab.core.errors import ModuleError, SpecError
 
 HEALTHY, ERRORS_FOUND, NOT_EXAMINED = 0, 1, 2
 LIMIT_S = 240.0  # for the whole examination; the checks stop themselves long before
-TEXT_LIMIT_S = 600.0
 _SHOWN_LINES = 4  # of what a process that died left on standard error
 _COLORS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 _VERDICT_COLORS = {"bug": "bold red", "known effect": "bold yellow", "set-up": "bold yellow", "healthy": "bold green"}
@@ -59,7 +58,7 @@ def doctor(
     depth : int
         Number of layers to stack where an effect grows with depth.
     text : Path, optional
-        A text to train on for a moment; the loss is placed among n-grams.
+        A text: write the study that trains it there and places its loss among n-grams, for ``attnlab run``.
     json : bool
         Print the diagnosis as JSON.
 
@@ -76,7 +75,7 @@ def doctor(
         "text": None if text is None else str(text),
     }
     try:
-        diagnosis = _examine(request, TEXT_LIMIT_S if text else LIMIT_S)
+        diagnosis = _examine(request, LIMIT_S)
     except ModuleError as error:
         if json:
             print(json_format.dumps({"error": str(error)}))
@@ -85,6 +84,8 @@ def doctor(
         print(json_format.dumps(diagnosis, indent=2))
     else:
         _print(diagnosis, Console())
+    if text is not None:
+        _write_study(diagnosis["study"], target.rpartition(":")[2], text)
     return ERRORS_FOUND if any(finding["severity"] == "error" for finding in diagnosis["findings"]) else HEALTHY
 
 
@@ -184,6 +185,20 @@ def _cause(code: int | None) -> str:
     if code == -9:  # SIGKILL, which not every system names
         return "killed from outside, perhaps for lack of memory"
     return f"exit code {code}"
+
+
+def _write_study(study: Mapping[str, Any], name: str, text: Path) -> None:
+    """Write the study beside what is run from here, and say how to run it."""
+    path = Path(f"{name}-on-{text.stem}.yaml")
+    if path.exists() and path.read_text(encoding="utf-8") != _yaml(study):
+        raise SpecError(f"{path} exists and holds another study; move it away to write this one")
+    path.write_text(_yaml(study), encoding="utf-8")
+    Console(stderr=True).print(Text(f"to train it on {text}: attnlab plan {path}; attnlab run {path}"), soft_wrap=True)
+
+
+def _yaml(study: Mapping[str, Any]) -> str:
+    """A study file; JSON is YAML too."""
+    return json_format.dumps(study, indent=2) + "\n"
 
 
 # What a person reads

@@ -15,21 +15,20 @@ import torch
 from torch import nn
 
 from attnlab.core.build import describe_exception
-from attnlab.core.errors import AttnlabError, DataError, ModuleError, SpecError, nearest
+from attnlab.core.errors import AttnlabError, ModuleError, SpecError, nearest
 from attnlab.doctor.checks import CHECKS, Check
 from attnlab.doctor.examination import SEED, Examination, Options
 from attnlab.doctor.findings import NOT_EXAMINED, Diagnosis, Finding, worst_first
 from attnlab.doctor.interview import interview
+from attnlab.doctor.text_study import text_study
 from attnlab.strangers.containment import OvertimeError, Traces, contained, time_limit
 from attnlab.strangers.loading.loading import load
 from attnlab.strangers.patient import Patient
 from attnlab.strangers.usage import Usage
-from attnlab.text.characters import decode_utf8
 
 LOADING_S = 60.0  # a file may import large libraries
 INTERVIEW_S = 30.0  # some hundred calls
 CHECK_S = 20.0  # a layer takes a fraction of a second; a busy machine may need ten times as long
-TEXT_S = 300.0  # `text` trains for a while
 ALL_S = 120.0  # what is left after that is skipped, and said
 MOST_OVERTIMES = 2  # checks that do not end; the third would not either
 STUCK_S = 3.0  # a call in training mode that takes longer, and that many times as long as in evaluation, is stuck
@@ -65,7 +64,7 @@ def doctor(
     depth : int, default 6
         Number of layers to stack where an effect grows with depth.
     text : str or Path, optional
-        A text to train on for a moment.
+        A text; the diagnosis then holds a study that trains the module on it.
     on_check : callable, optional
         Told about each step before it runs.
 
@@ -92,13 +91,14 @@ def doctor(
     if depth < 1:
         raise SpecError(f"depth must be at least 1; got {depth}")
     _import_what_is_lazy()
-    options = Options(depth=depth, text=_readable(text))
+    options = Options(depth=depth)
     traces = Traces()
     patient = _contain(traces, LOADING_S, "loading it", lambda: _load(target, arguments, causal))
     usage = _contain(traces, INTERVIEW_S, "the first calls", lambda: interview(patient, causal=causal))
+    study = None if text is None else text_study(target, patient, usage, text)
     ward = _Ward(Examination(patient, usage, options), traces, on_check or _silent)
     findings = [*ward.findings(), *_side_effects(traces)]
-    return Diagnosis(patient.name, worst_first(findings), _assumptions(usage, traces), ward.seconds)
+    return Diagnosis(patient.name, worst_first(findings), _assumptions(usage, traces), ward.seconds, study)
 
 
 def assert_healthy(
@@ -147,18 +147,6 @@ def _load(target: Target, arguments: Mapping[str, Any] | None, causal: bool | No
     return load(target, arguments, causal=causal)
 
 
-def _readable(text: str | Path | None) -> Path | None:
-    """The path of a text; one that cannot be read is an error before anything is examined."""
-    if text is None:
-        return None
-    path = Path(text)
-    try:
-        decode_utf8(path.read_bytes(), str(path))
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    return path
-
-
 def _contain(traces: Traces, seconds: float, doing: str, step: Callable[[], Any]) -> Any:
     """Run a step that must succeed; whatever foreign code does in it ends in one clear error."""
     try:
@@ -204,7 +192,7 @@ class _Ward:
     def run(self, name: str, check: Check) -> tuple[list[Finding], bool]:
         """What one check finds, and whether it came to its end in time."""
         found: list[Finding] = []
-        limit_s = TEXT_S if name == "text" else CHECK_S
+        limit_s = CHECK_S
         try:
             with contained(self.traces), time_limit(limit_s):
                 found.extend(check(self.exam))

@@ -6,7 +6,6 @@ import copy
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,12 +30,9 @@ class Options:
     ----------
     depth : int
         Number of layers to stack where an effect grows with depth.
-    text : Path or None
-        A text to train on for a moment.
     """
 
     depth: int = 6
-    text: Path | None = None
 
 
 class Examination:

@@ -119,12 +119,15 @@ class Diagnosis:
         How the module was called, and what was taken for granted.
     seconds : mapping of str to float
         Wall time of each check that ran.
+    study : mapping or None
+        The study that trains the module on a text, as plain data; None where no text was given.
     """
 
     name: str
     findings: tuple[Finding, ...]
     assumptions: Mapping[str, str]
     seconds: Mapping[str, float] = field(default_factory=dict)
+    study: Mapping[str, Any] | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -157,6 +160,7 @@ class Diagnosis:
             "findings": [finding.to_json() for finding in self.findings],
             "assumptions": dict(self.assumptions),
             "seconds": {check: round(seconds, 3) for check, seconds in self.seconds.items()},
+            **({} if self.study is None else {"study": dict(self.study)}),
         }
 
     @property

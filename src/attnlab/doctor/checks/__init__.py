@@ -16,7 +16,6 @@ from attnlab.doctor.checks.overfit import check_overfit
 from attnlab.doctor.checks.precision import check_precision
 from attnlab.doctor.checks.residual import check_residual
 from attnlab.doctor.checks.scale import check_scale
-from attnlab.doctor.checks.text import check_text
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.influence.batch_independence import check_batch_independence
@@ -53,6 +52,5 @@ CHECKS: dict[str, Check] = {
     "cache": check_cache,
     "initial-loss": check_initial_loss,
     "overfit": check_overfit,
-    "text": check_text,
 }
 """Id -> check, in the order in which they run."""
