@@ -28,7 +28,7 @@ def test_words():
 
 @pytest.mark.parametrize(
     ("remaining", "expected"),
-    [(Remaining(steps=70), 70.0), (Remaining(seconds=13.0), 5.0), (Remaining(seconds=2.0), 0.0)],
+    [(Remaining(steps=70), 70.0), (Remaining(seconds=10.0), 5.0), (Remaining(seconds=-1.0), 0.0)],
 )
 def test_steps_left(remaining, expected):
-    assert remaining.steps_at(step_seconds=2.0, spent=3.0) == expected
+    assert remaining.steps_at(step_seconds=2.0) == expected

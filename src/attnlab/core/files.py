@@ -25,18 +25,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Turn errors of the disk into a `RunError` that names the folder and the free bytes.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the body writes.
-
-    Raises
-    ------
-    RunError
-        If the body raises an `OSError` or an error of safetensors.
-    """
+    """Turn errors of the disk into a `RunError` that names the folder and the free bytes."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -60,38 +49,12 @@ def _free_bytes(folder: Path) -> int:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file so that a reader finds the old content or the new, never a part.
-
-    Parameters
-    ----------
-    path : Path
-        The file; its folder exists.
-    value : JSON types
-        What to write; no NaN.
-
-    Raises
-    ------
-    RunError
-        If it cannot be written.
-    """
+    """Write JSON without NaN so that a reader finds the old content or the new, never a part."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 text file so that a reader finds the old content or the new, never a part.
-
-    Parameters
-    ----------
-    path : Path
-        The file; its folder exists.
-    text : str
-        Its whole content.
-
-    Raises
-    ------
-    RunError
-        If it cannot be written.
-    """
+    """Write a UTF-8 text file so that a reader finds the old content or the new, never a part."""
     temporary = path.with_name(f"{path.name}.tmp")
     with writing(path.parent):
         try:
@@ -104,13 +67,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def synchronize(path: Path) -> None:
-    """Wait until a file's content is on the disk, so that a rename after it is safe against a power cut.
-
-    Parameters
-    ----------
-    path : Path
-        A file that was written and closed.
-    """
+    """Wait until a file's content is on the disk, so that a rename after it is safe against a power cut."""
     descriptor = os.open(path, os.O_RDWR)
     try:
         os.fsync(descriptor)
@@ -119,23 +76,7 @@ def synchronize(path: Path) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file of a run folder.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-
-    Returns
-    -------
-    JSON types
-        Its content.
-
-    Raises
-    ------
-    RunError
-        If it is missing, unreadable or not JSON.
-    """
+    """Read a JSON file of a run folder."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -143,15 +84,7 @@ def read_json(path: Path) -> Any:
 
 
 def replace_folder(new: Path, target: Path) -> None:
-    """Put a complete new folder in the place of an old one.
-
-    Parameters
-    ----------
-    new : Path
-        The complete folder, on the same file system.
-    target : Path
-        Its name from now on; what stood there is removed.
-    """
+    """Put a complete new folder of the same file system in the place of an old one."""
     old = old_name(target)
     shutil.rmtree(old, ignore_errors=True)
     if target.exists():
@@ -161,13 +94,7 @@ def replace_folder(new: Path, target: Path) -> None:
 
 
 def recover_folder(target: Path) -> None:
-    """Finish or undo a replacement that was cut short, and remove its leftovers.
-
-    Parameters
-    ----------
-    target : Path
-        The folder that `replace_folder` was to replace.
-    """
+    """Finish or undo a replacement that was cut short, and remove its leftovers."""
     old, new = old_name(target), new_name(target)
     if old.exists() and not target.exists():
         os.rename(new if new.exists() else old, target)
@@ -176,32 +103,10 @@ def recover_folder(target: Path) -> None:
 
 
 def old_name(target: Path) -> Path:
-    """Under which name a folder waits while it is replaced.
-
-    Parameters
-    ----------
-    target : Path
-        The folder.
-
-    Returns
-    -------
-    Path
-        A name beside it.
-    """
+    """The name under which a folder waits while it is replaced."""
     return target.with_name(f"{target.name}.old")
 
 
 def new_name(target: Path) -> Path:
-    """Under which name the replacement of a folder is written.
-
-    Parameters
-    ----------
-    target : Path
-        The folder.
-
-    Returns
-    -------
-    Path
-        A name beside it.
-    """
+    """The name under which the replacement of a folder is written."""
     return target.with_name(f"{target.name}.new")

@@ -13,13 +13,7 @@ RANDOM = "random."
 
 
 def generator_states() -> dict[str, Tensor]:
-    """The states of torch's global generators, of the CPU and of the current CUDA device if it is in use.
-
-    Returns
-    -------
-    dict of str to Tensor
-        Bytes, under names that begin with `RANDOM`.
-    """
+    """The states of torch's global generators, of the CPU and of the current CUDA device if it is in use."""
     states = {f"{RANDOM}cpu": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states[f"{RANDOM}cuda"] = torch.cuda.get_rng_state()
@@ -27,13 +21,7 @@ def generator_states() -> dict[str, Tensor]:
 
 
 def restore_generators(states: Mapping[str, Tensor]) -> None:
-    """Set torch's global generators to what `generator_states` returned.
-
-    Parameters
-    ----------
-    states : mapping of str to Tensor
-        The states; further names are left alone.
-    """
+    """Set torch's global generators to what `generator_states` returned."""
     if f"{RANDOM}cpu" in states:
         torch.set_rng_state(states[f"{RANDOM}cpu"])
     if f"{RANDOM}cuda" in states and torch.cuda.is_available():
@@ -53,13 +41,7 @@ class Generators:
         self._kept: dict[Hashable, dict[str, Tensor]] = {}
 
     def give_to(self, owner: Hashable) -> None:
-        """Put the generators where the owner left them; who holds them first takes them as they are.
-
-        Parameters
-        ----------
-        owner : hashable
-            Who draws from now on.
-        """
+        """Put the generators where the owner left them; who holds them first takes them as they are."""
         if owner == self._holder:
             return
         if self._holder is not None:
@@ -79,16 +61,6 @@ class Generators:
 
 def generator_for(*numbers: int) -> torch.Generator:
     """A CPU generator seeded by several numbers together.
-
-    Parameters
-    ----------
-    *numbers : int
-        What identifies the place, say the seed of a run and a step. Their order matters.
-
-    Returns
-    -------
-    torch.Generator
-        A new generator; equal numbers give equal draws.
 
     Notes
     -----

@@ -30,8 +30,8 @@ from attnlab.training.run.events import OnEvent, ignore_event
 from attnlab.training.run.step import clip_gradients
 from attnlab.training.run.trainer import Trainer
 from attnlab.training.speed.allocation import kept_memory
-from attnlab.training.speed.choosing import choose_setting
-from attnlab.training.speed.settings import Setting
+from attnlab.training.speed.choosing import RunStep, choose_setting
+from attnlab.training.speed.settings import Choice, Setting
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Ctrl-C, and what schedulers and `kill` send first."""
@@ -218,25 +218,28 @@ class OneByOne(AbstractGradients):
 
     @staticmethod
     def _start(trainer: Trainer) -> None:
-        def batch_of(number: int) -> Batch:
-            return trainer.task.train_batch(number, trainer.seed)
-
         def run_step(setting: Setting, number: int) -> None:
-            forward_and_backward(trainer, batch_of(number).to(trainer.caller.device), setting)
-            trainer.model.zero_grad(set_to_none=True)
+            batch = trainer.task.train_batch(number, trainer.seed).to(trainer.caller.device)
+            forward_and_backward(trainer, batch, setting)
 
         trainer.generators.give_to(trainer)
-        precision, compiled = trainer.wanted_setting()
-        choice = choose_setting(
-            trainer.model,
-            run_step,
-            trainer.course.remaining(trainer.state),
-            precision=precision,
-            compiled=compiled,
-            first_batches=batch_of,
-            device=trainer.caller.device,
-        )
-        trainer.start(choice)
+        trainer.start(choose_for([trainer], trainer.model, run_step))
+
+
+def choose_for(trainers: Sequence[Trainer], model: nn.Module, run_step: RunStep) -> Choice:
+    """Settle what the recipes of runs that are alike leave open; `model` holds the models of all."""
+    first = trainers[0]
+    precision, compiled = first.wanted_setting()
+    return choose_setting(
+        model,
+        run_step,
+        first.course.remaining(first.state),
+        precision=precision,
+        compiled=compiled,
+        copies=len(trainers),
+        first_batches=lambda number: first.task.train_batch(number, first.seed),
+        device=first.caller.device,
+    )
 
 
 def forward_and_backward(trainer: Trainer, batch: Batch, setting: Setting) -> Tensor:

@@ -127,7 +127,7 @@ def choose_setting(
     began = time.perf_counter()
     work = Work.of(model, first_batches(0))
     work = Work(work.flops, work.layers // copies)
-    search = _Search(run_step, work, remaining, device)
+    search = _Search(model, run_step, work, remaining, device)
     with untouched(model, device):
         setting = Setting(search.precision() if precision == AUTO else precision)
         if compiled is True:
@@ -141,6 +141,7 @@ def choose_setting(
 class _Search:
     """Settle precision and compiling, and note why."""
 
+    model: nn.Module
     run_step: RunStep
     work: Work
     remaining: Remaining
@@ -195,7 +196,7 @@ class _Search:
 
     def steps(self, precision: str) -> float:
         """How many steps are left."""
-        return self.remaining.steps_at(self.work.seconds(precision, self.device), 0.0)
+        return self.remaining.steps_at(self.work.seconds(precision, self.device))
 
     def problem(self, setting: Setting) -> str:
         """Why a setting does not run here; empty if it does. A model that does not run at all tells its own error."""
@@ -213,6 +214,7 @@ class _Search:
     def try_out(self, setting: Setting) -> None:
         for number in range(FIRST_STEPS):
             self.run_step(setting, number)
+            self.model.zero_grad(set_to_none=True)
 
 
 def _first_line(error: Exception) -> str:

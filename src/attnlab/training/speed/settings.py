@@ -61,9 +61,9 @@ class Choice:
     setting : Setting
         What was chosen.
     reason : str
-        Why, in words, with everything that was measured.
+        Why, in words.
     seconds : float
-        Time spent on measuring and compiling.
+        Time spent on trying it out and compiling.
     """
 
     setting: Setting
@@ -73,7 +73,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Remaining:
-    """Say what is left of a budget: steps, or seconds that choosing is taken from.
+    """Say what is left of a budget: steps, or seconds.
 
     Parameters
     ----------
@@ -86,11 +86,11 @@ class Remaining:
     steps: int | None = None
     seconds: float = 0.0
 
-    def steps_at(self, step_seconds: float, spent: float) -> float:
-        """How many steps that is."""
+    def steps_at(self, step_seconds: float) -> float:
+        """How many steps that is, where one takes so long."""
         if self.steps is not None:
             return float(self.steps)
-        return max(0.0, self.seconds - spent) / max(step_seconds, 1e-9)
+        return max(0.0, self.seconds) / max(step_seconds, 1e-9)
 
 
 def wait_for(device: torch.device) -> None:

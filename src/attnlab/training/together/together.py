@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
@@ -21,9 +22,8 @@ from attnlab.core.errors import AttnlabError, SpecError, TrainingError
 from attnlab.core.generators import Generators
 from attnlab.training.keeping.result import Result
 from attnlab.training.recipe.recipe import Recipe
-from attnlab.training.run.loop import AbstractGradients, OneByOne, default_spec, keeper_for, run_all
+from attnlab.training.run.loop import AbstractGradients, OneByOne, choose_for, default_spec, keeper_for, run_all
 from attnlab.training.run.trainer import Trainer
-from attnlab.training.speed.choosing import choose_setting
 from attnlab.training.speed.settings import Choice, Setting
 from attnlab.training.together.agreement import check_agreement
 from attnlab.training.together.cohort import Cohort
@@ -283,25 +283,12 @@ class Batched(AbstractGradients):
 
         def run_step(setting: Setting, number: int) -> None:
             cohort.backward([t.task.train_batch(number, t.seed).to(self.device) for t in trainers], setting)
-            models.zero_grad(set_to_none=True)
 
-        first, models = trainers[0], _all_models(trainers)
-        precision, compiled = first.wanted_setting()
-        left = first.course.remaining(first.state)
         try:
-            choice = choose_setting(
-                models,
-                run_step,
-                left,
-                precision=precision,
-                compiled=compiled,
-                copies=len(trainers),
-                first_batches=lambda number: first.task.train_batch(number, first.seed),
-                device=self.device,
-            )
+            choice = choose_for(trainers, nn.ModuleList(trainer.model for trainer in trainers), run_step)
         finally:
             self.generators.go_back(bookmark)
-        return Choice(choice.setting, choice.reason, choice.seconds / len(trainers))
+        return replace(choice, seconds=choice.seconds / len(trainers))
 
 
 def _reason(error: Exception) -> str:
@@ -309,7 +296,3 @@ def _reason(error: Exception) -> str:
     raised = error.__cause__
     text = str(error) if raised is None else f"{type(raised).__name__}: {raised}"
     return text.splitlines()[0]
-
-
-def _all_models(trainers: Sequence[Trainer]) -> nn.Module:
-    return nn.ModuleList(trainer.model for trainer in trainers)
