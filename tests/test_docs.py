@@ -13,8 +13,8 @@ from ruamel.yaml import YAML
 from attnlab.core.errors import SpecError
 from attnlab.nn.attention import Attention
 from attnlab.nn.axes import scores
-from attnlab.studies.define.study import Study, load, parse
-from attnlab.studies.plan.plan import make_plan
+from attnlab.studies.define.study import Study, load_study, parse_study
+from attnlab.studies.plan.plan import plan_study
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -79,16 +79,16 @@ def test_the_page_of_parts_is_the_generated_one():
 @pytest.mark.parametrize("text", study_examples())
 def test_study_examples_parse(text):
     study = YAML(typ="rt").load(text)
-    assert isinstance(parse(study), Study)
+    assert isinstance(parse_study(study), Study)
     for scale in study.get("scales", {}):
-        assert parse(study, scale=scale).scale == scale
+        assert parse_study(study, scale=scale).scale == scale
 
 
 def test_the_example_of_an_own_module_can_be_planned(tmp_path):
     page = DOCS / "own-module.md"
     (tmp_path / "mine.py").write_text(blocks(page, "python mine.py")[0], encoding="utf-8")
     (tmp_path / "study.yaml").write_text(blocks(page, "yaml study")[0], encoding="utf-8")
-    plan = make_plan(load(tmp_path / "study.yaml"))
+    plan = plan_study(load_study(tmp_path / "study.yaml"))
     assert all(variant.parameters > 0 for variant in plan.variants)
 
 

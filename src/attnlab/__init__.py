@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from attnlab.inspection import capture, cost, reach
     from attnlab.models import Decoder, Encoder, EncoderDecoder
     from attnlab.nn import Attention, Block
+    from attnlab.studies import load_run, load_study, plan_study, read_results, run_study, write_report
     from attnlab.training import Recipe, train
 
 __version__ = "0.1.0"
@@ -32,8 +33,14 @@ __getattr__, __dir__ = contents(
         "capture": "attnlab.inspection",
         "cost": "attnlab.inspection",
         "doctor": "attnlab.doctor",
+        "load_run": "attnlab.studies",
+        "load_study": "attnlab.studies",
+        "plan_study": "attnlab.studies",
         "reach": "attnlab.inspection",
+        "read_results": "attnlab.studies",
+        "run_study": "attnlab.studies",
         "train": "attnlab.training",
+        "write_report": "attnlab.studies",
     },
     rooms=("nn", "models", "tasks", "training", "inspection", "studies"),
 )
@@ -49,6 +56,12 @@ __all__ = [
     "capture",
     "cost",
     "doctor",
+    "load_run",
+    "load_study",
+    "plan_study",
     "reach",
+    "read_results",
+    "run_study",
     "train",
+    "write_report",
 ]

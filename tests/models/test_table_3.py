@@ -10,10 +10,10 @@ from attnlab.inspection import count_parameters
 from attnlab.models import MODELS
 from attnlab.nn.attention import Attention
 from attnlab.nn.kernels.dropout import Dropout
-from attnlab.studies.define.study import load
+from attnlab.studies.define.study import load_study
 
 WIDE = {"(C) d_model 1024": 2.3, "big": 3.2}
-STUDY = load("vaswani-table-3")
+STUDY = load_study("vaswani-table-3")
 PAPER = STUDY.published.parameters
 
 

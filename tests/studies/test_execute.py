@@ -13,11 +13,12 @@ import pytest
 from attnlab.core.errors import RunError, SpecError
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.rules import TUNING_SEED
-from attnlab.studies.define.study import parse
+from attnlab.studies.define.study import parse_study
 from attnlab.studies.execute import run_study
-from attnlab.studies.judge.collect import collect, read_scores
-from attnlab.studies.plan.plan import make_plan
+from attnlab.studies.judge.collect import read_results
+from attnlab.studies.plan.plan import plan_study
 from attnlab.studies.report import tables, write_report
+from attnlab.studies.run.tuning import read_scores
 
 LEAK = """
 import torch
@@ -75,7 +76,7 @@ def numbers(out):
 def test_a_study_runs_ends_in_a_report_and_runs_only_what_is_missing(tiny, tmp_path):
     tiny["rules"]["tune"] = {"lr": [1e-3, 3e-3, 1e-2]}
     out = tmp_path / "study"
-    results = run_study(parse(tiny), out, jobs=2)
+    results = run_study(parse_study(tiny), out, jobs=2)
     assert results.complete
     assert [len(variant.done) for variant in results.variants] == [2, 2]
     rules = json.loads((out / "rules.json").read_text())
@@ -98,30 +99,30 @@ def test_a_study_runs_ends_in_a_report_and_runs_only_what_is_missing(tiny, tmp_p
     for path in sorted(gone.rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     kept = (out / "plain" / "seed-0" / "result.json").stat().st_mtime_ns
-    again = run_study(parse(tiny), out, jobs=2)
+    again = run_study(parse_study(tiny), out, jobs=2)
     assert again.complete
     assert numbers(out) == before
     assert (out / "plain" / "seed-0" / "result.json").stat().st_mtime_ns == kept
-    assert collect(out).variants == again.variants  # the folder alone says everything
+    assert read_results(out).variants == again.variants  # the folder alone says everything
 
 
 def test_a_folder_from_before_runs_trained_together_is_reported(tiny, tmp_path):
-    results = run_study(parse(tiny), tmp_path / "study", jobs=1)
+    results = run_study(parse_study(tiny), tmp_path / "study", jobs=1)
     for path in (tmp_path / "study").rglob("result.json"):
         old = {key: value for key, value in json.loads(path.read_text()).items() if not key.startswith("together")}
         path.write_text(json.dumps(old))
-    assert collect(tmp_path / "study").variants == results.variants
+    assert read_results(tmp_path / "study").variants == results.variants
 
 
 def test_a_kill_in_the_middle_changes_no_number(tiny, tmp_path):
     tiny["rules"]["budget"] = {"steps": 60}
     tiny["training"] = {"evaluate_every": 10}
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    run_study(parse(tiny), whole, jobs=2)
+    run_study(parse_study(tiny), whole, jobs=2)
     script = (
         "import json, sys; from pathlib import Path\n"
-        "from attnlab.studies.execute import run_study; from attnlab.studies.define.study import parse\n"
-        "if __name__ == '__main__':\n    run_study(parse(json.loads(sys.argv[1])), Path(sys.argv[2]), jobs=2)\n"
+        "from attnlab.studies.execute import run_study; from attnlab.studies.define.study import parse_study\n"
+        "if __name__ == '__main__':\n    run_study(parse_study(json.loads(sys.argv[1])), Path(sys.argv[2]), jobs=2)\n"
     )
     command = [sys.executable, "-c", script, json.dumps(tiny), str(broken)]
     child = subprocess.Popen(command, env={**os.environ, "PYTHONUNBUFFERED": "1"})
@@ -133,11 +134,11 @@ def test_a_kill_in_the_middle_changes_no_number(tiny, tmp_path):
     assert child.returncode == -signal.SIGKILL
     for _ in range(50):  # orphans notice that their parent is gone, and let go of the cells they hold
         try:
-            run_study(parse(tiny), broken, jobs=2)
+            run_study(parse_study(tiny), broken, jobs=2)
             break
         except RunError:
             time.sleep(0.2)
-    results = run_study(parse(tiny), broken, jobs=2)
+    results = run_study(parse_study(tiny), broken, jobs=2)
     assert results.complete
     assert not any(variant.failed for variant in results.variants)
     assert numbers(broken) == numbers(whole)
@@ -147,7 +148,7 @@ def test_cells_that_fail_are_reported_and_the_rest_goes_on(tiny, tmp_path, mine)
     tiny["rules"]["seeds"] = 1
     for name in ("Raises", "Dies", "Explodes"):
         tiny["variants"][name.lower()] = {"mixer": f"{mine}:{name}", "mixer_at": 1}
-    results = run_study(parse(tiny), tmp_path / "out", jobs=2)
+    results = run_study(parse_study(tiny), tmp_path / "out", jobs=2)
     errors = {variant.name: variant.cells[0].error for variant in results.variants}
     assert errors["plain"] is None
     assert errors["with attention"] is None
@@ -162,36 +163,36 @@ def test_cells_that_fail_are_reported_and_the_rest_goes_on(tiny, tmp_path, mine)
 def test_another_study_may_not_use_the_folder_and_more_seeds_are_recorded(tiny, tmp_path, monkeypatch):
     tiny["rules"] |= {"seeds": 1, "budget": {"steps": 2}}
     out = tmp_path / "out"
-    first = run_study(parse(tiny), out, jobs=1)
+    first = run_study(parse_study(tiny), out, jobs=1)
     assert first.rules["extended"] == []
     changed = {**tiny, "training": {"lr": 0.5}}
     with pytest.raises(RunError, match=r"another study or other rules .*training"):
-        run_study(parse(changed), out, jobs=1)
+        run_study(parse_study(changed), out, jobs=1)
     tiny["rules"]["seeds"] = 2
-    more = run_study(parse(tiny), out, jobs=1)
+    more = run_study(parse_study(tiny), out, jobs=1)
     assert [(step["from"], step["to"]) for step in more.rules["extended"]] == [(1, 2)]
     assert "extended" in {alarm.check for alarm in more.alarms}
     tiny["rules"]["seeds"] = 1
     with pytest.raises(RunError, match="already has 2 seeds; run it with --seeds 2 or more"):
-        run_study(parse(tiny), out, jobs=1)
+        run_study(parse_study(tiny), out, jobs=1)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     tiny["rules"]["seeds"] = 2
     with pytest.raises(RunError, match="was begun on cpu"):
-        run_study(parse(tiny), out, device="cuda")
+        run_study(parse_study(tiny), out, device="cuda")
 
 
 def test_an_edited_module_is_another_study(tiny, tmp_path, mine):
     tiny["rules"] |= {"seeds": 1, "budget": {"steps": 1}}
     tiny["variants"]["mine"] = {"mixer": f"{mine}:Peek", "mixer_at": 1}
-    run_study(parse(tiny), tmp_path / "out", jobs=1)
+    run_study(parse_study(tiny), tmp_path / "out", jobs=1)
     mine.write_text(LEAK + "\n# edited\n")
     with pytest.raises(RunError, match=r"they differ in: file.*mine\.py"):
-        run_study(parse(tiny), tmp_path / "out", jobs=1)
+        run_study(parse_study(tiny), tmp_path / "out", jobs=1)
 
 
 def test_tensorboard_is_an_option(tiny, tmp_path):
     tiny["rules"] |= {"seeds": 1, "budget": {"steps": 1}}
-    run_study(parse(tiny), tmp_path / "out", jobs=1, tensorboard=True)
+    run_study(parse_study(tiny), tmp_path / "out", jobs=1, tensorboard=True)
     assert list((tmp_path / "out" / "plain" / "seed-0").glob("events.out.tfevents.*"))
 
 
@@ -206,14 +207,14 @@ def test_tensorboard_is_an_option(tiny, tmp_path):
 def test_a_machine_that_is_not_there(tiny, tmp_path, monkeypatch, asked, expected):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(SpecError, match=expected):
-        run_study(parse(tiny), tmp_path / "out", **asked)
+        run_study(parse_study(tiny), tmp_path / "out", **asked)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_person_s_own_files_are_not_overwritten(tiny, tmp_path):
     (tmp_path / "report.md").write_text("mine")
     with pytest.raises(RunError, match=r"is no study's folder and holds report\.md"):
-        run_study(parse(tiny), tmp_path)
+        run_study(parse_study(tiny), tmp_path)
     assert (tmp_path / "report.md").read_text() == "mine"
 
 
@@ -227,71 +228,71 @@ def test_a_changed_text_is_another_study(tmp_path):
         "variants": {"a": {}},
         "rules": {"budget": {"steps": 1}, "seeds": 1, "smallest_effect": 0.01},
     }
-    results = run_study(parse(study), tmp_path / "out", jobs=1)
+    results = run_study(parse_study(study), tmp_path / "out", jobs=1)
     (tmp_path / "text.txt").write_text("abdc" * 200)
     build_task.__globals__["_build_task"].cache_clear()  # as in a new process
     with pytest.raises(RunError, match="runs on another text"):
-        run_study(parse(study), tmp_path / "out", jobs=1)
+        run_study(parse_study(study), tmp_path / "out", jobs=1)
     (tmp_path / "text.txt").unlink()
     build_task.__globals__["_build_task"].cache_clear()
-    assert collect(tmp_path / "out") == results, "a report needs no data"
+    assert read_results(tmp_path / "out") == results, "a report needs no data"
 
 
 def test_tuning_that_failed_altogether_gives_no_verdict_and_a_choice_stays(tiny, tmp_path):
     tiny["rules"] |= {"seeds": 2, "budget": {"steps": 3}, "tune": {"lr": [1e-3, 1e30, 2e30]}}
     tiny["variants"]["with attention"]["training"] = {"clip": None, "warmup": 0}
     out = tmp_path / "out"
-    results = run_study(parse(tiny), out, jobs=2)
+    results = run_study(parse_study(tiny), out, jobs=2)
     tuned = results.variant("with attention").tuning
     assert set(tuned["failed"]) == {"1e+30", "2e+30"}
     assert ("tuning", "with attention") in {(alarm.check, alarm.variant) for alarm in results.alarms}
     for setting in ("0.001", "1e+30", "2e+30"):  # lose what tuning reached: judged runs have begun with it
         (out / "plain" / f"tune-lr-{setting}" / f"seed-{TUNING_SEED}" / "result.json").unlink(missing_ok=True)
-    assert collect(out).variant("plain").cells[0].status == "done"
+    assert read_results(out).variant("plain").cells[0].status == "done"
     assert numbers(out)["plain/seed-0"] == results.variant("plain").cells[0].metrics
 
 
 def test_tuning_looks_at_the_mean_of_its_seeds_and_leaves_out_settings_that_failed_once(tiny, tmp_path):
     tiny["rules"] |= {"seeds": 1, "budget": {"steps": 3}, "tune": {"lr": [1e-3, 1e-2, 1e-1]}, "tune_seeds": 2}
     out = tmp_path / "out"
-    run_study(parse(tiny), out, jobs=2)
+    run_study(parse_study(tiny), out, jobs=2)
     reached = numbers(out)
     of = {
         setting: [reached[f"plain/tune-lr-{setting}/seed-{TUNING_SEED + nth}"]["val_mse"] for nth in range(2)]
         for setting in ("0.001", "0.01", "0.1")
     }
     assert all(first != second for first, second in of.values())
-    tuned = collect(out).variant("plain").tuning
+    tuned = read_results(out).variant("plain").tuning
     assert tuned["scores"] == pytest.approx({setting: sum(pair) / 2 for setting, pair in of.items()})
     assert tuned["chosen"] == min(tuned["scores"], key=tuned["scores"].get)
-    assert "mean of 2 runs" in tables.tuning(collect(out))[0]["setting"]
+    assert "mean of 2 runs" in tables.tuning(read_results(out))[0]["setting"]
 
     (out / "plain" / "tune-lr-0.01" / f"seed-{TUNING_SEED + 1}" / "result.json").unlink()
-    assert read_scores(make_plan(parse(tiny)), out)["plain"]["0.01"] is None
+    assert read_scores(plan_study(parse_study(tiny)), out)["plain"]["0.01"] is None
 
 
 def test_two_processes_may_not_write_one_study(tiny, tmp_path):
     from attnlab.training.keeping.runs import lock
 
     with lock(tmp_path), pytest.raises(RunError, match="is being written by process"):
-        run_study(parse(tiny), tmp_path)
+        run_study(parse_study(tiny), tmp_path)
 
 
 def test_nothing_is_written_where_a_variant_cannot_be_built(tiny, tmp_path):
     tiny["variants"]["bad"] = {"kernel_size": 2}
     with pytest.raises(SpecError, match="variant 'bad'"):
-        run_study(parse(tiny), tmp_path / "out")
+        run_study(parse_study(tiny), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_without_a_study(tmp_path):
     with pytest.raises(RunError, match="holds no study"):
-        collect(tmp_path)
+        read_results(tmp_path)
     run = tmp_path / "shapes" / "baseline" / "seed-0"
     run.mkdir(parents=True)
     (run / "spec.json").write_text("{}")
     with pytest.raises(RunError, match=f"is one run of a study; .* folder: {tmp_path / 'shapes'}"):
-        collect(run)
+        read_results(run)
 
 
 def test_a_leak_raises_the_alarms(tmp_path, mine):
@@ -306,7 +307,7 @@ def test_a_leak_raises_the_alarms(tmp_path, mine):
         "rules": {"budget": {"steps": 150}, "seeds": 1, "smallest_effect": 0.01},
         "training": {"lr": 0.01},
     }
-    results = run_study(parse(study), tmp_path / "out", jobs=2)
+    results = run_study(parse_study(study), tmp_path / "out", jobs=2)
     checks = {(alarm.check, alarm.variant) for alarm in results.alarms}
     assert ("causality", "leaks") in checks
     assert ("floor", "leaks") in checks
@@ -319,7 +320,7 @@ def test_a_leak_raises_the_alarms(tmp_path, mine):
 def test_variants_computed_in_different_settings_are_told_apart(tiny, tmp_path):
     tiny["variants"] = {"plain": {}, "short": {"training": {"precision": "bf16"}}}
     tiny["rules"]["seeds"] = 1
-    results = run_study(parse(tiny), tmp_path, jobs=2)
+    results = run_study(parse_study(tiny), tmp_path, jobs=2)
     assert [variant.settings for variant in results.variants] == [("float32",), ("bf16",)]
     alarm = next(alarm for alarm in results.alarms if alarm.check == "setting")
     assert (alarm.variant, alarm.message.split(":")[0]) == ("short", "computed in bf16, the baseline in float32")

@@ -13,9 +13,9 @@ import torch
 from tests.studies.conftest import TINY
 
 from attnlab.core.errors import RunError, SpecError
-from attnlab.studies.define.study import parse
+from attnlab.studies.define.study import parse_study
 from attnlab.studies.execute import run_study
-from attnlab.studies.plan.plan import CellPlan, make_plan
+from attnlab.studies.plan.plan import CellPlan, plan_study
 from attnlab.studies.run import layout as layouts
 from attnlab.studies.run.executor import InProcess
 from attnlab.studies.run.layout import LAYOUT, Layout, Wishes, layout_for, most_together
@@ -48,7 +48,7 @@ def test_what_is_measured_in_seconds_never_runs_together(tiny, rules, most):
     tiny["rules"] |= rules
     if "target" in rules:
         del tiny["rules"]["metric"]
-    assert most_together(make_plan(parse(tiny))) == most
+    assert most_together(plan_study(parse_study(tiny))) == most
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def two_cores(monkeypatch):
 
 def found_for(tiny, out, **wishes):
     out.mkdir(exist_ok=True)
-    return layout_for(make_plan(parse(tiny)), out, Wishes(**{"device": "cpu", **wishes}))
+    return layout_for(plan_study(parse_study(tiny)), out, Wishes(**{"device": "cpu", **wishes}))
 
 
 @pytest.mark.usefixtures("two_cores")
@@ -142,7 +142,7 @@ def test_a_study_trained_together_is_the_study_trained_one_by_one(tiny, tmp_path
     tiny["rules"]["tune"] = {"lr": [1e-3, 3e-3, 1e-2]}
     tiny["variants"] = {"plain": {}, "lstm": {"name": "lstm", "hidden": 5}}
     apart, joined = tmp_path / "apart", tmp_path / "joined"
-    run_study(parse(tiny), apart, jobs=1)
+    run_study(parse_study(tiny), apart, jobs=1)
     together_in(joined, tiny["variants"])
     heard = []
 
@@ -157,7 +157,7 @@ def test_a_study_trained_together_is_the_study_trained_one_by_one(tiny, tmp_path
             if message["kind"] in {"finished", "failed"}:
                 heard.append((cell.folder, message["kind"]))
 
-    results = run_study(parse(tiny), joined, watcher=Hears())
+    results = run_study(parse_study(tiny), joined, watcher=Hears())
     assert results.complete
     expected, found = numbers(apart), numbers(joined)
     assert found.keys() == expected.keys()
@@ -177,7 +177,7 @@ def test_a_process_that_dies_takes_one_cell_with_it(tiny, tmp_path):
     tiny["variants"] = {"plain": {}, "kills": {"mixer": f"{tmp_path / 'mine.py'}:Kills", "mixer_at": 1}}
     out = tmp_path / "out"
     together_in(out, tiny["variants"])
-    results = run_study(parse(tiny), out)
+    results = run_study(parse_study(tiny), out)
     assert len(results.variant("plain").done) == 2
     assert all("killed by SIGKILL" in cell.error for cell in results.variant("kills").cells)
 
@@ -201,7 +201,7 @@ def bits(out):
 def first(tmp_path_factory):
     """A study of two variants and two seeds, computed once by processes of one thread."""
     out = tmp_path_factory.mktemp("first") / "study"
-    run_study(parse(copy.deepcopy(TINY)), out)
+    run_study(parse_study(copy.deepcopy(TINY)), out)
     return out
 
 
@@ -211,7 +211,7 @@ BUSY = "import torch\nx = torch.randn(700, 700)\nwhile True:\n    x @ x"
 def test_a_busy_machine_changes_no_bit(tiny, tmp_path, first):
     busy = subprocess.Popen([sys.executable, "-c", BUSY])
     try:
-        run_study(parse(tiny), tmp_path / "again")
+        run_study(parse_study(tiny), tmp_path / "again")
     finally:
         busy.kill()
         busy.wait()
@@ -222,7 +222,7 @@ def test_another_executor_changes_no_bit(tiny, tmp_path, first):
     layout = json.loads((first / LAYOUT).read_text())
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / LAYOUT).write_text(json.dumps({**layout, "threads": 1}))
-    results = run_study(parse(tiny), tmp_path / "here", executor=InProcess())
+    results = run_study(parse_study(tiny), tmp_path / "here", executor=InProcess())
     assert results.complete
     assert layout["threads"] == 1
     assert torch.tensor(1e-40) * 1 > 0  # what a cell sets for its speed is put back
@@ -232,9 +232,9 @@ def test_another_executor_changes_no_bit(tiny, tmp_path, first):
 def test_a_study_is_repeated_like_another(tiny, tmp_path, first):
     tiny["training"] = {"precision": "bf16"}
     other = tmp_path / "bf16"
-    run_study(parse(tiny), other, jobs=1, together=2)
+    run_study(parse_study(tiny), other, jobs=1, together=2)
     del tiny["training"]
-    run_study(parse(tiny), tmp_path / "like", like=other)
+    run_study(parse_study(tiny), tmp_path / "like", like=other)
     layout = json.loads((tmp_path / "like" / LAYOUT).read_text())
     assert layout["reason"] == f"as in {other}"
     assert layout["together"] == {"plain": 2, "with attention": 2}

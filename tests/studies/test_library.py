@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from attnlab.inspection import count_parameters
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.studies.define.reading import library
-from attnlab.studies.define.study import load
+from attnlab.studies.define.study import load_study
 from attnlab.studies.plan.plan import count
 
 DATA = os.environ.get("ATTNLAB_DATA", "")
@@ -32,7 +32,7 @@ def scales(name):
 
 def models(name, scale):
     """Return the models of a study at a scale, without weights."""
-    study = load(name, scale=scale)
+    study = load_study(name, scale=scale)
     with torch.device("meta"):
         return {
             variant: build_model(study.model_spec(variant), build_task(study.task_spec(variant)))
@@ -41,17 +41,17 @@ def models(name, scale):
 
 
 @needs_data
-@pytest.mark.parametrize("name", [name for name in sorted(library()) if load(name).task["name"] == "translation"])
+@pytest.mark.parametrize("name", [name for name in sorted(library()) if load_study(name).task["name"] == "translation"])
 def test_every_variant_can_be_built(name):
     for scale in scales(name):
-        assert models(name, scale).keys() == load(name, scale=scale).variants.keys()
+        assert models(name, scale).keys() == load_study(name, scale=scale).variants.keys()
 
 
 @needs_data
 @pytest.mark.parametrize("scale", scales("heads"))
 def test_narrow_models_with_wide_heads_have_the_parameters_of_the_baseline(scale):
     sizes = {variant: count_parameters(model) for variant, model in models("heads", scale).items()}
-    wanted = sizes[load("heads").baseline]
+    wanted = sizes[load_study("heads").baseline]
     assert sizes["8 heads as wide as a narrower model"] == pytest.approx(wanted, rel=0.01)
     assert sizes["8 heads as wide as the model"] > 2 * wanted
 
@@ -60,14 +60,14 @@ def test_narrow_models_with_wide_heads_have_the_parameters_of_the_baseline(scale
 @pytest.mark.parametrize("scale", scales("vaswani-table-2"))
 def test_rivals_of_the_transformer_are_of_its_size(scale):
     sizes = {variant: count_parameters(model) for variant, model in models("vaswani-table-2", scale).items()}
-    wanted = sizes[load("vaswani-table-2").baseline]
+    wanted = sizes[load_study("vaswani-table-2").baseline]
     for variant, size in sizes.items():
         assert size == pytest.approx(wanted, rel=0.01) or "experts" in variant
 
 
 @needs_data
 def test_experts_cost_what_the_transformer_costs():
-    study = load("vaswani-table-2", scale="small")
+    study = load_study("vaswani-table-2", scale="small")
     costs = {
         variant: count(study.model_spec(variant), build_task(study.task_spec(variant))).flops_per_token
         for variant in ("Transformer", "Transformer, mixture of experts")
@@ -76,7 +76,7 @@ def test_experts_cost_what_the_transformer_costs():
 
 
 def test_the_dilated_control_of_shapes_sees_all_from_every_position():
-    study = load("shapes")
+    study = load_study("shapes")
     task = build_task(study.task_spec("dilated CNN (sees all 100)"))
     torch.manual_seed(0)
     model = build_model(study.model_spec("dilated CNN (sees all 100)"), task).double().eval()

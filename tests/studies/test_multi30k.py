@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.studies.define.study import parse
+from attnlab.studies.define.study import parse_study
 from attnlab.studies.execute import run_study
-from attnlab.studies.using.trained import load_trained, translate
+from attnlab.studies.using.trained import load_run, translate
 from attnlab.tasks.datasets import locate_named
 from attnlab.tasks.translation.corpora import CORPORA
 from attnlab.tasks.translation.translation import Translation
@@ -83,8 +83,8 @@ def test_a_small_model_learns_to_translate(tmp_path, one_thread):
         "rules": {"metric": "val_loss", "budget": {"steps": 300}, "seeds": 1, "smallest_effect": 0.1},
         "training": {"lr": 5e-3, "warmup": 30, "evaluate_every": 300},
     }
-    run_study(parse(study, name="it", path=tmp_path / "study.yaml"), tmp_path / "runs", jobs=1)
-    trained = load_trained(tmp_path / "runs" / "it" / "seed-0", which="last")
+    run_study(parse_study(study, name="it", path=tmp_path / "study.yaml"), tmp_path / "runs", jobs=1)
+    trained = load_run(tmp_path / "runs" / "it" / "seed-0", which="last")
     found = translate([trained], lines("train", "en")[:20])
     wanted = lines("train", "de")[:20]
     shared = [

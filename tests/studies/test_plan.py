@@ -4,19 +4,19 @@ import json
 
 import pytest
 import torch
+from attnlab.studies.judge.tuning import choose
 
 from attnlab.cli import FINE, call
 from attnlab.cli.progress import title_of
 from attnlab.core.errors import SpecError
 from attnlab.studies.define.rules import TUNING_SEED
-from attnlab.studies.define.study import load, parse
-from attnlab.studies.judge.tuning import choose
+from attnlab.studies.define.study import load_study, parse_study
 from attnlab.studies.plan.estimate import PRODUCTS, flops_per_second_on_one_thread
-from attnlab.studies.plan.plan import NOT_COMPILED, NOT_TIMED, make_plan
+from attnlab.studies.plan.plan import NOT_COMPILED, NOT_TIMED, plan_study
 
 
 def plan_of(study, **options):
-    return make_plan(parse(study), **options)
+    return plan_study(parse_study(study), **options)
 
 
 def test_costs_are_read_off_the_built_module(tiny):
@@ -99,7 +99,7 @@ def test_what_a_paper_says_stands_beside_what_is_counted(tiny, write_study, caps
     assert row == ["wide", f"{counted['wide']:,}", "65", "M", more, "M", "+62", "M"]
     tiny["published"]["parameters"]["wiide"] = 1
     with pytest.raises(SpecError, match="published: 'wiide' is no variant; did you mean 'wide'"):
-        parse(tiny)
+        parse_study(tiny)
 
 
 def test_a_model_for_another_kind_of_task_names_those_that_fit(tiny):
@@ -169,11 +169,11 @@ rules: {metric: test_mse, budget: {steps: 5}, smallest_effect: 0.1}
 """
     path = write_study(text)
     with pytest.raises(SpecError) as caught:
-        make_plan(load(path))
+        plan_study(load_study(path))
     assert str(caught.value).startswith(f"{path} line 8: variant 'odd kernel': model 'cnn': kernel_size must be odd")
     path = write_study(text.replace("name: shapes", "name: shapes\n  lenth: 5"))
     with pytest.raises(SpecError) as caught:
-        make_plan(load(path))
+        plan_study(load_study(path))
     assert str(caught.value).startswith(f"{path} line 2: task 'shapes': unknown argument 'lenth'")
 
 

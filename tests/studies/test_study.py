@@ -5,7 +5,7 @@ from ruamel.yaml import YAML
 
 from attnlab.core.errors import SpecError
 from attnlab.studies.define.reading import library
-from attnlab.studies.define.study import load, merge, parse, slug
+from attnlab.studies.define.study import load_study, merge, parse_study, slug
 
 GOOD = """\
 question: Is it?
@@ -26,33 +26,33 @@ scales:
 
 def complaint(path) -> str:
     with pytest.raises(SpecError) as caught:
-        load(path)
+        load_study(path)
     return str(caught.value)
 
 
 def test_a_file_is_read_and_scales_merge(write_study):
     path = write_study(GOOD)
-    study = load(path)
+    study = load_study(path)
     assert (study.name, study.rules.seeds, study.rules.budget) == ("my-study", 3, {"steps": 10.0})
-    small = load(path, scale="small")
+    small = load_study(path, scale="small")
     assert small.rules.seeds == 1
     assert small.model_spec("one") == {"name": "cnn", "channels": 4}
     assert small.model_spec("two") == {"name": "cnn", "channels": 8}
     assert small.hash != study.hash
-    assert load(path, changes={"rules": {"seeds": 9}}).rules.seeds == 9
+    assert load_study(path, changes={"rules": {"seeds": 9}}).rules.seeds == 9
 
 
 def test_a_scale_leaves_variants_out(write_study):
     smaller = GOOD.replace("small: {", "small: {variants: {two: null, three: {channels: 2}}, ")
-    assert load(write_study(smaller), scale="small").variants == {"one": {}, "three": {"channels": 2}}
+    assert load_study(write_study(smaller), scale="small").variants == {"one": {}, "three": {"channels": 2}}
     with pytest.raises(SpecError, match="baseline 'one' is no variant; known: three, two"):
-        load(write_study(smaller.replace("two: null", "one: null")), scale="small")
+        load_study(write_study(smaller.replace("two: null", "one: null")), scale="small")
     with pytest.raises(SpecError, match=r"scales\.small\.variants: null leaves out 'twoo', .*; did you mean 'two'"):
-        load(write_study(smaller.replace("two: null", "twoo: null")), scale="small")
+        load_study(write_study(smaller.replace("two: null", "twoo: null")), scale="small")
 
 
 def test_a_variant_of_another_model_replaces_and_training_is_its_own():
-    study = parse(
+    study = parse_study(
         {
             "question": "?",
             "task": "shapes",
@@ -107,39 +107,39 @@ def test_all_problems_are_named_at_once(write_study):
 
 def test_unknown_study_scale_and_text(write_study, tmp_path):
     with pytest.raises(SpecError, match=r"no study 'shpaes' in the library .* did you mean 'shapes'"):
-        load("shpaes")
+        load_study("shpaes")
     with pytest.raises(SpecError, match="no study file"):
-        load(tmp_path / "missing.yaml")
+        load_study(tmp_path / "missing.yaml")
     with pytest.raises(SpecError, match="no scale 'smal'; did you mean 'small'"):
-        load(write_study(GOOD), scale="smal")
+        load_study(write_study(GOOD), scale="smal")
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"question: \xff\xfe")
     with pytest.raises(SpecError, match="not UTF-8"):
-        load(binary)
+        load_study(binary)
     listed = tmp_path / "list.yaml"
     listed.write_text("- a\n- b\n")
     with pytest.raises(SpecError, match="must be a mapping; got list"):
-        load(listed)
+        load_study(listed)
 
 
 def test_paths_of_own_modules_start_at_the_file(write_study):
     path = write_study(GOOD.replace("two: {channels: 8}", "two: {mixer: ./mine.py:Mixer}"))
-    assert load(path).model_spec("two")["mixer"] == f"{path.parent / 'mine.py'}:Mixer"
-    assert load(path).content["variants"]["two"]["mixer"] == "./mine.py:Mixer"  # the hash knows no machine
+    assert load_study(path).model_spec("two")["mixer"] == f"{path.parent / 'mine.py'}:Mixer"
+    assert load_study(path).content["variants"]["two"]["mixer"] == "./mine.py:Mixer"  # the hash knows no machine
 
 
 def test_a_text_beside_the_study_is_found_from_anywhere(write_study, tmp_path, monkeypatch):
     (tmp_path / "mine.txt").write_text("abc")
     path = write_study(GOOD.replace("{name: shapes}", "{name: char-lm, text: mine.txt}"))
     monkeypatch.chdir("/")
-    assert load(path).task["text"] == str(tmp_path / "mine.txt")
-    assert load(path).content["task"]["text"] == "mine.txt"
+    assert load_study(path).task["text"] == str(tmp_path / "mine.txt")
+    assert load_study(path).content["task"]["text"] == "mine.txt"
 
 
 def test_a_folder_of_the_same_name_hides_no_study(tmp_path, monkeypatch):
     (tmp_path / "shapes").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert load("shapes").name == "shapes"
+    assert load_study("shapes").name == "shapes"
 
 
 def test_merge_replaces_a_part_of_another_name():
@@ -151,10 +151,10 @@ def test_merge_replaces_a_part_of_another_name():
 
 @pytest.mark.parametrize("name", sorted(library()))
 def test_every_study_of_the_library_is_valid_at_every_scale(name):
-    study = load(name)
+    study = load_study(name)
     assert study.question.endswith("?")
     for scale in YAML().load(library()[name].read_text(encoding="utf-8")).get("scales", {}):
-        assert load(name, scale=scale).hash != study.hash
+        assert load_study(name, scale=scale).hash != study.hash
 
 
 def test_slugs():

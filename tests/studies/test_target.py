@@ -7,9 +7,9 @@ import json
 import pytest
 
 from attnlab.core.errors import SpecError
-from attnlab.studies.define.study import load, parse
+from attnlab.studies.define.study import load_study, parse_study
 from attnlab.studies.execute import run_study
-from attnlab.studies.plan.plan import make_plan
+from attnlab.studies.plan.plan import plan_study
 from attnlab.studies.report import headline, report
 from attnlab.studies.run.cell import run_cells
 from attnlab.training.recipe.target import SECONDS_TO_TARGET
@@ -36,7 +36,7 @@ def timed(tmp_path):
 
 
 def plan_of(study):
-    return make_plan(parse(study))
+    return plan_study(parse_study(study))
 
 
 def complaint(study) -> str:
@@ -91,8 +91,8 @@ def test_every_cell_gets_the_task_and_the_end_of_its_variant(timed):
 def test_a_task_that_is_a_name_can_be_seen_otherwise(tiny):
     tiny["task"] = "shapes"
     tiny["variants"]["plain"] = {"task": {"batch": 3}}
-    assert parse(tiny).task_spec("plain") == {"name": "shapes", "batch": 3}
-    assert parse(tiny).task_spec("with attention") == "shapes"
+    assert parse_study(tiny).task_spec("plain") == {"name": "shapes", "batch": 3}
+    assert parse_study(tiny).task_spec("with attention") == "shapes"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_the_test_part_is_no_target(timed):
 
 def test_a_study_about_time_runs_one_cell_at_a_time_and_ends_at_the_target(timed, tmp_path):
     timed["variants"]["never"] = {"training": {"lr": 1e-9}}
-    results = run_study(parse(timed), tmp_path / "runs")
+    results = run_study(parse_study(timed), tmp_path / "runs")
     layout = json.loads((tmp_path / "runs" / "layout.json").read_text())
     assert (layout["workers"], layout["reason"]) == (1, "one run at a time: the verdict is about wall time")
     assert results.complete
@@ -151,7 +151,7 @@ def short_text(tmp_path):
 
 
 def test_the_speedrun_can_be_planned_and_its_recipes_run(short_text, tmp_path):
-    plan = make_plan(load("speedrun", scale="tiny", changes=short_text))
+    plan = plan_study(load_study("speedrun", scale="tiny", changes=short_text))
     cells = {cell.variant: cell for cell in plan.judged_cells({name: {} for name in plan.study.variants})}
     assert {cell.spec["recipe"]["budget"]["steps"] for cell in cells.values()} == {3}
     for name in ("the fast recipe", "nanoGPT CPU recipe"):
@@ -161,7 +161,7 @@ def test_the_speedrun_can_be_planned_and_its_recipes_run(short_text, tmp_path):
 
 
 def test_every_variant_of_the_speedrun_differs_from_the_fast_recipe(short_text):
-    plan = make_plan(load("speedrun", changes=short_text))
+    plan = plan_study(load_study("speedrun", changes=short_text))
     fast = plan.study.baseline
     settings = {
         name: (plan.study.model_spec(name), plan.study.task_spec(name), _method(plan, name))
@@ -180,11 +180,11 @@ def _method(plan, name):
 
 def test_the_long_speedrun_can_be_planned(short_text):
     changes = {"task": short_text["task"] | {"context": 16}, "variants": {"windows of 128": {"task": {"context": 8}}}}
-    plan = make_plan(load("speedrun-long", changes=changes))
+    plan = plan_study(load_study("speedrun-long", changes=changes))
     assert plan.judges_time
     assert plan.metric.title == "time to val_loss 1.4697"
 
 
 def test_the_half_hour_is_judged_by_its_loss(short_text):
-    plan = make_plan(load("speedrun-half-hour", changes={"task": short_text["task"] | {"context": 16}}))
+    plan = plan_study(load_study("speedrun-half-hour", changes={"task": short_text["task"] | {"context": 16}}))
     assert (plan.metric.name, plan.study.rules.budget) == ("val_loss", {"seconds": 1800})

@@ -17,10 +17,10 @@ from attnlab.cli import FINE, WRONG_USE, call
 from attnlab.core.errors import DataError, RunError, SpecError
 from attnlab.core.files import read_json
 from attnlab.studies.define.assemble import build_task
-from attnlab.studies.define.study import parse
+from attnlab.studies.define.study import parse_study
 from attnlab.studies.execute import run_study
 from attnlab.studies.using.kept_task import keep_task
-from attnlab.studies.using.trained import generate, load_trained, score, translate
+from attnlab.studies.using.trained import generate, load_run, score, translate
 from attnlab.text.tokenizers import Tokenizer
 
 END = 2
@@ -67,7 +67,7 @@ def runs(tmp_path_factory, one_thread):
         "training": {"lr": 5e-3},
     }
     for name, special in (("translation", translation), ("text", text)):
-        study = parse(common | special, name=name, path=folder / f"{name}.yaml")
+        study = parse_study(common | special, name=name, path=folder / f"{name}.yaml")
         run_study(study, folder / name, jobs=1)
     yield folder
     patch.undo()
@@ -80,12 +80,12 @@ def cache(runs, monkeypatch):
 
 @pytest.fixture
 def translator(runs):
-    return load_trained(runs / "translation" / "it" / "seed-0")
+    return load_run(runs / "translation" / "it" / "seed-0")
 
 
 @pytest.fixture
 def writer(runs):
-    return load_trained(runs / "text" / "it" / "seed-0")
+    return load_run(runs / "text" / "it" / "seed-0")
 
 
 def test_it_has_learned(translator):
@@ -106,7 +106,7 @@ def test_batches_and_caches_change_nothing(translator, beam):
 
 
 def test_an_ensemble_writes_together(runs, translator):
-    other = load_trained(runs / "translation" / "it" / "seed-1")
+    other = load_run(runs / "translation" / "it" / "seed-1")
     found = translate([translator, other], ["two dog"])
     assert found == ["TWO DOG"]
 
@@ -136,13 +136,13 @@ def test_a_run_needs_neither_its_corpus_nor_what_was_kept_of_it(runs, tmp_path, 
         with (runs / f"train.{language}").open("a", encoding="utf-8") as file:
             file.write("zebra apple\n" * 500)
     try:
-        assert translate([load_trained(run)], ["two dog"]) == ["TWO DOG"]
+        assert translate([load_run(run)], ["two dog"]) == ["TWO DOG"]
         (runs / "val.en").rename(runs / "away.en")
-        assert score([load_trained(run)]).scores[0].value > 50.0
+        assert score([load_run(run)]).scores[0].value > 50.0
         (runs / "away.en").rename(runs / "val.en")
         (runs / "exam.de").write_text("SOMETHING ELSE\n" * 10, encoding="utf-8")
         with pytest.raises(DataError, match=r"the test part of .* has changed since the run was made"):
-            score([load_trained(run)])
+            score([load_run(run)])
     finally:
         for part in ("train", "exam"):
             for language in ("en", "de"):
@@ -161,7 +161,7 @@ def test_a_text_is_continued_without_the_text_that_was_learned(runs, writer, mon
     expected = generate(writer, "abc", length=9, temperature=0.0)
     (runs / "abc.txt").rename(runs / "away.txt")
     try:
-        assert generate(load_trained(runs / "text" / "it" / "seed-0"), "abc", length=9, temperature=0.0) == expected
+        assert generate(load_run(runs / "text" / "it" / "seed-0"), "abc", length=9, temperature=0.0) == expected
     finally:
         (runs / "away.txt").rename(runs / "abc.txt")
 
@@ -183,7 +183,7 @@ def test_a_translation_without_end_is_cut_and_said_whatever_stands_beside_it(tra
         alone = translate([forever], sentences[:1], beam=2, first=7)
     assert together[0] == alone[0]
     assert [len(text.split()) for text in together] == [2 * 1 + 10, 2 * 5 + 10]
-    monkeypatch.setattr("attnlab.studies.using.trained.load_trained", lambda *_, **__: forever)
+    monkeypatch.setattr("attnlab.studies.using.trained.load_run", lambda *_, **__: forever)
     assert call(["translate", "some-run", "dog"]) == FINE
     printed = capsys.readouterr()
     assert len(printed.out.split()) == 12
@@ -209,7 +209,7 @@ def test_runs_of_another_kind(runs, translator, writer):
     with pytest.raises(RunError, match="is no language model: its task is 'translation'"):
         generate(translator, "dog", length=3)
     with pytest.raises(RunError, match=r"translation is no run \(no spec.json in it\); runs in it: .*it/seed-0"):
-        load_trained(runs / "translation")
+        load_run(runs / "translation")
 
 
 @pytest.mark.parametrize(("tune_by", "translates"), [("val_loss", False), ("val_bleu", True)])
@@ -224,7 +224,7 @@ def test_tuning_translates_only_where_it_looks_at_translations(runs, tmp_path, t
     }
     study["rules"] |= tuned
     del study["training"]["lr"]
-    run_study(parse(study, name="tuned", path=runs / "tuned.yaml"), tmp_path, jobs=1)
+    run_study(parse_study(study, name="tuned", path=runs / "tuned.yaml"), tmp_path, jobs=1)
     results = {path.parent.parent.name: read_json(path) for path in tmp_path.glob("it/**/result.json")}
     found = {name: "val_bleu" in result["metrics"] for name, result in results.items()}
     assert found == {f"tune-lr-{rate}": translates for rate in ("0.001", "0.01", "0.1")} | {"it": True}
@@ -345,31 +345,31 @@ def test_a_damaged_checkpoint(runs, tmp_path):
     weights = copy / "last" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-10])
     with pytest.raises(RunError, match=f"sha256.*; remove {re.escape(str(copy))} and run its study again"):
-        load_trained(copy)
+        load_run(copy)
     (copy / "last" / "state.json").write_text("{", encoding="utf-8")
     with pytest.raises(RunError, match=rf"state\.json cannot be read.*; remove {re.escape(str(copy))} and run its"):
-        load_trained(copy)
+        load_run(copy)
 
 
 def test_what_is_said_of_a_damaged_checkpoint_helps(runs, tmp_path):
     """A run that is complete is trained again once its folder is gone."""
     study = tmp_path / "translation"
     shutil.copytree(runs / "translation", study)
-    whole, run = load_trained(study / "it" / "seed-0"), study / "it" / "seed-0"
+    whole, run = load_run(study / "it" / "seed-0"), study / "it" / "seed-0"
     shutil.rmtree(run)
     saved = read_json(study / "study.json")
-    run_study(parse(saved["content"], name="translation", path=runs / "translation.yaml"), study, jobs=1)
-    again = load_trained(run)
+    run_study(parse_study(saved["content"], name="translation", path=runs / "translation.yaml"), study, jobs=1)
+    again = load_run(run)
     assert all(torch.equal(*pair) for pair in zip(whole.model.parameters(), again.model.parameters(), strict=True))
 
 
 def test_a_run_that_does_not_write(tmp_path):
     (tmp_path / "spec.json").write_text('{"task": {"name": "shapes"}}', encoding="utf-8")
     with pytest.raises(RunError, match="is a run of the task 'shapes'; models write in translation and char-lm alone"):
-        load_trained(tmp_path)
+        load_run(tmp_path)
     (tmp_path / "spec.json").write_text('{"task": {"name": "translation"}}', encoding="utf-8")
     with pytest.raises(RunError, match=r"no task.json in it\); an older attnlab made it: remove it and run its study"):
-        load_trained(tmp_path)
+        load_run(tmp_path)
 
 
 def test_the_command_translates(runs, capsys, monkeypatch, tmp_path):
@@ -479,7 +479,7 @@ def test_a_decoder_that_sees_the_token_it_predicts_raises_an_alarm(runs, tmp_pat
         },
         "rules": {"metric": "val_loss", "budget": {"steps": 2}, "seeds": 1, "smallest_effect": 0.1},
     }
-    results = run_study(parse(study, name="cheats", path=tmp_path / "study.yaml"), tmp_path / "out", jobs=1)
+    results = run_study(parse_study(study, name="cheats", path=tmp_path / "study.yaml"), tmp_path / "out", jobs=1)
     alarms = {(alarm.check, alarm.variant): alarm.message for alarm in results.alarms}
     assert "positions ahead: it sees what it should predict" in alarms["causality", "leaks"]
     assert ("causality", "honest") not in alarms

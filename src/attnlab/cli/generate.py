@@ -52,9 +52,9 @@ def generate(
         0.
     """
     from attnlab.studies.using.trained import generate as generated
-    from attnlab.studies.using.trained import load_trained
+    from attnlab.studies.using.trained import load_run
 
-    trained = load_trained(run, which=weights, device=device)
+    trained = load_run(run, which=weights, device=device)
     texts = generated(
         trained,
         prompt,

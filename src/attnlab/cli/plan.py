@@ -46,11 +46,11 @@ def plan(
         0.
     """
     from attnlab.cli.run import own_prints_to_stderr, print_json, seed_changes
-    from attnlab.studies.define.study import load
-    from attnlab.studies.plan.plan import make_plan
+    from attnlab.studies.define.study import load_study
+    from attnlab.studies.plan.plan import plan_study
 
     with own_prints_to_stderr(json):
-        planned = make_plan(load(study, scale=scale, changes=seed_changes(seeds)), calibrate=calibrate)
+        planned = plan_study(load_study(study, scale=scale, changes=seed_changes(seeds)), calibrate=calibrate)
     if json:
         print_json(planned.to_json())
     else:

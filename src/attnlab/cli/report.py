@@ -21,9 +21,9 @@ def report(folder: Path, /, *, json: bool = False) -> int:
         0, or 1 if a run failed.
     """
     from attnlab.cli.run import show
-    from attnlab.studies.judge.collect import collect
+    from attnlab.studies.judge.collect import read_results
     from attnlab.studies.report import write_report
 
-    results = collect(folder)
+    results = read_results(folder)
     show(results, write_report(results, folder), json=json)
     return int(any(alarm.check == "failed" for alarm in results.alarms))

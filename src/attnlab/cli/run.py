@@ -59,11 +59,11 @@ def run(
         0, or 1 if a run failed.
     """
     from attnlab.cli.progress import TerminalWatcher
-    from attnlab.studies.define.study import load
+    from attnlab.studies.define.study import load_study
     from attnlab.studies.execute import run_study
     from attnlab.studies.report import write_report
 
-    question = load(study, scale=scale, changes=seed_changes(seeds))
+    question = load_study(study, scale=scale, changes=seed_changes(seeds))
     folder = out or default_folder(question.name, scale)
     console = Console(stderr=json)
     console.print(f"[bold]{question.question}[/]")

@@ -55,7 +55,7 @@ def score(
     from attnlab.cli.translate import warnings_said
     from attnlab.studies.using import trained
 
-    models = [trained.load_trained(folder, which=weights, device=device) for folder in (run, *also)]
+    models = [trained.load_run(folder, which=weights, device=device) for folder in (run, *also)]
     if out is not None:
         out.open("a").close()  # before the work, so that a path that cannot be written costs nothing
     with warnings_said():

@@ -71,7 +71,7 @@ def translate(
     int
         0.
     """
-    from attnlab.studies.using.trained import load_trained, write
+    from attnlab.studies.using.trained import load_run, write
 
     if sentences and file is not None:
         raise SpecError("give sentences or --file, not both")
@@ -79,7 +79,7 @@ def translate(
         _check_no_path(sentence)
     if maps is not None:
         maps.open("a").close()  # before the work, so that a path that cannot be written costs nothing
-    trained = [load_trained(folder, which=weights, device=device) for folder in (run, *also)]
+    trained = [load_run(folder, which=weights, device=device) for folder in (run, *also)]
     lines = iter(sentences) if sentences else _lines(file)
     first = 1
     while some := list(itertools.islice(lines, AT_A_TIME)):

@@ -11,15 +11,15 @@ from attnlab.core.errors import RunError
 from attnlab.core.files import write_json, writing
 from attnlab.core.machine import require_device
 from attnlab.studies.define.study import Study
-from attnlab.studies.judge.collect import TUNING, chosen_settings, collect, read_scores
+from attnlab.studies.judge.collect import read_results
 from attnlab.studies.judge.results import StudyResults
-from attnlab.studies.judge.tuning import tuning_record
-from attnlab.studies.plan.plan import CellPlan, Plan, make_plan
+from attnlab.studies.plan.plan import CellPlan, plan_study
 from attnlab.studies.run.cell import is_done
 from attnlab.studies.run.executor import Executor, Job, LocalProcesses
 from attnlab.studies.run.folder import prepare
 from attnlab.studies.run.layout import WORKERS_LOG, Layout, Wishes, layout_for
 from attnlab.studies.run.pool import BROKEN
+from attnlab.studies.run.tuning import record_tuning
 from attnlab.training.keeping.runs import lock
 
 
@@ -91,7 +91,7 @@ def run_study(
     wishes = Wishes(device, jobs, together, like)
     require_device(device, "auto")
     wishes.check()
-    plan = make_plan(study)
+    plan = plan_study(study)
     if watcher:
         watcher.alarms(plan.task.alarms())
     with lock(out), contextlib.ExitStack() as held:
@@ -101,9 +101,9 @@ def run_study(
             executor = held.enter_context(LocalProcesses(layout.workers, layout.threads, out / WORKERS_LOG))
         phases = _Phases(executor, out, layout, tensorboard=tensorboard, watcher=watcher)
         phases.run("tuning runs", plan.tuning_cells())
-        chosen = _record_tuning(plan, out)
+        chosen = record_tuning(plan, out)
         phases.run("judged runs", plan.judged_cells(chosen))
-    return collect(out)
+    return read_results(out)
 
 
 class _Phases:
@@ -163,13 +163,3 @@ class _Phases:
                 write_json(failure, {"error": message["error"], "kind": "crash", "step": None, "layer": None})
         if self._watcher:
             self._watcher.message(cell, message)
-
-
-def _record_tuning(plan: Plan, out: Path) -> dict[str, dict[str, int | float]]:
-    """Choose each variant's settings from the tuning runs, and write down what was tried."""
-    scores = read_scores(plan, out)
-    chosen = chosen_settings(plan, out)
-    if plan.tuning_cells():
-        record = {v.name: tuning_record(plan, v.name, scores[v.name], chosen[v.name]) for v in plan.variants}
-        write_json(out / TUNING, record)
-    return chosen

@@ -197,7 +197,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def load(source: str | Path, *, scale: str | None = None, changes: Mapping[str, Any] | None = None) -> Study:
+def load_study(source: str | Path, *, scale: str | None = None, changes: Mapping[str, Any] | None = None) -> Study:
     """Read a study from a file or from the library.
 
     Parameters
@@ -221,10 +221,10 @@ def load(source: str | Path, *, scale: str | None = None, changes: Mapping[str, 
     """
     path = find(source)
     raw = read(path)
-    return parse(raw, name=path.stem, scale=scale, changes=changes, path=path)
+    return parse_study(raw, name=path.stem, scale=scale, changes=changes, path=path)
 
 
-def parse(
+def parse_study(
     raw: Mapping[str, Any],
     *,
     name: str = "study",

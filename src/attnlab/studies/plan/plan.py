@@ -201,7 +201,7 @@ class Plan:
         }
 
 
-def make_plan(study: Study, *, calibrate: bool = False) -> Plan:
+def plan_study(study: Study, *, calibrate: bool = False) -> Plan:
     """Build every variant without training it, and count what it costs.
 
     Parameters

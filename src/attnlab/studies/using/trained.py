@@ -51,8 +51,30 @@ class Trained:
     task: KeptTask
 
 
-def load_trained(folder: Path, *, which: str = "last", device: str = "cpu") -> Trained:
-    """The model of a run with its weights; the data of its task are not needed."""
+def load_run(folder: Path, *, which: str = "last", device: str = "cpu") -> Trained:
+    """The model of a run with its weights; the data of its task are not needed.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of a run: ``runs/STUDY/VARIANT/seed-0``.
+    which : {"last", "best"}
+        The weights at the end, which a study judges, or those of the best evaluation.
+    device : str
+        Where to put the model.
+
+    Returns
+    -------
+    Trained
+        Model and task.
+
+    Raises
+    ------
+    RunError
+        If the folder is no run of a model that writes, has no such weights, or they are damaged.
+    SpecError
+        If there is no such device, or the weights are neither "last" nor "best".
+    """
     require_device(device)
     require_known("weights", which, ("last", "best"))
     path = folder / "spec.json"
@@ -173,7 +195,31 @@ class Scored:
 
 
 def score(trained: Sequence[Trained], part: str = "", **search: Any) -> Scored:
-    """Translate a held-out part and compare with the translations of people."""
+    """Translate a held-out part and compare with the translations of people.
+
+    Parameters
+    ----------
+    trained : sequence of Trained
+        As `translate` takes them.
+    part : str
+        ``validation`` or ``test``; the last that the first run's task has, unless given.
+    **search
+        ``beam``, ``alpha``, ``batch``, ``cached`` of `translate`.
+
+    Returns
+    -------
+    Scored
+        Translations, time, scores.
+
+    Raises
+    ------
+    RunError
+        As in `translate`.
+    SpecError
+        If the task has no such part.
+    DataError
+        If the part is missing, or has changed since the run was made.
+    """
     codec, data = sentence_codec(trained), trained[0].task.data
     pairs = held_out_pairs(data, part or list(data["parts"])[-1])
     began = time.perf_counter()

@@ -1,0 +1,120 @@
+"""Alarms: every number of a study is asked whether it can be true, and whether it compares what it seems to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from statistics import fmean
+from typing import Any
+
+from attnlab.core.contracts import Floor
+from attnlab.studies.judge.results import Alarm, VariantResults
+from attnlab.studies.plan.plan import Plan
+from attnlab.training.recipe.target import SECONDS_TO_TARGET
+
+
+def alarms_of(plan: Plan, variants: tuple[VariantResults, ...], rules: Mapping[str, Any]) -> Iterator[Alarm]:
+    """Yield everything that makes a number of this study doubtful."""
+    for message in plan.task.alarms():
+        yield Alarm("data", None, message)
+    for variant in variants:
+        reached = _reach(variant)
+        yield from _reach_alarms(plan, variant, reached)
+        yield from _floor_alarms(plan, variant, reached)
+        yield from _target_alarms(plan, variant)
+        yield from _run_alarms(variant)
+    yield from _setting_alarms(plan, variants)
+    if rules["seeds"] == 1:
+        yield Alarm("one seed", None, "the difference of two runs may be noise")
+    for step in rules.get("extended", []):
+        message = (
+            f"seeds were extended from {step['from']} to {step['to']} after results were seen; intervals are optimistic"
+        )
+        yield Alarm("extended", None, message)
+
+
+def _reach(variant: VariantResults) -> Mapping[str, Any]:
+    """The measured reach of the first model that was looked into, or an empty mapping."""
+    return next((cell.reach for cell in variant.cells if cell.reach), {})
+
+
+def _reach_alarms(plan: Plan, variant: VariantResults, reached: Mapping[str, Any]) -> Iterator[Alarm]:
+    if reached.get("future") and plan.task.causal:
+        message = (
+            f"its outputs depend on inputs up to {reached['future']} positions ahead: it sees what it should predict"
+        )
+        yield Alarm("causality", variant.name, message)
+    if reached.get("mixes_batch"):
+        message = "its outputs depend on other samples of the batch: samples see each other, its numbers mean nothing"
+        yield Alarm("batch", variant.name, message)
+
+
+def _floor_alarms(plan: Plan, variant: VariantResults, reached: Mapping[str, Any]) -> Iterator[Alarm]:
+    """An alarm for every limit and best known result that a variant's mean beats."""
+    for floor in plan.task.floors():
+        values = list(variant.values(floor.metric).values())
+        if not values or not _beats(plan, fmean(values), floor):
+            continue
+        got = f"{floor.metric} {fmean(values):.4g} {floor.unit}"
+        if floor.kind == "best":
+            yield Alarm(
+                "best known",
+                variant.name,
+                f"{got} is better than the best known, {floor.name}: {floor.value:.4g}; suspect a leak",
+            )
+        elif floor.kind == "floor" and _applies(floor, reached):
+            seen = "" if floor.reach is None else f" although its outputs depend on {reached['past']} input position(s)"
+            message = f"{got} lies below the floor '{floor.name}' of {floor.value:.4g}{seen}: leak or mixing suspected"
+            yield Alarm("floor", variant.name, message)
+
+
+def _applies(floor: Floor, reached: Mapping[str, Any]) -> bool:
+    """Whether a limit holds for a model of the measured reach."""
+    return floor.reach is None or ("past" in reached and reached["past"] <= floor.reach)
+
+
+def _beats(plan: Plan, value: float, floor: Floor) -> bool:
+    metric = next(metric for metric in plan.task.metrics if metric.name == floor.metric)
+    limit = floor.value - floor.tolerance if metric.better == "lower" else floor.value + floor.tolerance
+    return metric.improves(value, limit)
+
+
+def _target_alarms(plan: Plan, variant: VariantResults) -> Iterator[Alarm]:
+    """An alarm for every run that used its budget and did not reach the target."""
+    for name, value in (plan.study.rules.target or {}).items():
+        for cell in variant.done:
+            if SECONDS_TO_TARGET not in cell.metrics:
+                steps = cell.curve[-1]["step"] if cell.curve else "all"
+                message = f"seed {cell.seed} ends at {name} {cell.metrics[name]:.4f} after {steps} steps"
+                yield Alarm("target", variant.name, f"{message}: the target of {value:g} was not reached")
+
+
+def _setting_alarms(plan: Plan, variants: tuple[VariantResults, ...]) -> Iterator[Alarm]:
+    """An alarm for every variant computed otherwise than the baseline, unless such times are what is compared."""
+    baseline = next(variant for variant in variants if variant.name == plan.study.baseline)
+    for variant in variants:
+        ran = " and ".join(sorted(variant.settings))
+        if len(variant.settings) > 1:
+            message = (
+                f"its seeds were computed in different settings ({ran}), so their times differ for that reason too"
+            )
+            yield Alarm("setting", variant.name, message)
+        elif not plan.judges_time and variant.settings and baseline.settings and variant.settings != baseline.settings:
+            theirs = " and ".join(sorted(baseline.settings))
+            message = f"computed in {ran}, the baseline in {theirs}: their times compare these settings too"
+            yield Alarm("setting", variant.name, message)
+
+
+def _run_alarms(variant: VariantResults) -> Iterator[Alarm]:
+    for cell in variant.failed:
+        yield Alarm("failed", variant.name, f"seed {cell.seed} failed: {cell.error}")
+    failed = list((variant.tuning or {}).get("failed", []))
+    if variant.tuning and len(failed) == len(variant.tuning["scores"]):
+        yield Alarm("failed", variant.name, "no tuning run finished, so nothing was tuned; no verdict")
+        return
+    if failed:
+        message = f"tuning runs failed or missed the target, and were left out: {', '.join(failed)}"
+        yield Alarm("tuning", variant.name, message)
+    if variant.untuned and variant.tuning:
+        setting, best = variant.tuning["setting"], variant.tuning["chosen"]
+        message = f"the best {setting} tried, {best}, lies at the edge of its grid: a better one may lie outside"
+        yield Alarm("untuned", variant.name, message)
