@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,10 @@ from torch import nn
 from attnlab.core.errors import SpecError
 from attnlab.inspection import capture, count_parameters, reach
 from attnlab.models import Decoder, Encoder
+from attnlab.models.wiring import Unmarked
+from attnlab.nn import AdditiveScore, Attention, GeluFeedForward, RelativeBias
 from attnlab.nn.axes.positions import POSITIONS
+from attnlab.nn.foreign import ForeignMixer
 from attnlab.nn.mixers import MIXERS
 
 VOCAB, MAX_LENGTH, LENGTH, BATCH, WIDTH, LAYERS = 13, 11, 7, 3, 20, 2
@@ -76,7 +81,7 @@ def test_score_positions_reach_every_attention(positions: str, tokens: torch.Ten
     with capture(model.eval()) as trace:
         model(tokens)
     assert len(trace) == 2
-    assert type(model.stack.positions) is nn.Identity
+    assert type(model.stack.positions) is Unmarked
     kinds = [{type(module) for module in one.modules()} for one in (model, without)]
     assert kinds[0] - kinds[1]
 
@@ -160,3 +165,49 @@ def test_an_empty_vocabulary_is_refused() -> None:
 def test_no_features_are_refused() -> None:
     with pytest.raises(SpecError, match="sizes must be positive integers; got d_out=0"):
         Encoder(3, 0, MAX_LENGTH)
+
+
+def test_a_class_makes_a_mixer_of_its_own_for_every_layer() -> None:
+    score = functools.partial(AdditiveScore, d_hidden=3)
+    by_class = decoder(mixer=functools.partial(Attention, n_heads=5, scores=score))
+    by_name = decoder(mixer={"name": "attention", "n_heads": 5, "scores": {"name": "additive", "d_hidden": 3}})
+    state, other = by_class.state_dict(), by_name.state_dict()
+    assert list(state) == list(other)
+    assert all(torch.equal(state[name], other[name]) for name in state)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"mixer": Attention(20, 5, causal=True)},
+        {"mixer": {"name": "attention", "n_heads": 5, "scores": AdditiveScore(4)}},
+        {"positions": RelativeBias(5)},
+        {"feedforward": GeluFeedForward(20)},
+    ],
+    ids=["mixer", "score within a mixer", "positions", "feed-forward"],
+)
+def test_one_object_with_weights_does_not_serve_several_layers(given: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="stands in several places, which would share its weights"):
+        decoder(**{"mixer": {"name": "attention", "n_heads": 5}} | given)
+
+
+def test_a_list_gives_one_object_per_layer() -> None:
+    mixers = [Attention(20, 5, causal=True), Attention(20, 2, causal=True)]
+    model = decoder(mixer=mixers)
+    assert [block.mixer for block in model.stack.blocks] == mixers
+
+
+def test_a_person_s_own_object_or_class_is_learned_like_one_from_a_file(tokens: torch.Tensor) -> None:
+    for mixer in ([Doubled(20), Doubled(20)], Doubled):
+        model = decoder(mixer=mixer)
+        assert type(model.stack.blocks[0].mixer) is ForeignMixer
+        assert model(tokens).shape == (*tokens.shape, 13)
+
+
+class Doubled(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(dim, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * self.linear(x)

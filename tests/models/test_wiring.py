@@ -6,7 +6,8 @@ import pytest
 from torch import nn
 
 from attnlab.core.errors import SpecError
-from attnlab.models.wiring import build_input_positions, check_taken, final_norm, offer_positions, one_per_layer
+from attnlab.models.wiring import Unmarked, build_input_positions, check_taken, offer_positions, one_per_layer
+from attnlab.nn.block import Block, LiteralBlock
 from attnlab.nn.norms import RmsNorm
 
 WIDTH = 7
@@ -26,9 +27,9 @@ def test_a_list_must_fit() -> None:
 def test_positions_go_where_they_act() -> None:
     offered = {"d_model": WIDTH, "max_length": 11}
     assert offer_positions("learned", ["none"]) == {}
-    assert type(build_input_positions("learned", offered)) is not nn.Identity
+    assert type(build_input_positions("learned", offered)) is not Unmarked
     assert offer_positions("rotary", ["none", "attention"]) == {"positions": "rotary"}
-    assert type(build_input_positions("rotary", offered)) is nn.Identity
+    assert type(build_input_positions("rotary", offered)) is Unmarked
     assert offer_positions("none", []) == {}
 
 
@@ -44,6 +45,6 @@ def test_arguments_without_effect_are_refused() -> None:
 
 
 def test_the_final_norm_is_of_the_blocks_kind() -> None:
-    assert type(final_norm("transformer", {"norm_kind": "rms"}, WIDTH)) is RmsNorm
-    assert type(final_norm({"name": "transformer", "norm": "post"}, {"norm": "pre"}, WIDTH)) is nn.Identity
-    assert type(final_norm("literal", {"norm": "pre"}, WIDTH)) is nn.Identity
+    assert type(Block(WIDTH, "none", norm_kind="rms").last_norm()) is RmsNorm
+    assert type(Block(WIDTH, "none", norm="post").last_norm()) is nn.Identity
+    assert type(LiteralBlock(WIDTH, "none", norm="pre").last_norm()) is nn.Identity

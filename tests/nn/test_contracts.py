@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import random
 from dataclasses import dataclass
@@ -17,18 +18,18 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from attnlab.core.build import build
 from attnlab.core.errors import SpecError
-from attnlab.nn.attention import Path
-from attnlab.nn.axes.combiners import COMBINERS
+from attnlab.nn.attention import Attention, Path
+from attnlab.nn.axes.combiners import COMBINERS, Convolution
 from attnlab.nn.axes.heads import HEADS
 from attnlab.nn.axes.masks import MASKS
 from attnlab.nn.axes.normalizers import NORMALIZERS
 from attnlab.nn.axes.positions import POSITIONS
-from attnlab.nn.axes.scores import SCORES
-from attnlab.nn.block import BLOCKS
+from attnlab.nn.axes.scores import SCORES, AdditiveScore, BilinearScore
+from attnlab.nn.block import BLOCKS, Block
 from attnlab.nn.feedforward import FEEDFORWARDS
 from attnlab.nn.init import INITS
-from attnlab.nn.mixers import MIXERS
-from attnlab.nn.norms import NORMS
+from attnlab.nn.mixers import MIXERS, PositionWise
+from attnlab.nn.norms import NORMS, LayerNorm
 
 BATCH, LENGTH, D_MODEL, N_HEADS = 3, 7, 24, 4  # d_head 6: all sizes differ
 HUGE = 1e4  # finite, and far from anything a layer has seen
@@ -392,3 +393,112 @@ def test_the_cases_reach_every_pair_of_entries() -> None:
         met = {(one[a], one[b]) for one in seen}
         missing = set(itertools.product(AXES[a], AXES[b])) - met
         assert missing <= {("full-width", "concatenate")}
+
+
+# Python objects and names are two spellings of one thing.
+
+SPELLED = [(axis, name) for axis, table in AXES.items() if axis != "masks" for name in table]
+SIZES = {"d_model": D_MODEL, "n_heads": N_HEADS, "d_head": D_MODEL // N_HEADS, "d_v": D_MODEL // N_HEADS}
+PLACE = SIZES | {"max_length": 13, "causal": True}
+IN_ORDER = ("heads", "positions", "scores", "normalizers", "combiners")  # in which a layer makes its parts
+
+
+def part_of(axis: str, name: str) -> Any:
+    """Call the constructor of a part as a person would, with the sizes of the layer it is meant for."""
+    return build(spec_of(name), AXES[axis], axis=axis, offered=PLACE)
+
+
+def layer_of(seed: int = 0, **parts: Any) -> Attention:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        given = {axis: part() if axis in IN_ORDER and callable(part) else part for axis, part in parts.items()}
+        return Attention(D_MODEL, N_HEADS, causal=True, max_length=13, **given).double().eval()
+
+
+@pytest.mark.parametrize(("axis", "name"), SPELLED)
+def test_an_object_is_a_part_like_its_name(axis: str, name: str) -> None:
+    named, other = layer_of(**{axis: spec_of(name)}), layer_of(**{axis: lambda: part_of(axis, name)}, seed=1)
+    other.load_state_dict(named.state_dict())
+    assert torch.equal(other(activations()), named(activations()))
+    assert {path: other.obstacle(path) for path in get_args(Path)} == {
+        path: named.obstacle(path) for path in get_args(Path)
+    }
+
+
+@pytest.mark.parametrize(("axis", "name"), SPELLED)
+def test_a_class_is_a_part_like_its_name_with_the_same_numbers_under_a_seed(axis: str, name: str) -> None:
+    recipe = functools.partial(AXES[axis][name], **NEEDED.get(name, {}))
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        by_class = Attention(D_MODEL, N_HEADS, causal=True, max_length=13, **{axis: recipe}).double().eval()
+    by_name = layer_of(seed=3, **{axis: spec_of(name)})
+    assert torch.equal(by_class(activations()), by_name(activations()))
+
+
+@pytest.mark.parametrize("index", range(8))
+def test_objects_on_every_axis_start_like_their_names_under_a_seed(index: int) -> None:
+    names = {axis: list(AXES[axis])[index % len(AXES[axis])] for axis in IN_ORDER}
+    if names["heads"] == "full-width":
+        names["heads"] = "split"
+    objects = layer_of(**{axis: functools.partial(part_of, axis, names[axis]) for axis in IN_ORDER})
+    named = layer_of(**{axis: spec_of(names[axis]) for axis in IN_ORDER})
+    assert torch.equal(objects(activations()), named(activations()))
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_a_mask_object_is_a_mask_like_its_name(name: str) -> None:
+    mask = MASKS[name](**NEEDED.get(name, {}))
+    for masks in (mask, [mask]):
+        assert torch.equal(layer_of(masks=masks)(activations()), layer_of(masks=spec_of(name))(activations()))
+
+
+@pytest.mark.parametrize("mixer", [name for name in MIXERS if name != "none"])
+def test_a_mixer_is_an_object_a_class_or_a_name_of_a_block(mixer: str) -> None:
+    context = {"causal": True, "n_heads": N_HEADS, "max_length": 13}
+    blocks = []
+    for spell in (
+        lambda: spec_of(mixer),
+        lambda: functools.partial(MIXERS[mixer], **NEEDED.get(mixer, {})),
+        lambda: build(spec_of(mixer), MIXERS, axis="mixer", offered=context | {"d_model": D_MODEL}),
+    ):
+        with torch.random.fork_rng():
+            torch.manual_seed(4)
+            blocks.append(Block(D_MODEL, spell(), context=context).double().eval())
+    named, *others = (block(activations()) for block in blocks)
+    assert all(torch.equal(named, other) for other in others)
+
+
+@pytest.mark.parametrize("name", FEEDFORWARDS)
+def test_a_feed_forward_part_is_an_object_a_class_or_a_name_of_a_block(name: str) -> None:
+    entry = FEEDFORWARDS[name]
+    blocks = []
+    for spell in (
+        lambda: name,
+        lambda: entry,
+        lambda: build(name, FEEDFORWARDS, axis="x", offered={"d_model": D_MODEL}),
+    ):
+        with torch.random.fork_rng():
+            torch.manual_seed(5)
+            blocks.append(Block(D_MODEL, "none", feedforward=spell()).double().eval())
+    named, *others = (block(activations()) for block in blocks)
+    assert all(torch.equal(named, other) for other in others)
+
+
+def test_an_object_that_does_not_fit_is_refused_where_it_is_given() -> None:
+    for score in (AdditiveScore(5), BilinearScore(5, n_heads=N_HEADS)):
+        with pytest.raises(SpecError, match="Attention does not fit a width of 24"):
+            Attention(D_MODEL, N_HEADS, scores=score)
+    with pytest.raises(SpecError, match="see later ones, which this place forbids; give it causal=True"):
+        Attention(D_MODEL, N_HEADS, causal=True, combiners=Convolution(D_MODEL, n_heads=N_HEADS, d_v=6))
+    with pytest.raises(SpecError, match="Attention lets a position see later ones"):
+        Block(D_MODEL, Attention(D_MODEL, N_HEADS), context={"causal": True})
+    with pytest.raises(SpecError, match="PositionWise does not fit a width of 24"):
+        Block(D_MODEL, PositionWise(D_MODEL - 1))
+
+
+def test_one_object_with_weights_does_not_serve_two_places() -> None:
+    with pytest.raises(
+        SpecError, match="one LayerNorm stands in several places, which would share its weights; give its class"
+    ):
+        Block(D_MODEL, norm_kind=LayerNorm(D_MODEL))
+    Block(D_MODEL, norm_kind=LayerNorm)

@@ -50,7 +50,7 @@ def test_offers_are_taken_where_asked_for() -> None:
 
 def test_a_ready_made_mixer_stays() -> None:
     mixer = PositionWise(12)
-    assert build_mixer(mixer, {}) is mixer
+    assert build_mixer(mixer, {"d_model": 12}) is mixer
 
 
 def test_unknown_name() -> None:

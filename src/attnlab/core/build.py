@@ -1,12 +1,14 @@
 """The one place where a specification becomes an object.
 
 A part is a name from a table, ``path.py:Class`` of a person's own, or a mapping with ``name`` and
-constructor arguments. The constructor is the whole description: arguments are checked against its
-annotated signature, what is missing is taken from what the surroundings offer (`d_model`, ...).
+constructor arguments; in Python also a class, a ``functools.partial`` of one, or an object that is ready. The
+constructor is the whole description: arguments are checked against its annotated signature, what is missing is
+taken from what the surroundings offer (`d_model`, ...).
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import traceback
 from collections.abc import Callable, Mapping
@@ -25,19 +27,23 @@ __all__ = [
     "Table",
     "build",
     "check_arguments",
+    "class_of",
     "describe_exception",
     "fill_in",
     "is_path",
+    "is_ready",
     "load_object",
     "look_up",
+    "name_of",
+    "opened",
     "parse",
     "path_of",
     "prepare",
     "signature_of",
 ]
 
-Spec = str | Mapping[str, Any]
-"""A name, or a mapping with ``name`` and constructor arguments."""
+Spec = str | Mapping[str, Any] | Callable[..., Any]
+"""A name, a mapping with ``name`` and constructor arguments, a class or ``functools.partial`` of one, or a module."""
 
 Table = Mapping[str, Callable[..., Any]]
 """What a name may stand for: name -> class."""
@@ -149,8 +155,9 @@ def build(spec: Any, table: Table, *, axis: str, offered: Mapping[str, Any] | No
 
     Parameters
     ----------
-    spec : str, mapping or object
-        A name, a mapping with ``name`` and arguments, or a ready-made object, which is returned as it is.
+    spec : str, mapping, class, partial or object
+        A name, a mapping with ``name`` and arguments, a class or a ``functools.partial`` of one, or a ready-made
+        object, which is returned as it is.
     table : mapping of str to class
         The entries that a name may stand for.
     axis : str
@@ -176,7 +183,7 @@ def build(spec: Any, table: Table, *, axis: str, offered: Mapping[str, Any] | No
     >>> build({"name": "pair", "imag": 2.0}, {"pair": complex}, axis="number", offered={"real": 1.0})
     (1+2j)
     """
-    if not isinstance(spec, str | Mapping):
+    if is_ready(spec):
         return spec
     return prepare(spec, table, axis=axis, offered=offered).make()
 
@@ -186,8 +193,8 @@ def prepare(spec: Spec, table: Table, *, axis: str, offered: Mapping[str, Any] |
 
     Parameters
     ----------
-    spec : str or mapping
-        A name, or a mapping with ``name`` and arguments.
+    spec : str, mapping, class or partial
+        A name, a mapping with ``name`` and arguments, a class or a ``functools.partial`` of one.
     table : mapping of str to class
         The entries that a name may stand for.
     axis : str
@@ -207,15 +214,46 @@ def prepare(spec: Spec, table: Table, *, axis: str, offered: Mapping[str, Any] |
     ModuleError
         If a person's own file raises while it is imported.
     """
-    name, arguments = parse(spec, axis)
-    foreign = is_path(name)
-    factory = load_object(name) if foreign else look_up(name, table, axis)
+    name, factory, arguments = opened(spec, table, axis)
+    foreign = is_path(name) or not (name in table or factory.__module__.startswith("attnlab."))
     where = f"{axis} '{name}'"
     try:
         filled = fill_in(factory, arguments, offered=offered or {}, foreign=foreign)
     except SpecError as error:
         raise SpecError(f"{where}: {error}") from error
     return Order(factory, check_arguments(factory, filled, where), where, foreign)
+
+
+def is_ready(spec: Any) -> bool:
+    """Whether a specification is an object already: neither words nor something to call."""
+    return not isinstance(spec, str | Mapping | functools.partial) and not inspect.isclass(spec)
+
+
+def class_of(spec: Any, table: Table, axis: str) -> Any:
+    """The class that a specification names, or that a ready object is of."""
+    return type(spec) if is_ready(spec) else opened(spec, table, axis)[1]
+
+
+def name_of(spec: Any, table: Table, axis: str) -> str:
+    """What a specification is called: its name, or for a class or an object the table's name or the class's own."""
+    if isinstance(spec, str | Mapping):
+        return parse(spec, axis)[0]
+    return _entry_name(class_of(spec, table, axis), table)
+
+
+def _entry_name(wanted: Callable[..., Any], table: Table) -> str:
+    return next((name for name, entry in table.items() if entry is wanted), wanted.__name__)
+
+
+def opened(spec: Any, table: Table, axis: str) -> tuple[str, Callable[..., Any], dict[str, Any]]:
+    """The name, the constructor and the arguments that a specification gives."""
+    if isinstance(spec, functools.partial):
+        given = inspect.signature(spec.func).bind_partial(*spec.args, **spec.keywords).arguments
+        return _entry_name(spec.func, table), spec.func, dict(given)
+    if inspect.isclass(spec):
+        return _entry_name(spec, table), spec, {}
+    name, arguments = parse(spec, axis)
+    return name, load_object(name) if is_path(name) else look_up(name, table, axis), arguments
 
 
 def look_up(name: str, table: Table, axis: str) -> Callable[..., Any]:

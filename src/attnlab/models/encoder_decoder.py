@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attnlab.core.build import Spec, look_up, parse
+from attnlab.core.build import Spec, is_ready, look_up, opened
 from attnlab.core.errors import SpecError
 from attnlab.core.sizes import check_positive
 from attnlab.models.stacks import Norm, Stack
+from attnlab.nn.fitting import check_unshared
 from attnlab.nn.init import INITS
+from attnlab.nn.mixers import MIXERS
 
 ATTENTION = "attention"
 PLACES = ("masks", "positions", "causal")
@@ -52,7 +54,7 @@ class EncoderDecoder(nn.Module):
         Feed-forward sublayer.
     norm : {"pre", "post", "none"}, default "post"
         Place of the norm; "pre" gets one more norm after the last block of each side.
-    norm_kind : str, optional
+    norm_kind : Spec, optional
         Which norm; None leaves the choice to the block.
     dropout : float, default 0.1
         At the sum of embedding and position, at the end of every sublayer, and offered to mixers.
@@ -97,7 +99,7 @@ class EncoderDecoder(nn.Module):
         cross: Spec | None = None,
         feedforward: Spec = "relu",
         norm: Norm = "post",
-        norm_kind: str | None = None,
+        norm_kind: Spec | None = None,
         dropout: float = 0.1,
         positions: Spec = "sinusoidal",
         embeddings: Embeddings = "shared",
@@ -127,6 +129,7 @@ class EncoderDecoder(nn.Module):
         self.encoder = stack(wiring=wiring, causal=False)
         across = _across(mixer) if cross is None else _without_places(cross)
         self.decoder = stack(wiring=wiring | {"cross": across}, causal=True)
+        check_unshared(self.encoder, self.decoder)
         self.logits = nn.Linear(d_model, target_vocab_size, bias=not tied)
         look_up(init, INITS, "init")(self, n_layers)
         self.target_embedding = _table(target_vocab_size, d_model)
@@ -201,8 +204,11 @@ class EncoderDecoder(nn.Module):
 
 def _across(mixer: Spec | Sequence[Spec]) -> Spec:
     """Attention to another sequence that is like the attention within one."""
-    parsed = [parse(one, "mixer") for one in ([mixer] if isinstance(mixer, str | Mapping) else mixer)]
-    attentions = [arguments for name, arguments in parsed if name == ATTENTION] or [{}]
+    mixers = list(mixer) if isinstance(mixer, list | tuple) else [mixer]
+    if any(is_ready(one) for one in mixers):
+        raise SpecError("a mixer that is an object says nothing of another one; say by 'cross' how the source is read")
+    parsed = [opened(one, MIXERS, "mixer") for one in mixers]
+    attentions = [arguments for name, _, arguments in parsed if name == ATTENTION] or [{}]
     first, *others = [
         {key: value for key, value in arguments.items() if key not in WITHIN_ONE} for arguments in attentions
     ]
@@ -213,7 +219,9 @@ def _across(mixer: Spec | Sequence[Spec]) -> Spec:
 
 def _without_places(cross: Spec) -> Spec:
     """Attention to another sequence as it is, if it compares no places."""
-    name, arguments = parse(cross, "cross")
+    if is_ready(cross):
+        return cross
+    name, _, arguments = opened(cross, MIXERS, "cross")
     given = [key for key in PLACES if key in arguments]
     if name == ATTENTION and given:
         raise SpecError(

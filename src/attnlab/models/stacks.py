@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from attnlab.core.build import Spec, build, look_up
 from attnlab.core.errors import ModuleError
 from attnlab.core.sizes import check_positive
-from attnlab.models.wiring import build_input_positions, check_taken, final_norm, offer_positions, one_per_layer
-from attnlab.nn.axes.positions import AbstractInputPositions
-from attnlab.nn.block import BLOCKS, Block, BlockCache
+from attnlab.models.wiring import build_input_positions, check_taken, offer_positions, one_per_layer
+from attnlab.nn.block import BLOCKS, AbstractBlock, BlockCache
+from attnlab.nn.fitting import check_unshared
 from attnlab.nn.init import INITS
 from attnlab.nn.kernels.dropout import Dropout
 
@@ -46,7 +46,7 @@ class Decoder(nn.Module):
     norm : {"pre", "post", "none"}, optional
         Place of the norm; None leaves the choice to the block. A transformer block with "pre" gets one
         more norm after the last block.
-    norm_kind : str, optional
+    norm_kind : Spec, optional
         Which norm; None leaves the choice to the block.
     residual : bool, optional
         Whether sublayers have an identity path beside them; None leaves the choice to the block.
@@ -63,8 +63,8 @@ class Decoder(nn.Module):
     Raises
     ------
     SpecError
-        If a size is not positive, a list of mixers has another length than `n_layers`, or an argument
-        has no effect with the chosen block or mixers.
+        If a size is not positive, a list of mixers has another length than `n_layers`, an argument has no effect with
+        the chosen block or mixers, or one object with weights stands in several layers.
 
     Notes
     -----
@@ -87,7 +87,7 @@ class Decoder(nn.Module):
         feedforward: Spec | None = None,
         block: Spec = "transformer",
         norm: Norm | None = None,
-        norm_kind: str | None = None,
+        norm_kind: Spec | None = None,
         residual: bool | None = None,
         dropout: float = 0.0,
         positions: Spec = "learned",
@@ -144,7 +144,7 @@ class Encoder(nn.Module):
     norm : {"pre", "post", "none"}, optional
         Place of the norm; None leaves the choice to the block. A transformer block with "pre" gets one
         more norm after the last block.
-    norm_kind : str, optional
+    norm_kind : Spec, optional
         Which norm; None leaves the choice to the block.
     residual : bool, optional
         Whether sublayers have an identity path beside them; None leaves the choice to the block.
@@ -159,8 +159,8 @@ class Encoder(nn.Module):
     Raises
     ------
     SpecError
-        If a size is not positive, a list of mixers has another length than `n_layers`, or an argument
-        has no effect with the chosen block or mixers.
+        If a size is not positive, a list of mixers has another length than `n_layers`, an argument has no effect with
+        the chosen block or mixers, or one object with weights stands in several layers.
 
     References
     ----------
@@ -179,7 +179,7 @@ class Encoder(nn.Module):
         feedforward: Spec | None = None,
         block: Spec = "transformer",
         norm: Norm | None = None,
-        norm_kind: str | None = None,
+        norm_kind: Spec | None = None,
         residual: bool | None = None,
         dropout: float = 0.0,
         positions: Spec = "learned",
@@ -263,7 +263,9 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(
             build(block, BLOCKS, axis="block", offered=offered | {"mixer": one}) for one in mixers
         )
-        self.norm = final_norm(block, given, d_model)
+        last = self.blocks[-1]
+        self.norm = last.last_norm() if isinstance(last, AbstractBlock) else nn.Identity()
+        check_unshared(self)
 
     def forward(
         self, x: Float[Tensor, "batch length d_model"], *given: Bool[Tensor, "batch length"] | Tensor | None
@@ -277,9 +279,9 @@ class Stack(nn.Module):
     def keep(self, memory: Float[Tensor, "batch k_len d_model"] | None = None) -> list[BlockCache]:
         """What `step` needs to know of positions before the first one."""
         for block in self.blocks:
-            if not isinstance(block, Block):
+            if not isinstance(block, AbstractBlock):
                 raise ModuleError(f"{type(block).__name__} keeps no keys and values")
-        return [cast(Block, block).keep(memory) for block in self.blocks]
+        return [cast(AbstractBlock, block).keep(memory) for block in self.blocks]
 
     def step(
         self,
@@ -289,9 +291,7 @@ class Stack(nn.Module):
         memory_padding: Bool[Tensor, "batch k_len"] | None = None,
     ) -> Float[Tensor, "batch new d_model"]:
         """The sequence at positions that follow those of earlier calls."""
-        if isinstance(self.positions, AbstractInputPositions):
-            x = self.positions(x, start)
-        x = self.dropout(x)
+        x = self.dropout(self.positions(x, start))
         for block, cache in zip(self.blocks, caches, strict=True):
-            x = cast(Block, block).step(x, cache, memory_padding)
+            x = cast(AbstractBlock, block).step(x, cache, memory_padding)
         return self.norm(x)

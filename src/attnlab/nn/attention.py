@@ -9,28 +9,26 @@ Nothing here knows a concrete part.
 
 from __future__ import annotations
 
-import functools
-import operator
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from attnlab.core.build import Spec, build, parse
+from attnlab.core.build import Spec, build, is_ready, name_of
 from attnlab.core.errors import ModuleError, SpecError
 from attnlab.nn.axes.combiners import COMBINERS
 from attnlab.nn.axes.heads import HEADS, repeat_heads
-from attnlab.nn.axes.masks import MASKS, AbstractMask, Causal, Full, Padding
+from attnlab.nn.axes.masks import MASKS, AbstractMask, all_of, padded
 from attnlab.nn.axes.normalizers import NORMALIZERS
 from attnlab.nn.axes.positions import POSITIONS
 from attnlab.nn.axes.scores import SCORES
+from attnlab.nn.fitting import check_fit
 from attnlab.nn.kernels.cutting import AbstractPiece, Whole, in_blocks, in_chunks, pays_in_blocks
 from attnlab.nn.kernels.dot_products import WAYS, DotProduct, Way, fastest, is_mapped
 from attnlab.nn.kernels.dropout import check_probability, dropout
-from attnlab.nn.key_values import KeyValues
+from attnlab.nn.key_values import AbstractMixer, KeyValues
 from attnlab.nn.trace import Trace
 
 Path = Literal["auto", "readable", "fused", "products", "recomputed", "local", "chunked"]
@@ -38,7 +36,7 @@ Path = Literal["auto", "readable", "fused", "products", "recomputed", "local", "
 LARGEST_BYTES = 256 * 2**20  # of a tensor with a number for every pair, before queries are taken in chunks
 
 
-class Attention(nn.Module):
+class Attention(AbstractMixer):
     """Let every position gather values from the positions that fit it.
 
     Parameters
@@ -47,17 +45,17 @@ class Attention(nn.Module):
         Width of the activations.
     n_heads : int
         Number of query heads.
-    heads : str or mapping
+    heads : Spec
         How queries, keys and values are projected; entry of `HEADS`.
-    positions : str or mapping
+    positions : Spec
         How order enters the scores; entry of `POSITIONS` of the level "scores".
-    scores : str or mapping
+    scores : Spec
         How well a query fits a key; entry of `SCORES`.
-    masks : str, mapping, list of them, or AbstractMask
+    masks : Spec, AbstractMask, or list of them
         Which key a query may attend to; entry of `MASKS`. All of a list must allow it.
-    normalizers : str or mapping
+    normalizers : Spec
         From scores to weights; entry of `NORMALIZERS`.
-    combiners : str or mapping
+    combiners : Spec
         From the heads' outputs to the width of the model; entry of `COMBINERS`.
     dropout : float
         Probability that a weight is set to zero in training.
@@ -77,11 +75,14 @@ class Attention(nn.Module):
     Raises
     ------
     SpecError
-        If a part cannot be built, positions belong to the input, a probability is not in [0, 1), or the
-        composition does not have the path that is asked for.
+        If a part cannot be built or does not fit the others, positions belong to the input, a probability is not in
+        [0, 1), or the composition does not have the path that is asked for.
 
     Notes
     -----
+    A `Spec` is a name, a mapping with ``name`` and arguments, a class, a ``functools.partial`` of one, or an object,
+    which is used as it is: its own sizes count.
+
     ``combine(normalize(mix(score(q, k) + bias), mask) v)``. By default this is [1]_ with biases. Time
     O(heads * q_len * k_len * d_head). The paths "readable" and "products" keep O(heads * q_len * k_len) numbers for
     the backward pass, the others O(length). A query that may attend to nothing gets zeros from every head.
@@ -99,7 +100,7 @@ class Attention(nn.Module):
         heads: Spec = "split",
         positions: Spec = "none",
         scores: Spec = "scaled-dot",
-        masks: Spec | list[Spec] | AbstractMask = "none",
+        masks: Spec | AbstractMask | list[Spec | AbstractMask] = "none",
         normalizers: Spec = "softmax",
         combiners: Spec = "project",
         dropout: float = 0.0,
@@ -110,18 +111,26 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         self.dropout = check_probability("dropout", dropout)
-        self.mask = _build_mask(masks, causal=causal)
+        self.mask = all_of([build(one, MASKS, axis="mask") for one in _listed(masks)], causal=causal)
         offered: dict[str, Any] = {"d_model": d_model, "n_heads": n_heads, "max_length": max_length}
         self.heads = build(heads, HEADS, axis="heads", offered=offered)
         offered |= {"n_heads": self.heads.n_heads, "d_head": self.heads.d_head, "d_v": self.heads.d_v}
         offered |= {"causal": self.mask.blocks_future}
         self.positions = build(positions, POSITIONS, axis="positions", offered=offered)
-        _check_level(self.positions.level, positions)
+        if self.positions.level != "scores":
+            name = name_of(positions, POSITIONS, "positions")
+            raise SpecError(
+                f"positions '{name}' belong to the input: give them to the model, not to an attention layer"
+            )
         self.scores = build(scores, SCORES, axis="score", offered=offered)
         self.normalizer = build(normalizers, NORMALIZERS, axis="normalizer", offered=offered)
         offered["causal"] |= causal_outputs
         self.combiner = build(combiners, COMBINERS, axis="combiner", offered=offered)
-        self._obstacles = self._find_obstacles(scores, normalizers, combiners)
+        self._path: Path = "readable"
+        self._obstacles: dict[str, str] = {}
+        if any(is_ready(spec) for spec in (heads, positions, scores, normalizers, combiners)):
+            check_fit(self, d_model=d_model, causal=self.mask.blocks_future)
+        self._obstacles = self._find_obstacles()
         if path in self._obstacles:
             raise SpecError(
                 f"path '{path}' is impossible: {self._obstacles[path]}; choose path 'auto', or another part"
@@ -249,19 +258,17 @@ class Attention(nn.Module):
 
     def _visible(self, padding: Tensor | None, k_len: int) -> AbstractMask:
         """The mask of this call."""
-        mask = self.mask
-        if padding is not None:
-            mask = Padding(padding) if mask.kind == "full" else mask & Padding(padding)
+        mask = padded(self.mask, padding)
         mask.check_keys(k_len)
         return mask
 
     def _bias(self, q: Tensor, piece: AbstractPiece) -> Tensor | None:
         return self.positions.bias(piece.queries, piece.keys, dtype=q.dtype, device=q.device)
 
-    def _find_obstacles(self, scores: Spec, normalizers: Spec, combiners: Spec) -> dict[str, str]:
+    def _find_obstacles(self) -> dict[str, str]:
         """Return, for every path that this composition does not have, the first part that stands in the way."""
         obstacles = {}
-        if no_dot := self._find_no_dot(scores, normalizers, combiners):
+        if no_dot := self._find_no_dot():
             obstacles = dict.fromkeys(WAYS, no_dot)
         elif self.dropout:
             obstacles["recomputed"] = "dropout needs weights that are kept"
@@ -271,31 +278,22 @@ class Attention(nn.Module):
             obstacles["local"] = f"mask {self.mask!r} lets a query see any distance"
         return obstacles
 
-    def _find_no_dot(self, scores: Spec, normalizers: Spec, combiners: Spec) -> str | None:
+    def _find_no_dot(self) -> str | None:
         """The first part that stands between this composition and softmax over dot products."""
         q = torch.zeros(1, self.heads.n_heads, 1, self.heads.d_head)
         if self.scores.as_dot(q, q) is None:
-            return f"score '{parse(scores, 'score')[0]}' is no dot product"
+            return f"score '{name_of(self.scores, SCORES, 'score')}' is no dot product"
         if self.normalizer.sinks is None:
-            return f"normalizer '{parse(normalizers, 'normalizer')[0]}' is no softmax"
+            return f"normalizer '{name_of(self.normalizer, NORMALIZERS, 'normalizer')}' is no softmax"
         if self.combiner.mixes_heads:
-            return f"combiner '{parse(combiners, 'combiner')[0]}' mixes scores or weights of different heads"
+            return (
+                f"combiner '{name_of(self.combiner, COMBINERS, 'combiner')}' mixes scores or weights of different heads"
+            )
         return None
 
 
-def _build_mask(masks: Spec | Sequence[Spec] | AbstractMask, *, causal: bool) -> AbstractMask:
-    """One mask that allows what all of a specification allow."""
-    specs = masks if isinstance(masks, list) else [masks]
-    parts = [build(spec, MASKS, axis="mask") for spec in specs]
-    if causal:
-        parts = [Causal(), *(part for part in parts if part.kind != "causal")]
-    return functools.reduce(operator.and_, [part for part in parts if part.kind != "full"] or [Full()])
-
-
-def _check_level(level: str, spec: Spec) -> None:
-    if level != "scores":
-        name = parse(spec, "positions")[0]
-        raise SpecError(f"positions '{name}' belong to the input: give them to the model, not to an attention layer")
+def _listed(masks: Spec | AbstractMask | list[Spec | AbstractMask]) -> list[Any]:
+    return masks if isinstance(masks, list) else [masks]
 
 
 def _whole(q: Tensor, k: Tensor, mask: AbstractMask) -> Whole:

@@ -1,8 +1,11 @@
 """Blocks: how a mixer and a feed-forward part are wired with residual, norm and dropout."""
 
+# ruff: noqa: ARG002 -- a block that keeps no keys has the signatures of one that does
+
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -11,14 +14,14 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attnlab.core.build import Spec, build, parse
+from attnlab.core.build import Spec, build, name_of
 from attnlab.core.errors import ModuleError
 from attnlab.core.sizes import check_positive
-from attnlab.nn.attention import Attention
 from attnlab.nn.feedforward import FEEDFORWARDS
+from attnlab.nn.fitting import check_unshared
 from attnlab.nn.kernels.dropout import Dropout
-from attnlab.nn.key_values import KeyValues
-from attnlab.nn.mixers import build_mixer
+from attnlab.nn.key_values import AbstractMixer, KeyValues
+from attnlab.nn.mixers import MIXERS, build_mixer
 from attnlab.nn.norms import NORMS
 
 ABSENT = "none"
@@ -47,6 +50,32 @@ class BlockCache:
             self.other.select(rows)
 
 
+def norm_or_nothing(norm_kind: Spec, d_model: int, *, wanted: bool) -> nn.Module:
+    """A norm where one is wanted, else the identity."""
+    return build(norm_kind, NORMS, axis="norm", offered={"d_model": d_model}) if wanted else nn.Identity()
+
+
+class AbstractBlock(nn.Module, ABC):
+    """Wire parts into one layer of a stack."""
+
+    @abstractmethod
+    def last_norm(self) -> nn.Module:
+        """A new norm to stand behind the last block of a stack; the identity where none belongs there."""
+
+    @abstractmethod
+    def keep(self, memory: Float[Tensor, "batch k_len d_model"] | None = None) -> BlockCache:
+        """What `step` needs to know of positions before the first one."""
+
+    @abstractmethod
+    def step(
+        self,
+        x: Float[Tensor, "batch new d_model"],
+        cache: BlockCache,
+        memory_padding: Bool[Tensor, "batch k_len"] | None = None,
+    ) -> Float[Tensor, "batch new d_model"]:
+        """The stream at positions that follow those of earlier calls."""
+
+
 class Wiring(nn.Module):
     """Wire a part into the residual stream.
 
@@ -56,7 +85,7 @@ class Wiring(nn.Module):
         Width of the stream.
     norm : {"pre", "post", "none"}
         Where the norm stands.
-    norm_kind : str or mapping
+    norm_kind : Spec
         Which norm; entry of `NORMS`.
     residual : bool
         Whether the part's input is added to its output.
@@ -89,10 +118,9 @@ class Wiring(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        offered = {"d_model": d_model}
-        self.before = build(norm_kind, NORMS, axis="norm", offered=offered) if norm == "pre" else nn.Identity()
+        self.before = norm_or_nothing(norm_kind, d_model, wanted=norm == "pre")
         self.drop = Dropout(dropout)
-        self.after = build(norm_kind, NORMS, axis="norm", offered=offered) if norm == "post" else nn.Identity()
+        self.after = norm_or_nothing(norm_kind, d_model, wanted=norm == "post")
         self.residual = residual
 
     def forward(
@@ -103,23 +131,23 @@ class Wiring(nn.Module):
         return self.after(x + found if self.residual else found)
 
 
-class Block(nn.Module):
+class Block(AbstractBlock):
     """Mix positions, perhaps look at another sequence, then map each position on its own: the block of a Transformer.
 
     Parameters
     ----------
     d_model : int
         Width of the residual stream.
-    mixer : str or mapping
+    mixer : Spec
         What mixes positions; entry of `MIXERS` or ``path.py:Class``. With "none" the sublayer is left out.
-    feedforward : str or mapping
+    feedforward : Spec
         What maps each position; entry of `FEEDFORWARDS`. With "none" the sublayer is left out.
-    cross : str or mapping
+    cross : Spec
         What gathers from another sequence, between the two; entry of `MIXERS` that takes a memory. With "none" the
         sublayer is left out.
     norm : {"pre", "post", "none"}
         Where the norms stand.
-    norm_kind : str or mapping
+    norm_kind : Spec
         Which norm; entry of `NORMS`.
     residual : bool
         Whether each sublayer adds its input to its output.
@@ -131,7 +159,7 @@ class Block(nn.Module):
     Raises
     ------
     SpecError
-        If a part cannot be built.
+        If a part cannot be built, or one object with weights stands in two places.
 
     References
     ----------
@@ -156,15 +184,17 @@ class Block(nn.Module):
         offered = {"d_model": d_model, "dropout": dropout, **(context or {})}
         wire = functools.partial(Wiring, d_model, norm=norm, norm_kind=norm_kind, residual=residual, dropout=dropout)
         self.mixer = self.cross = self.feedforward = None
-        if not is_absent(mixer, "mixer"):
+        if not is_absent(mixer, MIXERS):
             self.mixer, self.around_mixer = build_mixer(mixer, offered), wire()
-        if not is_absent(cross, "mixer"):
+        if not is_absent(cross, MIXERS):
             across = {name: value for name, value in offered.items() if name != "positions"}
             across |= {"causal": False, "causal_outputs": offered.get("causal", False)}
             self.cross, self.around_cross = build_mixer(cross, across), wire()
-        if not is_absent(feedforward, "feed-forward"):
+        if not is_absent(feedforward, FEEDFORWARDS):
             self.feedforward = build(feedforward, FEEDFORWARDS, axis="feed-forward", offered={"d_model": d_model})
             self.around_feedforward = wire()
+        self._last_norm = functools.partial(norm_or_nothing, norm_kind, d_model, wanted=norm == "pre")
+        check_unshared(self)
 
     def forward(
         self,
@@ -180,17 +210,18 @@ class Block(nn.Module):
             x = self.around_cross(x, functools.partial(self.cross, memory=memory, padding=memory_padding))
         return x if self.feedforward is None else self.around_feedforward(x, self.feedforward)
 
+    def last_norm(self) -> nn.Module:
+        """One more norm where it stands before each sublayer, for the stream that the last of them leaves."""
+        return self._last_norm()
+
     def keep(self, memory: Float[Tensor, "batch k_len d_model"] | None = None) -> BlockCache:
         """What `step` needs to know of positions before the first one."""
-        for part in (self.mixer, self.cross):
-            if part is not None and not isinstance(part, Attention):
-                raise ModuleError(f"{type(part).__name__} keeps no keys and values")
-        own = KeyValues() if self.mixer is None else cast(Attention, self.mixer).begin()
+        own = KeyValues() if self.mixer is None else cast(AbstractMixer, self.mixer).begin()
         if self.cross is None:
             return BlockCache(own, None)
         if memory is None:
             raise ModuleError("a block with a cross mixer needs the sequence that it looks at")
-        return BlockCache(own, cast(Attention, self.cross).keys_of(memory))
+        return BlockCache(own, cast(AbstractMixer, self.cross).keys_of(memory))
 
     def step(
         self,
@@ -200,25 +231,25 @@ class Block(nn.Module):
     ) -> Float[Tensor, "batch new d_model"]:
         """The stream at positions that follow those of earlier calls."""
         if self.mixer is not None:
-            x = self.around_mixer(x, functools.partial(cast(Attention, self.mixer).extend, past=cache.own))
+            x = self.around_mixer(x, functools.partial(cast(AbstractMixer, self.mixer).extend, past=cache.own))
         if self.cross is not None and cache.other is not None:
-            look = functools.partial(cast(Attention, self.cross).look, seen=cache.other, padding=memory_padding)
+            look = functools.partial(cast(AbstractMixer, self.cross).look, seen=cache.other, padding=memory_padding)
             x = self.around_cross(x, look)
         return x if self.feedforward is None else self.around_feedforward(x, self.feedforward)
 
 
-class LiteralBlock(nn.Module):
+class LiteralBlock(AbstractBlock):
     """Wire a layer as beginners do when they write attention by hand: everything passes a linear map and a ReLU.
 
     Parameters
     ----------
     d_model : int
         Width of the activations.
-    mixer : str or mapping
+    mixer : Spec
         What mixes positions; entry of `MIXERS` or ``path.py:Class``. With "none" it is left out.
     norm : {"pre", "post", "none"}
         Where a norm stands around the mixer; "post" is layer norm of the sum.
-    norm_kind : str or mapping
+    norm_kind : Spec
         Which norm; entry of `NORMS`.
     residual : bool
         Whether the mixer's input is added to its output.
@@ -254,7 +285,7 @@ class LiteralBlock(nn.Module):
         check_positive({"d_model": d_model})
         offered = {"d_model": d_model, "dropout": dropout, **(context or {})}
         self.mixer = None
-        if not is_absent(mixer, "mixer"):
+        if not is_absent(mixer, MIXERS):
             self.mixer = build_mixer(mixer, offered)
             self.around_mixer = Wiring(d_model, norm=norm, norm_kind=norm_kind, residual=residual)
         self.linear = nn.Linear(d_model, d_model)
@@ -268,13 +299,30 @@ class LiteralBlock(nn.Module):
             x = self.around_mixer(x, functools.partial(self.mixer, padding=padding))
         return self.drop(F.relu(self.linear(x)))
 
+    def last_norm(self) -> nn.Module:
+        """The identity."""
+        return nn.Identity()
 
-def is_absent(spec: Spec, axis: str) -> bool:
+    def keep(self, memory: Float[Tensor, "batch k_len d_model"] | None = None) -> BlockCache:
+        """Raise a `ModuleError`."""
+        raise ModuleError(f"{type(self).__name__} keeps no keys and values")
+
+    def step(
+        self,
+        x: Float[Tensor, "batch new d_model"],
+        cache: BlockCache,
+        memory_padding: Bool[Tensor, "batch k_len"] | None = None,
+    ) -> Float[Tensor, "batch new d_model"]:
+        """Raise a `ModuleError`."""
+        raise ModuleError(f"{type(self).__name__} keeps no keys and values")
+
+
+def is_absent(spec: Spec, table: Mapping[str, Callable[..., nn.Module]]) -> bool:
     """Whether a specification leaves a sublayer out."""
-    return parse(spec, axis)[0] == ABSENT
+    return name_of(spec, table, "part") == ABSENT
 
 
-BLOCKS: Mapping[str, Callable[..., nn.Module]] = {
+BLOCKS: Mapping[str, Callable[..., AbstractBlock]] = {
     "transformer": Block,
     "literal": LiteralBlock,
 }

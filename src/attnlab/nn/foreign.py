@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from attnlab.core.build import Order, Spec, parse, path_of, prepare
 from attnlab.core.errors import ModuleError, SpecError
+from attnlab.nn.key_values import AbstractKeylessMixer
 from attnlab.strangers.conventions import Convention, Label, call, label_of
 from attnlab.strangers.probing import learn, quiet
 
@@ -25,7 +26,7 @@ _LEARNED: dict[tuple[Any, ...], Convention] = {}
 
 
 @final
-class ForeignMixer(nn.Module):
+class ForeignMixer(AbstractKeylessMixer):
     """Call a person's own module like every other mixer.
 
     Parameters
@@ -43,6 +44,8 @@ class ForeignMixer(nn.Module):
     padding cannot be told to it, in which layout it was taken to read. Where padding is merged into a mask,
     a padded position sees itself, so that no row is left without anything to look at.
     """
+
+    starts_itself = True
 
     def __init__(self, module: nn.Module, convention: Convention, *, name: str | None = None) -> None:
         super().__init__()

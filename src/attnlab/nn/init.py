@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from attnlab.core.errors import SpecError
-from attnlab.nn.foreign import ForeignMixer
+from attnlab.nn.key_values import AbstractMixer
 
 GPT_STD = 0.02  # source: Radford et al., 2018, "Improving Language Understanding", section 4.1
 RESIDUAL_OUTPUT = "to_residual"  # what every linear layer whose output joins the residual stream is called
@@ -91,7 +91,8 @@ def xavier(module: nn.Module, n_layers: int) -> None:
 
 def _own_parts(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The parts of a model with their names, those within a person's own modules left out."""
-    foreign = tuple(name + "." for name, part in module.named_modules() if isinstance(part, ForeignMixer))
+    mixers = [(name, part) for name, part in module.named_modules() if isinstance(part, AbstractMixer)]
+    foreign = tuple(name + "." for name, mixer in mixers if mixer.starts_itself)
     for name, part in module.named_modules():
         if not name.startswith(foreign):
             yield name, part

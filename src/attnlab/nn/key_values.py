@@ -1,14 +1,20 @@
-"""Keys and values that are kept, so that a sequence can be continued without computing them again."""
+"""What every mixer keeps to, and the keys and values that some keep, so that a sequence can be continued."""
+
+# ruff: noqa: ARG002 -- what keeps no keys has the signatures of what does
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from typing import final
+
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
 
 
+@final
 class KeyValues:
     """Hold the keys and values of positions that were seen, so that they are computed once.
 
@@ -45,3 +51,73 @@ class KeyValues:
         if part is None:
             raise ModuleError("no keys and values were kept yet")
         return part
+
+
+class AbstractMixer(nn.Module, ABC):
+    """Let positions speak with each other, and perhaps with those of another sequence.
+
+    Attributes
+    ----------
+    starts_itself : bool
+        Whether its initial weights are its own affair, which no scheme of the model touches.
+    """
+
+    starts_itself: bool = False
+
+    @abstractmethod
+    def forward(
+        self,
+        x: Float[Tensor, "batch q_len d_model"],
+        memory: Float[Tensor, "batch k_len d_model"] | None = None,
+        padding: Bool[Tensor, "batch k_len"] | None = None,
+    ) -> Float[Tensor, "batch q_len d_model"]:
+        """What every position gathered."""
+
+    @abstractmethod
+    def begin(self) -> KeyValues:
+        """What `extend` starts from."""
+
+    @abstractmethod
+    def extend(self, x: Float[Tensor, "batch new d_model"], past: KeyValues) -> Float[Tensor, "batch new d_model"]:
+        """What later positions gather from themselves and from those before, whose keys are kept."""
+
+    @abstractmethod
+    def keys_of(self, memory: Float[Tensor, "batch k_len d_model"]) -> KeyValues:
+        """Keys and values of another sequence, to be looked at many times."""
+
+    @abstractmethod
+    def look(
+        self,
+        x: Float[Tensor, "batch q_len d_model"],
+        seen: KeyValues,
+        padding: Bool[Tensor, "batch k_len"] | None = None,
+    ) -> Float[Tensor, "batch q_len d_model"]:
+        """What positions gather from another sequence, whose keys are kept."""
+
+
+class AbstractKeylessMixer(AbstractMixer):
+    """Mix positions without keys and values: a sequence is computed from its beginning every time."""
+
+    def begin(self) -> KeyValues:
+        """Raise a `ModuleError`."""
+        raise self._no_keys()
+
+    def extend(self, x: Float[Tensor, "batch new d_model"], past: KeyValues) -> Float[Tensor, "batch new d_model"]:
+        """Raise a `ModuleError`."""
+        raise self._no_keys()
+
+    def keys_of(self, memory: Float[Tensor, "batch k_len d_model"]) -> KeyValues:
+        """Raise a `ModuleError`."""
+        raise self._no_keys()
+
+    def look(
+        self,
+        x: Float[Tensor, "batch q_len d_model"],
+        seen: KeyValues,
+        padding: Bool[Tensor, "batch k_len"] | None = None,
+    ) -> Float[Tensor, "batch q_len d_model"]:
+        """Raise a `ModuleError`."""
+        raise self._no_keys()
+
+    def _no_keys(self) -> ModuleError:
+        return ModuleError(f"{type(self).__name__} keeps no keys and values")

@@ -16,13 +16,15 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attnlab.core.build import Spec, build, is_path, parse
+from attnlab.core.build import Spec, build, class_of, is_path, is_ready, name_of
 from attnlab.core.sizes import check_positive
 from attnlab.nn.attention import Attention
+from attnlab.nn.fitting import check_fit
+from attnlab.nn.key_values import AbstractKeylessMixer, AbstractMixer
 from attnlab.nn.recurrences import Fastformer, LinearAttention, Lstm, refuse_memory
 
 
-class NoMixer(nn.Module):
+class NoMixer(AbstractKeylessMixer):
     """Mix nothing; a block leaves the whole sublayer out.
 
     Notes
@@ -44,7 +46,7 @@ class NoMixer(nn.Module):
         return x
 
 
-class PositionWise(nn.Module):
+class PositionWise(AbstractKeylessMixer):
     """Map every position on its own with one linear layer and a ReLU.
 
     Parameters
@@ -79,7 +81,7 @@ class PositionWise(nn.Module):
         return F.relu(self.linear(x))
 
 
-class ConvolutionMixer(nn.Module):
+class ConvolutionMixer(AbstractKeylessMixer):
     """Mix a fixed neighborhood with a convolution.
 
     Parameters
@@ -131,7 +133,7 @@ class ConvolutionMixer(nn.Module):
         return self.convolution(x).transpose(1, 2)
 
 
-MIXERS: Mapping[str, Callable[..., nn.Module]] = {
+MIXERS: Mapping[str, Callable[..., AbstractMixer]] = {
     "none": NoMixer,
     "position-wise": PositionWise,
     "convolution": ConvolutionMixer,
@@ -142,10 +144,17 @@ MIXERS: Mapping[str, Callable[..., nn.Module]] = {
 }
 
 
-def build_mixer(spec: Spec | nn.Module, offered: Mapping[str, Any]) -> nn.Module:
-    """Build a mixer by name, or fit a person's own module into its place."""
-    if isinstance(spec, str | Mapping) and is_path(parse(spec, "mixer")[0]):
+def build_mixer(spec: Spec, offered: Mapping[str, Any]) -> nn.Module:
+    """Build a mixer by name or class, or fit a person's own module into its place."""
+    if not is_ready(spec) and is_path(name_of(spec, MIXERS, "mixer")):
         from attnlab.nn.foreign import build_foreign
 
         return build_foreign(spec, offered)
-    return build(spec, MIXERS, axis="mixer", offered=offered)
+    made = build(spec, MIXERS, axis="mixer", offered=offered)
+    if not issubclass(class_of(spec, MIXERS, "mixer"), AbstractMixer):
+        from attnlab.nn.foreign import adapt
+
+        return adapt(made, **{name: offered[name] for name in ("d_model", "causal", "max_length") if name in offered})
+    if is_ready(spec):
+        check_fit(made, d_model=offered["d_model"], causal=bool(offered.get("causal")))
+    return made

@@ -17,6 +17,7 @@ from attnlab.core.errors import ModuleError
 from attnlab.core.sizes import check_positive
 from attnlab.nn.axes.combiners import concatenate
 from attnlab.nn.axes.heads import SplitHeads
+from attnlab.nn.key_values import AbstractKeylessMixer
 
 
 def refuse_memory(memory: Tensor | None, name: str) -> None:
@@ -25,7 +26,7 @@ def refuse_memory(memory: Tensor | None, name: str) -> None:
         raise ModuleError(f"mixer '{name}' cannot look at another sequence; use 'attention' there")
 
 
-class Lstm(nn.Module):
+class Lstm(AbstractKeylessMixer):
     """Mix positions with a long short-term memory that reads them as time.
 
     Parameters
@@ -114,7 +115,7 @@ def _read_step_by_step(reader: nn.LSTM, x: Tensor) -> Tensor:
     return torch.stack(states, dim=1)  # (batch, length, d_hidden)
 
 
-class LinearAttention(nn.Module):
+class LinearAttention(AbstractKeylessMixer):
     """Attend with a kernel instead of a softmax, so that sums over keys can be shared by all queries.
 
     Parameters
@@ -191,7 +192,7 @@ def _past_sums(q: Tensor, k: Tensor, v: Tensor, chunk_size: int) -> Tensor:
     return (q @ before + inside).flatten(2, 3)[:, :, :length]
 
 
-class Fastformer(nn.Module):
+class Fastformer(AbstractKeylessMixer):
     """Attend additively: summarize all queries, then all keys, and multiply every value by the summary.
 
     Parameters

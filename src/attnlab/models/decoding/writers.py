@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Sequence
 from typing import cast
@@ -119,12 +120,31 @@ class Ensemble:
             writer.select(rows)
 
 
-def writer_for(model: nn.Module, source: Int[Tensor, "batch s_len"], *, cached: bool = True) -> Writer:
-    """What continues translations of some sentences."""
-    if cached and isinstance(model, EncoderDecoder):
-        with contextlib.suppress(ModuleError):  # a mixer without keys and values
+@functools.singledispatch
+def writer_for(model: nn.Module, source: Int[Tensor, "batch s_len"], *, cached: bool = True) -> Writer:  # noqa: ARG001
+    """What continues translations of some sentences; a model that keeps keys and values registers its own way."""
+    return RecomputingWriter(model, source)
+
+
+@writer_for.register
+def _(model: EncoderDecoder, source: Tensor, *, cached: bool = True) -> Writer:
+    with contextlib.suppress(ModuleError):  # a mixer without keys and values
+        if cached:
             return CachedWriter(model, source)
     return RecomputingWriter(model, source)
+
+
+@functools.singledispatch
+def caches_for(model: nn.Module) -> list[BlockCache] | None:  # noqa: ARG001
+    """What a language model keeps of a text, or None; a model that keeps keys and values registers its own way."""
+    return None
+
+
+@caches_for.register
+def _(model: Decoder) -> list[BlockCache] | None:
+    with contextlib.suppress(ModuleError):  # a mixer without keys and values
+        return model.stack.keep()
+    return None
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -151,10 +171,7 @@ class TextWriter:
     def __init__(self, model: nn.Module, context: int) -> None:
         self._model, self._context = model, context
         self._tokens = torch.empty(0, 0, dtype=torch.long, device=device_of(model))
-        self._caches: list[BlockCache] | None = None
-        if isinstance(model, Decoder):
-            with contextlib.suppress(ModuleError):  # a mixer without keys and values
-                self._caches = model.stack.keep()
+        self._caches = caches_for(model)
 
     def read(self, tokens: Int[Tensor, "rows length"]) -> None:
         """Take tokens that are given, without asking what comes next."""

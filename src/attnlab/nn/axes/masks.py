@@ -11,8 +11,10 @@ Padding is known at run time only and is passed to the layer's ``forward``; `Pad
 
 from __future__ import annotations
 
+import functools
+import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -335,6 +337,21 @@ class Padding(AbstractMask):
 
     def __repr__(self) -> str:
         return f"Padding({self.real.sum(-1).tolist()} of {self.real.shape[-1]})"
+
+
+def all_of(masks: Sequence[AbstractMask], *, causal: bool) -> AbstractMask:
+    """One mask that allows what all of some allow, and if it is causal nothing later."""
+    parts = [mask for mask in masks if mask.kind != "full"]
+    if causal:
+        parts = [Causal(), *(mask for mask in parts if mask.kind != "causal")]
+    return functools.reduce(operator.and_, parts) if parts else Full()
+
+
+def padded(mask: AbstractMask, real: Bool[Tensor, "batch k_len"] | None) -> AbstractMask:
+    """A mask of one call, in which padded positions cannot be seen."""
+    if real is None:
+        return mask
+    return Padding(real) if mask.kind == "full" else mask & Padding(real)
 
 
 MASKS: Mapping[str, Callable[..., AbstractMask]] = {
