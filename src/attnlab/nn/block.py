@@ -58,6 +58,9 @@ def norm_or_nothing(norm_kind: Spec, d_model: int, *, wanted: bool) -> nn.Module
 class AbstractBlock(nn.Module, ABC):
     """Wire parts into one layer of a stack."""
 
+    def __init__(self) -> None:
+        super().__init__()
+
     @abstractmethod
     def last_norm(self) -> nn.Module:
         """A new norm to stand behind the last block of a stack; the identity where none belongs there."""

@@ -64,6 +64,9 @@ class AbstractMixer(nn.Module, ABC):
 
     starts_itself: bool = False
 
+    def __init__(self) -> None:
+        super().__init__()
+
     @abstractmethod
     def forward(
         self,
@@ -97,6 +100,9 @@ class AbstractMixer(nn.Module, ABC):
 
 class AbstractKeylessMixer(AbstractMixer):
     """Mix positions without keys and values: a sequence is computed from its beginning every time."""
+
+    def __init__(self) -> None:
+        super().__init__()
 
     def begin(self) -> KeyValues:
         """Raise a `ModuleError`."""
