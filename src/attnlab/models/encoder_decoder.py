@@ -109,11 +109,8 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         tokens = {"source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size}
         check_positive(tokens | {"d_model": d_model})
-        if embeddings == "shared" and source_vocab_size != target_vocab_size:
-            raise SpecError(
-                f"shared embeddings need one vocabulary; got {source_vocab_size} tokens to read and "
-                f"{target_vocab_size} to write; set embeddings: separate, or train a joint tokenizer"
-            )
+        shared = embeddings == "shared"
+        _check_vocabularies(source_vocab_size, target_vocab_size, shared=shared)
         self.pad, self.scale = pad, math.sqrt(d_model)
         wiring = {"feedforward": feedforward, "norm": norm, "norm_kind": norm_kind}
         stack = functools.partial(
@@ -133,7 +130,6 @@ class EncoderDecoder(nn.Module):
         self.logits = nn.Linear(d_model, target_vocab_size, bias=not tied)
         look_up(init, INITS, "init")(self, n_layers)
         self.target_embedding = _table(target_vocab_size, d_model)
-        shared = embeddings == "shared"
         self.source_embedding = self.target_embedding if shared else _table(source_vocab_size, d_model)
         if tied:
             self.logits.weight = self.target_embedding.weight
@@ -200,6 +196,14 @@ class EncoderDecoder(nn.Module):
             Logits.
         """
         return self.logits(self.decoder(self.target_embedding(target) * self.scale, None, memory, real))
+
+
+def _check_vocabularies(source: int, target: int, *, shared: bool) -> None:
+    if shared and source != target:
+        raise SpecError(
+            f"shared embeddings need one vocabulary; got {source} tokens to read and "
+            f"{target} to write; set embeddings: separate, or train a joint tokenizer"
+        )
 
 
 def _across(mixer: Spec | Sequence[Spec]) -> Spec:
