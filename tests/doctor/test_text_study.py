@@ -11,8 +11,8 @@ from torch import nn
 from attnlab import doctor
 from attnlab.cli import call
 from attnlab.core.errors import DataError, SpecError
-from attnlab.studies.define.study import load
-from attnlab.studies.plan.plan import make_plan
+from attnlab.studies.define.study import load_study
+from attnlab.studies.plan.plan import plan_study
 
 MINE = textwrap.dedent(
     """
@@ -74,9 +74,9 @@ def folder(tmp_path, monkeypatch):
 def test_command_writes_a_study_that_can_be_planned(folder, name, capfd):
     assert call(["doctor", f"mine.py:{name}", "--causal", "--text", "some.txt"]) in (0, 1)
     assert f"attnlab run {name}-on-some.yaml" in " ".join(capfd.readouterr().err.split())
-    study = load(folder / f"{name}-on-some.yaml")
+    study = load_study(folder / f"{name}-on-some.yaml")
     assert list(study.content["variants"]) == ["no attention", "the lab's attention", name]
-    make_plan(study)
+    plan_study(study)
 
 
 def test_block_stands_for_itself_and_a_model_is_no_mixer(folder):

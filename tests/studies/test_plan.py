@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-from attnlab.studies.judge.tuning import choose
 
 from attnlab.cli import FINE, call
 from attnlab.cli.progress import title_of
@@ -13,6 +12,7 @@ from attnlab.studies.define.rules import TUNING_SEED
 from attnlab.studies.define.study import load_study, parse_study
 from attnlab.studies.plan.estimate import PRODUCTS, flops_per_second_on_one_thread
 from attnlab.studies.plan.plan import NOT_COMPILED, NOT_TIMED, plan_study
+from attnlab.studies.run.tuning import choose
 
 
 def plan_of(study, **options):

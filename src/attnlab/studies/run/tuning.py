@@ -31,7 +31,7 @@ def chosen_settings(plan: Plan, out: Path) -> dict[str, dict[str, int | float]]:
     written = read_json(out / TUNING) if (out / TUNING).exists() else {}
     begun = {v.name for v in plan.variants if any((out / slug(v.name)).glob("seed-*/spec.json"))}
     fixed = {name: record["settings"] for name, record in written.items() if name in begun}
-    return _choose(plan, read_scores(plan, out)) | fixed
+    return choose(plan, read_scores(plan, out)) | fixed
 
 
 def read_scores(plan: Plan, out: Path) -> dict[str, dict[str, float | None]]:
@@ -50,7 +50,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return fmean(there) if len(there) == len(values) else None
 
 
-def _choose(plan: Plan, scores: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, int | float]]:
+def choose(plan: Plan, scores: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, int | float]]:
     """For each variant the settings with the best tuning score."""
     grid = list(plan.study.rules.grid())
     chosen = {}
