@@ -62,6 +62,15 @@ RIGHT = {
     "ALiBi": (AlibiAttention, lambda q, k, v, at: (q, k, v, -SLOPES * (at[:, None] - at).abs())),
     "ALiBi by key": (AlibiAttention, lambda q, k, v, at: (q, k, v, SLOPES * at)),
     "relative": (RelativeAttention, lambda q, k, v, at: (q, k, v, torch.sin((at[:, None] - at) * SLOPES))),
+    "relative to content": (
+        RelativeAttention,  # what the table multiplies vanishes where all tokens are equal
+        lambda q, k, v, at: (
+            q,
+            k,
+            v,
+            torch.sin(at[:, None] - at) * (v.norm(dim=-1)[..., None] - v.norm(dim=-1)[:, :, None]),
+        ),
+    ),
     "none": (Scored, None),
 }
 WRONG = {

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.findings import Finding
+from attnlab.doctor.findings import Finding, Text
 from attnlab.doctor.influence.differences import relative_change
 from attnlab.doctor.influence.influence import fields
 from attnlab.doctor.influence.position_claims import Claims, claims_of, effect
@@ -23,6 +24,58 @@ _VASWANI = "Vaswani 2017, arXiv:1706.03762, section 3.5"
 _SU = "Su 2021 (rotary positions), arXiv:2104.09864, section 3.4"
 _PRESS = "Press 2022 (ALiBi), arXiv:2108.12409, section 3"
 _SHAW = "Shaw 2018 (relative positions), arXiv:1803.02155; Raffel 2020 (T5), arXiv:1910.10683, section 2.1"
+_NO_EFFECT = "use what is built: add the positions to the input, or rotate q and k, or add the bias to the scores"
+_ALIKE = "the same for every token: order stays invisible"
+_ROTATE = "rotate q and k by the same angles, (x1 cos - x2 sin, x2 cos + x1 sin) at each position"
+
+TEXTS: Mapping[str, Text] = {
+    "no effect": Text(
+        "error", "positions are built in {names}, but have no effect on the output.", _NO_EFFECT, _VASWANI
+    ),
+    "alike": Text(
+        "error",
+        f"{{what}} are {_ALIKE}.",
+        "index the table by torch.arange(length) along the length axis; rotate by an angle that grows with position",
+        _VASWANI,
+    ),
+    "along the batch": Text(
+        "error",
+        "{what} differ from sample to sample instead of from token to token: they are laid along the batch.",
+        "with (batch, length, d_model) add pe[:, : x.size(1)], not pe[: x.size(0)]",
+        _VASWANI,
+    ),
+    "rotated values": Text(
+        "error",
+        "the rotation is applied to the values too: what is read then depends on where it stands.",
+        "rotate q and k alone",
+        _SU,
+    ),
+    "one rotated": Text(
+        "error",
+        "only one of q and k is rotated ({which}), so scores know absolute places, not distances.",
+        _ROTATE,
+        _SU,
+    ),
+    "rotation": Text(
+        "error", "the rotation does not make scores depend on the distance of two tokens alone.", _ROTATE, _SU
+    ),
+    "bias": Text(
+        "error",
+        "the position bias is no function of the distance between query and key.",
+        "index the bias by key position minus query position",
+        f"{_PRESS}; {_SHAW}",
+    ),
+    "sign": Text(
+        "error",
+        "the linear bias has the wrong sign: the farther a key is away, the more it is favoured.",
+        "subtract slope times distance: bias = -slope * (query position - key position)",
+        _PRESS,
+    ),
+    "visible": Text("info", "the order of its input is visible to it.", "", _HAVIV),
+    "none": Text("info", "it has no positions, so {seen}.", "", _HAVIV),
+}
+"""What -> its text; braces are filled with what was measured."""
+
 _BLOCKED = -1e4  # scores at or below this stand for a mask
 _ROUNDING = 1e-4  # of the range of the scores: tables of sines are often kept in float32
 _ROTARY = r"rotary|rope|freqs"
@@ -74,14 +127,8 @@ def _without_effect(exam: Examination, claims: Claims) -> Iterator[Finding]:
         dead += [name for name in _leaves(exam, claims.modules) if effect(exam, modules=[name]) <= exam.tolerance]
     if dead:
         names = ", ".join(f"'{name}'" for name in _outermost(dead)[:4])
-        yield Finding(
-            ID,
-            "error",
-            f"positions are built in {names}, but have no effect on the output.",
-            "the output does not change when they are replaced by random numbers",
-            "use what is built: add the positions to the input, or rotate q and k, or add the bias to the scores",
-            _VASWANI,
-        )
+        evidence = "the output does not change when they are replaced by random numbers"
+        yield TEXTS["no effect"].finding(ID, evidence, {"names": names})
 
 
 def _leaves(exam: Examination, modules: Sequence[str]) -> list[str]:
@@ -98,6 +145,7 @@ def _outermost(paths: list[str]) -> list[str]:
 # Whether order is visible
 
 
+@final
 @dataclass(frozen=True)
 class _Order:
     """What is seen of order when all tokens of a sequence are the same.
@@ -122,7 +170,7 @@ def _order(exam: Examination) -> _Order | None:
     found = tuple(attentions(tape, exam.usage))
     batch_matters = _spread(tape.output, 0) > _ROUNDING * _scale(tape.output)
     permuted = _permuted(exam, x, open_call)
-    if permuted is not None and permuted > _ROUNDING:
+    if (permuted is not None and permuted > _ROUNDING) or (permuted is None and _swap_is_seen(exam, x, found)):
         return _Order(False, permuted, found, batch_matters)
     if exam.usage.pooled:
         return None if permuted is None else _Order(True, permuted, found, batch_matters)
@@ -141,6 +189,19 @@ def _permuted(exam: Examination, x: Tensor, causal: bool | None) -> float | None
     before, after = exam.run(x, causal=causal), exam.run(x[:, order].contiguous(), causal=causal)
     before = before if exam.usage.pooled else before[:, order]
     return relative_change(before, after)
+
+
+def _swap_is_seen(exam: Examination, x: Tensor, found: Sequence[Attention]) -> bool:
+    """Whether swapping the first two inputs changes the last output of a single causal attention.
+
+    What a relative table multiplies may vanish where all tokens are equal. Through a second layer a causal mask alone
+    shows order.
+    """
+    if len(found) != 1 or exam.usage.pooled:
+        return False
+    order = [1, 0, *range(2, x.shape[1])]
+    before, after = exam.run(x)[:, -1], exam.run(x[:, order].contiguous())[:, -1]
+    return relative_change(before, after) > _ROUNDING
 
 
 def _spread(values: Tensor, axis: int) -> float:
@@ -175,17 +236,10 @@ def _same_for_all(exam: Examination, claims: Claims) -> Finding:
         if named
         else f"the positions its text claims ('{claims.said.strip()}')"
     )
-    why = "are the same for every token: order stays invisible"
-    remedy = (
-        "index the table by torch.arange(length) along the length axis; rotate by an angle that grows with position"
-    )
-    if along_batch:
-        why = "differ from sample to sample instead of from token to token: they are laid along the batch"
-        remedy = "with (batch, length, d_model) add pe[:, : x.size(1)], not pe[: x.size(0)]"
     permuted = order.permuted if order is not None else None
     evidence = "all tokens equal: outputs at all positions are equal"
     evidence += f"; permuting the input permutes the output (difference {permuted:.1g})" if permuted is not None else ""
-    return Finding(ID, "error", f"{what} {why}.", evidence, remedy, _VASWANI)
+    return TEXTS["along the batch" if along_batch else "alike"].finding(ID, evidence, {"what": what})
 
 
 # Relative positions
@@ -202,12 +256,12 @@ def _wrong_scores(claims: Claims, order: _Order) -> Iterator[Finding]:
             continue
         if not _has_equal_rows(one.v):
             if rotary and _has_equal_sizes(one.v):
-                yield _rotated_values()
+                evidence = "all tokens equal: the values differ from position to position in direction, not in size"
+                yield TEXTS["rotated values"].finding(ID, evidence)
             return
-        source = _SU if rotary else _PRESS if alibi else _SHAW
         if order.hidden and not rotary:
             return
-        finding = _not_relative(one.scores, source, rotary=rotary) or (_wrong_sign(one.scores) if alibi else None)
+        finding = _not_relative(one.scores, rotary=rotary) or (_wrong_sign(one.scores) if alibi else None)
         if finding is not None:
             yield finding
             return
@@ -221,18 +275,7 @@ def _has_equal_sizes(values: Float[Tensor, "batch heads length d_v"]) -> bool:
     return _spread(values.norm(dim=-1), 2) <= _ROUNDING * _scale(values)
 
 
-def _rotated_values() -> Finding:
-    return Finding(
-        ID,
-        "error",
-        "the rotation is applied to the values too: what is read then depends on where it stands.",
-        "all tokens equal: the values differ from position to position in direction, not in size",
-        "rotate q and k alone",
-        _SU,
-    )
-
-
-def _not_relative(scores: Tensor, source: str, *, rotary: bool) -> Finding | None:
+def _not_relative(scores: Tensor, *, rotary: bool) -> Finding | None:
     """The error of scores that do not depend on the distance alone."""
     allowed = _allowed(scores)
     along_keys, along_queries = _range(scores, allowed, 3), _range(scores, allowed, 2)
@@ -245,24 +288,12 @@ def _not_relative(scores: Tensor, source: str, *, rotary: bool) -> Finding | Non
     if unevenness <= _ROUNDING * 10 * extent and not (rotary and along_keys <= small < along_queries):
         return None
     unevenness, extent = _unevenness(scores, allowed)
+    kind, words = "rotation" if rotary else "bias", {}
     if rotary and min(along_keys, along_queries) <= small:
-        which = "q is rotated, k is not" if along_keys <= small else "k is rotated, q is not"
-        message = f"only one of q and k is rotated ({which}), so scores know absolute places, not distances."
-    elif rotary:
-        message = "the rotation does not make scores depend on the distance of two tokens alone."
-    else:
-        message = "the position bias is no function of the distance between query and key."
-    return Finding(
-        ID,
-        "error",
-        message,
-        f"all tokens equal: scores of pairs at the same distance differ by up to {unevenness:.3g}, all scores by"
-        f" {extent:.3g}",
-        "rotate q and k by the same angles, (x1 cos - x2 sin, x2 cos + x1 sin) at each position"
-        if rotary
-        else "index the bias by key position minus query position",
-        source,
-    )
+        kind = "one rotated"
+        words = {"which": "q is rotated, k is not" if along_keys <= small else "k is rotated, q is not"}
+    evidence = f"all tokens equal: scores of pairs at the same distance differ by up to {unevenness:.3g}, all scores by"
+    return TEXTS[kind].finding(ID, f"{evidence} {extent:.3g}", words)
 
 
 def _unevenness(scores: Tensor, allowed: Tensor) -> tuple[float, float]:
@@ -291,15 +322,8 @@ def _wrong_sign(scores: Tensor) -> Finding | None:
         return None
     if not bool((last[..., 0] > last[..., -1] + _ROUNDING).any()):
         return None
-    return Finding(
-        ID,
-        "error",
-        "the linear bias has the wrong sign: the farther a key is away, the more it is favoured.",
-        f"all tokens equal: the last query scores the first key {float(last[0, 0, 0]):.3g}, itself"
-        f" {float(last[0, 0, -1]):.3g}",
-        "subtract slope times distance: bias = -slope * (query position - key position)",
-        _PRESS,
-    )
+    evidence = f"all tokens equal: the last query scores the first key {float(last[0, 0, 0]):.3g}, itself"
+    return TEXTS["sign"].finding(ID, f"{evidence} {float(last[0, 0, -1]):.3g}")
 
 
 # The fact
@@ -308,28 +332,17 @@ def _wrong_sign(scores: Tensor) -> Finding | None:
 def _fact(exam: Examination, order: _Order) -> Iterator[Finding]:
     """Yield whether order is visible."""
     if not order.hidden:
-        yield Finding(
-            ID,
-            "info",
-            "the order of its input is visible to it.",
-            "outputs or scores differ between positions although all tokens are equal"
-            if order.permuted is None
-            else f"permuting the input changes more than the order of the output (by {order.permuted:.2g} of its size)",
-            "",
-            _HAVIV,
-        )
+        evidence = "outputs or scores differ between positions although all tokens are equal, or when two are swapped"
+        if order.permuted is not None:
+            evidence = "permuting the input changes more than the order of the output"
+            evidence += f" (by {order.permuted:.2g} of its size)"
+        yield TEXTS["visible"].finding(ID, evidence)
         return
-    kept = "leaves the output as it is (invariant" if exam.usage.pooled else "permutes the output (equivariant"
-    yield Finding(
-        ID,
-        "info",
-        f"it has no positions, so {_without_positions(exam)}.",
-        "all tokens equal: outputs at all positions are equal, and so are all scores"
-        if order.permuted is None
-        else f"permuting the input {kept}; difference {order.permuted:.1g} of its size)",
-        "",
-        _HAVIV,
-    )
+    evidence = "all tokens equal: outputs at all positions are equal, and so are all scores"
+    if order.permuted is not None:
+        kept = "leaves the output as it is (invariant" if exam.usage.pooled else "permutes the output (equivariant"
+        evidence = f"permuting the input {kept}; difference {order.permuted:.1g} of its size)"
+    yield TEXTS["none"].finding(ID, evidence, {"seen": _without_positions(exam)})
 
 
 def _without_positions(exam: Examination) -> str:
