@@ -124,11 +124,22 @@ def test_a_wholly_padded_sample_is_a_warning():
     assert "wholly padded" in finding.evidence
 
 
-@pytest.mark.parametrize("module", [Pairwise(), Promising(), Cleaned()], ids=lambda module: type(module).__name__)
-def test_an_empty_row_is_a_warning_whatever_is_written_about_it(module):
-    (finding,) = found(module, BATCHED)
+def test_an_empty_row_is_a_warning_where_nothing_is_promised():
+    (finding,) = found(Pairwise(), BATCHED)
     assert finding.severity == "warning"
     assert "empty row" in finding.evidence
+
+
+@pytest.mark.parametrize("module", [Promising(), Cleaned()], ids=lambda module: type(module).__name__)
+def test_an_empty_row_that_is_documented_is_an_error(module):
+    (finding,) = found(module, BATCHED)
+    assert finding.severity == "error"
+    assert "documented" in finding.message
+
+
+def test_a_refusal_is_no_promise():
+    (finding,) = found(Pairwise(), BATCHED, text="Rows that are fully masked give NaN.")
+    assert finding.severity == "warning"
 
 
 def test_infinity_is_found_too():

@@ -137,7 +137,9 @@ def test_padding_in_the_memory_that_is_read_is_an_error(base):
 
 
 @pytest.mark.parametrize("base", [Cross, Decoder])
-def test_an_empty_memory_is_a_warning(base):
+def test_an_empty_memory_is_judged_by_what_is_promised(base):
+    promised = "The whole row of the mask may be True, which is allowed."
+    assert [f.severity for f in check_masked_row(patient_of(base, base.hide, promised))] == ["error"]
     assert [f.severity for f in check_masked_row(patient_of(base, base.hide))] == ["warning"]
 
 

@@ -44,10 +44,10 @@ TEXTS: Mapping[str, Text] = {
         _REMEDY,
         _VASWANI,
     ),
-    "leak in blocks": Text(
+    "leak in a prefix": Text(
         "warning",
-        "it is {declared}, but positions {blocks} see each other, later ones too, and nothing behind them: meant, as a"
-        " prefix or chunks are?",
+        "it is {declared}, but positions 0 to {last} see each other, later ones too, and no other position sees ahead:"
+        " meant, as a prefix is?",
         f"{_REMEDY}{_ACCEPT}",
         _VASWANI,
         "set-up",
@@ -154,9 +154,9 @@ def _leak(exam: Examination, seen: Influence) -> Finding:
         f"replacing position {column} changes the output at position {row} of sample {sample} by {seen.ratio:.2g} of"
         f" the largest change at or after a replaced position (evaluation mode, length {usage.length})"
     )
-    blocks = ", ".join(f"{run[0]} to {run[-1]}" for run in seen.blocks)
-    if blocks and usage.causal_by != "--causal":
-        return TEXTS["leak in blocks"].finding(_ID, evidence, {"declared": declared, "blocks": blocks})
+    prefix = seen.blocks[0] if len(seen.blocks) == 1 else range(0)
+    if prefix and prefix[0] == 0 and usage.causal_by != "--causal":
+        return TEXTS["leak in a prefix"].finding(_ID, evidence, {"declared": declared, "last": prefix[-1]})
     words = {"declared": declared, "pattern": _pattern(seen), "remedy": _remedy(exam)}
     return TEXTS["leak"].finding(_ID, evidence, words)
 
