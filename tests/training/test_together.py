@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from tests.training.killed import exit_codes
 from tests.training.tiny import N_IN, N_OUT, TinyTask, recipe, tiny_model
 from torch import nn
 
@@ -310,41 +308,39 @@ def test_batch_statistics_are_each_runs_own():
 # ---- stopped and killed ----
 
 CHILD = f"""
-import os, signal, sys
+import os, signal
 from attnlab.training.together.together import train_together
 from attnlab.training.keeping import keeping
 from tests.training.test_together import DoubleTask, recipe, tiny_makers
 
 original, saved = keeping.save_checkpoint, []
 
-def save(*arguments, **named):
-    original(*arguments, **named)
-    saved.append(1)
-    if len(saved) == int(sys.argv[2]):
-        os.kill(os.getpid(), signal.SIGKILL)
+def run(folder, saves):
+    def save(*arguments, **named):
+        original(*arguments, **named)
+        saved.append(1)
+        if len(saved) == saves:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-keeping.save_checkpoint = save
-recipes = [recipe({STEPS}, checkpoint_every=4)] * 3
-folders = [f"{{sys.argv[1]}}/{{number}}" for number in range(3)]
-train_together([make() for make in tiny_makers()], DoubleTask(), recipes, seeds=range(3), folders=folders)
+    keeping.save_checkpoint = save
+    recipes, folders = [recipe({STEPS}, checkpoint_every=4)] * 3, [f"{{folder}}/{{number}}" for number in range(3)]
+    train_together([make() for make in tiny_makers()], DoubleTask(), recipes, seeds=range(3), folders=folders)
 """
 
 
-@pytest.mark.parametrize("saves", [1, 5, 15])
-def test_killed_at_different_steps_all_go_on(tmp_path, saves):
+def test_killed_at_different_steps_all_go_on(tmp_path):
     """After one save, five, and the last of all: some runs are then a checkpoint ahead of others, or done."""
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD, str(tmp_path), str(saves)],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
-        check=False,
-    )
-    assert child.returncode == -signal.SIGKILL
-    recipes, folders = [recipe(STEPS, checkpoint_every=4)] * 3, [tmp_path / str(number) for number in range(3)]
-    models, results = together(tiny_makers(), DoubleTask(), recipes, folders=folders)
-    assert_same(models, results, *one_by_one(tiny_makers(), DoubleTask(), recipes))
-    if saves == 5:
-        assert [result.resumed_at for result in results] == [[8], [8], [4]]
+    places = {saves: tmp_path / str(saves) for saves in (1, 5, 15)}
+    assert exit_codes(CHILD, [(str(place), saves) for saves, place in places.items()]) == [-signal.SIGKILL] * 3
+    recipes = [recipe(STEPS, checkpoint_every=4)] * 3
+    expected = one_by_one(tiny_makers(), DoubleTask(), recipes)
+    resumed = {}
+    for saves, place in places.items():
+        folders = [place / str(number) for number in range(3)]
+        models, results = together(tiny_makers(), DoubleTask(), recipes, folders=folders)
+        assert_same(models, results, *expected)
+        resumed[saves] = [result.resumed_at for result in results]
+    assert resumed[5] == [[8], [8], [4]]
 
 
 def test_a_person_stops_all_and_they_go_on(tmp_path):
