@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
 import torch
@@ -90,11 +90,12 @@ def _device(exam: Examination, plain: list[tuple[str, Tensor]]) -> Iterator[Find
     exam.run(exam.inputs(dtype=torch.float32), module=called)
     kept = _move(exam, called)
     if kept.result == "left behind":
-        yield _left_behind(
+        finding = _left_behind(
             "Once it was called on the CPU it fails on another device: it keeps a tensor of the earlier call.",
             kept,
             list(plain_tensors(called)),
         )
+        yield replace(finding, severity="warning", nature="set-up")  # moved before its first call it is right
     elif fresh.result == "unknown":
         yield from _doubtful(exam, plain, fresh)
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from attnlab.doctor.examination import Examination, wake
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.measures.guesses import gives_logits
 
 CHECK = "initial-loss"
 BATCH = 16  # a few hundred predictions, whose mean is known to some percent
@@ -29,6 +28,12 @@ _DECLARED = re.compile(
 )
 """Phrases for outputs that are probabilities; a dropout has one too."""
 SOURCE = "Karpathy, A Recipe for Training Neural Networks, 2019: verify the loss at initialization"
+
+
+def gives_logits(exam: Examination) -> bool:
+    """Whether a patient maps tokens to one number per token of the vocabulary."""
+    usage = exam.usage
+    return usage.kind == "model" and usage.takes == "tokens" and usage.d_out == usage.vocab_size
 
 
 def check_initial_loss(exam: Examination) -> Iterator[Finding]:

@@ -12,10 +12,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnlab.core.build import describe_exception
+from attnlab.doctor.checks.initial_loss import gives_logits
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.influence.differences import deviation
-from attnlab.doctor.measures.guesses import gives_logits
 
 CHECK = "overfit"
 ITEMS = 20  # few enough to learn by heart in seconds
