@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import final
 
 import torch
 
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.findings import Finding
+from attnlab.doctor.findings import Finding, Text
 from attnlab.doctor.influence.decoding import Decoder, Protocol, keeps_cache_inside, names_of
 from attnlab.doctor.influence.differences import deviation, difference, size_of
 from attnlab.doctor.influence.influence import of_future
 
 _ID = "cache"
 _SOURCE = "pytorch/torchtune#959: a key-value cache that changes the output"
+
+TEXTS: Mapping[str, Text] = {
+    "differs": Text(
+        "error",
+        "with `{name}`, decoding in steps gives something else than one call on the whole sequence.",
+        "add new keys and values after the cached ones along the length, count positions on from the cached length, let"
+        " a single new position see everything cached, and cache keys after (or always before) their rotation",
+        _SOURCE,
+    ),
+    "several": Text(
+        "warning",
+        "with `{name}`, steps of one position are right and steps of several are not.",
+        "let a new position see all that is cached and no later new one: a mask of (new, cached + new) positions,"
+        " `tril(diagonal=cached)`",
+        _SOURCE,
+    ),
+    "not examined": Text("info", "decoding with `{name}` could not be examined.", "", _SOURCE),
+}
+"""What -> its text; braces are filled with what was measured."""
+
 _FIRST = 4  # positions of the first step; the others follow one by one
 _DIFFERENT = 1e-4  # of the largest output: outputs of a step and of a whole call are rounded differently
 
@@ -29,13 +50,16 @@ def check_cache(exam: Examination) -> Iterator[Finding]:
     name = cache or (flags or ("cache",))[0]
     x = exam.inputs()
     if of_future(exam, lambda x: exam.run(x, causal=True), x, (1, x.size(1) - 1)).ratio:
-        yield _not_examined(name, "positions see later ones, so steps cannot give what the whole gives")
+        yield TEXTS["not examined"].finding(
+            _ID, "positions see later ones, so steps cannot give what the whole gives", {"name": name}
+        )
         return
     for finding in _examined(Decoder(exam, x), name):
         if finding.severity != "info" or exam.usage.causal is not False:  # encoders often take one that nobody uses
             yield finding
 
 
+@final
 @dataclass(frozen=True)
 class _Trial:
     """Hold how far decoding in steps is from the whole, or why it failed."""
@@ -61,11 +85,11 @@ def _examined(decoder: Decoder, name: str) -> Iterator[Finding]:
     ran = [pair for pair in tried if not pair[1].error]
     if not ran:
         why = tried[0][1].error.partition(": ")[2] if tried else "no way to give and get a cache was found"
-        yield _not_examined(name, why)
+        yield TEXTS["not examined"].finding(_ID, why, {"name": name})
         return
     protocol, best = min(ran, key=lambda pair: pair[1].apart)
     if best.apart:
-        yield _differs(name, best)
+        yield TEXTS["differs"].finding(_ID, best.words, {"name": name})
     else:
         yield from _other_steps(decoder, protocol, name)
 
@@ -75,19 +99,11 @@ def _other_steps(decoder: Decoder, protocol: Protocol, name: str) -> Iterator[Fi
     length = decoder.x.size(1)
     single = _decode(decoder, protocol, [1] * length, "one by one from the start")
     if single.apart or single.error:
-        yield _differs(name, single)
+        yield TEXTS["differs"].finding(_ID, single.words, {"name": name})
         return
     chunks = _decode(decoder, protocol, [_FIRST, 3, length - _FIRST - 3], "in steps of several positions")
     if chunks.apart:
-        yield Finding(
-            _ID,
-            "warning",
-            f"with `{name}`, steps of one position are right and steps of several are not.",
-            chunks.words,
-            "let a new position see all that is cached and no later new one: a mask of (new, cached + new) positions,"
-            " `tril(diagonal=cached)`",
-            _SOURCE,
-        )
+        yield TEXTS["several"].finding(_ID, chunks.words, {"name": name})
 
 
 def _decode(decoder: Decoder, protocol: Protocol, steps: list[int], words: str) -> _Trial:
@@ -102,19 +118,3 @@ def _decode(decoder: Decoder, protocol: Protocol, steps: list[int], words: str) 
     moved = difference(decoder.whole, output).amax(0)  # (length)
     first = int(torch.argmax((moved > _DIFFERENT * size_of(decoder.whole)).int()))
     return _Trial(words, apart, first)
-
-
-def _differs(name: str, trial: _Trial) -> Finding:
-    return Finding(
-        _ID,
-        "error",
-        f"with `{name}`, decoding in steps gives something else than one call on the whole sequence.",
-        trial.words,
-        "add new keys and values after the cached ones along the length, count positions on from the cached length, let"
-        " a single new position see everything cached, and cache keys after (or always before) their rotation",
-        _SOURCE,
-    )
-
-
-def _not_examined(name: str, why: str) -> Finding:
-    return Finding(_ID, "info", f"decoding with `{name}` could not be examined.", why, "", _SOURCE)

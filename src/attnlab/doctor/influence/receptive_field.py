@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from torch import nn
 
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.findings import Finding, Severity
+from attnlab.doctor.findings import Finding, Text
 from attnlab.doctor.influence.influence import Field, fields
 
 ID = "receptive-field"
@@ -22,12 +22,38 @@ _DECLARED = re.compile(
 _POINTWISE = re.compile(
     r"feed.?forward|\bmlp\b|\bffn?\b|position.?wise|point.?wise|no.?mix|\bidentity\b|\bnorm", re.IGNORECASE
 )
-_LOOK_AT_SPLIT = "a test loss that is too good to be true does not come from it, look at the split"
+_LUO = "Luo 2016, arXiv:1701.04128: receptive field of a stack of convolutions, 1 + layers * (width - 1)"
+_SEES = "{what} sees {count} of {length} positions"
+_ALONE = f"{_SEES}: no position sees another, so it cannot use context."
 _MIX = (
     "use a layer that mixes positions; a model of such layers that beats a bigram all the same has another part that"
     " mixes, or a split that leaks"
 )
-_LUO = "Luo 2016, arXiv:1701.04128: receptive field of a stack of convolutions, 1 + layers * (width - 1)"
+
+TEXTS: Mapping[str, Text] = {
+    "all": Text("info", "{what} sees the whole input."),
+    "all before": Text(
+        "info",
+        "{what} sees itself and everything before it, and nothing after it: a test loss that is too good to be true"
+        " does not come from it, look at the split.",
+    ),
+    "part": Text(
+        "warning",
+        f"{_SEES}: whatever lies farther away cannot be learned, however long it is trained.",
+        "compare it only on tasks that need no more than {count} positions, or let it see all: more, wider or dilated"
+        " convolutions (dilation=2**i), or attention; if a window is meant, say so in the docstring",
+        _LUO,
+        "set-up",
+    ),
+    "part of a single layer": Text(
+        "info", f"{_SEES}: whatever lies farther away cannot be learned, however long it is trained.", "", _LUO
+    ),
+    "part as declared": Text("info", f"{_SEES}.", "", _LUO),
+    "alone": Text("warning", _ALONE, _MIX, _LUO, "set-up"),
+    "alone as declared": Text("info", _ALONE, "", _LUO),
+    "alone when pooled": Text("warning", f"{_SEES}.", _MIX, _LUO, "set-up"),
+}
+"""What -> its text; braces are filled with what was measured."""
 
 
 def check_receptive_field(exam: Examination) -> Iterator[Finding]:
@@ -62,47 +88,31 @@ def _leaks(exam: Examination, found: list[Field]) -> bool:
 
 
 def _all(exam: Examination, last: Field, *, sees_ahead: bool) -> Finding:
-    what = "the output" if exam.usage.pooled else "every position"
+    """The fact that all is seen, or all that came before."""
     one_way = not sees_ahead and not exam.usage.pooled
-    words = "itself and everything before it, and nothing after it" if one_way else "the whole input"
-    return Finding(
-        ID,
-        "info",
-        f"{what} sees {words}{f': {_LOOK_AT_SPLIT}' if one_way else ''}.",
-        f"the last position sees {last.count} of {last.length} positions (gradient not zero)",
-    )
+    evidence = f"the last position sees {last.count} of {last.length} positions (gradient not zero)"
+    what = "the output" if exam.usage.pooled else "every position"
+    return TEXTS["all before" if one_way else "all"].finding(ID, evidence, {"what": what})
 
 
-def _part(exam: Examination, sight: Field) -> Finding:
+def _part(exam: Examination, field: Field) -> Finding:
     """What it means to see only part of the input."""
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(exam.patient.module).__name__)
-    text = f"{name} {exam.patient.said}"
-    alone = sight.count <= 1
-    declared = bool((_POINTWISE if alone else _DECLARED).search(text))
-    severity: Severity = "info" if declared or _is_single_layer(exam) else "warning"
+    alone = field.count <= 1
+    declared = bool((_POINTWISE if alone else _DECLARED).search(f"{name} {exam.patient.said}"))
+    kind = "alone" if alone and not exam.usage.pooled else "part"
+    if declared:
+        kind += " as declared"
+    elif _is_single_layer(exam):
+        kind = "alone as declared" if kind == "alone" else "part of a single layer"
+    elif alone and exam.usage.pooled:
+        kind = "alone when pooled"
+    evidence = (
+        f"position {field.position} of an input of length {field.length} depends on {field.back} positions before and"
+        f" {field.ahead} after it{', with gaps' if field.has_gaps else ''} (gradient not zero, or changed by them)"
+    )
     what = "the output" if exam.usage.pooled else "an output position"
-    message = f"{what} sees {sight.count} of {sight.length} positions"
-    message += ": no position sees another, so it cannot use context." if alone and not exam.usage.pooled else "."
-    if not declared and not alone:
-        message = f"{message[:-1]}: whatever lies farther away cannot be learned, however long it is trained."
-    remedy = _MIX if alone else _remedy(sight)
-    return Finding(
-        ID,
-        severity,
-        message,
-        f"position {sight.position} of an input of length {sight.length} depends on {sight.back} positions before and"
-        f" {sight.ahead} after it{', with gaps' if sight.has_gaps else ''} (gradient not zero, or changed by them)",
-        "" if severity == "info" else remedy,
-        _LUO,
-        "set-up" if severity == "warning" else None,
-    )
-
-
-def _remedy(sight: Field) -> str:
-    return (
-        f"compare it only on tasks that need no more than {sight.count} positions, or let it see all: more, wider or"
-        " dilated convolutions (dilation=2**i), or attention; if a window is meant, say so in the docstring"
-    )
+    return TEXTS[kind].finding(ID, evidence, {"what": what, "count": field.count, "length": field.length})
 
 
 def _is_single_layer(exam: Examination) -> bool:
