@@ -125,3 +125,49 @@ def test_functions_stay_small(file):
 def test_no_drawer_for_odds_and_ends():
     names = {file.stem for file in FILES} | {file.parent.name for file in FILES}
     assert not names & {"utils", "helpers", "misc", "common", "base"}
+
+
+RULED = ("core", "nn", "models")
+"""Packages whose classes are abstract or final, and which never ask an object for its concrete class."""
+SUBCLASSED = {"EncoderDecoder", "TransformerBase", "AttnlabError", "TrainingError", "RunError"}
+"""What is neither: presets are a model with other defaults, and errors are kinds of errors."""
+
+
+def trees(packages: tuple[str, ...]) -> list[ast.Module]:
+    return [ast.parse(file.read_text(encoding="utf-8")) for name in packages for file in (PACKAGE / name).rglob("*.py")]
+
+
+def is_open(node: ast.ClassDef) -> bool:
+    """Whether a class is neither abstract nor final."""
+    bases, marks = {ast.unparse(base) for base in node.bases}, {ast.unparse(mark) for mark in node.decorator_list}
+    abstract = "Abstract" in node.name or bases & {"ABC", "Protocol"}
+    return not (abstract or "final" in marks or node.name in SUBCLASSED)
+
+
+def test_classes_are_abstract_or_final():
+    assert not [
+        node.name
+        for tree in trees(RULED)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and is_open(node)
+    ]
+
+
+def test_no_object_of_the_lab_is_asked_for_its_concrete_class():
+    classes = {node.name for tree in trees(("nn", "models")) for node in tree.body if isinstance(node, ast.ClassDef)}
+    concrete = {name for name in classes if not name.startswith("Abstract")}
+    for tree in trees(("nn", "models")):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+                assert not concrete & {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
+
+
+def test_public_functions_of_the_parts_name_their_arguments():
+    functions = [node for tree in trees(RULED) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    assert not [one.name for one in functions if one.args.kwarg and not one.name.startswith("_")]
+
+
+def test_a_class_name_has_one_meaning_among_the_parts():
+    names = [node.name for tree in trees(RULED) for node in tree.body if isinstance(node, ast.ClassDef)]
+    public = [name for name in names if not name.startswith("_")]
+    assert sorted(set(public)) == sorted(public)

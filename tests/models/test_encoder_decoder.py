@@ -122,7 +122,7 @@ def test_beam_search_with_and_without_a_cache(beam):
 
 def test_what_keeps_no_keys_is_computed_again():
     for mixer, reason in (
-        ("lstm", "Lstm keeps no keys and values"),
+        ("lstm", "LstmMixer keeps no keys and values"),
         ({"name": "attention", "n_heads": 2, "combiners": "convolution"}, "Convolution mixes positions"),
     ):
         model = make(mixer=mixer)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnlab.nn.axes.normalizers import NORMALIZERS, Linear, Sigmoid, Softmax, SoftmaxPlusOne, Sparsemax
+from attnlab.nn.axes.normalizers import NORMALIZERS, LinearWeights, Sigmoid, Softmax, SoftmaxPlusOne, Sparsemax
 
 SUM_TO_ONE = [Softmax(), Sparsemax()]
 
@@ -81,4 +81,4 @@ def test_sigmoid_by_hand() -> None:
 
 def test_linear_is_the_scores() -> None:
     given = scores()
-    assert torch.equal(Linear()(given, None), given)
+    assert torch.equal(LinearWeights()(given, None), given)

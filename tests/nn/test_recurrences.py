@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attnlab.nn.axes.combiners import concatenate
-from attnlab.nn.recurrences import Fastformer, LinearAttention, Lstm
+from attnlab.nn.recurrences import Fastformer, LinearAttention, LstmMixer
 
 LENGTHS = [7, 5, 2]
 
@@ -23,8 +23,8 @@ def padding() -> torch.Tensor:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_lstm_steps_are_torchs_kernel(causal: bool) -> None:
-    fused = Lstm(12, d_hidden=5, causal=causal).double()
-    readable = Lstm(12, d_hidden=5, causal=causal, path="readable").double()
+    fused = LstmMixer(12, d_hidden=5, causal=causal).double()
+    readable = LstmMixer(12, d_hidden=5, causal=causal, path="readable").double()
     readable.load_state_dict(fused.state_dict())
     results = []
     for mixer in (fused, readable):
@@ -36,7 +36,7 @@ def test_lstm_steps_are_torchs_kernel(causal: bool) -> None:
 
 
 def test_both_directions_are_torchs_bidirectional_lstm() -> None:
-    mixer, x = Lstm(12, d_hidden=5).double(), activations()
+    mixer, x = LstmMixer(12, d_hidden=5).double(), activations()
     twin = nn.LSTM(12, 5, batch_first=True, bidirectional=True, dtype=torch.float64)
     own = dict(mixer.rightward.state_dict())
     own |= {f"{name}_reverse": value for name, value in mixer.leftward.state_dict().items()}

@@ -6,8 +6,10 @@ Signatures, docstrings, messages and reports use these words and no others.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 
+@final
 @dataclass(frozen=True)
 class Term:
     """Explain one word of the glossary.

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from attnlab.core.constructors import SIZE_ALIASES, UnsetError, check_arguments, fill_in, glossary_word, signature_of
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError, nearest
@@ -49,6 +49,7 @@ Table = Mapping[str, Callable[..., Any]]
 """What a name may stand for: name -> class."""
 
 
+@final
 @dataclass(frozen=True)
 class Order:
     """Hold a constructor and its checked arguments, ready to be called any number of times.

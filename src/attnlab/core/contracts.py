@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, final
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
 
+@final
 @dataclass(frozen=True)
 class Batch:
     """Hold what a model is called with and what it should answer.
@@ -45,6 +46,7 @@ Judge = Callable[["nn.Module"], "Mapping[str, float]"]
 """What is measured once of a trained model as a whole, such as BLEU of its translations; by name of the metric."""
 
 
+@final
 @dataclass(frozen=True)
 class Metric:
     """Name a measured quantity with its unit and direction.
@@ -71,6 +73,7 @@ class Metric:
         return new < old if self.better == "lower" else new > old
 
 
+@final
 @dataclass(frozen=True)
 class Floor:
     """State a reference value of a metric, and for whom it is a limit.

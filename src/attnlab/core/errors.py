@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import final
 
 
 class AttnlabError(Exception):
     """Tell a person what went wrong and what to do; base of all errors raised on purpose."""
 
 
+@final
 class SpecError(AttnlabError):
     """Report a specification (study file, part name, constructor argument) that cannot be built."""
 
 
+@final
 class DataError(AttnlabError):
     """Report data that is missing, unreadable, or unfit for the task."""
 
 
+@final
 class ModuleError(AttnlabError):
     """Report a user's module that raised, or returned another shape or type than its place needs."""
 
@@ -34,6 +38,7 @@ class RunError(AttnlabError):
     """Report a run folder that cannot be used: locked, full disk, damaged, or of another study."""
 
 
+@final
 class Interrupted(RunError):  # noqa: N818 a person's wish is no error
     """Report that a person stopped a run, and how it goes on."""
 

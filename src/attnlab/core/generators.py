@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Mapping
+from typing import final
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ def restore_generators(states: Mapping[str, Tensor]) -> None:
         torch.cuda.set_rng_state(states[f"{RANDOM}cuda"])
 
 
+@final
 class Generators:
     """Let runs take turns with torch's global generators, so that each draws the numbers it would draw alone.
 

@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, final
 
 
 def contents(
@@ -38,6 +38,7 @@ def contents(
     ``__getattr__, __dir__ = contents(__name__, {"train": "attnlab.training.run.loop"})``
     """
 
+    @final
     class Contents(ModuleType):
         def __setattr__(self, name: str, value: Any) -> None:
             if name not in homes or not isinstance(value, ModuleType):

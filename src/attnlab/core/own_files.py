@@ -12,7 +12,7 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 FOLDERS_ABOVE = 4
 """How far above a file the folders are looked for that it imports by an absolute name: ``from models.layers import ..``
@@ -63,6 +63,7 @@ def _relative_levels(path: Path) -> int:
     return max((node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)), default=0)
 
 
+@final
 class _Package(types.ModuleType):
     """Stand in for a package around a file; its own ``__init__.py`` runs only when a name of it is asked for.
 

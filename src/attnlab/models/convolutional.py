@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -16,6 +16,7 @@ from attnlab.models.wiring import build_input_positions, offer_positions
 from attnlab.nn.mixers import build_mixer
 
 
+@final
 class ConvStack(nn.Module):
     """Map a sequence to another of the same length by convolutions with ReLU between them.
 
@@ -111,6 +112,7 @@ class ConvStack(nn.Module):
         return x
 
 
+@final
 class _Convolution(nn.Module):
     """Convolve over the positions of (batch, length, features), padded so that the length stays."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import final
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,7 @@ HALF = math.sqrt(0.5)
 """Keeps the variance of a sum of two."""
 
 
+@final
 class _Convolution(nn.Module):
     """Convolve positions; (batch, length, d_in) to (batch, length, d_out).
 
@@ -44,6 +46,7 @@ class _Convolution(nn.Module):
         return self.convolution(F.pad(x.transpose(1, 2), self.pad)).transpose(1, 2)
 
 
+@final
 class ConvS2S(nn.Module):
     """Translate with gated convolutions, every one of which looks at the source.
 
@@ -155,6 +158,7 @@ class ConvS2S(nn.Module):
         return h, (h + embedded) * HALF
 
 
+@final
 class ByteNet(nn.Module):
     """Translate with dilated convolutions stacked on each other, without attention, in time linear in the length.
 
@@ -250,6 +254,7 @@ class ByteNet(nn.Module):
         return x[:, :t_len]
 
 
+@final
 class _DilatedBlock(nn.Module):
     """The residual block of ByteNet."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 from attnlab.core.build import Spec
 from attnlab.models.encoder_decoder import EncoderDecoder
@@ -69,6 +69,7 @@ class TransformerBase(EncoderDecoder):
         )
 
 
+@final
 class TransformerBig(TransformerBase):
     """The big model of "Attention is all you need": 6 + 6 layers of width 1,024, 16 heads, feed-forward 4,096.
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import final
+
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnlab.core.sizes import check_positive
 
 
+@final
 class Lstm(nn.Module):
     """Read the positions of a sequence one after another and answer at each.
 
@@ -53,6 +56,7 @@ class Lstm(nn.Module):
         return self.output(states)
 
 
+@final
 class LstmBatchAsTime(nn.Module):
     """Read the batch as time: a common mistake, kept to show what it does.
 

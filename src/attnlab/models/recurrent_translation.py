@@ -7,7 +7,7 @@ run, for all positions at once.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,6 +19,7 @@ from attnlab.models.alignment import gather
 from attnlab.nn.kernels.dropout import Dropout
 
 
+@final
 class AdditiveRnn(nn.Module):
     """Translate with gated recurrent units that look at the source before every step.
 
@@ -96,6 +97,7 @@ class AdditiveRnn(nn.Module):
         return self.logits(self.drop(found))
 
 
+@final
 class MultiplicativeRnn(nn.Module):
     """Translate with stacked LSTMs that look at the source after they have run.
 

@@ -7,7 +7,7 @@ concrete mixer, position or norm.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, final
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from attnlab.nn.kernels.dropout import Dropout
 Norm = Literal["pre", "post", "none"]
 
 
+@final
 class Decoder(nn.Module):
     """Predict each next token from the tokens before it: embedding, blocks, logits. Always causal.
 
@@ -120,6 +121,7 @@ class Decoder(nn.Module):
         return self.logits(self.stack(x))
 
 
+@final
 class Encoder(nn.Module):
     """Map a sequence of vectors to another of the same length; every position sees all.
 
@@ -208,6 +210,7 @@ class Encoder(nn.Module):
         return self.output(self.stack(self.embedding(x)))
 
 
+@final
 class Stack(nn.Module):
     """Add positions, apply the blocks one after another, and normalize at the end where needed.
 

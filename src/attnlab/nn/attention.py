@@ -9,7 +9,7 @@ Nothing here knows a concrete part.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +36,7 @@ Path = Literal["auto", "readable", "fused", "products", "recomputed", "local", "
 LARGEST_BYTES = 256 * 2**20  # of a tensor with a number for every pair, before queries are taken in chunks
 
 
+@final
 class Attention(AbstractMixer):
     """Let every position gather values from the positions that fit it.
 

@@ -8,7 +8,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, final
 
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -28,6 +28,7 @@ ABSENT = "none"
 """The name under which a sublayer is left out altogether."""
 
 
+@final
 @dataclass(frozen=True)
 class BlockCache:
     """Hold what a block knows of positions that were seen.
@@ -79,6 +80,7 @@ class AbstractBlock(nn.Module, ABC):
         """The stream at positions that follow those of earlier calls."""
 
 
+@final
 class Wiring(nn.Module):
     """Wire a part into the residual stream.
 
@@ -134,6 +136,7 @@ class Wiring(nn.Module):
         return self.after(x + found if self.residual else found)
 
 
+@final
 class Block(AbstractBlock):
     """Mix positions, perhaps look at another sequence, then map each position on its own: the block of a Transformer.
 
@@ -241,6 +244,7 @@ class Block(AbstractBlock):
         return x if self.feedforward is None else self.around_feedforward(x, self.feedforward)
 
 
+@final
 class LiteralBlock(AbstractBlock):
     """Wire a layer as beginners do when they write attention by hand: everything passes a linear map and a ReLU.
 

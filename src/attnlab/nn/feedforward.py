@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from attnlab.nn.kernels.gelu import gelu
 EXPANSION = 4  # hidden width over d_model; source: Vaswani et al., 2017, section 3.3
 
 
+@final
 class NoFeedForward(nn.Module):
     """Do nothing; a block leaves the whole sublayer out.
 
@@ -34,7 +35,7 @@ class NoFeedForward(nn.Module):
         return x
 
 
-class _TwoLayers(nn.Module):
+class _AbstractTwoLayers(nn.Module):
     """What the feed-forwards of two linear maps share: all but what is between the maps."""
 
     def __init__(self, d_model: int, *, d_ff: int | None = None, dropout: float = 0.0) -> None:
@@ -54,7 +55,8 @@ class _TwoLayers(nn.Module):
         return self.to_residual(self.drop(self.activation(self.widen(x))))
 
 
-class ReluFeedForward(_TwoLayers):
+@final
+class ReluFeedForward(_AbstractTwoLayers):
     """Widen, rectify, and narrow again.
 
     Parameters
@@ -85,7 +87,8 @@ class ReluFeedForward(_TwoLayers):
         return F.relu(hidden)
 
 
-class SquaredReluFeedForward(_TwoLayers):
+@final
+class SquaredReluFeedForward(_AbstractTwoLayers):
     """Widen, rectify and square, and narrow again.
 
     Parameters
@@ -116,7 +119,8 @@ class SquaredReluFeedForward(_TwoLayers):
         return F.relu(hidden).square()
 
 
-class GeluFeedForward(_TwoLayers):
+@final
+class GeluFeedForward(_AbstractTwoLayers):
     """Widen, bend smoothly, and narrow again.
 
     Parameters
@@ -148,6 +152,7 @@ class GeluFeedForward(_TwoLayers):
         return gelu(hidden)
 
 
+@final
 class GatedFeedForward(nn.Module):
     """Widen twice, let one half gate the other, and narrow again.
 
@@ -189,6 +194,7 @@ class GatedFeedForward(nn.Module):
         return self.to_residual(self.drop(F.silu(gate) * value))
 
 
+@final
 class MixtureOfExperts(nn.Module):
     """Let every position choose a few of several feed-forwards, and add what they give by its trust in them.
 
@@ -303,6 +309,7 @@ def load_imbalance(
     return count * (used * probabilities.mean(dim=0)).sum()
 
 
+@final
 class _WithGradientOf(torch.autograd.Function):
     """A tensor as it is; on the way back a scalar joins the loss."""
 

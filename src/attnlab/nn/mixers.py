@@ -10,7 +10,7 @@ stand on the left. Recurrent and linear-time mixers are in `attnlab.nn.recurrenc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, final
 
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -21,9 +21,10 @@ from attnlab.core.sizes import check_positive
 from attnlab.nn.attention import Attention
 from attnlab.nn.fitting import check_fit
 from attnlab.nn.key_values import AbstractKeylessMixer, AbstractMixer
-from attnlab.nn.recurrences import Fastformer, LinearAttention, Lstm, refuse_memory
+from attnlab.nn.recurrences import Fastformer, LinearAttention, LstmMixer, refuse_memory
 
 
+@final
 class NoMixer(AbstractKeylessMixer):
     """Mix nothing; a block leaves the whole sublayer out.
 
@@ -46,6 +47,7 @@ class NoMixer(AbstractKeylessMixer):
         return x
 
 
+@final
 class PositionWise(AbstractKeylessMixer):
     """Map every position on its own with one linear layer and a ReLU.
 
@@ -81,6 +83,7 @@ class PositionWise(AbstractKeylessMixer):
         return F.relu(self.linear(x))
 
 
+@final
 class ConvolutionMixer(AbstractKeylessMixer):
     """Mix a fixed neighborhood with a convolution.
 
@@ -137,7 +140,7 @@ MIXERS: Mapping[str, Callable[..., AbstractMixer]] = {
     "none": NoMixer,
     "position-wise": PositionWise,
     "convolution": ConvolutionMixer,
-    "lstm": Lstm,
+    "lstm": LstmMixer,
     "attention": Attention,
     "linear-attention": LinearAttention,
     "fastformer": Fastformer,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import final
 
 from torch import nn
 
@@ -11,6 +12,7 @@ from attnlab.core.sizes import check_positive
 EPSILON = 1e-5  # torch's default for layer norm, used for both so that they differ in one thing only
 
 
+@final
 class LayerNorm(nn.LayerNorm):
     """Subtract the mean of the features, divide by their standard deviation, scale and shift.
 
@@ -38,6 +40,7 @@ class LayerNorm(nn.LayerNorm):
         super().__init__(d_model, eps=EPSILON)
 
 
+@final
 class RmsNorm(nn.RMSNorm):
     """Divide by the root of the mean square of the features, and scale.
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, final
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,8 @@ def refuse_memory(memory: Tensor | None, name: str) -> None:
         raise ModuleError(f"mixer '{name}' cannot look at another sequence; use 'attention' there")
 
 
-class Lstm(AbstractKeylessMixer):
+@final
+class LstmMixer(AbstractKeylessMixer):
     """Mix positions with a long short-term memory that reads them as time.
 
     Parameters
@@ -115,6 +116,7 @@ def _read_step_by_step(reader: nn.LSTM, x: Tensor) -> Tensor:
     return torch.stack(states, dim=1)  # (batch, length, d_hidden)
 
 
+@final
 class LinearAttention(AbstractKeylessMixer):
     """Attend with a kernel instead of a softmax, so that sums over keys can be shared by all queries.
 
@@ -192,6 +194,7 @@ def _past_sums(q: Tensor, k: Tensor, v: Tensor, chunk_size: int) -> Tensor:
     return (q @ before + inside).flatten(2, 3)[:, :, :length]
 
 
+@final
 class Fastformer(AbstractKeylessMixer):
     """Attend additively: summarize all queries, then all keys, and multiply every value by the summary.
 

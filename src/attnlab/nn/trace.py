@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 from jaxtyping import Float
 from torch import Tensor
 
 
+@final
 @dataclass(frozen=True)
 class Trace:
     """Hold every step of one call of an attention layer.

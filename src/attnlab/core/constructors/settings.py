@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import types
-from typing import Any
+from typing import Any, final
 
 
+@final
 class Settings(types.SimpleNamespace):
     """Stand for the one config object that some constructors take; asks by name for what it lacks.
 
@@ -44,6 +45,7 @@ class Settings(types.SimpleNamespace):
         return getattr(self, name, default)
 
 
+@final
 class UnsetError(AttributeError, KeyError):
     """Say that a constructor read a setting nobody gave.
 

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, final
 
 import torch
 from jaxtyping import Float, Int
@@ -32,6 +32,7 @@ class Writer(Protocol):
         ...
 
 
+@final
 @dataclass(frozen=True)
 class Marks:
     """Say which tokens begin and end a sequence.
@@ -48,6 +49,7 @@ class Marks:
     end: int
 
 
+@final
 @dataclass(frozen=True)
 class Hypothesis:
     """Hold a sequence that was written.
@@ -156,6 +158,7 @@ def beam_search(
     return [sorted(found, key=lambda one: (not one.ended, -one.score)) for found in search.found]
 
 
+@final
 class _Beams:
     """Keep the best beginnings of every sentence that is not done.
 
@@ -264,6 +267,7 @@ def sample(
     return torch.stack(written, dim=1) if written else torch.empty(len(first), 0, dtype=torch.long)
 
 
+@final
 @dataclass(frozen=True)
 class Chooser:
     """Choose a token at random by its probability.

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Sequence
-from typing import cast
+from typing import cast, final
 
 import torch
 from jaxtyping import Float, Int
@@ -19,6 +19,7 @@ from attnlab.models.stacks import Decoder
 from attnlab.nn.block import BlockCache
 
 
+@final
 class CachedWriter:
     """Continue sequences with the keys and values of all earlier positions kept.
 
@@ -61,6 +62,7 @@ class CachedWriter:
             cache.select(rows, same_other=stayed)
 
 
+@final
 class RecomputingWriter:
     """Continue sequences by calling a model on all of them, from the beginning, at every token.
 
@@ -90,6 +92,7 @@ class RecomputingWriter:
         self._tokens = None if self._tokens is None else self._tokens[rows]
 
 
+@final
 class Ensemble:
     """Let several writers continue the same sequences, and average their probabilities.
 
@@ -152,6 +155,7 @@ def device_of(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
+@final
 class TextWriter:
     """Continue texts with a language model, whose context they may outgrow.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import ClassVar, final
 
 import torch
 import torch.nn.functional as F
@@ -74,6 +74,7 @@ def concatenate(head_outputs: Float[Tensor, "batch heads length d_v"]) -> Float[
     return head_outputs.transpose(1, 2).flatten(-2)
 
 
+@final
 class Project(AbstractSeparateHeads):
     """Concatenate the heads and map them to the width of the model.
 
@@ -114,6 +115,7 @@ class Project(AbstractSeparateHeads):
         return self.to_residual(concatenate(head_outputs))
 
 
+@final
 class Concatenate(AbstractSeparateHeads):
     """Concatenate the heads, without a map of their own.
 
@@ -151,6 +153,7 @@ class Concatenate(AbstractSeparateHeads):
         return concatenate(head_outputs)
 
 
+@final
 class Sum(AbstractSeparateHeads):
     """Add up the heads and map the sum to the width of the model.
 
@@ -185,6 +188,7 @@ class Sum(AbstractSeparateHeads):
         return self.to_residual(head_outputs.sum(dim=1))
 
 
+@final
 class Convolution(AbstractSeparateHeads):
     """Run a convolution of its own over each head's output, then concatenate.
 
@@ -233,6 +237,7 @@ class Convolution(AbstractSeparateHeads):
         return self.convolutions(x).transpose(1, 2)
 
 
+@final
 class TalkingHeads(AbstractCombiner):
     """Let heads mix their scores and their weights, then concatenate and project.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from typing import final
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -55,6 +56,7 @@ class AbstractHeads(nn.Module, ABC):
         """Queries of `x`, and keys and values of `memory`, or of `x` where there is none."""
 
 
+@final
 class PackedProjection(nn.Module):
     """Compute queries, keys and values with one matrix: rows of q, then of k, then of v.
 
@@ -110,6 +112,7 @@ def _per_head(x: Tensor, heads: int) -> Tensor:
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # (batch, heads, length, width)
 
 
+@final
 class SplitHeads(AbstractHeads):
     """Divide the width of the model among the heads.
 
@@ -159,6 +162,7 @@ class SplitHeads(AbstractHeads):
         return self.packed(x, memory)
 
 
+@final
 class FullWidthHeads(AbstractHeads):
     """Give every head the whole width of the model.
 
@@ -200,6 +204,7 @@ class FullWidthHeads(AbstractHeads):
         return self.packed(x, memory)
 
 
+@final
 class GroupedHeads(AbstractHeads):
     """Let groups of query heads share one key and value head.
 
@@ -262,6 +267,7 @@ class GroupedHeads(AbstractHeads):
         return self.packed(x, memory)
 
 
+@final
 class MultiQueryHeads(AbstractHeads):
     """Let all query heads share one key and value head.
 

@@ -16,7 +16,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, final
 
 import torch
 from jaxtyping import Bool, Int
@@ -110,6 +110,7 @@ def draw(allowed: Bool[Tensor, "*more q_len k_len"]) -> str:
     )
 
 
+@final
 @dataclass(frozen=True)
 class Full(AbstractMask):
     """Let every query attend to every key."""
@@ -121,6 +122,7 @@ class Full(AbstractMask):
         return torch.ones_like(q_positions - k_positions, dtype=torch.bool)
 
 
+@final
 @dataclass(frozen=True)
 class Causal(AbstractMask):
     """Let a query attend to its own position and to earlier ones.
@@ -150,6 +152,7 @@ class Causal(AbstractMask):
         return q_positions >= k_positions
 
 
+@final
 @dataclass(frozen=True)
 class Window(AbstractMask):
     """Let a query attend to positions less than `width` away, on both sides.
@@ -184,6 +187,7 @@ class Window(AbstractMask):
         return (q_positions - k_positions).abs() < self.width
 
 
+@final
 @dataclass(frozen=True)
 class Dilated(AbstractMask):
     """Let a query attend to every `dilation`-th position, `width` of them on either side, itself included.
@@ -233,6 +237,7 @@ def _farther(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else max(one, other)
 
 
+@final
 class And(AbstractMask):
     """Allow what two masks both allow.
 
@@ -265,6 +270,7 @@ class And(AbstractMask):
         return f"({self.left!r} & {self.right!r})"
 
 
+@final
 class Or(AbstractMask):
     """Allow what at least one of two masks allows.
 
@@ -296,6 +302,7 @@ class Or(AbstractMask):
         return f"({self.left!r} | {self.right!r})"
 
 
+@final
 class Not(AbstractMask):
     """Allow what a mask forbids.
 
@@ -317,6 +324,7 @@ class Not(AbstractMask):
         return f"~{self.mask!r}"
 
 
+@final
 class Padding(AbstractMask):
     """Let no query attend to a padded position.
 

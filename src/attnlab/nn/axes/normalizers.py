@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Bool, Float
@@ -42,6 +42,7 @@ def fill_forbidden(scores: Tensor, allowed: Tensor | None, value: float) -> Tens
     return scores if allowed is None else scores.masked_fill(~allowed, value)
 
 
+@final
 class Softmax(AbstractNormalizer):
     """Weigh by the exponential of the score, divided by the sum over all keys.
 
@@ -67,6 +68,7 @@ class Softmax(AbstractNormalizer):
         return fill_forbidden(weights, allowed, 0.0)
 
 
+@final
 class SoftmaxPlusOne(AbstractNormalizer):
     """Weigh like softmax, with one more key of score 0 and no value, so that a query may attend to nothing.
 
@@ -92,6 +94,7 @@ class SoftmaxPlusOne(AbstractNormalizer):
         return powers / ((-peak).exp() + powers.sum(dim=-1, keepdim=True))
 
 
+@final
 class Sparsemax(AbstractNormalizer):
     """Weigh by the nearest point of the simplex, which gives most keys exactly nothing.
 
@@ -128,6 +131,7 @@ def _threshold(shifted: Tensor) -> Tensor:
     return (falling.masked_fill(~inside, 0).sum(dim=-1, keepdim=True) - 1) / support  # (batch, heads, q_len, 1)
 
 
+@final
 class Sigmoid(AbstractNormalizer):
     """Weigh every key on its own, without competition among keys.
 
@@ -151,7 +155,8 @@ class Sigmoid(AbstractNormalizer):
         return fill_forbidden(torch.sigmoid(scores - keys.to(scores.dtype).log()), allowed, 0.0)
 
 
-class Linear(AbstractNormalizer):
+@final
+class LinearWeights(AbstractNormalizer):
     """Take the scores themselves as weights: attention without a normalizer.
 
     Notes
@@ -176,5 +181,5 @@ NORMALIZERS: Mapping[str, Callable[..., AbstractNormalizer]] = {
     "softmax-plus-one": SoftmaxPlusOne,
     "sparsemax": Sparsemax,
     "sigmoid": Sigmoid,
-    "linear": Linear,
+    "linear": LinearWeights,
 }

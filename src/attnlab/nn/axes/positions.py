@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float
@@ -53,6 +53,7 @@ def sinusoids(
     return table[:, :d_model].to(dtype)
 
 
+@final
 class SinusoidalPositions(AbstractInputPositions):
     """Add fixed sines and cosines of many wavelengths.
 
@@ -73,6 +74,7 @@ class SinusoidalPositions(AbstractInputPositions):
         return x + sinusoids(start + x.shape[1], x.shape[2], dtype=x.dtype, device=x.device)[start:]
 
 
+@final
 class SinusoidalConcatenated(AbstractInputPositions):
     """Put fixed sines and cosines beside the activations, and map both back to the width of the model.
 
@@ -119,6 +121,7 @@ def _rows(table: nn.Embedding, start: int, length: int) -> Float[Tensor, "length
     return table.weight[start:length]
 
 
+@final
 class LearnedPositions(AbstractInputPositions):
     """Add a learned vector per position.
 
@@ -155,6 +158,7 @@ class LearnedPositions(AbstractInputPositions):
         return x + _rows(self.table, start, start + x.shape[1])
 
 
+@final
 class LearnedConcatenated(AbstractInputPositions):
     """Put a learned vector per position beside the activations, and map both back to the width of the model.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float, Int
@@ -52,6 +52,7 @@ def offsets(queries: range, keys: range, device: torch.device) -> Int[Tensor, "q
     return q_positions[:, None] - torch.arange(keys.start, keys.stop, device=device)
 
 
+@final
 class NoPositions(AbstractScorePositions):
     """Add nothing: without a causal mask the layer is equivariant to permutations.
 
@@ -83,6 +84,7 @@ def angles_of(positions: Float[Tensor, " length"], width: int) -> Float[Tensor, 
     return positions[:, None] * (-math.log(BASE) * even / width).exp()
 
 
+@final
 class RotaryPositions(AbstractScorePositions):
     """Turn queries and keys by angles that grow with their position.
 
@@ -145,6 +147,7 @@ def _turn_complex(x: Tensor, cos: Float[Tensor, "positions pairs"], sin: Float[T
     return torch.view_as_real(pairs * torch.complex(cos, sin)).flatten(-2).to(x.dtype)
 
 
+@final
 class LinearBias(AbstractScorePositions):
     """Subtract from each score a multiple of the distance, another multiple for each head (ALiBi).
 
@@ -202,6 +205,7 @@ def slopes(n_heads: int) -> list[float]:
     return first + between[: n_heads - power]
 
 
+@final
 class RelativeBias(AbstractScorePositions):
     """Add to each score a learned number that depends on the head and on the distance (T5).
 

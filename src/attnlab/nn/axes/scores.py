@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from typing import final
 
 import torch
 import torch.nn.functional as F
@@ -56,6 +57,7 @@ class AbstractScore(nn.Module, ABC):
         """
 
 
+@final
 class DotScore(AbstractScore):
     """Score a pair by the dot product, unscaled.
 
@@ -82,6 +84,7 @@ class DotScore(AbstractScore):
         return q, k, 1.0
 
 
+@final
 class ScaledDotScore(AbstractScore):
     """Score a pair by the dot product divided by the square root of its width.
 
@@ -122,6 +125,7 @@ class ScaledDotScore(AbstractScore):
         return q, k, self.scale
 
 
+@final
 class BilinearScore(AbstractScore):
     """Score a pair through a learned matrix per head.
 
@@ -168,6 +172,7 @@ class BilinearScore(AbstractScore):
         return q @ self.weight, k, self.scale
 
 
+@final
 class AdditiveScore(AbstractScore):
     """Score a query-key pair with a network of one hidden layer.
 
@@ -217,6 +222,7 @@ class AdditiveScore(AbstractScore):
         return None
 
 
+@final
 class CosineScore(AbstractScore):
     """Score a pair by the cosine of the angle between them, with a learned temperature per head.
 

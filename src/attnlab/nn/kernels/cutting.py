@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import final
 
 import torch
 import torch.nn.functional as F
@@ -50,6 +51,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, AbstractPiece], Tensor]
 """From queries, keys and values of a piece to its head outputs."""
 
 
+@final
 class Whole(AbstractPiece):
     """Take a rectangle of the matrix: all of it, or some rows and the columns they may see.
 
@@ -77,6 +79,7 @@ class Whole(AbstractPiece):
         return may.expand(*may.shape[:-2], len(self.queries), len(self.keys))
 
 
+@final
 class Band(AbstractPiece):
     """Take the blocks around the diagonal that a mask of bounded reach can allow, folded into the batch.
 

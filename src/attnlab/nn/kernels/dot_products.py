@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import final
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,7 @@ LARGE_SCORES = 32 * 2**20  # bytes: from here on keeping the weights costs more 
 LONG_SEQUENCE = 640  # queries: from here on torch's backward pass on a CPU costs less than blocks; measured
 
 
+@final
 @dataclass(frozen=True)
 class DotProduct:
     """Hold what ``softmax(scale * q k^T + bias, allowed) v`` is computed from.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import final
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -45,6 +47,7 @@ def check_probability(name: str, value: float) -> float:
     return value
 
 
+@final
 class Dropout(nn.Dropout):
     """Set elements to zero at random while training; see `dropout`.
 

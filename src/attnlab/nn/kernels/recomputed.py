@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
@@ -96,6 +96,7 @@ def _(
     return _empty(q.shape, q), _empty(k.shape, k), _empty(v.shape, v)
 
 
+@final
 @dataclass(frozen=True)
 class _Block:
     """Hold which sequences, queries and keys are computed together."""
