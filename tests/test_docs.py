@@ -15,6 +15,7 @@ from attnlab.nn.attention import Attention
 from attnlab.nn.axes import scores
 from attnlab.studies.define.study import Study, load_study, parse_study
 from attnlab.studies.plan.plan import plan_study
+from tests.test_architecture import LAYERS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -74,6 +75,14 @@ def test_the_page_of_parts_is_the_generated_one():
     place.loader.exec_module(make_parts)
     current = (DOCS / "parts.md").read_text(encoding="utf-8")
     assert current == make_parts.page() + "\n", "run .venv/bin/python docs/make_parts.py"
+
+
+def test_the_tour_is_that_of_the_tree():
+    place = importlib.util.spec_from_file_location("make_tour", DOCS / "make_tour.py")
+    make_tour = importlib.util.module_from_spec(place)
+    place.loader.exec_module(make_tour)
+    current = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert current == make_tour.written(LAYERS), "run .venv/bin/python docs/make_tour.py"
 
 
 @pytest.mark.parametrize("text", study_examples())
