@@ -4,7 +4,7 @@ from attnlab.models import Decoder, Encoder
 from attnlab.nn.attention import Attention
 from attnlab.nn.block import Block
 from attnlab.nn.mixers import ConvolutionMixer
-from attnlab.nn.recurrences import Fastformer, LinearAttention, Lstm
+from attnlab.nn.recurrences import Fastformer, LinearAttention, LstmMixer
 
 
 def plain():
@@ -96,7 +96,7 @@ def fastformer():
 
 
 def lstm():
-    return Lstm(64, causal=True)
+    return LstmMixer(64, causal=True)
 
 
 def convolution():
