@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from attnlab.core.constructors import SIZE_ALIASES, UnsetError, check_arguments, fill_in, glossary_word, signature_of
+from attnlab.core.constructors import UnsetError, check_arguments, fill_in, glossary_word, signature_of
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError, nearest
 from attnlab.core.own_files import import_file
 
 __all__ = [
-    "SIZE_ALIASES",
     "Order",
     "Spec",
     "Table",

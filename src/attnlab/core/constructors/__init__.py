@@ -8,11 +8,10 @@ from attnlab.core.constructors.configs import CONFIG_NAMES, config_class_of, set
 from attnlab.core.constructors.filling import fill_in
 from attnlab.core.constructors.settings import Settings, UnsetError, heard_by
 from attnlab.core.constructors.signatures import check_arguments, hints_of, is_required, signature_of, takes_any
-from attnlab.core.constructors.words import SIZE_ALIASES, glossary_word, synonyms
+from attnlab.core.constructors.words import glossary_word, named
 
 __all__ = [
     "CONFIG_NAMES",
-    "SIZE_ALIASES",
     "Settings",
     "UnsetError",
     "check_arguments",
@@ -22,8 +21,8 @@ __all__ = [
     "heard_by",
     "hints_of",
     "is_required",
+    "named",
     "settings",
     "signature_of",
-    "synonyms",
     "takes_any",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from attnlab.core.constructors.settings import Settings
 from attnlab.core.constructors.signatures import hints_of
-from attnlab.core.constructors.words import glossary_word, synonyms
+from attnlab.core.constructors.words import glossary_word
 from attnlab.core.errors import SpecError
 
 CONFIG_NAMES = ("config", "cfg", "conf", "configuration", "args", "hparams", "params", "opt", "hp")
@@ -94,7 +94,6 @@ def settings(offered: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
     Settings
         Read by attribute or by key.
     """
-    values: dict[str, Any] = {"bias": True}  # what nanoGPT's and many other configs hold beside the sizes
-    for name, value in (*offered.items(), *given.items()):
-        values |= dict.fromkeys(synonyms(glossary_word(name)), value) | {name: value}
-    return Settings(**values)
+    theirs = {glossary_word(name) for name in given}
+    own = {name: value for name, value in offered.items() if name not in theirs}
+    return Settings(**{"bias": True, **own, **given})  # bias: what nanoGPT's and many other configs hold

@@ -8,7 +8,7 @@ from typing import Any
 
 from attnlab.core.constructors.configs import CONFIG_NAMES, config_class_of, make_config, settings
 from attnlab.core.constructors.signatures import check_arguments, is_required, signature_of
-from attnlab.core.constructors.words import glossary_word, synonyms
+from attnlab.core.constructors.words import glossary_word, named
 from attnlab.core.errors import SpecError
 
 _EVERYWHERE = frozenset({"dropout"})
@@ -36,7 +36,7 @@ def fill_in(
     offered : mapping
         Arguments by glossary name.
     foreign : bool
-        Whether the usual aliases of `SIZE_ALIASES` count as the glossary's names.
+        Whether other names that people use count as the glossary's; see `glossary_word`.
     keep_defaults : bool
         Whether what has a default of its own keeps it; a config of a large model is made small all the same.
 
@@ -73,13 +73,13 @@ def _own_word(name: str, wanted: Mapping[str, Any]) -> str:
     """The constructor's one word for a size, where it does not use the name that was given."""
     if name in wanted:
         return name
-    words = [word for word in synonyms(glossary_word(name)) if word in wanted]
+    words = named(glossary_word(name), wanted)
     return words[0] if len(words) == 1 else name
 
 
 def _names_to_fill(canonical: str, wanted: Mapping[str, inspect.Parameter]) -> list[str]:
     """The parameters that an offered size goes to: the first that stands for it, and all required ones."""
-    names = [name for name in synonyms(canonical) if name in wanted]
+    names = named(canonical, wanted)
     if canonical in _EVERYWHERE:
         return names
     return [name for index, name in enumerate(names) if index == 0 or is_required(wanted[name])]
@@ -89,9 +89,9 @@ def _fill_head_sizes(
     filled: dict[str, Any], wanted: Mapping[str, inspect.Parameter], offered: Mapping[str, Any]
 ) -> None:
     """Give required head sizes: d_model / n_heads, or d_model to a class that knows no number of heads."""
-    names = [name for name in (*synonyms("d_head"), *synonyms("d_v")) if name in wanted and name not in filled]
+    names = [name for name in (*named("d_head", wanted), *named("d_v", wanted)) if name not in filled]
     names = [name for name in names if is_required(wanted[name])]
-    words = [word for word in synonyms("n_heads") if word in wanted]
+    words = named("n_heads", wanted)
     n_heads = next((filled.get(word, wanted[word].default) for word in words), 1)
     if not names or "d_model" not in offered or not isinstance(n_heads, int) or n_heads < 1:
         return
@@ -129,5 +129,5 @@ def _with_config(
 def _is_large(config_class: type) -> bool:
     """Whether a config describes by default a model too large to be looked at in seconds."""
     wanted = signature_of(config_class)
-    widths = [wanted[name].default for name in synonyms("d_model") if name in wanted]
+    widths = [wanted[name].default for name in named("d_model", wanted)]
     return any(isinstance(width, int) and width > _LARGE for width in widths)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import types
 from typing import Any, final
 
+from attnlab.core.constructors.words import glossary_word, named
+
 
 @final
 class Settings(types.SimpleNamespace):
     """Stand for the one config object that some constructors take; asks by name for what it lacks.
 
-    Read by attribute or by key; `heard_by` tells which names were read.
+    Read by attribute or by key, under any of the names that people use; `heard_by` tells which names were read.
     """
 
     def __getattribute__(self, name: str) -> Any:
@@ -19,13 +21,18 @@ class Settings(types.SimpleNamespace):
         return super().__getattribute__(name)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise UnsetError(name)
+        for other in named(glossary_word(name), vars(self)):
+            vars(self).setdefault("_heard", set()).add(name)
+            return vars(self)[other]
         raise UnsetError(name)
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
 
     def __contains__(self, name: object) -> bool:
-        return name in vars(self)
+        return name in vars(self) or bool(named(glossary_word(str(name)), vars(self)))
 
     def get(self, name: str, default: Any = None) -> Any:
         """A setting, or the default where nobody gave it.

@@ -1,63 +1,111 @@
-"""The words people use for the sizes of the glossary."""
+"""The words people use for the sizes of the glossary, piece by piece: ``num_attention_heads`` is a number of heads."""
 
 from __future__ import annotations
 
-SIZE_ALIASES: dict[str, tuple[str, ...]] = {
-    word: tuple(aliases.split())
-    for word, aliases in {
-        "d_model": """
-            dim embed_dim emb_size emb_dim embedding_dim n_embd embed_size hidden_size model_dim d_embed embedding_size
-            model_size num_hiddens d_in in_dim dim_in input_dim input_size in_channels in_features d width channels
-            features query_dim hidden_dim hidden d_out out_dim dim_out output_dim output_size out_channels out_features
-            dim_model size k emb embed n_embed d_emb c n_channels num_channels n_units units ninp token_dim feature_dim
-            feat_dim hid_dim d_hidden n_state n_dim ndim nhid inp_dim d_input d_output model_channels
-            hidden_channels""",
-        "n_heads": """
-            heads num_heads n_head h nhead nheads num_attention_heads n_attention_heads num_head attention_heads
-            nb_heads num_q_heads n_q_heads head_num head_count heads_num attn_heads decoder_attention_heads
-            encoder_attention_heads""",
-        "d_head": """
-            head_dim dim_head d_k head_size key_channels dk d_key dim_k key_dim key_size dim_per_head d_qk qk_dim
-            dim_key d_kv kq_dim d_heads head_width d_keys""",
-        "d_v": "dv d_value dim_v v_dim value_dim value_size value_channels d_values dim_value",
-        "n_kv_heads": """
-            num_kv_heads kv_heads num_key_value_heads n_kv_head n_kv num_kv_groups n_kv_groups num_query_groups
-            n_groups groups num_groups""",
-        "d_ff": """
-            dim_feedforward ffn_dim ff_dim dim_ff d_ffn d_inner mlp_dim intermediate_size d_hid feedforward_dim
-            hidden_features ffn_hidden ff_hidden ffn_size ff_size inner_dim dff pf_dim d_mlp ff_hidden_dim
-            ffn_hidden_dim ffn_hidden_size mlp_hidden mlp_hidden_dim filter_size forward_dim feed_forward_dim
-            feed_forward_size feedforward_size n_inner ffn_inner_dim ffn_num_hiddens feedforward_channels hidden_ff
-            n_hidden""",
-        "mlp_ratio": """
-            expansion expansion_factor ff_mult forward_expansion ffn_mult mult ff_expansion mlp_mult ff_ratio
-            widening_factor expand expansion_ratio ffn_expansion ffn_ratio expand_factor""",
-        "n_layers": """
-            n_layer num_layers depth layers nlayers n_blocks num_blocks num_hidden_layers N num_layer nb_layers n_block
-            blocks layer_num num_encoder_layers num_decoder_layers n_encoder_layers n_decoder_layers encoder_layers
-            decoder_layers""",
-        "vocab_size": """
-            vocab n_vocab num_tokens ntoken ntokens vocabulary_size n_vocabulary num_embeddings src_vocab tgt_vocab
-            src_vocab_size tgt_vocab_size trg_vocab_size input_vocab_size target_vocab_size vocab_len voc_size
-            vocabulary dict_size vocabsize n_words num_words""",
-        "dropout": """
-            p drop dropout_p p_drop attn_dropout attn_pdrop resid_pdrop dropout_rate dropout_prob drop_prob
-            attention_dropout resid_dropout attn_drop proj_drop drop_rate embd_pdrop pdrop dropout_probability
-            dropout_ratio residual_dropout ff_dropout ffn_dropout hidden_dropout_prob attention_probs_dropout_prob
-            emb_dropout embed_dropout res_dropout attn_p resid_p""",
-        "max_length": """
-            max_len block_size seq_len context context_length context_size ctx_len sequence_length max_seq_len
-            max_seq_length seq_length length n_ctx n_positions max_position_embeddings max_sequence_length seqlen
-            maxlen max_context max_positions num_positions ctx max_T n_patches num_patches n_tokens seq context_len
-            max_context_length n_context max_ctx max_position max_n_tokens sentence_length max_sentence_length T L""",
-        "n_classes": """
-            num_classes n_class classes num_labels n_labels nclass nb_classes num_class output_classes""",
-        "causal": "is_causal",
+import functools
+import re
+from collections.abc import Iterable
+
+PIECES: dict[str, str] = {
+    piece: meaning
+    for meaning, pieces in {
+        "count": "n nb num number count",
+        "most": "max maximum",
+        "size": "d dim dims dimension ndim size width channels units c",
+        "features": "features",
+        "hidden": "hid hidden hiddens",
+        "model": "model feat feature inp input in output out state word vec",
+        "embedding": "emb embd embed embedding",
+        "entries": "embeddings",
+        "heads": "heads h nhead",
+        "head": "head",
+        "groups": "groups",
+        "kv": "kv",
+        "key": "k key keys q qk kq",
+        "value": "v value values",
+        "query": "query queries",
+        "layers": "layers blocks depth",
+        "layer": "layer block",
+        "vocabulary": "vocab voc vocabulary",
+        "words": "words dict",
+        "token": "token tokens",
+        "length": "len length maxlen seqlen seq sequence context ctx",
+        "places": "position positions sentence patches",
+        "feedforward": "ff ffn mlp pf inner intermediate filter feedforward forward feed",
+        "expansion": "mult expansion expand widening",
+        "ratio": "ratio factor",
+        "class": "class classes label labels",
+        "dropout": "p drop dropout pdrop",
+        "causal": "causal",
+        "filling": (
+            "attention attn attns of per src source tgt target trg enc encoder dec decoder rate prob probs probability "
+            "resid residual res proj is"
+        ),
     }.items()
+    for piece in pieces.split()
 }
-"""Names under which people's own constructors ask for the sizes of the glossary."""
+"""What a piece of a name says. A name with any other piece in it (``kernel_size``) is none of the glossary's sizes."""
+
+WHOLE_NAMES: dict[str, str] = {
+    name: word
+    for word, names in {
+        "n_layers": "N",
+        "max_length": "T L max_T n_tokens",
+        "d_model": "k emb embed",
+        "d_ff": "d_hid n_hidden",
+        "n_kv_heads": "n_kv",
+    }.items()
+    for name in names.split()
+}
+"""Letters of papers, and names whose pieces say something else or nothing in well-known code."""
+
+RULES: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = tuple(
+    (word, frozenset(present.split()), frozenset(absent.split()))
+    for word, present, absent in (
+        ("dropout", "dropout", ""),
+        ("causal", "causal", ""),
+        ("mlp_ratio", "expansion", ""),
+        ("mlp_ratio", "feedforward ratio", ""),
+        ("n_classes", "class", ""),
+        ("max_length", "layer size", ""),  # block_size
+        ("n_layers", "layers", "size"),
+        ("n_layers", "layer count", "size"),
+        ("n_kv_heads", "groups", ""),
+        ("n_kv_heads", "kv head", "size"),
+        ("n_kv_heads", "kv heads", "size"),
+        ("n_kv_heads", "key value heads", "size"),
+        ("d_head", "head size", "count"),
+        ("d_head", "heads size", "count"),
+        ("n_heads", "heads", ""),
+        ("n_heads", "head count", ""),
+        ("vocab_size", "vocabulary", ""),
+        ("max_length", "places most", ""),
+        ("max_length", "places count", ""),
+        ("max_length", "token most", ""),
+        ("max_length", "length", ""),
+        ("vocab_size", "words count", ""),
+        ("vocab_size", "words size", ""),
+        ("vocab_size", "entries", ""),
+        ("vocab_size", "token count", ""),
+        ("d_ff", "feedforward size", ""),
+        ("d_ff", "feedforward hidden", ""),
+        ("d_ff", "feedforward features", ""),
+        ("d_ff", "feedforward count", ""),
+        ("d_ff", "hidden features", ""),
+        ("d_v", "value size", "key"),
+        ("d_head", "key size", ""),
+        ("d_head", "kv size", ""),
+        ("d_model", "size", ""),
+        ("d_model", "features", ""),
+        ("d_model", "hidden", ""),
+        ("d_model", "count embedding", ""),
+        ("d_model", "count model", ""),
+    )
+)
+"""Which pieces make which word of the glossary: those that must be there, and those that must not. The first counts."""
 
 
+@functools.cache
 def glossary_word(name: str) -> str:
     """The glossary's word for a size, or the name itself.
 
@@ -71,20 +119,40 @@ def glossary_word(name: str) -> str:
     str
         Such as ``n_heads`` for ``num_heads``.
     """
-    return next((canonical for canonical, aliases in SIZE_ALIASES.items() if name in aliases), name)
+    if name in WHOLE_NAMES:
+        return WHOLE_NAMES[name]
+    said = {PIECES.get(piece, "") for piece in _pieces(name)}
+    if "" in said:
+        return name
+    return next((word for word, present, absent in RULES if present <= said and not absent & said), name)
 
 
-def synonyms(canonical: str) -> tuple[str, ...]:
-    """A size's word in the glossary and all its aliases.
+def named(word: str, names: Iterable[str]) -> list[str]:
+    """Those of some names that mean a word of the glossary; the word itself first.
 
     Parameters
     ----------
-    canonical : str
+    word : str
         A word of the glossary.
+    names : iterable of str
+        Names of parameters.
 
     Returns
     -------
-    tuple of str
-        The word itself first.
+    list of str
+        In their order.
     """
-    return (canonical, *SIZE_ALIASES.get(canonical, ()))
+    return sorted((name for name in names if glossary_word(name) == word), key=lambda name: name != word)
+
+
+def _pieces(name: str) -> list[str]:
+    """The words of a name: parted by underscores and capitals, and a count or a size that is written without."""
+    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)
+    return [piece for word in words for piece in _parted(word.lower())]
+
+
+def _parted(word: str) -> list[str]:
+    if word in PIECES:
+        return [word]
+    cuts = ((word[:cut], word[cut:]) for cut in range(1, len(word)))
+    return next(([first, second] for first, second in cuts if first in PIECES and second in PIECES), [word])

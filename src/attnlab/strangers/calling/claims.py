@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnlab.core.constructors import synonyms
+from attnlab.core.constructors import named
 from attnlab.strangers.calling.axes_said import source_of_forward
 
 _SURE = (
@@ -104,7 +104,7 @@ class CausalClaim:
 
 def causal_said(module: nn.Module, text: str, arguments: Mapping[str, Any]) -> CausalClaim | None:
     """Whether a class says that a position sees no later one, and where it says so."""
-    for name in synonyms("causal"):
+    for name in named("causal", {**arguments, **vars(module)}):
         value = arguments.get(name, getattr(module, name, None))
         if isinstance(value, bool):
             return CausalClaim(value, f"its argument {name}={value}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from attnlab.core.constructors import synonyms
+from attnlab.core.constructors import named
 from attnlab.strangers.patient import Patient
 
 LENGTH = 11  # prime, and unlike the usual batch, widths and numbers of heads
@@ -30,11 +30,13 @@ def size_named(word: str, patient: Patient) -> int | None:
     return found
 
 
-def _sizes(word: str, patient: Patient) -> Iterator[int]:
-    """Yield values of a size under all its names."""
+def _sizes(word: str, patient: Patient, *, without: tuple[str, ...] = ()) -> Iterator[int]:
+    """Values of a size under all its names but those that begin in certain ways."""
     for holder in _holders(patient):
-        for name in synonyms(word):
-            value = holder.get(name)
+        for name in named(word, holder):
+            value = holder[name]
+            if name.startswith(without):
+                continue
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                 yield value
 
@@ -53,19 +55,9 @@ def _holders(patient: Patient) -> list[Mapping[str, Any]]:
 
 def widths_to_try(module: nn.Module, patient: Patient) -> list[int]:
     """Widths the input may have, the most plausible first."""
-    named = [
-        value for name in synonyms("d_model") if not name.startswith(_SAYS_OUT) for value in _of_name(name, patient)
-    ]
-    named += list(_sizes("d_model", patient))
-    found = dict.fromkeys([*named[:2], *_widths_of_parts(module), *named[2:]])
+    said = [*_sizes("d_model", patient, without=_SAYS_OUT), *_sizes("d_model", patient)]
+    found = dict.fromkeys([*said[:2], *_widths_of_parts(module), *said[2:]])
     return [*list(found)[:_MOST_WIDTHS], *([] if 1 in found else [1])]
-
-
-def _of_name(name: str, patient: Patient) -> Iterator[int]:
-    for holder in _holders(patient):
-        value = holder.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            yield value
 
 
 def _widths_of_parts(module: nn.Module) -> Iterator[int]:
@@ -83,9 +75,9 @@ def _widths_of_parts(module: nn.Module) -> Iterator[int]:
 
 def lengths_to_try(patient: Patient) -> list[int]:
     """Lengths the input may need to have: a short one, then those a module may insist on."""
-    named = [value for value in _sizes("max_length", patient) if value <= _LONGEST]
+    said = [value for value in _sizes("max_length", patient) if value <= _LONGEST]
     shapes = [size for parameter in patient.module.parameters() for size in parameter.shape if 1 < size <= _LONGEST]
-    insisted_on = list(dict.fromkeys([*named, *shapes]))[:_MOST_LENGTHS]
+    insisted_on = list(dict.fromkeys([*said, *shapes]))[:_MOST_LENGTHS]
     return list(dict.fromkeys([LENGTH, *_OF_WINDOWS, *insisted_on, *_SHORT]))
 
 

@@ -18,9 +18,9 @@ from attnlab.core.constructors import (
     glossary_word,
     heard_by,
     is_required,
+    named,
     settings,
     signature_of,
-    synonyms,
 )
 from attnlab.core.errors import AttnlabError, SpecError
 from attnlab.strangers.loading.sizes import SMALL, offered_for
@@ -53,7 +53,7 @@ class Maker:
         self.factory = factory
         self.name = name
         self.wanted = signature_of(factory)
-        told = {} if causal is None else {word: causal for word in synonyms("causal") if word in self.wanted}
+        told = {} if causal is None else dict.fromkeys(named("causal", self.wanted), causal)
         self.given = told | self._settled_in_its_file() | self._own_words(given)
         self.notes: tuple[str, ...] = ()
         self._any_config = False
@@ -115,7 +115,7 @@ class Maker:
         """Arguments by the constructor's own words; a glossary word it knows by several goes to all of them."""
         own: dict[str, Any] = {}
         for name, value in given.items():
-            words = [word for word in synonyms(glossary_word(name)) if word in self.wanted]
+            words = named(glossary_word(name), self.wanted)
             own |= {name: value} if name in self.wanted or not words else dict.fromkeys(words, value)
         return own
 
@@ -136,8 +136,8 @@ class Maker:
         """Refuse changes of settings that the constructor never read."""
         read = [heard_by(value) for value in order.arguments.values() if isinstance(value, Settings)]
         for word in changes:
-            names = {word, *synonyms(glossary_word(word))}
-            if read and not names & set(self.wanted) and not any(names & heard for heard in read):
+            names = {*self.wanted, *(name for heard in read for name in heard)}
+            if read and word not in names and not named(glossary_word(word), names):
                 raise SpecError(f"{self.name} does not read '{word}' from its config")
 
     @property

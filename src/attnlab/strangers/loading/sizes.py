@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attnlab.core.constructors import is_required, signature_of, synonyms
+from attnlab.core.constructors import is_required, named, signature_of
 
 D_MODEL = 64  # a usual width, small enough for milliseconds
 N_HEADS = 4  # unlike the batch of 3
@@ -93,5 +93,6 @@ def offered_for(factory: Callable[..., Any], given: Mapping[str, Any]) -> dict[s
 
 def _value(word: str, wanted: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> int | None:
     """A size that is given or has a default, None where it is to be chosen."""
-    values = [given.get(name, wanted[name].default if name in wanted else None) for name in synonyms(word)]
+    names = named(word, {**wanted, **given})
+    values = [given.get(name, wanted[name].default if name in wanted else None) for name in names]
     return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)
