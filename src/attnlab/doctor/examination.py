@@ -53,7 +53,6 @@ class Examination:
         self.usage = usage
         self.options = options or Options()
         self.known: dict[Any, Any] = {}  # what was measured so far, by what was asked
-        self._built = 0
 
     # Modules
 
@@ -93,12 +92,11 @@ class Examination:
         """The fresh copy in evaluation mode that `run` uses."""
         return self.fresh()
 
-    def another(self, changes: Mapping[str, Any] | None = None) -> nn.Module | None:
-        """Another instance with a new random start and changed constructor arguments, None if there is none."""
+    def another(self, changes: Mapping[str, Any] | None = None, *, start: int = 0) -> nn.Module | None:
+        """Another instance with changed arguments, None if there is none; equal starts give equal weights."""
         if self.patient.build is None:
             return None
-        self._built += 1
-        torch.default_generator.manual_seed(SEED + self._built)  # `run` leaves the generator where it always leaves it
+        torch.default_generator.manual_seed(SEED + 1 + start)  # `run` leaves the generator where it always leaves it
         try:
             return self.patient.build(dict(changes or {})).to(self.dtype).eval()
         except AttnlabError:

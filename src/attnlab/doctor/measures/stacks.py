@@ -124,7 +124,7 @@ def _stacked(exam: Examination) -> Stacks | None:
 def _layers(exam: Examination, depth: int) -> tuple[list[nn.Module], bool]:
     """Layers with random starts of their own, or copies drawn anew where the class can do it."""
     torch.default_generator.manual_seed(_SEED)
-    found = [exam.another() for _ in range(depth)]
+    found = [exam.another(start=layer) for layer in range(depth)]
     layers = [layer for layer in found if layer is not None]
     if len(layers) == depth:
         return layers, True
