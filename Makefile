@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RESULTS := benchmarks/results
 
-.PHONY: setup demo test lint bench bench-gpu clean
+.PHONY: setup demo test test-machines lint bench bench-gpu clean
 
 setup: $(STAMP)
 
@@ -27,6 +27,9 @@ lint: setup
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+
+test-machines: setup
+	.ci/machines
 
 bench: setup
 	$(BIN)/attnlab bench all --out $(RESULTS)
