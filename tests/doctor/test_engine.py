@@ -138,8 +138,8 @@ def test_a_module_stuck_in_training_mode_is_no_healthy_module(monkeypatch):
 def test_wrong_wishes_are_refused():
     with pytest.raises(SpecError, match="depth must be at least 1; got 0"):
         doctor(Plain(8), depth=0)
-    with pytest.raises(SpecError, match=r"unknown check 'normalisation' in 'ignore'.*normalization"):
-        assert_healthy(Plain(8), ignore=("normalisation",))
+    with pytest.raises(SpecError, match=r"unknown check 'normalisation' in 'accept'.*normalization"):
+        assert_healthy(Plain(8), accept=("normalisation",))
 
 
 def test_what_was_found_before_a_check_failed_is_kept(monkeypatch):
@@ -199,7 +199,52 @@ def test_healthy_modules_pass_an_assertion_and_others_fail_with_evidence():
     assert_healthy(nn.MultiheadAttention(32, 4, batch_first=True))
     with pytest.raises(AssertionError, match=r"(?s)error: scale: .*evidence: .*remedy: "):
         assert_healthy(Unscaled(64))
-    assert_healthy(Unscaled(64), ignore=("scale",))
+    assert_healthy(Unscaled(64), accept=("scale",))
+
+
+def test_an_accepted_finding_is_told_and_does_not_count():
+    diagnosis = doctor(Unscaled(64), accept=("scale",))
+    (finding,) = [one for one in diagnosis.findings if one.check == "scale" and one.severity == "error"]
+    assert finding.accepted
+    assert finding.to_json()["accepted"]
+    assert not diagnosis.errors
+    assert diagnosis.verdict != "bug"
+    assert "error (accepted): scale" in str(diagnosis)
+
+
+class LengthFirst(nn.Module):
+    """Attend along the first axis, and say nothing about it."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x, mask=None):
+        q, k, v = (part(x).transpose(0, 1) for part in (self.q, self.k, self.v))
+        scores = q @ k.transpose(1, 2) / 4
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, float("-inf"))
+        return (scores.softmax(-1) @ v).transpose(0, 1)
+
+
+def test_what_is_declared_is_taken_as_it_is():
+    torch.manual_seed(0)
+    undeclared, declared = doctor(LengthFirst()), doctor(LengthFirst(), layout="length first", mask="True = keep")
+    assert not undeclared.errors  # a question, since nobody says which axis is which
+    assert "layout" in " ".join(one.remedy for one in undeclared.findings if one.check == "batch-independence")
+    assert "--layout" in declared.assumptions["layout"]
+    assert not [one for one in declared.findings if one.check in ("batch-independence", "mask-polarity")]
+    (polarity,) = doctor(LengthFirst(), layout="length first", mask="True = blocked").errors
+    assert polarity.check == "mask-polarity"
+
+
+def test_what_nobody_can_declare_is_refused():
+    with pytest.raises(
+        SpecError, match="layout must be 'batch first' or 'length first' or 'channels first'; got 'time'"
+    ):
+        doctor(Plain(8), layout="time")
+    with pytest.raises(SpecError, match="mask must be 'True = keep' or 'True = blocked'; got 'True = drop'"):
+        doctor(Plain(8), mask="True = drop")
 
 
 def test_an_unknown_target_is_refused():

@@ -53,6 +53,7 @@ def test_plain_data_hold_everything_that_was_promised():
         "evidence": "slope +0.5",
         "remedy": "divide by sqrt(d_head)",
         "source": "Vaswani 2017",
+        "accepted": False,
     }
     assert data["seconds"] == {"scale": 0.123}
 

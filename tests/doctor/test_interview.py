@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from torch import nn
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.interview import interview
 from attnlab.strangers.loading.loading import load
+from attnlab.strangers.patient import Declared
 from attnlab.strangers.usage import Usage
 
 HEADER = "import math, torch\nimport torch as t\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
@@ -57,7 +59,7 @@ def one_head(
 def asked(folder: Path, text: str, name: str = "Mine", *, causal: bool | None = None, **arguments: object) -> Usage:
     path = folder / "mine.py"
     path.write_text(text)
-    return interview(load(f"{path}:{name}", arguments), causal=causal)
+    return interview(replace(load(f"{path}:{name}", arguments), declared=Declared(causal)))
 
 
 @pytest.mark.parametrize(
@@ -227,7 +229,7 @@ def test_what_is_said_counts_before_behaviour(tmp_path, name, docstring, mask, e
 def test_the_person_s_flag_counts_first(tmp_path):
     text = one_head(name="CausalMine", mask=SEEN_BEFORE)
     assert asked(tmp_path, text, "CausalMine", causal=False).causal is False
-    assert asked(tmp_path, text, "CausalMine", causal=False).causal_by == "--bidirectional"
+    assert asked(tmp_path, text, "CausalMine", causal=False).causal_by == "--not-causal"
     assert asked(tmp_path, text, "CausalMine", causal=True).causal_by == "--causal"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,12 +17,12 @@ from attnlab.doctor.influence.padding import check_padding
 from attnlab.doctor.influence.positions import check_positions
 from attnlab.doctor.interview import interview
 from attnlab.strangers.calling.sources import MEMORY_LENGTH
-from attnlab.strangers.patient import Patient
+from attnlab.strangers.patient import Declared, Patient
 from attnlab.strangers.usage import Usage
 
 
 def asked(module: nn.Module, **how: bool) -> Usage:
-    return interview(patient(module), **how)
+    return interview(replace(patient(module), declared=Declared(**how)))
 
 
 def patient(module: nn.Module) -> Patient:

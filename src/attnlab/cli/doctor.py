@@ -40,7 +40,10 @@ def doctor(
     /,
     *,
     arg: Annotated[list[str] | None, Parameter(negative="")] = None,
-    causal: Annotated[bool | None, Parameter(negative="--bidirectional")] = None,
+    causal: Annotated[bool | None, Parameter(negative=["--not-causal", "--bidirectional"])] = None,
+    layout: str | None = None,
+    mask: str | None = None,
+    accept: Annotated[list[str] | None, Parameter(negative="")] = None,
     depth: Whole = 6,
     text: Path | None = None,
     json: bool = False,
@@ -55,6 +58,12 @@ def doctor(
         A constructor argument as ``name=value``; may be repeated.
     causal : bool, optional
         Whether a position is meant to see no later one. Without it: what the class says, else how it behaves.
+    layout : str, optional
+        The axes of its input: "batch first", "length first" or "channels first". Without it: what the class says.
+    mask : str, optional
+        What True means in its masks: "True = keep" or "True = blocked". Without it: what the class says, or calls show.
+    accept : list of str, optional
+        A check whose findings are meant: they are shown as accepted, and do not count; may be repeated.
     depth : int
         Number of layers to stack where an effect grows with depth.
     text : Path, optional
@@ -71,6 +80,9 @@ def doctor(
         "target": target,
         "arguments": dict(_argument(word) for word in arg or []),
         "causal": causal,
+        "layout": layout,
+        "mask": mask,
+        "accept": accept or [],
         "depth": _positive(depth),
         "text": None if text is None else str(text),
     }
@@ -86,7 +98,8 @@ def doctor(
         _print(diagnosis, Console())
     if text is not None:
         _write_study(diagnosis["study"], target.rpartition(":")[2], text)
-    return ERRORS_FOUND if any(finding["severity"] == "error" for finding in diagnosis["findings"]) else HEALTHY
+    errors = [one for one in diagnosis["findings"] if one["severity"] == "error" and not one["accepted"]]
+    return ERRORS_FOUND if errors else HEALTHY
 
 
 def _argument(word: str) -> tuple[str, Any]:
@@ -216,10 +229,13 @@ def _print(diagnosis: Mapping[str, Any], console: Console) -> None:
     console.print(Text.assemble(("verdict: ", "bold"), (verdict, _VERDICT_COLORS[verdict]), ": ", diagnosis["summary"]))
 
 
-def _print_finding(finding: Mapping[str, str], console: Console) -> None:
+def _print_finding(finding: Mapping[str, Any], console: Console) -> None:
     """Print one finding: what, how it is known, what to do, where it is described."""
     console.print()
-    title = Text.assemble((finding["severity"], _COLORS[finding["severity"]]), " ", (finding["check"], "bold"))
+    accepted = " (accepted)" if finding["accepted"] else ""
+    title = Text.assemble(
+        (finding["severity"] + accepted, _COLORS[finding["severity"]]), " ", (finding["check"], "bold")
+    )
     console.print(Text.assemble(title, ": ", finding["message"]))
     for part in ("evidence", "remedy", "source"):
         if finding[part]:

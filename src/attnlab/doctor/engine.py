@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from attnlab.doctor.interview import interview
 from attnlab.doctor.text_study import text_study
 from attnlab.strangers.containment import OvertimeError, Traces, contained, time_limit
 from attnlab.strangers.loading.loading import load
-from attnlab.strangers.patient import Patient
+from attnlab.strangers.patient import Declared, Patient
 from attnlab.strangers.usage import Usage
 
 LOADING_S = 60.0  # a file may import large libraries
@@ -47,6 +47,9 @@ def doctor(
     *,
     arguments: Mapping[str, Any] | None = None,
     causal: bool | None = None,
+    layout: str | None = None,
+    mask: str | None = None,
+    accept: Sequence[str] = (),
     depth: int = 6,
     text: str | Path | None = None,
     on_check: OnCheck | None = None,
@@ -61,6 +64,12 @@ def doctor(
         Constructor arguments; those that are missing are filled in by name.
     causal : bool, optional
         Whether a position is meant to see no later one; None: what the class says, else how it behaves.
+    layout : {"batch first", "length first", "channels first"}, optional
+        The axes of its input; None: what the class says, else batch first.
+    mask : {"True = keep", "True = blocked"}, optional
+        What True means in its masks; None: what the class says, else what calling it shows.
+    accept : sequence of str
+        Ids of checks whose findings are meant: they are told as accepted, and mean nothing for the verdict.
     depth : int, default 6
         Number of layers to stack where an effect grows with depth.
     text : str or Path, optional
@@ -76,7 +85,8 @@ def doctor(
     Raises
     ------
     SpecError
-        If there is no such file or class, a constructor argument is missing or unknown, or `depth` is below 1.
+        If there is no such file or class, a constructor argument is missing or unknown, `depth` is below 1, `layout` or
+        `mask` is none of the known ones, or `accept` names no check.
     DataError
         If the text cannot be read.
     ModuleError
@@ -90,22 +100,26 @@ def doctor(
     """
     if depth < 1:
         raise SpecError(f"depth must be at least 1; got {depth}")
+    declared = Declared(causal, layout, mask)
+    _check_names(accept)
     _import_what_is_lazy()
     options = Options(depth=depth)
     traces = Traces()
-    patient = _contain(traces, LOADING_S, "loading it", lambda: _load(target, arguments, causal))
-    usage = _contain(traces, INTERVIEW_S, "the first calls", lambda: interview(patient, causal=causal))
+    patient = _contain(traces, LOADING_S, "loading it", lambda: _load(target, arguments, declared))
+    usage = _contain(traces, INTERVIEW_S, "the first calls", lambda: interview(patient))
     study = None if text is None else text_study(target, patient, usage, text)
-    ward = _Ward(Examination(patient, usage, options), traces, on_check or _silent)
-    findings = [*ward.findings(), *_side_effects(traces)]
-    return Diagnosis(patient.name, worst_first(findings), _assumptions(usage, traces), ward.seconds, study)
+    run = _ChecksRun(Examination(patient, usage, options), traces, on_check or _silent)
+    found = [replace(one, accepted=one.check in accept) for one in (*run.findings(), *_side_effects(traces))]
+    return Diagnosis(patient.name, worst_first(found), _assumptions(usage, traces), run.seconds, study)
 
 
 def assert_healthy(
     module: nn.Module,
     *,
     causal: bool | None = None,
-    ignore: tuple[str, ...] = (),
+    layout: str | None = None,
+    mask: str | None = None,
+    accept: Sequence[str] = (),
 ) -> None:
     """Fail a test if the doctor finds an error in a module.
 
@@ -113,25 +127,25 @@ def assert_healthy(
     ----------
     module : nn.Module
         An instance; it is left as it is.
-    causal : bool, optional
-        Whether a position is meant to see no later one.
-    ignore : tuple of str
-        Ids of checks whose errors are accepted.
+    causal, layout, mask, accept : optional
+        As `doctor` takes them.
 
     Raises
     ------
     AssertionError
         With every error, its evidence and its remedy; also if a check did not end in time.
     SpecError
-        If `ignore` names no check.
+        As `doctor`.
     """
-    unknown = [check for check in ignore if check not in CHECKS]
+    diagnosis = doctor(module, causal=causal, layout=layout, mask=mask, accept=accept)
+    if diagnosis.grave:
+        raise AssertionError(str(Diagnosis(diagnosis.name, diagnosis.grave, diagnosis.assumptions)))
+
+
+def _check_names(accept: Sequence[str]) -> None:
+    unknown = [check for check in accept if check not in CHECKS]
     if unknown:
-        raise SpecError(f"unknown check '{unknown[0]}' in 'ignore'; {nearest(unknown[0], CHECKS)}")
-    diagnosis = doctor(module, causal=causal)
-    errors = [finding for finding in diagnosis.grave if finding.check not in ignore]
-    if errors:
-        raise AssertionError(str(Diagnosis(diagnosis.name, tuple(errors), diagnosis.assumptions)))
+        raise SpecError(f"unknown check '{unknown[0]}' in 'accept'; {nearest(unknown[0], CHECKS)}")
 
 
 def _import_what_is_lazy() -> None:
@@ -139,12 +153,12 @@ def _import_what_is_lazy() -> None:
     importlib.import_module("torch._dynamo")
 
 
-def _load(target: Target, arguments: Mapping[str, Any] | None, causal: bool | None) -> Patient:
+def _load(target: Target, arguments: Mapping[str, Any] | None, declared: Declared) -> Patient:
     """Load with the same random start every time."""
     torch.default_generator.manual_seed(SEED)
     random.seed(SEED)
     np.random.seed(SEED)
-    return load(target, arguments, causal=causal)
+    return replace(load(target, arguments, causal=declared.causal), declared=declared)
 
 
 def _contain(traces: Traces, seconds: float, doing: str, step: Callable[[], Any]) -> Any:
@@ -165,7 +179,7 @@ def _silent(_check: str, _index: int, _count: int) -> None:
 
 
 @dataclass
-class _Ward:
+class _ChecksRun:
     """Run the checks one after another, each within its time, and keep the clock."""
 
     exam: Examination

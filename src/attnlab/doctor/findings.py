@@ -45,6 +45,8 @@ class Finding:
         Where the effect or the rule is described.
     nature : {"bug", "known effect", "set-up", "fact"}
         What it means for the verdict; by default an error is a bug, a warning a known effect, an info a fact.
+    accepted : bool
+        Whether a person accepts it: it is told, and means nothing for the verdict.
     """
 
     check: str
@@ -54,19 +56,20 @@ class Finding:
     remedy: str = ""
     source: str = ""
     nature: Nature | None = None
+    accepted: bool = False
 
     @property
     def weighs(self) -> Nature:
         """What the finding means for the verdict."""
         usual: dict[Severity, Nature] = {"error": "bug", "warning": "known effect", "info": "fact"}
-        return self.nature or usual[self.severity]
+        return "fact" if self.accepted else self.nature or usual[self.severity]
 
     @property
     def is_unfinished(self) -> bool:
         """Whether it says that a check came to no end."""
         return self.message.startswith(f"{NOT_EXAMINED}:")
 
-    def to_json(self) -> dict[str, str]:
+    def to_json(self) -> dict[str, Any]:
         """The finding as plain data."""
         data = asdict(self)
         del data["nature"]
@@ -148,8 +151,8 @@ class Diagnosis:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings that are bugs in any use."""
-        return tuple(finding for finding in self.findings if finding.severity == "error")
+        """The findings that are bugs in any use, but those that are accepted."""
+        return tuple(finding for finding in self.findings if finding.severity == "error" and not finding.accepted)
 
     def to_json(self) -> dict[str, Any]:
         """The diagnosis as plain data."""
@@ -166,12 +169,17 @@ class Diagnosis:
     @property
     def grave(self) -> tuple[Finding, ...]:
         """The errors, and what came to no end in time."""
-        return tuple(f for f in self.findings if f.severity == "error" or (f.severity == "warning" and f.is_unfinished))
+        grave = (f for f in self.findings if f.severity == "error" or (f.severity == "warning" and f.is_unfinished))
+        return tuple(finding for finding in grave if not finding.accepted)
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.verdict}: {self.summary}"]
         for finding in self.findings:
-            lines += [f"{finding.severity}: {finding.check}: {finding.message}", f"  evidence: {finding.evidence}"]
+            accepted = " (accepted)" if finding.accepted else ""
+            lines += [
+                f"{finding.severity}{accepted}: {finding.check}: {finding.message}",
+                f"  evidence: {finding.evidence}",
+            ]
             lines += [f"  remedy: {finding.remedy}"] if finding.remedy else []
             lines += [f"  source: {finding.source}"] if finding.source else []
         return "\n".join(lines)

@@ -30,8 +30,9 @@ from attnlab.strangers.probing import quiet
 from attnlab.strangers.usage import Kind, Usage
 
 
-def interview(patient: Patient, *, causal: bool | None = None) -> Usage:
-    """Find out how a patient is called."""
+def interview(patient: Patient) -> Usage:
+    """Find out how a patient is called; what its person declares is taken as it is."""
+    declared = patient.declared
     module = twin_of(patient.module).eval()
     with quiet():
         wake(module)
@@ -39,8 +40,8 @@ def interview(patient: Patient, *, causal: bool | None = None) -> Usage:
         call = first_call(trial, patient)
         usage = with_lengths(trial, with_memory(trial, call.usage), patient)
         own = tuple(of_own_memory(call.parameters)) if is_its_own_memory(usage, call.parameters) else call.parameters
-        usage = with_pad_token(trial, with_masks(trial, usage, own), patient)
-        usage = _with_causality(trial, usage, patient, asked=causal, parameters=call.parameters)
+        usage = with_pad_token(trial, with_masks(trial, usage, own, declared.mask), patient)
+        usage = _with_causality(trial, usage, patient, asked=declared.causal, parameters=call.parameters)
         usage = replace(usage, kind=_kind_of(patient, usage), over_memory=over_memory(trial, usage, call.parameters))
         said = call.layout if call.layout is not None and call.layout.what == usage.layout else None
         usage = replace(usage, layout_by="" if said is None else said.by)
@@ -55,7 +56,7 @@ def _with_causality(
     claim = causal_said(patient.module, patient.text, patient.arguments)
     behaves = {"past": True, "all": False}.get(sight)
     if asked is not None:
-        meant, by = asked, "--causal" if asked else "--bidirectional"
+        meant, by = asked, "--causal" if asked else "--not-causal"
     elif claim is not None and not (
         claim.likely and ((claim.causal is False and behaves) or is_its_own_memory(usage, parameters))
     ):

@@ -3,13 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from torch import nn
 
+from attnlab.core.errors import SpecError, nearest
 from attnlab.strangers.loading.texts import words_of
+
+LAYOUTS_DECLARED = {
+    "batch first": "batch-first",
+    "length first": "sequence-first",
+    "channels first": "channels-first",
+}
+"""What a person may say of the axes: (batch, length, d_model), (length, batch, d_model), (batch, d_model, length)."""
+
+MASKS_DECLARED = {"True = keep": "True keeps", "True = blocked": "True blocks"}
+"""What a person may say of a mask's values."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Hold what a person declares of a module; it beats every word of the module's own text.
+
+    Parameters
+    ----------
+    causal : bool or None
+        Whether a position is meant to see no later one.
+    layout : str or None
+        A key of `LAYOUTS_DECLARED`.
+    mask : str or None
+        A key of `MASKS_DECLARED`.
+
+    Raises
+    ------
+    SpecError
+        If layout or mask is none of these.
+    """
+
+    causal: bool | None = None
+    layout: str | None = None
+    mask: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("layout", self.layout, LAYOUTS_DECLARED), ("mask", self.mask, MASKS_DECLARED)):
+            if value is not None and value not in known:
+                choices = " or ".join(f"'{one}'" for one in known)
+                raise SpecError(f"{name} must be {choices}; got '{value}'; {nearest(value, known)}")
 
 
 @dataclass(frozen=True)
@@ -34,6 +75,8 @@ class Patient:
         File it is defined in, or nothing.
     notes : tuple of str
         What was done to make it easier to examine.
+    declared : Declared
+        What the person says of it.
     """
 
     name: str
@@ -43,6 +86,7 @@ class Patient:
     text: str
     file: str
     notes: tuple[str, ...] = ()
+    declared: Declared = field(default_factory=Declared)
 
     @cached_property
     def said(self) -> str:

@@ -19,7 +19,7 @@ from attnlab.strangers.calling.sources import NUMBERS, Argument
 from attnlab.strangers.calling.trial import Trial
 from attnlab.strangers.calling.widths import LENGTH, lengths_to_try, size_named, vocabulary_of, widths_to_try
 from attnlab.strangers.conventions import LAYOUTS, elements
-from attnlab.strangers.patient import Patient
+from attnlab.strangers.patient import LAYOUTS_DECLARED, Patient
 from attnlab.strangers.usage import Usage
 
 _PATIENCE_S = 10.0  # after which a module that fails late and slowly is given up
@@ -50,7 +50,7 @@ def first_call(trial: Trial, patient: Patient) -> Call:
     parameters = roles_of(trial.module)
     name = _input_of(parameters, patient)
     sizes = sizes_said(trial.module, name, patient.text)
-    said = layout_said(trial.module, name, patient.text) or _said_by_sizes(trial.module, sizes)
+    said = _declared(patient) or layout_said(trial.module, name, patient.text) or _said_by_sizes(trial.module, sizes)
     failures: list[ModuleError] = []
     unlike: Usage | None = None
     returned_something = False
@@ -70,6 +70,11 @@ def first_call(trial: Trial, patient: Patient) -> Call:
     if pooled is not None:
         return Call(pooled, parameters, said)
     raise _most_telling(failures, parameters, patient)
+
+
+def _declared(patient: Patient) -> Said | None:
+    layout = patient.declared.layout
+    return None if layout is None else Said(LAYOUTS_DECLARED[layout], "--layout")
 
 
 def _input_of(parameters: tuple[Parameter, ...], patient: Patient) -> str:

@@ -16,6 +16,7 @@ from attnlab.strangers.calling.masking import BATCHED_SHAPES, LENGTHS, ONE_LENGT
 from attnlab.strangers.calling.roles import Parameter, seems_over_pairs
 from attnlab.strangers.calling.trial import NOTHING, Trial
 from attnlab.strangers.conventions import ENCODINGS, SHAPES
+from attnlab.strangers.patient import MASKS_DECLARED
 from attnlab.strangers.usage import Usage
 
 _OBEYED = 0.02  # of what a visible position weighs: a hidden one that weighs less counts as hidden
@@ -38,8 +39,8 @@ class _Tried:
     left: float
 
 
-def with_masks(trial: Trial, usage: Usage, parameters: Sequence[Parameter]) -> Usage:
-    """The usage with all mask arguments that can be given."""
+def with_masks(trial: Trial, usage: Usage, parameters: Sequence[Parameter], declared: str | None = None) -> Usage:
+    """The usage with all mask arguments that can be given, their values as declared where that is done."""
     if usage.length < _SHORTEST:
         return usage
     hiding = Hiding(trial, usage)
@@ -48,7 +49,7 @@ def with_masks(trial: Trial, usage: Usage, parameters: Sequence[Parameter]) -> U
         if one.role == "lengths":
             learned += _lengths(hiding, one)
         elif one.role in ("mask", "key mask"):
-            learned += _learn(hiding, one)
+            learned += _learn(hiding, one, declared)
     of_keys = {one.name for one in parameters if one.role in ("key mask", "lengths")}
     chosen = [mask for over in ("pairs", "keys") for mask in _best(learned, over, of_keys)]
     rest = tuple(mask for mask in usage.masks if mask.parameter not in {each.parameter for each in chosen})
@@ -73,13 +74,13 @@ def _lengths(hiding: Hiding, one: Parameter) -> list[Masking]:
     return [] if left is None else [replace(masking, obeyed=left < _OBEYED)]
 
 
-def _learn(hiding: Hiding, one: Parameter) -> list[Masking]:
+def _learn(hiding: Hiding, one: Parameter, declared: str | None) -> list[Masking]:
     """The ways one mask argument is to be given: over pairs, over keys, or both.
 
     Ways in which a mask that hides nothing changes the output come in only where there are no others: a wrong shape
     may run and scramble, a wrong meaning hides everything.
     """
-    said = mask_said(hiding.trial.module, one.name)
+    said = Said(MASKS_DECLARED[declared], "--mask") if declared else mask_said(hiding.trial.module, one.name)
     forms = {over: _forms(one, over, said) for over in ("pairs", "keys")}
     harmless = {over: [form for form in forms[over] if hiding.changes_nothing(form)] for over in forms}
     tried = [_tried(hiding, each) for each in (harmless if any(harmless.values()) else forms).values()]
