@@ -133,7 +133,7 @@ def named(word: str, names: Iterable[str]) -> list[str]:
     Parameters
     ----------
     word : str
-        A word of the glossary.
+        A word of the glossary, or another that stands for itself alone.
     names : iterable of str
         Names of parameters.
 
@@ -142,7 +142,7 @@ def named(word: str, names: Iterable[str]) -> list[str]:
     list of str
         In their order.
     """
-    return sorted((name for name in names if glossary_word(name) == word), key=lambda name: name != word)
+    return sorted((name for name in names if word in (name, glossary_word(name))), key=lambda name: name != word)
 
 
 def _pieces(name: str) -> list[str]:
