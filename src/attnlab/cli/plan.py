@@ -60,7 +60,7 @@ def plan(
 
 def _print(planned: Any) -> None:
     """Print a plan as a person reads it."""
-    from attnlab.cli.run import print_alarm
+    from attnlab.cli.progress import print_alarm
 
     console = Console()
     rules = planned.study.rules

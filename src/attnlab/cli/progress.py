@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from attnlab.cli.run import print_alarm
 from attnlab.studies.plan.plan import CellPlan
 
 
@@ -116,3 +115,19 @@ def title_of(cell: CellPlan) -> str:
     nth = cell.tuning_run
     run = f"seed {cell.seed}" if nth is None else "tuning" if nth == 1 else f"tuning {nth}"
     return f"{cell.variant}, {run}" + (f", {tuned}" if tuned else "")
+
+
+def print_alarm(console: Console, check: str, message: str) -> None:
+    """Print one alarm.
+
+    Parameters
+    ----------
+    console : Console
+        Where to print it.
+    check : str
+        What is suspicious, in a word.
+    message : str
+        What was seen.
+    """
+    console.print(f"[bold yellow]! {check}[/] ", end="")
+    console.print(message, markup=False)

@@ -149,6 +149,7 @@ def show(results: Any, page: Path, *, json: bool) -> None:
     if json:
         sys.stdout.write((page.parent / "report.json").read_text(encoding="utf-8"))
         return
+    from attnlab.cli.progress import print_alarm
     from attnlab.studies.report import headline, verdict_table
 
     console = Console()
@@ -159,22 +160,6 @@ def show(results: Any, page: Path, *, json: bool) -> None:
     console.print()
     console.print(headline(results), markup=False)
     console.print(f"\nreport: {page}", markup=False, soft_wrap=True)
-
-
-def print_alarm(console: Console, check: str, message: str) -> None:
-    """Print one alarm.
-
-    Parameters
-    ----------
-    console : Console
-        Where to print it.
-    check : str
-        What is suspicious, in a word.
-    message : str
-        What was seen.
-    """
-    console.print(f"[bold yellow]! {check}[/] ", end="")
-    console.print(message, markup=False)
 
 
 def print_json(value: Any) -> None:
