@@ -20,48 +20,4 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__getattr__, __dir__ = contents(
-    __name__,
-    {
-        "Attention": "attnlab.nn",
-        "Block": "attnlab.nn",
-        "Decoder": "attnlab.models",
-        "Encoder": "attnlab.models",
-        "EncoderDecoder": "attnlab.models",
-        "Recipe": "attnlab.training",
-        "assert_healthy": "attnlab.doctor",
-        "capture": "attnlab.inspection",
-        "cost": "attnlab.inspection",
-        "doctor": "attnlab.doctor",
-        "load_run": "attnlab.studies",
-        "load_study": "attnlab.studies",
-        "plan_study": "attnlab.studies",
-        "reach": "attnlab.inspection",
-        "read_results": "attnlab.studies",
-        "run_study": "attnlab.studies",
-        "train": "attnlab.training",
-        "write_report": "attnlab.studies",
-    },
-    rooms=("nn", "models", "tasks", "training", "inspection", "studies"),
-)
-
-__all__ = [
-    "Attention",
-    "Block",
-    "Decoder",
-    "Encoder",
-    "EncoderDecoder",
-    "Recipe",
-    "assert_healthy",
-    "capture",
-    "cost",
-    "doctor",
-    "load_run",
-    "load_study",
-    "plan_study",
-    "reach",
-    "read_results",
-    "run_study",
-    "train",
-    "write_report",
-]
+__getattr__, __dir__, __all__ = contents(__name__, rooms=("nn", "models", "tasks", "training", "inspection", "studies"))

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, final
 
 
 def contents(
-    package: str, homes: Mapping[str, str], *, rooms: Sequence[str] = ()
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make ``__getattr__`` and ``__dir__`` of a package whose names are loaded when they are first used.
+    package: str, *, rooms: Sequence[str] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Make ``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names are loaded when they are first used.
 
-    Parameters
-    ----------
-    package : str
-        The package's ``__name__``.
-    homes : mapping of str to str
-        For each public name the module that defines it.
-    rooms : sequence of str
-        Packages within it that can be used without importing them by themselves.
-
-    Returns
-    -------
-    tuple
-        The two functions; a name that is in neither raises an `AttributeError`.
+    What the package imports for type checkers alone, under ``if TYPE_CHECKING:``, is what it holds. `rooms` are
+    packages within it that can be used without importing them by themselves.
 
     Notes
     -----
@@ -35,8 +26,9 @@ def contents(
 
     Examples
     --------
-    ``__getattr__, __dir__ = contents(__name__, {"train": "attnlab.training.run.loop"})``
+    ``__getattr__, __dir__, __all__ = contents(__name__)``
     """
+    homes = _guarded_imports(sys.modules[package])
 
     @final
     class Contents(ModuleType):
@@ -54,4 +46,11 @@ def contents(
         return value
 
     sys.modules[package].__class__ = Contents
-    return load, lambda: sorted({*homes, *rooms})
+    return load, lambda: sorted({*homes, *rooms}), sorted(homes)
+
+
+def _guarded_imports(package: ModuleType) -> dict[str, str]:
+    """The module that each name comes from which a package imports under ``if TYPE_CHECKING:``."""
+    guards = [node for node in ast.parse(inspect.getsource(package)).body if isinstance(node, ast.If)]
+    lines = [line for guard in guards for line in guard.body if isinstance(line, ast.ImportFrom)]
+    return {alias.name: str(line.module) for line in lines for alias in line.names}

@@ -16,39 +16,4 @@ if TYPE_CHECKING:
     from attnlab.models.stacks import Decoder, Encoder, Stack
     from attnlab.models.table import MODELS
 
-__getattr__, __dir__ = contents(
-    __name__,
-    {
-        "AdditiveRnn": "attnlab.models.recurrent_translation",
-        "ByteNet": "attnlab.models.convolutional_translation",
-        "ConvS2S": "attnlab.models.convolutional_translation",
-        "ConvStack": "attnlab.models.convolutional",
-        "Decoder": "attnlab.models.stacks",
-        "Encoder": "attnlab.models.stacks",
-        "EncoderDecoder": "attnlab.models.encoder_decoder",
-        "Lstm": "attnlab.models.recurrent",
-        "LstmBatchAsTime": "attnlab.models.recurrent",
-        "MODELS": "attnlab.models.table",
-        "MultiplicativeRnn": "attnlab.models.recurrent_translation",
-        "Stack": "attnlab.models.stacks",
-        "TransformerBase": "attnlab.models.presets",
-        "TransformerBig": "attnlab.models.presets",
-    },
-)
-
-__all__ = [
-    "MODELS",
-    "AdditiveRnn",
-    "ByteNet",
-    "ConvS2S",
-    "ConvStack",
-    "Decoder",
-    "Encoder",
-    "EncoderDecoder",
-    "Lstm",
-    "LstmBatchAsTime",
-    "MultiplicativeRnn",
-    "Stack",
-    "TransformerBase",
-    "TransformerBig",
-]
+__getattr__, __dir__, __all__ = contents(__name__)
