@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attnlab.core.errors import SpecError
 from attnlab.core.sizes import check_positive
-from attnlab.models.alignment import gather
+from attnlab.models.translator import AbstractRival, Logits, Source, Target, gather
 from attnlab.nn.axes.positions import LearnedPositions
 from attnlab.nn.kernels.dropout import Dropout
 
@@ -23,17 +23,7 @@ HALF = math.sqrt(0.5)
 
 @final
 class _Convolution(nn.Module):
-    """Convolve positions; (batch, length, d_in) to (batch, length, d_out).
-
-    Parameters
-    ----------
-    d_in, d_out : int
-        Features.
-    kernel_size, dilation : int
-        Positions that are seen, and their distance.
-    causal : bool
-        Whether those are the own and earlier ones.
-    """
+    """Convolve positions, on both sides or only from the past: (batch, length, d_in) to (batch, length, d_out)."""
 
     def __init__(self, d_in: int, d_out: int, kernel_size: int, *, causal: bool, dilation: int = 1) -> None:
         super().__init__()
@@ -47,19 +37,11 @@ class _Convolution(nn.Module):
 
 
 @final
-class ConvS2S(nn.Module):
+class ConvS2S(AbstractRival):
     """Translate with gated convolutions, every one of which looks at the source.
 
     Parameters
     ----------
-    source_vocab_size : int
-        Number of distinct tokens that are read.
-    target_vocab_size : int
-        Number of distinct tokens that are written.
-    max_length : int
-        Longest sequence it has positions for, on either side.
-    pad : int, default 0
-        The token that fills up short sequences.
     d_model : int, default 256
         Width of embeddings and of every layer.
     n_layers : int, default 4
@@ -100,16 +82,11 @@ class ConvS2S(nn.Module):
         kernel_size: int = 3,
         dropout: float = 0.1,
     ) -> None:
-        super().__init__()
-        check_positive({"source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size})
-        check_positive({"max_length": max_length, "d_model": d_model, "n_layers": n_layers})
+        super().__init__(source_vocab_size, target_vocab_size, pad=pad, d_model=d_model, dropout=dropout)
+        check_positive({"max_length": max_length, "n_layers": n_layers})
         _check_odd(kernel_size)
-        self.pad = pad
-        self.source_embedding = nn.Embedding(source_vocab_size, d_model)
-        self.target_embedding = nn.Embedding(target_vocab_size, d_model)
         self.source_positions = LearnedPositions(d_model, max_length=max_length)
         self.target_positions = LearnedPositions(d_model, max_length=max_length)
-        self.drop = Dropout(dropout)
         gated = (d_model, 2 * d_model, kernel_size)
         self.encoder = nn.ModuleList(_Convolution(*gated, causal=False) for _ in range(n_layers))
         self.decoder = nn.ModuleList(_Convolution(*gated, causal=True) for _ in range(n_layers))
@@ -130,9 +107,7 @@ class ConvS2S(nn.Module):
                 nn.init.normal_(module.weight, std=math.sqrt(kept / module.in_features))
                 nn.init.zeros_(module.bias)
 
-    def forward(
-        self, source: Int[Tensor, "batch s_len"], target: Int[Tensor, "batch t_len"]
-    ) -> Float[Tensor, "batch t_len target_vocab_size"]:
+    def forward(self, source: Source, target: Target) -> Logits:
         """The logits of the token after each position of what is written."""
         real = source != self.pad
         keys, values = self._encode(source, real)
@@ -159,17 +134,11 @@ class ConvS2S(nn.Module):
 
 
 @final
-class ByteNet(nn.Module):
+class ByteNet(AbstractRival):
     """Translate with dilated convolutions stacked on each other, without attention, in time linear in the length.
 
     Parameters
     ----------
-    source_vocab_size : int
-        Number of distinct tokens that are read.
-    target_vocab_size : int
-        Number of distinct tokens that are written.
-    pad : int, default 0
-        The token that fills up short sequences.
     d_model : int, default 256
         Width of embeddings and of the residual stream; even. Convolutions are half as wide.
     n_sets : int, default 2
@@ -212,16 +181,12 @@ class ByteNet(nn.Module):
         unfold: float = 1.5,
         dropout: float = 0.1,
     ) -> None:
-        super().__init__()
-        check_positive({"source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size})
-        check_positive({"d_model": d_model, "n_sets": n_sets, "dilation": min(dilations, default=0)})
+        super().__init__(source_vocab_size, target_vocab_size, pad=pad, d_model=d_model, dropout=dropout)
+        check_positive({"n_sets": n_sets, "dilation": min(dilations, default=0)})
         _check_odd(kernel_size)
         if d_model % 2 or unfold < 1.0:
             raise SpecError(f"d_model must be even and unfold at least 1; got {d_model} and {unfold}")
-        self.pad, self.unfold = pad, unfold
-        self.source_embedding = nn.Embedding(source_vocab_size, d_model)
-        self.target_embedding = nn.Embedding(target_vocab_size, d_model)
-        self.drop = Dropout(dropout)
+        self.unfold = unfold
         blocks = [(d_model, kernel_size, dilation, dropout) for _ in range(n_sets) for dilation in dilations]
         self.encoder = nn.ModuleList(_DilatedBlock(*block, causal=False) for block in blocks)
         self.join = nn.Linear(2 * d_model, d_model)
@@ -229,9 +194,7 @@ class ByteNet(nn.Module):
         self.norm = nn.LayerNorm(d_model)
         self.logits = nn.Linear(d_model, target_vocab_size)
 
-    def forward(
-        self, source: Int[Tensor, "batch s_len"], target: Int[Tensor, "batch t_len"]
-    ) -> Float[Tensor, "batch t_len target_vocab_size"]:
+    def forward(self, source: Source, target: Target) -> Logits:
         """The logits of the token after each position of what is written."""
         written = self.drop(self.target_embedding(target))
         x = self.join(torch.cat((written, self._encode(source, target.shape[1])), dim=-1))

@@ -7,13 +7,14 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attnlab.core.build import Spec, is_ready, look_up, opened
 from attnlab.core.errors import SpecError
 from attnlab.core.sizes import check_positive
 from attnlab.models.stacks import Norm, Stack
+from attnlab.models.translator import AbstractTranslator, Logits, Source, Target
 from attnlab.nn.fitting import check_unshared
 from attnlab.nn.init import INITS
 from attnlab.nn.mixers import MIXERS
@@ -27,19 +28,11 @@ WITHIN_ONE = frozenset({*PLACES, "path"})
 Embeddings = Literal["shared", "separate"]
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(AbstractTranslator):
     """Read a sequence of tokens, and predict each next token of another one from it and from what was written before.
 
     Parameters
     ----------
-    source_vocab_size : int
-        Number of distinct tokens that are read.
-    target_vocab_size : int
-        Number of distinct tokens that are written.
-    max_length : int
-        Longest sequence it has positions for, on either side.
-    pad : int, default 0
-        The token that fills up short sequences; what is read of it is not looked at.
     d_model : int, default 512
         Width of the residual stream.
     n_layers : int, default 6
@@ -134,66 +127,22 @@ class EncoderDecoder(nn.Module):
         if tied:
             self.logits.weight = self.target_embedding.weight
 
-    def forward(
-        self, source: Int[Tensor, "batch s_len"], target: Int[Tensor, "batch t_len"]
-    ) -> Float[Tensor, "batch t_len target_vocab_size"]:
-        """The logits of the token after each position of what is written.
-
-        Parameters
-        ----------
-        source : Tensor
-            Tokens that are read, filled up with `pad` on the right.
-        target : Tensor
-            Tokens that are written, from the begin token on.
-
-        Returns
-        -------
-        Tensor
-            Logits.
-        """
+    def forward(self, source: Source, target: Target) -> Logits:
+        """The logits of the token after each position of what is written."""
         memory, real = self.encode(source)
         return self.decode(target, memory, real)
 
-    def encode(
-        self, source: Int[Tensor, "batch s_len"]
-    ) -> tuple[Float[Tensor, "batch s_len d_model"], Bool[Tensor, "batch s_len"]]:
-        """What the encoder makes of the tokens, and where they are real.
-
-        Parameters
-        ----------
-        source : Tensor
-            Tokens that are read, filled up with `pad` on the right.
-
-        Returns
-        -------
-        memory : Tensor
-            One vector per token.
-        real : Tensor
-            False at padding.
-        """
+    def encode(self, source: Source) -> tuple[Float[Tensor, "batch s_len d_model"], Bool[Tensor, "batch s_len"]]:
+        """What the encoder makes of the tokens, and where they are real."""
         real = source != self.pad
         return self.encoder(self.source_embedding(source) * self.scale, real), real
 
     def decode(
-        self,
-        target: Int[Tensor, "batch t_len"],
-        memory: Float[Tensor, "batch s_len d_model"],
-        real: Bool[Tensor, "batch s_len"],
-    ) -> Float[Tensor, "batch t_len target_vocab_size"]:
-        """The logits of the token after each position.
+        self, target: Target, memory: Float[Tensor, "batch s_len d_model"], real: Bool[Tensor, "batch s_len"]
+    ) -> Logits:
+        """The logits of the token after each position, from what `encode` gives.
 
-        Parameters
-        ----------
-        target : Tensor
-            Tokens that are written, from the begin token on. Padding on the right needs no mask: nothing before it
-            may attend to it.
-        memory, real : Tensor
-            As `encode` returns them.
-
-        Returns
-        -------
-        Tensor
-            Logits.
+        Padding on the right of the target needs no mask: nothing before it may attend to it.
         """
         return self.logits(self.decoder(self.target_embedding(target) * self.scale, None, memory, real))
 

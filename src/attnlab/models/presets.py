@@ -16,18 +16,6 @@ BIG_MIXER: Mapping[str, Any] = {"name": "attention", "n_heads": 16, "dropout": 0
 class TransformerBase(EncoderDecoder):
     """The base model of "Attention is all you need": 6 + 6 layers of width 512, 8 heads, feed-forward 2,048.
 
-    Parameters
-    ----------
-    source_vocab_size, target_vocab_size, max_length, pad
-        As `EncoderDecoder` takes them; the paper has 37,000 tokens for both sides.
-    d_model, n_layers, mixer, feedforward, norm, dropout, positions
-        Likewise, with the paper's values unless given.
-
-    Raises
-    ------
-    SpecError
-        As `EncoderDecoder`.
-
     Notes
     -----
     63.1 million parameters with 37,000 shared tokens, where the paper says 65; no size of the vocabulary fits all rows
@@ -72,18 +60,6 @@ class TransformerBase(EncoderDecoder):
 @final
 class TransformerBig(TransformerBase):
     """The big model of "Attention is all you need": 6 + 6 layers of width 1,024, 16 heads, feed-forward 4,096.
-
-    Parameters
-    ----------
-    source_vocab_size, target_vocab_size, max_length, pad
-        As `EncoderDecoder` takes them; the paper has 37,000 tokens for both sides.
-    d_model, n_layers, mixer, feedforward, norm, dropout, positions
-        Likewise, with the paper's values unless given.
-
-    Raises
-    ------
-    SpecError
-        As `EncoderDecoder`.
 
     Notes
     -----

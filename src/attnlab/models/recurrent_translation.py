@@ -10,38 +10,26 @@ from __future__ import annotations
 from typing import Any, Literal, final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from attnlab.core.sizes import check_positive
-from attnlab.models.alignment import gather
-from attnlab.nn.kernels.dropout import Dropout
+from attnlab.models.translator import AbstractRival, Logits, Source, Target, gather
 
 
 @final
-class AdditiveRnn(nn.Module):
+class AdditiveRnn(AbstractRival):
     """Translate with gated recurrent units that look at the source before every step.
 
     Parameters
     ----------
-    source_vocab_size : int
-        Number of distinct tokens that are read.
-    target_vocab_size : int
-        Number of distinct tokens that are written.
-    pad : int, default 0
-        The token that fills up short sequences.
     d_model : int, default 256
         Width of embeddings.
     hidden : int, default 256
         Size of the state, per direction of the encoder and of the decoder, and width of the alignment model.
     dropout : float, default 0.1
         Of embeddings and of what the logits are made of.
-
-    Raises
-    ------
-    SpecError
-        If a size is not positive, or the probability not in [0, 1).
 
     Notes
     -----
@@ -64,11 +52,8 @@ class AdditiveRnn(nn.Module):
         hidden: int = 256,
         dropout: float = 0.1,
     ) -> None:
-        super().__init__()
-        _check(source_vocab_size, target_vocab_size, d_model=d_model, hidden=hidden)
-        self.pad = pad
-        self.source_embedding = nn.Embedding(source_vocab_size, d_model)
-        self.target_embedding = nn.Embedding(target_vocab_size, d_model)
+        super().__init__(source_vocab_size, target_vocab_size, pad=pad, d_model=d_model, dropout=dropout)
+        check_positive({"hidden": hidden})
         self.encoder = nn.GRU(d_model, hidden, batch_first=True, bidirectional=True)
         self.start = nn.Linear(hidden, hidden)
         self.query = nn.Linear(hidden, hidden, bias=False)
@@ -76,12 +61,9 @@ class AdditiveRnn(nn.Module):
         self.alignment = nn.Linear(hidden, 1, bias=False)
         self.decoder = nn.GRUCell(d_model + 2 * hidden, hidden)
         self.readout = nn.Linear(3 * hidden + d_model, d_model)
-        self.drop = Dropout(dropout)
         self.logits = nn.Linear(d_model, target_vocab_size)
 
-    def forward(
-        self, source: Int[Tensor, "batch s_len"], target: Int[Tensor, "batch t_len"]
-    ) -> Float[Tensor, "batch t_len target_vocab_size"]:
+    def forward(self, source: Source, target: Target) -> Logits:
         """The logits of the token after each position of what is written."""
         real = source != self.pad
         states, last = _read(self.encoder, self.drop(self.source_embedding(source)), real)
@@ -98,17 +80,11 @@ class AdditiveRnn(nn.Module):
 
 
 @final
-class MultiplicativeRnn(nn.Module):
+class MultiplicativeRnn(AbstractRival):
     """Translate with stacked LSTMs that look at the source after they have run.
 
     Parameters
     ----------
-    source_vocab_size : int
-        Number of distinct tokens that are read.
-    target_vocab_size : int
-        Number of distinct tokens that are written.
-    pad : int, default 0
-        The token that fills up short sequences.
     d_model : int, default 256
         Width of embeddings and size of every state.
     n_layers : int, default 2
@@ -117,11 +93,6 @@ class MultiplicativeRnn(nn.Module):
         ``h_t^T W h_s`` or ``h_t^T h_s``.
     dropout : float, default 0.1
         Between layers, of embeddings and of what the logits are made of.
-
-    Raises
-    ------
-    SpecError
-        If a size is not positive, or the probability not in [0, 1).
 
     Notes
     -----
@@ -144,12 +115,8 @@ class MultiplicativeRnn(nn.Module):
         score: Literal["general", "dot"] = "general",
         dropout: float = 0.1,
     ) -> None:
-        super().__init__()
-        _check(source_vocab_size, target_vocab_size, d_model=d_model, n_layers=n_layers)
-        self.pad = pad
-        self.source_embedding = nn.Embedding(source_vocab_size, d_model)
-        self.target_embedding = nn.Embedding(target_vocab_size, d_model)
-        self.drop = Dropout(dropout)
+        super().__init__(source_vocab_size, target_vocab_size, pad=pad, d_model=d_model, dropout=dropout)
+        check_positive({"n_layers": n_layers})
         between = dropout if n_layers > 1 else 0.0
         self.encoder = nn.LSTM(d_model, d_model, n_layers, batch_first=True, dropout=between)
         self.decoder = nn.LSTM(d_model, d_model, n_layers, batch_first=True, dropout=between)
@@ -157,19 +124,13 @@ class MultiplicativeRnn(nn.Module):
         self.readout = nn.Linear(2 * d_model, d_model, bias=False)
         self.logits = nn.Linear(d_model, target_vocab_size)
 
-    def forward(
-        self, source: Int[Tensor, "batch s_len"], target: Int[Tensor, "batch t_len"]
-    ) -> Float[Tensor, "batch t_len target_vocab_size"]:
+    def forward(self, source: Source, target: Target) -> Logits:
         """The logits of the token after each position of what is written."""
         real = source != self.pad
         states, last = _read(self.encoder, self.drop(self.source_embedding(source)), real)
         found, _ = self.decoder(self.drop(self.target_embedding(target)), last)
         context = gather(found @ self.key(states).transpose(1, 2), states, real)
         return self.logits(self.drop(self.readout(torch.cat((context, found), dim=-1)).tanh()))
-
-
-def _check(source_vocab_size: int, target_vocab_size: int, **sizes: int) -> None:
-    check_positive({"source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size, **sizes})
 
 
 def _read(network: nn.GRU | nn.LSTM, x: Tensor, real: Bool[Tensor, "batch s_len"]) -> tuple[Tensor, Any]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast, final
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnlab.core.build import Spec, build, look_up
 from attnlab.core.errors import ModuleError
+from attnlab.core.layouts import Activations, Memory, Real, RealKeys
 from attnlab.core.sizes import check_positive
 from attnlab.models.wiring import build_input_positions, check_taken, offer_positions, one_per_layer
 from attnlab.nn.block import BLOCKS, AbstractBlock, BlockCache
@@ -270,16 +271,14 @@ class Stack(nn.Module):
         self.norm = last.last_norm() if isinstance(last, AbstractBlock) else nn.Identity()
         check_unshared(self)
 
-    def forward(
-        self, x: Float[Tensor, "batch length d_model"], *given: Bool[Tensor, "batch length"] | Tensor | None
-    ) -> Float[Tensor, "batch length d_model"]:
+    def forward(self, x: Activations, *given: Real | Tensor | None) -> Activations:
         """The sequence after the last block."""
         x = self.dropout(self.positions(x))
         for block in self.blocks:
             x = block(x, *given)
         return self.norm(x)
 
-    def keep(self, memory: Float[Tensor, "batch k_len d_model"] | None = None) -> list[BlockCache]:
+    def keep(self, memory: Memory | None = None) -> list[BlockCache]:
         """What `step` needs to know of positions before the first one."""
         for block in self.blocks:
             if not isinstance(block, AbstractBlock):
@@ -291,7 +290,7 @@ class Stack(nn.Module):
         x: Float[Tensor, "batch new d_model"],
         caches: Sequence[BlockCache],
         start: int,
-        memory_padding: Bool[Tensor, "batch k_len"] | None = None,
+        memory_padding: RealKeys | None = None,
     ) -> Float[Tensor, "batch new d_model"]:
         """The sequence at positions that follow those of earlier calls."""
         x = self.dropout(self.positions(x, start))

@@ -13,11 +13,12 @@ from typing import Any, Literal, final
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from attnlab.core.build import Spec, build, is_ready, name_of
 from attnlab.core.errors import ModuleError, SpecError
+from attnlab.core.layouts import Activations, Memory, RealKeys
 from attnlab.nn.axes.combiners import COMBINERS
 from attnlab.nn.axes.heads import HEADS, repeat_heads
 from attnlab.nn.axes.masks import MASKS, AbstractMask, all_of, padded
@@ -142,12 +143,7 @@ class Attention(AbstractMixer):
         """Which part keeps this composition from a path, in words, or None."""
         return self._obstacles.get(path)
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch q_len d_model"],
-        memory: Float[Tensor, "batch k_len d_model"] | None = None,
-        padding: Bool[Tensor, "batch k_len"] | None = None,
-    ) -> Float[Tensor, "batch q_len d_model"]:
+    def forward(self, x: Activations, memory: Memory | None = None, padding: RealKeys | None = None) -> Activations:
         """What every position gathered."""
         q, k, v = self.heads.project(x, memory)
         q, k = self.positions.rotate(q, k)
@@ -167,19 +163,14 @@ class Attention(AbstractMixer):
         past.append(k, v)
         return self._gather(q, past, None)
 
-    def keys_of(self, memory: Float[Tensor, "batch k_len d_model"]) -> KeyValues:
+    def keys_of(self, memory: Memory) -> KeyValues:
         """Keys and values of another sequence, to be looked at many times."""
         self._check_separate_outputs()
         kept = KeyValues()
         kept.append(*self.heads.project(memory[:, :0], memory)[1:])
         return kept
 
-    def look(
-        self,
-        x: Float[Tensor, "batch q_len d_model"],
-        seen: KeyValues,
-        padding: Bool[Tensor, "batch k_len"] | None = None,
-    ) -> Float[Tensor, "batch q_len d_model"]:
+    def look(self, x: Activations, seen: KeyValues, padding: RealKeys | None = None) -> Activations:
         """What positions gather from another sequence, whose keys are kept."""
         return self._gather(self.heads.project(x, x[:, :0])[0], seen, padding)
 
@@ -191,12 +182,7 @@ class Attention(AbstractMixer):
         q, k = self.positions.rotate(q, kept.k)
         return self.combiner(self._attend(q, k, kept.v, self._visible(padding, k.shape[-2])), None)
 
-    def trace(
-        self,
-        x: Float[Tensor, "batch q_len d_model"],
-        memory: Float[Tensor, "batch k_len d_model"] | None = None,
-        padding: Bool[Tensor, "batch k_len"] | None = None,
-    ) -> Trace:
+    def trace(self, x: Activations, memory: Memory | None = None, padding: RealKeys | None = None) -> Trace:
         """Compute the same as `forward` step by step and return the steps."""
         q, k, v = self.heads.project(x, memory)
         q, k = self.positions.rotate(q, k)

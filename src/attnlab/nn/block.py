@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast, final
 
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnlab.core.build import Spec, build, name_of
 from attnlab.core.errors import ModuleError
+from attnlab.core.layouts import Activations, Memory, Real, RealKeys
 from attnlab.core.sizes import check_positive
 from attnlab.nn.feedforward import FEEDFORWARDS
 from attnlab.nn.fitting import check_unshared
@@ -57,7 +58,24 @@ def norm_or_nothing(norm_kind: Spec, d_model: int, *, wanted: bool) -> nn.Module
 
 
 class AbstractBlock(nn.Module, ABC):
-    """Wire parts into one layer of a stack."""
+    """Wire parts into one layer of a stack.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the residual stream.
+    mixer : Spec
+        What mixes positions; entry of `MIXERS` or ``path.py:Class``. With "none" the sublayer is left out.
+    norm_kind : Spec
+        Which norm; entry of `NORMS`.
+    context : mapping, optional
+        What else the mixer may ask for: ``causal``, ``max_length``, ``positions``, ``n_heads``.
+
+    Raises
+    ------
+    SpecError
+        If a part cannot be built.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +85,7 @@ class AbstractBlock(nn.Module, ABC):
         """A new norm to stand behind the last block of a stack; the identity where none belongs there."""
 
     @abstractmethod
-    def keep(self, memory: Float[Tensor, "batch k_len d_model"] | None = None) -> BlockCache:
+    def keep(self, memory: Memory | None = None) -> BlockCache:
         """What `step` needs to know of positions before the first one."""
 
     @abstractmethod
@@ -75,7 +93,7 @@ class AbstractBlock(nn.Module, ABC):
         self,
         x: Float[Tensor, "batch new d_model"],
         cache: BlockCache,
-        memory_padding: Bool[Tensor, "batch k_len"] | None = None,
+        memory_padding: RealKeys | None = None,
     ) -> Float[Tensor, "batch new d_model"]:
         """The stream at positions that follow those of earlier calls."""
 
@@ -128,9 +146,7 @@ class Wiring(nn.Module):
         self.after = norm_or_nothing(norm_kind, d_model, wanted=norm == "post")
         self.residual = residual
 
-    def forward(
-        self, x: Float[Tensor, "batch length d_model"], part: Callable[[Tensor], Tensor]
-    ) -> Float[Tensor, "batch length d_model"]:
+    def forward(self, x: Activations, part: Callable[[Tensor], Tensor]) -> Activations:
         """The stream after `part`, which maps activations to activations."""
         found = self.drop(part(self.before(x)))
         return self.after(x + found if self.residual else found)
@@ -142,10 +158,6 @@ class Block(AbstractBlock):
 
     Parameters
     ----------
-    d_model : int
-        Width of the residual stream.
-    mixer : Spec
-        What mixes positions; entry of `MIXERS` or ``path.py:Class``. With "none" the sublayer is left out.
     feedforward : Spec
         What maps each position; entry of `FEEDFORWARDS`. With "none" the sublayer is left out.
     cross : Spec
@@ -153,14 +165,10 @@ class Block(AbstractBlock):
         sublayer is left out.
     norm : {"pre", "post", "none"}
         Where the norms stand.
-    norm_kind : Spec
-        Which norm; entry of `NORMS`.
     residual : bool
         Whether each sublayer adds its input to its output.
     dropout : float
         Probability at the end of each sublayer; offered to the mixer too (attention: of its weights).
-    context : mapping, optional
-        What else the mixer may ask for: ``causal``, ``max_length``, ``positions``, ``n_heads``.
 
     Raises
     ------
@@ -204,11 +212,11 @@ class Block(AbstractBlock):
 
     def forward(
         self,
-        x: Float[Tensor, "batch length d_model"],
-        padding: Bool[Tensor, "batch length"] | None = None,
-        memory: Float[Tensor, "batch k_len d_model"] | None = None,
-        memory_padding: Bool[Tensor, "batch k_len"] | None = None,
-    ) -> Float[Tensor, "batch length d_model"]:
+        x: Activations,
+        padding: Real | None = None,
+        memory: Memory | None = None,
+        memory_padding: RealKeys | None = None,
+    ) -> Activations:
         """The residual stream after all sublayers."""
         if self.mixer is not None:
             x = self.around_mixer(x, functools.partial(self.mixer, padding=padding))
@@ -220,7 +228,7 @@ class Block(AbstractBlock):
         """One more norm where it stands before each sublayer, for the stream that the last of them leaves."""
         return self._last_norm()
 
-    def keep(self, memory: Float[Tensor, "batch k_len d_model"] | None = None) -> BlockCache:
+    def keep(self, memory: Memory | None = None) -> BlockCache:
         """What `step` needs to know of positions before the first one."""
         own = KeyValues() if self.mixer is None else cast(AbstractMixer, self.mixer).begin()
         if self.cross is None:
@@ -233,7 +241,7 @@ class Block(AbstractBlock):
         self,
         x: Float[Tensor, "batch new d_model"],
         cache: BlockCache,
-        memory_padding: Bool[Tensor, "batch k_len"] | None = None,
+        memory_padding: RealKeys | None = None,
     ) -> Float[Tensor, "batch new d_model"]:
         """The stream at positions that follow those of earlier calls."""
         if self.mixer is not None:
@@ -250,25 +258,12 @@ class LiteralBlock(AbstractBlock):
 
     Parameters
     ----------
-    d_model : int
-        Width of the activations.
-    mixer : Spec
-        What mixes positions; entry of `MIXERS` or ``path.py:Class``. With "none" it is left out.
     norm : {"pre", "post", "none"}
         Where a norm stands around the mixer; "post" is layer norm of the sum.
-    norm_kind : Spec
-        Which norm; entry of `NORMS`.
     residual : bool
         Whether the mixer's input is added to its output.
     dropout : float
         Probability that a feature of the output is set to zero in training; offered to the mixer too.
-    context : mapping, optional
-        What else the mixer may ask for: ``causal``, ``max_length``, ``positions``, ``n_heads``.
-
-    Raises
-    ------
-    SpecError
-        If a part cannot be built.
 
     Notes
     -----
@@ -298,9 +293,7 @@ class LiteralBlock(AbstractBlock):
         self.linear = nn.Linear(d_model, d_model)
         self.drop = Dropout(dropout)
 
-    def forward(
-        self, x: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"] | None = None
-    ) -> Float[Tensor, "batch length d_model"]:
+    def forward(self, x: Activations, padding: Real | None = None) -> Activations:
         """The rectified map of what the mixer left."""
         if self.mixer is not None:
             x = self.around_mixer(x, functools.partial(self.mixer, padding=padding))
@@ -310,7 +303,7 @@ class LiteralBlock(AbstractBlock):
         """The identity."""
         return nn.Identity()
 
-    def keep(self, memory: Float[Tensor, "batch k_len d_model"] | None = None) -> BlockCache:
+    def keep(self, memory: Memory | None = None) -> BlockCache:
         """Raise a `ModuleError`."""
         raise ModuleError(f"{type(self).__name__} keeps no keys and values")
 
@@ -318,7 +311,7 @@ class LiteralBlock(AbstractBlock):
         self,
         x: Float[Tensor, "batch new d_model"],
         cache: BlockCache,
-        memory_padding: Bool[Tensor, "batch k_len"] | None = None,
+        memory_padding: RealKeys | None = None,
     ) -> Float[Tensor, "batch new d_model"]:
         """Raise a `ModuleError`."""
         raise ModuleError(f"{type(self).__name__} keeps no keys and values")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, final
 
@@ -11,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnlab.core.errors import SpecError
+from attnlab.core.layouts import Activations
 from attnlab.core.sizes import check_positive
 from attnlab.nn.kernels.dropout import Dropout
 from attnlab.nn.kernels.gelu import gelu
@@ -18,46 +20,8 @@ from attnlab.nn.kernels.gelu import gelu
 EXPANSION = 4  # hidden width over d_model; source: Vaswani et al., 2017, section 3.3
 
 
-@final
-class NoFeedForward(nn.Module):
-    """Do nothing; a block leaves the whole sublayer out.
-
-    Notes
-    -----
-    ``y = x``. No parameters.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
-        """Return `x` as it is."""
-        return x
-
-
-class _AbstractTwoLayers(nn.Module):
-    """What the feed-forwards of two linear maps share: all but what is between the maps."""
-
-    def __init__(self, d_model: int, *, d_ff: int | None = None, dropout: float = 0.0) -> None:
-        super().__init__()
-        d_ff = EXPANSION * d_model if d_ff is None else d_ff
-        check_positive({"d_model": d_model, "d_ff": d_ff})
-        self.widen = nn.Linear(d_model, d_ff)
-        self.drop = Dropout(dropout)
-        self.to_residual = nn.Linear(d_ff, d_model)
-
-    def activation(self, hidden: Tensor) -> Tensor:
-        """Bend every hidden feature."""
-        raise NotImplementedError
-
-    def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
-        """The map of every position."""
-        return self.to_residual(self.drop(self.activation(self.widen(x))))
-
-
-@final
-class ReluFeedForward(_AbstractTwoLayers):
-    """Widen, rectify, and narrow again.
+class AbstractFeedForward(nn.Module, ABC):
+    """Map every position on its own.
 
     Parameters
     ----------
@@ -72,6 +36,53 @@ class ReluFeedForward(_AbstractTwoLayers):
     ------
     SpecError
         If a size is not positive, or the probability not in [0, 1).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    @abstractmethod
+    def forward(self, x: Activations) -> Activations:
+        """The map of every position."""
+
+
+@final
+class NoFeedForward(AbstractFeedForward):
+    """Do nothing; a block leaves the whole sublayer out.
+
+    Notes
+    -----
+    ``y = x``. No parameters.
+    """
+
+    def forward(self, x: Activations) -> Activations:
+        """Return `x` as it is."""
+        return x
+
+
+class AbstractTwoLayers(AbstractFeedForward):
+    """Widen and narrow with two linear maps, and bend what is between them."""
+
+    def __init__(self, d_model: int, *, d_ff: int | None = None, dropout: float = 0.0) -> None:
+        super().__init__()
+        d_ff = EXPANSION * d_model if d_ff is None else d_ff
+        check_positive({"d_model": d_model, "d_ff": d_ff})
+        self.widen = nn.Linear(d_model, d_ff)
+        self.drop = Dropout(dropout)
+        self.to_residual = nn.Linear(d_ff, d_model)
+
+    @abstractmethod
+    def activation(self, hidden: Tensor) -> Tensor:
+        """Bend every hidden feature."""
+
+    def forward(self, x: Activations) -> Activations:
+        """The map of every position."""
+        return self.to_residual(self.drop(self.activation(self.widen(x))))
+
+
+@final
+class ReluFeedForward(AbstractTwoLayers):
+    """Widen, rectify, and narrow again.
 
     Notes
     -----
@@ -88,22 +99,8 @@ class ReluFeedForward(_AbstractTwoLayers):
 
 
 @final
-class SquaredReluFeedForward(_AbstractTwoLayers):
+class SquaredReluFeedForward(AbstractTwoLayers):
     """Widen, rectify and square, and narrow again.
-
-    Parameters
-    ----------
-    d_model : int
-        Width of the activations.
-    d_ff : int, optional
-        Hidden width; ``4 d_model`` unless given.
-    dropout : float
-        Probability that a hidden feature is set to zero in training.
-
-    Raises
-    ------
-    SpecError
-        If a size is not positive, or the probability not in [0, 1).
 
     Notes
     -----
@@ -120,22 +117,8 @@ class SquaredReluFeedForward(_AbstractTwoLayers):
 
 
 @final
-class GeluFeedForward(_AbstractTwoLayers):
+class GeluFeedForward(AbstractTwoLayers):
     """Widen, bend smoothly, and narrow again.
-
-    Parameters
-    ----------
-    d_model : int
-        Width of the activations.
-    d_ff : int, optional
-        Hidden width; ``4 d_model`` unless given.
-    dropout : float
-        Probability that a hidden feature is set to zero in training.
-
-    Raises
-    ------
-    SpecError
-        If a size is not positive, or the probability not in [0, 1).
 
     Notes
     -----
@@ -153,22 +136,13 @@ class GeluFeedForward(_AbstractTwoLayers):
 
 
 @final
-class GatedFeedForward(nn.Module):
+class GatedFeedForward(AbstractFeedForward):
     """Widen twice, let one half gate the other, and narrow again.
 
     Parameters
     ----------
-    d_model : int
-        Width of the activations.
     d_ff : int, optional
         Hidden width; unless given ``4 d_model * 2 // 3`` (rounded down), about as many weights as the others.
-    dropout : float
-        Probability that a hidden feature is set to zero in training.
-
-    Raises
-    ------
-    SpecError
-        If a size is not positive, or the probability not in [0, 1).
 
     Notes
     -----
@@ -188,20 +162,18 @@ class GatedFeedForward(nn.Module):
         self.drop = Dropout(dropout)
         self.to_residual = nn.Linear(d_ff, d_model)
 
-    def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
+    def forward(self, x: Activations) -> Activations:
         """The map of every position."""
         gate, value = self.widen(x).chunk(2, dim=-1)  # (batch, length, d_ff) each
         return self.to_residual(self.drop(F.silu(gate) * value))
 
 
 @final
-class MixtureOfExperts(nn.Module):
+class MixtureOfExperts(AbstractFeedForward):
     """Let every position choose a few of several feed-forwards, and add what they give by its trust in them.
 
     Parameters
     ----------
-    d_model : int
-        Width of the activations.
     n_experts : int, default 4
         Number of feed-forwards.
     top_k : int, default 2
@@ -210,8 +182,6 @@ class MixtureOfExperts(nn.Module):
         Hidden width of each; ``4 d_model`` unless given.
     balance : float, default 0.01
         Weight of the load-balancing loss in training; 0 leaves it out.
-    dropout : float
-        Probability that a hidden feature is set to zero in training.
     path : {"sparse", "readable"}
         "sparse" computes every expert where it is chosen; "readable" everywhere, at n_experts / top_k times the cost,
         which seeds need to train as one program.
@@ -259,7 +229,7 @@ class MixtureOfExperts(nn.Module):
         self.router = nn.Linear(d_model, n_experts, bias=False)
         self.experts = nn.ModuleList(ReluFeedForward(d_model, d_ff=d_ff, dropout=dropout) for _ in range(n_experts))
 
-    def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
+    def forward(self, x: Activations) -> Activations:
         """The weighted sum of the chosen experts at every position."""
         flat = x.flatten(0, -2)
         probabilities = self.router(flat).softmax(dim=-1, dtype=torch.promote_types(x.dtype, torch.float32))
@@ -334,7 +304,7 @@ class _WithGradientOf(torch.autograd.Function):
         return gradients[0], torch.ones_like(loss)
 
 
-FEEDFORWARDS: Mapping[str, Callable[..., nn.Module]] = {
+FEEDFORWARDS: Mapping[str, Callable[..., AbstractFeedForward]] = {
     "none": NoFeedForward,
     "relu": ReluFeedForward,
     "squared-relu": SquaredReluFeedForward,

@@ -8,10 +8,11 @@ from abc import ABC, abstractmethod
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
+from attnlab.core.layouts import Activations, Memory, RealKeys, SharedKeys, SharedValues
 
 
 @final
@@ -26,12 +27,12 @@ class KeyValues:
         self._v: Tensor | None = None
 
     @property
-    def k(self) -> Float[Tensor, "batch kv_heads k_len d_head"]:
+    def k(self) -> SharedKeys:
         """The keys."""
         return self._of(self._k)
 
     @property
-    def v(self) -> Float[Tensor, "batch kv_heads k_len d_v"]:
+    def v(self) -> SharedValues:
         """The values."""
         return self._of(self._v)
 
@@ -56,10 +57,26 @@ class KeyValues:
 class AbstractMixer(nn.Module, ABC):
     """Let positions speak with each other, and perhaps with those of another sequence.
 
+    Parameters
+    ----------
+    d_model : int
+        Width of the activations.
+    n_heads : int
+        Number of heads.
+    d_head : int, optional
+        Width of one query, key and value; ``d_model / n_heads`` unless given.
+    causal : bool
+        Whether a position sees itself and earlier ones only.
+
     Attributes
     ----------
     starts_itself : bool
         Whether its initial weights are its own affair, which no scheme of the model touches.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive.
     """
 
     starts_itself: bool = False
@@ -68,12 +85,7 @@ class AbstractMixer(nn.Module, ABC):
         super().__init__()
 
     @abstractmethod
-    def forward(
-        self,
-        x: Float[Tensor, "batch q_len d_model"],
-        memory: Float[Tensor, "batch k_len d_model"] | None = None,
-        padding: Bool[Tensor, "batch k_len"] | None = None,
-    ) -> Float[Tensor, "batch q_len d_model"]:
+    def forward(self, x: Activations, memory: Memory | None = None, padding: RealKeys | None = None) -> Activations:
         """What every position gathered."""
 
     @abstractmethod
@@ -85,24 +97,16 @@ class AbstractMixer(nn.Module, ABC):
         """What later positions gather from themselves and from those before, whose keys are kept."""
 
     @abstractmethod
-    def keys_of(self, memory: Float[Tensor, "batch k_len d_model"]) -> KeyValues:
+    def keys_of(self, memory: Memory) -> KeyValues:
         """Keys and values of another sequence, to be looked at many times."""
 
     @abstractmethod
-    def look(
-        self,
-        x: Float[Tensor, "batch q_len d_model"],
-        seen: KeyValues,
-        padding: Bool[Tensor, "batch k_len"] | None = None,
-    ) -> Float[Tensor, "batch q_len d_model"]:
+    def look(self, x: Activations, seen: KeyValues, padding: RealKeys | None = None) -> Activations:
         """What positions gather from another sequence, whose keys are kept."""
 
 
 class AbstractKeylessMixer(AbstractMixer):
     """Mix positions without keys and values: a sequence is computed from its beginning every time."""
-
-    def __init__(self) -> None:
-        super().__init__()
 
     def begin(self) -> KeyValues:
         """Raise a `ModuleError`."""
@@ -112,16 +116,11 @@ class AbstractKeylessMixer(AbstractMixer):
         """Raise a `ModuleError`."""
         raise self._no_keys()
 
-    def keys_of(self, memory: Float[Tensor, "batch k_len d_model"]) -> KeyValues:
+    def keys_of(self, memory: Memory) -> KeyValues:
         """Raise a `ModuleError`."""
         raise self._no_keys()
 
-    def look(
-        self,
-        x: Float[Tensor, "batch q_len d_model"],
-        seen: KeyValues,
-        padding: Bool[Tensor, "batch k_len"] | None = None,
-    ) -> Float[Tensor, "batch q_len d_model"]:
+    def look(self, x: Activations, seen: KeyValues, padding: RealKeys | None = None) -> Activations:
         """Raise a `ModuleError`."""
         raise self._no_keys()
 

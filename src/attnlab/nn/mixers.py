@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import nn
 
 from attnlab.core.build import Spec, build, class_of, is_path, is_ready, name_of
+from attnlab.core.layouts import Activations, Memory, Real
 from attnlab.core.sizes import check_positive
 from attnlab.nn.attention import Attention
 from attnlab.nn.fitting import check_fit
@@ -33,15 +33,7 @@ class NoMixer(AbstractKeylessMixer):
     ``y = x``. No parameters. What a stack of these reaches is what position-wise layers alone are worth.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-
-    def forward(
-        self,
-        x: Float[Tensor, "batch length d_model"],
-        memory: Float[Tensor, "batch k_len d_model"] | None = None,
-        padding: Bool[Tensor, "batch length"] | None = None,
-    ) -> Float[Tensor, "batch length d_model"]:
+    def forward(self, x: Activations, memory: Memory | None = None, padding: Real | None = None) -> Activations:
         """Return `x` as it is."""
         refuse_memory(memory, "none")
         return x
@@ -50,16 +42,6 @@ class NoMixer(AbstractKeylessMixer):
 @final
 class PositionWise(AbstractKeylessMixer):
     """Map every position on its own with one linear layer and a ReLU.
-
-    Parameters
-    ----------
-    d_model : int
-        Width of the activations.
-
-    Raises
-    ------
-    SpecError
-        If ``d_model`` is not positive.
 
     Notes
     -----
@@ -72,12 +54,7 @@ class PositionWise(AbstractKeylessMixer):
         check_positive({"d_model": d_model})
         self.linear = nn.Linear(d_model, d_model)
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch length d_model"],
-        memory: Float[Tensor, "batch k_len d_model"] | None = None,
-        padding: Bool[Tensor, "batch length"] | None = None,
-    ) -> Float[Tensor, "batch length d_model"]:
+    def forward(self, x: Activations, memory: Memory | None = None, padding: Real | None = None) -> Activations:
         """The rectified map of every position."""
         refuse_memory(memory, "position-wise")
         return F.relu(self.linear(x))
@@ -89,19 +66,10 @@ class ConvolutionMixer(AbstractKeylessMixer):
 
     Parameters
     ----------
-    d_model : int
-        Width of the activations.
     kernel_size : int
         Number of positions that are seen.
     dilation : int
         Distance between them.
-    causal : bool
-        Whether the own and earlier positions are seen, rather than both sides.
-
-    Raises
-    ------
-    SpecError
-        If a size is not positive.
 
     Notes
     -----
@@ -122,12 +90,7 @@ class ConvolutionMixer(AbstractKeylessMixer):
         before = reach if causal else (kernel_size - 1) // 2 * dilation
         self.pad = (before, reach - before)
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch length d_model"],
-        memory: Float[Tensor, "batch k_len d_model"] | None = None,
-        padding: Bool[Tensor, "batch length"] | None = None,
-    ) -> Float[Tensor, "batch length d_model"]:
+    def forward(self, x: Activations, memory: Memory | None = None, padding: Real | None = None) -> Activations:
         """The convolved sequence."""
         refuse_memory(memory, "convolution")
         if padding is not None:

@@ -10,10 +10,11 @@ from typing import Literal, final
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
+from attnlab.core.layouts import Activations, Memory, Real, RealKeys
 from attnlab.core.sizes import check_positive
 from attnlab.nn.axes.combiners import concatenate
 from attnlab.nn.axes.heads import SplitHeads
@@ -32,19 +33,12 @@ class LstmMixer(AbstractKeylessMixer):
 
     Parameters
     ----------
-    d_model : int
-        Width of the activations.
     d_hidden : int, optional
         Width of the state; ``d_model`` unless given.
     causal : bool
         Whether only one network reads, from left to right; else a second one reads from right to left.
     path : {"fused", "readable"}
         Which of two equal computations runs: torch's kernel, or one step after the other as in the formula.
-
-    Raises
-    ------
-    SpecError
-        If a size is not positive.
 
     Notes
     -----
@@ -74,12 +68,7 @@ class LstmMixer(AbstractKeylessMixer):
         self.to_residual = nn.Linear(d_hidden if causal else 2 * d_hidden, d_model)
         self._read = _read_fused if path == "fused" else _read_step_by_step
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch length d_model"],
-        memory: Float[Tensor, "batch k_len d_model"] | None = None,
-        padding: Bool[Tensor, "batch length"] | None = None,
-    ) -> Float[Tensor, "batch length d_model"]:
+    def forward(self, x: Activations, memory: Memory | None = None, padding: Real | None = None) -> Activations:
         """A linear map of the states at every position."""
         refuse_memory(memory, "lstm")
         states = self._read(self.rightward, x)  # (batch, length, d_hidden)
@@ -122,21 +111,8 @@ class LinearAttention(AbstractKeylessMixer):
 
     Parameters
     ----------
-    d_model : int
-        Width of the activations.
-    n_heads : int
-        Number of heads.
-    d_head : int, optional
-        Width of one query, key and value; ``d_model / n_heads`` unless given.
-    causal : bool
-        Whether a position sees itself and earlier ones only.
     chunk_size : int
         In the causal case, how many positions are computed side by side; changes speed and memory only.
-
-    Raises
-    ------
-    SpecError
-        If the heads do not divide ``d_model`` and no ``d_head`` is given, or a size is not positive.
 
     Notes
     -----
@@ -158,12 +134,7 @@ class LinearAttention(AbstractKeylessMixer):
         self.to_residual = nn.Linear(n_heads * self.heads.d_v, d_model)
         self.causal, self.chunk_size = causal, chunk_size
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch q_len d_model"],
-        memory: Float[Tensor, "batch k_len d_model"] | None = None,
-        padding: Bool[Tensor, "batch k_len"] | None = None,
-    ) -> Float[Tensor, "batch q_len d_model"]:
+    def forward(self, x: Activations, memory: Memory | None = None, padding: RealKeys | None = None) -> Activations:
         """Kernel-weighted means of values; zeros from the heads where there is no key."""
         if self.causal:
             refuse_memory(memory, "linear-attention (causal)")
@@ -198,22 +169,6 @@ def _past_sums(q: Tensor, k: Tensor, v: Tensor, chunk_size: int) -> Tensor:
 class Fastformer(AbstractKeylessMixer):
     """Attend additively: summarize all queries, then all keys, and multiply every value by the summary.
 
-    Parameters
-    ----------
-    d_model : int
-        Width of the activations.
-    n_heads : int
-        Number of heads.
-    d_head : int, optional
-        Width of one query, key and value; ``d_model / n_heads`` unless given.
-    causal : bool
-        Whether a position sees itself and earlier ones only.
-
-    Raises
-    ------
-    SpecError
-        If the heads do not divide ``d_model`` and no ``d_head`` is given, or a size is not positive.
-
     Notes
     -----
     ``a = softmax(w_q . q_i / sqrt(d)); Q = sum_i a_i q_i; p_i = Q * k_i; b = softmax(w_k . p_i / sqrt(d));
@@ -237,12 +192,7 @@ class Fastformer(AbstractKeylessMixer):
         self.to_residual = nn.Linear(n_heads * width, d_model)
         self._summarize = _mean_of_past if causal else _mean_of_all
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch length d_model"],
-        memory: Float[Tensor, "batch k_len d_model"] | None = None,
-        padding: Bool[Tensor, "batch length"] | None = None,
-    ) -> Float[Tensor, "batch length d_model"]:
+    def forward(self, x: Activations, memory: Memory | None = None, padding: Real | None = None) -> Activations:
         """Values multiplied by what the sequence says as a whole, or said so far."""
         refuse_memory(memory, "fastformer")
         q, k, v = self.heads.project(x)

@@ -8,6 +8,8 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlab.core.layouts import Activations, Queries, Scores, SharedKeys, SharedValues
+
 
 @final
 @dataclass(frozen=True)
@@ -32,10 +34,10 @@ class Trace:
         What the layer returns, (batch, q_len, d_model).
     """
 
-    q: Float[Tensor, "batch heads q_len d_head"]
-    k: Float[Tensor, "batch kv_heads k_len d_head"]
-    v: Float[Tensor, "batch kv_heads k_len d_v"]
-    scores: Float[Tensor, "batch heads q_len k_len"]
-    weights: Float[Tensor, "batch heads q_len k_len"]
+    q: Queries
+    k: SharedKeys
+    v: SharedValues
+    scores: Scores
+    weights: Scores
     head_outputs: Float[Tensor, "batch heads q_len d_v"]
-    output: Float[Tensor, "batch q_len d_model"]
+    output: Activations

@@ -14,69 +14,16 @@ from typing import ClassVar, final
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnlab.core.errors import SpecError
+from attnlab.core.layouts import Activations, HeadOutputs, Real, Scores
 from attnlab.core.sizes import check_positive, share_of
 
 
 class AbstractCombiner(nn.Module, ABC):
     """Make one sequence out of the outputs of all heads.
-
-    Attributes
-    ----------
-    mixes_heads : bool
-        Whether `mix_scores` or `mix_weights` do anything, so that the layer has no fused form.
-    mixes_positions : bool
-        Whether an output depends on head outputs at other positions, so that a text cannot be continued without them.
-    """
-
-    mixes_heads: ClassVar[bool] = False
-    mixes_positions: ClassVar[bool] = False
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    @abstractmethod
-    def mix_scores(self, scores: Float[Tensor, "batch heads q_len k_len"]) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Scores mixed over heads, before they are normalized."""
-
-    @abstractmethod
-    def mix_weights(
-        self, weights: Float[Tensor, "batch heads q_len k_len"]
-    ) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Weights mixed over heads."""
-
-    @abstractmethod
-    def forward(
-        self, head_outputs: Float[Tensor, "batch heads length d_v"], padding: Bool[Tensor, "batch length"] | None = None
-    ) -> Float[Tensor, "batch length d_model"]:
-        """The combined outputs; `padding` is True at real positions of the outputs."""
-
-
-class AbstractSeparateHeads(AbstractCombiner):
-    """Leave scores and weights of every head to itself."""
-
-    def mix_scores(self, scores: Float[Tensor, "batch heads q_len k_len"]) -> Float[Tensor, "batch heads q_len k_len"]:
-        """The scores as they are."""
-        return scores
-
-    def mix_weights(
-        self, weights: Float[Tensor, "batch heads q_len k_len"]
-    ) -> Float[Tensor, "batch heads q_len k_len"]:
-        """The weights as they are."""
-        return weights
-
-
-def concatenate(head_outputs: Float[Tensor, "batch heads length d_v"]) -> Float[Tensor, "batch length width"]:
-    """Put the outputs of all heads side by side."""
-    return head_outputs.transpose(1, 2).flatten(-2)
-
-
-@final
-class Project(AbstractSeparateHeads):
-    """Concatenate the heads and map them to the width of the model.
 
     Parameters
     ----------
@@ -89,10 +36,58 @@ class Project(AbstractSeparateHeads):
     bias : bool
         Whether a learned vector is added.
 
+    Attributes
+    ----------
+    mixes_heads : bool
+        Whether `mix_scores` or `mix_weights` do anything, so that the layer has no fused form.
+    mixes_positions : bool
+        Whether an output depends on head outputs at other positions, so that a text cannot be continued without them.
+
     Raises
     ------
     SpecError
         If a size is not positive.
+    """
+
+    mixes_heads: ClassVar[bool] = False
+    mixes_positions: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    @abstractmethod
+    def mix_scores(self, scores: Scores) -> Scores:
+        """Scores mixed over heads, before they are normalized."""
+
+    @abstractmethod
+    def mix_weights(self, weights: Scores) -> Scores:
+        """Weights mixed over heads."""
+
+    @abstractmethod
+    def forward(self, head_outputs: HeadOutputs, padding: Real | None = None) -> Activations:
+        """The combined outputs; `padding` is True at real positions of the outputs."""
+
+
+class AbstractSeparateHeads(AbstractCombiner):
+    """Leave scores and weights of every head to itself."""
+
+    def mix_scores(self, scores: Scores) -> Scores:
+        """The scores as they are."""
+        return scores
+
+    def mix_weights(self, weights: Scores) -> Scores:
+        """The weights as they are."""
+        return weights
+
+
+def concatenate(head_outputs: HeadOutputs) -> Float[Tensor, "batch length width"]:
+    """Put the outputs of all heads side by side."""
+    return head_outputs.transpose(1, 2).flatten(-2)
+
+
+@final
+class Project(AbstractSeparateHeads):
+    """Concatenate the heads and map them to the width of the model.
 
     Notes
     -----
@@ -108,9 +103,7 @@ class Project(AbstractSeparateHeads):
         check_positive({"d_model": d_model, "n_heads": n_heads, "d_v": d_v})
         self.to_residual = nn.Linear(n_heads * d_v, d_model, bias=bias)
 
-    def forward(
-        self, head_outputs: Float[Tensor, "batch heads length d_v"], padding: Bool[Tensor, "batch length"] | None = None
-    ) -> Float[Tensor, "batch length d_model"]:
+    def forward(self, head_outputs: HeadOutputs, padding: Real | None = None) -> Activations:
         """The projected concatenation."""
         return self.to_residual(concatenate(head_outputs))
 
@@ -118,15 +111,6 @@ class Project(AbstractSeparateHeads):
 @final
 class Concatenate(AbstractSeparateHeads):
     """Concatenate the heads, without a map of their own.
-
-    Parameters
-    ----------
-    d_model : int
-        Width of the result.
-    n_heads : int
-        Number of heads.
-    d_v : int
-        Width of one head's output.
 
     Raises
     ------
@@ -146,9 +130,7 @@ class Concatenate(AbstractSeparateHeads):
                 f"got n_heads={n_heads}, d_v={d_v}, d_model={d_model}"
             )
 
-    def forward(
-        self, head_outputs: Float[Tensor, "batch heads length d_v"], padding: Bool[Tensor, "batch length"] | None = None
-    ) -> Float[Tensor, "batch length d_model"]:
+    def forward(self, head_outputs: HeadOutputs, padding: Real | None = None) -> Activations:
         """The concatenation."""
         return concatenate(head_outputs)
 
@@ -156,20 +138,6 @@ class Concatenate(AbstractSeparateHeads):
 @final
 class Sum(AbstractSeparateHeads):
     """Add up the heads and map the sum to the width of the model.
-
-    Parameters
-    ----------
-    d_model : int
-        Width of the result.
-    d_v : int
-        Width of one head's output.
-    bias : bool
-        Whether a learned vector is added.
-
-    Raises
-    ------
-    SpecError
-        If a size is not positive.
 
     Notes
     -----
@@ -181,9 +149,7 @@ class Sum(AbstractSeparateHeads):
         check_positive({"d_model": d_model, "d_v": d_v})
         self.to_residual = nn.Linear(d_v, d_model, bias=bias)
 
-    def forward(
-        self, head_outputs: Float[Tensor, "batch heads length d_v"], padding: Bool[Tensor, "batch length"] | None = None
-    ) -> Float[Tensor, "batch length d_model"]:
+    def forward(self, head_outputs: HeadOutputs, padding: Real | None = None) -> Activations:
         """The projected sum."""
         return self.to_residual(head_outputs.sum(dim=1))
 
@@ -194,12 +160,8 @@ class Convolution(AbstractSeparateHeads):
 
     Parameters
     ----------
-    d_model : int
-        Width of the result.
     n_heads : int
         Number of heads; divides ``d_model``, as each head ends with ``d_model / n_heads`` channels.
-    d_v : int
-        Width of one head's output.
     kernel_size : int
         Positions that a convolution sees.
     causal : bool
@@ -226,9 +188,7 @@ class Convolution(AbstractSeparateHeads):
         before = kernel_size - 1 if causal else (kernel_size - 1) // 2
         self.pad = (before, kernel_size - 1 - before)
 
-    def forward(
-        self, head_outputs: Float[Tensor, "batch heads length d_v"], padding: Bool[Tensor, "batch length"] | None = None
-    ) -> Float[Tensor, "batch length d_model"]:
+    def forward(self, head_outputs: HeadOutputs, padding: Real | None = None) -> Activations:
         """The convolved heads side by side."""
         x = concatenate(head_outputs)
         if padding is not None:
@@ -240,22 +200,6 @@ class Convolution(AbstractSeparateHeads):
 @final
 class TalkingHeads(AbstractCombiner):
     """Let heads mix their scores and their weights, then concatenate and project.
-
-    Parameters
-    ----------
-    d_model : int
-        Width of the result.
-    n_heads : int
-        Number of heads.
-    d_v : int
-        Width of one head's output.
-    bias : bool
-        Whether a learned vector is added to the projection.
-
-    Raises
-    ------
-    SpecError
-        If a size is not positive.
 
     Notes
     -----
@@ -277,19 +221,15 @@ class TalkingHeads(AbstractCombiner):
         self.weight_mixing = nn.Parameter(torch.eye(n_heads))
         self.to_residual = nn.Linear(n_heads * d_v, d_model, bias=bias)
 
-    def mix_scores(self, scores: Float[Tensor, "batch heads q_len k_len"]) -> Float[Tensor, "batch heads q_len k_len"]:
+    def mix_scores(self, scores: Scores) -> Scores:
         """Linear combinations of the heads' scores."""
         return torch.einsum("gh,bhqk->bgqk", self.score_mixing, scores)
 
-    def mix_weights(
-        self, weights: Float[Tensor, "batch heads q_len k_len"]
-    ) -> Float[Tensor, "batch heads q_len k_len"]:
+    def mix_weights(self, weights: Scores) -> Scores:
         """Linear combinations of the heads' weights."""
         return torch.einsum("gh,bhqk->bgqk", self.weight_mixing, weights)
 
-    def forward(
-        self, head_outputs: Float[Tensor, "batch heads length d_v"], padding: Bool[Tensor, "batch length"] | None = None
-    ) -> Float[Tensor, "batch length d_model"]:
+    def forward(self, head_outputs: HeadOutputs, padding: Real | None = None) -> Activations:
         """The projected concatenation."""
         return self.to_residual(concatenate(head_outputs))
 

@@ -16,29 +16,36 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnlab.core.errors import SpecError
+from attnlab.core.layouts import Memory, Queries, SharedKeys, SharedValues
 from attnlab.core.sizes import check_positive, share_of
 
-Projected = tuple[
-    Float[Tensor, "batch heads q_len d_head"],
-    Float[Tensor, "batch kv_heads k_len d_head"],
-    Float[Tensor, "batch kv_heads k_len d_v"],
-]
+Projected = tuple[Queries, SharedKeys, SharedValues]
 """Queries, keys and values."""
 
 
 class AbstractHeads(nn.Module, ABC):
     """Project activations to queries, keys and values per head.
 
-    Attributes
+    Parameters
     ----------
+    d_model : int
+        Width of the activations.
     n_heads : int
         Number of query heads.
     n_kv_heads : int
         Number of key and value heads; divides ``n_heads``.
-    d_head : int
-        Width of one query and one key.
-    d_v : int
-        Width of one value.
+    d_head : int, optional
+        Width of one query and one key; ``d_model / n_heads`` unless given.
+    d_v : int, optional
+        Width of one value; ``d_head`` unless given.
+    bias : bool
+        Whether queries, keys and values have a learned bias.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive, ``n_kv_heads`` does not divide ``n_heads``, or the heads do not divide ``d_model``
+        and no ``d_head`` is given.
     """
 
     n_heads: int
@@ -50,9 +57,7 @@ class AbstractHeads(nn.Module, ABC):
         super().__init__()
 
     @abstractmethod
-    def project(
-        self, x: Float[Tensor, "batch q_len d_model"], memory: Float[Tensor, "batch k_len d_model"] | None = None
-    ) -> Projected:
+    def project(self, x: Float[Tensor, "batch q_len d_model"], memory: Memory | None = None) -> Projected:
         """Queries of `x`, and keys and values of `memory`, or of `x` where there is none."""
 
 
@@ -64,14 +69,8 @@ class PackedProjection(nn.Module):
     ----------
     d_model : int
         Width of the activations.
-    n_heads : int
-        Number of query heads.
-    n_kv_heads : int
-        Number of key and value heads.
-    d_head : int
-        Width of one query and one key.
-    d_v : int
-        Width of one value.
+    sizes : AbstractHeads
+        Whose numbers and widths of heads count.
     bias : bool
         Whether a learned vector is added.
 
@@ -81,16 +80,15 @@ class PackedProjection(nn.Module):
         If a size is not positive.
     """
 
-    def __init__(self, d_model: int, n_heads: int, *, n_kv_heads: int, d_head: int, d_v: int, bias: bool) -> None:
+    def __init__(self, d_model: int, sizes: AbstractHeads, *, bias: bool) -> None:
         super().__init__()
+        n_heads, n_kv_heads, d_head, d_v = sizes.n_heads, sizes.n_kv_heads, sizes.d_head, sizes.d_v
         check_positive({"d_model": d_model, "n_heads": n_heads, "n_kv_heads": n_kv_heads, "d_head": d_head, "d_v": d_v})
         self.rows = (n_heads * d_head, n_kv_heads * d_head, n_kv_heads * d_v)
         self.counts = (n_heads, n_kv_heads, n_kv_heads)
         self.linear = nn.Linear(d_model, sum(self.rows), bias=bias)
 
-    def forward(
-        self, x: Float[Tensor, "batch q_len d_model"], memory: Float[Tensor, "batch k_len d_model"] | None = None
-    ) -> Projected:
+    def forward(self, x: Float[Tensor, "batch q_len d_model"], memory: Memory | None = None) -> Projected:
         """Q, k, v per head; one matrix product where both sequences are the same."""
         if memory is None:
             q, k, v = self.linear(x).split(self.rows, dim=-1)
@@ -112,27 +110,26 @@ def _per_head(x: Tensor, heads: int) -> Tensor:
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # (batch, heads, length, width)
 
 
+class AbstractPackedHeads(AbstractHeads):
+    """Project with one packed matrix, whatever the numbers and widths of heads are."""
+
+    def __init__(
+        self, d_model: int, n_heads: int, *, n_kv_heads: int, d_head: int | None, d_v: int | None, bias: bool
+    ) -> None:
+        super().__init__()
+        self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
+        self.d_head = share_of(d_model, n_heads) if d_head is None else d_head
+        self.d_v = self.d_head if d_v is None else d_v
+        self.packed = PackedProjection(d_model, self, bias=bias)
+
+    def project(self, x: Float[Tensor, "batch q_len d_model"], memory: Memory | None = None) -> Projected:
+        """Q, k, v per head; k and v may have fewer heads."""
+        return self.packed(x, memory)
+
+
 @final
-class SplitHeads(AbstractHeads):
+class SplitHeads(AbstractPackedHeads):
     """Divide the width of the model among the heads.
-
-    Parameters
-    ----------
-    d_model : int
-        Width of the activations.
-    n_heads : int
-        Number of heads.
-    d_head : int, optional
-        Width of one query and one key; ``d_model / n_heads`` unless given.
-    d_v : int, optional
-        Width of one value; ``d_head`` unless given.
-    bias : bool
-        Whether queries, keys and values have a learned bias.
-
-    Raises
-    ------
-    SpecError
-        If the heads do not divide ``d_model`` and no ``d_head`` is given, or a size is not positive.
 
     Notes
     -----
@@ -147,38 +144,12 @@ class SplitHeads(AbstractHeads):
     def __init__(
         self, d_model: int, n_heads: int, *, d_head: int | None = None, d_v: int | None = None, bias: bool = True
     ) -> None:
-        super().__init__()
-        self.n_heads = self.n_kv_heads = n_heads
-        self.d_head = share_of(d_model, n_heads) if d_head is None else d_head
-        self.d_v = self.d_head if d_v is None else d_v
-        self.packed = PackedProjection(
-            d_model, n_heads, n_kv_heads=n_heads, d_head=self.d_head, d_v=self.d_v, bias=bias
-        )
-
-    def project(
-        self, x: Float[Tensor, "batch q_len d_model"], memory: Float[Tensor, "batch k_len d_model"] | None = None
-    ) -> Projected:
-        """Q, k, v per head."""
-        return self.packed(x, memory)
+        super().__init__(d_model, n_heads, n_kv_heads=n_heads, d_head=d_head, d_v=d_v, bias=bias)
 
 
 @final
-class FullWidthHeads(AbstractHeads):
+class FullWidthHeads(AbstractPackedHeads):
     """Give every head the whole width of the model.
-
-    Parameters
-    ----------
-    d_model : int
-        Width of the activations, and of every head.
-    n_heads : int
-        Number of heads.
-    bias : bool
-        Whether queries, keys and values have a learned bias.
-
-    Raises
-    ------
-    SpecError
-        If a size is not positive.
 
     Notes
     -----
@@ -192,42 +163,12 @@ class FullWidthHeads(AbstractHeads):
     """
 
     def __init__(self, d_model: int, n_heads: int, *, bias: bool = True) -> None:
-        super().__init__()
-        self.n_heads = self.n_kv_heads = n_heads
-        self.d_head = self.d_v = d_model
-        self.packed = PackedProjection(d_model, n_heads, n_kv_heads=n_heads, d_head=d_model, d_v=d_model, bias=bias)
-
-    def project(
-        self, x: Float[Tensor, "batch q_len d_model"], memory: Float[Tensor, "batch k_len d_model"] | None = None
-    ) -> Projected:
-        """Q, k, v per head."""
-        return self.packed(x, memory)
+        super().__init__(d_model, n_heads, n_kv_heads=n_heads, d_head=d_model, d_v=d_model, bias=bias)
 
 
 @final
-class GroupedHeads(AbstractHeads):
+class GroupedHeads(AbstractPackedHeads):
     """Let groups of query heads share one key and value head.
-
-    Parameters
-    ----------
-    d_model : int
-        Width of the activations.
-    n_heads : int
-        Number of query heads.
-    n_kv_heads : int
-        Number of key and value heads.
-    d_head : int, optional
-        Width of one query and one key; ``d_model / n_heads`` unless given.
-    d_v : int, optional
-        Width of one value; ``d_head`` unless given.
-    bias : bool
-        Whether queries, keys and values have a learned bias.
-
-    Raises
-    ------
-    SpecError
-        If ``n_kv_heads`` does not divide ``n_heads``, the heads do not divide ``d_model`` and no ``d_head``
-        is given, or a size is not positive.
 
     Notes
     -----
@@ -249,45 +190,15 @@ class GroupedHeads(AbstractHeads):
         d_v: int | None = None,
         bias: bool = True,
     ) -> None:
-        super().__init__()
         check_positive({"n_heads": n_heads, "n_kv_heads": n_kv_heads})
         if n_heads % n_kv_heads:
             raise SpecError(f"n_kv_heads must divide n_heads; got n_heads={n_heads}, n_kv_heads={n_kv_heads}")
-        self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
-        self.d_head = share_of(d_model, n_heads) if d_head is None else d_head
-        self.d_v = self.d_head if d_v is None else d_v
-        self.packed = PackedProjection(
-            d_model, n_heads, n_kv_heads=n_kv_heads, d_head=self.d_head, d_v=self.d_v, bias=bias
-        )
-
-    def project(
-        self, x: Float[Tensor, "batch q_len d_model"], memory: Float[Tensor, "batch k_len d_model"] | None = None
-    ) -> Projected:
-        """Q, k, v per head; k and v have fewer heads."""
-        return self.packed(x, memory)
+        super().__init__(d_model, n_heads, n_kv_heads=n_kv_heads, d_head=d_head, d_v=d_v, bias=bias)
 
 
 @final
-class MultiQueryHeads(AbstractHeads):
+class MultiQueryHeads(AbstractPackedHeads):
     """Let all query heads share one key and value head.
-
-    Parameters
-    ----------
-    d_model : int
-        Width of the activations.
-    n_heads : int
-        Number of query heads.
-    d_head : int, optional
-        Width of one query and one key; ``d_model / n_heads`` unless given.
-    d_v : int, optional
-        Width of one value; ``d_head`` unless given.
-    bias : bool
-        Whether queries, keys and values have a learned bias.
-
-    Raises
-    ------
-    SpecError
-        If the heads do not divide ``d_model`` and no ``d_head`` is given, or a size is not positive.
 
     Notes
     -----
@@ -301,17 +212,7 @@ class MultiQueryHeads(AbstractHeads):
     def __init__(
         self, d_model: int, n_heads: int, *, d_head: int | None = None, d_v: int | None = None, bias: bool = True
     ) -> None:
-        super().__init__()
-        self.n_heads, self.n_kv_heads = n_heads, 1
-        self.d_head = share_of(d_model, n_heads) if d_head is None else d_head
-        self.d_v = self.d_head if d_v is None else d_v
-        self.packed = PackedProjection(d_model, n_heads, n_kv_heads=1, d_head=self.d_head, d_v=self.d_v, bias=bias)
-
-    def project(
-        self, x: Float[Tensor, "batch q_len d_model"], memory: Float[Tensor, "batch k_len d_model"] | None = None
-    ) -> Projected:
-        """Q, k, v per head; k and v have one head."""
-        return self.packed(x, memory)
+        super().__init__(d_model, n_heads, n_kv_heads=1, d_head=d_head, d_v=d_v, bias=bias)
 
 
 def repeat_heads(x: Float[Tensor, "batch heads_kv length d"], n_heads: int) -> Float[Tensor, "batch heads length d"]:

@@ -23,6 +23,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from attnlab.core.errors import ModuleError
+from attnlab.core.layouts import Real, RealKeys
 from attnlab.core.sizes import check_positive
 
 MAY, MAY_NOT = "■", "·"
@@ -334,7 +335,7 @@ class Padding(AbstractMask):
         True at real positions, one row per sequence.
     """
 
-    def __init__(self, real: Bool[Tensor, "batch length"]) -> None:
+    def __init__(self, real: Real) -> None:
         self.real = real
         self.fixed_length = real.shape[-1]
 
@@ -355,7 +356,7 @@ def all_of(masks: Sequence[AbstractMask], *, causal: bool) -> AbstractMask:
     return functools.reduce(operator.and_, parts) if parts else Full()
 
 
-def padded(mask: AbstractMask, real: Bool[Tensor, "batch k_len"] | None) -> AbstractMask:
+def padded(mask: AbstractMask, real: RealKeys | None) -> AbstractMask:
     """A mask of one call, in which padded positions cannot be seen."""
     if real is None:
         return mask

@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar, final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor, nn
+
+from attnlab.core.layouts import Scores
 
 
 class AbstractNormalizer(nn.Module, ABC):
@@ -31,9 +33,7 @@ class AbstractNormalizer(nn.Module, ABC):
         super().__init__()
 
     @abstractmethod
-    def forward(
-        self, scores: Float[Tensor, "batch heads q_len k_len"], allowed: Bool[Tensor, "*more q_len k_len"] | None
-    ) -> Float[Tensor, "batch heads q_len k_len"]:
+    def forward(self, scores: Scores, allowed: Bool[Tensor, "*more q_len k_len"] | None) -> Scores:
         """The weights; `allowed` broadcasts to the scores, None allows everything."""
 
 
@@ -59,9 +59,7 @@ class Softmax(AbstractNormalizer):
 
     sinks = 0
 
-    def forward(
-        self, scores: Float[Tensor, "batch heads q_len k_len"], allowed: Bool[Tensor, "*more q_len k_len"] | None
-    ) -> Float[Tensor, "batch heads q_len k_len"]:
+    def forward(self, scores: Scores, allowed: Bool[Tensor, "*more q_len k_len"] | None) -> Scores:
         """Weights that sum to one in every row that may attend to something."""
         lowest = torch.finfo(scores.dtype).min
         weights = fill_forbidden(scores, allowed, lowest).softmax(dim=-1)
@@ -84,9 +82,7 @@ class SoftmaxPlusOne(AbstractNormalizer):
 
     sinks = 1
 
-    def forward(
-        self, scores: Float[Tensor, "batch heads q_len k_len"], allowed: Bool[Tensor, "*more q_len k_len"] | None
-    ) -> Float[Tensor, "batch heads q_len k_len"]:
+    def forward(self, scores: Scores, allowed: Bool[Tensor, "*more q_len k_len"] | None) -> Scores:
         """Weights whose sum is less than one."""
         scores = fill_forbidden(scores, allowed, torch.finfo(scores.dtype).min)
         peak = scores.detach().amax(dim=-1, keepdim=True).clamp(min=0)
@@ -110,9 +106,7 @@ class Sparsemax(AbstractNormalizer):
 
     OUTSIDE = -2.0  # scores are shifted to a maximum of 0, so that tau >= -1 and -2 is never in the support
 
-    def forward(
-        self, scores: Float[Tensor, "batch heads q_len k_len"], allowed: Bool[Tensor, "*more q_len k_len"] | None
-    ) -> Float[Tensor, "batch heads q_len k_len"]:
+    def forward(self, scores: Scores, allowed: Bool[Tensor, "*more q_len k_len"] | None) -> Scores:
         """Weights that sum to one in every row that may attend to something."""
         exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
         lowest = torch.finfo(exact.dtype).min
@@ -146,9 +140,7 @@ class Sigmoid(AbstractNormalizer):
     .. [1] Ramapuram et al., 2024, arXiv:2409.04431, section 3.1 (bias ``b = -log n``).
     """
 
-    def forward(
-        self, scores: Float[Tensor, "batch heads q_len k_len"], allowed: Bool[Tensor, "*more q_len k_len"] | None
-    ) -> Float[Tensor, "batch heads q_len k_len"]:
+    def forward(self, scores: Scores, allowed: Bool[Tensor, "*more q_len k_len"] | None) -> Scores:
         """Weights between 0 and 1 that need not sum to one."""
         everything = scores.new_ones(scores.shape[-2:], dtype=torch.bool) if allowed is None else allowed
         keys = everything.sum(dim=-1, keepdim=True).clamp(min=1)
@@ -169,9 +161,7 @@ class LinearWeights(AbstractNormalizer):
     .. [1] Schlag, Irie, Schmidhuber, 2021, arXiv:2102.11174, section 2.
     """
 
-    def forward(
-        self, scores: Float[Tensor, "batch heads q_len k_len"], allowed: Bool[Tensor, "*more q_len k_len"] | None
-    ) -> Float[Tensor, "batch heads q_len k_len"]:
+    def forward(self, scores: Scores, allowed: Bool[Tensor, "*more q_len k_len"] | None) -> Scores:
         """The scores, zero where nothing may be attended to."""
         return fill_forbidden(scores, allowed, 0.0)
 

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnlab.core.errors import SpecError
+from attnlab.core.layouts import Activations
 from attnlab.core.sizes import check_positive
 from attnlab.nn.axes.relative_positions import (
     AbstractScorePositions,
@@ -28,7 +29,20 @@ from attnlab.nn.axes.relative_positions import (
 
 
 class AbstractInputPositions(nn.Module, ABC):
-    """Put positions into the activations."""
+    """Put positions into the activations.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the activations.
+    max_length : int
+        Number of positions in the table.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive; in ``forward``, if the sequence is longer than the table.
+    """
 
     level: ClassVar[Literal["input", "scores"]] = "input"
 
@@ -36,9 +50,7 @@ class AbstractInputPositions(nn.Module, ABC):
         super().__init__()
 
     @abstractmethod
-    def forward(
-        self, x: Float[Tensor, "batch length d_model"], start: int = 0
-    ) -> Float[Tensor, "batch length d_model"]:
+    def forward(self, x: Activations, start: int = 0) -> Activations:
         """Activations that know where they stand."""
 
 
@@ -67,9 +79,7 @@ class SinusoidalPositions(AbstractInputPositions):
     .. [1] Vaswani et al., 2017, arXiv:1706.03762, section 3.5.
     """
 
-    def forward(
-        self, x: Float[Tensor, "batch length d_model"], start: int = 0
-    ) -> Float[Tensor, "batch length d_model"]:
+    def forward(self, x: Activations, start: int = 0) -> Activations:
         """The sum of activations and table."""
         return x + sinusoids(start + x.shape[1], x.shape[2], dtype=x.dtype, device=x.device)[start:]
 
@@ -77,16 +87,6 @@ class SinusoidalPositions(AbstractInputPositions):
 @final
 class SinusoidalConcatenated(AbstractInputPositions):
     """Put fixed sines and cosines beside the activations, and map both back to the width of the model.
-
-    Parameters
-    ----------
-    d_model : int
-        Width of the activations, and of the table.
-
-    Raises
-    ------
-    SpecError
-        If ``d_model`` is not positive.
 
     Notes
     -----
@@ -103,9 +103,7 @@ class SinusoidalConcatenated(AbstractInputPositions):
         check_positive({"d_model": d_model})
         self.to_model = nn.Linear(2 * d_model, d_model)
 
-    def forward(
-        self, x: Float[Tensor, "batch length d_model"], start: int = 0
-    ) -> Float[Tensor, "batch length d_model"]:
+    def forward(self, x: Activations, start: int = 0) -> Activations:
         """The mapped concatenation of activations and table."""
         table = sinusoids(start + x.shape[1], x.shape[2], dtype=x.dtype, device=x.device)[start:]
         return self.to_model(torch.cat((x, table.expand_as(x)), dim=-1))
@@ -125,18 +123,6 @@ def _rows(table: nn.Embedding, start: int, length: int) -> Float[Tensor, "length
 class LearnedPositions(AbstractInputPositions):
     """Add a learned vector per position.
 
-    Parameters
-    ----------
-    d_model : int
-        Width of the activations.
-    max_length : int
-        Number of positions in the table.
-
-    Raises
-    ------
-    SpecError
-        If a size is not positive; in ``forward``, if the sequence is longer than the table.
-
     Notes
     -----
     ``x_p + E_p``; ``max_length * d_model`` parameters.
@@ -151,9 +137,7 @@ class LearnedPositions(AbstractInputPositions):
         check_positive({"d_model": d_model, "max_length": max_length})
         self.table = nn.Embedding(max_length, d_model)
 
-    def forward(
-        self, x: Float[Tensor, "batch length d_model"], start: int = 0
-    ) -> Float[Tensor, "batch length d_model"]:
+    def forward(self, x: Activations, start: int = 0) -> Activations:
         """The sum of activations and table."""
         return x + _rows(self.table, start, start + x.shape[1])
 
@@ -161,18 +145,6 @@ class LearnedPositions(AbstractInputPositions):
 @final
 class LearnedConcatenated(AbstractInputPositions):
     """Put a learned vector per position beside the activations, and map both back to the width of the model.
-
-    Parameters
-    ----------
-    d_model : int
-        Width of the activations, and of the table.
-    max_length : int
-        Number of positions in the table.
-
-    Raises
-    ------
-    SpecError
-        If a size is not positive; in ``forward``, if the sequence is longer than the table.
 
     Notes
     -----
@@ -189,9 +161,7 @@ class LearnedConcatenated(AbstractInputPositions):
         self.table = nn.Embedding(max_length, d_model)
         self.to_model = nn.Linear(2 * d_model, d_model)
 
-    def forward(
-        self, x: Float[Tensor, "batch length d_model"], start: int = 0
-    ) -> Float[Tensor, "batch length d_model"]:
+    def forward(self, x: Activations, start: int = 0) -> Activations:
         """The mapped concatenation of activations and table."""
         return self.to_model(torch.cat((x, _rows(self.table, start, start + x.shape[1]).expand_as(x)), dim=-1))
 

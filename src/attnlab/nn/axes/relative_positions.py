@@ -17,16 +17,28 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnlab.core.errors import SpecError
+from attnlab.core.layouts import Queries, SharedKeys
 from attnlab.core.sizes import check_positive
 
-Rotated = tuple[Float[Tensor, "batch heads q_len d_head"], Float[Tensor, "batch kv_heads k_len d_head"]]
+Rotated = tuple[Queries, SharedKeys]
 """Queries and keys that know where they stand."""
 
 BASE = 10000.0  # source: Vaswani et al., 2017, section 3.5; rotary embeddings kept it
 
 
 class AbstractScorePositions(nn.Module, ABC):
-    """Put positions into the scores of one attention layer."""
+    """Put positions into the scores of one attention layer.
+
+    Parameters
+    ----------
+    n_heads : int
+        Number of heads.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive.
+    """
 
     level: ClassVar[Literal["input", "scores"]] = "scores"
 
@@ -34,9 +46,7 @@ class AbstractScorePositions(nn.Module, ABC):
         super().__init__()
 
     @abstractmethod
-    def rotate(
-        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
-    ) -> Rotated:
+    def rotate(self, q: Queries, k: SharedKeys) -> Rotated:
         """Queries and keys that know where they stand."""
 
     @abstractmethod
@@ -52,8 +62,16 @@ def offsets(queries: range, keys: range, device: torch.device) -> Int[Tensor, "q
     return q_positions[:, None] - torch.arange(keys.start, keys.stop, device=device)
 
 
+class AbstractBias(AbstractScorePositions):
+    """Leave queries and keys as they are: positions enter as what is added to the scores."""
+
+    def rotate(self, q: Queries, k: SharedKeys) -> Rotated:
+        """Queries and keys as they are."""
+        return q, k
+
+
 @final
-class NoPositions(AbstractScorePositions):
+class NoPositions(AbstractBias):
     """Add nothing: without a causal mask the layer is equivariant to permutations.
 
     Notes
@@ -64,12 +82,6 @@ class NoPositions(AbstractScorePositions):
     ----------
     .. [1] Haviv et al., 2022, arXiv:2203.16634.
     """
-
-    def rotate(
-        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
-    ) -> Rotated:
-        """Queries and keys as they are."""
-        return q, k
 
     def bias(
         self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
@@ -115,9 +127,7 @@ class RotaryPositions(AbstractScorePositions):
             raise SpecError(f"rotary positions turn pairs of features: d_head must be even; got d_head={d_head}")
         self.d_head = d_head
 
-    def rotate(
-        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
-    ) -> Rotated:
+    def rotate(self, q: Queries, k: SharedKeys) -> Rotated:
         """Turned queries and keys; the last query stands where the last key stands."""
         q_len, k_len = q.shape[-2], k.shape[-2]
         exact = torch.promote_types(q.dtype, torch.float32)
@@ -148,18 +158,8 @@ def _turn_complex(x: Tensor, cos: Float[Tensor, "positions pairs"], sin: Float[T
 
 
 @final
-class LinearBias(AbstractScorePositions):
+class LinearBias(AbstractBias):
     """Subtract from each score a multiple of the distance, another multiple for each head (ALiBi).
-
-    Parameters
-    ----------
-    n_heads : int
-        Number of heads.
-
-    Raises
-    ------
-    SpecError
-        If ``n_heads`` is not positive.
 
     Notes
     -----
@@ -176,12 +176,6 @@ class LinearBias(AbstractScorePositions):
         super().__init__()
         check_positive({"n_heads": n_heads})
         self.slopes = slopes(n_heads)
-
-    def rotate(
-        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
-    ) -> Rotated:
-        """Queries and keys as they are."""
-        return q, k
 
     def bias(
         self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
@@ -206,13 +200,11 @@ def slopes(n_heads: int) -> list[float]:
 
 
 @final
-class RelativeBias(AbstractScorePositions):
+class RelativeBias(AbstractBias):
     """Add to each score a learned number that depends on the head and on the distance (T5).
 
     Parameters
     ----------
-    n_heads : int
-        Number of heads.
     causal : bool
         Whether keys in the future are forbidden anyway, so that all buckets serve the past.
     n_buckets : int
@@ -245,12 +237,6 @@ class RelativeBias(AbstractScorePositions):
             )
         self.causal, self.n_buckets, self.max_distance = causal, n_buckets, max_distance
         self.table = nn.Parameter(torch.zeros(n_heads, n_buckets))
-
-    def rotate(
-        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
-    ) -> Rotated:
-        """Queries and keys as they are."""
-        return q, k
 
     def bias(
         self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device

@@ -16,9 +16,9 @@ from typing import final
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnlab.core.layouts import Keys, Queries, Scores, SharedKeys
 from attnlab.core.sizes import check_positive
 
 SHORTEST = 1e-12  # least length that a vector is divided by; torch's default for `normalize`
@@ -30,10 +30,20 @@ AsDot = tuple[Tensor, Tensor, float]
 class AbstractScore(nn.Module, ABC):
     """Score every query-key pair, head by head.
 
+    Parameters
+    ----------
+    d_head : int
+        Width of one query and of one key.
+
     Attributes
     ----------
     numbers_per_pair : int
         How many numbers stand in memory for one pair at a time, on the way to its score.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive.
     """
 
     numbers_per_pair: int = 1
@@ -42,15 +52,11 @@ class AbstractScore(nn.Module, ABC):
         super().__init__()
 
     @abstractmethod
-    def forward(
-        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch heads k_len d_head"]
-    ) -> Float[Tensor, "batch heads q_len k_len"]:
+    def forward(self, q: Queries, k: Keys) -> Scores:
         """One number per query-key pair."""
 
     @abstractmethod
-    def as_dot(
-        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
-    ) -> AsDot | None:
+    def as_dot(self, q: Queries, k: SharedKeys) -> AsDot | None:
         """Return ``q', k', scale`` with ``score = scale * q' . k'``, or None if there are none.
 
         The transformation of `k` must not differ between heads: `k` may have fewer heads than `q`.
@@ -71,15 +77,11 @@ class DotScore(AbstractScore):
     .. [1] Luong, Pham, Manning, 2015, arXiv:1508.04025, section 3.1, "dot".
     """
 
-    def forward(
-        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch heads k_len d_head"]
-    ) -> Float[Tensor, "batch heads q_len k_len"]:
+    def forward(self, q: Queries, k: Keys) -> Scores:
         """Return ``q . k``."""
         return q @ k.transpose(-2, -1)  # (batch, heads, q_len, k_len)
 
-    def as_dot(
-        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
-    ) -> AsDot | None:
+    def as_dot(self, q: Queries, k: SharedKeys) -> AsDot | None:
         """Queries and keys as they are, with factor 1."""
         return q, k, 1.0
 
@@ -87,16 +89,6 @@ class DotScore(AbstractScore):
 @final
 class ScaledDotScore(AbstractScore):
     """Score a pair by the dot product divided by the square root of its width.
-
-    Parameters
-    ----------
-    d_head : int
-        Width of one query and of one key.
-
-    Raises
-    ------
-    SpecError
-        If ``d_head`` is not positive.
 
     Notes
     -----
@@ -112,15 +104,11 @@ class ScaledDotScore(AbstractScore):
         check_positive({"d_head": d_head})
         self.scale = 1 / math.sqrt(d_head)
 
-    def forward(
-        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch heads k_len d_head"]
-    ) -> Float[Tensor, "batch heads q_len k_len"]:
+    def forward(self, q: Queries, k: Keys) -> Scores:
         """Return ``q . k / sqrt(d_head)``."""
         return (q * self.scale) @ k.transpose(-2, -1)  # (batch, heads, q_len, k_len)
 
-    def as_dot(
-        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
-    ) -> AsDot | None:
+    def as_dot(self, q: Queries, k: SharedKeys) -> AsDot | None:
         """Queries and keys as they are, with the factor."""
         return q, k, self.scale
 
@@ -131,15 +119,8 @@ class BilinearScore(AbstractScore):
 
     Parameters
     ----------
-    d_head : int
-        Width of one query and of one key.
     n_heads : int
         Number of heads, each with its own matrix.
-
-    Raises
-    ------
-    SpecError
-        If a size is not positive.
 
     Notes
     -----
@@ -159,15 +140,11 @@ class BilinearScore(AbstractScore):
         self.weight = nn.Parameter(torch.eye(d_head).repeat(n_heads, 1, 1))  # (heads, d_head, d_head)
         self.scale = 1 / math.sqrt(d_head)
 
-    def forward(
-        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch heads k_len d_head"]
-    ) -> Float[Tensor, "batch heads q_len k_len"]:
+    def forward(self, q: Queries, k: Keys) -> Scores:
         """Return ``q^T W k / sqrt(d_head)``."""
         return (q @ self.weight * self.scale) @ k.transpose(-2, -1)  # (batch, heads, q_len, k_len)
 
-    def as_dot(
-        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
-    ) -> AsDot | None:
+    def as_dot(self, q: Queries, k: SharedKeys) -> AsDot | None:
         """Transformed queries, and keys as they are."""
         return q @ self.weight, k, self.scale
 
@@ -178,15 +155,8 @@ class AdditiveScore(AbstractScore):
 
     Parameters
     ----------
-    d_head : int
-        Width of one query and of one key.
     d_hidden : int, optional
         Width of the hidden layer, shared by all heads; ``d_head`` unless given.
-
-    Raises
-    ------
-    SpecError
-        If a size is not positive.
 
     Notes
     -----
@@ -207,17 +177,13 @@ class AdditiveScore(AbstractScore):
         self.from_k = nn.Linear(d_head, d_hidden, bias=False)
         self.to_score = nn.Linear(d_hidden, 1, bias=False)
 
-    def forward(
-        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch heads k_len d_head"]
-    ) -> Float[Tensor, "batch heads q_len k_len"]:
+    def forward(self, q: Queries, k: Keys) -> Scores:
         """Return ``w . tanh(A q + B k)``."""
         hidden = self.from_q(q).unsqueeze(-2) + self.from_k(k).unsqueeze(-3)  # (batch, heads, q_len, k_len, d_hidden)
         hidden.tanh_()  # in place: no second tensor of this size
         return self.to_score(hidden).squeeze(-1)  # (batch, heads, q_len, k_len)
 
-    def as_dot(
-        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
-    ) -> AsDot | None:
+    def as_dot(self, q: Queries, k: SharedKeys) -> AsDot | None:
         """None: the hyperbolic tangent stands between query and key."""
         return None
 
@@ -230,11 +196,6 @@ class CosineScore(AbstractScore):
     ----------
     n_heads : int
         Number of heads, each with its own temperature.
-
-    Raises
-    ------
-    SpecError
-        If ``n_heads`` is not positive.
 
     Notes
     -----
@@ -254,16 +215,12 @@ class CosineScore(AbstractScore):
         check_positive({"n_heads": n_heads})
         self.log_factor = nn.Parameter(torch.full((n_heads, 1, 1), math.log(self.START)))
 
-    def forward(
-        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch heads k_len d_head"]
-    ) -> Float[Tensor, "batch heads q_len k_len"]:
+    def forward(self, q: Queries, k: Keys) -> Scores:
         """The cosine times the learned factor."""
         cosine = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).transpose(-2, -1)
         return cosine * self.log_factor.exp()  # (batch, heads, q_len, k_len)
 
-    def as_dot(
-        self, q: Float[Tensor, "batch heads q_len d_head"], k: Float[Tensor, "batch kv_heads k_len d_head"]
-    ) -> AsDot | None:
+    def as_dot(self, q: Queries, k: SharedKeys) -> AsDot | None:
         """Queries of the length of the factor, and keys of length 1."""
         return q * (_inverse_length(q) * self.log_factor.exp()), k * _inverse_length(k), 1.0
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attnlab.core.errors import ModuleError
+from attnlab.core.layouts import Queries, SharedKeys, SharedValues
 from attnlab.nn.axes.masks import AbstractMask, Reach
 
 SMALLEST_BLOCK = 64  # queries: below it, calls of small matrix products cost more than the products
@@ -167,9 +168,9 @@ def pays_in_blocks(reach: Reach, k_len: int) -> bool:
 
 def in_blocks(
     attend: Attend,
-    q: Float[Tensor, "batch heads q_len d_head"],
-    k: Float[Tensor, "batch kv_heads k_len d_head"],
-    v: Float[Tensor, "batch kv_heads k_len d_v"],
+    q: Queries,
+    k: SharedKeys,
+    v: SharedValues,
     mask: AbstractMask,
 ) -> Float[Tensor, "batch heads q_len d_v"]:
     """Compute head outputs from the band of pairs that a mask of bounded reach can allow.
@@ -190,9 +191,9 @@ def in_blocks(
 
 def in_chunks(
     attend: Attend,
-    q: Float[Tensor, "batch heads q_len d_head"],
-    k: Float[Tensor, "batch kv_heads k_len d_head"],
-    v: Float[Tensor, "batch kv_heads k_len d_v"],
+    q: Queries,
+    k: SharedKeys,
+    v: SharedValues,
     mask: AbstractMask,
     *,
     rows: int,

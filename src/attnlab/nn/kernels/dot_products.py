@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attnlab.core.layouts import Queries, SharedKeys, SharedValues
 from attnlab.nn.kernels.dropout import dropout
 from attnlab.nn.kernels.recomputed import attend_recomputed
 
@@ -48,9 +49,9 @@ class DotProduct:
         Share of the weights that is set to zero.
     """
 
-    q: Float[Tensor, "batch heads q_len d_head"]
-    k: Float[Tensor, "batch kv_heads k_len d_head"]
-    v: Float[Tensor, "batch kv_heads k_len d_v"]
+    q: Queries
+    k: SharedKeys
+    v: SharedValues
     scale: float
     is_causal: bool = False
     allowed: Bool[Tensor, "*more q_len k_len"] | None = None

@@ -21,15 +21,17 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlab.core.layouts import Queries, SharedKeys, SharedValues
+
 BLOCK_NUMBERS = 3 * 2**19  # scores of one block: 3 MB in bfloat16, what a second-level cache holds; measured
 
 Gradients = tuple[Tensor, Tensor, Tensor]
 
 
 def attend_recomputed(
-    q: Float[Tensor, "batch heads q_len d_head"],
-    k: Float[Tensor, "batch kv_heads k_len d_head"],
-    v: Float[Tensor, "batch kv_heads k_len d_v"],
+    q: Queries,
+    k: SharedKeys,
+    v: SharedValues,
     mask: Float[Tensor, "*more q_len k_len"] | None,
     *,
     is_causal: bool,

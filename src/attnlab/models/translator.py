@@ -1,0 +1,81 @@
+"""What every model that translates keeps to, and what the rivals of the Transformer share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from attnlab.core.sizes import check_positive
+from attnlab.nn.kernels.dropout import Dropout
+
+Source = Int[Tensor, "batch s_len"]
+"""Tokens that are read, filled up with the padding token on the right."""
+Target = Int[Tensor, "batch t_len"]
+"""Tokens that are written, from the begin token on."""
+Logits = Float[Tensor, "batch t_len target_vocab_size"]
+"""Of the token after each position of what is written."""
+
+
+class AbstractTranslator(nn.Module, ABC):
+    """Read a sequence of tokens, and predict each next token of another one from it and from what was written before.
+
+    Parameters
+    ----------
+    source_vocab_size : int
+        Number of distinct tokens that are read.
+    target_vocab_size : int
+        Number of distinct tokens that are written.
+    max_length : int
+        Longest sequence it has positions for, on either side.
+    pad : int, default 0
+        The token that fills up short sequences; what is read of it is not looked at.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive, or a probability not in [0, 1).
+    """
+
+    pad: int
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    @abstractmethod
+    def forward(self, source: Source, target: Target) -> Logits:
+        """The logits of the token after each position of what is written."""
+
+
+class AbstractRival(AbstractTranslator):
+    """Translate without being a Transformer, with a table of embeddings for each side.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of embeddings.
+    dropout : float
+        Of embeddings, at least.
+    """
+
+    def __init__(
+        self, source_vocab_size: int, target_vocab_size: int, *, pad: int, d_model: int, dropout: float
+    ) -> None:
+        super().__init__()
+        sizes = {"source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size, "d_model": d_model}
+        check_positive(sizes)
+        self.pad = pad
+        self.source_embedding = nn.Embedding(source_vocab_size, d_model)
+        self.target_embedding = nn.Embedding(target_vocab_size, d_model)
+        self.drop = Dropout(dropout)
+
+
+def gather(
+    scores: Float[Tensor, "batch t_len s_len"],
+    states: Float[Tensor, "batch s_len d"],
+    real: Bool[Tensor, "batch s_len"],
+) -> Float[Tensor, "batch t_len d"]:
+    """The mean of states, weighted by the softmax of scores at real tokens."""
+    return scores.masked_fill(~real[:, None], torch.finfo(scores.dtype).min).softmax(dim=-1) @ states
