@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import pytest
 
-from attnlab.core.build import Spec, build, check_arguments, is_path, load_object, parse, prepare
-from attnlab.core.constructors import glossary_word
+from attnlab.core.build import Spec, build, is_path, load_object, parse, prepare
+from attnlab.core.constructors import check_arguments, glossary_word
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError
 
 

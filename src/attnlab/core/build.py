@@ -16,30 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from attnlab.core.constructors import UnsetError, check_arguments, fill_in, glossary_word, signature_of
+from attnlab.core.constructors import UnsetError, check_arguments, fill_in, glossary_word
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError, nearest
 from attnlab.core.own_files import import_file
-
-__all__ = [
-    "Order",
-    "Spec",
-    "Table",
-    "build",
-    "check_arguments",
-    "class_of",
-    "describe_exception",
-    "fill_in",
-    "is_path",
-    "is_ready",
-    "load_object",
-    "look_up",
-    "name_of",
-    "opened",
-    "parse",
-    "path_of",
-    "prepare",
-    "signature_of",
-]
 
 Spec = str | Mapping[str, Any] | Callable[..., Any]
 """A name, a mapping with ``name`` and constructor arguments, a class or ``functools.partial`` of one, or a module."""
@@ -73,41 +52,13 @@ class Order:
     def make(self) -> Any:
         """Call the constructor.
 
-        Returns
-        -------
-        object
-            What the constructor returned.
-
-        Raises
-        ------
-        SpecError
-            If the constructor refuses an argument, or asks its config for a value nobody gave.
-        ModuleError
-            If the constructor of a person's own class raises.
+        What it refuses, and what its config lacks, is a `SpecError`; what a person's own class raises a `ModuleError`.
         """
         return _construct(self.factory, self.arguments, self.where, foreign=self.foreign)
 
 
 def parse(spec: Spec, axis: str) -> tuple[str, dict[str, Any]]:
-    """Split a specification into its name and its constructor arguments.
-
-    Parameters
-    ----------
-    spec : str or mapping
-        A name, or a mapping with ``name`` and arguments.
-    axis : str
-        What is to be built, for error texts.
-
-    Returns
-    -------
-    tuple
-        The name; the arguments as a new dict.
-
-    Raises
-    ------
-    SpecError
-        If it is neither a name nor a mapping with a textual ``name``.
-    """
+    """The name and the constructor arguments of a specification; `axis` says in errors what is to be built."""
     if isinstance(spec, str):
         return spec, {}
     if not isinstance(spec, Mapping):
@@ -119,34 +70,12 @@ def parse(spec: Spec, axis: str) -> tuple[str, dict[str, Any]]:
 
 
 def is_path(name: str) -> bool:
-    """Whether a name is ``path.py:Object`` rather than an entry of a table.
-
-    Parameters
-    ----------
-    name : str
-        What stands in a specification.
-
-    Returns
-    -------
-    bool
-        True for a person's own file.
-    """
+    """Whether a name is ``path.py:Object``, of a person's own file, rather than an entry of a table."""
     return ".py:" in name
 
 
 def path_of(name: str) -> Path:
-    """The file that ``path.py:Object`` names.
-
-    Parameters
-    ----------
-    name : str
-        What stands in a specification.
-
-    Returns
-    -------
-    Path
-        Absolute; a relative one is taken from the working directory.
-    """
+    """The file that ``path.py:Object`` names; a relative one is taken from the working directory."""
     return Path(name.rpartition(":")[0]).expanduser().resolve()
 
 
@@ -189,31 +118,7 @@ def build(spec: Any, table: Table, *, axis: str, offered: Mapping[str, Any] | No
 
 
 def prepare(spec: Spec, table: Table, *, axis: str, offered: Mapping[str, Any] | None = None) -> Order:
-    """Find the constructor that a specification names and check its arguments, without calling it.
-
-    Parameters
-    ----------
-    spec : str, mapping, class or partial
-        A name, a mapping with ``name`` and arguments, a class or a ``functools.partial`` of one.
-    table : mapping of str to class
-        The entries that a name may stand for.
-    axis : str
-        What is being built, in the singular, for error texts.
-    offered : mapping, optional
-        Arguments the surroundings can give, as for `build`.
-
-    Returns
-    -------
-    Order
-        Constructor and arguments; ``make()`` calls it.
-
-    Raises
-    ------
-    SpecError
-        If the name or an argument is unknown, missing, or of the wrong type.
-    ModuleError
-        If a person's own file raises while it is imported.
-    """
+    """Find the constructor that a specification names and check its arguments as `build` does, without calling it."""
     name, factory, arguments = opened(spec, table, axis)
     foreign = is_path(name) or not (name in table or factory.__module__.startswith("attnlab."))
     where = f"{axis} '{name}'"
@@ -257,52 +162,14 @@ def opened(spec: Any, table: Table, axis: str) -> tuple[str, Callable[..., Any],
 
 
 def look_up(name: str, table: Table, axis: str) -> Callable[..., Any]:
-    """A table's entry.
-
-    Parameters
-    ----------
-    name : str
-        Its name.
-    table : mapping
-        Name -> class.
-    axis : str
-        What is to be built, for error texts.
-
-    Returns
-    -------
-    callable
-        The class.
-
-    Raises
-    ------
-    SpecError
-        If there is none; it names the nearest one.
-    """
+    """A table's entry, or a `SpecError` that names the nearest one."""
     if name not in table:
         raise SpecError(f"unknown {axis} '{name}'; {nearest(name, table)}")
     return table[name]
 
 
 def load_object(name: str) -> Callable[..., Any]:
-    """Import ``path.py:Object`` from a file, without installing anything.
-
-    Parameters
-    ----------
-    name : str
-        ``path.py:Object``; the path is relative to the working directory.
-
-    Returns
-    -------
-    callable
-        The object. A file that changed on disk is imported anew.
-
-    Raises
-    ------
-    SpecError
-        If the file is missing or has no such object.
-    ModuleError
-        If the file raises while it is imported.
-    """
+    """Import ``path.py:Object`` from a file, without installing anything; one that changed on disk is imported anew."""
     path, attribute = path_of(name), name.rpartition(":")[2]
     if not path.is_file():
         raise SpecError(f"no file {path} (from '{name}')")
@@ -343,17 +210,7 @@ def _construct(factory: Callable[..., Any], arguments: Mapping[str, Any], where:
 def describe_exception(error: BaseException, file: str) -> str:
     """Type, text and, where the traceback passes through `file`, the line of an exception.
 
-    Parameters
-    ----------
-    error : BaseException
-        What was raised.
-    file : str
-        Path of the person's own file.
-
-    Returns
-    -------
-    str
-        Such as ``ValueError: too small (mine.py, line 12)``.
+    Such as ``ValueError: too small (mine.py, line 12)``.
     """
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     place = f" ({Path(file).name}, line {lines[-1]})" if lines else ""

@@ -15,30 +15,13 @@ VARIABLE = "ATTNLAB_CACHE"
 
 
 def cache_folder() -> Path:
-    """The folder for what can be fetched or computed again.
-
-    Returns
-    -------
-    Path
-        ``$ATTNLAB_CACHE`` if set, else the operating system's cache folder for ``attnlab``; it need not exist.
-    """
+    """The folder for what can be made again: ``$ATTNLAB_CACHE``, or the operating system's own for caches."""
     given = os.environ.get(VARIABLE)
     return Path(given).expanduser() if given else Path(pooch.os_cache("attnlab"))
 
 
 def read_result(name: str) -> Any:
-    """A result kept earlier.
-
-    Parameters
-    ----------
-    name : str
-        File name inside the cache folder, without ending.
-
-    Returns
-    -------
-    object
-        What was kept, or None where there is none or it cannot be read: it is computed again then.
-    """
+    """A result kept earlier, or None where there is none or it cannot be read: it is computed again then."""
     try:
         return json.loads(_path(name).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -46,14 +29,7 @@ def read_result(name: str) -> Any:
 
 
 def keep_result(name: str, result: Any) -> None:
-    """Keep a result, replacing an earlier one in a single step.
-
-    Parameters
-    ----------
-    name : str
-        File name inside the cache folder, without ending.
-    result : object
-        JSON types only.
+    """Keep a result of JSON types, replacing an earlier one in a single step.
 
     Notes
     -----

@@ -135,16 +135,8 @@ class Task(Protocol):
 def reads_bfloat16(task: Task) -> bool:
     """Whether a task's loss takes outputs in bfloat16 and loses nothing by it.
 
-    Parameters
-    ----------
-    task : Task
-        It says so by an attribute ``reads_bfloat16 = True``; without one its outputs are made float32 first, which for
-        many outputs takes longer than the loss.
-
-    Returns
-    -------
-    bool
-        As the task says.
+    It says so by an attribute ``reads_bfloat16 = True``; without one its outputs are made float32 first, which for many
+    outputs takes longer than the loss.
     """
     return getattr(task, "reads_bfloat16", False)
 

@@ -46,18 +46,6 @@ class Interrupted(RunError):  # noqa: N818 a person's wish is no error
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint that names the known word closest to `name`, or lists all of them.
 
-    Parameters
-    ----------
-    name : str
-        The word that was not found.
-    known : iterable of str
-        The words that would have been right.
-
-    Returns
-    -------
-    str
-        ``did you mean 'x'?`` where something is close, else ``known: a, b, c``.
-
     Examples
     --------
     >>> nearest("sofmax", ["softmax", "sigmoid"])
@@ -68,19 +56,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint that names the known word closest to `name`.
-
-    Parameters
-    ----------
-    name : str
-        The word that was not found.
-    known : iterable of str
-        The words that would have been right.
-
-    Returns
-    -------
-    str
-        ``did you mean 'x'?``, or nothing where no word is close.
-    """
+    """A hint that names the known word closest to `name`, or nothing where no word is close."""
     close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
     return f"did you mean '{close[0]}'?" if close else ""

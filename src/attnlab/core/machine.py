@@ -69,20 +69,7 @@ def usable_cores() -> int:
 
 
 def require_device(device: str, *more: str) -> None:
-    """Raise unless torch can compute on a device here.
-
-    Parameters
-    ----------
-    device : str
-        As a person named it.
-    *more : str
-        What may be said beside ``cpu`` and ``cuda``.
-
-    Raises
-    ------
-    SpecError
-        If there is no such device.
-    """
+    """Raise a `SpecError` unless torch computes on a device here; `more` may be named beside ``cpu`` and ``cuda``."""
     known = (*more, "cpu", "cuda")
     if device not in known:
         raise SpecError(f"--device must be {', '.join(known[:-1])} or {known[-1]}; got '{device}'")
@@ -91,13 +78,7 @@ def require_device(device: str, *more: str) -> None:
 
 
 def source_commit() -> str | None:
-    """The commit of the checkout that attnlab runs from.
-
-    Returns
-    -------
-    str or None
-        The hash, with ``+`` after it if files were changed; None where attnlab does not run from a checkout.
-    """
+    """The commit of the checkout that attnlab runs from, with ``+`` if files were changed; None without a checkout."""
     folder = Path(attnlab.__file__).resolve().parent
     try:
         commit = _git(folder, "rev-parse", "HEAD")
@@ -125,15 +106,7 @@ def _cpu_name() -> str:
 def multiplies_bf16(device: torch.device) -> bool:
     """Whether a device has instructions for products of bfloat16; without them bf16 is slower than float32.
 
-    Parameters
-    ----------
-    device : torch.device
-        A CPU or an accelerator.
-
-    Returns
-    -------
-    bool
-        For a CPU what Linux tells of it, elsewhere False.
+    For a CPU it is what Linux tells of it, elsewhere False.
     """
     if device.type == "cuda":
         return torch.cuda.is_available() and torch.cuda.get_device_capability(device) >= (8, 0)

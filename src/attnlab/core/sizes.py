@@ -8,43 +8,14 @@ from attnlab.core.errors import SpecError
 
 
 def check_positive(sizes: Mapping[str, int]) -> None:
-    """Raise a `SpecError` that names every size that is not a positive integer.
-
-    Parameters
-    ----------
-    sizes : mapping of str to int
-        The sizes by their glossary name.
-
-    Raises
-    ------
-    SpecError
-        If any of them is less than 1.
-    """
+    """Raise a `SpecError` that names every size that is not a positive integer."""
     wrong = [f"{name}={size}" for name, size in sizes.items() if size < 1]
     if wrong:
         raise SpecError(f"sizes must be positive integers; got {', '.join(wrong)}")
 
 
 def share_of(d_model: int, n_heads: int) -> int:
-    """The width of one head when all heads together are as wide as the model.
-
-    Parameters
-    ----------
-    d_model : int
-        Width of the residual stream.
-    n_heads : int
-        Number of heads.
-
-    Returns
-    -------
-    int
-        ``d_model / n_heads``.
-
-    Raises
-    ------
-    SpecError
-        If the heads do not divide the width.
-    """
+    """The width of one head when all heads together are as wide as the model, which they must divide."""
     check_positive({"d_model": d_model, "n_heads": n_heads})
     if d_model % n_heads:
         raise SpecError(f"n_heads must divide d_model; got d_model={d_model}, n_heads={n_heads} (or give d_head)")

@@ -8,7 +8,8 @@ from typing import Any, cast, final
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnlab.core.build import Spec, build, class_of, is_ready, name_of, signature_of
+from attnlab.core.build import Spec, build, class_of, is_ready, name_of
+from attnlab.core.constructors import signature_of
 from attnlab.core.errors import SpecError
 from attnlab.nn.axes.positions import POSITIONS, AbstractInputPositions
 from attnlab.nn.block import BLOCKS

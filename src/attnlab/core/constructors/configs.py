@@ -1,99 +1,66 @@
-"""The one config object that some constructors take: of its own class, or one that answers to all words."""
+"""The config object that some constructors take in place of arguments: one that answers to all words."""
 
 from __future__ import annotations
 
-import sys
 import types
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, final
 
-from attnlab.core.constructors.settings import Settings
-from attnlab.core.constructors.signatures import hints_of
-from attnlab.core.constructors.words import glossary_word
-from attnlab.core.errors import SpecError
+from attnlab.core.constructors.words import glossary_word, named
 
 CONFIG_NAMES = ("config", "cfg", "conf", "configuration", "args", "hparams", "params", "opt", "hp")
 """Names of a constructor's one parameter that holds all the others."""
 
-_CONFIG_ENDINGS = ("Config", "Configuration", "Args", "Hparams", "HParams", "ModelArgs", "Cfg")
-_ALIKE = 3  # letters two names begin with alike: GPT2Attention and GPT2Config
-_PLAIN = (dict, types.SimpleNamespace, object)  # annotations that say nothing of what is inside
 
+@final
+class Settings(types.SimpleNamespace):
+    """Stand for the one config object that some constructors take; asks by name for what it lacks.
 
-def config_class_of(factory: Callable[..., Any], parameter: str) -> type | None:
-    """The class that a constructor's config is meant to be of.
-
-    Parameters
-    ----------
-    factory : callable
-        The constructor.
-    parameter : str
-        Its parameter for the config.
-
-    Returns
-    -------
-    type or None
-        The class it is annotated with; else the class in the same file whose name ends in ``Config`` and begins like
-        the constructor's own, or is the only one; None where that does not tell.
+    Read by attribute or by key, under any of the names that people use; `heard_by` tells which names were read.
     """
-    hint = hints_of(factory).get(parameter)
-    if isinstance(hint, type) and hint not in _PLAIN:
-        return hint
-    if hint is not None:
-        return None
-    namespace = vars(sys.modules.get(factory.__module__, types.ModuleType("")))
-    candidates = {
-        name: value
-        for name, value in namespace.items()
-        if isinstance(value, type) and name.endswith(_CONFIG_ENDINGS) and not hasattr(value, "forward")
-    }
-    own = getattr(factory, "__name__", "")
-    begins_alike = [value for name, value in candidates.items() if name[:_ALIKE] == own[:_ALIKE]]
-    chosen = begins_alike or list(candidates.values())
-    return chosen[0] if len(chosen) == 1 else None
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("_") and name in vars(self):
+            vars(self).setdefault("_heard", set()).add(name)
+        return super().__getattribute__(name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise UnsetError(name)
+        for other in named(glossary_word(name), vars(self)):
+            vars(self).setdefault("_heard", set()).add(name)
+            return vars(self)[other]
+        raise UnsetError(name)
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in vars(self) or bool(named(glossary_word(str(name)), vars(self)))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A setting, or the default where nobody gave it."""
+        return getattr(self, name, default)
 
 
-def make_config(config_class: type, arguments: Mapping[str, Any]) -> Any:
-    """Call the class of a constructor's config.
+@final
+class UnsetError(AttributeError, KeyError):
+    """Say that a constructor read a setting nobody gave.
 
-    Parameters
-    ----------
-    config_class : type
-        The class.
-    arguments : mapping
-        What it is called with.
-
-    Returns
-    -------
-    object
-        The config.
-
-    Raises
-    ------
-    SpecError
-        If it refuses its values.
+    An `AttributeError` and a `KeyError`, so that the defaults a constructor has for that work.
     """
-    try:
-        return config_class(**arguments)
-    except Exception as error:
-        raise SpecError(f"{config_class.__name__} refused its values: {type(error).__name__}: {error}") from error
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+def heard_by(config: Settings) -> frozenset[str]:
+    """The names of the settings that a constructor read, of those that were there."""
+    return frozenset(vars(config).get("_heard", ()))
 
 
 def settings(offered: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
-    """A config that answers to every usual name of the sizes.
-
-    Parameters
-    ----------
-    offered : mapping
-        Sizes by glossary name.
-    given : mapping
-        What wins over them, by any name.
-
-    Returns
-    -------
-    Settings
-        Read by attribute or by key.
-    """
+    """A config with sizes by their glossary names, and what is given by any name, which wins over them."""
     theirs = {glossary_word(name) for name in given}
     own = {name: value for name, value in offered.items() if name not in theirs}
     return Settings(**{"bias": True, **own, **given})  # bias: what nanoGPT's and many other configs hold

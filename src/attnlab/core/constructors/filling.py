@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import sys
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attnlab.core.constructors.configs import CONFIG_NAMES, config_class_of, make_config, settings
-from attnlab.core.constructors.signatures import check_arguments, is_required, signature_of
+from attnlab.core.constructors.configs import CONFIG_NAMES, settings
+from attnlab.core.constructors.signatures import check_arguments, hints_of, is_required, signature_of
 from attnlab.core.constructors.words import glossary_word, named
 from attnlab.core.errors import SpecError
 
@@ -15,6 +17,10 @@ _EVERYWHERE = frozenset({"dropout"})
 """What is given to all its aliases; of the others only those that have no default after the first."""
 
 _LARGE = 256  # a width; models that fit a laptop's CPU are narrower
+
+_CONFIG_ENDINGS = ("Config", "Configuration", "Args", "Hparams", "HParams", "ModelArgs", "Cfg")
+_ALIKE = 3  # letters two names begin with alike: GPT2Attention and GPT2Config
+_PLAIN = (dict, types.SimpleNamespace, object)  # annotations that say nothing of what is inside
 
 
 def fill_in(
@@ -25,25 +31,10 @@ def fill_in(
     foreign: bool = False,
     keep_defaults: bool = False,
 ) -> dict[str, Any]:
-    """Add to the given arguments what the surroundings offer and the constructor asks for.
+    """Add to the given arguments, which always win, what the surroundings offer and the constructor asks for.
 
-    Parameters
-    ----------
-    factory : callable
-        The constructor.
-    given : mapping
-        Arguments set in the specification; they always win.
-    offered : mapping
-        Arguments by glossary name.
-    foreign : bool
-        Whether other names that people use count as the glossary's; see `glossary_word`.
-    keep_defaults : bool
-        Whether what has a default of its own keeps it; a config of a large model is made small all the same.
-
-    Returns
-    -------
-    dict
-        Arguments to call the constructor with.
+    `offered` has glossary names. With `foreign` other names that people use count as those; see `glossary_word`. With
+    `keep_defaults` what has a default of its own keeps it; a config of a large model is made small all the same.
     """
     if foreign:
         return _fill_in_foreign(factory, given, offered, keep_defaults)
@@ -122,8 +113,11 @@ def _with_config(
         return own | {config: settings(offered, rest)}
     keep_defaults = keep_defaults and not _is_large(config_class)
     arguments = _fill_in_foreign(config_class, rest, offered, keep_defaults)
-    where = f"{config}: {config_class.__name__}"
-    return own | {config: make_config(config_class, check_arguments(config_class, arguments, where))}
+    checked = check_arguments(config_class, arguments, f"{config}: {config_class.__name__}")
+    try:
+        return own | {config: config_class(**checked)}
+    except Exception as error:
+        raise SpecError(f"{config_class.__name__} refused its values: {type(error).__name__}: {error}") from error
 
 
 def _is_large(config_class: type) -> bool:
@@ -131,3 +125,26 @@ def _is_large(config_class: type) -> bool:
     wanted = signature_of(config_class)
     widths = [wanted[name].default for name in named("d_model", wanted)]
     return any(isinstance(width, int) and width > _LARGE for width in widths)
+
+
+def config_class_of(factory: Callable[..., Any], parameter: str) -> type | None:
+    """The class that a constructor's config is meant to be of, or None where nothing tells.
+
+    The class it is annotated with; else the class in the same file whose name ends in ``Config`` and begins like the
+    constructor's own, or is the only one.
+    """
+    hint = hints_of(factory).get(parameter)
+    if isinstance(hint, type) and hint not in _PLAIN:
+        return hint
+    if hint is not None:
+        return None
+    namespace = vars(sys.modules.get(factory.__module__, types.ModuleType("")))
+    candidates = {
+        name: value
+        for name, value in namespace.items()
+        if isinstance(value, type) and name.endswith(_CONFIG_ENDINGS) and not hasattr(value, "forward")
+    }
+    own = getattr(factory, "__name__", "")
+    begins_alike = [value for name, value in candidates.items() if name[:_ALIKE] == own[:_ALIKE]]
+    chosen = begins_alike or list(candidates.values())
+    return chosen[0] if len(chosen) == 1 else None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pydantic
 
-from attnlab.core.constructors.settings import Settings
+from attnlab.core.constructors.configs import Settings
 from attnlab.core.constructors.words import glossary_word
 from attnlab.core.errors import SpecError, nearest
 
@@ -19,16 +19,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def signature_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The parameters of a constructor, `self` left out.
 
-    Parameters
-    ----------
-    factory : callable
-        A class or function.
-
-    Returns
-    -------
-    dict
-        Parameters by name. A class that takes ``*args, **kwargs`` alone hands them on: it has those of
-        the class above it.
+    A class that takes ``*args, **kwargs`` alone hands them on: it has those of the class above it.
     """
     try:
         parameters = dict(inspect.signature(factory).parameters)
@@ -48,26 +39,10 @@ def _parents(factory: Callable[..., Any]) -> list[type]:
 
 
 def check_arguments(factory: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Check arguments against a constructor's annotated signature.
+    """Check arguments against a constructor's annotated signature; `where` names the place in error texts.
 
-    Parameters
-    ----------
-    factory : callable
-        A class or function.
-    arguments : mapping
-        What it is to be called with.
-    where : str
-        Names the place in error texts.
-
-    Returns
-    -------
-    dict
-        The arguments; an int where a float is wanted has become one, nothing else is converted.
-
-    Raises
-    ------
-    SpecError
-        If an argument is unknown, missing, or not of its annotated type; all of them are named at once.
+    An int where a float is wanted becomes one, nothing else is converted. What is unknown, missing, or not of its
+    annotated type is named all at once in a `SpecError`.
     """
     parameters = signature_of(factory)
     any_name = takes_any(parameters)
@@ -107,50 +82,17 @@ def _convert(name: str, value: Any, hint: Any) -> tuple[Any, str]:
 
 
 def takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
-    """Whether any keyword argument is accepted.
-
-    Parameters
-    ----------
-    parameters : mapping
-        Parameters by name.
-
-    Returns
-    -------
-    bool
-        True where there is a ``**kwargs``.
-    """
+    """Whether any keyword argument is accepted."""
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
 def is_required(parameter: inspect.Parameter) -> bool:
-    """Whether a call must give this parameter.
-
-    Parameters
-    ----------
-    parameter : inspect.Parameter
-        One parameter.
-
-    Returns
-    -------
-    bool
-        True where it has no default.
-    """
+    """Whether a call must give this parameter."""
     return parameter.default is inspect.Parameter.empty and parameter.kind not in _VARIADIC
 
 
 def hints_of(factory: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a constructor, or none where they cannot be resolved.
-
-    Parameters
-    ----------
-    factory : callable
-        A class or function.
-
-    Returns
-    -------
-    dict
-        Parameter name -> annotation.
-    """
+    """The annotations of a constructor, or none where they cannot be resolved."""
     target = factory.__init__ if isinstance(factory, type) else factory
     try:
         return typing.get_type_hints(target)

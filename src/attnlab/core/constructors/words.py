@@ -107,18 +107,7 @@ RULES: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = tuple(
 
 @functools.cache
 def glossary_word(name: str) -> str:
-    """The glossary's word for a size, or the name itself.
-
-    Parameters
-    ----------
-    name : str
-        A parameter's name.
-
-    Returns
-    -------
-    str
-        Such as ``n_heads`` for ``num_heads``.
-    """
+    """The glossary's word for a size, such as ``n_heads`` for ``num_heads``, or the name itself."""
     if name in WHOLE_NAMES:
         return WHOLE_NAMES[name]
     said = {PIECES.get(piece, "") for piece in _pieces(name)}
@@ -128,20 +117,7 @@ def glossary_word(name: str) -> str:
 
 
 def named(word: str, names: Iterable[str]) -> list[str]:
-    """Those of some names that mean a word of the glossary; the word itself first.
-
-    Parameters
-    ----------
-    word : str
-        A word of the glossary, or another that stands for itself alone.
-    names : iterable of str
-        Names of parameters.
-
-    Returns
-    -------
-    list of str
-        In their order.
-    """
+    """Those of some names that mean a word of the glossary; the word itself first."""
     return sorted((name for name in names if word in (name, glossary_word(name))), key=lambda name: name != word)
 
 

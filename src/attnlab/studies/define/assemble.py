@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from torch import nn
 
-from attnlab.core.build import Spec, build, parse, signature_of
-from attnlab.core.constructors import is_required
+from attnlab.core.build import Spec, build, parse
+from attnlab.core.constructors import is_required, signature_of
 from attnlab.core.contracts import StudyTask
 from attnlab.core.errors import SpecError
 from attnlab.models import MODELS
