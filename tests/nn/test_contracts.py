@@ -146,6 +146,8 @@ POINTWISE += [Case("positions", spec_of(name)) for name, entry in POSITIONS.item
 
 PADDED = ATTENTIONS + MIXES + WIRED
 EVERY = PADDED + POINTWISE
+ENTRIES = SINGLE_AXIS[::2] + MIXES + WIRED + POINTWISE
+"""Every entry once: for what does not depend on which entries meet."""
 PATHS = [
     (path, case)
     for path in get_args(Path)
@@ -159,6 +161,12 @@ def each(cases: list[Case]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", cases, ids=str)
 
 
+def in_turn(cases: list[Any], *options: Any) -> list[tuple[Any, ...]]:
+    """Every case with one of the options: dealt out in turn, each round from another one, as cases come in pairs."""
+    count = len(options)
+    return [(case, options[(index + index // count) % count]) for index, case in enumerate(cases)]
+
+
 def activations(seed: int = 1, dtype: torch.dtype = torch.float64, length: int = LENGTH) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(BATCH, length, D_MODEL, generator=generator, dtype=torch.float64).to(dtype)
@@ -168,7 +176,7 @@ def padding_of(lengths: list[int], length: int = LENGTH) -> Tensor:
     return torch.arange(length) < torch.tensor(lengths)[:, None]
 
 
-@each(EVERY)
+@each(ENTRIES)
 def test_shape_is_kept(case: Case) -> None:
     x = activations()
     assert case.call(case.make(), x).shape == x.shape
@@ -237,8 +245,7 @@ def test_heads_that_may_see_nothing_give_zeros(case: Case) -> None:
     torch.testing.assert_close(module(x, padding=padding), trace.output)
 
 
-@each(ATTENTIONS)
-@pytest.mark.parametrize("k_len", [LENGTH, 5, 11])
+@pytest.mark.parametrize(("case", "k_len"), in_turn(ATTENTIONS, LENGTH, 5, 11), ids=str)
 def test_trace_ends_in_the_output(case: Case, k_len: int) -> None:
     module, x, memory = case.make(), activations(), activations(seed=3, length=k_len)
     memory = None if k_len == LENGTH else memory
@@ -262,9 +269,11 @@ TOLERANCES = {
 }
 
 
-@pytest.mark.parametrize(("path", "case"), PATHS, ids=str)
-@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
-@pytest.mark.parametrize("padded", BOTH, ids=["whole", "padded"])
+@pytest.mark.parametrize(
+    ("path", "case", "dtype", "padded"),
+    [(*path, *given) for path, given in in_turn(PATHS, *itertools.product(TOLERANCES, BOTH))],
+    ids=str,
+)
 @pytest.mark.usefixtures("small_pieces")
 def test_every_path_is_readable_forward_and_backward(path: str, case: Case, dtype: torch.dtype, padded: bool) -> None:
     padding = padding_of([LENGTH, 5, 0]) if padded else None
@@ -278,8 +287,7 @@ def test_every_path_is_readable_forward_and_backward(path: str, case: Case, dtyp
         torch.testing.assert_close(fast, readable, **TOLERANCES[dtype])
 
 
-@pytest.mark.parametrize(("path", "case"), PATHS, ids=str)
-@pytest.mark.parametrize("k_len", [5, 11])
+@pytest.mark.parametrize(("path", "case", "k_len"), [(*path, k_len) for path, k_len in in_turn(PATHS, 5, 11)], ids=str)
 @pytest.mark.usefixtures("small_pieces")
 def test_every_path_looks_at_another_sequence(path: str, case: Case, k_len: int) -> None:
     x, memory = activations(), activations(seed=3, length=k_len)
@@ -304,7 +312,7 @@ def test_batched_over_seeds_is_one_by_one(case: Case) -> None:
             torch.testing.assert_close(result, case.call(module, x, padding))
 
 
-@each(EVERY)
+@each(ENTRIES)
 def test_saved_and_loaded_is_the_same(case: Case, tmp_path: FilePath) -> None:
     module, other, x = case.make(seed=0), case.make(seed=1), activations()
     save_model(module, str(tmp_path / "model.safetensors"))
@@ -312,8 +320,7 @@ def test_saved_and_loaded_is_the_same(case: Case, tmp_path: FilePath) -> None:
     assert torch.equal(case.call(other, x), case.call(module, x))
 
 
-@each(EVERY)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(("case", "dtype"), in_turn(EVERY, torch.bfloat16, torch.float32), ids=str)
 def test_types_are_kept_and_near_float64(case: Case, dtype: torch.dtype) -> None:
     x = activations(dtype=dtype)
     output = case.call(case.make(dtype=dtype), x, padding_of([LENGTH, 5, 2]) if case in PADDED else None)
@@ -321,7 +328,7 @@ def test_types_are_kept_and_near_float64(case: Case, dtype: torch.dtype) -> None
     assert torch.isfinite(output).all()
 
 
-@each(EVERY)
+@each(ENTRIES)
 def test_equal_seeds_give_equal_numbers(case: Case) -> None:
     changes = {"dropout": 0.3} if case.is_attention or case.kind in ("block", "feed-forward") else {}
     changes = {} if case.spec["name"] == "none" else changes
@@ -334,7 +341,7 @@ def test_equal_seeds_give_equal_numbers(case: Case) -> None:
     assert torch.equal(*results)
 
 
-@each(EVERY)
+@each(ENTRIES)
 def test_builds_and_runs_on_the_meta_device(case: Case) -> None:
     with torch.device("meta"):
         module = case.make()
@@ -343,7 +350,7 @@ def test_builds_and_runs_on_the_meta_device(case: Case) -> None:
     assert output.shape == (BATCH, LENGTH, D_MODEL)
 
 
-@each(EVERY)
+@each(ENTRIES)
 def test_forward_leaves_nothing_behind(case: Case) -> None:
     module = case.make().train()
     before = {name: dict(vars(part)) for name, part in module.named_modules()}
@@ -355,12 +362,12 @@ def test_forward_leaves_nothing_behind(case: Case) -> None:
     assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())
 
 
-@each(EVERY)
+@each(ENTRIES)
 def test_prints(case: Case) -> None:
     assert type(case.make()).__name__ in repr(case.make())
 
 
-@each(EVERY)
+@each(ENTRIES)
 def test_can_be_copied(case: Case) -> None:
     module, x = case.make(), activations()
     assert torch.equal(case.call(copy.deepcopy(module), x), case.call(module, x))
