@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from attnlab.doctor.examination import Examination
+from attnlab.strangers.calling.convention import Convention as Usage
 from attnlab.strangers.calling.masking import Masking
 from attnlab.strangers.patient import Patient
-from attnlab.strangers.usage import Usage
 
 D, HEADS, LENGTH, VOCAB = 20, 2, 11, 17
 

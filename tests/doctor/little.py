@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from attnlab.core.errors import SpecError
 from attnlab.doctor.examination import Examination
+from attnlab.strangers.calling.convention import Convention as Usage
 from attnlab.strangers.patient import Patient
-from attnlab.strangers.usage import Usage
 
 SIZES = {"d_model": 48, "n_heads": 4}
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.strangers.calling.axes_said import layout_said
 from attnlab.strangers.loading.loading import load
+from attnlab.strangers.words import layout_said
 
 CLASS = """
 import torch

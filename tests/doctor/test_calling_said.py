@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.doctor.interview import interview
-from attnlab.strangers.calling.axes_said import layout_said, sizes_said
-from attnlab.strangers.calling.mask_claims import meaning_of
+from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.loading.loading import load
+from attnlab.strangers.words import layout_said, meaning_of, sizes_said
 
 
 class Stateful(nn.Module):

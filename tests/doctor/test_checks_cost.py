@@ -12,8 +12,8 @@ from torch import nn
 from attnlab.doctor.checks import cost
 from attnlab.doctor.checks.cost import check_cost
 from attnlab.doctor.examination import Examination
+from attnlab.strangers.calling.convention import Convention as Usage
 from attnlab.strangers.patient import Patient
-from attnlab.strangers.usage import Usage
 
 D = 20
 

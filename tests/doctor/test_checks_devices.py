@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from attnlab.doctor.checks import dtype_device as devices
 from attnlab.doctor.checks.dtype_device import check_dtype_device, plain_tensors
 from attnlab.doctor.examination import Examination
+from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.masking import Masking
 from attnlab.strangers.patient import Patient
-from attnlab.strangers.usage import Masking, Usage
 
 D, LENGTH = 20, 7
 

@@ -10,8 +10,8 @@ from torch import nn
 
 from attnlab.doctor.checks.initial_loss import check_initial_loss
 from attnlab.doctor.examination import Examination
+from attnlab.strangers.calling.convention import Convention as Usage
 from attnlab.strangers.patient import Patient
-from attnlab.strangers.usage import Usage
 
 D, VOCAB = 31, 53
 

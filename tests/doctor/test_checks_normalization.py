@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from attnlab.doctor.checks.normalization import check_normalization
-from attnlab.strangers.usage import Masking
+from attnlab.strangers.calling.masking import Masking
 
 
 class OverQueries(Base):

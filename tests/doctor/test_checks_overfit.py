@@ -8,8 +8,8 @@ from torch import nn
 
 from attnlab.doctor.checks.overfit import check_overfit
 from attnlab.doctor.examination import Examination
+from attnlab.strangers.calling.convention import Convention as Usage
 from attnlab.strangers.patient import Patient
-from attnlab.strangers.usage import Usage
 
 D, LENGTH, VOCAB = 30, 7, 29
 

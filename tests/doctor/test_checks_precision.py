@@ -12,8 +12,9 @@ from torch import nn
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.checks.precision import check_precision
 from attnlab.doctor.examination import Examination
+from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.masking import Masking
 from attnlab.strangers.patient import Patient
-from attnlab.strangers.usage import Masking, Usage
 
 D, HEADS, LENGTH = 20, 2, 7
 

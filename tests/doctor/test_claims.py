@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.strangers.calling.claims import CausalClaim, causal_said
-from attnlab.strangers.calling.mask_claims import meaning_of
+from attnlab.strangers.words import CausalClaim, causal_said, meaning_of
 
 
 @pytest.mark.parametrize(

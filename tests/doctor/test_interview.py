@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from attnlab.core.errors import ModuleError
-from attnlab.doctor.interview import interview
+from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.loading.loading import load
 from attnlab.strangers.patient import Declared
-from attnlab.strangers.usage import Usage
 
 HEADER = "import math, torch\nimport torch as t\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
 
@@ -328,8 +328,8 @@ def test_several_blocks_are_a_model_and_several_experts_or_heads_are_not(tmp_pat
             one_head(unpack="a = b = c = x + self.missing"),
             "AttributeError: .* no attribute 'missing' .mine.py, line 16",
         ),
-        (one_head(returned="out[:, ::2]"), r"returned shape \(3, 6, 64\) for an input \(3, 11, 64\)"),
-        (one_head(returned="out.mean()"), r"returned shape \(\) for an input"),
+        (one_head(returned="out[:, ::2]"), r"returned \(3, 6, 64\) for an input \(3, 11, 64\)"),
+        (one_head(returned="out.mean()"), r"returned \(\) for an input"),
         (one_head(returned="None"), "returned None"),
         (one_head("", unpack="a = b = c = 0"), "forward takes no input"),
     ],

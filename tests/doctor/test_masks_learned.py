@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnlab.doctor.interview import interview
-from attnlab.strangers.calling.masking import LENGTHS, PAD_TOKEN, PADDING_SHAPES
-from attnlab.strangers.conventions import SHAPES
+from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.interview import interview
+from attnlab.strangers.calling.masking import LENGTHS, PAD_TOKEN, SHAPES
 from attnlab.strangers.loading.loading import load
-from attnlab.strangers.usage import Usage
 
 ATTENTION = """
 import math, torch
@@ -87,7 +86,7 @@ def test_every_encoding_in_every_shape_over_pairs(tmp_path, encoding, shape):
         assert (usage.key_mask.parameter, usage.key_mask.shape) == ("mask", shape)
 
 
-@pytest.mark.parametrize("shape", PADDING_SHAPES)
+@pytest.mark.parametrize("shape", KEY_SHAPES)
 @pytest.mark.parametrize("encoding", HIDES)
 @pytest.mark.parametrize("name", ["mask", "key_padding_mask"])
 def test_every_encoding_in_every_shape_over_keys(tmp_path, name, encoding, shape):

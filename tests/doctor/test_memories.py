@@ -15,10 +15,10 @@ from attnlab.doctor.examination import Examination
 from attnlab.doctor.influence.masks import check_mask_polarity, check_masked_row
 from attnlab.doctor.influence.padding import check_padding
 from attnlab.doctor.influence.positions import check_positions
-from attnlab.doctor.interview import interview
+from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.calling.sources import MEMORY_LENGTH
 from attnlab.strangers.patient import Declared, Patient
-from attnlab.strangers.usage import Usage
 
 
 def asked(module: nn.Module, **how: bool) -> Usage:
@@ -216,7 +216,7 @@ def test_as_many_vectors_at_every_length_are_laid_end_to_end():
 )
 def test_without_the_batch_in_front_it_is_no_output(after):
     module = type("Mine", (Latents,), {"after": after})()
-    with pytest.raises(ModuleError, match="returned shape"):
+    with pytest.raises(ModuleError, match="returned .* for an input"):
         interview(Patient("it", module, None, {}, "", ""))
 
 

@@ -177,16 +177,16 @@ PLAIN = "out = (q @ k.transpose(-1, -2)).softmax(-1) @ v"
 @pytest.mark.parametrize(
     ("signature", "attend", "shape"),
     [
-        ("x, mask=None", "out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)", "(q_len, k_len)"),
+        ("x, mask=None", "out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)", "(batch, 1, q_len, k_len)"),
         (
             "x, attention_mask=None",
             "m = attention_mask; out = F.scaled_dot_product_attention(q, k, v, None if m is None else m[:, None])",
-            "(1, q_len, k_len)",
+            "(batch, q_len, k_len)",
         ),
         (
             "x, mask",
             "s = q @ k.transpose(-1, -2); assert mask.dim() == 4; out = s.masked_fill(mask == 0, -1e9).softmax(-1) @ v",
-            "(1, 1, q_len, k_len)",
+            "(batch, 1, q_len, k_len)",
         ),
         (
             "x, mask",
@@ -203,10 +203,10 @@ PLAIN = "out = (q @ k.transpose(-1, -2)).softmax(-1) @ v"
 def test_the_shape_of_the_mask_is_learned(tmp_path, signature, attend, shape):
     text = HEADS.format(constructor="dim, heads", sizes="dim, heads", signature=signature, attend=attend)
     mixer = build_foreign(user_file(tmp_path, text), offered(n_heads=5))
-    assert mixer.convention.mask is not None
-    assert mixer.convention.mask.shape == shape
+    assert mixer.convention.pair_mask is not None
+    assert mixer.convention.pair_mask.shape == shape
     assert_causal(mixer)
-    assert mixer.convention.padding is not None
+    assert mixer.convention.key_mask is not None
 
 
 @pytest.mark.parametrize("flag", ["is_causal=False", "causal", "use_causal_mask=True"])
@@ -328,8 +328,8 @@ class Mine(nn.Module):
 def test_the_multi_head_block_of_a_forum_question_works_unchanged(tmp_path):
     mixer = build_foreign(user_file(tmp_path, MULTI_HEAD_BLOCK), offered(n_heads=5))
     assert_causal(mixer)
-    assert mixer.convention.mask is not None
-    assert mixer.convention.mask.encoding == "bool, True = may attend"
+    assert mixer.convention.pair_mask is not None
+    assert mixer.convention.pair_mask.encoding == "bool, True = may attend"
     x, memory = inputs(), inputs(seed=7, length=13)
     everything = torch.ones(LENGTH, 13).tril(13 - LENGTH)
     torch.testing.assert_close(mixer(x, memory), mixer.module(x, memory, memory, everything))
@@ -444,8 +444,8 @@ def test_dropout_that_forgets_eval_mode_does_not_confuse(tmp_path):
         "scores.softmax(-1)", "F.dropout(scores.softmax(-1), 0.2)"
     )
     convention = build_foreign(user_file(tmp_path, text), offered()).convention
-    assert convention.mask is not None
-    assert convention.mask.encoding.startswith("float, 0 or -inf")
+    assert convention.pair_mask is not None
+    assert convention.pair_mask.encoding.startswith("float, 0 or -inf")
 
 
 def test_a_module_that_takes_its_full_length_only_is_probed_at_that(tmp_path):
@@ -474,10 +474,10 @@ def forward_only(body: str, signature: str = "x", constructor: str = "dim") -> s
         ("raise ValueError('no way')", r"Mine'.* raised ValueError: no way \(mine.py, line 13\)"),
         (
             "return x[..., :3]",
-            r"returned \(3, 5, 3\); it must return a floating tensor \(3, 5, 10\) = \(batch, length, d_",
+            r"\(3, 5, 3\) for an input \(3, 5, 10\); it must return a floating tensor \(3, 5, 10\) = \(batch, length",
         ),
-        ("return 'words'", "returned str; it must"),
-        ("return None", "returned None; it must"),
+        ("return 'words'", "returned str for an input .* it must"),
+        ("return None", "returned None for an input .* it must"),
         ("return (x.mean(), x[0])", r"returned tuple of \(\), \(5, 10\)"),
         ("return x > 0", r"returned \(3, 5, 10\) bool"),
         ("return x / (x - x)", "returned NaN or infinite"),
@@ -491,7 +491,7 @@ def test_a_module_that_raises_or_returns_something_else_is_told_so(tmp_path, bod
 
 def test_what_its_place_cannot_give_is_named(tmp_path):
     name = user_file(tmp_path, forward_only("return x", "x, freqs_cis, start_pos"))
-    with pytest.raises(ModuleError, match="forward requires 'freqs_cis', which its place cannot give"):
+    with pytest.raises(ModuleError, match="requires 'freqs_cis', and what is to be given there cannot be guessed"):
         build_foreign(name, offered())
 
 
@@ -499,8 +499,9 @@ def test_a_mask_that_hides_nothing_is_an_error_that_says_what_was_tried(tmp_path
     body = "s = x @ x.transpose(1, 2); w = s.softmax(-1); return (w * (1 if mask is None else mask)) @ self.linear(x)"
     with pytest.raises(ModuleError, match="'mask', but nothing given there makes it causal") as caught:
         build_foreign(user_file(tmp_path, forward_only(body, "x, mask=None")), offered())
-    assert "[bool, True = may attend | bool, True = blocked" in str(caught.value)
-    assert "] the output depends on later positions" in str(caught.value)
+    assert "8 meanings of its values in 5 shapes" in str(caught.value)
+    assert "called as forward(x; mask: " in str(caught.value)
+    assert "the output depends on later positions" in str(caught.value)
     assert "before the softmax" in str(caught.value)
 
 
@@ -517,7 +518,10 @@ def test_d_model_has_to_be_offered(tmp_path):
 def test_errors_at_run_time_name_the_module_and_the_shapes(tmp_path):
     body = "return self.linear(x) if x.size(1) < 9 else (x[:, 1:] if x.size(1) < 12 else 1 / 0)"
     mixer = build_foreign(user_file(tmp_path, forward_only(body)), offered())
-    with pytest.raises(ModuleError, match=r"returned \(2, 10, 10\); it must return a floating tensor \(2, 11, 10\)"):
+    with pytest.raises(
+        ModuleError,
+        match=r"\(2, 10, 10\) for an input \(2, 11, 10\); it must return a floating",
+    ):
         mixer(inputs())
     with pytest.raises(ModuleError, match=r"forward\(\(2, 13, 10\)\) raised ZeroDivisionError"):
         mixer(inputs(length=13))
@@ -587,7 +591,8 @@ def test_many_seeds_at_once_equal_one_by_one(tmp_path):
 
 def test_the_convention_prints_in_one_line(tmp_path):
     mixer = build_foreign(user_file(tmp_path, MULTI_HEAD_BLOCK), offered(n_heads=5))
-    line = "forward(q; k; v; mask: bool, True = may attend, (q_len, k_len)), batch-first"
+    shapes = "(batch, 1, q_len, k_len) over pairs or (batch, 1, 1, k_len) over keys"
+    line = f"forward(q; k; v; mask: bool, True = may attend, {shapes}), batch-first"
     assert str(mixer.convention) == line
     assert line in repr(mixer)
 

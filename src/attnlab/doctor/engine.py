@@ -19,12 +19,12 @@ from attnlab.core.errors import AttnlabError, ModuleError, SpecError, nearest
 from attnlab.doctor.checks import CHECKS, Check
 from attnlab.doctor.examination import SEED, Examination, Options
 from attnlab.doctor.findings import NOT_EXAMINED, Diagnosis, Finding, worst_first
-from attnlab.doctor.interview import interview
 from attnlab.doctor.text_study import text_study
+from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.containment import OvertimeError, Traces, contained, time_limit
 from attnlab.strangers.loading.loading import load
 from attnlab.strangers.patient import Declared, Patient
-from attnlab.strangers.usage import Usage
 
 LOADING_S = 60.0  # a file may import large libraries
 INTERVIEW_S = 30.0  # some hundred calls

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,8 +13,9 @@ from torch import Tensor, nn
 
 from attnlab.core.errors import AttnlabError, ModuleError
 from attnlab.inspection.tape.tape import Change, Tape, record
+from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.containment import wake
 from attnlab.strangers.patient import Patient
-from attnlab.strangers.usage import Usage
 
 BATCH = 3  # differs from lengths, widths and numbers of heads, so that axes cannot be mistaken for each other
 SEED = 20  # any: it makes two examinations of one module equal
@@ -58,7 +58,7 @@ class Examination:
 
     def copy(self, *, train: bool = False, dtype: torch.dtype | None = None) -> nn.Module:
         """A copy of the patient in evaluation (or training) mode, in the examination's dtype by default."""
-        return copy.deepcopy(self.patient.module).to(dtype or self.dtype).train(train)
+        return self.patient.copy().to(dtype or self.dtype).train(train)
 
     def fresh(self, *, train: bool = False, dtype: torch.dtype | None = None) -> nn.Module:
         """A copy that no call has been made of; parameters that are all zero hold small numbers.
@@ -74,7 +74,7 @@ class Examination:
         """Float64 where the patient is small and runs in it, else float32."""
         if sum(parameter.numel() for parameter in self.patient.module.parameters()) > MANY_PARAMETERS:
             return torch.float32
-        module = copy.deepcopy(self.patient.module).double().eval()
+        module = self.patient.copy().double().eval()
         try:
             with torch.no_grad():
                 self._call(module, self.inputs(dtype=torch.float64))
@@ -197,16 +197,6 @@ class Examination:
         """An examination of the same patient with its memory as the input; None where no mask is over it."""
         usage = self.usage.over_memory
         return None if usage is None else Examination(self.patient, usage, self.options)
-
-
-def wake(module: nn.Module, spread: float = 0.1) -> None:
-    """Give parameters that are all zero small random values, in place."""
-    generator = torch.Generator().manual_seed(SEED)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            if parameter.is_floating_point() and parameter.numel() and not parameter.any():
-                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-                parameter.copy_(noise.to(parameter.dtype) * spread)
 
 
 class _leaf_behind_embedding:  # noqa: N801 a context manager reads like a function

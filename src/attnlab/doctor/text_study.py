@@ -11,8 +11,8 @@ from typing import Any
 
 from attnlab.core.constructors import glossary_word
 from attnlab.core.errors import DataError, SpecError
+from attnlab.strangers.calling.convention import Convention as Usage
 from attnlab.strangers.patient import Patient
-from attnlab.strangers.usage import Usage
 from attnlab.text.characters import decode_utf8
 
 CONTEXT = 64  # characters: short enough for many steps, long enough for what does not fit into one n-gram

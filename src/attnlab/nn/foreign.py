@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from attnlab.core.build import Order, Spec, parse, path_of, prepare
 from attnlab.core.errors import ModuleError, SpecError
 from attnlab.nn.key_values import AbstractKeylessMixer
-from attnlab.strangers.conventions import Convention, Label, call, label_of
-from attnlab.strangers.probing import learn, quiet
+from attnlab.strangers.calling.convention import Convention, Label, label_of, wrong_output
+from attnlab.strangers.calling.interview import learn
+from attnlab.strangers.containment import quiet
+from attnlab.strangers.patient import twin_of
 
 _LEARNED: dict[tuple[Any, ...], Convention] = {}
 """Conventions by file, time of its last change, arguments and place."""
@@ -60,13 +62,18 @@ class ForeignMixer(AbstractKeylessMixer):
         padding: Bool[Tensor, "batch k_len"] | None = None,
     ) -> Float[Tensor, "batch q_len d_model"]:
         """The module's output in the lab's layout."""
-        if memory is not None and all(slot.source == "x" for slot in self.convention.slots):
+        if memory is not None and not self.convention.takes_memory:
             raise ModuleError(
                 f"{self.label.name}: forward takes one sequence, so it cannot look at another"
                 " (hint: let it take q, k, v, or x and memory)"
             )
+        told = padding if self.convention.key_mask is not None else None
         with _where_tensors_are_made(x):
-            return call(self.module, self.convention, x, memory, padding=padding, label=self.label)
+            returned = self.convention.returned(self.module, x, memory=memory, padding=told, label=self.label)
+            output = self.convention.output_in(returned, x, label=self.label)
+        if output.shape != x.shape:
+            raise wrong_output(returned, x, self.convention, label=self.label)
+        return output
 
     def extra_repr(self) -> str:
         """How the module is called, for printing."""
@@ -75,7 +82,7 @@ class ForeignMixer(AbstractKeylessMixer):
     def __deepcopy__(self, memo: dict[int, Any]) -> ForeignMixer:
         twin = ForeignMixer.__new__(ForeignMixer)
         memo[id(self)] = twin
-        _detach_leftovers(self.module, memo)
+        memo[id(self.module)] = twin_of(self.module)
         twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return twin
 
@@ -83,14 +90,6 @@ class ForeignMixer(AbstractKeylessMixer):
 def _where_tensors_are_made(x: Tensor) -> contextlib.AbstractContextManager[Any]:
     """Let masks that a module makes itself, on the default device, be as weightless as its input on meta."""
     return torch.device("meta") if x.is_meta else contextlib.nullcontext()
-
-
-def _detach_leftovers(module: nn.Module, memo: dict[int, Any]) -> None:
-    """Make tensors that a forward pass left on a module (`self.weights = ...`) copyable."""
-    for part in module.modules():
-        for value in vars(part).values():
-            if isinstance(value, Tensor) and not value.is_leaf:
-                memo[id(value)] = value.detach().clone()
 
 
 def build_foreign(spec: Spec, offered: Mapping[str, Any]) -> ForeignMixer:
@@ -191,18 +190,16 @@ def adapt(
     """
     label = label_of(module, name)
     if convention is None:
-        twin = _twin(module, label)
+        twin = _probe_of(module, label)
         convention = learn(twin, d_model=d_model, causal=causal, label=label, max_length=max_length)
     return ForeignMixer(module, convention, name=name)
 
 
-def _twin(module: nn.Module, label: Label) -> nn.Module:
+def _probe_of(module: nn.Module, label: Label) -> nn.Module:
     """A copy of a module on the CPU."""
     if any(parameter.is_meta for parameter in module.parameters()):
         raise ModuleError(
             f"{label.name}: it lies on the meta device, where nothing can be learned by calling it"
             " (hint: build it on the CPU, or give the convention)"
         )
-    memo: dict[int, Any] = {}
-    _detach_leftovers(module, memo)
-    return copy.deepcopy(module, memo).to("cpu")
+    return twin_of(module).to("cpu")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import random
 import signal
 import sys
 import threading
@@ -13,10 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from torch import nn
 
-from attnlab.strangers.probing import random_states_kept
-
+_SEED = 20  # any
 _AGAIN_S = 1.0  # a module that swallows the first interruption gets another one every second
 
 
@@ -108,3 +110,34 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 def _interrupt(_signal: int, _frame: Any) -> None:
     raise OvertimeError
+
+
+@contextlib.contextmanager
+def random_states_kept() -> Iterator[None]:
+    """Leave the states of all three random generators, Python's, NumPy's and torch's on the CPU, as they were."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Compute on the CPU without gradients, and leave the random states of all three generators as they were."""
+    with random_states_kept(), torch.no_grad(), torch.device("cpu"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # wrong guesses warn
+        torch.default_generator.manual_seed(_SEED)
+        yield
+
+
+def wake(module: nn.Module, spread: float = 0.1) -> None:
+    """Give parameters that are all zero small random values, in place: behind them nothing could be seen."""
+    generator = torch.Generator().manual_seed(_SEED)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.is_floating_point() and parameter.numel() and not parameter.any():
+                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                parameter.copy_(noise.to(parameter.dtype) * spread)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from types import CellType, FunctionType
+from typing import Any, final
 
-from torch import nn
+from torch import Tensor, nn
 
-from attnlab.core.errors import SpecError, nearest
+from attnlab.core.errors import ModuleError, SpecError, nearest
 from attnlab.strangers.loading.texts import words_of
 
 LAYOUTS_DECLARED = {
@@ -23,6 +25,7 @@ MASKS_DECLARED = {"True = keep": "True keeps", "True = blocked": "True blocks"}
 """What a person may say of a mask's values."""
 
 
+@final
 @dataclass(frozen=True)
 class Declared:
     """Hold what a person declares of a module; it beats every word of the module's own text.
@@ -53,6 +56,7 @@ class Declared:
                 raise SpecError(f"{name} must be {choices}; got '{value}'; {nearest(value, known)}")
 
 
+@final
 @dataclass(frozen=True)
 class Patient:
     """Hold a module to be examined.
@@ -88,6 +92,10 @@ class Patient:
     notes: tuple[str, ...] = ()
     declared: Declared = field(default_factory=Declared)
 
+    def copy(self) -> nn.Module:
+        """A copy to be called."""
+        return twin_of(self.module)
+
     @cached_property
     def said(self) -> str:
         """What its class and its parts say to their readers: docstrings and comments, no code and no names.
@@ -97,3 +105,31 @@ class Patient:
         parts = {type(part) for part in self.module.modules()}
         written = sorted({kind.__doc__ or "" for kind in parts if not kind.__module__.startswith("torch.")})
         return "\n\n".join([words_of(self.text), *written])
+
+
+def twin_of(module: nn.Module) -> nn.Module:
+    """A deep copy of a module, also where it keeps tensors of a graph, or functions that close over its parts."""
+    memo: dict[int, Any] = {}
+    for part in module.modules():
+        for value in vars(part).values():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                memo[id(value)] = value.detach().clone()
+    try:
+        twin = copy.deepcopy(module, memo)
+        for part in twin.modules():
+            for holder in (vars(part), part._forward_hooks, part._forward_pre_hooks):
+                for name, value in holder.items():
+                    if isinstance(value, FunctionType) and value.__closure__:
+                        holder[name] = _closed_anew(value, memo)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        raise ModuleError(f"{type(module).__qualname__} cannot be copied: {text}") from error
+    return twin
+
+
+def _closed_anew(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
+    """A function with what it closes over replaced by its copies; a function itself is never copied deeply."""
+    cells = tuple(CellType(copy.deepcopy(cell.cell_contents, memo)) for cell in function.__closure__ or ())
+    twin = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
+    twin.__kwdefaults__ = function.__kwdefaults__
+    return twin

@@ -6,7 +6,6 @@ operation is watched: a tensor that stayed on the CPU shows as soon as it meets 
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.formats import Attempt, Outcome
 from attnlab.doctor.measures.hidden import recomputed
+from attnlab.strangers.patient import twin_of
 
 CHECK = "dtype-device"
 SOURCE = "PyTorch documentation, nn.Module.register_buffer; CUDA semantics, Best practices, Device-agnostic code"
@@ -133,7 +133,7 @@ def _move(exam: Examination, module: nn.Module) -> Move:
     """
     x = exam.inputs(dtype=torch.float32)
     with _Numbers() as numbers:
-        exam.run(x, module=copy.deepcopy(module))
+        exam.run(x, module=twin_of(module))
     module.to("meta")
     try:
         with _Meetings(numbers.learned):

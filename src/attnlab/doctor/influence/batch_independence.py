@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -17,7 +16,8 @@ from attnlab.doctor.influence.influence import of_samples
 from attnlab.doctor.influence.steady import call_seeded, is_steady_when_fresh, same_course
 from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.dependence import differs
-from attnlab.strangers.conventions import AXES
+from attnlab.strangers.calling.layouts import LAYOUTS
+from attnlab.strangers.patient import twin_of
 
 _ID = "batch-independence"
 _MODES = {False: "evaluation mode", True: "training mode"}
@@ -124,7 +124,7 @@ def _cause(exam: Examination, module: nn.Module) -> tuple[str, dict[str, str]]:
     words = {"where": where, "remedy": _layout_remedy(module, layout)}
     if clean is None or exam.usage.layout_by:
         return "layout", words
-    return "layout?", words | {"taken": AXES[exam.usage.layout], "axes": AXES[layout]}
+    return "layout?", words | {"taken": LAYOUTS[exam.usage.layout].axes, "axes": LAYOUTS[layout].axes}
 
 
 def _batch_norms(exam: Examination, module: nn.Module, place: _Place | None) -> str:
@@ -166,10 +166,11 @@ def _layout_remedy(module: nn.Module, layout: str) -> str:
     if named:
         return (
             f"give batch_first=True to {', '.join(f'`{name}`' for name in named)}, or transpose before and after;"
-            f" as it stands it takes {AXES[layout]}"
+            f" as it stands it takes {LAYOUTS[layout].axes}"
         )
     return (
-        f"it is clean for {AXES[layout]} (looks like {layout}): transpose inside, or say this layout in its docstring"
+        f"it is clean for {LAYOUTS[layout].axes} (looks like {layout}): transpose inside, or say"
+        " this layout in its docstring"
     )
 
 
@@ -200,7 +201,7 @@ def _where_samples_meet(exam: Examination, module: nn.Module) -> _Place | None:
     x = exam.inputs()
     axis = 1 if exam.usage.layout == "sequence-first" else 0
     moved = exam.change(x, slice(None), samples=0)
-    before, after = (exam.tape(each, module=copy.deepcopy(module)).calls for each in (x, moved))
+    before, after = (exam.tape(each, module=twin_of(module)).calls for each in (x, moved))
     for usual, other in zip(before, after, strict=False):
         touched = _touches_others(usual.returned, other.returned, axis)
         if touched and not _touches_others(usual.given, other.given, axis):

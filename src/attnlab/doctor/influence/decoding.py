@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
-from attnlab.strangers.calling.masking import Masking
-from attnlab.strangers.conventions import SHAPES, elements
+from attnlab.strangers.calling.convention import elements
+from attnlab.strangers.calling.masking import SHAPES, Masking
 
 CACHES = frozenset(
     {"past_key_value", "past_key_values", "layer_past", "past", "past_kv", "past_kvs", "past_keys_values", "past_state"}

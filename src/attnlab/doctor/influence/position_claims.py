@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.influence.differences import relative_change
-from attnlab.strangers.calling.claims import descriptions
 from attnlab.strangers.loading.mentions import OPTIONAL, use_of
+from attnlab.strangers.words import descriptions
 
 _WORDS = frozenset((
     "alibi", "cos", "freqs", "pe", "pes", "pos", "posemb", "posenc", "position", "positional", "positions",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.influence.differences import deviation
-from attnlab.strangers.probing import random_states_kept
+from attnlab.strangers.containment import random_states_kept
 
 
 @contextlib.contextmanager

@@ -15,8 +15,8 @@ from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.measures.identity import SAME, follow
 from attnlab.inspection.tape.tape import Tape, record
-from attnlab.strangers.calling.claims import descriptions
-from attnlab.strangers.conventions import elements
+from attnlab.strangers.calling.convention import elements
+from attnlab.strangers.words import descriptions
 
 _NAMED = re.compile(r"block|layer|encoder|decoder|residual", re.IGNORECASE)
 _PARTS = re.compile(r"norm|embed|attention$|attn$|mlp|feed_?forward|ffn?$|dropout|output$|head$", re.IGNORECASE)

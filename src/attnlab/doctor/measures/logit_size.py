@@ -15,7 +15,7 @@ from attnlab.inspection.tape.dependence import Dependence, dependence_of
 from attnlab.inspection.tape.replay import replay
 from attnlab.inspection.tape.tape import Event, Tape
 from attnlab.inspection.tape.tracing import back_to, places_in
-from attnlab.strangers.usage import Usage
+from attnlab.strangers.calling.convention import Convention as Usage
 
 _PROJECTIONS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "mv", "addmv"})
 _NORMS = frozenset(

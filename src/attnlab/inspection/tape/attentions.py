@@ -21,7 +21,7 @@ from attnlab.inspection.tape.pairing import Over, Pairing, pairing_of
 from attnlab.inspection.tape.tape import Change, Event, Tape
 from attnlab.inspection.tape.tracing import back_to
 from attnlab.inspection.tape.weighted_sums import Products, Softmax, WeightedSum, weighted_sums
-from attnlab.strangers.usage import Usage
+from attnlab.strangers.calling.convention import Convention as Usage
 
 _NONLINEAR = frozenset(
     {

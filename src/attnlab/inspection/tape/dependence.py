@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnlab.inspection.tape.replay import replay
 from attnlab.inspection.tape.tape import Event, Tape
-from attnlab.strangers.usage import Usage
+from attnlab.strangers.calling.convention import Convention as Usage
 
 _SEED = 41  # of what is replaced; any
 

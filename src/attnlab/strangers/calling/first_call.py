@@ -1,38 +1,46 @@
-"""Find a first way to call the patient that runs and returns one vector per position, or one per sequence."""
+"""Find a first way to call a module that runs and returns one vector per position, or one per sequence."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, final
 
 from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
-from attnlab.strangers.calling.axes_said import Said, layout_said, sizes_said
-from attnlab.strangers.calling.plans import Plan, plans_for
-from attnlab.strangers.calling.roles import Parameter, roles_of, seems_tokens
-from attnlab.strangers.calling.slots import with_slots
-from attnlab.strangers.calling.sources import NUMBERS, Argument
-from attnlab.strangers.calling.trial import Trial
-from attnlab.strangers.calling.widths import LENGTH, lengths_to_try, size_named, vocabulary_of, widths_to_try
-from attnlab.strangers.conventions import LAYOUTS, elements
+from attnlab.strangers.calling.convention import Convention, elements, wrong_output
+from attnlab.strangers.calling.layouts import IMAGES, LAYOUTS
+from attnlab.strangers.calling.roles import Call, Parameter, calls_for, roles_of, seems_tokens
+from attnlab.strangers.calling.sources import NUMBERS
+from attnlab.strangers.calling.trial import BATCH, Trial
+from attnlab.strangers.calling.widths import (
+    LENGTH,
+    grids_to_try,
+    lengths_to_try,
+    size_named,
+    vocabulary_of,
+    widths_to_try,
+)
 from attnlab.strangers.patient import LAYOUTS_DECLARED, Patient
-from attnlab.strangers.usage import Usage
+from attnlab.strangers.words import Said, layout_said, sizes_said
 
 _PATIENCE_S = 10.0  # after which a module that fails late and slowly is given up
 _MOST_CALLS = 4000  # that fail one after the other; a failing call takes some 0.1 ms
+_BATCHES = (BATCH, BATCH + 2)  # the axis that follows the batch is the batch
+_LONGER = (0, -1, 2)  # lengths at which there must be as many vectors, relative to the first
 
 
+@final
 @dataclass(frozen=True)
-class Call:
+class Found:
     """Hold a call that ran, and what was said about it.
 
     Parameters
     ----------
-    usage : Usage
+    convention : Convention
         The call; everything that is learned later is at its default.
     parameters : tuple of Parameter
         Of ``forward``.
@@ -40,36 +48,36 @@ class Call:
         What the class says about its layout.
     """
 
-    usage: Usage
+    convention: Convention
     parameters: tuple[Parameter, ...]
     layout: Said | None
 
 
-def first_call(trial: Trial, patient: Patient) -> Call:
+def first_call(trial: Trial, patient: Patient) -> Found:
     """The most plausible call that runs."""
     parameters = roles_of(trial.module)
-    name = _input_of(parameters, patient)
+    name = input_of(parameters, patient)
     sizes = sizes_said(trial.module, name, patient.text)
     said = _declared(patient) or layout_said(trial.module, name, patient.text) or _said_by_sizes(trial.module, sizes)
     failures: list[ModuleError] = []
-    unlike: Usage | None = None
+    unlike: Convention | None = None
     returned_something = False
     start_s = time.monotonic()
     for attempt in itertools.islice(_attempts(trial, patient, parameters, (said, sizes)), _MOST_CALLS):
-        if returned_something and (attempt.length != LENGTH or attempt.layout == "sequence-first"):
+        if returned_something and (attempt.length != LENGTH or attempt.layout in ("sequence-first", "unbatched")):
             continue  # where a wrong output may happen to look right
         try:
-            return Call(_tried(trial, attempt), parameters, said)
+            return Found(_tried(trial, attempt), parameters, said)
         except ModuleError as error:
             failures.append(error)
             returned_something |= error.__cause__ is None
             unlike = attempt if unlike is None and returned_something else unlike
         if time.monotonic() - start_s > _PATIENCE_S:
             break
-    pooled = None if unlike is None else with_slots(trial, unlike)
+    pooled = None if unlike is None else _with_slots(trial, unlike)
     if pooled is not None:
-        return Call(pooled, parameters, said)
-    raise _most_telling(failures, parameters, patient)
+        return Found(pooled, parameters, said)
+    raise most_telling(failures, parameters, patient)
 
 
 def _declared(patient: Patient) -> Said | None:
@@ -77,7 +85,7 @@ def _declared(patient: Patient) -> Said | None:
     return None if layout is None else Said(LAYOUTS_DECLARED[layout], "--layout")
 
 
-def _input_of(parameters: tuple[Parameter, ...], patient: Patient) -> str:
+def input_of(parameters: Sequence[Parameter], patient: Patient) -> str:
     """The name of the input."""
     for role in ("input", "query", "key or value", "open"):
         found = next((one.name for one in parameters if one.role == role), None)
@@ -97,29 +105,53 @@ def _said_by_sizes(module: nn.Module, sizes: tuple[int, int] | None) -> Said | N
     return Said("channels-first" if channels else "batch-first", "the sizes in a shape comment")
 
 
+# What to try
+
+
 def _attempts(
     trial: Trial,
     patient: Patient,
     parameters: tuple[Parameter, ...],
     said: tuple[Said | None, tuple[int, int] | None],
-) -> Iterator[Usage]:
-    """Yield ways to call the module, the most plausible first; one number per position is what is thought of last."""
-    plans = plans_for(parameters, size_named("d_head", patient), size_named("vocab_size", patient))
-    inputs = list(_inputs(trial.module, patient, _input_of(parameters, patient)))
+) -> Iterator[Convention]:
+    """Yield ways to call the module, the most plausible first; the rarest layouts and plain numbers come last."""
+    calls = calls_for(parameters, size_named("d_head", patient), size_named("vocab_size", patient))
+    inputs = list(_inputs(trial.module, patient, input_of(parameters, patient)))
+    widths = [size for takes, size in inputs if takes == "embeddings"]
+    images = _images(patient, calls, widths)
+    if any(isinstance(part, nn.Conv2d) for part in trial.module.modules()):
+        yield from images
     for layout, lengths in _places(patient, *said):
-        for (takes, size), plan, length in itertools.product(inputs, plans, lengths):
-            d_in, vocab_size = (size, None) if takes == "embeddings" else (0, size)
+        for (takes, size), call, length in itertools.product(inputs, calls, lengths):
             if takes == "embeddings" or layout != "channels-first":
-                start = Usage("layer", takes, d_in, 0, vocab_size=vocab_size, length=length, layout=layout)
-                yield replace(start, arguments=plan.arguments, masks=plan.masks, flag=plan.flag)
-    for plan, length in itertools.product(plans, lengths_to_try(patient)):
-        start = Usage("layer", "embeddings", 1, 0, length=length, masks=plan.masks, flag=plan.flag)
-        yield replace(start, arguments=_of_numbers(plan))
+                yield _opening(call, takes, size, length, layout)
+    usual, *others = lengths_to_try(patient)
+    yield from (_of_numbers(call, usual) for call in calls)
+    yield from images
+    for width, call in itertools.product([width for width in widths if width > 1], calls):
+        yield _opening(call, "embeddings", width, usual, "unbatched")
+    yield from (_of_numbers(call, length) for call, length in itertools.product(calls, others))
 
 
-def _of_numbers(plan: Plan) -> tuple[Argument, ...]:
-    """The arguments of a plan with the input as one number per position."""
-    return tuple(replace(one, source=NUMBERS) if one.source == "x" else one for one in plan.arguments)
+def _of_numbers(call: Call, length: int) -> Convention:
+    """A call with the input as one number per position."""
+    arguments = tuple(replace(one, source=NUMBERS) if one.source == "x" else one for one in call.arguments)
+    return replace(_opening(call, "embeddings", 1, length, "batch-first"), arguments=arguments)
+
+
+def _images(patient: Patient, calls: list[Call], widths: list[int]) -> Iterator[Convention]:
+    """Yield calls with images."""
+    grids = grids_to_try(patient)
+    for layout in IMAGES:
+        for width, length, call in itertools.product(dict.fromkeys([*grids.channels, *widths]), grids.lengths, calls):
+            yield _opening(call, "embeddings", width, length, layout)
+
+
+def _opening(call: Call, takes: Any, size: int, length: int, layout: str) -> Convention:
+    """A convention of which nothing is known but what is given."""
+    d_in, vocab_size = (size, None) if takes == "embeddings" else (0, size)
+    start = Convention("layer", takes, d_in, 0, vocab_size=vocab_size, length=length, layout=layout)
+    return replace(start, arguments=call.arguments, masks=call.masks, flag=call.flag)
 
 
 def _places(patient: Patient, said: Said | None, sizes: tuple[int, int] | None) -> Iterator[tuple[str, list[int]]]:
@@ -153,59 +185,76 @@ def _inputs(module: nn.Module, patient: Patient, name: str) -> Iterator[tuple[An
     yield from [*tokens, *embeddings] if tokens_first else [*embeddings, *tokens]
 
 
-def _tried(trial: Trial, usage: Usage) -> Usage:
+# What comes back
+
+
+def _tried(trial: Trial, convention: Convention) -> Convention:
     """Call the module and find the output in what it returns."""
-    x = trial.inputs(usage)
-    returned = trial.returned(usage, x)
-    found = _find_output(returned, usage, x)
+    x = trial.inputs(convention)
+    returned = trial.returned(convention, x)
+    found = find_output(returned, convention, x)
     if found is None:
-        raise ModuleError(
-            f"forward returned {_shapes(returned)} for an input {tuple(LAYOUTS[usage.layout](x).shape)}; it must return"
-            " a floating tensor with one vector per position, or one per sequence"
-        )
+        raise wrong_output(returned, x, convention)
     key, pooled = found
-    usage = replace(usage, output=key, pooled=pooled)
-    return replace(usage, d_out=usage.output_in(returned, x).size(-1))
+    convention = replace(convention, output=key, pooled=pooled)
+    return replace(convention, d_out=convention.output_in(returned, x).size(-1))
 
 
-def _find_output(returned: Any, usage: Usage, x: Tensor) -> tuple[Any, bool] | None:
+def find_output(returned: Any, convention: Convention, x: Tensor) -> tuple[Any, bool] | None:
     """The key of the output in what was returned, and whether it is pooled."""
     ranked: list[tuple[int, Any, bool]] = []
     for key, value in elements(returned).items():
-        if not isinstance(value, Tensor) or not value.is_floating_point():
-            continue
         for pooled in (False, True):
             try:
-                output = replace(usage, output=key, pooled=pooled).output_in({key: value}, x)
+                output = replace(convention, output=key, pooled=pooled).output_in({key: value}, x)
             except ModuleError:
                 continue
-            ranked.append((_rank(output, usage, x), key, pooled))
+            ranked.append((_rank(output, convention, x), key, pooled))
             break
     best = min(ranked, key=lambda each: each[0], default=None)
     return None if best is None else best[1:]
 
 
-def _rank(output: Tensor, usage: Usage, x: Tensor) -> int:
+def _rank(output: Tensor, convention: Convention, x: Tensor) -> int:
     """How unlike an output an element is: as wide as the input, of another width, weights, pooled."""
     if output.dim() == 2:
         return 3
-    if output.size(-1) in (usage.d_in, usage.vocab_size):
+    if output.size(-1) in (convention.d_in, convention.vocab_size):
         return 0
     return 2 if output.size(-1) == x.size(1) else 1
 
 
-def _shapes(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"shape {tuple(value.shape)}" + ("" if value.is_floating_point() else f" of {value.dtype}")
-    if isinstance(value, list | tuple):
-        return f"{type(value).__name__} of {', '.join(_shapes(each) for each in value)}"
-    return type(value).__name__ if value is not None else "None"
+def _with_slots(trial: Trial, convention: Convention) -> Convention | None:
+    """The convention in which several vectors per sequence, as many at every length, are the output."""
+    grid = convention.layout in IMAGES
+    lengths = [convention.length + more for more in ((0,) if grid else _LONGER)]
+    try:
+        first, *others = [_slots(trial, convention, *sizes) for sizes in itertools.product(_BATCHES, lengths)]
+    except ModuleError:
+        return None
+    for key, shape in first.items():
+        if all(other.get(key) == shape for other in others):
+            slots, width = shape
+            return replace(convention, output=key, pooled=True, slots=slots, d_out=slots * width)
+    return None
 
 
-def _most_telling(failures: list[ModuleError], parameters: tuple[Parameter, ...], patient: Patient) -> ModuleError:
+def _slots(trial: Trial, convention: Convention, batch: int, length: int) -> dict[Any, tuple[int, int]]:
+    """Number and width of the vectors in every returned tensor that has the batch first; an input is no output."""
+    x = trial.inputs(convention, batch=batch, length=length)
+    layout = LAYOUTS[convention.layout]
+    found: dict[Any, tuple[int, int]] = {}
+    for key, value in elements(trial.returned(convention, x)).items():
+        if isinstance(value, Tensor) and value.is_floating_point() and value.dim() in (3, layout.dims):
+            size, slots, width = (layout.batch_first(value) if value.dim() == layout.dims else value).shape
+            found |= {key: (slots, width)} if size == batch else {}
+    return found
+
+
+def most_telling(failures: Sequence[ModuleError], parameters: Sequence[Parameter], patient: Patient) -> ModuleError:
     """The failure that says most to the person: a wrong output, an argument nobody can guess, the first."""
     wrong = next((each for each in failures if each.__cause__ is None), None)
-    unknown = [one.name for one in parameters if one.required and one.role == "open"]
+    unknown = [one.name for one in parameters if one.required and one.role in ("open", "rotary", "cos", "sin")]
     if wrong is None and unknown:
         return ModuleError(
             f"{patient.name}: forward requires {', '.join(map(repr, unknown))}, and what is to be given there cannot be"

@@ -4,14 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
 
 from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.sources import Situation
-from attnlab.strangers.conventions import ENCODINGS, KEY_SHAPES, SHAPES
+
+_FINITE_BLOCK = -1e9  # far below any score; for modules that multiply a mask, where -inf times 0 is NaN
+
+ENCODINGS: dict[str, Callable[[Tensor, torch.dtype], Tensor]] = {
+    "bool, True = may attend": lambda allowed, _dtype: allowed,
+    "bool, True = blocked": lambda allowed, _dtype: ~allowed,
+    "float, 0 or -inf added to the scores": lambda allowed, dtype: _additive(allowed, dtype, float("-inf")),
+    "int, 1 = may attend": lambda allowed, _dtype: allowed.long(),
+    "int, 1 = blocked": lambda allowed, _dtype: (~allowed).long(),
+    "float, 1 = may attend": lambda allowed, dtype: allowed.to(dtype),
+    "float, 1 = blocked": lambda allowed, dtype: (~allowed).to(dtype),
+    "float, 0 or -1e9 added to the scores": lambda allowed, dtype: _additive(allowed, dtype, _FINITE_BLOCK),
+}
+"""What a mask's values mean: from bool, True = may attend, to what the module understands."""
+
+SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
+    "(q_len, k_len)": lambda allowed: allowed[0],
+    "(1, q_len, k_len)": lambda allowed: allowed[:1],
+    "(1, 1, q_len, k_len)": lambda allowed: allowed[:1, None],
+    "(batch, 1, q_len, k_len)": lambda allowed: allowed[:, None],
+    "(batch, q_len, k_len)": lambda allowed: allowed,
+}
+"""Shapes of a mask, from (batch, q_len, k_len)."""
+
+KEY_SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
+    "(batch, k_len)": lambda real: real,
+    "(batch, 1, k_len)": lambda real: real[:, None],
+    "(batch, 1, 1, k_len)": lambda real: real[:, None, None],
+    "(k_len, batch)": lambda real: real.T,
+    "(batch, k_len, 1)": lambda real: real[:, :, None],
+}
+"""Shapes of a mask over keys alone, from (batch, k_len)."""
 
 LENGTHS = "lengths, int: number of real positions"
 """Encoding of an argument that tells padding by one number per sample; it can tell padding at the end only."""
@@ -22,16 +53,11 @@ PAD_TOKEN = "tokens, one of them means padding"
 ONE_LENGTH_EACH = "(batch)"
 """Shape of lengths."""
 
-PADDING_SHAPES: dict[str, Callable[[Tensor], Tensor]] = KEY_SHAPES | {
-    "(k_len, batch)": lambda real: real.T,
-    "(batch, k_len, 1)": lambda real: real[:, :, None],
-}
-"""Shapes of a mask over keys alone, from (batch, k_len)."""
-
 BATCHED_SHAPES = tuple(shape for shape in SHAPES if "batch" in shape)
 """Shapes of a mask over pairs that can tell padding too."""
 
 
+@final
 @dataclass(frozen=True)
 class Masking:
     """Say how one mask argument is given, and what is known about its values.
@@ -43,9 +69,9 @@ class Masking:
     over : {"pairs", "keys"}
         Whether it says which query may see which key, or which positions are real.
     encoding : str
-        Key of `conventions.ENCODINGS`, or `LENGTHS`, or `PAD_TOKEN`: what is passed.
+        Key of `ENCODINGS`, or `LENGTHS`, or `PAD_TOKEN`: what is passed.
     shape : str
-        Key of `conventions.SHAPES` (pairs) or `PADDING_SHAPES` (keys). A mask over keys has a shape over pairs where
+        Key of `SHAPES` (pairs) or `KEY_SHAPES` (keys). A mask over keys has a shape over pairs where
         one argument says both.
     declared : str or None
         What name or docstring say its values mean, ``"True keeps"`` or ``"True blocks"``; None: nothing.
@@ -118,9 +144,11 @@ def _over_pairs(mask: Masking, at: Situation, padding: Tensor | None, allowed: T
     if allowed is None and padding is None and not mask.required:
         return None
     if allowed is None:
-        allowed = torch.ones(at.x.size(0), at.length, at.length, dtype=torch.bool, device=at.x.device)
+        allowed = torch.ones(1, at.length, at.k_len, dtype=torch.bool, device=at.x.device)
     if padding is not None:
         allowed = allowed & padding[:, None, :]  # (batch, q_len, k_len)
+        if at.padded_see_themselves and at.memory is None:
+            allowed = allowed | torch.eye(at.length, dtype=torch.bool, device=at.x.device)
     allowed = allowed.expand(at.x.size(0), -1, -1)
     if "batch" not in mask.shape and not allowed.is_meta and not bool((allowed == allowed[:1]).all()):
         raise ModuleError(f"its mask '{mask.parameter}' has no batch axis, so samples cannot differ in it")
@@ -132,10 +160,10 @@ def _over_keys(mask: Masking, at: Situation, padding: Tensor | None) -> Tensor |
     if padding is None and not mask.required:
         return None
     if padding is None:
-        padding = torch.ones(at.x.shape[:2], dtype=torch.bool, device=at.x.device)
+        padding = torch.ones(at.x.size(0), at.k_len, dtype=torch.bool, device=at.x.device)
     if mask.encoding == LENGTHS:
         return _lengths(mask, padding)
-    return ENCODINGS[mask.encoding](PADDING_SHAPES[mask.shape](padding), at.dtype)
+    return ENCODINGS[mask.encoding](KEY_SHAPES[mask.shape](padding), at.dtype)
 
 
 def _lengths(mask: Masking, padding: Tensor) -> Tensor:
@@ -145,3 +173,8 @@ def _lengths(mask: Masking, padding: Tensor) -> Tensor:
     if not padding.is_meta and not torch.equal(ordered, padding):
         raise ModuleError(f"its '{mask.parameter}' can tell padding at the end only")
     return lengths
+
+
+def _additive(allowed: Tensor, dtype: torch.dtype, blocked: float) -> Tensor:
+    """0 where a position may attend and `blocked` elsewhere."""
+    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill(~allowed, blocked)

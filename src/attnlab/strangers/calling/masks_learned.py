@@ -1,24 +1,42 @@
-"""Learn what the patient's mask arguments mean: hide a position in every way there is, and see whether it is hidden."""
+"""Learn what a module's mask arguments mean: hide a position in every way there is, and see whether it is hidden."""
 
 from __future__ import annotations
 
+import functools
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, final
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from attnlab.strangers.calling.axes_said import Said
-from attnlab.strangers.calling.hiding import Hiding
-from attnlab.strangers.calling.mask_claims import mask_said, over_said
-from attnlab.strangers.calling.masking import BATCHED_SHAPES, LENGTHS, ONE_LENGTH_EACH, PADDING_SHAPES, Masking
+from attnlab.core.errors import ModuleError
+from attnlab.strangers.calling.convention import Convention
+from attnlab.strangers.calling.masking import (
+    BATCHED_SHAPES,
+    ENCODINGS,
+    KEY_SHAPES,
+    LENGTHS,
+    ONE_LENGTH_EACH,
+    PAD_TOKEN,
+    SHAPES,
+    Masking,
+)
 from attnlab.strangers.calling.roles import Parameter, seems_over_pairs
-from attnlab.strangers.calling.trial import NOTHING, Trial
-from attnlab.strangers.conventions import ENCODINGS, SHAPES
-from attnlab.strangers.patient import MASKS_DECLARED
-from attnlab.strangers.usage import Usage
+from attnlab.strangers.calling.trial import BATCH, NOTHING, Trial, replaced
+from attnlab.strangers.patient import MASKS_DECLARED, Patient
+from attnlab.strangers.words import Said, mask_said, over_said
 
+Place = Literal["within", "end"]
+"""Where positions are hidden: one near the beginning, or the last ones."""
+
+_WITNESS = 0  # sees everything under a mask over pairs and is seen by none: a square mask read by its first row shows
+_WITHIN = 1  # the hidden position
+_VISIBLE = 2  # one that is not hidden
+_SAME = 1e-3  # of the size of an output: more than rounding of another path through the code
+_AT_END = 2  # positions hidden at the end
 _OBEYED = 0.02  # of what a visible position weighs: a hidden one that weighs less counts as hidden
 _TOLD = 0.7  # a hidden position that weighs less than this tells which values hide
 _LEANS = 0.5  # of what is left under the contrary meaning; values that do nothing leave the same
@@ -29,8 +47,106 @@ _WITHOUT_SUMS = tuple(
     sorted((e for e in ENCODINGS if "added" not in e), key=lambda e: ("bool" not in e, "int" not in e))
 )
 _SUMS = tuple(encoding for encoding in ENCODINGS if "added" in encoding)
+PAD_WORDS = (
+    *("pad_idx", "padding_idx", "pad_id", "pad_token_id", "pad_token", "pad_index", "src_pad_idx", "trg_pad_idx"),
+    *("tgt_pad_idx", "pad", "pad_value", "padding_id", "pad_tok"),
+)
+"""Names under which constructors ask for the token that means padding."""
+
+_INPUT = r"\b(idx|tokens?|x|src|trg|tgt|seq|ids|\w*input_ids|inputs?|text|words|sentences?|batch)"
+_WITH_NAMED = re.compile(_INPUT + r"\s*(!=|==|\.ne\(|\.eq\()\s*(\w+\.)*\w*pad\w*", re.I)
+_WITH_ZERO = re.compile(_INPUT + r"\s*(!=|==|>|\.ne\(|\.eq\()\s*0\b", re.I)
+_PADDED = 3  # tokens of padding put behind the others
 
 
+@final
+class Hiding:
+    """Hide positions of one patient by one mask or another, and measure.
+
+    Parameters
+    ----------
+    trial : Trial
+        A copy of the patient.
+    convention : Convention
+        A call that runs.
+    """
+
+    def __init__(self, trial: Trial, convention: Convention) -> None:
+        self.trial = trial
+        self.convention = convention
+        self.x = trial.inputs(convention)
+
+    def left(self, masking: Masking, place: Place = "within") -> float | None:
+        """What hidden positions weigh in the outputs of the others, relative to visible ones."""
+        told = self._with(masking)
+        length = self.convention.length
+        at_end = place == "end" or masking.encoding == LENGTHS
+        hidden = list(range(length - _AT_END, length)) if at_end else [_WITHIN]
+        late = hidden[0] - 1 if at_end else length - 1
+        how = self._how(masking, hidden)
+        aside = [_WITNESS, *hidden] if masking.over == "pairs" else hidden
+        try:
+            before = self.trial.run(told, self.x, **how)
+            weight = self._weight(told, before, hidden, aside, how)
+            first = self._weight(told, before, [_VISIBLE], [_VISIBLE, *aside], how)
+            last = self._weight(told, before, [late], [late, *aside] if self._sees_later else aside, how)
+        except ModuleError:
+            return None
+        visible = min(first, last)
+        return weight / visible if math.isfinite(weight + visible) and visible > NOTHING else math.inf
+
+    def changes_nothing(self, masking: Masking) -> bool:
+        """Whether a mask that hides nothing leaves the output as it is without a mask."""
+        told = self._with(replace(masking, required=True))
+        try:
+            output = self.trial.run(told, self.x)
+        except ModuleError:
+            return False
+        if masking.required:
+            return True
+        return bool((output - self._plain).abs().max() <= _SAME * self._plain.abs().max())
+
+    def _with(self, masking: Masking) -> Convention:
+        """The convention with one mask given in one way."""
+        others = (mask for mask in self.convention.masks if mask.parameter != masking.parameter)
+        return replace(self.convention, masks=(*others, masking))
+
+    @functools.cached_property
+    def _plain(self) -> Tensor:
+        """The output with nothing hidden."""
+        return self.trial.run(self.convention, self.x)
+
+    @functools.cached_property
+    def _sees_later(self) -> bool:
+        """Whether, with nothing hidden, a position sees later ones."""
+        last = [self.convention.length - 1]
+        return self._weight(self.convention, self._plain, last, last, {}) > NOTHING
+
+    def _weight(
+        self, convention: Convention, before: Tensor, moved: Sequence[int], aside: Sequence[int], how: dict[str, Any]
+    ) -> float:
+        """The largest change of an output when some inputs are replaced, some outputs left aside."""
+        after = self.trial.run(convention, replaced(self.trial, convention, self.x, list(moved)), **how)
+        if not convention.pooled:
+            kept = torch.ones(before.size(1), dtype=torch.bool)
+            kept[list(aside)] = False
+            before, after = before[:, kept], after[:, kept]
+        return float((after - before).abs().max() / before.abs().max().clamp_min(1e-30))
+
+    def _how(self, masking: Masking, hidden: Sequence[int]) -> dict[str, Any]:
+        """What tells a call that positions are hidden."""
+        length = self.convention.length
+        real = torch.ones(BATCH, length, dtype=torch.bool)
+        real[:, hidden] = False
+        if masking.over == "keys":
+            return {"padding": real}
+        allowed = real[:, None].repeat(1, length, 1)
+        allowed[:, :, _WITNESS] = False
+        allowed[:, _WITNESS] = True
+        return {"allowed": allowed | torch.eye(length, dtype=torch.bool)}
+
+
+@final
 @dataclass(frozen=True)
 class _Tried:
     """Hold a way to give a mask, and how much of a hidden position's weight is left under it."""
@@ -39,11 +155,13 @@ class _Tried:
     left: float
 
 
-def with_masks(trial: Trial, usage: Usage, parameters: Sequence[Parameter], declared: str | None = None) -> Usage:
-    """The usage with all mask arguments that can be given, their values as declared where that is done."""
-    if usage.length < _SHORTEST:
-        return usage
-    hiding = Hiding(trial, usage)
+def with_masks(
+    trial: Trial, convention: Convention, parameters: Sequence[Parameter], declared: str | None = None
+) -> Convention:
+    """The convention with all mask arguments that can be given, their values as declared where that is done."""
+    if convention.length < _SHORTEST:
+        return convention
+    hiding = Hiding(trial, convention)
     learned: list[Masking] = []
     for one in parameters:
         if one.role == "lengths":
@@ -52,8 +170,8 @@ def with_masks(trial: Trial, usage: Usage, parameters: Sequence[Parameter], decl
             learned += _learn(hiding, one, declared)
     of_keys = {one.name for one in parameters if one.role in ("key mask", "lengths")}
     chosen = [mask for over in ("pairs", "keys") for mask in _best(learned, over, of_keys)]
-    rest = tuple(mask for mask in usage.masks if mask.parameter not in {each.parameter for each in chosen})
-    return replace(usage, masks=(*chosen, *rest))
+    rest = tuple(mask for mask in convention.masks if mask.parameter not in {each.parameter for each in chosen})
+    return replace(convention, masks=(*chosen, *rest))
 
 
 def _best(learned: Sequence[Masking], over: str, of_keys: set[str]) -> list[Masking]:
@@ -112,7 +230,7 @@ def _judged_at_end(hiding: Hiding, mask: Masking) -> Masking:
     candidates = [replace(mask, encoding=encoding) for encoding in (*_WITHOUT_SUMS, *_SUMS)]
     for candidate in sorted(candidates, key=lambda each: _unlikeliness(each, mask.declared)):
         left = hiding.left(candidate, "end")
-        if left is not None and left < _OBEYED and (recurrent or hiding.usage.pooled):
+        if left is not None and left < _OBEYED and (recurrent or hiding.convention.pooled):
             return replace(candidate, obeyed=True, at_end=True)
     return mask
 
@@ -137,7 +255,7 @@ def _forms(one: Parameter, over: Literal["pairs", "keys"], said: Said | None) ->
     encodings = (*_WITHOUT_SUMS, *_SUMS)
     without_batch = [shape for shape in SHAPES if shape not in BATCHED_SHAPES]
     forms: list[Masking] = []
-    for shape in [*BATCHED_SHAPES, *without_batch] if over == "pairs" else PADDING_SHAPES:
+    for shape in [*BATCHED_SHAPES, *without_batch] if over == "pairs" else KEY_SHAPES:
         own = [Masking(one.name, over, encoding, shape, required=one.required) for encoding in encodings]
         forms += sorted(own, key=lambda each: _unlikeliness(each, declared))
     return forms
@@ -181,3 +299,48 @@ def _leans(tried: Sequence[_Tried], plain: _Tried) -> bool:
     contrary = [each.left for each in tried if each.masking.keeps is (not plain.masking.keeps)]
     contrary = [left for left in contrary if math.isfinite(left)]
     return bool(contrary) and plain.left < _LEANS * min(contrary)
+
+
+# Padding that is told by the tokens themselves
+
+
+def with_pad_token(trial: Trial, convention: Convention, patient: Patient) -> Convention:
+    """The convention with the token that means padding, where the module looks for one."""
+    if convention.takes != "tokens" or convention.vocab_size is None:
+        return convention
+    token = _pad_token(patient)
+    if token is None or not 0 <= token < convention.vocab_size:
+        return convention
+    convention = replace(convention, pad_token=token)
+    if convention.key_mask is not None or not convention.any_length or convention.length < _SHORTEST:
+        return convention
+    name = next((one.parameter for one in convention.arguments if one.source == "x"), "x")
+    masking = Masking(name, "keys", PAD_TOKEN, "(batch, length)", at_end=True)
+    padded = replace(convention, masks=(*convention.masks, masking))
+    return replace(convention, masks=(*convention.masks, replace(masking, obeyed=_hides(trial, padded))))
+
+
+def _hides(trial: Trial, convention: Convention) -> bool:
+    """Whether padding put behind the tokens changes (nearly) nothing in what they give."""
+    x = trial.inputs(convention)
+    short = x[:, :-_PADDED]
+    real = torch.ones(x.shape, dtype=torch.bool)
+    real[:, -_PADDED:] = False
+    try:
+        before, after = trial.run(convention, short), trial.run(convention, x, padding=real)
+        moved = trial.run(convention, replaced(trial, convention, short, [0]))
+    except ModuleError:
+        return False
+    if not convention.pooled:
+        before, after, moved = before[:, 1:], after[:, 1:-_PADDED], moved[:, 1:]
+    left, seen = (after - before).abs().max(), (moved - before).abs().max()
+    return bool(left <= max(_OBEYED * float(seen), NOTHING * float(before.abs().max())))
+
+
+def _pad_token(patient: Patient) -> int | None:
+    """The token that the source compares its input with."""
+    if _WITH_NAMED.search(patient.text):
+        holders = [patient.arguments, *(vars(part) for part in patient.module.modules())]
+        values = (holder.get(word) for holder in holders for word in PAD_WORDS)
+        return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)
+    return 0 if _WITH_ZERO.search(patient.text) else None

@@ -1,67 +1,96 @@
-"""What the parameters of a ``forward`` are for, as far as their names tell."""
+"""What the parameters of a ``forward`` are for, as far as their names tell, and what may be given there.
+
+A name is read by its pieces: ``encoder_hidden_states`` is a memory by ``encoder``.
+"""
 
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import final
 
 from torch import nn
 
 from attnlab.core.constructors import is_required
-from attnlab.strangers.signatures import KEYS_VALUES, MEMORIES, QUERIES
+from attnlab.strangers.calling.masking import ENCODINGS, KEY_SHAPES, LENGTHS, ONE_LENGTH_EACH, SHAPES, Masking
+from attnlab.strangers.calling.sources import Argument
 
-_WORDS: dict[str, frozenset[str]] = {
-    "query": QUERIES | {"query_layer", "q_in", "q_inputs", "x_query"},
-    "key or value": KEYS_VALUES | {"key_layer", "value_layer", "k_in", "v_in", "x_key", "x_value"},
-    "memory": MEMORIES
-    | {"encoder_states", "enc_output", "enc_outputs", "enc", "encoded", "encoder_memory", "enc_src", "enc_hidden"}
-    | {"key_value_states", "x_enc", "encoder_x", "ctx", "cross", "encoder_hidden", "z", "kv_input", "memories"},
-    "source": frozenset({"src", "source", "src_ids", "src_tokens", "encoder_input", "enc_input", "inp", "x_src"})
-    | {"encoder_input_ids", "enc_inputs", "encoder_inputs"},
-    "target": frozenset({"tgt", "trg", "dec_input", "decoder_input", "decoder_input_ids", "dec_inputs", "tgt_tokens"})
-    | {"decoder_inputs", "tgt_ids", "x_tgt"},
-    "lengths": frozenset({"lengths", "lens", "seq_lens", "seq_lengths", "valid_lens", "valid_len", "valid_length"})
-    | {"valid_lengths", "src_lengths", "input_lengths", "x_lens", "x_lengths", "key_lengths", "sequence_lengths"}
-    | {"src_len", "src_lens", "num_valid", "n_valid", "text_lengths", "token_lengths", "xlen", "x_len", "lengths_x"}
-    | {"length", "input_lens", "batch_lengths", "seq_lengths_tensor", "k_lens", "key_lens"},
-    "length": frozenset({"seq_len", "seqlen", "q_len", "n_positions", "max_len", "t", "seq_length", "tgt_len"}),
-    "cache": frozenset({"past_key_value", "past_key_values", "layer_past", "past", "cache", "kv_cache", "past_kv"})
-    | {"use_cache", "hx", "h0", "state", "states", "prev_state", "incremental_state", "layer_cache", "attn_cache"}
-    | {"inference_params", "mems", "hidden", "h", "kvcache", "kv", "past_keys_values", "prev_kv", "cached_kv"},
-    "off": frozenset({"need_weights", "output_attentions", "output_hidden_states", "return_attention"})
-    | {"return_weights", "return_attn", "return_attention_weights", "return_attn_weights", "verbose", "debug"}
-    | {"training", "train", "return_attentions", "return_scores", "return_hidden", "need_attn", "return_loss"}
-    | {"return_cache", "return_kv"},
-    "flag": frozenset(
-        {"is_causal", "causal", "use_causal_mask", "causal_mask_flag", "masked", "use_mask", "apply_mask"}
-    )
-    | {"mask_future", "autoregressive"},
-    "positions": frozenset({"position_ids", "positions", "pos_ids", "input_pos", "pos", "cache_position", "position"})
-    | {"posids", "token_positions", "pos_idx"},
-    "rotary": frozenset({"position_embeddings", "rope", "rotary", "rotary_emb", "rotary_embeddings", "cos_sin"})
-    | {"rotary_pos_emb", "freqs_cis", "freqs", "freqs_complex", "rope_freqs", "rope_cache"},
-    "cos": frozenset({"cos", "freqs_cos", "cos_cached", "rope_cos", "cosines"}),
-    "sin": frozenset({"sin", "freqs_sin", "sin_cached", "rope_sin", "sines"}),
-    "targets": frozenset({"targets", "labels", "label", "y_true", "target_ids", "next_tokens", "gold"}),
-    "start": frozenset({"start_pos", "offset", "past_length", "position_offset", "cache_len", "start", "start_index"})
-    | {"step", "pos_offset", "seqlen_offset"},
-    "zeros": frozenset({"token_type_ids", "segment_ids", "segments", "segment_label", "segment", "token_types"}),
+_PIECES: dict[str, str] = {
+    "flag": "causal autoregressive",
+    "off": "return need verbose debug training train",
+    "lengths": "lengths lens xlen valid",
+    "start": "start offset step",
+    "length": "len seqlen length",
+    "side": "height width",
+    "cos": "cos cosines",
+    "sin": "sin sines",
+    "rotary": "rope rotary freqs cis",
+    "positions": "pos position positions posids",
+    "cache": "past cache cached kvcache prev incremental inference hx h0 mems",
+    "zeros": "segment segments type types",
+    "source": "src source",
+    "target": "tgt trg target dec decoder",
+    "targets": "targets label labels gold",
+    "query": "q xq query queries",
+    "key or value": "k v xk xv key value keys values",
+    "memory": "memory memories mem context ctx enc encoder encoded cond cross kv",
 }
-"""Words by role; the first role that knows a word has it."""
+"""Pieces of names by role; the first role that knows a piece has the name."""
 
-_MASK_WORDS = frozenset(
-    {"m", "attn_bias", "attention_bias", "attn_msk", "msk", "src_padding", "padding", "pad", "is_pad"}
-)
-_MASK_WORDS_ADDED = frozenset({"is_padding", "paddings", "visible", "allowed", "valid", "visibility", "keep", "real"})
+_WHOLE: dict[str, str] = {
+    "masked": "flag",
+    "use_mask": "flag",
+    "apply_mask": "flag",
+    "mask_future": "flag",
+    "output_attentions": "off",
+    "output_hidden_states": "off",
+    "src_len": "lengths",
+    "src_length": "lengths",
+    "x_len": "lengths",
+    "x_length": "lengths",
+    "length": "lengths",
+    "n_positions": "length",
+    "t": "length",
+    "h": "side",
+    "w": "side",
+    "cos_sin": "rotary",
+    "past_length": "start",
+    "cache_len": "start",
+    "kv": "cache",
+    "key_value": "memory",
+    "key_value_states": "memory",
+    "kv_input": "memory",
+    "state": "cache",
+    "states": "cache",
+    "hidden": "cache",
+    "position_embeddings": "rotary",
+    "rotary_pos_emb": "rotary",
+    "y": "memory",
+    "z": "memory",
+    "y_true": "targets",
+    "target_ids": "targets",
+    "next_tokens": "targets",
+    "inp": "source",
+}
+"""Names whose pieces say nothing, or something else."""
+
+_MASK_PIECES = frozenset(["m", "msk", "padding", "paddings", "pad", "visible", "allowed", "visibility", "keep", "real"])
+_BIASES = frozenset({"attn_bias", "attention_bias", "bias"})
+_INPUTS = frozenset(["input", "inputs", "ids", "tokens"])
+_SPLIT = re.compile(r"[^a-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 _OF_MEMORY = re.compile(r"memory|encoder_attention|cross|enc|context|mem_|e_mask")
 _OF_KEYS = re.compile(r"pad|key|kv_mask|k_mask|token_mask|valid|real|seq_mask|sequence_mask|input_mask")
 _OF_PAIRS = re.compile(r"causal|tgt_mask|trg_mask|look|future|subsequent|bias|attn_mask|visib|allowed")
 _TOKENS = re.compile(r".*(token|ids|idx|index|indices|chars|words|text|sentence).*|i|ix|xb|inp_ids")
-_FLOATS = re.compile(r".*(emb|hidden|state|feature|feat).*")
+_FLOATS = re.compile(r".*(emb|hidden|state|feature|feat|img|image|pixel).*")
+_NAMELESS = re.compile(r"[a-z]\d?|x_?\w?|in(put|puts)?_?\w?|src|tgt|seq\d?")  # can only be a sequence
+_MOST_PLANS = 120  # a failing call takes some 0.1 ms, and there are widths, lengths and layouts to try each in
 
 
+@final
 @dataclass(frozen=True)
 class Parameter:
     """Say what one parameter of ``forward`` is for.
@@ -71,7 +100,7 @@ class Parameter:
     name : str
         Its name.
     role : str
-        ``"input"``, ``"mask"``, ``"key mask"``, ``"memory mask"``, ``"open"`` or a key of the table of words.
+        ``"input"``, ``"mask"``, ``"key mask"``, ``"memory mask"``, ``"open"`` or a key of the table of pieces.
     required : bool
         Whether a call must give it.
     by_name : bool
@@ -91,19 +120,34 @@ def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
     if not named and any(p.kind is p.VAR_POSITIONAL for p in signature.values()):
         return (Parameter("", "input", required=True, by_name=False),)
     roles = {name: role_of(name) for name in named}
+    if {"h", "w"} & {name.lower() for name in named} == {"h"}:
+        roles = {name: "cache" if name.lower() == "h" else role for name, role in roles.items()}  # of a recurrence
     _settle_first(roles, named)
     _settle_memory(roles)
     return tuple(Parameter(n, roles[n], is_required(p), p.kind is p.KEYWORD_ONLY) for n, p in named.items())
 
 
 def role_of(name: str) -> str:
-    """What a parameter is for by its name alone."""
-    word = name.lower()
-    if word in _WORDS["flag"]:
+    """What a parameter is for by its name alone.
+
+    Examples
+    --------
+    >>> [role_of(name) for name in ("encoder_hidden_states", "src_key_padding_mask", "return_weights", "anything")]
+    ['memory', 'mask', 'off', 'open']
+    """
+    word, pieces = name.lower(), {piece.lower() for piece in _SPLIT.split(name) if piece}
+    tables = {role: set(table.split()) for role, table in _PIECES.items()}
+    if word in _WHOLE:
+        return _WHOLE[word]
+    if pieces & tables["flag"] and ("mask" not in word or pieces & {"flag", "use"}):
         return "flag"
-    if "mask" in word or word in _MASK_WORDS | _MASK_WORDS_ADDED:
+    if pieces & {"lens", "lengths"} or ("valid" in pieces and not pieces <= {"valid", "mask"}):
+        return "lengths"
+    if "mask" in word or pieces & _MASK_PIECES or "valid" in pieces or word in _BIASES:
         return "mask"
-    return next((role for role, words in _WORDS.items() if word in words), "open")
+    if pieces & (tables["memory"] | {"dec", "decoder"}) and pieces & _INPUTS:
+        return "target" if pieces & {"dec", "decoder"} else "source"
+    return next((role for role, words in tables.items() if pieces & words), "open")
 
 
 def _settle_first(roles: dict[str, str], named: Mapping[str, inspect.Parameter]) -> None:
@@ -148,3 +192,102 @@ def seems_tokens(name: str) -> bool | None:
 def seems_over_pairs(name: str) -> bool:
     """Whether a mask's name says that it is over pairs of positions."""
     return bool(_OF_PAIRS.search(name.lower()))
+
+
+# What may be given there
+
+Choice = tuple[Argument | Masking | None, ...]
+"""What one parameter can be given; None: it is left out."""
+
+
+@final
+@dataclass(frozen=True)
+class Call:
+    """Say what every parameter of one call is given.
+
+    Parameters
+    ----------
+    arguments : tuple of Argument
+        Everything but masks.
+    masks : tuple of Masking
+        Masks that a call must give.
+    flag : str or None
+        The parameter that asks whether to be causal, if it must be given.
+    """
+
+    arguments: tuple[Argument, ...]
+    masks: tuple[Masking, ...] = ()
+    flag: str | None = None
+
+
+def calls_for(parameters: Sequence[Parameter], d_head: int | None, vocab_size: int | None) -> list[Call]:
+    """Ways to fill the parameters, from the plainest on."""
+    flag = next((one.name for one in parameters if one.role == "flag" and one.required), None)
+    calls: dict[Call, None] = {}
+    for helping, masked in ((False, False), (True, False), (False, True), (True, True)):
+        choices = [
+            _mask_choice(one, masked=masked)
+            if one.role in ("mask", "key mask", "memory mask")
+            else _choice(one, index, helping=helping, d_head=d_head, vocab_size=vocab_size)
+            for index, one in enumerate(parameters)
+        ]
+        for given in _together(choices):
+            arguments = tuple(each for each in given if each is not None and each.__class__ is Argument)
+            masks = tuple(each for each in given if each is not None and each.__class__ is Masking)
+            calls[Call(arguments, masks, flag)] = None
+    return list(calls)[:_MOST_PLANS]
+
+
+def _together(choices: list[Choice]) -> Iterator[tuple[Argument | Masking | None, ...]]:
+    """Every combination in which all masks speak alike."""
+    for combination in itertools.islice(itertools.product(*choices), 4 * _MOST_PLANS):
+        encodings = {getattr(each, "encoding", LENGTHS) for each in combination} - {LENGTHS}
+        if len(encodings) <= 1:
+            yield combination
+
+
+def _choice(one: Parameter, index: int, *, helping: bool, d_head: int | None, vocab_size: int | None) -> Choice:
+    """What a parameter that is no mask can be given."""
+    by_name = one.by_name or index > 0
+
+    def given(source: str, value: object = None) -> Argument:
+        return Argument(one.name, source, by_name, value)
+
+    if one.name == "need_weights":  # weights nobody reads; torch's own layer is several times slower with them
+        return (given("constant", False),)
+    memories = (given("memory"), given("memory tokens", vocab_size))
+    sequence = (given("x"), given("memory"), given("memory tokens", vocab_size), given("vector"))
+    nothing = given("constant", None)
+    turning = (one.role in ("rotary", "cos", "sin") and d_head is None) or one.role == "flag"
+    choices: dict[str, Choice] = {
+        "memory": (*memories, given("x"), given("vector")),
+        "lengths": (Masking(one.name, "keys", LENGTHS, ONE_LENGTH_EACH, required=True), given("length")),
+        "length": (given("length"),),
+        "side": (given("side"), given("length")),
+        "cache": (nothing,),
+        "off": (given("constant", False),),
+        "positions": (given("positions"), given("positions of each")),
+        "rotary": (given("cos and sin", d_head), given("turns", d_head)),
+        "cos": (given("cos", d_head), given("half cos", d_head)),
+        "sin": (given("sin", d_head), given("half sin", d_head)),
+        "start": (given("constant", 0),),
+        "zeros": (given("zeros"),),
+        "open": (*sequence, nothing) if _NAMELESS.fullmatch(one.name.lower()) else (nothing, *sequence),
+    }
+    choice = (None,) if turning else choices.get(one.role, (given("x"),))
+    if one.required or one.role in ("input", "query"):
+        return choice
+    helps = helping and one.role in ("rotary", "cos", "sin", "positions", "key or value", "memory", "zeros")
+    return (*choice, None) if helps else (None,)
+
+
+def _mask_choice(one: Parameter, *, masked: bool) -> Choice:
+    """How a required mask can be given before anything is known about it."""
+    if not one.required:
+        return (None,)
+    nothing = Argument(one.name, "constant", by_name=True, value=None)
+    if not masked or one.role == "memory mask":
+        return (nothing,)
+    pairs = [Masking(one.name, "pairs", encoding, shape, required=True) for encoding in ENCODINGS for shape in SHAPES]
+    keys = [Masking(one.name, "keys", encoding, shape, required=True) for encoding in ENCODINGS for shape in KEY_SHAPES]
+    return tuple([*keys, *pairs] if one.role == "key mask" else [*pairs, *keys])

@@ -6,14 +6,15 @@ samples stay comparable and nothing random is in it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from attnlab.strangers.conventions import LAYOUTS
+from attnlab.strangers.calling.layouts import IMAGES, LAYOUTS
 
 MEMORY_LENGTH = 7  # of a sequence to look at beside the input; unlike the usual batch and length
 _BASE = 10000.0  # of rotary angles, Su et al. 2021, arXiv:2104.09864, section 3.4.2
@@ -22,6 +23,7 @@ NUMBERS = "x without features"
 _STEP = 2.399963  # golden angle in radians: its multiples modulo 2 pi are spread evenly, so sines of them look random
 
 
+@final
 @dataclass(frozen=True)
 class Argument:
     """Say what one argument of ``forward`` is given.
@@ -43,7 +45,14 @@ class Argument:
     by_name: bool = True
     value: Any = None
 
+    @property
+    def in_words(self) -> str:
+        """Its name, and what it is given where that is not the input."""
+        value = f"{self.value}" if self.source == "constant" else IN_WORDS.get(self.source, "")
+        return f"{self.parameter or 'x'}={value}" if value else self.parameter or "x"
 
+
+@final
 @dataclass(frozen=True)
 class Situation:
     """Hold what is known when a call is made.
@@ -53,26 +62,37 @@ class Situation:
     x : Tensor
         The input, (batch, length, d_in) or (batch, length) tokens.
     layout : str
-        Key of `conventions.LAYOUTS`.
+        Key of `layouts.LAYOUTS`.
     dtype : torch.dtype
         Floating dtype of what is made for the call.
+    memory : Tensor or None
+        Another sequence to look at, batch first.
+    padded_see_themselves : bool
+        Whether padded positions are left to see themselves.
     """
 
     x: Tensor
     layout: str
     dtype: torch.dtype
+    memory: Tensor | None = None
+    padded_see_themselves: bool = False
 
     @property
     def length(self) -> int:
         """The number of positions."""
         return self.x.size(1)
 
+    @property
+    def k_len(self) -> int:
+        """The number of positions that are looked at."""
+        return self.x.size(1) if self.memory is None else self.memory.size(1)
 
-def _laid_out(at: Situation, value: Tensor) -> Tensor:
-    """A batch-first tensor in the module's layout."""
-    if at.layout == "channels-first" and value.dim() < 3:
+
+def laid_out(value: Tensor, layout: str) -> Tensor:
+    """A batch-first tensor in a layout; what has no features has no channels to come first."""
+    if value.dim() < 3 and layout in ("channels-first", *IMAGES):
         return value
-    return LAYOUTS[at.layout](value)
+    return LAYOUTS[layout].laid_out(value)
 
 
 def _memory(at: Situation, width: int | None) -> Tensor:
@@ -80,12 +100,12 @@ def _memory(at: Situation, width: int | None) -> Tensor:
     width = width or at.x.size(-1)
     phases = torch.arange(MEMORY_LENGTH * width, device=at.x.device, dtype=torch.float64) ** 2 * _STEP
     memory = (phases.sin() * 2**0.5).to(at.dtype).view(1, MEMORY_LENGTH, width)  # of variance 1
-    return _laid_out(at, memory.expand(at.x.size(0), -1, -1))
+    return laid_out(memory.expand(at.x.size(0), -1, -1), "batch-first" if at.layout in IMAGES else at.layout)
 
 
 def _memory_tokens(at: Situation, vocab_size: int | None) -> Tensor:
     tokens = torch.arange(MEMORY_LENGTH, device=at.x.device) % (vocab_size or 2)
-    return _laid_out(at, tokens.expand(at.x.size(0), -1))
+    return laid_out(tokens.expand(at.x.size(0), -1), at.layout)
 
 
 def _positions(at: Situation, _value: Any) -> Tensor:
@@ -93,11 +113,17 @@ def _positions(at: Situation, _value: Any) -> Tensor:
 
 
 def _positions_of_each(at: Situation, _value: Any) -> Tensor:
-    return _laid_out(at, torch.arange(at.length, device=at.x.device).expand(at.x.size(0), -1))
+    return laid_out(torch.arange(at.length, device=at.x.device).expand(at.x.size(0), -1), at.layout)
+
+
+def _vector(at: Situation, width: int | None) -> Tensor:
+    """One vector per sequence, the same for all: a condition, (batch, d_model)."""
+    phases = torch.arange(width or at.x.size(-1), device=at.x.device, dtype=torch.float64) ** 2 * _STEP
+    return (phases.sin() * 2**0.5).to(at.dtype).expand(at.x.size(0), -1)
 
 
 def _zeros(at: Situation, _value: Any) -> Tensor:
-    return _laid_out(at, torch.zeros(at.x.shape[:2], dtype=torch.long, device=at.x.device))
+    return laid_out(torch.zeros(at.x.shape[:2], dtype=torch.long, device=at.x.device), at.layout)
 
 
 def _angles(at: Situation, d_head: int) -> Tensor:
@@ -126,12 +152,15 @@ def _turns(at: Situation, d_head: int) -> Tensor:
 
 
 SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
-    "x": lambda at, _value: _laid_out(at, at.x),
-    NUMBERS: lambda at, _value: _laid_out(at, at.x.squeeze(-1)),
+    "x": lambda at, _value: laid_out(at.x, at.layout),
+    NUMBERS: lambda at, _value: laid_out(at.x.squeeze(-1), at.layout),
+    "memory or x": lambda at, _value: laid_out(at.x if at.memory is None else at.memory, at.layout),
+    "memory if given": lambda at, _value: laid_out(at.memory, at.layout),
     "memory": _memory,
     "memory tokens": _memory_tokens,
     "another memory": lambda at, width: -_memory(at, width).roll(1, -1),
     "other memory tokens": lambda at, vocab_size: (_memory_tokens(at, vocab_size) + 1) % (vocab_size or 2),
+    "vector": _vector,
     "positions": _positions,
     "positions of each": _positions_of_each,
     "zeros": _zeros,
@@ -142,9 +171,13 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     "cos and sin": _cos_and_sin,
     "turns": _turns,
     "length": lambda at, _value: at.length,
+    "side": lambda at, _value: math.isqrt(at.length),
     "constant": lambda _at, value: value,
 }
 """What an argument can be given, from the situation of a call and the argument's own value."""
+
+WHERE_GIVEN = ("memory or x", "memory if given")
+"""Sources that are another sequence where a call has one."""
 
 OTHER_MEMORIES = {"memory": "another memory", "memory tokens": "other memory tokens"}
 """Sources of a second sequence, and those that give other numbers in its place."""
@@ -163,5 +196,7 @@ IN_WORDS: dict[str, str] = {
     "half sin": "sines of rotary angles",
     "turns": "rotary angles as complex numbers",
     "length": "the length",
+    "side": "the side of a square",
+    "vector": "one fixed vector per sequence, (batch, d_model)",
 }
 """How a source is called when a call is described."""

@@ -1,10 +1,11 @@
-"""Sizes the patient may want its input to have, from its constructor's arguments and from its own parameters."""
+"""Sizes a module may want its input to have, from its constructor's arguments and from its own parameters."""
 
 from __future__ import annotations
 
 import collections
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 from torch import nn
 
@@ -17,6 +18,10 @@ _MOST_LENGTHS = 5  # tried at each width
 _OF_WINDOWS = (12, 16)  # for what wants a multiple of the size of a window
 _SHORT = (7, 5, 2)  # for what takes no more than a few positions
 _LONGEST = 512  # of a module that insists on one length
+_SIDES = (8, 16, 32, 14, 7)  # of images: what most patches and windows divide, then those of famous networks
+_COLORS = (3, 1)
+_WIDEST = 64  # pixels; a wider image takes longer than a person waits
+_MOST_SIDES = 6  # tried
 _SAYS_OUT = ("out", "hidden_dim", "hidden", "n_units", "units")
 _WIDTH_ATTRIBUTES = ("in_features", "in_channels", "input_size", "embed_dim", "embedding_dim")
 
@@ -85,3 +90,36 @@ def vocabulary_of(module: nn.Module, patient: Patient) -> list[int]:
     """Numbers of tokens the input may be drawn from."""
     tables = [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)]
     return list(dict.fromkeys([*_sizes("vocab_size", patient), *tables]))[:3]
+
+
+@final
+@dataclass(frozen=True)
+class Grids:
+    """Hold what an image may be like.
+
+    Parameters
+    ----------
+    channels : list of int
+        Numbers of channels.
+    lengths : list of int
+        Numbers of pixels, all of them squares.
+    """
+
+    channels: list[int]
+    lengths: list[int]
+
+
+def grids_to_try(patient: Patient) -> Grids:
+    """Images the input may be: of the size and the channels a constructor or a convolution names."""
+    convolutions = [part.in_channels for part in patient.module.modules() if isinstance(part, nn.Conv2d)]
+    named_sizes = [value for holder in _holders(patient) for name, value in holder.items() if _is_side(name, value)]
+    sides = [side[0] if isinstance(side, tuple | list) else side for side in named_sizes]
+    sides = dict.fromkeys([*sides, *_SIDES])
+    return Grids([*convolutions[:1], *_COLORS], [side**2 for side in sides if side <= _WIDEST][:_MOST_SIDES])
+
+
+def _is_side(name: str, value: Any) -> bool:
+    """Whether an attribute says how wide an image is."""
+    first = value[0] if isinstance(value, tuple | list) and len(value) == 2 else value
+    words = name.lower().split("_")
+    return type(first) is int and bool({"image", "img", "resolution", "fmap"} & set(words)) and first > 1

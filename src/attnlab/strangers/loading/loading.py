@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import ast
-import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from attnlab.core.build import is_path, load_object
 from attnlab.core.errors import ModuleError, SpecError
 from attnlab.strangers.loading.making import Maker
 from attnlab.strangers.loading.starts import start_as_library_does
 from attnlab.strangers.loading.texts import classes_of, file_of, text_of
-from attnlab.strangers.patient import Patient
+from attnlab.strangers.patient import Patient, twin_of
 
 Target = str | nn.Module | type | Callable[..., Any]
 """``FILE.py:Name``, a module, a class of modules, or a function returning one."""
@@ -130,17 +129,3 @@ def _learned(module: nn.Module) -> Iterator[Any]:
                 value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
             )
             yield from (each for each in inside if isinstance(each, nn.Parameter | nn.Module) and each is not part)
-
-
-def twin_of(module: nn.Module) -> nn.Module:
-    """A deep copy of a module, also where it holds tensors that are no leaves of a graph."""
-    memo: dict[int, Any] = {}
-    for part in module.modules():
-        for value in vars(part).values():
-            if isinstance(value, Tensor) and not value.is_leaf:
-                memo[id(value)] = value.detach().clone()
-    try:
-        return copy.deepcopy(module, memo)
-    except Exception as error:
-        text = f"{type(error).__name__}: {error}"
-        raise ModuleError(f"{type(module).__qualname__} cannot be copied: {text}") from error

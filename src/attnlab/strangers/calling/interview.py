@@ -1,0 +1,391 @@
+"""Find out how a module is called: what its signature says, what its class says, and what calling it shows.
+
+What can be seen by calling is seen by calling. What looks the same from outside, batch and length above all, is as the
+class says, and as most people have it where it says nothing. `interview` learns everything about a module that is to
+be examined; `learn` learns how to call one in the place of a mixer, where more is known beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import nn
+
+from attnlab.core.errors import ModuleError
+from attnlab.strangers.anatomy import is_block, is_stack
+from attnlab.strangers.calling.convention import Convention, Kind, Label, wrong_output
+from attnlab.strangers.calling.first_call import find_output, first_call, input_of, most_telling
+from attnlab.strangers.calling.layouts import IMAGES
+from attnlab.strangers.calling.masking import ENCODINGS, SHAPES
+from attnlab.strangers.calling.masks_learned import with_masks, with_pad_token
+from attnlab.strangers.calling.roles import Parameter, calls_for, roles_of, seems_over_pairs
+from attnlab.strangers.calling.sources import MEMORY_LENGTH, Argument
+from attnlab.strangers.calling.trial import Sight, Trial, influences, sight_of
+from attnlab.strangers.calling.widths import size_named
+from attnlab.strangers.calling.wording import assumptions_of
+from attnlab.strangers.containment import quiet, wake
+from attnlab.strangers.loading.texts import classes_of, text_of
+from attnlab.strangers.patient import Patient
+from attnlab.strangers.words import causal_said, layout_said
+
+_PROBED = 130  # a length at which nearly every layer can be called in milliseconds
+_TABLE = 2048  # longest table whose end is looked for
+_SWAPPED = {"x": "memory", "memory": "x"}
+_SWAPPED_TOKENS = {"x": "memory tokens", "memory tokens": "x"}
+
+
+def interview(patient: Patient) -> Convention:
+    """Find out how a patient is called; what its person declares is taken as it is."""
+    declared = patient.declared
+    module = patient.copy().eval()
+    with quiet():
+        wake(module)
+        trial = Trial(module)
+        found = first_call(trial, patient)
+        convention = _with_lengths(trial, _with_memory(trial, found.convention), patient)
+        itself = _is_its_own_memory(convention, found.parameters)
+        own = tuple(_of_own_memory(found.parameters)) if itself else found.parameters
+        convention = with_masks(trial, convention, own, declared.mask)
+        convention = with_pad_token(trial, convention, patient)
+        convention = _with_causality(trial, convention, patient, found.parameters)
+        over_memory = _over_memory(trial, convention, found.parameters)
+        said = found.layout if found.layout is not None and found.layout.what == convention.layout else None
+        convention = replace(
+            convention,
+            kind=_kind_of(patient.module, convention),
+            over_memory=over_memory,
+            layout_by="" if said is None else said.by,
+        )
+        return replace(convention, assumptions=assumptions_of(patient, convention, found))
+
+
+# Lengths
+
+
+def _with_lengths(trial: Trial, convention: Convention, patient: Patient) -> Convention:
+    """The convention with the lengths the module takes; images keep theirs."""
+    others = [convention.length - 1, convention.length + 1] if convention.length > 1 else [2]
+    if convention.layout in IMAGES or not any(trial.runs(convention, length=length) for length in others):
+        return replace(convention, any_length=False, longest=convention.length)
+    return replace(convention, any_length=True, longest=_longest(trial, convention, patient))
+
+
+def _longest(trial: Trial, convention: Convention, patient: Patient) -> int | None:
+    """The longest length that runs, None where no limit is met."""
+    if trial.runs(convention, length=_PROBED):
+        return _end_of_a_table(trial, convention, patient)
+    low, high = convention.length, _PROBED
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if trial.runs(convention, length=middle) else (low, middle)
+    return low
+
+
+def _end_of_a_table(trial: Trial, convention: Convention, patient: Patient) -> int | None:
+    """The size of a table that no longer sequence fits into."""
+    tensors = [*patient.module.parameters(), *patient.module.buffers()]
+    sizes = {size for tensor in tensors for size in tensor.shape if _PROBED < size <= _TABLE}
+    for size in sorted(sizes):
+        if trial.runs(convention, length=size, batch=1) and not trial.runs(convention, length=size + 1, batch=1):
+            return size
+    return None
+
+
+# A second sequence: a memory of its own for a decoder, the input itself for bare cross-attention
+
+
+def _with_memory(trial: Trial, convention: Convention) -> Convention:
+    """The convention in which the input is its own memory, where the module mixes nothing but the memory."""
+    if not any(one.source == "memory" for one in convention.arguments) or sight_of(trial, convention) != "itself":
+        return convention
+    arguments = tuple(replace(one, source="x") if one.source == "memory" else one for one in convention.arguments)
+    itself = replace(convention, arguments=arguments)
+    return itself if trial.runs(itself) else convention
+
+
+def _is_its_own_memory(convention: Convention, parameters: Sequence[Parameter]) -> bool:
+    """Whether the input is given as the memory too, by the names of what is given."""
+    memories = {one.name for one in parameters if one.role == "memory"}
+    return any(one.parameter in memories and one.source == "x" for one in convention.arguments)
+
+
+def _of_own_memory(parameters: Sequence[Parameter]) -> Iterator[Parameter]:
+    """The parameters with masks over the memory as masks over the input, for an input that is its own memory."""
+    for one in parameters:
+        over_input = "mask" if seems_over_pairs(one.name) else "key mask"
+        yield replace(one, role=over_input) if one.role == "memory mask" else one
+
+
+def _over_memory(trial: Trial, convention: Convention, parameters: Sequence[Parameter]) -> Convention | None:
+    """How the module is called with the memory as its input, beside a fixed sequence that asks."""
+    swapped = _SWAPPED if convention.takes == "embeddings" else _SWAPPED_TOKENS
+    masks = [replace(one, role="key mask") for one in parameters if one.role == "memory mask"]
+    if not masks or not {one.source for one in convention.arguments} >= set(swapped):
+        return None
+    given = tuple(replace(one, source=swapped.get(one.source, one.source)) for one in convention.arguments)
+    needed = {mask.parameter for mask in convention.masks if mask.required}
+    view = replace(
+        convention,
+        arguments=(*given, *(Argument(name, "constant") for name in sorted(needed))),
+        masks=(),
+        pooled=True,
+        slots=MEMORY_LENGTH,
+        d_out=MEMORY_LENGTH * convention.d_out,
+        causal=False,
+        causal_by="",
+        causal_means="nothing",
+    )
+    learned = with_masks(trial, view, masks) if trial.runs(view) else view
+    return learned if learned.key_mask is not None else None
+
+
+# Causality and kind
+
+
+def _with_causality(
+    trial: Trial, convention: Convention, patient: Patient, parameters: Sequence[Parameter]
+) -> Convention:
+    """The convention with what the module is meant to see, and how it is made to see no more."""
+    sight, asked = sight_of(trial, convention), patient.declared.causal
+    claim = causal_said(patient.module, patient.text, patient.arguments)
+    behaves = {"past": True, "all": False}.get(sight)
+    itself = _is_its_own_memory(convention, parameters)
+    if asked is not None:
+        meant, by = asked, "--causal" if asked else "--not-causal"
+    elif claim is not None and not (claim.likely and ((claim.causal is False and behaves) or itself)):
+        meant, by = claim.causal, claim.by
+    else:
+        meant, by = behaves, "" if behaves is None else "its behaviour"
+    means, flag = _means(trial, convention, sight, parameters)
+    return replace(convention, causal=meant, causal_by=by, causal_means=means, flag=flag)
+
+
+def _means(
+    trial: Trial, convention: Convention, sight: Sight, parameters: Sequence[Parameter]
+) -> tuple[Literal["always", "mask", "flag", "nothing"], str | None]:
+    """How the module can be made causal, and by which flag."""
+    for flag in (one.name for one in parameters if one.role == "flag"):
+        off, on = (sight_of(trial, replace(convention, flag=flag), causal=value) for value in (False, True))
+        if on == "past" and off != "past":
+            return "flag", flag
+    if sight == "past":
+        return "always", convention.flag
+    if convention.pair_mask is not None:
+        return "mask", convention.flag
+    return "nothing", convention.flag
+
+
+def _kind_of(module: nn.Module, convention: Convention) -> Kind:
+    """Whether it is a layer, a block or a model."""
+    if convention.takes == "tokens" or any(is_stack(part) for part in module.modules()):
+        return "model"
+    return "block" if is_block(module) else "layer"
+
+
+# In the place of a mixer
+
+_USUAL_LAYOUTS = ("batch-first", "channels-first", "sequence-first")
+_LENGTHS = (5, 7)  # short, and unlike d_model, so that axes cannot be mistaken for each other
+_LONGEST = 2048  # a module that insists on its full length is called at that length up to here
+_SEEN = 1e-5  # of the largest output: far above float32 rounding, far below what one position weighs
+_FUTURE = "sees the future: it has no mask argument, and its output depends on later positions"
+_NO_PADDING = "padding is not told to it: it has no mask argument that hides single positions"
+
+
+def learn(module: nn.Module, *, d_model: int, causal: bool, label: Label, max_length: int | None = None) -> Convention:
+    """Learn how to call a module in the place of a mixer, from an instance that is used for nothing else."""
+    module.eval()
+    parameters = roles_of(module)
+    text = text_of(classes_of(module))
+    patient = Patient(name=label.name, module=module, build=None, arguments={}, text=text, file=label.file)
+    failure: ModuleError | None = None
+    with quiet():
+        wake(module)
+        trial = Trial(module)
+        for length in _lengths(d_model, max_length):
+            try:
+                opening = _opening(trial, patient, parameters, d_model, length)
+                convention = replace(with_masks(trial, opening, parameters), padded_see_themselves=True)
+                convention = (
+                    _made_causal(trial, convention, parameters, label)
+                    if causal
+                    else _left_open(trial, convention, parameters)
+                )
+                return _told_padding(trial, convention)
+            except ModuleError as error:
+                failure = failure or error
+    raise failure or ModuleError(f"{label.name}: max_length must be at least 1; got {max_length}")
+
+
+def _lengths(d_model: int, max_length: int | None) -> list[int]:
+    """The lengths to call at: a short one, then the full one for modules that take no other."""
+    short = [length for length in (*_LENGTHS, 3, 2) if length != d_model and length <= (max_length or length)]
+    full = [max_length] if max_length is not None and 0 < max_length <= _LONGEST else []
+    return [*short[:1], *(length for length in full if length not in short[:1])]
+
+
+def _opening(trial: Trial, patient: Patient, parameters: Sequence[Parameter], d_model: int, length: int) -> Convention:
+    """The first way to call the module that runs, in the layout in which samples do not see each other."""
+    said = layout_said(trial.module, input_of(parameters, patient), patient.text)
+    layouts = sorted(
+        ("batch-first", "channels-first", "sequence-first"), key=lambda one: said is None or one != said.what
+    )
+    failures: list[ModuleError] = []
+    for call in calls_for(parameters, size_named("d_head", patient), None):
+        arguments = tuple(_with_place_for_memory(call.arguments, parameters))
+        running: list[Convention] = []
+        for layout in layouts:
+            start = Convention("layer", "embeddings", d_model, d_model, length=length, layout=layout)
+            start = replace(start, arguments=arguments, masks=call.masks, flag=call.flag)
+            try:
+                running.append(_tried(trial, start, patient))
+            except ModuleError as error:
+                failures.append(error)
+        if running:
+            return _cleanest(trial, running)
+    raise most_telling(failures, parameters, patient)
+
+
+def _with_place_for_memory(arguments: Sequence[Argument], parameters: Sequence[Parameter]) -> Iterator[Argument]:
+    """What a call gives, with the other sequence where a layer of a decoder has one."""
+    roles = {one.name: one.role for one in parameters}
+    given = {one.parameter for one in arguments}
+    for index, one in enumerate(arguments):
+        memory = roles[one.parameter] in ("key or value", "memory", "open") and one.source in ("x", "memory")
+        yield replace(one, source="memory or x") if memory and index > 0 else one
+    for one in parameters:
+        if one.role == "memory" and one.name not in given:
+            yield Argument(one.name, "memory if given")
+
+
+def _tried(trial: Trial, convention: Convention, patient: Patient) -> Convention:
+    """Call the module, find the output in what it returns, and reject NaN."""
+    label = Label(patient.name, patient.file)
+    x = trial.inputs(convention)
+    returned = trial.returned(convention, x, label=label)
+    found = find_output(returned, convention, x)
+    convention = replace(convention, output=None if found is None else found[0])
+    if found is None or found[1] or convention.output_in(returned, x).shape != x.shape:
+        raise wrong_output(returned, x, convention, label=label)
+    if not convention.output_in(returned, x).isfinite().all():
+        raise ModuleError(
+            f"{label.name}: forward returned NaN or infinite values for ordinary input {tuple(x.shape)}"
+            " (hint: a row of scores where all is masked, a division by zero, or torch.empty left uninitialized)"
+        )
+    return convention
+
+
+def _cleanest(trial: Trial, running: list[Convention]) -> Convention:
+    """The first layout in which samples do not see each other, or the first of all with a note."""
+    clean = next((one for one in running if not _mixes_samples(trial, one)), None)
+    if clean is None:
+        return _noted(running[0], "samples of a batch see each other, in every layout in which it runs")
+    if clean is not running[0]:
+        note = f"taken as {clean.layout}: samples would see each other {running[0].layout}"
+        return _noted(clean, note)
+    return clean
+
+
+def _mixes_samples(trial: Trial, convention: Convention) -> bool:
+    """Whether the first or the last sample changes the output of another."""
+    x, other = trial.inputs(convention), trial.inputs(convention, seed=1)
+    before = trial.run(convention, x)
+    for sample in (0, x.size(0) - 1):
+        change = (trial.run(convention, convention.replaced(x, other, sample)) - before).abs()
+        change[sample] = 0
+        if change.max() > _SEEN * before.abs().max():
+            return True
+    return False
+
+
+def _sees_future(trial: Trial, convention: Convention, *, causal: bool) -> bool:
+    return bool(influences(trial, convention, causal=causal).nan_to_num(0.0).triu(1).max() > _SEEN)
+
+
+def _made_causal(trial: Trial, convention: Convention, parameters: Sequence[Parameter], label: Label) -> Convention:
+    """A way to call the module in which no position sees a later one, or a note that there is none."""
+    convention = replace(convention, causal=True)
+    if not _sees_future(trial, convention, causal=True):
+        return replace(convention, causal_means="always")
+    flags = [one.name for one in parameters if one.role == "flag"]
+    masks = [one.name for one in parameters if one.role == "mask"]
+    ways = [replace(convention, causal_means="mask")] if convention.pair_mask is not None else []
+    for flag in flags:
+        ways.append(replace(convention, causal_means="flag", flag=flag))
+        ways += [replace(convention, causal_means="mask", flag=flag)] if convention.pair_mask is not None else []
+    problems = []
+    for way in ways:
+        problems.append(_problem_of(trial, way))
+        if not problems[-1]:
+            return way
+    if not flags and not masks:
+        return replace(_noted(convention, _FUTURE), causal_means="nothing")
+    tried = f"Tried {len(ENCODINGS)} meanings of its values in {len(SHAPES)} shapes; " if masks else ""
+    given, problem = next(zip(ways, problems, strict=True), (convention, "none over pairs of positions runs"))
+    names = "', '".join([*masks, *flags])
+    raise ModuleError(
+        f"{label.name}: forward takes '{names}', but nothing given there makes it causal. {tried}"
+        f"at best, called as {given.in_words}: {problem}"
+        " (hint: apply the mask to the scores before the softmax, so that blocked positions weigh nothing)"
+    )
+
+
+def _problem_of(trial: Trial, convention: Convention) -> str:
+    """What is wrong with the output under a causal mask, or nothing."""
+    try:
+        if _sees_future(trial, convention, causal=True):
+            return "the output depends on later positions"
+        if not influences(trial, convention, causal=True)[0, 0] > _SEEN:
+            return "the first position does not see itself"
+    except ModuleError as error:
+        return str(error)
+    return ""
+
+
+def _left_open(trial: Trial, convention: Convention, parameters: Sequence[Parameter]) -> Convention:
+    """The way to call the module where all may be seen."""
+    flag = next((one.name for one in parameters if one.role == "flag"), None)
+    convention = replace(convention, causal=False, flag=flag)
+    if sight_of(trial, convention) == "past" and not _sees_future(trial, convention, causal=False):
+        return _noted(convention, "causal by itself: it sees no later position, though its place would let it")
+    return convention
+
+
+def _told_padding(trial: Trial, convention: Convention) -> Convention:
+    """The convention with its way to tell padding, or a note that there is none."""
+    if convention.key_mask is not None and _hides_padding(trial, convention):
+        return convention
+    kept = tuple(mask for mask in convention.masks if mask.over == "pairs" or mask.required)
+    return _noted(replace(convention, masks=kept), _NO_PADDING)
+
+
+def _hides_padding(trial: Trial, convention: Convention) -> bool:
+    """Whether a padded position is seen by itself alone, and all-real padding changes nothing."""
+    if convention.length < 2:
+        return False
+    x, other = trial.inputs(convention), trial.inputs(convention, seed=1)
+    real = torch.ones(x.shape[:2], dtype=torch.bool)
+    try:
+        plain, told = trial.run(convention, x), trial.run(convention, x, padding=real)
+        real[0, 1] = False
+        before = trial.run(convention, x, padding=real)
+        changes = [
+            (trial.run(convention, convention.replaced(x, other, (0, position)), padding=real) - before)[0]
+            .abs()
+            .amax(-1)
+            for position in (0, 1)
+        ]
+    except ModuleError:
+        return False
+    visible, hidden = changes
+    hidden[1] = 0
+    size = before[0].abs().max()
+    same = torch.allclose(plain, told, atol=_SEEN, rtol=1e-3)
+    return bool(same and visible[0] > _SEEN * size and hidden.max() <= _SEEN * size)
+
+
+def _noted(convention: Convention, note: str) -> Convention:
+    return replace(convention, notes=(*convention.notes, note))

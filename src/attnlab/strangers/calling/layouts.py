@@ -1,0 +1,61 @@
+"""Layouts of a sequence: the order of its axes, and the way there and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+from torch import Tensor
+
+
+@final
+@dataclass(frozen=True)
+class Layout:
+    """Say how a sequence lies in a tensor; what comes back unbatched has been stacked to a batch.
+
+    Parameters
+    ----------
+    axes : str
+        The axes, in words.
+    laid_out : callable
+        From (batch, length, d_model) to the layout.
+    batch_first : callable
+        From the layout to (batch, length, d_model).
+    dims : int
+        Number of axes.
+    """
+
+    axes: str
+    laid_out: Callable[[Tensor], Tensor]
+    batch_first: Callable[[Tensor], Tensor]
+    dims: int = 3
+
+
+def _swapped(first: int, second: int) -> Callable[[Tensor], Tensor]:
+    return lambda x: x.transpose(first, second).contiguous()
+
+
+def _grid(x: Tensor) -> Tensor:
+    side = math.isqrt(x.size(1))
+    return x.unflatten(1, (side, x.size(1) // max(1, side)))  # (batch, height, width, d_model)
+
+
+LAYOUTS: dict[str, Layout] = {
+    "batch-first": Layout("(batch, length, d_model)", lambda x: x, lambda x: x),
+    "channels-first": Layout("(batch, d_model, length)", _swapped(1, 2), _swapped(1, 2)),
+    "sequence-first": Layout("(length, batch, d_model)", _swapped(0, 1), _swapped(0, 1)),
+    "unbatched": Layout("(length, d_model), one sequence at a time", lambda x: x[0], lambda x: x),
+    "image": Layout(
+        "(batch, d_model, height, width)",
+        lambda x: _grid(x).movedim(-1, 1).contiguous(),
+        lambda x: x.flatten(2).transpose(1, 2),
+        dims=4,
+    ),
+    "image, channels last": Layout("(batch, height, width, d_model)", _grid, lambda x: x.flatten(1, 2), 4),
+}
+"""From the usual layouts to the rarest."""
+
+IMAGES = ("image", "image, channels last")
+"""Layouts whose length is a grid, and which hold no tokens."""
