@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -143,18 +144,68 @@ def test_objects_of_python_are_patients():
     assert load(lambda d_model: nn.Linear(d_model, 3)).module.in_features == 64
 
 
-def test_a_large_model_is_made_shallow_with_few_tokens_and_its_layers_stay_as_wide(tmp_path):
+def test_a_large_model_is_made_narrow_and_shallow_with_few_tokens_and_says_so(tmp_path):
     text = (
         "class Mine(nn.Module):\n    def __init__(self, vocab_size=9000, d_model=256, num_layers=12):\n"
         "        super().__init__()\n        self.embed = nn.Embedding(vocab_size, d_model)\n"
         "        self.layers = nn.ModuleList(nn.Linear(d_model, 4 * d_model) for _ in range(num_layers))\n"
     )
     patient = load(f"{file(tmp_path, text)}:Mine")
-    assert dict(patient.arguments) == {"vocab_size": 53, "num_layers": 2}
-    assert patient.module.embed.weight.shape == (53, 256)
-    assert any("num_layers" in note for note in patient.notes)
+    assert dict(patient.arguments) == {"vocab_size": 53, "d_model": 64, "num_layers": 2}
+    assert patient.module.embed.weight.shape == (53, 64)
+    assert patient.notes == (
+        "d_model made 64, to be quick",
+        "num_layers made 2, to be quick",
+        "vocab_size made 53, to be quick",
+    )
     asked = load(f"{tmp_path}/mine.py:Mine", {"num_layers": 5})
     assert len(asked.module.layers) == 5
+
+
+def test_a_large_model_that_insists_on_its_width_is_made_shallow_alone(tmp_path):
+    text = (
+        "class Mine(nn.Module):\n    def __init__(self, d_model=512, num_layers=12):\n"
+        "        super().__init__()\n        assert d_model > 500\n"
+        "        self.layers = nn.ModuleList(nn.Linear(d_model, d_model) for _ in range(num_layers))\n"
+    )
+    patient = load(f"{file(tmp_path, text)}:Mine")
+    assert dict(patient.arguments) == {"num_layers": 2}
+
+
+def test_sizes_are_guessed_by_the_pieces_of_their_names_and_given_as_pairs_where_that_is_wanted(tmp_path):
+    text = (
+        "class Part(nn.Module):\n    def __init__(self, dim, heads):\n        super().__init__()\n"
+        "        self.map = nn.Linear(dim, dim * heads)\n\n"
+        "class Mine(nn.Module):\n    def __init__(self, dim, window_size, conv_stride, part: Part, pad_token, "
+        "verbose_log):\n        super().__init__()\n        self.part = part\n"
+        "        self.table = nn.Parameter(torch.zeros(window_size[0], window_size[1], dim))\n"
+    )
+    patient = load(f"{file(tmp_path, text)}:Mine")
+    assert patient.module.table.shape == (4, 4, 64)
+    assert patient.module.part.map.out_features == 256
+    assert {name: patient.arguments[name] for name in ("conv_stride", "pad_token", "verbose_log")} == {
+        "conv_stride": 1,
+        "pad_token": 0,
+        "verbose_log": False,
+    }
+
+
+def test_a_library_that_is_missing_matters_only_to_what_needs_it(tmp_path):
+    text = (
+        "import not_here.deep as deep\nfrom not_here import Layer, register\n\n"
+        "@register\nclass Mine(nn.Module):\n    def __init__(self, dim):\n        super().__init__()\n"
+        "        self.map = nn.Linear(dim, dim)\n\n"
+        "class Needs(nn.Module):\n    def __init__(self, dim):\n"
+        "        super().__init__()\n        self.map = Layer(dim)\n"
+    )
+    path = file(tmp_path, text)
+    patient = load(f"{path}:Mine")
+    assert patient.module.map.in_features == 64
+    assert any("without not_here" in note for note in patient.notes)
+    with pytest.raises(ModuleError, match="constructor raised ImportError: not_here is not installed"):
+        load(f"{path}:Needs")
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("not_here")
 
 
 def test_the_text_is_what_the_class_uses_with_its_comments(tmp_path):
@@ -192,13 +243,19 @@ HALF = "class Mine(nn.Module):\n    def __init__(self, {parameters}):\n        s
         ("Mine = 3\n", ":Mine", {}, SpecError, "is of type int; it must be a class of torch.nn.Module"),
         ("class Mine:\n    pass\n", ":Mine", {}, SpecError, "is no torch.nn.Module"),
         ("def Mine():\n    return 3\n", ":Mine", {}, SpecError, "returned int; it must return a torch.nn.Module"),
-        (HALF.format(parameters="dim, rank", body="pass"), ":Mine", {}, SpecError, "needs 'rank'; give --arg rank=..."),
+        (
+            HALF.format(parameters="dim, graph", body="pass"),
+            ":Mine",
+            {},
+            SpecError,
+            "needs 'graph'; give --arg graph=...",
+        ),
         (HALF.format(parameters="dim", body="pass"), ":Mine", {"rank": 3}, SpecError, "unknown argument 'rank'"),
         (HALF.format(parameters="dim", body="pass"), ":Mine", {"dmi": 3}, SpecError, "did you mean 'dim'?"),
         (HALF.format(parameters="dim: int", body="pass"), ":Mine", {"dim": "a"}, SpecError, "'dim' must be int"),
         (HALF.format(parameters="dim", body="1 / 0"), ":Mine", {}, ModuleError, "constructor raised ZeroDivisionError"),
         (
-            HALF.format(parameters="cfg", body="cfg.odd"),
+            HALF.format(parameters="cfg", body="nn.Linear(cfg.odd, 3)"),
             ":Mine",
             {},
             SpecError,

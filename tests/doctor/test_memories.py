@@ -216,7 +216,7 @@ def test_as_many_vectors_at_every_length_are_laid_end_to_end():
 )
 def test_without_the_batch_in_front_it_is_no_output(after):
     module = type("Mine", (Latents,), {"after": after})()
-    with pytest.raises(ModuleError, match="returned .* for an input"):
+    with pytest.raises(ModuleError, match=r"returned .* for an input"):
         interview(Patient("it", module, None, {}, "", ""))
 
 

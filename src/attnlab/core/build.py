@@ -168,22 +168,25 @@ def look_up(name: str, table: Table, axis: str) -> Callable[..., Any]:
     return table[name]
 
 
-def load_object(name: str) -> Callable[..., Any]:
-    """Import ``path.py:Object`` from a file, without installing anything; one that changed on disk is imported anew."""
+def load_object(name: str, *, stand_in: bool = False) -> Callable[..., Any]:
+    """Import ``path.py:Object`` from a file, without installing anything; one that changed on disk is imported anew.
+
+    With `stand_in`, libraries that the file imports and that are not installed are replaced by what raises when used.
+    """
     path, attribute = path_of(name), name.rpartition(":")[2]
     if not path.is_file():
         raise SpecError(f"no file {path} (from '{name}')")
-    module = _import(path)
+    module = _import(path, stand_in)
     if not hasattr(module, attribute):
         public = [word for word in vars(module) if not word.startswith("_")]
         raise SpecError(f"{path} defines no '{attribute}'; {nearest(attribute, public)}")
     return getattr(module, attribute)
 
 
-def _import(path: Path) -> Any:
+def _import(path: Path, stand_in: bool) -> Any:
     """Import a person's file, in which anything may go wrong."""
     try:
-        return import_file(path)
+        return import_file(path, stand_in=stand_in)
     except (Exception, SystemExit) as error:
         text = describe_exception(error, str(path))
         raise ModuleError(f"{path} raised while it was imported: {text}") from error

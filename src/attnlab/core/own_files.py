@@ -19,15 +19,18 @@ FOLDERS_ABOVE = 4
 in ``models/blocks/encoder.py`` works when the program is started two folders above."""
 
 
-def import_file(path: Path) -> types.ModuleType:
+def import_file(path: Path, *, stand_in: bool = False) -> types.ModuleType:
     """Import a file under a name of its own; raises what the file raises.
+
+    With `stand_in`, libraries that are not installed are replaced by what raises when it is used; `replaced_in` names
+    them.
 
     Notes
     -----
     Relative imports are resolved from the top folder of its package, whose own ``__init__.py`` is not run. What an
     absolute import does not find is looked for beside the file and in the folders above it.
     """
-    stamp = f"attnlab_user_{abs(hash((str(path), path.stat().st_mtime_ns))):x}"
+    stamp = f"attnlab_user_{abs(hash((str(path), path.stat().st_mtime_ns, stand_in))):x}"
     name = ".".join([stamp, *path.relative_to(_top(path)).with_suffix("").parts])
     if name in sys.modules:
         return sys.modules[name]
@@ -37,11 +40,18 @@ def import_file(path: Path) -> types.ModuleType:
     _make_packages(stamp, path)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        _execute(module, spec.loader, path)
+        with _Replacements() if stand_in else contextlib.nullcontext() as replaced:
+            _execute(module, spec.loader, path, replaced)
+            vars(module)["__replaced__"] = () if replaced is None else tuple(replaced.names)
     except BaseException:
         del sys.modules[name]
         raise
     return module
+
+
+def replaced_in(name: str) -> tuple[str, ...]:
+    """The libraries that were missing when a module was imported, by the module's name."""
+    return getattr(sys.modules.get(name), "__replaced__", ())
 
 
 def _top(path: Path) -> Path:
@@ -98,7 +108,46 @@ def _make_packages(stamp: str, path: Path) -> None:
             folder, name = folder / part, f"{name}.{part}"
 
 
-def _execute(module: types.ModuleType, loader: importlib.abc.Loader, path: Path) -> None:
+class _Missing:
+    """Stand for something of a library that is not installed; a decorator of it leaves what it decorates."""
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Any:
+        if len(arguments) == 1 and not named and callable(arguments[0]):
+            return arguments[0]
+        raise ImportError(f"{cls.__module__} is not installed")
+
+
+@final
+class _Replacements:
+    """Put stand-ins where libraries are missing, as long as files are imported."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __enter__(self) -> _Replacements:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in self.names:
+            del sys.modules[name]
+
+    def replace(self, name: str) -> None:
+        """Let a library be imported that is not there."""
+        module = sys.modules[name] = types.ModuleType(name)
+        vars(module)["__path__"] = []
+        vars(module)["__getattr__"] = lambda word: _missing(name, word)
+        self.names.append(name)
+
+
+def _missing(library: str, word: str) -> type:
+    if word.startswith("__"):
+        raise AttributeError(word)
+    return type(word, (_Missing,), {"__module__": library})
+
+
+def _execute(
+    module: types.ModuleType, loader: importlib.abc.Loader, path: Path, replaced: _Replacements | None = None
+) -> None:
     """Run a module; where it misses another one that lies in a folder above, look there too."""
     with _on_path([path.parent]) as folders:
         while True:
@@ -108,7 +157,10 @@ def _execute(module: types.ModuleType, loader: importlib.abc.Loader, path: Path)
                 missing = (error.name or "").partition(".")[0]
                 above = [folder for folder in list(path.parents)[1 : 1 + FOLDERS_ABOVE] if _holds(folder, missing)]
                 if not above or str(above[0]) in folders:
-                    raise
+                    if replaced is None or not error.name or error.name in replaced.names:
+                        raise
+                    replaced.replace(error.name)
+                    continue
                 folders.append(str(above[0]))
                 sys.path.append(str(above[0]))
                 importlib.invalidate_caches()

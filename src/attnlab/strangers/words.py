@@ -31,6 +31,7 @@ _AXES: dict[str, str] = {
         "d_embed emb_d hidden hidden_size hidden_dim nhid channels channel n_channels in_channels c_in features "
         "feature feat in_features width model model_dim size d_in in_dim _"
     ),
+    "heads": "h head heads n_head n_heads nhead num_heads",
     "either": "n x",  # the batch beside a length, the length beside a batch
 }
 """Names of axes."""
@@ -41,6 +42,10 @@ _ORDERS = {
     "batch size length": "channels-first",
     "batch length": "batch-first",
     "length batch": "sequence-first",
+    "batch heads length size": "heads, then length",
+    "batch length heads size": "length, then heads",
+    "batch size height width": "image",
+    "batch height width size": "image, channels last",
 }
 """Layout by the order of the axes."""
 
@@ -118,13 +123,14 @@ _OVER_PAIRS = re.compile(r"attend|quer|pairs?|\bq_len|\((\w+),\s*\1\)|causal|sub
 
 _JOINT = r"(?:\s*,\s*|\s+x\s+|\s*\u00d7\s*|\s+by\s+)"
 _BRACKETED = re.compile(
-    r"[\[(<{`]\s*([A-Za-z_]\w*(?:\s*(?:,|\u00d7|\*|\bx\b|\bby\b|:|\s)\s*[A-Za-z_0-9]\w*){1,2})\s*[\])>}`]"
+    r"[\[(<{`]\s*([A-Za-z_]\w*(?:\s*(?:,|\u00d7|\*|\bx\b|\bby\b|:|\s)\s*[A-Za-z_0-9]\w*){1,3})\s*[\])>}`]"
 )
 _BETWEEN = re.compile(r"\s*[,\u00d7*:]\s*|\s+x\s+|\s+by\s+|\s+")
 _BARE = re.compile(rf"^(\s*(?:\w+\s*(?:[:=]|is|->)\s*)?)([A-Za-z]\w*(?:{_JOINT}[A-Za-z]\w*){{2}})\s*$")
 _SHAPED = re.compile(rf"(\bshaped?\s*(?:of|:|is|=)?\s*)([A-Za-z]\w*(?:{_JOINT}[A-Za-z]\w*){{2}})", re.IGNORECASE)
 _FIRST_AXIS = re.compile(r"(batch|sequence|seq|channels|channel|time|length)[- _]first", re.IGNORECASE)
 _SECTION = re.compile(r"^\s*(Args|Arguments|Parameters|Inputs?|Returns?|Shapes?|Examples?|Notes?)\b.*$", re.MULTILINE)
+_ASKS_FOR_MASK = re.compile(r"(use_|apply_)?(causal_)?mask(ed|_flag)?")
 _DIAGONALS = (-1, 0, 1, 2)  # of a triangle meant to be causal, one off in either direction included
 
 
@@ -288,7 +294,8 @@ def _unpacked(function: ast.FunctionDef | None, parameter: str) -> Iterator[str]
         target, value = node.targets[0], ast.unparse(node.value)
         whole = re.match(rf"\(?\*?{re.escape(parameter)}\.(shape|size\(\))", value)
         if isinstance(target, ast.Tuple | ast.List) and whole and not re.search(r"shape\[-", value):
-            yield f"({', '.join([one.id for one in target.elts if isinstance(one, ast.Name)][:3])})"
+            axes_of_it = 3 if value.startswith(("*", "(*")) else 4  # after a star more may follow that are none
+            yield f"({', '.join([one.id for one in target.elts if isinstance(one, ast.Name)][:axes_of_it])})"
         axes |= _axes_of(node, parameter)
         if any(isinstance(one, ast.Name) and one.id == parameter for each in node.targets for one in ast.walk(each)):
             break
@@ -333,8 +340,11 @@ def _layout_of_shape(text: str) -> str | None:
 
 
 def _order_of(names: Sequence[str]) -> str:
-    """The order of the axes; what could be batch or length is what the others leave."""
+    """The order of the axes; what could be batch or length is what the others leave, an h before a w is a height."""
     kinds = [_axis(name) for name in names]
+    for index, (name, after) in enumerate(itertools.pairwise(name.lower() for name in names)):
+        if (name, after) in (("h", "w"), ("height", "width")):
+            kinds[index : index + 2] = "height", "width"
     if len(set(names)) < len(names) or (len(kinds) < 3 and "either" in kinds):
         return ""
     for index, kind in enumerate(kinds):
@@ -356,7 +366,7 @@ def _axis(name: str) -> str:
 def causal_said(module: nn.Module, text: str, arguments: Mapping[str, Any]) -> CausalClaim | None:
     """Whether a class says that a position sees no later one, and where it says so."""
     own = {**vars(module), **arguments}
-    for name in [*named("causal", own), *(name for name in ("mask", "masked", "use_mask") if name in own)]:
+    for name in [*named("causal", own), *(name for name in own if _ASKS_FOR_MASK.fullmatch(name))]:
         if isinstance(own[name], bool):
             return CausalClaim(own[name], f"its argument {name}={own[name]}")
     name, said = type(module).__name__, " ".join(" ".join(descriptions(module)).split())

@@ -268,12 +268,12 @@ class Convention:
         output = found.get(self.output, next((each for each in found.values() if isinstance(each, Tensor)), None))
         expected = (x.size(0),) if self.pooled else (x.size(0), x.size(1))
         if isinstance(output, Tensor) and output.is_floating_point():
-            laid_out = self._batch_first(output)
+            laid_out = self._batch_first(output, x)
             if laid_out.shape[:-1] == expected and laid_out.dim() == len(expected) + 1:
                 return laid_out
         raise wrong_output(returned, x, self, label=label)
 
-    def _batch_first(self, output: Tensor) -> Tensor:
+    def _batch_first(self, output: Tensor, x: Tensor) -> Tensor:
         """An output in the lab's layout: (batch, length, d_out), or (batch, d_out)."""
         back, dims = LAYOUTS[self.layout].batch_first, LAYOUTS[self.layout].dims
         if self.slots is not None:
@@ -281,6 +281,8 @@ class Convention:
             return output.flatten(1) if output.dim() == 3 and output.size(1) == self.slots else output
         if self.pooled:
             return output
+        if output.dim() == 2 and len(output) == x.size(0) * x.size(1) and x.size(1) > 1:
+            return output.unflatten(0, (x.size(0), x.size(1)))  # (batch * length, d_out), as losses want it
         if output.dim() == 2:  # one number per position
             output = output.unsqueeze(1 if self.layout == "channels-first" else 2)
         return back(output) if output.dim() == dims else output

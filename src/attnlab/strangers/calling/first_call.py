@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.convention import Convention, elements, wrong_output
-from attnlab.strangers.calling.layouts import IMAGES, LAYOUTS
+from attnlab.strangers.calling.layouts import IMAGES, LAYOUTS, SPLIT
 from attnlab.strangers.calling.roles import Call, Parameter, calls_for, roles_of, seems_tokens
 from attnlab.strangers.calling.sources import NUMBERS
 from attnlab.strangers.calling.trial import BATCH, Trial
@@ -24,9 +24,11 @@ from attnlab.strangers.calling.widths import (
     vocabulary_of,
     widths_to_try,
 )
+from attnlab.strangers.loading.sizes import D_MODEL
 from attnlab.strangers.patient import LAYOUTS_DECLARED, Patient
 from attnlab.strangers.words import Said, layout_said, sizes_said
 
+_USUAL = ("channels-first", "sequence-first", "batch-first")
 _PATIENCE_S = 10.0  # after which a module that fails late and slowly is given up
 _MOST_CALLS = 4000  # that fail one after the other; a failing call takes some 0.1 ms
 _BATCHES = (BATCH, BATCH + 2)  # the axis that follows the batch is the batch
@@ -63,7 +65,7 @@ def first_call(trial: Trial, patient: Patient) -> Found:
     unlike: Convention | None = None
     returned_something = False
     start_s = time.monotonic()
-    for attempt in itertools.islice(_attempts(trial, patient, parameters, (said, sizes)), _MOST_CALLS):
+    for attempt in itertools.islice(_attempts(trial, patient, parameters, said, sizes), _MOST_CALLS):
         if returned_something and (attempt.length != LENGTH or attempt.layout in ("sequence-first", "unbatched")):
             continue  # where a wrong output may happen to look right
         try:
@@ -112,21 +114,26 @@ def _attempts(
     trial: Trial,
     patient: Patient,
     parameters: tuple[Parameter, ...],
-    said: tuple[Said | None, tuple[int, int] | None],
+    said: Said | None,
+    sizes: tuple[int, int] | None,
 ) -> Iterator[Convention]:
     """Yield ways to call the module, the most plausible first; the rarest layouts and plain numbers come last."""
     calls = calls_for(parameters, size_named("d_head", patient), size_named("vocab_size", patient))
     inputs = list(_inputs(trial.module, patient, input_of(parameters, patient)))
     widths = [size for takes, size in inputs if takes == "embeddings"]
     images = _images(patient, calls, widths)
-    if any(isinstance(part, nn.Conv2d) for part in trial.module.modules()):
+    two_dimensional = any(isinstance(part, nn.Conv2d) for part in trial.module.modules())
+    if two_dimensional or (said is not None and said.what in IMAGES):
         yield from images
-    for layout, lengths in _places(patient, *said):
+    for layout, lengths in _places(patient, said, sizes):
         for (takes, size), call, length in itertools.product(inputs, calls, lengths):
             if takes == "embeddings" or layout != "channels-first":
                 yield _opening(call, takes, size, length, layout)
     usual, *others = lengths_to_try(patient)
     yield from (_of_numbers(call, usual) for call in calls)
+    split = sorted(SPLIT, key=lambda layout: said is None or layout != said.what)
+    for layout, width, call in itertools.product(split, [D_MODEL, *widths], calls):
+        yield _opening(call, "embeddings", width, usual, layout)
     yield from images
     for width, call in itertools.product([width for width in widths if width > 1], calls):
         yield _opening(call, "embeddings", width, usual, "unbatched")
@@ -161,7 +168,7 @@ def _places(patient: Patient, said: Said | None, sizes: tuple[int, int] | None) 
     recurrence that keeps a state for one sample takes the batch for time, and runs at length 1 alone.
     """
     usual, *fixed = lengths_to_try(patient)
-    first = "batch-first" if said is None else said.what
+    first = said.what if said is not None and said.what in _USUAL else "batch-first"
     if sizes is not None:
         fixed = [sizes[1] if first == "channels-first" else sizes[0], *fixed]
     elif any(isinstance(part, nn.RNNBase) for part in patient.module.modules()):
@@ -170,7 +177,7 @@ def _places(patient: Patient, said: Said | None, sizes: tuple[int, int] | None) 
     if said is None:
         yield "channels-first", [usual]
     yield first, fixed
-    for layout in ("channels-first", "sequence-first", "batch-first"):
+    for layout in _USUAL:
         if layout != first:
             yield layout, [usual, *fixed]
 

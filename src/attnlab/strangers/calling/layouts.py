@@ -37,15 +37,29 @@ def _swapped(first: int, second: int) -> Callable[[Tensor], Tensor]:
     return lambda x: x.transpose(first, second).contiguous()
 
 
+def _heads(x: Tensor) -> Tensor:
+    return x.unflatten(2, (HEADS, -1)) if x.size(2) % HEADS == 0 else x.unsqueeze(2)
+
+
 def _grid(x: Tensor) -> Tensor:
     side = math.isqrt(x.size(1))
     return x.unflatten(1, (side, x.size(1) // max(1, side)))  # (batch, height, width, d_model)
 
 
+HEADS = 4
+"""Heads that an input is split into, where its width allows."""
+
 LAYOUTS: dict[str, Layout] = {
     "batch-first": Layout("(batch, length, d_model)", lambda x: x, lambda x: x),
     "channels-first": Layout("(batch, d_model, length)", _swapped(1, 2), _swapped(1, 2)),
     "sequence-first": Layout("(length, batch, d_model)", _swapped(0, 1), _swapped(0, 1)),
+    "heads, then length": Layout(
+        "(batch, heads, length, d_head)",
+        lambda x: _heads(x).transpose(1, 2).contiguous(),
+        lambda x: x.transpose(1, 2).flatten(2),
+        dims=4,
+    ),
+    "length, then heads": Layout("(batch, length, heads, d_head)", _heads, lambda x: x.flatten(2), 4),
     "unbatched": Layout("(length, d_model), one sequence at a time", lambda x: x[0], lambda x: x),
     "image": Layout(
         "(batch, d_model, height, width)",
@@ -56,6 +70,9 @@ LAYOUTS: dict[str, Layout] = {
     "image, channels last": Layout("(batch, height, width, d_model)", _grid, lambda x: x.flatten(1, 2), 4),
 }
 """From the usual layouts to the rarest."""
+
+SPLIT = ("heads, then length", "length, then heads")
+"""Layouts of inputs that are split into heads already."""
 
 IMAGES = ("image", "image, channels last")
 """Layouts whose length is a grid, and which hold no tokens."""

@@ -14,7 +14,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from attnlab.strangers.calling.layouts import IMAGES, LAYOUTS
+from attnlab.strangers.calling.layouts import IMAGES, LAYOUTS, SPLIT
 
 MEMORY_LENGTH = 7  # of a sequence to look at beside the input; unlike the usual batch and length
 _BASE = 10000.0  # of rotary angles, Su et al. 2021, arXiv:2104.09864, section 3.4.2
@@ -90,7 +90,7 @@ class Situation:
 
 def laid_out(value: Tensor, layout: str) -> Tensor:
     """A batch-first tensor in a layout; what has no features has no channels to come first."""
-    if value.dim() < 3 and layout in ("channels-first", *IMAGES):
+    if value.dim() < 3 and layout in ("channels-first", *SPLIT, *IMAGES):
         return value
     return LAYOUTS[layout].laid_out(value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 from torch import nn
 
 from attnlab.core.build import is_path, load_object
-from attnlab.core.errors import ModuleError, SpecError
+from attnlab.core.errors import AttnlabError, ModuleError, SpecError
+from attnlab.core.own_files import replaced_in
 from attnlab.strangers.loading.making import Maker
 from attnlab.strangers.loading.starts import start_as_library_does
 from attnlab.strangers.loading.texts import classes_of, file_of, text_of
@@ -64,7 +66,14 @@ def load(target: Target, arguments: Mapping[str, Any] | None = None, *, causal: 
 def _find(target: str) -> Any:
     """Import the object a person names."""
     if is_path(target) and not target.endswith(":"):
-        return load_object(target)
+        try:
+            return load_object(target)
+        except ModuleError as error:
+            if not isinstance(error.__cause__, ModuleNotFoundError):
+                raise
+            with contextlib.suppress(AttnlabError):
+                return load_object(target, stand_in=True)
+            raise
     path = Path(target.rstrip(":")).expanduser()
     if path.suffix != ".py":
         raise SpecError(f"'{target}' must be FILE.py:Name, where Name is a class, a function or an instance")
@@ -107,8 +116,14 @@ def _from_constructor(maker: Maker) -> Patient:
         arguments=maker.arguments,
         text=text_of(roots),
         file=file_of(maker.factory),
-        notes=maker.notes,
+        notes=(*maker.notes, *_notes_on(maker.factory)),
     )
+
+
+def _notes_on(factory: Any) -> list[str]:
+    """What is missing around a class."""
+    libraries = ", ".join(replaced_in(getattr(factory, "__module__", "")))
+    return [f"imported without {libraries}, not installed here: what needs it fails"] if libraries else []
 
 
 def _pristine(module: nn.Module, name: str) -> nn.Module:

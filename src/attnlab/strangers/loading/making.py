@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, final
 
 from torch import nn
 
@@ -17,21 +18,27 @@ from attnlab.core.constructors import (
     fill_in,
     glossary_word,
     heard_by,
+    hints_of,
     is_required,
     named,
     settings,
     signature_of,
 )
 from attnlab.core.errors import AttnlabError, SpecError
-from attnlab.strangers.loading.sizes import SMALL, offered_for
+from attnlab.strangers.loading.sizes import D_HEAD, PAIRED, SMALL, offered_for, pieces_of, usual
 from attnlab.strangers.loading.starts import start_as_library_does
 
+_WANTS_PAIRS = re.compile(r"not subscriptable|not iterable|cannot unpack|has no len")
 _HOW_TO_ATTEND = "_attn_implementation"  # of a Hugging Face config, which leaves it open; eager: every step is seen
-_LARGE = 4_000_000  # parameters; of more, a hundred calls take longer than a person waits
-_MADE_SMALL = ("n_layers", "vocab_size")
-"""What is made small in a large model: it changes nothing in what a layer computes."""
+_LARGE = 500_000  # parameters, of a layer 256 wide; of more, a hundred calls take longer than a person waits
+_SHALLOW = {word: SMALL[word] for word in ("n_layers", "vocab_size")}
+"""What changes nothing in what a layer computes."""
+
+_NARROW = {word: SMALL[word] for word in ("d_model", "n_heads", "n_kv_heads", "d_ff", "n_layers", "vocab_size")}
+_NARROW |= {"d_head": D_HEAD, "d_v": D_HEAD}
 
 
+@final
 class Maker:
     """Build instances with one constructor.
 
@@ -61,12 +68,40 @@ class Maker:
     def first(self) -> nn.Module:
         """A first instance, and settle how all later ones are built."""
         try:
-            module = self.build({})
+            module = self._guessing()
         except AttnlabError as error:
             if self._config is None or self._config in self.given:
                 raise
             module = self._with_any_config(error)
         return self._smaller(module)
+
+    def _guessing(self) -> nn.Module:
+        """An instance; what the constructor turns out to want is added as long as that is known."""
+        telling: AttnlabError | None = None
+        before = self.given
+        while True:
+            try:
+                return self.build({})
+            except AttnlabError as error:
+                more = self._wanted_by(error)
+                if not more:
+                    self.given = before
+                    raise telling or error from (telling or error).__cause__
+                telling = error if None in more.values() and telling is None else telling
+                self.given = self.given | more
+
+    def _wanted_by(self, error: AttnlabError) -> dict[str, Any]:
+        """What an error asks for: a setting that the config lacks, sizes as height and width."""
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        if isinstance(cause, UnsetError):
+            word = str(cause)
+            return {} if word in self.given else {word: usual(word)}
+        if not isinstance(cause, TypeError) or not _WANTS_PAIRS.search(str(cause)):
+            return {}
+        sizes = {name: value for name, value in self.arguments.items() if type(value) is int}
+        return {name: (value, value) for name, value in sizes.items() if PAIRED & set(pieces_of(name))}
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -96,10 +131,23 @@ class Maker:
             rest = {name: value for name, value in given.items() if name not in self.wanted}
             given = own | {self._config: settings(offered, rest)}
         filled = fill_in(self.factory, given, offered=offered, foreign=True, keep_defaults=True)
+        filled = self._parts_wanted(filled, given) | filled
         for value in filled.values():
             if hasattr(value, _HOW_TO_ATTEND):
                 setattr(value, _HOW_TO_ATTEND, "eager")
         return Order(self.factory, self._checked(filled), self.name, foreign=True)
+
+    def _parts_wanted(self, filled: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, nn.Module]:
+        """Modules for required arguments that are annotated with a class of them."""
+        hints = hints_of(self.factory)
+        wanted = [name for name, one in self.wanted.items() if is_required(one) and name not in filled]
+        kinds: dict[str, Any] = {name: hints.get(name) for name in wanted}
+        sizes = {name: value for name, value in given.items() if name in SMALL}
+        return {
+            name: Maker(kind, f"{self.name}({name})", sizes).build({})
+            for name, kind in kinds.items()
+            if isinstance(kind, type) and issubclass(kind, nn.Module) and kind is not nn.Module
+        }
 
     def _checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Check the arguments, and ask by name for those that nobody can guess."""
@@ -149,21 +197,26 @@ class Maker:
         """An instance built from a config that answers to all words, where the class found for it fails."""
         self._any_config = True
         try:
-            return self.build({})
+            return self._guessing()
         except AttnlabError as error:
             self._any_config = False
             raise (error if isinstance(failure, SpecError) else failure) from failure.__cause__
 
     def _smaller(self, module: nn.Module) -> nn.Module:
-        """An instance with fewer layers and tokens, where one is large by default."""
+        """An instance of smaller sizes, where one is large by default: as narrow as can be, or of fewer layers."""
         if sum(parameter.numel() for parameter in module.parameters()) <= _LARGE:
             return module
-        small = self._own_words({word: SMALL[word] for word in _MADE_SMALL})
-        small = {name: value for name, value in small.items() if name in self.wanted and name not in self.given}
-        try:
-            module = self.build(small)
-        except AttnlabError:
-            return module
-        self.given = small | self.given
-        self.notes = tuple(f"{name} made {value}, to be quick" for name, value in small.items())
+        before = self.given
+        for words in (_NARROW, _SHALLOW):
+            small = self._own_words(words)
+            small = {name: value for name, value in small.items() if name in self.wanted and name not in before}
+            try:
+                self.given = small | before
+                module = self.build({})
+            except AttnlabError:
+                self.given = before
+                continue
+            made = {name: value for name, value in small.items() if value != self.wanted[name].default}
+            self.notes = tuple(f"{name} made {value}, to be quick" for name, value in made.items())
+            break
         return module

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attnlab.core.constructors import is_required, named, signature_of
+from torch import nn
+
+from attnlab.core.constructors import glossary_word, hints_of, is_required, named, signature_of
 
 D_MODEL = 64  # a usual width, small enough for milliseconds
 N_HEADS = 4  # unlike the batch of 3
@@ -27,56 +30,71 @@ SMALL: dict[str, Any] = {
 }
 """Sizes by glossary word."""
 
-USUAL: dict[str, Any] = {
-    "bias": True,
-    "qkv_bias": True,
-    "use_bias": True,
-    "attn_bias": False,
-    "activation": "gelu",
-    "act": "gelu",
-    "eps": 1e-5,
-    "layer_norm_eps": 1e-5,
-    "norm_eps": 1e-5,
-    "batch_first": True,
-    "layer_idx": 0,
-    "layer_id": 0,
-    "layer_index": 0,
-    "kernel_size": 3,
-    "kernel": 3,
-    "ks": 5,
-    "conv_kernel": 3,
-    "window": 4,
-    "window_size": 4,
-    "local_window": 4,
-    "n_experts": 4,
-    "num_experts": 4,
-    "top_k": 2,
-    "theta": 10000.0,
-    "rope_theta": 10000.0,
-    "base": 10000.0,
-    "device": "cpu",
-    "temperature": 1.0,
-    "norm_first": True,
-    "pre_norm": True,
-    "residual": True,
-    "mask": True,
-    "masked": True,
-    "context_dim": D_MODEL,
-    "d_context": D_MODEL,
-    "cond_dim": D_MODEL,
-    "d_cond": D_MODEL,
-    "kv_dim": D_MODEL,
-    "d_memory": D_MODEL,
-    "memory_dim": D_MODEL,
-    "enc_dim": D_MODEL,
-    "encoder_dim": D_MODEL,
-}
-"""Other arguments that constructors ask for, by their own words."""
+_BY_PIECE: tuple[tuple[str, Any], ...] = (
+    ("bias", True),
+    ("activation act nonlinearity", "gelu"),
+    ("eps epsilon", 1e-5),
+    ("idx index id pad", 0),
+    ("stride strides dilation", 1),
+    ("kernel kernels ks", 3),
+    ("window windows local", 4),
+    ("patch patches", 4),
+    ("image img resolution fmap", 16),
+    ("experts expert", 4),
+    ("topk top", 2),
+    ("rank", 8),
+    ("theta base", 10000.0),
+    ("temperature temp scale gamma init", 1.0),
+    ("context cond memory mem enc encoder kv cross", D_MODEL),
+    ("channels chans channel", D_MODEL),
+    ("device", "cpu"),
+    ("log verbose debug return output save", False),
+    ("factor reduction groups", 2),
+    ("rate prob ratio", 0.1),
+    ("first pre norm residual mask masked learnable trainable scaling", True),
+    ("norm", nn.LayerNorm),
+)
+"""Other arguments that constructors ask for, by pieces of their names; the first row that knows a piece counts."""
+
+_BY_TYPE: dict[Any, Any] = {bool: False, int: 4, float: 0.1}
+"""What is given where a name says nothing, by its annotation."""
+
+_OF_IMAGES = frozenset(["patch", "patches", "image", "img"])
+_COLORS = frozenset(["channels", "channel", "chans"])
+"""Pieces of sizes that are colors where there is an image."""
+
+PAIRED = frozenset(["window", "windows", "patch", "patches", "image", "img", "resolution", "fmap", "kernel", "size"])
+"""Pieces of sizes that may be wanted as height and width."""
+
+
+def pieces_of(name: str) -> list[str]:
+    """The words of a parameter's name."""
+    return [piece.lower() for piece in re.split(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])", name) if piece]
+
+
+def usual(name: str, hint: Any = None) -> Any:
+    """What a constructor is offered under a name that is no size of the glossary, None where nothing is usual.
+
+    Examples
+    --------
+    >>> [usual(name) for name in ("proj_kernel", "kv_proj_stride", "img_size", "anything")]
+    [3, 1, 16, None]
+    """
+    pieces = set(pieces_of(name))
+    rows = (value for words, value in _BY_PIECE if pieces & set(words.split()))
+    if hint is bool and glossary_word(name) == name:
+        return next((value for value in rows if isinstance(value, bool)), False)
+    return next(rows, _BY_TYPE.get(hint))
+
+
+def is_module(hint: Any) -> bool:
+    """Whether an annotation is a class of modules."""
+    return isinstance(hint, type) and issubclass(hint, nn.Module)
 
 
 def offered_for(factory: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """What a constructor is offered, so that the width is a multiple of the number of heads."""
-    wanted = signature_of(factory)
+    wanted, hints = signature_of(factory), hints_of(factory)
     offered = dict(SMALL)
     n_heads = _value("n_heads", wanted, given)
     d_model = _value("d_model", wanted, given)
@@ -87,12 +105,18 @@ def offered_for(factory: Callable[..., Any], given: Mapping[str, Any]) -> dict[s
     offered |= {"d_model": d_model} if d_model is not None else {}
     n_heads = n_heads if n_heads is not None else offered["n_heads"]
     offered["n_kv_heads"] = 2 if n_heads % 2 == 0 else 1
-    usual = {name: value for name, value in USUAL.items() if name in wanted and is_required(wanted[name])}
-    return offered | usual
+    if any(_OF_IMAGES & set(pieces_of(name)) for name in wanted):
+        colors = [name for name, one in wanted.items() if is_required(one) and _COLORS & set(pieces_of(name))]
+        offered |= dict.fromkeys(colors, 3)
+    open_names = [name for name, one in wanted.items() if is_required(one) and glossary_word(name) not in offered]
+    others = {name: usual(name, hints.get(name)) for name in open_names if not is_module(hints.get(name))}
+    return offered | {name: value for name, value in others.items() if value is not None}
 
 
 def _value(word: str, wanted: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> int | None:
     """A size that is given or has a default, None where it is to be chosen."""
     names = named(word, {**wanted, **given})
+    if any(_OF_IMAGES & set(pieces_of(name)) for name in wanted):
+        names = [name for name in names if not _COLORS & set(pieces_of(name))]
     values = [given.get(name, wanted[name].default if name in wanted else None) for name in names]
     return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)
