@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from attnlab.doctor.examination import Examination
-from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.masking import Masking
 from attnlab.strangers.patient import Patient
 
@@ -19,11 +19,11 @@ KEYS = Masking("mask", "keys", "bool, True = may attend", "(batch, k_len)")
 PAIRS = Masking("mask", "pairs", "bool, True = may attend", "(q_len, k_len)")
 
 
-def examine(module, build=None, arguments=None, text=None, **usage):
-    """Return an examination of an instance, called as the fields of `Usage` say."""
+def examine(module, build=None, arguments=None, text=None, **convention):
+    """Return an examination of an instance, called as the fields of `Convention` say."""
     text = inspect.getsource(type(module)) if text is None else text
-    fields = {"kind": "layer", "takes": "embeddings", "d_in": D, "d_out": D, "length": LENGTH} | usage
-    return Examination(Patient("it", module, build, arguments or {}, text, ""), Usage(**fields))
+    fields = {"kind": "layer", "takes": "embeddings", "d_in": D, "d_out": D, "length": LENGTH} | convention
+    return Examination(Patient("it", module, build, arguments or {}, text, ""), Convention(**fields))
 
 
 def severities(findings):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attnlab.core.errors import SpecError
 from attnlab.doctor.examination import Examination
-from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.patient import Patient
 
 SIZES = {"d_model": 48, "n_heads": 4}
@@ -54,7 +54,7 @@ def examined(
     *,
     sizes: Mapping[str, Any] = SIZES,
     text: str | None = None,
-    **usage: Any,
+    **convention: Any,
 ) -> Examination:
     """Return the examination of a class that is built with `sizes`, or of a ready instance."""
 
@@ -68,5 +68,5 @@ def examined(
     torch.manual_seed(0)
     said = text if text is not None else "" if ready else inspect.getsource(module)
     patient = Patient("it", module if ready else build({}), None if ready else build, dict(sizes), said, "")
-    given = {"kind": "layer", "takes": "embeddings", "d_in": sizes.get("d_model", 48)} | usage
-    return Examination(patient, Usage(**({"d_out": given["d_in"]} | given)))
+    given = {"kind": "layer", "takes": "embeddings", "d_in": sizes.get("d_model", 48)} | convention
+    return Examination(patient, Convention(**({"d_out": given["d_in"]} | given)))

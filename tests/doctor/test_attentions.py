@@ -76,7 +76,7 @@ WHOLE = (Base, Masked, Fused, Einsum, HeadsThenBatch, WrittenOut, SharedKeys, Se
 @pytest.mark.parametrize("written", WHOLE)
 def test_one_form_for_all_ways_to_write_it(written):
     exam = examined(written)
-    (found,) = attentions(exam.usual_tape, exam.usage)
+    (found,) = attentions(exam.usual_tape, exam.convention)
     module, x = exam.eval_module, exam.inputs()
     q = module.split(module.q(x))
     assert (found.normalizer, found.normalized_over, found.along) == ("softmax", "keys", "positions")
@@ -91,12 +91,12 @@ def test_one_form_for_all_ways_to_write_it(written):
 @pytest.mark.parametrize("written", WHOLE)
 def test_changing_a_head_or_a_row_changes_no_other(written):
     exam = examined(written)
-    (found,) = attentions(exam.usual_tape, exam.usage)
+    (found,) = attentions(exam.usual_tape, exam.convention)
     for change, at in (
         (found.change_head(2, torch.neg), (slice(None), 2)),
         (found.change_row(5, torch.neg), (slice(None), slice(None), 5)),
     ):
-        (moved,) = attentions(exam.tape(exam.inputs(), change=change), exam.usage)
+        (moved,) = attentions(exam.tape(exam.inputs(), change=change), exam.convention)
         expected = found.head_outputs.clone()
         expected[at] *= -1
         assert torch.allclose(moved.head_outputs, expected)
@@ -114,7 +114,7 @@ class Looped(Base):
 
 def test_heads_in_a_loop_are_attentions_of_one_head():
     exam = examined(Looped)
-    found = attentions(exam.usual_tape, exam.usage)
+    found = attentions(exam.usual_tape, exam.convention)
     assert [each.weights.shape for each in found] == [(3, 1, 11, 11)] * 4
     assert all(torch.allclose(each.q @ each.k.mT, each.products) for each in found)
 
@@ -131,7 +131,7 @@ def test_the_axis_of_a_softmax(axis, over):
 
     for written in (Over, WrittenOver):
         exam = examined(written)
-        (found,) = attentions(exam.usual_tape, exam.usage)
+        (found,) = attentions(exam.usual_tape, exam.convention)
         assert found.normalized_over == over
 
 
@@ -141,7 +141,7 @@ def test_a_softmax_over_all_pairs_is_over_no_one_axis():
             return scores.flatten(2).softmax(-1).view_as(scores)
 
     exam = examined(Flat)
-    (found,) = attentions(exam.usual_tape, exam.usage)
+    (found,) = attentions(exam.usual_tape, exam.convention)
     assert found.normalized_over == "unknown"
 
 
@@ -165,7 +165,7 @@ class BatchAsTime(Base):
 )
 def test_what_the_keys_are(written, along, shape):
     exam = examined(written)
-    (found,) = attentions(exam.usual_tape, exam.usage)
+    (found,) = attentions(exam.usual_tape, exam.convention)
     assert (found.along, found.weights.shape) == (along, shape)
 
 
@@ -200,7 +200,7 @@ class Retention(Base):
 )
 def test_other_scores_and_other_normalizers(written, normalizer, q_len):
     exam = examined(written, pooled=written is Pooling)
-    (found,) = attentions(exam.usual_tape, exam.usage)
+    (found,) = attentions(exam.usual_tape, exam.convention)
     assert found.normalizer == normalizer
     assert found.weights.shape[2:] == (q_len, 11)
     assert torch.allclose(found.weights @ found.v, found.head_outputs)
@@ -226,7 +226,7 @@ class Mixer(Base):
 @pytest.mark.parametrize("written", [Linear, Efficient, Mixer])
 def test_what_has_no_weights_over_positions_is_not_found(written):
     exam = examined(written)
-    assert attentions(exam.usual_tape, exam.usage) == []
+    assert attentions(exam.usual_tape, exam.convention) == []
 
 
 def test_all_attentions_of_a_stack_with_memory():
@@ -240,6 +240,6 @@ def test_all_attentions_of_a_stack_with_memory():
             return self.two(self.one(x), x)
 
     exam = examined(Stack)
-    found = attentions(exam.usual_tape, exam.usage)
+    found = attentions(exam.usual_tape, exam.convention)
     assert [each.where for each in found] == ["one.self_attn", "two.self_attn", "two.multihead_attn"]
     assert all(each.along == "positions" and each.weights.shape == (3, 4, 11, 11) for each in found)

@@ -10,8 +10,8 @@ from torch import nn
 from attnlab.doctor.influence.batch_independence import check_batch_independence
 
 
-def only_error(module, **usage):
-    (finding,) = check_batch_independence(examine(module, **usage))
+def only_error(module, **convention):
+    (finding,) = check_batch_independence(examine(module, **convention))
     assert (finding.check, finding.severity) == ("batch-independence", "error")
     return finding
 

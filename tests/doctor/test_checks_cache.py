@@ -13,12 +13,12 @@ from attnlab.doctor.influence.cache import check_cache
 from attnlab.strangers.calling.masking import Masking
 
 
-def found(module, **usage):
-    return list(check_cache(examine(module, **{"causal": True, "causal_means": "always"} | usage)))
+def found(module, **convention):
+    return list(check_cache(examine(module, **{"causal": True, "causal_means": "always"} | convention)))
 
 
-def only_error(module, **usage):
-    (finding,) = found(module, **usage)
+def only_error(module, **convention):
+    (finding,) = found(module, **convention)
     assert (finding.check, finding.severity) == ("cache", "error")
     return finding
 

@@ -10,16 +10,16 @@ from torch import nn
 from attnlab.doctor.influence.causality import check_causality
 
 
-def found(module, **usage):
-    return list(check_causality(examine(module, **usage)))
+def found(module, **convention):
+    return list(check_causality(examine(module, **convention)))
 
 
-def blamed(module, **usage):
-    return [finding for finding in found(module, **usage) if finding.severity != "info"]
+def blamed(module, **convention):
+    return [finding for finding in found(module, **convention) if finding.severity != "info"]
 
 
-def only_error(module, **usage):
-    (finding,) = found(module, **usage)
+def only_error(module, **convention):
+    (finding,) = found(module, **convention)
     assert (finding.check, finding.severity) == ("causality", "error")
     return finding
 

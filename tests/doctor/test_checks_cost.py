@@ -12,19 +12,19 @@ from torch import nn
 from attnlab.doctor.checks import cost
 from attnlab.doctor.checks.cost import check_cost
 from attnlab.doctor.examination import Examination
-from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.patient import Patient
 
 D = 20
 
 
-def examine(module, **usage):
-    fields = {"kind": "layer", "takes": "embeddings", "d_in": D, "d_out": D, "length": 7} | usage
-    return Examination(Patient("it", module, None, {}, "", ""), Usage(**fields))
+def examine(module, **convention):
+    fields = {"kind": "layer", "takes": "embeddings", "d_in": D, "d_out": D, "length": 7} | convention
+    return Examination(Patient("it", module, None, {}, "", ""), Convention(**fields))
 
 
-def findings(module, **usage):
-    return list(check_cost(examine(module, **usage)))
+def findings(module, **convention):
+    return list(check_cost(examine(module, **convention)))
 
 
 class Attention(nn.Module):
@@ -125,7 +125,7 @@ def test_blocks_are_not_held_against_one_attention():
 
 def test_fused_reference_has_the_sizes_of_what_was_found():
     exam = examine(Attention())
-    (found,) = cost.attentions(exam.usual_tape, exam.usage)
+    (found,) = cost.attentions(exam.usual_tape, exam.convention)
     with torch.no_grad():
         assert cost._fused(exam, found, 13)().shape == (1, 13, D)
 

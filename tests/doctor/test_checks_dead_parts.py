@@ -13,12 +13,12 @@ from attnlab.doctor.checks.dead_parts import check_dead_parts
 from attnlab.strangers.loading.mentions import use_of
 
 
-def found(module, **usage):
-    return list(check_dead_parts(examine(module, **usage)))
+def found(module, **convention):
+    return list(check_dead_parts(examine(module, **convention)))
 
 
-def only_error(module, **usage):
-    (finding,) = found(module, **usage)
+def only_error(module, **convention):
+    (finding,) = found(module, **convention)
     assert (finding.check, finding.severity) == ("dead-parts", "error")
     return finding
 

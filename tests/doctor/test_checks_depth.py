@@ -41,8 +41,8 @@ def layer(**options):
     return nn.TransformerEncoderLayer(D, 2, 2 * D, 0.0, batch_first=True, **options)
 
 
-def exam_of(make, **usage):
-    return examine(make(), build=lambda _changes: make(), text="", **({"kind": "block"} | usage))
+def exam_of(make, **convention):
+    return examine(make(), build=lambda _changes: make(), text="", **({"kind": "block"} | convention))
 
 
 def test_a_block_without_skip_shrinks_and_says_how_much_and_what_a_skip_does():

@@ -15,12 +15,12 @@ from attnlab.doctor.checks.determinism import check_determinism
 from attnlab.doctor.influence.steady import is_steady, random_state
 
 
-def found(module, **usage):
-    return list(check_determinism(examine(module, **usage)))
+def found(module, **convention):
+    return list(check_determinism(examine(module, **convention)))
 
 
-def only(module, severity, words, **usage):
-    (finding,) = found(module, **usage)
+def only(module, severity, words, **convention):
+    (finding,) = found(module, **convention)
     assert (finding.check, finding.severity) == ("determinism", severity)
     assert words in finding.message
     return finding

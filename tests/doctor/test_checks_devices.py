@@ -14,21 +14,21 @@ from torch.nn import functional as F
 from attnlab.doctor.checks import dtype_device as devices
 from attnlab.doctor.checks.dtype_device import check_dtype_device, plain_tensors
 from attnlab.doctor.examination import Examination
-from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.masking import Masking
 from attnlab.strangers.patient import Patient
 
 D, LENGTH = 20, 7
 
 
-def findings(module, *, build=None, **usage):
+def findings(module, *, build=None, **convention):
     text = inspect.getsource(type(module))
-    fields = {"kind": "layer", "takes": "embeddings", "d_in": D, "d_out": D, "length": LENGTH} | usage
-    return list(check_dtype_device(Examination(Patient("it", module, build, {}, text, ""), Usage(**fields))))
+    fields = {"kind": "layer", "takes": "embeddings", "d_in": D, "d_out": D, "length": LENGTH} | convention
+    return list(check_dtype_device(Examination(Patient("it", module, build, {}, text, ""), Convention(**fields))))
 
 
-def severities(module, **usage):
-    return [finding.severity for finding in findings(module, **usage)]
+def severities(module, **convention):
+    return [finding.severity for finding in findings(module, **convention)]
 
 
 class Attention(nn.Module):

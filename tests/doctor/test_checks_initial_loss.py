@@ -10,16 +10,23 @@ from torch import nn
 
 from attnlab.doctor.checks.initial_loss import check_initial_loss
 from attnlab.doctor.examination import Examination
-from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.patient import Patient
 
 D, VOCAB = 31, 53
 
 
-def findings(module, **usage):
-    fields = {"kind": "model", "takes": "tokens", "d_in": 0, "d_out": VOCAB, "vocab_size": VOCAB, "length": 7} | usage
+def findings(module, **convention):
+    fields = {
+        "kind": "model",
+        "takes": "tokens",
+        "d_in": 0,
+        "d_out": VOCAB,
+        "vocab_size": VOCAB,
+        "length": 7,
+    } | convention
     patient = Patient("it", module, None, {}, type(module).__doc__ or "", "")
-    return list(check_initial_loss(Examination(patient, Usage(**fields))))
+    return list(check_initial_loss(Examination(patient, Convention(**fields))))
 
 
 class Model(nn.Module):

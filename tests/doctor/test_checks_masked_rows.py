@@ -14,8 +14,8 @@ from attnlab.doctor.influence.masks import check_masked_row
 BATCHED = replace(PAIRS, shape="(batch, q_len, k_len)")
 
 
-def found(module, *masks, **usage):
-    return list(check_masked_row(examine(module, masks=masks, **usage)))
+def found(module, *masks, **convention):
+    return list(check_masked_row(examine(module, masks=masks, **convention)))
 
 
 class Safe(Attention):

@@ -15,8 +15,8 @@ from attnlab.strangers.calling.masking import LENGTHS
 BLOCKS = replace(KEYS, encoding="bool, True = blocked")
 
 
-def found(module, *masks, **usage):
-    return list(check_mask_polarity(examine(module, masks=masks, **usage)))
+def found(module, *masks, **convention):
+    return list(check_mask_polarity(examine(module, masks=masks, **convention)))
 
 
 class Inverted(Attention):

@@ -72,12 +72,12 @@ class NoNorm(Block):
         return x + self.f(x)
 
 
-def found(module, text="a block with norm", **usage):
-    return list(check_norm_placement(examine(module, text=text, **({"kind": "block"} | usage))))
+def found(module, text="a block with norm", **convention):
+    return list(check_norm_placement(examine(module, text=text, **({"kind": "block"} | convention))))
 
 
-def errors(module, **usage):
-    return [finding for finding in found(module, **usage) if finding.severity == "error"]
+def errors(module, **convention):
+    return [finding for finding in found(module, **convention) if finding.severity == "error"]
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,19 @@ from torch import nn
 
 from attnlab.doctor.checks.overfit import check_overfit
 from attnlab.doctor.examination import Examination
-from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.patient import Patient
 
 D, LENGTH, VOCAB = 30, 7, 29
 
 
-def findings(module, **usage):
-    fields = {"kind": "layer", "takes": "embeddings", "d_in": D, "d_out": D, "length": LENGTH} | usage
-    return list(check_overfit(Examination(Patient("it", module, None, {}, "", ""), Usage(**fields))))
+def findings(module, **convention):
+    fields = {"kind": "layer", "takes": "embeddings", "d_in": D, "d_out": D, "length": LENGTH} | convention
+    return list(check_overfit(Examination(Patient("it", module, None, {}, "", ""), Convention(**fields))))
 
 
-def severities(module, **usage):
-    return [finding.severity for finding in findings(module, **usage)]
+def severities(module, **convention):
+    return [finding.severity for finding in findings(module, **convention)]
 
 
 class Wrapped(nn.Module):
@@ -124,10 +124,10 @@ def test_layers_learn_by_heart(module):
 
 
 def test_models_learn_by_heart():
-    usage = {"kind": "model", "takes": "tokens", "d_in": 0, "d_out": VOCAB, "vocab_size": VOCAB}
-    assert severities(Tokens(CausalGru()), causal=True, **usage) == ["info"]
-    assert severities(Tokens(Wrapped()), causal=False, **usage) == ["info"]
-    assert severities(Tokens(Wrapped(), pooled=True), pooled=True, causal=True, **usage) == ["info"]
+    convention = {"kind": "model", "takes": "tokens", "d_in": 0, "d_out": VOCAB, "vocab_size": VOCAB}
+    assert severities(Tokens(CausalGru()), causal=True, **convention) == ["info"]
+    assert severities(Tokens(Wrapped()), causal=False, **convention) == ["info"]
+    assert severities(Tokens(Wrapped(), pooled=True), pooled=True, causal=True, **convention) == ["info"]
 
 
 def test_narrow_inputs_are_not_held_against_a_module():

@@ -17,12 +17,12 @@ ADDED = replace(KEYS, encoding="float, 0 or -inf added to the scores", declared=
 LENGTH_EACH = Masking("mask", "keys", LENGTHS, "(batch)")
 
 
-def found(module, **usage):
-    return list(check_padding(examine(module, **{"masks": (KEYS,)} | usage)))
+def found(module, **convention):
+    return list(check_padding(examine(module, **{"masks": (KEYS,)} | convention)))
 
 
-def only_error(module, **usage):
-    (finding,) = found(module, **usage)
+def only_error(module, **convention):
+    (finding,) = found(module, **convention)
     assert (finding.check, finding.severity) == ("padding", "error")
     return finding
 

@@ -107,13 +107,13 @@ WRONG = {
 }
 
 
-def found(module, causal=False, **usage):
+def found(module, causal=False, **convention):
     means = "always" if causal else "nothing"
-    return list(check_positions(examine(module, causal=causal, causal_means=means, **usage)))
+    return list(check_positions(examine(module, causal=causal, causal_means=means, **convention)))
 
 
-def errors(module, **usage):
-    return [finding.message for finding in found(module, **usage) if finding.severity == "error"]
+def errors(module, **convention):
+    return [finding.message for finding in found(module, **convention) if finding.severity == "error"]
 
 
 @pytest.mark.parametrize("causal", [False, True])

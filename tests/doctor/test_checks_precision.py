@@ -12,25 +12,25 @@ from torch import nn
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.checks.precision import check_precision
 from attnlab.doctor.examination import Examination
-from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.masking import Masking
 from attnlab.strangers.patient import Patient
 
 D, HEADS, LENGTH = 20, 2, 7
 
 
-def examine(module, **usage):
+def examine(module, **convention):
     text = inspect.getsource(type(module))
-    fields = {"kind": "layer", "takes": "embeddings", "d_in": D, "d_out": D, "length": LENGTH} | usage
-    return Examination(Patient("it", module, None, {}, text, ""), Usage(**fields))
+    fields = {"kind": "layer", "takes": "embeddings", "d_in": D, "d_out": D, "length": LENGTH} | convention
+    return Examination(Patient("it", module, None, {}, text, ""), Convention(**fields))
 
 
-def findings(module, **usage):
-    return list(check_precision(examine(module, **usage)))
+def findings(module, **convention):
+    return list(check_precision(examine(module, **convention)))
 
 
-def errors(module, **usage):
-    return [finding for finding in findings(module, **usage) if finding.severity == "error"]
+def errors(module, **convention):
+    return [finding for finding in findings(module, **convention) if finding.severity == "error"]
 
 
 class Attention(nn.Module):

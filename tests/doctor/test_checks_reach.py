@@ -27,8 +27,8 @@ class Pooled(Convolutions):
         return super().forward(x)[:, 0]
 
 
-def only(module, text="", **usage):
-    (finding,) = check_receptive_field(examine(module, text=text, **usage))
+def only(module, text="", **convention):
+    (finding,) = check_receptive_field(examine(module, text=text, **convention))
     assert finding.check == "receptive-field"
     return finding
 

@@ -299,7 +299,7 @@ def test_masks_and_biases_are_no_part_of_the_logits():
             return (super().scores(q, k) + 5.0).masked_fill(blocked, -1e9)
 
     plain, masked = examined(Base), examined(Masked)
-    (first,), (second,) = (logit_sizes(exam.usual_tape, exam.usage) for exam in (plain, masked))
+    (first,), (second,) = (logit_sizes(exam.usual_tape, exam.convention) for exam in (plain, masked))
     assert second.std == pytest.approx(first.std, rel=0.1)  # half of the pairs are left
     assert (second.q_std, second.d_head, second.n_heads) == (first.q_std, 12, 4)
 

@@ -198,10 +198,10 @@ class Model(nn.Module):
 
 
 def test_the_blocks_of_a_model_are_asked_once_per_class():
-    usage = {"kind": "model", "takes": "tokens", "d_in": 0, "d_out": 17, "vocab_size": 17}
-    (finding,) = check_residual(examine(Model(MISSING["no skip at all"]), **usage))
+    convention = {"kind": "model", "takes": "tokens", "d_in": 0, "d_out": 17, "vocab_size": 17}
+    (finding,) = check_residual(examine(Model(MISSING["no skip at all"]), **convention))
     assert finding.message.startswith("Block (blocks.0) has no identity path")
-    assert list(check_residual(examine(Model(RIGHT["pre-norm"]), **usage))) == []
+    assert list(check_residual(examine(Model(RIGHT["pre-norm"]), **convention))) == []
 
 
 @pytest.mark.parametrize("norm_first", [False, True])

@@ -108,6 +108,7 @@ def _make_packages(stamp: str, path: Path) -> None:
             folder, name = folder / part, f"{name}.{part}"
 
 
+@final
 class _Missing:
     """Stand for something of a library that is not installed; a decorator of it leaves what it decorates."""
 

@@ -20,7 +20,7 @@ from attnlab.doctor.checks import CHECKS, Check
 from attnlab.doctor.examination import SEED, Examination, Options
 from attnlab.doctor.findings import NOT_EXAMINED, Diagnosis, Finding, worst_first
 from attnlab.doctor.text_study import text_study
-from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.containment import OvertimeError, Traces, contained, time_limit
 from attnlab.strangers.loading.loading import load
@@ -106,11 +106,11 @@ def doctor(
     options = Options(depth=depth)
     traces = Traces()
     patient = _contain(traces, LOADING_S, "loading it", lambda: _load(target, arguments, declared))
-    usage = _contain(traces, INTERVIEW_S, "the first calls", lambda: interview(patient))
-    study = None if text is None else text_study(target, patient, usage, text)
-    run = _ChecksRun(Examination(patient, usage, options), traces, on_check or _silent)
+    convention = _contain(traces, INTERVIEW_S, "the first calls", lambda: interview(patient))
+    study = None if text is None else text_study(target, patient, convention, text)
+    run = _ChecksRun(Examination(patient, convention, options), traces, on_check or _silent)
     found = [replace(one, accepted=one.check in accept) for one in (*run.findings(), *_side_effects(traces))]
-    return Diagnosis(patient.name, worst_first(found), _assumptions(usage, traces), run.seconds, study)
+    return Diagnosis(patient.name, worst_first(found), _assumptions(convention, traces), run.seconds, study)
 
 
 def assert_healthy(
@@ -247,7 +247,7 @@ class _ChecksRun:
             with contained(self.traces), time_limit(limit_s), torch.no_grad():
                 module, x = self.exam.copy(train=train), self.exam.inputs()
                 before = time.perf_counter()
-                self.exam.usage.call(module, x)
+                self.exam.convention.call(module, x)
                 return time.perf_counter() - before
         except OvertimeError:
             return limit_s
@@ -273,7 +273,7 @@ def _side_effects(traces: Traces) -> Iterator[Finding]:
         )
 
 
-def _assumptions(usage: Usage, traces: Traces) -> dict[str, str]:
+def _assumptions(convention: Convention, traces: Traces) -> dict[str, str]:
     """What was assumed, with what the module printed meanwhile."""
     printed = traces.printed.getvalue().strip()
     said = {}
@@ -281,4 +281,4 @@ def _assumptions(usage: Usage, traces: Traces) -> dict[str, str]:
         first = printed.splitlines()[0]
         shown = first if len(first) <= _SHOWN_PRINTS else first[:_SHOWN_PRINTS] + " ..."
         said = {"prints": f"{len(printed.splitlines())} lines, kept from the screen; the first: {shown}"}
-    return {**usage.assumptions, **said}
+    return {**convention.assumptions, **said}

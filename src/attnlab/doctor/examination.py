@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attnlab.core.errors import AttnlabError, ModuleError
 from attnlab.inspection.tape.tape import Change, Tape, record
-from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.containment import wake
 from attnlab.strangers.patient import Patient
 
@@ -42,15 +42,15 @@ class Examination:
     ----------
     patient : Patient
         What is examined.
-    usage : Usage
+    convention : Convention
         How it is called.
     options : Options
         What the person asked for.
     """
 
-    def __init__(self, patient: Patient, usage: Usage, options: Options | None = None) -> None:
+    def __init__(self, patient: Patient, convention: Convention, options: Options | None = None) -> None:
         self.patient = patient
-        self.usage = usage
+        self.convention = convention
         self.options = options or Options()
         self.known: dict[Any, Any] = {}  # what was measured so far, by what was asked
 
@@ -118,10 +118,10 @@ class Examination:
         Embeddings come in the examination's dtype by default.
         """
         generator = torch.Generator().manual_seed(SEED + seed)
-        length = length or self.usage.length
-        if self.usage.takes == "tokens":
-            return torch.randint(self.usage.vocab_size or 2, (batch, length), generator=generator)
-        shape = (batch, length, self.usage.d_in)
+        length = length or self.convention.length
+        if self.convention.takes == "tokens":
+            return torch.randint(self.convention.vocab_size or 2, (batch, length), generator=generator)
+        shape = (batch, length, self.convention.d_in)
         return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype or self.dtype) * scale
 
     # Calls
@@ -138,7 +138,7 @@ class Examination:
     ) -> Float[Tensor, "batch *length d_out"]:
         """Call the patient (or another module like it) and return its output batch first.
 
-        See `Usage.call` for the arguments. `grad` keeps the graph. Raises `ModuleError` if it raises.
+        See `Convention.call` for the arguments. `grad` keeps the graph. Raises `ModuleError` if it raises.
         """
         called = self.eval_module if module is None else module
         with torch.set_grad_enabled(grad):
@@ -146,7 +146,7 @@ class Examination:
 
     def _call(self, module: nn.Module, x: Tensor, **how: Any) -> Tensor:
         torch.default_generator.manual_seed(SEED)
-        return self.usage.call(module, x, **how)
+        return self.convention.call(module, x, **how)
 
     def run_from_embeddings(
         self, x: Tensor, *, module: nn.Module | None = None, causal: bool | None = None, padding: Tensor | None = None
@@ -156,7 +156,7 @@ class Examination:
         The leaf of a token model is what its first `nn.Embedding` that gets the tokens returns.
         """
         called = self.eval_module if module is None else module
-        if self.usage.takes == "embeddings":
+        if self.convention.takes == "embeddings":
             leaf = x.detach().clone().requires_grad_()
             return self.run(leaf, module=called, causal=causal, padding=padding, grad=True), leaf
         with _leaf_behind_embedding(called, x.shape) as leaves:
@@ -168,7 +168,7 @@ class Examination:
     def change(self, x: Tensor, positions: Any, *, samples: Any = slice(None), seed: int = 1) -> Tensor:
         """The inputs with those at some positions replaced by others, each by one that differs."""
         other = self.inputs(batch=x.shape[0], length=x.shape[1], seed=seed)
-        return self.usage.replaced(x, other, (samples, positions))
+        return self.convention.replaced(x, other, (samples, positions))
 
     def tape(
         self,
@@ -189,14 +189,14 @@ class Examination:
         return self.tape(self.inputs())
 
     def relying_on(self, **changes: Any) -> Examination:
-        """An examination of the same patient called in another way (fields of `Usage`)."""
-        return Examination(self.patient, replace(self.usage, **changes), self.options)
+        """An examination of the same patient called in another way (fields of `Convention`)."""
+        return Examination(self.patient, replace(self.convention, **changes), self.options)
 
     @functools.cached_property
     def of_memory(self) -> Examination | None:
         """An examination of the same patient with its memory as the input; None where no mask is over it."""
-        usage = self.usage.over_memory
-        return None if usage is None else Examination(self.patient, usage, self.options)
+        convention = self.convention.over_memory
+        return None if convention is None else Examination(self.patient, convention, self.options)
 
 
 class _leaf_behind_embedding:  # noqa: N801 a context manager reads like a function

@@ -11,7 +11,7 @@ from typing import Any
 
 from attnlab.core.constructors import glossary_word
 from attnlab.core.errors import DataError, SpecError
-from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.patient import Patient
 from attnlab.text.characters import decode_utf8
 
@@ -22,7 +22,7 @@ HEADS = (4, 2, 1)  # of the lab's attention: the most of these that divide the w
 _OF_ITS_PLACE = frozenset({"vocab_size", "causal"})  # what the task and the decoder give
 
 
-def text_study(target: object, patient: Patient, usage: Usage, text: str | Path) -> dict[str, Any]:
+def text_study(target: object, patient: Patient, convention: Convention, text: str | Path) -> dict[str, Any]:
     """The study as plain data, in the form of a study file.
 
     Raises
@@ -35,13 +35,13 @@ def text_study(target: object, patient: Patient, usage: Usage, text: str | Path)
     path = _readable(text)
     if not isinstance(target, str):
         raise SpecError(f"a text needs a module that a study can name, FILE.py:Name; got {type(target).__name__}")
-    if usage.pooled:
+    if convention.pooled:
         raise SpecError(
             "it cannot learn to predict next characters: it gives one output for all positions; leave the text out"
         )
     file, _, name = target.rpartition(":")
     part = {"name": f"{Path(file).absolute()}:{name}", **_arguments(patient.arguments)}
-    width = usage.d_in if usage.takes == "embeddings" and usage.d_in >= NARROWEST else WIDTH
+    width = convention.d_in if convention.takes == "embeddings" and convention.d_in >= NARROWEST else WIDTH
     decoder = {"name": "decoder", "n_layers": 2, "d_model": width}
     heads = next(count for count in HEADS if width % count == 0)
     return {
@@ -49,7 +49,7 @@ def text_study(target: object, patient: Patient, usage: Usage, text: str | Path)
         "task": {
             "name": "char-lm",
             "text": str(path.absolute()),
-            "context": min(CONTEXT, usage.longest or CONTEXT) if usage.any_length else usage.length,
+            "context": min(CONTEXT, convention.longest or CONTEXT) if convention.any_length else convention.length,
             "batch": 16,
         },
         "model": decoder,
@@ -57,18 +57,18 @@ def text_study(target: object, patient: Patient, usage: Usage, text: str | Path)
         "variants": {
             "no attention": {"mixer": "none"},
             "the lab's attention": {"mixer": {"name": "attention", "n_heads": heads}},
-            name: _place(part, usage),
+            name: _place(part, convention),
         },
         "rules": {"metric": "val_loss", "budget": {"steps": 1000}, "seeds": 3, "smallest_effect": 0.02},
         "training": {"lr": 2e-3, "warmup": 0.1},
     }
 
 
-def _place(part: Mapping[str, Any], usage: Usage) -> dict[str, Any]:
+def _place(part: Mapping[str, Any], convention: Convention) -> dict[str, Any]:
     """A model stands for itself, a block brings its own norms and skips, a bare layer stands in the usual block."""
-    if usage.takes == "tokens":
+    if convention.takes == "tokens":
         return dict(part)
-    own_block = {"residual": False, "norm": "none", "feedforward": "none"} if usage.kind == "block" else {}
+    own_block = {"residual": False, "norm": "none", "feedforward": "none"} if convention.kind == "block" else {}
     return {"mixer": dict(part), **own_block}
 
 

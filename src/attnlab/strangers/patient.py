@@ -117,7 +117,8 @@ def twin_of(module: nn.Module) -> nn.Module:
     try:
         twin = copy.deepcopy(module, memo)
         for part in twin.modules():
-            for holder in (vars(part), part._forward_hooks, part._forward_pre_hooks):
+            holders: tuple[dict[Any, Any], ...] = (vars(part), part._forward_hooks, part._forward_pre_hooks)
+            for holder in holders:
                 for name, value in holder.items():
                     if isinstance(value, FunctionType) and value.__closure__:
                         holder[name] = _closed_anew(value, memo)

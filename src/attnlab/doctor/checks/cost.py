@@ -56,8 +56,8 @@ def check_cost(exam: Examination) -> Iterator[Finding]:
 
 def _lengths(exam: Examination) -> list[int]:
     """Lengths to measure at, each twice the one before."""
-    longest = min(exam.usage.longest or LONGEST, LONGEST)
-    if not exam.usage.any_length:
+    longest = min(exam.convention.longest or LONGEST, LONGEST)
+    if not exam.convention.any_length:
         return []
     return [length for length in (longest // 8, longest // 4, longest // 2, longest) if length >= SHORTEST]
 
@@ -155,8 +155,8 @@ def _exponent(lengths: Sequence[int], amounts: Sequence[int] | Sequence[float]) 
 
 def _factor(exam: Examination, timing: Timing) -> float | None:
     """How many times slower a single attention layer is than projections and a fused attention of its sizes."""
-    found = [each for each in attentions(exam.usual_tape, exam.usage) if each.normalizer == "softmax"]
-    if exam.usage.kind != "layer" or len(found) != 1 or exam.usage.takes == "tokens":
+    found = [each for each in attentions(exam.usual_tape, exam.convention) if each.normalizer == "softmax"]
+    if exam.convention.kind != "layer" or len(found) != 1 or exam.convention.takes == "tokens":
         return None
     call = _fused(exam, found[0], timing.length)
     with torch.no_grad():
@@ -168,14 +168,14 @@ def _fused(exam: Examination, attention: Attention, length: int) -> Callable[[],
     heads, d_v = attention.head_outputs.shape[1], attention.head_outputs.shape[-1]
     d_head = attention.q.shape[-1] if attention.q is not None else d_v
     sizes = [heads * d_head, heads * d_head, heads * d_v]
-    packed = nn.Linear(exam.usage.d_in, sum(sizes))
-    out = nn.Linear(heads * d_v, exam.usage.d_out)
+    packed = nn.Linear(exam.convention.d_in, sum(sizes))
+    out = nn.Linear(heads * d_v, exam.convention.d_out)
     x = exam.inputs(batch=1, length=length, dtype=torch.float32)
 
     def call() -> Tensor:
         parts = packed(x).split(sizes, dim=-1)
         q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in parts)  # (batch, heads, length, size)
-        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=bool(exam.usage.causal))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=bool(exam.convention.causal))
         return out(mixed.transpose(1, 2).flatten(2))  # (batch, length, d_out)
 
     return call

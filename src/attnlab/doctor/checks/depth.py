@@ -44,21 +44,21 @@ def check_signal(exam: Examination) -> Iterator[Finding]:
 
 def _stackable(exam: Examination) -> Stacks | None:
     """What happens by depth, None where depth means nothing."""
-    narrow = exam.usage.takes == "embeddings" and exam.usage.d_in < _NARROWEST
-    if narrow or exam.usage.length < 2:  # a single position has no likeness to others
+    narrow = exam.convention.takes == "embeddings" and exam.convention.d_in < _NARROWEST
+    if narrow or exam.convention.length < 2:  # a single position has no likeness to others
         return None
     return measured(exam)
 
 
 def _one(exam: Examination) -> str:
     """What one floor of the stack is called."""
-    return "layer" if exam.usage.kind == "layer" else "block"
+    return "layer" if exam.convention.kind == "layer" else "block"
 
 
 def _subject(exam: Examination, found: Stacks) -> str:
     layers = found.plain.layers
-    whose = "the model's stack of" if exam.usage.kind == "model" else "a stack of"
-    return f"{whose} {layers} {'' if exam.usage.kind == 'model' else 'such '}{_one(exam)}s"
+    whose = "the model's stack of" if exam.convention.kind == "model" else "a stack of"
+    return f"{whose} {layers} {'' if exam.convention.kind == 'model' else 'such '}{_one(exam)}s"
 
 
 def _size_faults(exam: Examination, found: Stacks) -> Iterator[tuple[str, str, str]]:

@@ -49,7 +49,7 @@ def _random_in_evaluation(exam: Examination) -> Iterator[Finding]:
         _ID,
         "error",
         f"two calls in evaluation mode on the same input differ, {cause}.",
-        f"outputs differ by {max(apart, again):.2g} of the largest output (length {exam.usage.length})",
+        f"outputs differ by {max(apart, again):.2g} of the largest output (length {exam.convention.length})",
         "make memory that is not filled (`torch.empty`) zeros; keep nothing from call to call"
         if again
         else "give `training=self.training` to functional dropout, build nn.Dropout in the constructor instead of in"
@@ -84,7 +84,7 @@ def _dropout_acts(exam: Examination) -> Iterator[Finding]:
         _ID,
         "error",
         f"dropout is asked for ({asked}) and never acts.",
-        f"two calls in training mode under other random states give the same output (length {exam.usage.length})",
+        f"two calls in training mode under other random states give the same output (length {exam.convention.length})",
         "call the dropout in forward, with `training=self.training` where it is the functional one",
         _TRAIN_SOURCE,
     )

@@ -32,8 +32,8 @@ SOURCE = "Karpathy, A Recipe for Training Neural Networks, 2019: verify the loss
 
 def gives_logits(exam: Examination) -> bool:
     """Whether a patient maps tokens to one number per token of the vocabulary."""
-    usage = exam.usage
-    return usage.kind == "model" and usage.takes == "tokens" and usage.d_out == usage.vocab_size
+    convention = exam.convention
+    return convention.kind == "model" and convention.takes == "tokens" and convention.d_out == convention.vocab_size
 
 
 def check_initial_loss(exam: Examination) -> Iterator[Finding]:
@@ -49,7 +49,7 @@ def check_initial_loss(exam: Examination) -> Iterator[Finding]:
     module = exam.copy()
     x, targets = exam.inputs(batch=BATCH), exam.inputs(batch=BATCH, seed=1)
     logits = exam.run(x, module=module).double().flatten(0, -2)  # (predictions, vocab_size)
-    targets = targets[:, 0] if exam.usage.pooled else targets.flatten()
+    targets = targets[:, 0] if exam.convention.pooled else targets.flatten()
     if not bool(logits.isfinite().all()):
         yield Finding(CHECK, "error", "The loss is not a number before training starts.", _share(logits), "", SOURCE)
     elif _probabilities(logits):

@@ -104,7 +104,7 @@ def _is_constant(tape: Tape, index: int) -> bool:
 def _wrong_axis(exam: Examination, norms: list[Norm]) -> Iterator[Finding]:
     """Yield layer norms (and spreads computed by hand) over positions or samples instead of features."""
     sizes = {exam.inputs().shape[1]: "positions", exam.inputs().shape[0]: "samples"}
-    if exam.usage.d_in in sizes or exam.usage.d_out in sizes:
+    if exam.convention.d_in in sizes or exam.convention.d_out in sizes:
         return
     seen: set[str] = set()
     for norm in norms:
@@ -150,7 +150,7 @@ def _mixed_sizes(norm: Norm) -> list[int]:
 
 def _is_square(given: Tensor, exam: Examination) -> bool:
     """Whether a norm acts on attention scores, which it may well do over positions."""
-    return given.shape[-2:] == (exam.usage.length, exam.usage.length)
+    return given.shape[-2:] == (exam.convention.length, exam.convention.length)
 
 
 def _spread_sizes(tape: Tape, event: Event) -> list[int]:

@@ -73,8 +73,8 @@ def check_normalization(exam: Examination) -> Iterator[Finding]:
 def _wrong(exam: Examination) -> Iterator[Finding]:
     """The error of each attention that has one."""
     for tape, real in _calls(exam):
-        dependence = dependence_of(tape, exam.usage)
-        for attention in attentions(tape, exam.usage):
+        dependence = dependence_of(tape, exam.convention)
+        for attention in attentions(tape, exam.convention):
             seen = _of_real_queries(_of_rows_that_see(attention), real)
             found = _judge(exam, tape, dependence, seen)
             if found is not None:
@@ -86,10 +86,10 @@ def _calls(exam: Examination) -> Iterator[tuple[Tape, Bool[Tensor, "batch length
     yield exam.usual_tape, None
     x = exam.inputs()
     batch, length = x.shape[:2]
-    if exam.usage.key_mask is not None:
+    if exam.convention.key_mask is not None:
         real = torch.arange(length) < length - 1 - torch.arange(batch)[:, None]
         yield exam.tape(x, padding=real), real
-    elif exam.usage.pair_mask is not None:
+    elif exam.convention.pair_mask is not None:
         allowed = torch.ones(batch, length, length, dtype=torch.bool).tril(2)
         yield record(exam.eval_module, lambda: exam.run(x, allowed=allowed)), None
 
@@ -254,8 +254,8 @@ def _error(attention: Attention, message: str, remedy: str) -> Finding:
 def _dropped_scores(exam: Examination) -> Iterator[Finding]:
     """A warning if dropout sets scores to zero before the softmax in training."""
     tape = exam.tape(exam.inputs(), module=exam.copy(train=True))
-    dependence = dependence_of(tape, exam.usage)
-    found: Sequence[Attention] = attentions(tape, exam.usage)
+    dependence = dependence_of(tape, exam.convention)
+    found: Sequence[Attention] = attentions(tape, exam.convention)
     dropped = [attention for attention in found if attention.softmaxes and _drops_scores(tape, dependence, attention)]
     if dropped:
         yield Finding(

@@ -114,10 +114,10 @@ class Course:
 
 def _naming(exam: Examination, x: Tensor) -> Task:
     """The task of naming the next token, or for a model that sees it, another name of each token."""
-    size = x.max().item() + 1 if exam.usage.vocab_size is None else exam.usage.vocab_size
+    size = x.max().item() + 1 if exam.convention.vocab_size is None else exam.convention.vocab_size
     names = torch.randperm(int(size), generator=torch.Generator().manual_seed(2))
-    targets = x.roll(-1, dims=1) if exam.usage.causal else names[x]  # (batch, length)
-    targets = targets[:, -1] if exam.usage.pooled else targets
+    targets = x.roll(-1, dims=1) if exam.convention.causal else names[x]  # (batch, length)
+    targets = targets[:, -1] if exam.convention.pooled else targets
     shares = torch.bincount(targets.flatten()) / targets.numel()
     entropy = -torch.xlogy(shares, shares).sum().item()
     return Task(lambda output: nn.functional.cross_entropy(output.flatten(0, -2), targets.flatten()), entropy)
@@ -206,13 +206,13 @@ def _judge(exam: Examination, task: Task, course: Course) -> Iterator[Finding]:
             "look at what gradients reach (dead-parts, gradient) and how large signals are (signal)",
             SOURCE,
         )
-    elif course.best <= UNMOVED * course.first and exam.usage.kind != "layer":  # of a bare layer nobody doubts it
+    elif course.best <= UNMOVED * course.first and exam.convention.kind != "layer":  # of a bare layer nobody doubts it
         yield Finding(CHECK, "info", f"It learns: {ITEMS} items were trained on.", str(course))
 
 
 def _roomy(exam: Examination) -> bool:
     """Whether inputs are wide enough that even a linear layer fits all items."""
-    return exam.usage.takes == "tokens" or exam.usage.d_in >= ITEMS
+    return exam.convention.takes == "tokens" or exam.convention.d_in >= ITEMS
 
 
 def _untrainable(course: Course) -> Finding:

@@ -57,8 +57,8 @@ def check_precision(exam: Examination) -> Iterator[Finding]:
 def _half_outcomes(exam: Examination, dtype: torch.dtype) -> Iterator[Outcome]:
     """The outcomes of rising demands, up to the first that is not met."""
     attempts = [Attempt(dtype), *_long(exam, dtype), Attempt(dtype, LARGE_HALF)]
-    if exam.usage.key_mask is not None:
-        length = exam.usage.length
+    if exam.convention.key_mask is not None:
+        length = exam.convention.length
         lengths = [length, max(1, length - 3), max(1, length - 1)]
         attempts += [Attempt(dtype, LARGE_HALF, real_positions(lengths, length, side)) for side in ("right", "left")]
     for attempt in attempts:
@@ -72,8 +72,8 @@ def _half_outcomes(exam: Examination, dtype: torch.dtype) -> Iterator[Outcome]:
 
 def _long(exam: Examination, dtype: torch.dtype) -> list[Attempt]:
     """The trial with a long input, where powers and sums over positions grow."""
-    length = min(LONG, exam.usage.longest or LONG)
-    fits = exam.usage.any_length and length > exam.usage.length and len(exam.usual_tape.events) <= MANY
+    length = min(LONG, exam.convention.longest or LONG)
+    fits = exam.convention.any_length and length > exam.convention.length and len(exam.usual_tape.events) <= MANY
     return [Attempt(dtype, length=length)] if fits else []
 
 
@@ -155,7 +155,7 @@ def _refusal(outcome: Outcome, *, loud: bool) -> Finding:
 
 def _own_mask_overflows(exam: Examination) -> bool:
     """Whether the doctor itself gives a mask that float16 cannot hold, as the module asks for it."""
-    return any("-1e9" in mask.encoding for mask in exam.usage.masks)
+    return any("-1e9" in mask.encoding for mask in exam.convention.masks)
 
 
 def _promoted(exam: Examination, finite: list[Outcome]) -> Iterator[Finding]:
@@ -165,7 +165,7 @@ def _promoted(exam: Examination, finite: list[Outcome]) -> Iterator[Finding]:
         if returned != outcome.attempt.dtype:
             yield Finding(
                 CHECK,
-                "info" if exam.usage.kind == "model" else "warning",
+                "info" if exam.convention.kind == "model" else "warning",
                 f"Given {outcome.format} it returns {str(returned).removeprefix('torch.')}.",
                 "a layer after it whose parameters are of the narrow format will refuse its output",
                 "make constants with dtype=x.dtype, or cast back to x.dtype at the end",
@@ -203,7 +203,7 @@ def _relative(output: Tensor, exact: Tensor) -> float:
 
 def _empty_input(exam: Examination) -> Iterator[Finding]:
     """A warning if a position that is all zero gives NaN."""
-    if exam.usage.takes == "tokens" or exam.usage.length <= EMPTY:
+    if exam.convention.takes == "tokens" or exam.convention.length <= EMPTY:
         return
     outcomes = [Attempt(dtype, empty=EMPTY).run(exam) for dtype in (torch.float32, torch.float16)]
     for outcome in [outcome for outcome in outcomes if outcome.silently_bad][:1]:

@@ -84,7 +84,7 @@ def check_scale(exam: Examination) -> Iterator[Finding]:
 
 def _judged(exam: Examination) -> Iterator[Finding]:
     """What is wrong with the first attention whose products are of learned vectors."""
-    found = [logits for logits in logit_sizes(exam.usual_tape, exam.usage) if logits.d_head > 1]
+    found = [logits for logits in logit_sizes(exam.usual_tape, exam.convention) if logits.d_head > 1]
     found = [logits for logits in found if not logits.excuse]
     if not found:
         return
@@ -131,14 +131,14 @@ def _first_logits(exam: Examination, changes: Mapping[str, Any], start: int) -> 
     if module is None:
         return None
     sized = exam
-    if "d_model" in changes and exam.usage.takes == "embeddings":
+    if "d_model" in changes and exam.convention.takes == "embeddings":
         sized = exam.relying_on(d_in=changes["d_model"])
     try:
         x = sized.inputs(seed=start)
         tape = sized.tape(x.to(exam.dtype) if x.is_floating_point() else x, module=module)
     except ModuleError:
         return None
-    found = logit_sizes(tape, sized.usage)
+    found = logit_sizes(tape, sized.convention)
     return found[0] if found else None
 
 
@@ -179,7 +179,7 @@ def _saturated(exam: Examination, logits: LogitSize) -> Iterator[Finding]:
     word, values = _VARIATIONS[-1]
     measured = [found for value in values if (found := _first_logits(exam, {word: value}, 0)) is not None]
     slopes = _fit(word, measured)
-    grows = slopes is not None and slopes.plain > _TOLERATED and exam.usage.takes == "embeddings"
+    grows = slopes is not None and slopes.plain > _TOLERATED and exam.convention.takes == "embeddings"
     stds = (
         ""
         if slopes is None
@@ -240,12 +240,12 @@ def _reading(exam: Examination, logits: LogitSize, *, grows: bool) -> tuple[str,
 def _kind(exam: Examination, logits: LogitSize) -> str:
     """Which wrong factor explains the size of the logits."""
     d_head = logits.d_head
-    width = exam.usage.d_in or d_head * logits.n_heads
+    width = exam.convention.d_in or d_head * logits.n_heads
     candidates = {
         "missing": d_head**0.5,
         "doubled": d_head**-0.5,
         "width": (d_head / width) ** 0.5,
-        "length": (d_head / exam.usage.length) ** 0.5,
+        "length": (d_head / exam.convention.length) ** 0.5,
     }
     near = {kind: abs(math.log(logits.relative / factor)) for kind, factor in candidates.items()}
     kind = min(near, key=lambda name: near[name])
@@ -280,8 +280,8 @@ def _one_head(exam: Examination, logits: LogitSize, slopes: Slopes | None) -> It
         _ID,
         "info",
         "the scale is the width of the model to the power -0.5: right for one head only (of several, d_head ** -0.5).",
-        f"one head of size {logits.d_head} in a width of {exam.usage.d_in}; with h heads the logits would be sqrt(h)"
-        " times too small",
+        f"one head of size {logits.d_head} in a width of {exam.convention.d_in}; with h heads the logits would be"
+        " sqrt(h) times too small",
         "",
         _SOURCE,
     )

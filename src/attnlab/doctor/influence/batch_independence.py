@@ -104,7 +104,7 @@ def _found(exam: Examination, met: Leakage, *, train: bool) -> Finding:
     cause, words = _cause(exam, exam.fresh(train=train))
     measured = "without bound" if met.signal == 0 else f"by up to {met.ratio:.2g} times its own change"
     evidence = f"replacing one of {BATCH} samples changes the outputs of the others {measured}"
-    evidence += f" ({_MODES[train]}, length {exam.usage.length})"
+    evidence += f" ({_MODES[train]}, length {exam.convention.length})"
     return TEXTS[cause].finding(_ID, evidence, {"mode": _MODES[train], **words})
 
 
@@ -114,7 +114,7 @@ def _cause(exam: Examination, module: nn.Module) -> tuple[str, dict[str, str]]:
     norms = _batch_norms(exam, module, place)
     if norms:
         return "batch norm", {"names": norms}
-    if any(found.normalized_over == "batch" for found in attentions(exam.usual_tape, exam.usage)):
+    if any(found.normalized_over == "batch" for found in attentions(exam.usual_tape, exam.convention)):
         return "softmax", {}
     where = "" if place is None else f" in {place.words}"
     clean = _clean_layout(exam)
@@ -122,9 +122,9 @@ def _cause(exam: Examination, module: nn.Module) -> tuple[str, dict[str, str]]:
     if layout is None:
         return "something", {"where": where}
     words = {"where": where, "remedy": _layout_remedy(module, layout)}
-    if clean is None or exam.usage.layout_by:
+    if clean is None or exam.convention.layout_by:
         return "layout", words
-    return "layout?", words | {"taken": LAYOUTS[exam.usage.layout].axes, "axes": LAYOUTS[layout].axes}
+    return "layout?", words | {"taken": LAYOUTS[exam.convention.layout].axes, "axes": LAYOUTS[layout].axes}
 
 
 def _batch_norms(exam: Examination, module: nn.Module, place: _Place | None) -> str:
@@ -141,7 +141,7 @@ def _batch_norms(exam: Examination, module: nn.Module, place: _Place | None) -> 
 def _clean_layout(exam: Examination) -> str | None:
     """Another layout in which samples do not see each other, None if there is none."""
     for layout in ("sequence-first", "batch-first"):
-        if layout == exam.usage.layout:
+        if layout == exam.convention.layout:
             continue
         other = exam.relying_on(layout=layout)
         try:
@@ -199,7 +199,7 @@ class _Place:
 def _where_samples_meet(exam: Examination, module: nn.Module) -> _Place | None:
     """The first submodule that gets samples untouched by another one and returns touched ones."""
     x = exam.inputs()
-    axis = 1 if exam.usage.layout == "sequence-first" else 0
+    axis = 1 if exam.convention.layout == "sequence-first" else 0
     moved = exam.change(x, slice(None), samples=0)
     before, after = (exam.tape(each, module=twin_of(module)).calls for each in (x, moved))
     for usual, other in zip(before, after, strict=False):
@@ -232,4 +232,4 @@ def _alone(exam: Examination) -> Iterator[Finding]:
         place = deviation(exam.run(x.flip(0), module=exam.fresh()).flip(0), whole) > 0
         on = "its place in the batch" if place else "the size of the batch"
         evidence = f"alone and in a batch of {BATCH} it differs by {apart:.2g} of the largest output"
-        yield TEXTS["alone"].finding(_ID, f"{evidence} (length {exam.usage.length})", {"on": on})
+        yield TEXTS["alone"].finding(_ID, f"{evidence} (length {exam.convention.length})", {"on": on})

@@ -45,7 +45,7 @@ def check_cache(exam: Examination) -> Iterator[Finding]:
     """Decode in steps of one position, after a first step and from the start, and in larger steps."""
     module = exam.patient.module
     cache, flags, _ = names_of(module)
-    if (cache is None and not keeps_cache_inside(module)) or exam.usage.pooled or not exam.usage.any_length:
+    if (cache is None and not keeps_cache_inside(module)) or exam.convention.pooled or not exam.convention.any_length:
         return
     name = cache or (flags or ("cache",))[0]
     x = exam.inputs()
@@ -55,7 +55,9 @@ def check_cache(exam: Examination) -> Iterator[Finding]:
         )
         return
     for finding in _examined(Decoder(exam, x), name):
-        if finding.severity != "info" or exam.usage.causal is not False:  # encoders often take one that nobody uses
+        if (
+            finding.severity != "info" or exam.convention.causal is not False
+        ):  # encoders often take one that nobody uses
             yield finding
 
 

@@ -110,13 +110,13 @@ TEXTS: Mapping[str, Text] = {
 
 def check_causality(exam: Examination) -> Iterator[Finding]:
     """Replace positions one by one and all later ones, and compare which outputs change."""
-    if exam.usage.length < 3 or not is_steady(exam):
+    if exam.convention.length < 3 or not is_steady(exam):
         return
-    if exam.usage.pooled:
+    if exam.convention.pooled:
         yield from _behind_the_last_position(exam)
         return
     exam = as_declared(exam)
-    if exam.usage.causal:
+    if exam.convention.causal:
         yield from _must_not_see_ahead(exam)
         return
     seen = influence(exam, causal=False)
@@ -124,7 +124,7 @@ def check_causality(exam: Examination) -> Iterator[Finding]:
         yield from _never_ahead(exam)
     elif seen.ahead.any():
         yield from _lopsided(exam, seen)
-    if exam.usage.causal_means in ("mask", "flag") and seen.ahead.any():
+    if exam.convention.causal_means in ("mask", "flag") and seen.ahead.any():
         yield from _mask_holds(exam, seen)
 
 
@@ -147,15 +147,15 @@ def _must_not_see_ahead(exam: Examination) -> Iterator[Finding]:
 
 def _leak(exam: Examination, seen: Influence) -> Finding:
     """What to say of a leak under ordinary conditions, with its pattern."""
-    usage = exam.usage
+    convention = exam.convention
     sample, row, column = seen.worst()
     declared = _declared(exam)
     evidence = (
         f"replacing position {column} changes the output at position {row} of sample {sample} by {seen.ratio:.2g} of"
-        f" the largest change at or after a replaced position (evaluation mode, length {usage.length})"
+        f" the largest change at or after a replaced position (evaluation mode, length {convention.length})"
     )
     prefix = seen.blocks[0] if len(seen.blocks) == 1 else range(0)
-    if prefix and prefix[0] == 0 and usage.causal_by != "--causal":
+    if prefix and prefix[0] == 0 and convention.causal_by != "--causal":
         return TEXTS["leak in a prefix"].finding(_ID, evidence, {"declared": declared, "last": prefix[-1]})
     words = {"declared": declared, "pattern": _pattern(seen), "remedy": _remedy(exam)}
     return TEXTS["leak"].finding(_ID, evidence, words)
@@ -163,7 +163,7 @@ def _leak(exam: Examination, seen: Influence) -> Finding:
 
 def _behind_the_last_position(exam: Examination) -> Iterator[Finding]:
     """An error for a leak in a causal model that returns its last position alone, seen in what it is taken from."""
-    if not exam.usage.causal or exam.usage.slots is not None or exam.usage.layout != "batch-first":
+    if not exam.convention.causal or exam.convention.slots is not None or exam.convention.layout != "batch-first":
         return
     try:
         part, seen = of_hidden(exam) or ("", None)
@@ -177,7 +177,7 @@ def _behind_the_last_position(exam: Examination) -> Iterator[Finding]:
 
 
 def _declared(exam: Examination) -> str:
-    return f"declared causal by {exam.usage.causal_by}" if exam.usage.causal_by else "meant to be causal"
+    return f"declared causal by {exam.convention.causal_by}" if exam.convention.causal_by else "meant to be causal"
 
 
 def _pattern(seen: Influence) -> str:
@@ -205,8 +205,8 @@ def _amount(seen: Influence) -> str:
 
 
 def _remedy(exam: Examination) -> str:
-    mask = exam.usage.pair_mask
-    if exam.usage.causal_means == "mask" and mask is not None:
+    mask = exam.convention.pair_mask
+    if exam.convention.causal_means == "mask" and mask is not None:
         return f"let `{mask.parameter}` hide what it blocks {_MASK}"
     return _REMEDY
 
@@ -220,7 +220,7 @@ def _leak_under_a_condition(exam: Examination, under: list[_Leak]) -> Finding:
         kind = "finite mask of well-known models" if mild else "finite mask"
     evidence = "change of earlier positions when later ones are replaced, as a part of the change of those: "
     evidence += "; ".join(f"{leak.ratio:.2g} {leak.condition}" for leak in under[:4])
-    evidence += f" (worst: {worst.ratio:.2g}, length {exam.usage.length})"
+    evidence += f" (worst: {worst.ratio:.2g}, length {exam.convention.length})"
     return TEXTS[kind].finding(_ID, evidence, {"condition": under[0].condition, "remedy": _remedy(exam)})
 
 
@@ -230,12 +230,14 @@ def _blind_to_itself(exam: Examination, seen: Influence) -> Iterator[Finding]:
         return
     own = seen.seen.diagonal(dim1=-2, dim2=-1)[:, 1:]  # the first may be NaN
     evidence = ""
-    if exam.usage.kind == "layer" and not own.any():
+    if exam.convention.kind == "layer" and not own.any():
         evidence = "replacing a position changes later outputs, and its own by 0"
-    elif any(_is_strict(found.weights, exam.usage.length) for found in attentions(exam.usual_tape, exam.usage)):
+    elif any(
+        _is_strict(found.weights, exam.convention.length) for found in attentions(exam.usual_tape, exam.convention)
+    ):
         evidence = "the largest attention weight of a position on itself is 0, that on the one before it is not"
     if evidence:
-        yield TEXTS["blind to itself"].finding(_ID, f"{evidence} (length {exam.usage.length})")
+        yield TEXTS["blind to itself"].finding(_ID, f"{evidence} (length {exam.convention.length})")
 
 
 def _is_strict(weights: Tensor, length: int) -> bool:
@@ -248,7 +250,7 @@ def _is_strict(weights: Tensor, length: int) -> bool:
 
 def _depends_on_what_follows(exam: Examination) -> Iterator[Finding]:
     """A warning if outputs change with the number of later positions, whatever they hold."""
-    if not exam.usage.any_length:
+    if not exam.convention.any_length:
         return
     x = exam.inputs()
     cut = x.size(1) // 2 + 1
@@ -291,7 +293,7 @@ def _at_scale(scale: float) -> _Measure:
     """The measurement at another size of inputs; tokens have none."""
 
     def measure(exam: Examination, causal: bool | None) -> Iterator[Leakage]:
-        if exam.usage.takes != "tokens":
+        if exam.convention.takes != "tokens":
             x = exam.inputs(scale=scale)
             yield of_future(exam, lambda x: exam.run(x, causal=causal), x, some_cuts(x.size(1)))
 
@@ -313,7 +315,7 @@ def _at_lengths(choose: Callable[[Examination], tuple[int, ...]]) -> _Measure:
     """The measurement at other lengths."""
 
     def measure(exam: Examination, causal: bool | None) -> Iterator[Leakage]:
-        for length in choose(exam) if exam.usage.any_length else ():
+        for length in choose(exam) if exam.convention.any_length else ():
             x = exam.inputs(length=length)
             yield of_future(exam, lambda x: exam.run(x, causal=causal), x, some_cuts(length))
 
@@ -322,8 +324,8 @@ def _at_lengths(choose: Callable[[Examination], tuple[int, ...]]) -> _Measure:
 
 def _longer(exam: Examination) -> tuple[int, ...]:
     """The longest length, or one above the usual sizes of buffers."""
-    length = min(_LONG, exam.usage.longest or _LONG)
-    return (length,) if length > exam.usage.length else ()
+    length = min(_LONG, exam.convention.longest or _LONG)
+    return (length,) if length > exam.convention.length else ()
 
 
 def _by_gradient(exam: Examination, causal: bool | None) -> Iterator[Leakage]:
@@ -376,11 +378,13 @@ _CONDITIONS: Mapping[str, _Measure] = {
 
 def _never_ahead(exam: Examination) -> Iterator[Finding]:
     """An error if what is declared bidirectional never looks ahead; what is undeclared is taken as causal."""
-    if exam.usage.causal is None:
+    if exam.convention.causal is None:
         yield from _must_not_see_ahead(exam)
         return
-    evidence = f"replacing a position changes later outputs, and no earlier one (length {exam.usage.length}, batch 3)"
-    yield TEXTS["never ahead"].finding(_ID, evidence, {"by": exam.usage.causal_by or "its caller"})
+    evidence = (
+        f"replacing a position changes later outputs, and no earlier one (length {exam.convention.length}, batch 3)"
+    )
+    yield TEXTS["never ahead"].finding(_ID, evidence, {"by": exam.convention.causal_by or "its caller"})
 
 
 def _lopsided(exam: Examination, seen: Influence) -> Iterator[Finding]:
@@ -391,7 +395,7 @@ def _lopsided(exam: Examination, seen: Influence) -> Iterator[Finding]:
     if what:
         evidence = (
             f"influence of later positions {seen.mean(ahead=True):.2g}, of earlier ones {seen.mean(ahead=False):.2g}"
-            f" (mean change of an output when one position is replaced; length {exam.usage.length})"
+            f" (mean change of an output when one position is replaced; length {exam.convention.length})"
         )
         yield TEXTS[kind].finding(_ID, evidence, {"what": what})
 
@@ -405,7 +409,7 @@ def _strange(exam: Examination, seen: Influence) -> str:
         return ""
     if seen.rows_ahead == {0}:
         return "the first position sees everything, the others nothing later"
-    if max(ahead) == 1 and -min(back) == exam.usage.length - 1:
+    if max(ahead) == 1 and -min(back) == exam.convention.length - 1:
         return "a position sees everything before it, but only 1 ahead"
     if seen.mean(ahead=True) < _WEAK * seen.mean(ahead=False):
         return "later positions are damped, but not hidden: a mask that does not hold"
@@ -417,7 +421,7 @@ def _unusual(exam: Examination, seen: Influence) -> str:
     ahead, back = seen.steps(seen.ahead), seen.steps(seen.past)
     if not back:
         return "a position sees later ones alone, as backward in time, or through a transposed mask"
-    if max(ahead) <= _NEAR and -min(back) == exam.usage.length - 1:
+    if max(ahead) <= _NEAR and -min(back) == exam.convention.length - 1:
         return f"a position sees everything before it, but only {max(ahead)} ahead"
     return ""
 
@@ -427,8 +431,8 @@ def _causal_at_times(exam: Examination) -> str:
     try:
         if influence(exam, causal=False, train=True).is_one_sided:
             return "it is causal in training mode and not in evaluation mode"
-        if exam.usage.any_length and influence(exam, causal=False, length=5).is_one_sided:
-            return f"it is causal at length 5 and not at length {exam.usage.length}"
+        if exam.convention.any_length and influence(exam, causal=False, length=5).is_one_sided:
+            return f"it is causal at length 5 and not at length {exam.convention.length}"
     except ModuleError:
         pass
     return ""
@@ -436,8 +440,8 @@ def _causal_at_times(exam: Examination) -> str:
 
 def _causal_heads(exam: Examination) -> bool:
     """Whether, in some attention, some heads look both ways and others back alone."""
-    for found in attentions(exam.tape(exam.inputs(), causal=False), exam.usage):
-        if found.weights.shape[-2:] == (exam.usage.length,) * 2:
+    for found in attentions(exam.tape(exam.inputs(), causal=False), exam.convention):
+        if found.weights.shape[-2:] == (exam.convention.length,) * 2:
             ahead = found.weights.triu(1).abs().amax((0, 2, 3)) > 0  # (heads,)
             back = found.weights.tril(-1).abs().amax((0, 2, 3)) > 0
             if (ahead & back).any() and (back & ~ahead).any():
@@ -452,7 +456,7 @@ def _mask_holds(exam: Examination, free: Influence) -> Iterator[Finding]:
     """An error if a causal mask or flag, given as an argument, does not hide what it blocks."""
     masked = influence(exam, causal=True)
     apart = largest((masked.sizes - free.sizes).abs().nan_to_num(posinf=0.0))
-    if exam.usage.causal_means == "mask" and apart <= max(masked.noise, free.noise):
+    if exam.convention.causal_means == "mask" and apart <= max(masked.noise, free.noise):
         return  # it has no effect at all: mask-polarity says so
     evidence = ""
     if masked.ahead.any():
@@ -463,15 +467,15 @@ def _mask_holds(exam: Examination, free: Influence) -> Iterator[Finding]:
         listed = "; ".join(f"{leak.ratio:.2g} {leak.condition}" for leak in under[:4])
         evidence = f"influence of blocked positions as a part of that of the others: {listed}" if under else ""
     if evidence:
-        mask = exam.usage.pair_mask
-        name = exam.usage.flag if mask is None else mask.parameter
-        yield TEXTS["weak mask"].finding(_ID, f"{evidence} (length {exam.usage.length})", {"name": name})
+        mask = exam.convention.pair_mask
+        name = exam.convention.flag if mask is None else mask.parameter
+        yield TEXTS["weak mask"].finding(_ID, f"{evidence} (length {exam.convention.length})", {"name": name})
 
 
 def _weight_ahead(exam: Examination) -> float:
     """The largest attention weight above the diagonal under a causal mask; other paths may be free."""
     weight = 0.0
-    for found in attentions(exam.tape(exam.inputs(), causal=True), exam.usage):
-        if found.weights.shape[-2:] == (exam.usage.length,) * 2:
+    for found in attentions(exam.tape(exam.inputs(), causal=True), exam.convention):
+        if found.weights.shape[-2:] == (exam.convention.length,) * 2:
             weight = max(weight, float(found.weights.nan_to_num().triu(1).abs().max()))
     return weight if weight > LEAK else 0.0

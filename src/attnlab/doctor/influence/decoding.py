@@ -89,7 +89,7 @@ class Decoder:
         recorder = _Recorder(exam.fresh())
         self.whole = exam.run(x, module=recorder, causal=True)
         self.recorder = recorder
-        self.masks = {mask.parameter: mask for mask in exam.usage.masks}
+        self.masks = {mask.parameter: mask for mask in exam.convention.masks}
 
     def protocols(self) -> Iterator[Protocol]:
         """The ways in which the cache could be handed on, the usual ones first."""
@@ -195,7 +195,7 @@ class _Player(nn.Module):
     def output_of(self, found: Mapping[Any, Any]) -> Any:
         """The element that is the output."""
         usual = next((value for value in found.values() if isinstance(value, Tensor)), None)
-        return found.get(self.decoder[0].exam.usage.output, usual)
+        return found.get(self.decoder[0].exam.convention.output, usual)
 
     def forward(self, *_positional: Any, **_named: Any) -> Any:
         """Call the inner module with what was prepared."""

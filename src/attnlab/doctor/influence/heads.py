@@ -81,12 +81,12 @@ def _with_several_heads(exam: Examination) -> Iterator[Examination]:
     """The examination, and one of another instance with several heads where a single one could hide how it splits."""
     yield from with_own_memory(exam)
     asked_for = any(type(value) is int and value == 1 for value in exam.patient.arguments.values())
-    if asked_for or max((found.n_heads for found in attentions(exam.usual_tape, exam.usage)), default=0) != 1:
+    if asked_for or max((found.n_heads for found in attentions(exam.usual_tape, exam.convention)), default=0) != 1:
         return
     module = exam.another({"n_heads": _HEADS})
     if module is None:
         return
-    several = Examination(replace(exam.patient, module=module), exam.usage, exam.options)
+    several = Examination(replace(exam.patient, module=module), exam.convention, exam.options)
     try:
         several.run(several.inputs())
     except ModuleError:  # another width: nothing can be said
@@ -97,8 +97,8 @@ def _with_several_heads(exam: Examination) -> Iterator[Examination]:
 def _mixed(exam: Examination) -> Iterator[Finding]:
     """The error of each attention that has one."""
     tape = exam.usual_tape
-    dependence = dependence_of(tape, exam.usage)
-    for attention in attentions(tape, exam.usage):
+    dependence = dependence_of(tape, exam.convention)
+    for attention in attentions(tape, exam.convention):
         found = _over_heads(exam, attention) or _samples_mixed(dependence, attention)
         found = found or _split(dependence, attention) or _merged(tape, dependence, attention)
         if found is not None:
@@ -112,7 +112,7 @@ def _over_heads(exam: Examination, attention: Attention) -> Finding | None:
     _, count, q_len, k_len = attention.weights.shape
     evidence = (
         f"weights{_in(attention)} are {q_len} x {k_len} for each of {count} positions; input and output have"
-        f" {exam.usage.length} positions, and replacing one changes only its own row of the weights"
+        f" {exam.convention.length} positions, and replacing one changes only its own row of the weights"
     )
     return TEXTS["over heads"].finding(_ID, evidence)
 

@@ -261,9 +261,9 @@ def fields(exam: Examination) -> list[Field]:
 
 
 def _fields(exam: Examination) -> list[Field]:
-    usage = exam.usage
-    longest = min(_LONG, usage.longest or _LONG) if usage.any_length else usage.length
-    for length in dict.fromkeys((longest, usage.length)):
+    convention = exam.convention
+    longest = min(_LONG, convention.longest or _LONG) if convention.any_length else convention.length
+    for length in dict.fromkeys((longest, convention.length)):
         try:
             return _fields_at(exam, length)
         except (ModuleError, RuntimeError):  # too long, or its backward pass raises
@@ -281,7 +281,9 @@ def _fields_at(exam: Examination, length: int) -> list[Field]:
     weights = torch.randn(output.shape[-1], generator=generator, dtype=torch.float64).to(output.dtype)
     found = []
     for position in (length // 2, length - 1):
-        picked = output[-1] if exam.usage.pooled else output[-1, position]  # the last sample: time runs through it last
+        picked = (
+            output[-1] if exam.convention.pooled else output[-1, position]
+        )  # the last sample: time runs through it last
         gradient = torch.autograd.grad((picked * weights).sum(), leaf, retain_graph=True)[0]
         if not gradient.isfinite().all():
             break
@@ -312,6 +314,6 @@ def _moved_by(exam: Examination, x: Tensor, position: int, asked: Bool[Tensor, "
 def _changes(exam: Examination, x: Tensor, others: Tensor, position: int) -> Bool[Tensor, " others"]:
     """For which of some inputs an output differs from that of one input by more than rounding."""
     before, after = exam.run(x), exam.run(others)
-    if not exam.usage.pooled:
+    if not exam.convention.pooled:
         before, after = before[:, position], after[:, position]
     return (after - before).abs().amax(-1) > exam.tolerance * float(before.abs().max())

@@ -29,7 +29,7 @@ def enlarging(
     exam: Examination, tape: Tape, allowed: Bool[Tensor, "#batch q_len k_len"], *, size: float
 ) -> tuple[Change, ...]:
     """Changes that make the visible logits of the first attention large whose mask might not hold then."""
-    found = attentions(tape, exam.usage)
+    found = attentions(tape, exam.convention)
     return next((changes for each in found if (changes := _enlarged(each, allowed, size))), ())
 
 

@@ -110,11 +110,11 @@ def check_mask_polarity(exam: Examination) -> Iterator[Finding]:
 def _judged(patient: Examination, exam: Examination) -> Generator[Finding, None, list[str]]:
     """What is wrong with the masks over one input, and return what those do of which nothing is said."""
     undeclared: list[str] = []
-    for parameter in dict.fromkeys(mask.parameter for mask in exam.usage.masks):
-        mask = next(mask for mask in exam.usage.masks if mask.parameter == parameter)  # one may say both things
+    for parameter in dict.fromkeys(mask.parameter for mask in exam.convention.masks):
+        mask = next(mask for mask in exam.convention.masks if mask.parameter == parameter)  # one may say both things
         if not _has_effect(exam, mask):
             yield _no_effect(patient, exam, mask)
-        elif not mask.obeyed and mask.over == "pairs" and not exam.usage.causal:
+        elif not mask.obeyed and mask.over == "pairs" and not exam.convention.causal:
             yield _hides_nothing(patient, mask)
         elif mask.declared is not None and mask.keeps is not None:
             if (mask.declared == "True keeps") is not mask.keeps:
@@ -201,15 +201,15 @@ def _is_read(exam: Examination, mask: Masking) -> bool:
 def _no_effect(patient: Examination, exam: Examination, mask: Masking) -> Finding:
     """The finding on a mask that changes nothing: it is not looked at, or was given in another form than it takes."""
     kind = "no effect in a mixer"
-    if attentions(patient.usual_tape, patient.usage):
+    if attentions(patient.usual_tape, patient.convention):
         kind = "not understood" if _is_read(exam, mask) else "no effect"
     evidence = f"hiding positions by it changes no output (given as {mask.encoding}, {mask.shape}; batch {BATCH},"
-    return TEXTS[kind].finding(_POLARITY, f"{evidence} length {patient.usage.length})", {"mask": mask.parameter})
+    return TEXTS[kind].finding(_POLARITY, f"{evidence} length {patient.convention.length})", {"mask": mask.parameter})
 
 
 def _hides_nothing(patient: Examination, mask: Masking) -> Finding:
     """The finding on a mask that does something, but hides no position from others with any value."""
-    kind = "hides nothing" if attentions(patient.usual_tape, patient.usage) else "hides nothing in a mixer"
+    kind = "hides nothing" if attentions(patient.usual_tape, patient.convention) else "hides nothing in a mixer"
     evidence = "positions that it should hide keep their influence on others under every meaning and shape that was"
     return TEXTS[kind].finding(
         _POLARITY, f"{evidence} tried (judged as {mask.encoding}, {mask.shape})", {"mask": mask.parameter}
@@ -241,11 +241,11 @@ A mask of ones and zeros that is added to scores as it is leaves exp(-1) of the 
 
 def as_declared(exam: Examination) -> Examination:
     """An examination that gives masks as declared, where so given they hide most of what they must."""
-    for mask in exam.usage.masks:
+    for mask in exam.convention.masks:
         if mask.declared is None or mask.keeps is not None or "added" not in mask.encoding:
             continue
         other = replace(mask, encoding=_ENCODINGS[mask.declared])
-        trial = exam.relying_on(masks=tuple(other if each is mask else each for each in exam.usage.masks))
+        trial = exam.relying_on(masks=tuple(other if each is mask else each for each in exam.convention.masks))
         exam = trial if _does_as_said(trial, other) else exam
     return exam
 
@@ -275,7 +275,7 @@ def _remaining(exam: Examination, mask: Masking, x: Tensor, moved: Tensor, *, cu
     else:
         padding = real.expand(x.size(0), -1)
         apart = difference(exam.run(x, padding=padding), exam.run(moved, padding=padding))
-    return largest(apart if exam.usage.pooled else apart[:, 0])
+    return largest(apart if exam.convention.pooled else apart[:, 0])
 
 
 # Rows that may attend to nothing
@@ -321,9 +321,9 @@ def _ordinary(exam: Examination) -> Iterator[_Trial]:
     """Yield calls that every user makes."""
     x = _inputs(exam)
     yield _Trial("no mask", x, {})
-    if exam.usage.any_length:
+    if exam.convention.any_length:
         yield _Trial("length 1", x[:, :1].contiguous(), {})
-    mask = exam.usage.key_mask
+    mask = exam.convention.key_mask
     if mask is None:
         return
     for side in ("right", "left") if mask.tells_left_padding else ("right",):
@@ -334,12 +334,12 @@ def _ordinary(exam: Examination) -> Iterator[_Trial]:
 def _empty(exam: Examination) -> Iterator[_Trial]:
     """Yield calls in which something may attend to nothing."""
     x = _inputs(exam)
-    if exam.usage.key_mask is not None and not _is_added(exam.usage.key_mask):
+    if exam.convention.key_mask is not None and not _is_added(exam.convention.key_mask):
         real = real_positions([0, *lengths_of(x.size(1), BATCH - 1)], x.size(1))
         yield _Trial("a wholly padded sample", x, {"padding": real}, real)
-    if exam.usage.pair_mask is not None and not _is_added(exam.usage.pair_mask):
+    if exam.convention.pair_mask is not None and not _is_added(exam.convention.pair_mask):
         allowed = torch.ones(x.size(0), x.size(1), x.size(1), dtype=torch.bool)
-        allowed = allowed.tril() if exam.usage.causal else allowed
+        allowed = allowed.tril() if exam.convention.causal else allowed
         allowed[:, 2] = False
         read = torch.ones(x.shape[:2], dtype=torch.bool)
         read[:, 2] = False

@@ -59,11 +59,11 @@ def telling(exam: Examination, real: Bool[Tensor, "batch length"]) -> HowToPad:
 
 def _says_both(exam: Examination) -> bool:
     """Whether one mask over pairs of each sample says what is padding, and what comes later."""
-    keys, pairs = exam.usage.key_mask, exam.usage.pair_mask
-    if keys is None or not exam.usage.causal:
+    keys, pairs = exam.convention.key_mask, exam.convention.pair_mask
+    if keys is None or not exam.convention.causal:
         return False
     shared = pairs is not None and pairs.parameter == keys.parameter and pairs.shape in BATCHED_SHAPES
-    return keys.shape in BATCHED_SHAPES or (shared and exam.usage.causal_means == "mask")
+    return keys.shape in BATCHED_SHAPES or (shared and exam.convention.causal_means == "mask")
 
 
 def with_own_memory(exam: Examination) -> Iterator[Examination]:
@@ -72,8 +72,10 @@ def with_own_memory(exam: Examination) -> Iterator[Examination]:
     So every question about positions can be asked of attention over a second sequence.
     """
     yield exam
-    arguments = tuple(replace(one, source="x") if one.source in OTHER_MEMORIES else one for one in exam.usage.arguments)
-    if arguments == exam.usage.arguments:
+    arguments = tuple(
+        replace(one, source="x") if one.source in OTHER_MEMORIES else one for one in exam.convention.arguments
+    )
+    if arguments == exam.convention.arguments:
         return
     itself = exam.relying_on(arguments=arguments)
     try:

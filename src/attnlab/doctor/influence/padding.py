@@ -61,12 +61,12 @@ def check_padding(exam: Examination) -> Iterator[Finding]:
 
 def _judged(exam: Examination) -> Iterator[Finding]:
     """What is wrong with the padding of one input: of what asks, or of the memory."""
-    if exam.usage.length <= FILLED + 1 or not is_steady(exam):
+    if exam.convention.length <= FILLED + 1 or not is_steady(exam):
         return
     exam = as_declared(exam)
-    if exam.usage.key_mask is not None:
-        yield from _told_by_mask(exam, f"`{exam.usage.key_mask.parameter}`")
-    elif exam.usage.takes == "tokens" and exam.usage.any_length:
+    if exam.convention.key_mask is not None:
+        yield from _told_by_mask(exam, f"`{exam.convention.key_mask.parameter}`")
+    elif exam.convention.takes == "tokens" and exam.convention.any_length:
         pad = _pad_token(exam)
         if pad is not None:
             yield from _said(exam, list(_by_pad_tokens(exam, pad)), f"the padding token {pad}")
@@ -92,15 +92,15 @@ def _told_by_mask(exam: Examination, told: str) -> Iterator[Finding]:
     What carries a state along the sequence is meant for padding on the right.
     """
     right = [*_by_content(exam, "right"), *_by_content_at_logits_of(exam, LARGE_LOGIT), *_by_amount(exam)]
-    tells_left = exam.usage.key_mask is not None and exam.usage.key_mask.tells_left_padding
+    tells_left = exam.convention.key_mask is not None and exam.convention.key_mask.tells_left_padding
     left = list(_by_content(exam, "left")) if tells_left else []
     said = exam.patient.said.lower()
     if right and tells_left and not left and _MEANT["left"].search(said):
         return
     if right:
         yield from _said(exam, right + left, told)
-    elif left and not exam.usage.pooled and not _MEANT["right"].search(said):
-        kind = "content" if attentions(exam.usual_tape, exam.usage) else "content on the left of a state"
+    elif left and not exam.convention.pooled and not _MEANT["right"].search(said):
+        kind = "content" if attentions(exam.usual_tape, exam.convention) else "content on the left of a state"
         yield from _said(exam, left, told, kind)
     else:
         yield from _said(exam, list(_by_content_at_logits_of(exam, HUGE_LOGIT)), told, "content at huge logits")
@@ -108,12 +108,12 @@ def _told_by_mask(exam: Examination, told: str) -> Iterator[Finding]:
 
 def _by_content(exam: Examination, side: Side) -> Iterator[_Change]:
     """What happens when padded positions hold something else."""
-    real = real_positions(lengths_of(exam.usage.length, BATCH), exam.usage.length, side)
+    real = real_positions(lengths_of(exam.convention.length, BATCH), exam.convention.length, side)
     told = telling(exam, real)
-    for scale in (1.0,) if exam.usage.takes == "tokens" else (1.0, _LARGE):
+    for scale in (1.0,) if exam.convention.takes == "tokens" else (1.0, _LARGE):
         ratio = _of_content(exam, lambda x: exam.run(x, **told), real, scale).ratio
         if ratio:
-            size = "" if exam.usage.takes == "tokens" else f" of {scale:g} standard deviations"
+            size = "" if exam.convention.takes == "tokens" else f" of {scale:g} standard deviations"
             done = f"other content{size} at padded positions on the {side}"
             yield _Change(done, ratio, "of what other content everywhere changes", of_content=True)
 
@@ -136,17 +136,19 @@ def _of_content(exam: Examination, call: Callable[[Tensor], Tensor], real: Tenso
     """Compare what padded content changes with what all content changes, at real positions."""
     x = exam.inputs()
     other = exam.change(x, slice(None))
-    larger = other if exam.usage.takes == "tokens" else other * scale
+    larger = other if exam.convention.takes == "tokens" else other * scale
     moved = torch.where(real.unsqueeze(-1) if x.dim() == 3 else real, x, larger)
     before = call(x)
     apart = [difference(before, call(each)) for each in (moved, other)]
-    leak, signal = (largest(each if exam.usage.pooled else each[real]) for each in apart)  # a pooled output is real
+    leak, signal = (
+        largest(each if exam.convention.pooled else each[real]) for each in apart
+    )  # a pooled output is real
     return Leakage(leak, signal, exam.tolerance * size_of(before))
 
 
 def _by_amount(exam: Examination) -> Iterator[_Change]:
     """What happens when there is more padding, or none because a sample stands alone."""
-    if not exam.usage.any_length:
+    if not exam.convention.any_length:
         return
     x = exam.inputs()
     short = x.size(1) - FILLED
@@ -168,7 +170,7 @@ def _by_amount(exam: Examination) -> Iterator[_Change]:
 
 def _apart(exam: Examination, one: Tensor, other: Tensor, length: int) -> float:
     """How far two outputs of one sample differ at its real positions."""
-    return deviation(one, other) if exam.usage.pooled else deviation(one[:length], other[:length])
+    return deviation(one, other) if exam.convention.pooled else deviation(one[:length], other[:length])
 
 
 # Padding told by a token
@@ -176,7 +178,7 @@ def _apart(exam: Examination, one: Tensor, other: Tensor, length: int) -> float:
 
 def _pad_token(exam: Examination) -> int | None:
     """The token that means padding, if the patient has one."""
-    vocab_size = exam.usage.vocab_size or 0
+    vocab_size = exam.convention.vocab_size or 0
     embeddings = [part for part in exam.patient.module.modules() if isinstance(part, nn.Embedding)]
     of_tokens = [part.padding_idx for part in embeddings if part.num_embeddings >= vocab_size]
     said = [getattr(exam.patient.module, name, exam.patient.arguments.get(name)) for name in _PAD_NAMES]
@@ -186,12 +188,12 @@ def _pad_token(exam: Examination) -> int | None:
 def _by_pad_tokens(exam: Examination, pad: int) -> Iterator[_Change]:
     """What happens when padding tokens are added at the end."""
     x = exam.inputs()
-    x = torch.where(x == pad, (x + 1) % (exam.usage.vocab_size or 2), x)
+    x = torch.where(x == pad, (x + 1) % (exam.convention.vocab_size or 2), x)
     short = x.size(1) - FILLED
     plain, filled = exam.run(x[:, :short].contiguous()), x.clone()
     filled[:, short:] = pad
     output = exam.run(filled)
-    apart = _apart(exam, plain, output, short) if exam.usage.pooled else deviation(plain, output[:, :short])
+    apart = _apart(exam, plain, output, short) if exam.convention.pooled else deviation(plain, output[:, :short])
     if apart:
         yield _Change(f"{FILLED} padding tokens at the end", apart, "of the largest output", of_content=False)
 
@@ -202,10 +204,10 @@ def _said(exam: Examination, changes: list[_Change], told: str, kind: str = "") 
         return
     kind = kind or ("content" if any(change.of_content for change in changes) else "amount")
     subject = "the outputs of real positions depend on"
-    if exam.usage.pooled:
-        subject = "the pooled output depends on" if exam.usage.slots is None else "the output depends on"
+    if exam.convention.pooled:
+        subject = "the pooled output depends on" if exam.convention.slots is None else "the output depends on"
     text = TEXTS[kind]
-    if exam.usage.pooled and exam.usage.slots is None:
+    if exam.convention.pooled and exam.convention.slots is None:
         text = replace(text, remedy=_POOL)
     evidence = "; ".join(f"{change.ratio:.2g} {change.unit} for {change.done}" for change in changes[:3])
     yield text.finding(_ID, evidence, {"subject": subject, "told": told})

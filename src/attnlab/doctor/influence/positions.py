@@ -109,7 +109,7 @@ def _errors(exam: Examination, claims: Claims, order: _Order | None) -> Iterator
 
 
 def _are_given(exam: Examination) -> bool:
-    return any(argument.source in _GIVEN for argument in exam.usage.arguments)
+    return any(argument.source in _GIVEN for argument in exam.convention.arguments)
 
 
 # Parts without effect
@@ -161,18 +161,18 @@ class _Order:
 
 def _order(exam: Examination) -> _Order | None:
     """What is seen of order, None where it cannot be told."""
-    open_call = False if exam.usage.causal_means in {"mask", "flag"} else None
+    open_call = False if exam.convention.causal_means in {"mask", "flag"} else None
     x = exam.inputs(seed=62)
     same = x[:1, :1].expand_as(x).contiguous()
     tape = exam.tape(same)
     if not bool(torch.isfinite(tape.output).all()):
         return None
-    found = tuple(attentions(tape, exam.usage))
+    found = tuple(attentions(tape, exam.convention))
     batch_matters = _spread(tape.output, 0) > _ROUNDING * _scale(tape.output)
     permuted = _permuted(exam, x, open_call)
     if (permuted is not None and permuted > _ROUNDING) or (permuted is None and _swap_is_seen(exam, x, found)):
         return _Order(False, permuted, found, batch_matters)
-    if exam.usage.pooled:
+    if exam.convention.pooled:
         return None if permuted is None else _Order(True, permuted, found, batch_matters)
     flat = _spread(tape.output, 1) <= exam.tolerance * _scale(tape.output)
     scores = [_is_constant(one) for one in found]
@@ -183,11 +183,11 @@ def _order(exam: Examination) -> _Order | None:
 
 def _permuted(exam: Examination, x: Tensor, causal: bool | None) -> float | None:
     """How much more than the order of the outputs changes with that of the inputs, None if causal by itself."""
-    if exam.usage.causal and causal is None:
+    if exam.convention.causal and causal is None:
         return None
     order = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(63))
     before, after = exam.run(x, causal=causal), exam.run(x[:, order].contiguous(), causal=causal)
-    before = before if exam.usage.pooled else before[:, order]
+    before = before if exam.convention.pooled else before[:, order]
     return relative_change(before, after)
 
 
@@ -197,7 +197,7 @@ def _swap_is_seen(exam: Examination, x: Tensor, found: Sequence[Attention]) -> b
     What a relative table multiplies may vanish where all tokens are equal. Through a second layer a causal mask alone
     shows order.
     """
-    if len(found) != 1 or exam.usage.pooled:
+    if len(found) != 1 or exam.convention.pooled:
         return False
     order = [1, 0, *range(2, x.shape[1])]
     before, after = exam.run(x)[:, -1], exam.run(x[:, order].contiguous())[:, -1]
@@ -340,14 +340,14 @@ def _fact(exam: Examination, order: _Order) -> Iterator[Finding]:
         return
     evidence = "all tokens equal: outputs at all positions are equal, and so are all scores"
     if order.permuted is not None:
-        kept = "leaves the output as it is (invariant" if exam.usage.pooled else "permutes the output (equivariant"
+        kept = "leaves the output as it is (invariant" if exam.convention.pooled else "permutes the output (equivariant"
         evidence = f"permuting the input {kept}; difference {order.permuted:.1g} of its size)"
     yield TEXTS["none"].finding(ID, evidence, {"seen": _without_positions(exam)})
 
 
 def _without_positions(exam: Examination) -> str:
     """What of order is visible without positions: a mask shows some, one that hides the past shows more."""
-    if not exam.usage.causal:
+    if not exam.convention.causal:
         return "order is invisible to it"
     last = fields(exam)[-1:]
     if last and last[0].count == last[0].length:

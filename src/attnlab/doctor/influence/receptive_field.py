@@ -63,7 +63,7 @@ def check_receptive_field(exam: Examination) -> Iterator[Finding]:
         return
     middle, last = found[0], found[-1]
     sees_ahead = middle.ahead > 0
-    if any(argument.source.startswith("memory") for argument in exam.usage.arguments) and last.count <= 1:
+    if any(argument.source.startswith("memory") for argument in exam.convention.arguments) and last.count <= 1:
         return  # it looks at something else
     if last.count <= 1 and last.meets_others:
         return  # the batch is read as time: what it sees lies in other samples, and `batch-independence` says so
@@ -71,7 +71,7 @@ def check_receptive_field(exam: Examination) -> Iterator[Finding]:
     if whole:
         yield _all(exam, last, sees_ahead=sees_ahead)
     else:
-        yield _part(exam, middle if sees_ahead and not exam.usage.pooled else last)
+        yield _part(exam, middle if sees_ahead and not exam.convention.pooled else last)
 
 
 def _leaks(exam: Examination, found: list[Field]) -> bool:
@@ -80,18 +80,18 @@ def _leaks(exam: Examination, found: list[Field]) -> bool:
     Part of the future is seen beside all of the past, anything of it in what is causal, or all of the past but not the
     position itself.
     """
-    if exam.usage.pooled:
+    if exam.convention.pooled:
         return False
     middle, last = found[0], found[-1]
     blind = last.position > 0 and last.count >= last.length - 1 and not bool(last.seen[last.position])
-    return blind or middle.is_open_ahead or bool(exam.usage.causal and middle.ahead)
+    return blind or middle.is_open_ahead or bool(exam.convention.causal and middle.ahead)
 
 
 def _all(exam: Examination, last: Field, *, sees_ahead: bool) -> Finding:
     """The fact that all is seen, or all that came before."""
-    one_way = not sees_ahead and not exam.usage.pooled
+    one_way = not sees_ahead and not exam.convention.pooled
     evidence = f"the last position sees {last.count} of {last.length} positions (gradient not zero)"
-    what = "the output" if exam.usage.pooled else "every position"
+    what = "the output" if exam.convention.pooled else "every position"
     return TEXTS["all before" if one_way else "all"].finding(ID, evidence, {"what": what})
 
 
@@ -100,18 +100,18 @@ def _part(exam: Examination, field: Field) -> Finding:
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(exam.patient.module).__name__)
     alone = field.count <= 1
     declared = bool((_POINTWISE if alone else _DECLARED).search(f"{name} {exam.patient.said}"))
-    kind = "alone" if alone and not exam.usage.pooled else "part"
+    kind = "alone" if alone and not exam.convention.pooled else "part"
     if declared:
         kind += " as declared"
     elif _is_single_layer(exam):
         kind = "alone as declared" if kind == "alone" else "part of a single layer"
-    elif alone and exam.usage.pooled:
+    elif alone and exam.convention.pooled:
         kind = "alone when pooled"
     evidence = (
         f"position {field.position} of an input of length {field.length} depends on {field.back} positions before and"
         f" {field.ahead} after it{', with gaps' if field.has_gaps else ''} (gradient not zero, or changed by them)"
     )
-    what = "the output" if exam.usage.pooled else "an output position"
+    what = "the output" if exam.convention.pooled else "an output position"
     return TEXTS[kind].finding(ID, evidence, {"what": what, "count": field.count, "length": field.length})
 
 
@@ -122,4 +122,4 @@ def _is_single_layer(exam: Examination) -> bool:
         for part in exam.patient.module.modules()
         if isinstance(part, nn.Conv1d | nn.Conv2d) and max(part.kernel_size) > 1
     ]
-    return exam.usage.kind == "layer" and len(wide) == 1
+    return exam.convention.kind == "layer" and len(wide) == 1

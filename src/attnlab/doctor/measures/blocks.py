@@ -93,14 +93,14 @@ class Block:
 
 def blocks(exam: Examination) -> Iterator[Block]:
     """The patient if it is a block, or one block of each kind that a model is made of."""
-    usage = exam.usage
+    convention = exam.convention
     calls = _calls(exam)
-    if not usage.pooled and usage.takes == "embeddings":
-        found = _recorded("", exam.eval_module, calls.get("", ((), {})), f"this {usage.kind}")
-        if found is not None and usage.kind != "model" and _is_asked(exam, found):
+    if not convention.pooled and convention.takes == "embeddings":
+        found = _recorded("", exam.eval_module, calls.get("", ((), {})), f"this {convention.kind}")
+        if found is not None and convention.kind != "model" and _is_asked(exam, found):
             yield found
             return
-    if usage.kind != "layer":
+    if convention.kind != "layer":
         yield from _inner(exam, calls)
 
 
@@ -109,7 +109,7 @@ def _is_asked(exam: Examination, found: Block) -> bool:
     if _claims(exam):
         return True
     is_part = _FEEDFORWARD.search(type(found.module).__name__) is not None or not _mixes(found)
-    if exam.usage.kind == "block" and has_feedforward(found.tape) and not is_part:
+    if exam.convention.kind == "block" and has_feedforward(found.tape) and not is_part:
         return True
     return _adds_below_a_bend(found)
 

@@ -36,7 +36,7 @@ _FAR = {_FINE: 1e-3, _COARSE: 0.03}  # relative; a right derivative agrees to 1e
 
 def cut_input(exam: Examination) -> Iterator[Finding]:
     """Yield whether the gradient with respect to the input is lost, wholly or on one path."""
-    if exam.usage.takes == "tokens":
+    if exam.convention.takes == "tokens":
         return
     x = exam.inputs(seed=30)
     if relative_change(exam.run(x), exam.run(x)) > exam.tolerance:  # keeps state or draws numbers: nothing to compare

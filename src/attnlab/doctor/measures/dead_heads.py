@@ -65,7 +65,11 @@ def _dead_blocks(exam: Examination, seen: Survey) -> Iterator[tuple[str, int, Te
             by_length = [_along(own, axis) for own in seen.per_length[name].values()]
             size = alive.shape[axis]
             same = all(torch.equal(by_length[0], other) for other in by_length[1:])
-            if not same or size == (exam.usage.vocab_size or -1) or size in {exam.usage.longest, exam.usage.length}:
+            if (
+                not same
+                or size == (exam.convention.vocab_size or -1)
+                or size in {exam.convention.longest, exam.convention.length}
+            ):
                 continue
             dead = ~_along(alive, axis)
             run = _longest_run(dead)

@@ -65,14 +65,14 @@ class Attempt:
     def module(self, exam: Examination) -> nn.Module:
         """The copy that is called; parameters that are all zero hold small numbers."""
         module = exam.fresh(dtype=self.dtype)
-        if exam.usage.takes == "tokens":
-            _scale_embeddings(module, exam.usage.vocab_size, self.scale)
+        if exam.convention.takes == "tokens":
+            _scale_embeddings(module, exam.convention.vocab_size, self.scale)
         return module
 
     def inputs(self, exam: Examination) -> Shaped[Tensor, "batch length *features"]:
         """What it is called with."""
         x = exam.inputs() if self.length is None else exam.inputs(batch=1, length=self.length)
-        if exam.usage.takes == "tokens":
+        if exam.convention.takes == "tokens":
             return x
         x = x * self.scale
         if self.empty is not None:

@@ -92,13 +92,13 @@ def _situations(exam: Examination) -> Iterator[tuple[bool, Tensor, dict[str, Any
     """Yield modes, inputs and ways to call."""
     yield False, exam.inputs(seed=10), {}
     yield False, exam.inputs(seed=11, scale=_LARGE), {}
-    if exam.usage.any_length:
-        yield False, exam.inputs(seed=12, length=min(SHORTER, exam.usage.longest or SHORTER)), {}
+    if exam.convention.any_length:
+        yield False, exam.inputs(seed=12, length=min(SHORTER, exam.convention.longest or SHORTER)), {}
     yield True, exam.inputs(seed=13), {}
-    if exam.usage.causal_means in {"mask", "flag"}:
-        yield False, exam.inputs(seed=14), {"causal": not exam.usage.causal}
-    if exam.usage.key_mask is not None:
-        padding = torch.ones(BATCH, exam.usage.length, dtype=torch.bool)
+    if exam.convention.causal_means in {"mask", "flag"}:
+        yield False, exam.inputs(seed=14), {"causal": not exam.convention.causal}
+    if exam.convention.key_mask is not None:
+        padding = torch.ones(BATCH, exam.convention.length, dtype=torch.bool)
         padding[1, -2:] = False
         yield False, exam.inputs(seed=15), {"padding": padding}
 
@@ -107,7 +107,7 @@ def results(exam: Examination, module: nn.Module, inputs: Tensor, how: Mapping[s
     """Everything one call returns as a result; attention weights and caches are none."""
     torch.default_generator.manual_seed(0)
     with torch.enable_grad():
-        returned = exam.usage.returned(module, inputs, **how)
+        returned = exam.convention.returned(module, inputs, **how)
     return list(_tensors(returned, inputs.shape[1]))
 
 

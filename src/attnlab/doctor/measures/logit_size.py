@@ -15,7 +15,7 @@ from attnlab.inspection.tape.dependence import Dependence, dependence_of
 from attnlab.inspection.tape.replay import replay
 from attnlab.inspection.tape.tape import Event, Tape
 from attnlab.inspection.tape.tracing import back_to, places_in
-from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.convention import Convention
 
 _PROJECTIONS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "mv", "addmv"})
 _NORMS = frozenset(
@@ -61,10 +61,10 @@ class LogitSize:
         return self.std / (self.q_std * self.k_std)
 
 
-def logit_sizes(tape: Tape, usage: Usage) -> list[LogitSize]:
+def logit_sizes(tape: Tape, convention: Convention) -> list[LogitSize]:
     """The size of the logits of each attention that multiplies queries and keys before a softmax."""
-    dependence = dependence_of(tape, usage)
-    found = [_measured(tape, dependence, attention) for attention in attentions(tape, usage)]
+    dependence = dependence_of(tape, convention)
+    found = [_measured(tape, dependence, attention) for attention in attentions(tape, convention)]
     return [size for size in found if size is not None]
 
 

@@ -53,17 +53,17 @@ def _calls(exam: Examination) -> Iterator[_Call]:
     yield _Call(_USUAL, x)
     yield _Call("other content", exam.inputs(seed=1))
     yield _Call("another batch size", exam.inputs(batch=BATCH - 1))
-    if exam.usage.any_length:
+    if exam.convention.any_length:
         yield _Call("a shorter input", x[:, : max(1, x.size(1) // 2)].contiguous())
-        if exam.usage.longest is None or exam.usage.longest > x.size(1):
+        if exam.convention.longest is None or exam.convention.longest > x.size(1):
             yield _Call("a longer input", exam.inputs(length=x.size(1) + 2))
-    if exam.usage.causal_means in ("mask", "flag"):
-        yield _Call("another causal mask", x, {"causal": not exam.usage.causal})
-    if exam.usage.pair_mask is not None:
+    if exam.convention.causal_means in ("mask", "flag"):
+        yield _Call("another causal mask", x, {"causal": not exam.convention.causal})
+    if exam.convention.pair_mask is not None:
         allowed = torch.ones(x.size(0), x.size(1), x.size(1), dtype=torch.bool).tril()
         yield _Call("a mask", x, {"allowed": allowed})
         yield _Call("another mask", x, {"allowed": allowed & (allowed.triu(-1) | allowed.tril(-3))})
-    if exam.usage.key_mask is not None:
+    if exam.convention.key_mask is not None:
         real = real_positions(lengths_of(x.size(1), BATCH), x.size(1))
         yield _Call("padding", x, {**telling(exam, real)})
         yield _Call("another padding", x, {**telling(exam, real.flip(0))})

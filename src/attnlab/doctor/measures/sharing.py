@@ -55,7 +55,7 @@ def sharing(exam: Examination) -> Iterator[Finding]:
 def _one_projection(exam: Examination) -> Iterator[Finding]:
     """Yield whether queries and keys are the same numbers."""
     tape = exam.usual_tape
-    for one in attentions(tape, exam.usage):
+    for one in attentions(tape, exam.convention):
         if not _equal(one) or not _is_projected(tape, one):
             continue
         yield _same_vectors(_matrices(tape, one.q_index), _matrices(tape, one.k_index))

@@ -92,23 +92,23 @@ _known: weakref.WeakKeyDictionary[Examination, Stacks | None] = weakref.WeakKeyD
 def stacks(exam: Examination) -> Stacks | None:
     """What happens by depth, None where the patient cannot be stacked and has no layers of its own."""
     if exam not in _known:
-        _known[exam] = _model(exam) if exam.usage.kind == "model" else _stacked(exam)
+        _known[exam] = _model(exam) if exam.convention.kind == "model" else _stacked(exam)
     return _known[exam]
 
 
 def is_stacked(exam: Examination) -> bool:
     """Whether people stack the patient as it is: a block, or an attention with a non-linearity behind it."""
-    if exam.usage.kind != "layer":
+    if exam.convention.kind != "layer":
         return True
     tape = exam.usual_tape
-    behind = {index for one in attentions(tape, exam.usage) for index in tape.descendants(one.outputs_index)}
+    behind = {index for one in attentions(tape, exam.convention) for index in tape.descendants(one.outputs_index)}
     return any(tape.events[index].call.rstrip("_") in BENDS for index in behind)
 
 
 def _stacked(exam: Examination) -> Stacks | None:
     """Stack copies of a layer or block with fresh random starts."""
-    usage = exam.usage
-    if usage.takes != "embeddings" or usage.pooled or usage.d_in != usage.d_out:
+    convention = exam.convention
+    if convention.takes != "embeddings" or convention.pooled or convention.d_in != convention.d_out:
         return None
     depth = max(1, exam.options.depth)
     layers, fresh = _layers(exam, depth)

@@ -59,9 +59,9 @@ def _call_with_masks(exam: Examination, module: nn.Module) -> None:
     """Call once without a mask that hides anything, and once with each."""
     x = exam.inputs()
     exam.run(x, module=module)
-    if exam.usage.key_mask is not None:
+    if exam.convention.key_mask is not None:
         exam.run(x, module=module, **telling(exam, real_positions(lengths_of(x.size(1), BATCH), x.size(1))))
-    if exam.usage.pair_mask is not None:
+    if exam.convention.pair_mask is not None:
         exam.run(x, module=module, allowed=torch.ones(x.size(0), x.size(1), x.size(1), dtype=torch.bool).tril())
 
 
@@ -119,7 +119,7 @@ def _seeds(exam: Examination) -> Iterator[Finding]:
     states = []
     for seed in (1, 2):
         with random_state(seed):
-            exam.usage.call(module, exam.inputs())
+            exam.convention.call(module, exam.inputs())
             states.append(_random_states())
     seeded = [name for name in states[0] if states[0][name] == states[1][name]]
     if seeded:

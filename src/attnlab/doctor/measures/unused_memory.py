@@ -20,7 +20,7 @@ _CALLS = 2  # inputs on which a memory must not matter
 
 def unused_memory(exam: Examination) -> Iterator[Finding]:
     """Yield whether another memory leaves everything as it is."""
-    asked = [one.parameter for one in exam.usage.arguments if one.source in OTHER_MEMORIES]
+    asked = [one.parameter for one in exam.convention.arguments if one.source in OTHER_MEMORIES]
     asked = [name for name in asked if not name.startswith("_")]
     if not asked:
         return
@@ -40,7 +40,9 @@ def unused_memory(exam: Examination) -> Iterator[Finding]:
 
 def _change(exam: Examination, seed: int) -> float:
     """How much the results change when the memory alone is another."""
-    arguments = tuple(replace(one, source=OTHER_MEMORIES.get(one.source, one.source)) for one in exam.usage.arguments)
+    arguments = tuple(
+        replace(one, source=OTHER_MEMORIES.get(one.source, one.source)) for one in exam.convention.arguments
+    )
     other = exam.relying_on(arguments=arguments)
     x = exam.inputs(seed=30 + seed)
     with torch.no_grad():

@@ -21,7 +21,7 @@ from attnlab.inspection.tape.pairing import Over, Pairing, pairing_of
 from attnlab.inspection.tape.tape import Change, Event, Tape
 from attnlab.inspection.tape.tracing import back_to
 from attnlab.inspection.tape.weighted_sums import Products, Softmax, WeightedSum, weighted_sums
-from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.convention import Convention
 
 _NONLINEAR = frozenset(
     {
@@ -144,7 +144,7 @@ class Attention:
         return self.outputs_index, changed
 
 
-def attentions(tape: Tape, usage: Usage) -> list[Attention]:
+def attentions(tape: Tape, convention: Convention) -> list[Attention]:
     """The attentions on a tape, in order.
 
     Notes
@@ -153,16 +153,16 @@ def attentions(tape: Tape, usage: Usage) -> list[Attention]:
     positions. Products without softmax count if a product of queries and keys over positions leads to them.
     """
     if "attentions" not in tape.known:
-        tape.known["attentions"] = _Search(tape, usage).found()
+        tape.known["attentions"] = _Search(tape, convention).found()
     return list(tape.known["attentions"])
 
 
 class _Search:
     """Bring the weighted sums of one tape into canonical form."""
 
-    def __init__(self, tape: Tape, usage: Usage) -> None:
+    def __init__(self, tape: Tape, convention: Convention) -> None:
         self.tape = tape
-        self.dependence = dependence_of(tape, usage)
+        self.dependence = dependence_of(tape, convention)
         self.products = Products(tape, self.dependence)
 
     def found(self) -> list[Attention]:

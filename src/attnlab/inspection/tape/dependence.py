@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnlab.inspection.tape.replay import replay
 from attnlab.inspection.tape.tape import Event, Tape
-from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.convention import Convention
 
 _SEED = 41  # of what is replaced; any
 
@@ -22,13 +22,13 @@ class Dependence:
     ----------
     tape : Tape
         What was recorded.
-    usage : Usage
+    convention : Convention
         How the module was called; tells the input among what came from outside.
     """
 
-    def __init__(self, tape: Tape, usage: Usage) -> None:
+    def __init__(self, tape: Tape, convention: Convention) -> None:
         self.tape = tape
-        self.usage = usage
+        self.convention = convention
         self.batch = tape.output.shape[0] if tape.output.dim() else 1
         self._by_sample: dict[int, tuple[Event, ...]] = {}
         self._by_position: dict[int, tuple[Event, ...]] = {}
@@ -45,16 +45,16 @@ class Dependence:
         return next((tensor for tensor in from_outside if self._looks_like_input(tensor)), None)
 
     def _looks_like_input(self, tensor: Tensor) -> bool:
-        if self.usage.takes == "tokens":
+        if self.convention.takes == "tokens":
             whole = not tensor.is_floating_point() and tensor.dtype != torch.bool
             return whole and tensor.dim() == 2 and tensor.shape[0] == self.batch
-        wanted = tensor.dim() == 3 and tensor.shape[0] == self.batch and tensor.shape[2] == self.usage.d_in
+        wanted = tensor.dim() == 3 and tensor.shape[0] == self.batch and tensor.shape[2] == self.convention.d_in
         return wanted and tensor.is_floating_point()
 
     @property
     def length(self) -> int:
         """The number of positions of the input."""
-        return self.usage.length if self.input is None else self.input.shape[1]
+        return self.convention.length if self.input is None else self.input.shape[1]
 
     def is_input(self, tensor: Tensor) -> bool:
         """Whether a tensor from outside is the input, or a copy of it."""
@@ -113,8 +113,8 @@ class Dependence:
             return tensor
         changed = tensor.clone()
         generator = torch.Generator().manual_seed(_SEED)
-        if self.usage.takes == "tokens":
-            size = self.usage.vocab_size or 2
+        if self.convention.takes == "tokens":
+            size = self.convention.vocab_size or 2
             step = torch.randint(1, max(2, size), tensor.shape, generator=generator)
             changed[sample, positions] = ((tensor + step) % size)[sample, positions]
         else:
@@ -123,9 +123,9 @@ class Dependence:
         return changed
 
 
-def dependence_of(tape: Tape, usage: Usage) -> Dependence:
+def dependence_of(tape: Tape, convention: Convention) -> Dependence:
     """What depends on what on a tape; asked again, the same object answers."""
-    return tape.known.setdefault("dependence", Dependence(tape, usage))
+    return tape.known.setdefault("dependence", Dependence(tape, convention))
 
 
 _MASKED = 1e4  # scores of this size and more stand for a mask; the others are not rounded by them

@@ -83,9 +83,14 @@ class Situation:
         return self.x.size(1)
 
     @property
+    def looked_at(self) -> Tensor:
+        """The other sequence, or the input itself where there is none."""
+        return self.x if self.memory is None else self.memory
+
+    @property
     def k_len(self) -> int:
         """The number of positions that are looked at."""
-        return self.x.size(1) if self.memory is None else self.memory.size(1)
+        return self.looked_at.size(1)
 
 
 def laid_out(value: Tensor, layout: str) -> Tensor:
@@ -154,8 +159,8 @@ def _turns(at: Situation, d_head: int) -> Tensor:
 SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     "x": lambda at, _value: laid_out(at.x, at.layout),
     NUMBERS: lambda at, _value: laid_out(at.x.squeeze(-1), at.layout),
-    "memory or x": lambda at, _value: laid_out(at.x if at.memory is None else at.memory, at.layout),
-    "memory if given": lambda at, _value: laid_out(at.memory, at.layout),
+    "memory or x": lambda at, _value: laid_out(at.looked_at, at.layout),
+    "memory if given": lambda at, _value: laid_out(at.looked_at, at.layout),
     "memory": _memory,
     "memory tokens": _memory_tokens,
     "another memory": lambda at, width: -_memory(at, width).roll(1, -1),

@@ -51,8 +51,13 @@ class Numbers(nn.Module):
 
 
 def test_a_state_for_one_sample_runs_at_length_one_alone():
-    usage = interview(load(Stateful))
-    assert (usage.layout, usage.length, usage.d_in, usage.any_length) == ("batch-first", 1, 24, False)
+    convention = interview(load(Stateful))
+    assert (convention.layout, convention.length, convention.d_in, convention.any_length) == (
+        "batch-first",
+        1,
+        24,
+        False,
+    )
 
 
 def test_sizes_in_a_comment_tell_the_layout_by_what_the_module_is():
@@ -63,11 +68,11 @@ def test_sizes_in_a_comment_tell_the_layout_by_what_the_module_is():
 
 
 def test_one_number_per_position_is_given_where_nothing_else_runs():
-    usage = interview(load(Numbers))
-    assert (usage.d_in, usage.d_out, usage.any_length) == (1, 1, True)
+    convention = interview(load(Numbers))
+    assert (convention.d_in, convention.d_out, convention.any_length) == (1, 1, True)
     x = torch.randn(2, 9, 1)
     module = Numbers()
-    assert torch.equal(usage.call(module, x), module(x[..., 0])[..., None])
+    assert torch.equal(convention.call(module, x), module(x[..., 0])[..., None])
 
 
 def encoder(width=32):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.calling.masking import LENGTHS, PAD_TOKEN, SHAPES
 from attnlab.strangers.loading.loading import load
@@ -56,7 +56,7 @@ HIDES = {
 }
 
 
-def asked(folder: Path, text: str) -> Usage:
+def asked(folder: Path, text: str) -> Convention:
     path = folder / "mine.py"
     path.write_text(text)
     torch.manual_seed(3)
@@ -75,15 +75,15 @@ def hiding(shape: str, hides: str) -> str:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("encoding", HIDES)
 def test_every_encoding_in_every_shape_over_pairs(tmp_path, encoding, shape):
-    usage = asked(tmp_path, attention(hiding(PAIR_SHAPES[shape], HIDES[encoding])))
-    mask = usage.pair_mask
+    convention = asked(tmp_path, attention(hiding(PAIR_SHAPES[shape], HIDES[encoding])))
+    mask = convention.pair_mask
     assert mask is not None
     assert (mask.shape, mask.obeyed, mask.declared) == (shape, True, None)
     expected = encoding.replace("bool", "int") if "1 -" in HIDES[encoding] else encoding
     assert mask.encoding == expected
-    assert (usage.key_mask is not None) is ("batch" in shape)
-    if usage.key_mask is not None:
-        assert (usage.key_mask.parameter, usage.key_mask.shape) == ("mask", shape)
+    assert (convention.key_mask is not None) is ("batch" in shape)
+    if convention.key_mask is not None:
+        assert (convention.key_mask.parameter, convention.key_mask.shape) == ("mask", shape)
 
 
 @pytest.mark.parametrize("shape", KEY_SHAPES)
@@ -96,22 +96,22 @@ def test_every_encoding_in_every_shape_over_keys(tmp_path, name, encoding, shape
         .replace("= mask;", f"= {name};")
     )
     text = attention(body, parameter=f"{name}=None")
-    usage = asked(tmp_path, text)
-    assert usage.pair_mask is None
-    assert usage.key_mask is not None
-    assert (usage.key_mask.shape, usage.key_mask.encoding) == (shape, encoding)
-    assert usage.key_mask.obeyed
-    assert usage.key_mask.declared == ("True blocks" if name == "key_padding_mask" else None)
+    convention = asked(tmp_path, text)
+    assert convention.pair_mask is None
+    assert convention.key_mask is not None
+    assert (convention.key_mask.shape, convention.key_mask.encoding) == (shape, encoding)
+    assert convention.key_mask.obeyed
+    assert convention.key_mask.declared == ("True blocks" if name == "key_padding_mask" else None)
 
 
 @pytest.mark.parametrize("constant", ["float('-inf')", "-1e9", "-1e4", "-100.0", "-10.0", "-2.0"])
 @pytest.mark.parametrize("keeps", [True, False])
 def test_the_polarity_is_told_under_any_constant(tmp_path, constant, keeps):
     chosen = "~m" if keeps else "m"
-    usage = asked(tmp_path, attention(hiding("m = m[:, None, None]", f"s = s.masked_fill({chosen}, {constant})")))
-    assert usage.key_mask is not None
-    assert usage.key_mask.keeps is keeps
-    assert usage.key_mask.obeyed is (constant != "-2.0")
+    convention = asked(tmp_path, attention(hiding("m = m[:, None, None]", f"s = s.masked_fill({chosen}, {constant})")))
+    assert convention.key_mask is not None
+    assert convention.key_mask.keeps is keeps
+    assert convention.key_mask.obeyed is (constant != "-2.0")
 
 
 def test_a_finite_constant_is_not_hidden_by_an_infinite_mask(tmp_path):
@@ -148,10 +148,10 @@ def test_a_mask_that_hides_nothing_is_given_as_is_said_and_not_obeyed(tmp_path, 
 
 
 def test_a_transposed_mask_over_pairs_is_not_taken_for_another_meaning(tmp_path):
-    usage = asked(tmp_path, attention(hiding("m = m.transpose(-1, -2)", "s = s.masked_fill(m == 0, -1e9)")))
-    assert usage.pair_mask is not None
-    assert not usage.pair_mask.obeyed
-    assert usage.pair_mask.keeps
+    convention = asked(tmp_path, attention(hiding("m = m.transpose(-1, -2)", "s = s.masked_fill(m == 0, -1e9)")))
+    assert convention.pair_mask is not None
+    assert not convention.pair_mask.obeyed
+    assert convention.pair_mask.keeps
 
 
 def test_what_is_inverted_against_its_documentation_keeps_both_facts(tmp_path):
@@ -185,18 +185,18 @@ def test_two_masks_have_one_place_each(tmp_path):
     text = attention(body, parameter="attn_mask=None, key_padding_mask=None, m=None, p=None").replace(
         "b, n, d = x.shape", "b, n, d = x.shape; m, p = attn_mask, key_padding_mask"
     )
-    usage = asked(tmp_path, text)
-    assert usage.pair_mask is not None
-    assert usage.key_mask is not None
-    assert (usage.pair_mask.parameter, usage.key_mask.parameter) == ("attn_mask", "key_padding_mask")
+    convention = asked(tmp_path, text)
+    assert convention.pair_mask is not None
+    assert convention.key_mask is not None
+    assert (convention.pair_mask.parameter, convention.key_mask.parameter) == ("attn_mask", "key_padding_mask")
 
 
 @pytest.mark.parametrize("hides", [HIDES["bool, True = may attend"], HIDES["float, 0 or -inf added to the scores"]])
 def test_a_required_mask_is_given_at_every_call(tmp_path, hides):
-    usage = asked(tmp_path, attention(f"m = mask; {hides}", parameter="mask"))
-    assert usage.pair_mask is not None
-    assert usage.pair_mask.required
-    assert usage.causal is False
+    convention = asked(tmp_path, attention(f"m = mask; {hides}", parameter="mask"))
+    assert convention.pair_mask is not None
+    assert convention.pair_mask.required
+    assert convention.causal is False
 
 
 RECURRENT = """
@@ -254,18 +254,18 @@ class Mine(nn.Module):
     ],
 )
 def test_a_token_that_means_padding_is_found(tmp_path, body, obeyed):
-    usage = asked(tmp_path, TOKENS.format(body=body))
-    assert usage.pad_token == 0
-    assert usage.key_mask is not None
-    assert (usage.key_mask.encoding, usage.key_mask.obeyed) == (PAD_TOKEN, obeyed)
-    assert "padded with token 0" in usage.assumptions["called as"]
+    convention = asked(tmp_path, TOKENS.format(body=body))
+    assert convention.pad_token == 0
+    assert convention.key_mask is not None
+    assert (convention.key_mask.encoding, convention.key_mask.obeyed) == (PAD_TOKEN, obeyed)
+    assert "padded with token 0" in convention.assumptions["called as"]
 
 
 def test_a_zero_compared_with_a_mask_is_no_token(tmp_path):
     body = "m = torch.ones(src.size(1), src.size(1)); h = self.embed(src) * (m[0] != 2)[:, None]; return self.head(h)"
-    usage = asked(tmp_path, TOKENS.format(body=body.replace("!= 2", "== 0")))
-    assert usage.pad_token is None
-    assert usage.key_mask is None
+    convention = asked(tmp_path, TOKENS.format(body=body.replace("!= 2", "== 0")))
+    assert convention.pad_token is None
+    assert convention.key_mask is None
 
 
 @pytest.mark.parametrize("seed", [0, 1, 20, 21])

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from attnlab.core.errors import ModuleError
-from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.loading.loading import load
 from attnlab.strangers.patient import Declared
@@ -56,7 +56,9 @@ def one_head(
     return HEADER + text
 
 
-def asked(folder: Path, text: str, name: str = "Mine", *, causal: bool | None = None, **arguments: object) -> Usage:
+def asked(
+    folder: Path, text: str, name: str = "Mine", *, causal: bool | None = None, **arguments: object
+) -> Convention:
     path = folder / "mine.py"
     path.write_text(text)
     return interview(replace(load(f"{path}:{name}", arguments), declared=Declared(causal)))
@@ -85,10 +87,10 @@ def asked(folder: Path, text: str, name: str = "Mine", *, causal: bool | None = 
     ],
 )  # fmt: skip
 def test_every_signature_is_called(tmp_path, signature, unpack, called):
-    usage = asked(tmp_path, one_head(signature, unpack=unpack))
-    assert usage.assumptions["called as"] == called
-    assert (usage.kind, usage.takes, usage.layout) == ("layer", "embeddings", "batch-first")
-    assert (usage.d_in, usage.d_out) == (64, 64)
+    convention = asked(tmp_path, one_head(signature, unpack=unpack))
+    assert convention.assumptions["called as"] == called
+    assert (convention.kind, convention.takes, convention.layout) == ("layer", "embeddings", "batch-first")
+    assert (convention.d_in, convention.d_out) == (64, 64)
 
 
 ROTARY = "r = lambda u: u * cos + torch.cat([-u[..., u.size(-1) // 2:], u[..., :u.size(-1) // 2]], -1) * sin"
@@ -107,8 +109,8 @@ ROTARY = "r = lambda u: u * cos + torch.cat([-u[..., u.size(-1) // 2:], u[..., :
     ],
 )  # fmt: skip
 def test_positions_are_handed_over_where_they_are_asked_for(tmp_path, signature, unpack, source):
-    usage = asked(tmp_path, one_head(signature, unpack=unpack), heads=1)
-    assert source in {one.source for one in usage.arguments}
+    convention = asked(tmp_path, one_head(signature, unpack=unpack), heads=1)
+    assert source in {one.source for one in convention.arguments}
 
 
 def test_a_decoder_gets_a_memory_of_its_own_and_bare_cross_attention_itself(tmp_path):
@@ -169,10 +171,10 @@ class Mine(nn.Module):
 @pytest.mark.parametrize("size", [8, 64, 300])
 def test_a_token_model_is_called_with_tokens_up_to_its_longest_length(tmp_path, name, size):
     text = TOKENS.format(vocab=19, size=size, signature=f"{name}, targets=None", unpack=f"x = {name}")
-    usage = asked(tmp_path, text)
-    assert (usage.kind, usage.takes, usage.d_in, usage.d_out) == ("model", "tokens", 0, 19)
-    assert (usage.vocab_size, usage.longest, usage.any_length) == (19, size, True)
-    assert usage.length <= size
+    convention = asked(tmp_path, text)
+    assert (convention.kind, convention.takes, convention.d_in, convention.d_out) == ("model", "tokens", 0, 19)
+    assert (convention.vocab_size, convention.longest, convention.any_length) == (19, size, True)
+    assert convention.length <= size
 
 
 def test_a_module_of_one_length_is_called_at_that(tmp_path):
@@ -181,13 +183,13 @@ def test_a_module_of_one_length_is_called_at_that(tmp_path):
         "        self.mix, self.norm = nn.Linear(seq_len, seq_len), nn.LayerNorm(dim)\n"
         "    def forward(self, x):\n        return x + self.mix(self.norm(x).transpose(1, 2)).transpose(1, 2)\n"
     )
-    usage = asked(tmp_path, text)
-    assert (usage.length, usage.longest, usage.any_length, usage.d_in) == (13, 13, False, 64)
+    convention = asked(tmp_path, text)
+    assert (convention.length, convention.longest, convention.any_length, convention.d_in) == (13, 13, False, 64)
 
 
 def test_a_module_that_wants_a_multiple_of_a_window_is_called_with_one(tmp_path):
-    usage = asked(tmp_path, one_head(unpack="assert x.size(1) % 4 == 0; a = b = c = x"))
-    assert (usage.length, usage.any_length) == (12, False)
+    convention = asked(tmp_path, one_head(unpack="assert x.size(1) % 4 == 0; a = b = c = x"))
+    assert (convention.length, convention.any_length) == (12, False)
 
 
 def test_a_recurrence_whose_state_is_for_one_sample_is_called_at_the_length_its_comment_says(tmp_path):
@@ -197,8 +199,8 @@ def test_a_recurrence_whose_state_is_for_one_sample_is_called_at_the_length_its_
         "        self.h = [torch.zeros(1, 1, 16)] * 2\n"
         "    def forward(self, x):  # x: [bs, 1, 30]\n        return self.out(self.lstm(x, self.h)[0])\n"
     )
-    usage = asked(tmp_path, text)
-    assert (usage.layout, usage.d_in, usage.length) == ("batch-first", 30, 1)
+    convention = asked(tmp_path, text)
+    assert (convention.layout, convention.d_in, convention.length) == ("batch-first", 30, 1)
 
 
 # What it is meant to see
@@ -222,8 +224,8 @@ def test_a_recurrence_whose_state_is_for_one_sample_is_called_at_the_length_its_
     ],
 )
 def test_what_is_said_counts_before_behaviour(tmp_path, name, docstring, mask, expected):
-    usage = asked(tmp_path, one_head(name=name, docstring=docstring, mask=mask), name)
-    assert (usage.causal, usage.causal_by, usage.causal_means) == expected
+    convention = asked(tmp_path, one_head(name=name, docstring=docstring, mask=mask), name)
+    assert (convention.causal, convention.causal_by, convention.causal_means) == expected
 
 
 def test_the_person_s_flag_counts_first(tmp_path):
@@ -243,22 +245,22 @@ def test_a_window_on_both_sides_is_bidirectional_and_one_to_the_right_is_unclear
 
 def test_a_leak_far_below_the_signal_is_still_meant_to_be_causal(tmp_path):
     leaking = "i = torch.arange(s.size(1)); s = s.masked_fill(i > i[:, None], -9.0)"
-    usage = asked(tmp_path, one_head(mask=leaking))
-    assert (usage.causal, usage.causal_means) == (True, "always")
+    convention = asked(tmp_path, one_head(mask=leaking))
+    assert (convention.causal, convention.causal_means) == (True, "always")
 
 
 @pytest.mark.parametrize("flag", ["is_causal=False", "causal=True", "use_causal_mask"])
 def test_a_flag_that_makes_it_causal_is_found(tmp_path, flag):
     name = flag.partition("=")[0]
     mask = f"if {name}: i = torch.arange(s.size(1)); s = s.masked_fill(i > i[:, None], float('-inf'))"
-    usage = asked(tmp_path, one_head(f"x, {flag}", mask=mask))
-    assert (usage.flag, usage.causal_means) == (name, "flag")
+    convention = asked(tmp_path, one_head(f"x, {flag}", mask=mask))
+    assert (convention.flag, convention.causal_means) == (name, "flag")
 
 
 def test_a_mask_that_makes_it_causal_is_found(tmp_path):
     mask = "if mask is not None: s = s.masked_fill(mask, float('-inf'))"
-    usage = asked(tmp_path, one_head("x, mask=None", mask=mask, name="GPTAttention"), "GPTAttention")
-    assert (usage.causal, usage.causal_means) == (True, "mask")
+    convention = asked(tmp_path, one_head("x, mask=None", mask=mask, name="GPTAttention"), "GPTAttention")
+    assert (convention.causal, convention.causal_means) == (True, "mask")
 
 
 # Kinds
@@ -376,14 +378,14 @@ def test_an_output_that_starts_at_zero_hides_nothing(tmp_path):
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("layer", [nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer])
 def test_torchs_own_layers_say_their_layout_themselves(layer, batch_first):
-    usage = interview(load(layer, {"batch_first": batch_first}))
-    assert usage.layout == ("batch-first" if batch_first else "sequence-first")
-    assert usage.pair_mask is not None
-    assert usage.key_mask is not None
-    assert (usage.pair_mask.encoding, usage.key_mask.encoding) == ("bool, True = blocked",) * 2
-    assert usage.pair_mask.obeyed
-    assert usage.key_mask.obeyed
-    assert (usage.key_mask.declared, usage.key_mask.declared_by) == ("True blocks", "its name")
+    convention = interview(load(layer, {"batch_first": batch_first}))
+    assert convention.layout == ("batch-first" if batch_first else "sequence-first")
+    assert convention.pair_mask is not None
+    assert convention.key_mask is not None
+    assert (convention.pair_mask.encoding, convention.key_mask.encoding) == ("bool, True = blocked",) * 2
+    assert convention.pair_mask.obeyed
+    assert convention.key_mask.obeyed
+    assert (convention.key_mask.declared, convention.key_mask.declared_by) == ("True blocks", "its name")
 
 
 @pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
@@ -404,10 +406,10 @@ def test_torchs_own_layers_say_their_layout_themselves(layer, batch_first):
 )
 def test_hugging_face_s_own_classes_are_called(family, name, kind, causal):
     module = __import__(f"transformers.models.{family}.modeling_{family}", fromlist=[name])
-    usage = interview(load(getattr(module, name)))
-    assert (usage.kind, usage.causal, usage.layout) == (kind, causal, "batch-first")
-    assert usage.key_mask is not None
-    assert usage.key_mask.obeyed
-    assert usage.causal_means == (
-        "nothing" if not causal and usage.pair_mask is None else "always" if kind == "model" else "mask"
+    convention = interview(load(getattr(module, name)))
+    assert (convention.kind, convention.causal, convention.layout) == (kind, causal, "batch-first")
+    assert convention.key_mask is not None
+    assert convention.key_mask.obeyed
+    assert convention.causal_means == (
+        "nothing" if not causal and convention.pair_mask is None else "always" if kind == "model" else "mask"
     )

@@ -15,13 +15,13 @@ from attnlab.doctor.examination import Examination
 from attnlab.doctor.influence.masks import check_mask_polarity, check_masked_row
 from attnlab.doctor.influence.padding import check_padding
 from attnlab.doctor.influence.positions import check_positions
-from attnlab.strangers.calling.convention import Convention as Usage
+from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.calling.sources import MEMORY_LENGTH
 from attnlab.strangers.patient import Declared, Patient
 
 
-def asked(module: nn.Module, **how: bool) -> Usage:
+def asked(module: nn.Module, **how: bool) -> Convention:
     return interview(replace(patient(module), declared=Declared(**how)))
 
 
@@ -91,22 +91,22 @@ def along_nothing(self, scores, mask):
 
 
 def test_a_bare_cross_attention_has_its_mask_over_the_input():
-    usage = asked(Cross())
-    assert usage.over_memory is None
-    assert usage.key_mask is not None
-    assert (usage.key_mask.parameter, usage.key_mask.obeyed) == ("memory_key_padding_mask", True)
-    assert usage.key_mask.keeps is False
+    convention = asked(Cross())
+    assert convention.over_memory is None
+    assert convention.key_mask is not None
+    assert (convention.key_mask.parameter, convention.key_mask.obeyed) == ("memory_key_padding_mask", True)
+    assert convention.key_mask.keeps is False
 
 
 def test_a_decoder_is_called_with_its_memory_as_input_too():
-    usage = asked(Decoder())
-    assert usage.key_mask is None
-    view = usage.over_memory
+    convention = asked(Decoder())
+    assert convention.key_mask is None
+    view = convention.over_memory
     assert view is not None
     assert (view.slots, view.pooled, view.causal) == (MEMORY_LENGTH, True, False)
     assert view.key_mask is not None
     assert view.key_mask.obeyed
-    assert "of the memory" in usage.assumptions["called as"]
+    assert "of the memory" in convention.assumptions["called as"]
 
 
 def test_without_a_mask_over_it_the_memory_is_no_input():
@@ -196,14 +196,14 @@ class Latents(nn.Module):
 
 
 def test_as_many_vectors_at_every_length_are_laid_end_to_end():
-    usage = asked(Latents())
-    assert (usage.pooled, usage.slots, usage.d_out) == (True, 4, 4 * D)
-    assert usage.key_mask is not None
-    assert usage.key_mask.obeyed
-    assert usage.assumptions["output"] == f"4 vectors of width {D}, whatever the length"
+    convention = asked(Latents())
+    assert (convention.pooled, convention.slots, convention.d_out) == (True, 4, 4 * D)
+    assert convention.key_mask is not None
+    assert convention.key_mask.obeyed
+    assert convention.assumptions["output"] == f"4 vectors of width {D}, whatever the length"
     x = torch.randn(2, 9, D)
     module = Latents()
-    assert torch.equal(usage.call(module, x), module(x).flatten(1))
+    assert torch.equal(convention.call(module, x), module(x).flatten(1))
 
 
 @pytest.mark.parametrize(
