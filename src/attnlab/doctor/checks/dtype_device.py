@@ -84,7 +84,8 @@ def _device(exam: Examination, plain: list[tuple[str, Tensor]]) -> Iterator[Find
     """An error if it fails on another device, fresh or after a call on the CPU."""
     fresh = _move(exam, exam.copy(dtype=torch.float32))
     if fresh.result == "left behind":
-        yield _left_behind("On another device it fails: a tensor stays on the CPU.", fresh, plain)
+        finding = _left_behind("On another device it fails: a tensor stays on the CPU.", fresh, plain)
+        yield _by_choice(finding) if _chooses_device(exam) else finding
         return
     called = exam.copy(dtype=torch.float32)
     exam.run(exam.inputs(dtype=torch.float32), module=called)
@@ -98,6 +99,17 @@ def _device(exam: Examination, plain: list[tuple[str, Tensor]]) -> Iterator[Find
         yield replace(finding, severity="warning", nature="set-up")  # moved before its first call it is right
     elif fresh.result == "unknown":
         yield from _doubtful(exam, plain, fresh)
+
+
+def _chooses_device(exam: Examination) -> bool:
+    """Whether its constructor is given a device, or its code takes the one that is there."""
+    return "device" in exam.patient.arguments or "is_available" in exam.patient.text
+
+
+def _by_choice(finding: Finding) -> Finding:
+    """The finding for a device that is chosen once: whoever moves the module must build it anew."""
+    message = "It stays on the device that was chosen when it was built: moved to another it fails."
+    return replace(finding, severity="warning", nature="set-up", message=message)
 
 
 def _left_behind(message: str, move: Move, plain: list[tuple[str, Tensor]]) -> Finding:

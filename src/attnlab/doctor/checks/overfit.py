@@ -27,6 +27,7 @@ LIMIT_S = 2.0  # for all steps; what was reached by then counts
 FLAT = 1e-7  # of the output's size: the items look the same to it
 SOURCE = "Karpathy, A Recipe for Training Neural Networks, 2019: overfit one batch"
 
+_SHARE_OF_WEIGHTS = 0.03  # of the smallest weights: what one step of Adam may change
 HARDLY = 0.8  # of the loss of always giving the same answer
 
 
@@ -147,12 +148,18 @@ def _train(exam: Examination, x: Tensor, task: Task) -> Course:
     """Train copies at each learning rate, until one has learned the items or time is up."""
     end = time.perf_counter() + LIMIT_S
     best: Course | None = None
-    for rate in LEARNING_RATES:
+    for rate in (*LEARNING_RATES, _SHARE_OF_WEIGHTS * _smallest_weights(exam)):
         course = _run(exam, x, task, rate, end)
         best = course if best is None or best.broken or course.best < best.best else best
         if best.raised or best.best <= LEARNED * best.first or time.perf_counter() > end:
             return best
     return best or Course(0.0, 0.0, 0, 0.0)
+
+
+def _smallest_weights(exam: Examination) -> float:
+    """The root mean square of the smallest matrix: weights that start tiny are thrown about by usual rates."""
+    matrices = [one for one in exam.fresh().parameters() if one.requires_grad and one.dim() > 1 and one.any()]
+    return min((one.detach().square().mean().sqrt().item() for one in matrices), default=1.0)
 
 
 def _run(exam: Examination, x: Tensor, task: Task, rate: float, end: float) -> Course:

@@ -118,17 +118,17 @@ def _tamed_by_loss_scaling(outcome: Outcome) -> bool:
 
 
 def _refused(last: dict[torch.dtype, Outcome], exam: Examination) -> Iterator[Finding]:
-    """What formats it refuses: an error for bfloat16, and for float16 unless a number does not fit."""
+    """What formats it refuses: an error for a number that fits not even bfloat16; else autocast is the way."""
     seen: set[str] = set()
     for dtype, outcome in last.items():
         kind = outcome.refusal
         if kind is None or kind in seen or (dtype == torch.float16 and _own_mask_overflows(exam)):
             continue
         seen |= {kind} if kind != "range" else set()
-        yield _refusal(outcome, loud=kind in ("kernel", "unsupported") or (kind, dtype) == ("range", torch.float16))
+        yield _refusal(outcome)
 
 
-def _refusal(outcome: Outcome, *, loud: bool) -> Finding:
+def _refusal(outcome: Outcome) -> Finding:
     """The finding for a format that a call raises in."""
     if outcome.refusal == "kernel":
         message = f"could not be examined in {outcome.format}: torch has no such operation on this processor."
@@ -145,7 +145,7 @@ def _refusal(outcome: Outcome, *, loud: bool) -> Finding:
     }
     return Finding(
         CHECK,
-        "warning" if loud else "error",
+        "error" if (outcome.refusal, outcome.attempt.dtype) == ("range", torch.bfloat16) else "warning",
         f"It cannot run in {outcome.format}: {cause}.",
         f"{_scale(outcome)}: {outcome.raised}",
         remedies.get(outcome.refusal or "", "run it once in that format and follow the exception"),

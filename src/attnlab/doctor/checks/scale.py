@@ -103,16 +103,29 @@ def _judged(exam: Examination) -> Iterator[Finding]:
 
 
 def _slopes(exam: Examination) -> Slopes | None:
-    """The slopes over the first constructor argument that changes the size of a head."""
-    for word, values in _VARIATIONS:
-        measured: list[LogitSize] = []
-        used: list[int] = []
-        for value in values:
-            found = _first_logits(exam, {word: value}, 0)
-            measured += [] if found is None else [found]
-            used += [] if found is None else [value]
-            if _fit(word, measured) is not None:
-                return _repeated(exam, word, used, measured)
+    """The slopes over the first constructor argument that changes the size of a head.
+
+    With the number of heads more than the size of a head may change: where they are off, what changes the size alone
+    is asked too.
+    """
+    found = (_slopes_over(exam, word, values) for word, values in _VARIATIONS)
+    slopes = next((each for each in found if each is not None), None)
+    if slopes is None or not slopes.off or slopes.varied != "n_heads":
+        return slopes
+    alone = _slopes_over(exam, "d_head", dict(_VARIATIONS)["d_head"])
+    return alone if alone is not None and not alone.off else slopes
+
+
+def _slopes_over(exam: Examination, word: str, values: Sequence[int]) -> Slopes | None:
+    """The slopes over one constructor argument, from as few values as will do."""
+    measured: list[LogitSize] = []
+    used: list[int] = []
+    for value in values:
+        found = _first_logits(exam, {word: value}, 0)
+        measured += [] if found is None else [found]
+        used += [] if found is None else [value]
+        if _fit(word, measured) is not None:
+            return _repeated(exam, word, used, measured)
     return None
 
 

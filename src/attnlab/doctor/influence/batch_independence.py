@@ -16,7 +16,7 @@ from attnlab.doctor.influence.influence import of_samples
 from attnlab.doctor.influence.steady import call_seeded, is_steady_when_fresh, same_course
 from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.dependence import differs
-from attnlab.strangers.calling.layouts import LAYOUTS
+from attnlab.strangers.calling.layouts import IMAGES, LAYOUTS
 from attnlab.strangers.patient import twin_of
 
 _ID = "batch-independence"
@@ -32,6 +32,12 @@ TEXTS: Mapping[str, Text] = {
         "replace {names} by nn.LayerNorm (or RMSNorm) over the features: padding, the future and other samples"
         " enter batch statistics, and evaluation uses others than training",
         "Ioffe & Szegedy 2015, arXiv:1502.03167, section 3.1; Ba 2016, arXiv:1607.06450, section 1",
+    ),
+    "batch norm of images": Text(
+        "info",
+        _MEET + "batch norm ({names}), as usual for images, takes mean and variance over samples and pixels.",
+        "",
+        "Ioffe & Szegedy 2015, arXiv:1502.03167, section 3.2",
     ),
     "softmax": Text(
         "error",
@@ -113,7 +119,7 @@ def _cause(exam: Examination, module: nn.Module) -> tuple[str, dict[str, str]]:
     place = _where_samples_meet(exam, module)
     norms = _batch_norms(exam, module, place)
     if norms:
-        return "batch norm", {"names": norms}
+        return "batch norm of images" if exam.convention.layout in IMAGES else "batch norm", {"names": norms}
     if any(found.normalized_over == "batch" for found in attentions(exam.usual_tape, exam.convention)):
         return "softmax", {}
     where = "" if place is None else f" in {place.words}"

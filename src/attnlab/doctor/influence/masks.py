@@ -75,6 +75,13 @@ TEXTS: Mapping[str, Text] = {
         "invert it inside (`~{mask}`), or say its true meaning in name and docstring",
         _CONVENTIONS,
     ),
+    "inverted by its name": Text(
+        "warning",
+        "`{mask}` works the other way round than most that have this name: there True (1) means {said}.",
+        "say what its values mean where it is documented, or declare it (--mask)",
+        _CONVENTIONS,
+        "set-up",
+    ),
     "undeclared": Text(
         "info", "what the values of its masks mean, as measured, not judged: {meanings}.", "", _CONVENTIONS
     ),
@@ -220,7 +227,8 @@ def _inverted(mask: Masking) -> Finding:
     """The error of a mask that does the opposite of what is declared."""
     keeping, losing = ("True (1)", "False (0)") if mask.keeps else ("False (0)", "True (1)")
     said = "keep" if mask.declared == "True keeps" else "ignore"
-    return TEXTS["inverted"].finding(
+    kind = "inverted by its name" if mask.declared_by == "its name" else "inverted"
+    return TEXTS[kind].finding(
         _POLARITY,
         f"positions whose value is {losing} lose their influence, those with {keeping} keep it",
         {"mask": mask.parameter, "by": mask.declared_by or "its name", "said": said},

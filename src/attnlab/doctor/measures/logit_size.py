@@ -41,6 +41,9 @@ class LogitSize:
         biases left out.
     q_std, k_std : float
         Standard deviations of queries and keys as their projections gave them.
+    coherence : float
+        Size of the products of these queries and keys by that of independent ones: above 1 where all share a direction,
+        as behind a ReLU.
     excuse : str
         Why their size says nothing about the scale: ``"normalized"``, ``"learned temperature"``, or nothing.
     where : str
@@ -52,13 +55,14 @@ class LogitSize:
     std: float
     q_std: float
     k_std: float
+    coherence: float
     excuse: str
     where: str
 
     @property
     def relative(self) -> float:
         """The logits' size by that of queries and keys that are independent and scaled by d_head ** -0.5."""
-        return self.std / (self.q_std * self.k_std)
+        return self.std / (self.q_std * self.k_std * self.coherence)
 
 
 def logit_sizes(tape: Tape, convention: Convention) -> list[LogitSize]:
@@ -84,6 +88,7 @@ def _measured(tape: Tape, dependence: Dependence, attention: Attention) -> Logit
         std=std,
         q_std=stds[0],
         k_std=stds[1],
+        coherence=_coherence(attention),
         excuse=_excuse(tape, dependence, attention, before),
         where=attention.where,
     )
@@ -104,6 +109,17 @@ def _std_at(tape: Tape, event: Event | None, operand: Operand) -> float:
     if event is not None and places is not None:
         tensor = event.output.flatten()[places[places >= 0]]
     return _size(tensor)
+
+
+def _coherence(attention: Attention) -> float:
+    """How much larger the products of queries and keys are than those of independent vectors of their size."""
+    q, k = attention.q, attention.k
+    if q is None or k is None or q.shape[:2] != k.shape[:2] or q.size(3) != k.size(3):
+        return 1.0
+    products = q.double() @ k.double().mT  # (batch, heads, q_len, k_len)
+    if q.size(2) == k.size(2):  # where q and k are one, a position's product with itself is no random one
+        products = products[:, :, ~torch.eye(q.size(2), dtype=torch.bool)]
+    return max(1.0, _size(products) / max(_SMALLEST, _size(q) * _size(k) * q.size(3) ** 0.5))
 
 
 def _size(tensor: Tensor) -> float:

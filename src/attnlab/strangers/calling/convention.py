@@ -97,6 +97,8 @@ class Convention:
         Which element of what is returned is the output; None: the returned tensor, or the first of several.
     pad_token : int or None
         The token that means padding: where it stands in an input it is replaced by another.
+    flat : bool
+        Whether the output is (batch * length, d_out), as losses want it.
     over_memory : Convention or None
         How it is called with its memory as the input and a fixed sequence that asks; None where no mask is over it.
     padded_see_themselves : bool
@@ -126,6 +128,7 @@ class Convention:
     flag: str | None = None
     output: int | str | None = None
     pad_token: int | None = None
+    flat: bool = False
     over_memory: Convention | None = None
     padded_see_themselves: bool = False
     notes: tuple[str, ...] = ()
@@ -281,8 +284,8 @@ class Convention:
             return output.flatten(1) if output.dim() == 3 and output.size(1) == self.slots else output
         if self.pooled:
             return output
-        if output.dim() == 2 and len(output) == x.size(0) * x.size(1) and x.size(1) > 1:
-            return output.unflatten(0, (x.size(0), x.size(1)))  # (batch * length, d_out), as losses want it
+        if self.flat and output.dim() == 2:
+            return output.unflatten(0, (x.size(0), -1)) if len(output) % x.size(0) == 0 else output
         if output.dim() == 2:  # one number per position
             output = output.unsqueeze(1 if self.layout == "channels-first" else 2)
         return back(output) if output.dim() == dims else output

@@ -176,6 +176,8 @@ def _places(patient: Patient, said: Said | None, sizes: tuple[int, int] | None) 
     yield first, [usual]
     if said is None:
         yield "channels-first", [usual]
+    elif said.by == "a shape comment":  # which may be about something else
+        yield from ((layout, [usual]) for layout in ("batch-first", "channels-first") if layout != first)
     yield first, fixed
     for layout in _USUAL:
         if layout != first:
@@ -203,7 +205,8 @@ def _tried(trial: Trial, convention: Convention) -> Convention:
     if found is None:
         raise wrong_output(returned, x, convention)
     key, pooled = found
-    convention = replace(convention, output=key, pooled=pooled)
+    flat = not pooled and elements(returned)[key].shape[0] == x.size(0) * x.size(1)
+    convention = replace(convention, output=key, pooled=pooled, flat=flat)
     return replace(convention, d_out=convention.output_in(returned, x).size(-1))
 
 
@@ -211,9 +214,10 @@ def find_output(returned: Any, convention: Convention, x: Tensor) -> tuple[Any, 
     """The key of the output in what was returned, and whether it is pooled."""
     ranked: list[tuple[int, Any, bool]] = []
     for key, value in elements(returned).items():
+        flat = isinstance(value, Tensor) and value.dim() == 2 and len(value) == x.size(0) * x.size(1)
         for pooled in (False, True):
             try:
-                output = replace(convention, output=key, pooled=pooled).output_in({key: value}, x)
+                output = replace(convention, output=key, pooled=pooled, flat=flat).output_in({key: value}, x)
             except ModuleError:
                 continue
             ranked.append((_rank(output, convention, x), key, pooled))
