@@ -11,6 +11,7 @@ from tests.doctor.bedside import HEADS, KEYS, PAIRS, Attention, Causal, D, exami
 from torch import nn
 
 from attnlab.core.errors import SpecError
+from attnlab.doctor import doctor
 from attnlab.doctor.checks.determinism import check_determinism
 from attnlab.doctor.influence.steady import is_steady, random_state
 
@@ -365,3 +366,19 @@ def test_seeding_for_a_call_leaves_random_states_as_they_were():
     assert states() == before
     with random_state(5):
         assert (torch.rand(1), random.random(), np.random.rand()) == first
+
+
+class Unfilled(nn.Module):
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.qk, self.v = nn.Parameter(torch.empty(d_model, d_model)), nn.Linear(d_model, d_model)
+        self.filled = nn.Parameter(torch.empty(d_model).fill_(1.0))
+
+    def forward(self, x):
+        return (x @ self.qk @ x.mT).div(x.size(-1) ** 0.5).softmax(-1) @ self.v(x) * self.filled
+
+
+def test_parameters_that_are_never_initialized_are_the_one_error():
+    (error,) = doctor(Unfilled).errors
+    assert error.message == "parameters are never initialized, and start as whatever was in memory: `qk`."
+    assert not torch.are_deterministic_algorithms_enabled()

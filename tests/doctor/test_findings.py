@@ -14,6 +14,10 @@ SET_UP = Finding("receptive-field", "warning", "It sees little.", "21 of 100 pos
 FACT = Finding("cost", "info", "Quadratic.", "exponent 2.0")
 
 
+def unfinished(*checks):
+    return [Finding(check, "info", "could not be examined: the module raised.", "ValueError") for check in checks]
+
+
 def diagnosis(*findings):
     return Diagnosis("mine.py:Mine", worst_first(findings), {"layout": "batch first"}, {"scale": 0.1234})
 
@@ -26,6 +30,9 @@ def diagnosis(*findings):
         ((FACT, SET_UP), "set-up"),
         ((FACT,), "healthy"),
         ((), "healthy"),
+        ((FACT, *unfinished("padding", "scale")), "healthy"),
+        ((EFFECT, *unfinished("padding", "scale", "cache")), "not examined"),
+        ((ERROR, *unfinished("padding", "scale", "cache")), "bug"),
     ],
 )
 def test_the_gravest_finding_makes_the_verdict(findings, verdict):

@@ -30,7 +30,13 @@ HEALTHY, ERRORS_FOUND, NOT_EXAMINED = 0, 1, 2
 LIMIT_S = 240.0  # for the whole examination; the checks stop themselves long before
 _SHOWN_LINES = 4  # of what a process that died left on standard error
 _COLORS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
-_VERDICT_COLORS = {"bug": "bold red", "known effect": "bold yellow", "set-up": "bold yellow", "healthy": "bold green"}
+_VERDICT_COLORS = {
+    "bug": "bold red",
+    "not examined": "bold red",
+    "known effect": "bold yellow",
+    "set-up": "bold yellow",
+    "healthy": "bold green",
+}
 ENDINGS = frozenset({"diagnosis", "error"})  # the messages after which nothing comes
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
@@ -74,7 +80,7 @@ def doctor(
     Returns
     -------
     int
-        0: no error found; 1: errors found; 2: could not be examined.
+        0: no error found; 1: errors found; 2: it could not be examined, or too little of it.
     """
     request = {
         "target": target,
@@ -99,6 +105,8 @@ def doctor(
     if text is not None:
         _write_study(diagnosis["study"], target.rpartition(":")[2], text)
     errors = [one for one in diagnosis["findings"] if one["severity"] == "error" and not one["accepted"]]
+    if not errors and diagnosis["verdict"] == "not examined":
+        return NOT_EXAMINED
     return ERRORS_FOUND if errors else HEALTHY
 
 

@@ -133,13 +133,15 @@ def assert_healthy(
     Raises
     ------
     AssertionError
-        With every error, its evidence and its remedy; also if a check did not end in time.
+        With every error, its evidence and its remedy; also if a check did not end in time, or several could not be
+        examined.
     SpecError
         As `doctor`.
     """
     diagnosis = doctor(module, causal=causal, layout=layout, mask=mask, accept=accept)
-    if diagnosis.grave:
-        raise AssertionError(str(Diagnosis(diagnosis.name, diagnosis.grave, diagnosis.assumptions)))
+    if diagnosis.grave or diagnosis.verdict == "not examined":
+        told = diagnosis.grave or tuple(finding for finding in diagnosis.findings if finding.is_unfinished)
+        raise AssertionError(str(Diagnosis(diagnosis.name, told, diagnosis.assumptions)))
 
 
 def _check_names(accept: Sequence[str]) -> None:

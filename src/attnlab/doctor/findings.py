@@ -8,18 +8,22 @@ from typing import Any, Literal, final
 
 Severity = Literal["error", "warning", "info"]
 Nature = Literal["bug", "known effect", "set-up", "fact"]
-Verdict = Literal["bug", "known effect", "set-up", "healthy"]
+Verdict = Literal["bug", "not examined", "known effect", "set-up", "healthy"]
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 """From worst to mildest."""
 
 SENTENCES: dict[Verdict, str] = {
     "bug": "it does not compute what it must",
+    "not examined": "too little of it could be examined to say that it is right",
     "known effect": "no bug was found; what may surprise is a known effect",
     "set-up": "no bug was found; what may surprise comes from how it is set up",
     "healthy": "nothing wrong was found",
 }
 """What each verdict means."""
+
+MOST_UNFINISHED = 2
+"""Checks that may come to no end, of some twenty, before nothing can be said of the whole."""
 
 NOT_EXAMINED = "could not be examined"
 """How the message of a check begins that came to no end."""
@@ -136,6 +140,8 @@ class Diagnosis:
     def verdict(self) -> Verdict:
         """The verdict: the gravest of what the findings mean."""
         present = {finding.weighs for finding in self.findings}
+        if "bug" not in present and len(self.unfinished) > MOST_UNFINISHED:
+            return "not examined"
         order: tuple[Verdict, ...] = ("bug", "known effect", "set-up")
         return next((verdict for verdict in order if verdict in present), "healthy")
 
@@ -143,11 +149,13 @@ class Diagnosis:
     def summary(self) -> str:
         """What the verdict means, with the checks that led to it."""
         checks = dict.fromkeys(finding.check for finding in self.findings if finding.weighs == self.verdict)
-        left = dict.fromkeys(
-            finding.check for finding in self.findings if finding.message.startswith(f"{NOT_EXAMINED}:")
-        )
         said = SENTENCES[self.verdict] + (f" ({', '.join(checks)})" if checks else "")
-        return said + (f"; could not be examined: {', '.join(left)}" if left else "")
+        return said + (f"; could not be examined: {', '.join(self.unfinished)}" if self.unfinished else "")
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """The checks that came to no end."""
+        return tuple(dict.fromkeys(finding.check for finding in self.findings if finding.is_unfinished))
 
     @property
     def errors(self) -> tuple[Finding, ...]:

@@ -77,6 +77,8 @@ class Patient:
         What its class says: source of the class (and of the classes of the same file it uses), docstrings, comments.
     file : str
         File it is defined in, or nothing.
+    uninitialized : tuple of str
+        Parameters that its constructor never fills; in `module` they are started as torch starts linear maps.
     notes : tuple of str
         What was done to make it easier to examine.
     declared : Declared
@@ -89,6 +91,7 @@ class Patient:
     arguments: Mapping[str, Any]
     text: str
     file: str
+    uninitialized: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     declared: Declared = field(default_factory=Declared)
 

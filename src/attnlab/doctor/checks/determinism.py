@@ -24,12 +24,28 @@ _TRAIN_SOURCE = "Srivastava 2014, JMLR 15, section 4; PyTorch documentation, tor
 
 def check_determinism(exam: Examination) -> Iterator[Finding]:
     """Call with other random states, call again after other calls, and look at what a call leaves behind."""
+    yield from _uninitialized(exam)
     chance = list(_random_in_evaluation(exam))
     yield from chance
     yield from left_behind(exam)
     if not chance:
         yield from remembered(exam)
         yield from _dropout_acts(exam)
+
+
+def _uninitialized(exam: Examination) -> Iterator[Finding]:
+    """An error for parameters that hold whatever was in memory; all else is examined with others in their place."""
+    names = ", ".join(f"`{name}`" for name in exam.patient.uninitialized)
+    if names:
+        yield Finding(
+            _ID,
+            "error",
+            f"parameters are never initialized, and start as whatever was in memory: {names}.",
+            "NaN put into memory that is not filled (torch.utils.deterministic.fill_uninitialized_memory) stays there"
+            " after its constructor; for everything else here they were started as a linear map is",
+            "fill them in the constructor: nn.init.xavier_uniform_ for matrices, zeros for biases, ones for gains",
+            "PyTorch documentation, torch.empty and torch.utils.deterministic",
+        )
 
 
 # Chance in evaluation mode

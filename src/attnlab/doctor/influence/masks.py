@@ -18,6 +18,7 @@ from attnlab.doctor.influence.padded import lengths_of, real_positions, telling
 from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.tape import Tape, record
 from attnlab.strangers.calling.masking import Masking
+from attnlab.strangers.words import LIKELY_NAME
 
 _POLARITY = "mask-polarity"
 _ROW = "masked-row"
@@ -227,7 +228,7 @@ def _inverted(mask: Masking) -> Finding:
     """The error of a mask that does the opposite of what is declared."""
     keeping, losing = ("True (1)", "False (0)") if mask.keeps else ("False (0)", "True (1)")
     said = "keep" if mask.declared == "True keeps" else "ignore"
-    kind = "inverted by its name" if mask.declared_by == "its name" else "inverted"
+    kind = "inverted by its name" if mask.declared_by == LIKELY_NAME else "inverted"
     return TEXTS[kind].finding(
         _POLARITY,
         f"positions whose value is {losing} lose their influence, those with {keeping} keep it",

@@ -116,6 +116,7 @@ def _from_constructor(maker: Maker) -> Patient:
         arguments=maker.arguments,
         text=text_of(roots),
         file=file_of(maker.factory),
+        uninitialized=maker.uninitialized,
         notes=(*maker.notes, *_notes_on(maker.factory)),
     )
 

@@ -26,7 +26,7 @@ from attnlab.core.constructors import (
 )
 from attnlab.core.errors import AttnlabError, SpecError
 from attnlab.strangers.loading.sizes import D_HEAD, PAIRED, SMALL, offered_for, pieces_of, usual
-from attnlab.strangers.loading.starts import start_as_library_does
+from attnlab.strangers.loading.starts import initialize, start_as_library_does, uninitialized
 
 _WANTS_PAIRS = re.compile(r"not subscriptable|not iterable|cannot unpack|has no len")
 _HOW_TO_ATTEND = "_attn_implementation"  # of a Hugging Face config, which leaves it open; eager: every step is seen
@@ -63,6 +63,7 @@ class Maker:
         told = {} if causal is None else dict.fromkeys(named("causal", self.wanted), causal)
         self.given = told | self._settled_in_its_file() | self._own_words(given)
         self.notes: tuple[str, ...] = ()
+        self.uninitialized: tuple[str, ...] = ()
         self._any_config = False
 
     def first(self) -> nn.Module:
@@ -73,7 +74,9 @@ class Maker:
             if self._config is None or self._config in self.given:
                 raise
             module = self._with_any_config(error)
-        return self._smaller(module)
+        module = self._smaller(module)
+        self.uninitialized = uninitialized(lambda: self.build({}))
+        return self.build({}) if self.uninitialized else module
 
     def _guessing(self) -> nn.Module:
         """An instance; what the constructor turns out to want is added as long as that is known."""
@@ -114,6 +117,7 @@ class Maker:
         module = self._made(order)
         self._insist_on_effect(order, changes)
         start_as_library_does(module)
+        initialize(module, self.uninitialized)
         return module
 
     def _settled_in_its_file(self) -> dict[str, Any]:

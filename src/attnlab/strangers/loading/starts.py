@@ -8,6 +8,7 @@ until it has run in training mode.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +36,30 @@ def start_as_library_does(module: nn.Module) -> None:
         module.apply(base(config)._init_weights)
     except (AttributeError, TypeError, ValueError):  # another version of the library
         return
+
+
+def uninitialized(build: Callable[[], nn.Module]) -> tuple[str, ...]:
+    """The parameters that a constructor never fills: torch is told to put NaN into memory that is not initialized."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    try:
+        module = build()
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.utils.deterministic.fill_uninitialized_memory = filled
+    floating = ((name, one) for name, one in module.named_parameters() if one.is_floating_point() and one.numel())
+    return tuple(name for name, one in floating if bool(one.isnan().all()))
+
+
+def initialize(module: nn.Module, names: Sequence[str]) -> None:
+    """Start parameters as torch starts a linear map, uniform within the root of the number of inputs, in place."""
+    parameters = dict(module.named_parameters())
+    with torch.no_grad():
+        for name in names:
+            bound = parameters[name].shape[-1:].numel() ** -0.5
+            parameters[name].uniform_(-bound, bound)
 
 
 def _find_spectral_norms(module: nn.Module) -> None:
