@@ -127,7 +127,7 @@ def test_no_drawer_for_odds_and_ends():
     assert not names & {"utils", "helpers", "misc", "common", "base"}
 
 
-RULED = ("core", "nn", "models")
+RULED = tuple(name for packages in LAYERS for name in packages)
 """Packages whose classes are abstract or final, and which never ask an object for its concrete class."""
 SUBCLASSED = {"EncoderDecoder", "TransformerBase", "AttnlabError", "TrainingError", "RunError"}
 """What is neither: presets are a model with other defaults, and errors are kinds of errors."""
@@ -162,12 +162,13 @@ def test_no_object_of_the_lab_is_asked_for_its_concrete_class():
                 assert not concrete & {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
 
 
-def test_public_functions_of_the_parts_name_their_arguments():
+def test_public_functions_name_their_arguments():
     functions = [node for tree in trees(RULED) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    assert not [one.name for one in functions if one.args.kwarg and not one.name.startswith("_")]
+    handed_on = [one.name for one in functions if one.args.kwarg and not one.name.startswith("_")]
+    assert set(handed_on) <= {"forward"}  # of stand-ins around modules that were not written here
 
 
-def test_a_class_name_has_one_meaning_among_the_parts():
+def test_a_class_name_has_one_meaning_in_the_whole_lab():
     names = [node.name for tree in trees(RULED) for node in tree.body if isinstance(node, ast.ClassDef)]
     public = [name for name in names if not name.startswith("_")]
     assert sorted(set(public)) == sorted(public)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.benchmarks.measuring.turns import Comparison
+from attnlab.benchmarks.measuring.turns import PairedTimes
 
 ROOT = Path(__file__).resolve().parents[1]
 SPEC = importlib.util.spec_from_file_location("make_performance", ROOT / "docs" / "make_performance.py")
@@ -45,7 +45,7 @@ def training(title, attnlab, plain, other, setting=""):
         f"x{setting}": (other, 2.0),
     }
     details = {name: {"tokens_per_second": 1234.5, "utilization": 0.125} for name in rows}
-    return Comparison(title, "ms/step", f"plain loop{setting}", rows, ("x: skipped",), details, CPU).to_json()
+    return PairedTimes(title, "ms/step", f"plain loop{setting}", rows, ("x: skipped",), details, CPU).to_json()
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def results(tmp_path):
         "together, bf16": (4.0,),
     }
     details = {name: {"seeds": 4} for name in times}
-    best = Comparison("4 seeds of a, in every setting", "ms", next(iter(times)), times, (), details, CPU).to_json()
+    best = PairedTimes("4 seeds of a, in every setting", "ms", next(iter(times)), times, (), details, CPU).to_json()
     written(tmp_path, "cpu-seeds-a", "seeds", "a", *slow, best)
     gpu = training("g", 1.0, 1.0, 1.0)
     gpu["environment"] = {**CPU, "device": "Some GPU 9000"}

@@ -15,12 +15,12 @@ from attnlab.benchmarks.contenders.peers import (
     SIZES,
     Gpt2,
     Peer,
-    Sizes,
+    PeerSizes,
     causal_check,
     parameter_count,
 )
 
-SMALL = Sizes("small", n_layers=2, d_model=24, n_heads=3, length=11, batch=5, vocab_size=13)
+SMALL = PeerSizes("small", n_layers=2, d_model=24, n_heads=3, length=11, batch=5, vocab_size=13)
 
 
 def built(peer: Peer) -> torch.nn.Module:

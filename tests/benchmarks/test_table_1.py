@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from attnlab.benchmarks.table_1 import KINDS, Sizes, bench_table_1
+from attnlab.benchmarks.table_1 import KINDS, Table1Sizes, bench_table_1
 from attnlab.inspection.reach import reach
 
-SMALL = Sizes(
+SMALL = Table1Sizes(
     lengths=(16, 32),
     widths=(8, 16),
     kernels=(2, 3),

@@ -7,7 +7,7 @@ import torch
 
 from attnlab.benchmarks import training
 from attnlab.benchmarks.contenders import steps
-from attnlab.benchmarks.contenders.peers import OURS, PEERS, Peer, Sizes
+from attnlab.benchmarks.contenders.peers import OURS, PEERS, Peer, PeerSizes
 from attnlab.benchmarks.contenders.steps import BareLoop, LabRun
 from attnlab.benchmarks.contenders.tokens import RandomTokens
 from attnlab.benchmarks.measuring.matrix import matrix_rate
@@ -15,7 +15,7 @@ from attnlab.benchmarks.training import bench_training, compare_training
 from attnlab.core.errors import ModuleError, SpecError
 from attnlab.training.speed.settings import Setting
 
-TINY = Sizes("tiny", n_layers=1, d_model=12, n_heads=3, length=7, batch=2, vocab_size=5)
+TINY = PeerSizes("tiny", n_layers=1, d_model=12, n_heads=3, length=7, batch=2, vocab_size=5)
 CPU = torch.device("cpu")
 
 

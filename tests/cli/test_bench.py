@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from attnlab.benchmarks import catalog, start
-from attnlab.benchmarks.catalog import BENCHMARKS, Benchmark, Options, chosen
+from attnlab.benchmarks.catalog import BENCHMARKS, Benchmark, BenchOptions, chosen
 from attnlab.benchmarks.measuring.turns import measure_in_turn
 from attnlab.cli import FINE, WRONG_USE, call
 
@@ -120,9 +120,9 @@ def test_all_of_another_device_are_those_that_run_there(monkeypatch, capfd):
 
 
 def test_options_are_handed_on():
-    assert Options(rounds=3).given_rounds() == {"rounds": 3}
-    assert Options().given() == {"device": "cpu"}
-    assert Options(rounds=3).given() == {"device": "cpu", "rounds": 3}
+    assert BenchOptions(rounds=3).given_rounds() == {"rounds": 3}
+    assert BenchOptions().given() == {"device": "cpu"}
+    assert BenchOptions(rounds=3).given() == {"device": "cpu", "rounds": 3}
 
 
 def test_start_times_new_interpreters(monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.doctor.bedside import D
@@ -19,7 +21,8 @@ MEMORY = (Argument("x", "x", by_name=False), Argument("memory", "memory"))
 
 
 def examine(module, arguments=MEMORY, text=None):
-    return examined(module, text=text).relying_on(arguments=arguments)
+    exam = examined(module, text=text)
+    return exam.relying_on(replace(exam.convention, arguments=arguments))
 
 
 class Cross(nn.Module):

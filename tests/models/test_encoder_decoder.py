@@ -8,13 +8,13 @@ from torch import nn
 
 from attnlab.core.errors import ModuleError, SpecError
 from attnlab.inspection import count_parameters
-from attnlab.models.decoding.generation import Marks, beam_search
+from attnlab.models.decoding.generation import EndMarks, beam_search
 from attnlab.models.decoding.writers import CachedWriter, Ensemble, RecomputingWriter, writer_for
 from attnlab.models.encoder_decoder import EncoderDecoder
 from attnlab.nn.axes.heads import SplitHeads
 
 VOCAB, BEGIN, END = 23, 1, 2
-MARKS = Marks(BEGIN, END)
+MARKS = EndMarks(BEGIN, END)
 
 
 def make(seed=0, **changes):

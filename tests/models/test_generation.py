@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from attnlab.core.errors import SpecError
-from attnlab.models.decoding.generation import Chooser, Marks, beam_search, length_penalty, sample
+from attnlab.models.decoding.generation import Chooser, EndMarks, beam_search, length_penalty, sample
 
 BEGIN, END = 0, 1
-MARKS = Marks(BEGIN, END)
+MARKS = EndMarks(BEGIN, END)
 VOCAB = 5
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attnlab.models import AdditiveRnn, ByteNet, ConvS2S, MultiplicativeRnn
-from attnlab.models.decoding.generation import Marks, beam_search
+from attnlab.models.decoding.generation import EndMarks, beam_search
 from attnlab.models.decoding.writers import RecomputingWriter, writer_for
 
 VOCAB, LONGEST = 19, 12
@@ -62,5 +62,5 @@ def test_it_writes(model):
     source = tokens(7, 1)
     writer = writer_for(model.eval(), source)
     assert isinstance(writer, RecomputingWriter)
-    found = beam_search(writer, 3, Marks(1, 2), beam=2, max_length=6)
+    found = beam_search(writer, 3, EndMarks(1, 2), beam=2, max_length=6)
     assert all(1 <= len(one) <= 2 for one in found)

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ from attnlab.benchmarks.attention_table import AttentionTable, LayerRow, Measure
 from attnlab.benchmarks.contenders.by_hand import SdpaByHand
 from attnlab.benchmarks.measuring.growth import GrowthReport, GrowthRow, GrowthTable
 from attnlab.benchmarks.measuring.passes import MIB, Footprint, Limits, Passes, compare_passes, warm_up
-from attnlab.benchmarks.measuring.turns import Comparison
+from attnlab.benchmarks.measuring.turns import PairedTimes
 from attnlab.core.errors import AttnlabError
 from attnlab.core.machine import environment
 from attnlab.nn.attention import Attention
@@ -51,6 +51,7 @@ Make = Callable[[int], Passes]
 """From a length to passes of one layer."""
 
 
+@final
 @dataclass(frozen=True)
 class Group:
     """Name layers that are measured in turn with one call by hand of the same heads and mask.
@@ -111,7 +112,7 @@ def bench_layer(
     device: str = "cpu",
     precision: str = "float32",
     rounds: int = DETAILED_ROUNDS,
-) -> Iterator[Comparison]:
+) -> Iterator[PairedTimes]:
     """Measure what the lab's attention layer costs beside the same projections around fused attention."""
     maker = _Maker(device, precision)
     warm_up(device)
@@ -123,7 +124,7 @@ def bench_layer(
 
 def bench_window(
     *, length: int = LENGTHS[-1], device: str = "cpu", precision: str = "float32", rounds: int = DETAILED_ROUNDS
-) -> Comparison:
+) -> PairedTimes:
     """Measure attention to a window beside fused attention with the same window as a mask."""
     warm_up(device)
     maker, window = _Maker(device, precision), BANDED_MASKS[f"window {WINDOW}"]
@@ -168,6 +169,7 @@ def _footprints(make: Make, lengths: Sequence[int], limits: Limits) -> tuple[dic
     return measured, missing
 
 
+@final
 @dataclass(frozen=True)
 class _Maker:
     """Make what is measured."""

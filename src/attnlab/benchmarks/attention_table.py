@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 from attnlab.benchmarks.measuring.growth import NOT_RUN, GrowthRow, GrowthTable, in_columns, machine_line
 from attnlab.benchmarks.measuring.passes import MIB
 from attnlab.core.machine import environment
 
 
+@final
 @dataclass(frozen=True)
 class Measured:
     """Hold what was measured of one layer at one length.
@@ -28,6 +29,7 @@ class Measured:
     peak_bytes: int
 
 
+@final
 @dataclass(frozen=True)
 class LayerRow:
     """Hold what was measured of one layer.
@@ -63,6 +65,7 @@ class LayerRow:
         return GrowthRow(self.name, values, dict.fromkeys(self.missing, ""))
 
 
+@final
 @dataclass(frozen=True)
 class AttentionTable:
     """Hold time and memory of attention layers, measured in turn with fused attention called by hand.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 from attnlab.core.errors import SpecError, nearest
 
 
-class Result(Protocol):
+class BenchResult(Protocol):
     """What a benchmark ends with; printed, it is read by a person."""
 
     def to_json(self) -> dict[str, Any]:
@@ -17,8 +17,9 @@ class Result(Protocol):
         ...
 
 
+@final
 @dataclass(frozen=True)
-class Options:
+class BenchOptions:
     """Say how to measure.
 
     Parameters
@@ -65,6 +66,7 @@ def _require(device: str) -> None:
         raise SpecError(f"--device {device}: torch finds {count} CUDA devices on this machine")
 
 
+@final
 @dataclass(frozen=True)
 class Benchmark:
     """Name one benchmark.
@@ -82,38 +84,38 @@ class Benchmark:
     """
 
     summary: str
-    measure: Callable[[str, Options], Iterator[Result]]
+    measure: Callable[[str, BenchOptions], Iterator[BenchResult]]
     sizes: tuple[str, ...] = ("",)
     cpu_only: bool = False
 
 
-def _start(size: str, options: Options) -> Iterator[Result]:
+def _start(size: str, options: BenchOptions) -> Iterator[BenchResult]:
     from attnlab.benchmarks.start import bench_start
 
     del size
     yield bench_start(**options.given_rounds())
 
 
-def _loop(size: str, options: Options) -> Iterator[Result]:
+def _loop(size: str, options: BenchOptions) -> Iterator[BenchResult]:
     from attnlab.benchmarks.loop import bench_loop
 
     del size
     yield bench_loop(**options.given())
 
 
-def _train(size: str, options: Options) -> Iterator[Result]:
+def _train(size: str, options: BenchOptions) -> Iterator[BenchResult]:
     from attnlab.benchmarks.training import bench_training
 
     yield from bench_training(size, **options.given())
 
 
-def _seeds(size: str, options: Options) -> Iterator[Result]:
+def _seeds(size: str, options: BenchOptions) -> Iterator[BenchResult]:
     from attnlab.benchmarks.seeds import bench_seeds
 
     yield from bench_seeds(size, **options.given())
 
 
-def _attention(size: str, options: Options) -> Iterator[Result]:
+def _attention(size: str, options: BenchOptions) -> Iterator[BenchResult]:
     from attnlab.benchmarks import attention
 
     del size
@@ -123,21 +125,21 @@ def _attention(size: str, options: Options) -> Iterator[Result]:
     yield attention.bench_attention(**options.given())
 
 
-def _translate(size: str, options: Options) -> Iterator[Result]:
+def _translate(size: str, options: BenchOptions) -> Iterator[BenchResult]:
     from attnlab.benchmarks.translating import bench_translating
 
     del size
     yield bench_translating(**options.given())
 
 
-def _corpus(size: str, options: Options) -> Iterator[Result]:
+def _corpus(size: str, options: BenchOptions) -> Iterator[BenchResult]:
     from attnlab.benchmarks.corpus import bench_corpus
 
     del size
     yield bench_corpus(**options.given_rounds())
 
 
-def _table_1(size: str, options: Options) -> Iterator[Result]:
+def _table_1(size: str, options: BenchOptions) -> Iterator[BenchResult]:
     from attnlab.benchmarks.table_1 import bench_table_1
 
     del size

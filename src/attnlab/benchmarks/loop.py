@@ -9,7 +9,7 @@ import torch
 from attnlab.benchmarks.contenders.apart import Apart
 from attnlab.benchmarks.contenders.peers import OURS, SIZES
 from attnlab.benchmarks.contenders.steps import bare_loop, lab_run
-from attnlab.benchmarks.measuring.turns import Comparison, measure_in_turn
+from attnlab.benchmarks.measuring.turns import PairedTimes, measure_in_turn
 from attnlab.training.speed.settings import Setting
 
 STEPS = 40
@@ -18,7 +18,7 @@ ROUNDS = 7
 BARE = "bare forward, backward, clip, step"
 
 
-def bench_loop(*, device: str = "cpu", rounds: int = ROUNDS, steps: int = STEPS) -> Comparison:
+def bench_loop(*, device: str = "cpu", rounds: int = ROUNDS, steps: int = STEPS) -> PairedTimes:
     """Compare `train` with a bare loop around the same model, of size (a), in float32."""
     sizes, where = SIZES["a"], torch.device(device)
     run = Apart(partial(lab_run, sizes, where, steps * (1 + rounds)), by_command_line=True)

@@ -18,7 +18,7 @@ from torch import nn
 from attnlab.benchmarks.contenders.peers import SIZES
 from attnlab.benchmarks.contenders.tokens import RandomTokens
 from attnlab.benchmarks.measuring.passes import GIB, memory_of, peak_on_cpu
-from attnlab.benchmarks.measuring.turns import Comparison, measure_in_turn
+from attnlab.benchmarks.measuring.turns import PairedTimes, measure_in_turn
 from attnlab.core.contracts import Task
 from attnlab.core.errors import SpecError, nearest
 from attnlab.core.machine import usable_cores
@@ -93,7 +93,7 @@ def bench_seeds(
     device: str = "cpu",
     rounds: int | None = None,
     counts: Sequence[int] = COUNTS,
-) -> Iterator[Comparison]:
+) -> Iterator[PairedTimes]:
     """Compare the ways to train several seeds of a model; one comparison per number of seeds."""
     if model not in MODELS:
         raise SpecError(f"no model '{model}' to train seeds of; {nearest(model, MODELS)}")
@@ -144,7 +144,7 @@ def _too_much(need: int) -> str:
 
 def _compare(
     model: str, count: int, processes: Sequence[ProcessPoolExecutor], *, device: str, rounds: int, need: int
-) -> Comparison:
+) -> PairedTimes:
     setting = SETTINGS[torch.device(device).type]
     here = functools.partial(step_milliseconds, model, range(count), setting, device=device)
     ways: dict[str, Callable[[], float]] = {REFERENCE: functools.partial(here, together=False)}
@@ -172,7 +172,7 @@ def _compare(
 
 def _compare_settings(
     model: str, count: int, processes: Sequence[ProcessPoolExecutor], *, device: str, rounds: int, need: int
-) -> Comparison:
+) -> PairedTimes:
     """Compare the ways in every setting that the device has; one after another is one seed's time, that often."""
     missing = missing_compiler(torch.device(device))
     settings = [setting for setting in ALL_SETTINGS if not (missing and setting.compile)]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from attnlab.benchmarks.measuring.turns import Comparison, measure_in_turn
+from attnlab.benchmarks.measuring.turns import PairedTimes, measure_in_turn
 
 ROUNDS = 7
 REFERENCE = "import torch"
@@ -21,7 +21,7 @@ CODE = {
 """What each new interpreter runs."""
 
 
-def bench_start(*, rounds: int = ROUNDS) -> Comparison:
+def bench_start(*, rounds: int = ROUNDS) -> PairedTimes:
     """Compare how long new interpreters take to import and to print help, from start to exit."""
     return measure_in_turn(
         "start to exit of a new interpreter",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import torch
 from torch import nn
@@ -38,8 +38,9 @@ NOTES = (
 )
 
 
+@final
 @dataclass(frozen=True)
-class Sizes:
+class Table1Sizes:
     """State at which sizes the layers are measured.
 
     Parameters
@@ -72,6 +73,7 @@ class Sizes:
     neighbors: int = 3
 
 
+@final
 @dataclass(frozen=True)
 class Kind:
     """Describe one row of the table: how to build the layer, and what the source says of it.
@@ -105,11 +107,12 @@ class Kind:
     path_law: str
     hides_steps: bool = False
 
-    def layer(self, width: int, neighbors: int, *, depth: int = 0, **arguments: Any) -> nn.Module:
+    def layer(self, width: int, neighbors: int, *, depth: int = 0, path: str | None = None) -> nn.Module:
         """A layer that reads from left to right."""
         torch.manual_seed(0)
         offered = {"d_model": width, "n_heads": max(1, width // D_HEAD), "causal": True}
-        return build_mixer({**self.spec(neighbors, depth), **arguments}, offered)
+        chosen = {} if path is None else {"path": path}
+        return build_mixer({**self.spec(neighbors, depth), **chosen}, offered)
 
     def operations(self) -> str:
         """The operations of a layer as the source has them."""
@@ -151,6 +154,7 @@ KINDS = (
 """The rows of Table 1 in its order; the convolution once contiguous and once dilated, as its section 4 tells apart."""
 
 
+@final
 @dataclass(frozen=True)
 class Table1:
     """Hold the growth of everything that Table 1 states.
@@ -204,7 +208,7 @@ class Table1:
 
 
 def bench_table_1(
-    *, device: str = "cpu", precision: str = "float32", rounds: int = ROUNDS, sizes: Sizes | None = None
+    *, device: str = "cpu", precision: str = "float32", rounds: int = ROUNDS, sizes: Table1Sizes | None = None
 ) -> Table1:
     """Measure Table 1: time, sequential steps and path length of five kinds of layers.
 
@@ -213,18 +217,19 @@ def bench_table_1(
     .. [1] Vaswani et al., 2017, arXiv:1706.03762, section 4 and Table 1.
     """
     warm_up(device)
-    sizes = sizes or Sizes()
+    sizes = sizes or Table1Sizes()
     timer = _Timer(sizes, device, precision, rounds)
     tables = {name: timer.table(name) for name in ("n", "d", "k", "r")} | _counted(sizes)
     notes = (*NOTES, f"time: batch 1, {precision}, forward + backward, median of {rounds} rounds in turn")
     return Table1(tables, notes, environment(device))
 
 
+@final
 @dataclass(frozen=True)
 class _Timer:
     """Time all layers in turn while one size varies."""
 
-    sizes: Sizes
+    sizes: Table1Sizes
     device: str
     precision: str
     rounds: int
@@ -263,7 +268,7 @@ def _expected(kind: Kind, symbol: str) -> str:
     return {"n": kind.length_law, "d": kind.width_law}.get(symbol, symbol)
 
 
-def _counted(sizes: Sizes) -> dict[str, GrowthTable]:
+def _counted(sizes: Table1Sizes) -> dict[str, GrowthTable]:
     """Sequential steps, layers and path against n: exact counts, on the CPU."""
     steps = {kind.name: _counts(_steps, kind, sizes) for kind in KINDS}
     layers = {kind.name: _counts(_layers, kind, sizes) for kind in KINDS}
@@ -281,15 +286,15 @@ def _counted(sizes: Sizes) -> dict[str, GrowthTable]:
     }
 
 
-def _counts(count: Callable[[Kind, int, int], int], kind: Kind, sizes: Sizes) -> dict[int, int]:
+def _counts(count: Callable[[Kind, int, int], int], kind: Kind, sizes: Table1Sizes) -> dict[int, int]:
     return {length: count(kind, length, sizes.neighbors) for length in sizes.counted_lengths}
 
 
 def _steps(kind: Kind, length: int, neighbors: int) -> int:
     """The longest chain of operations inside one layer."""
-    arguments: dict[str, Any] = {"path": "readable"} if kind.hides_steps else {}
+    path = "readable" if kind.hides_steps else None
     x = torch.randn(1, length, COUNTED_WIDTH, requires_grad=True)
-    return longest_chain(kind.layer(COUNTED_WIDTH, neighbors, **arguments)(x))
+    return longest_chain(kind.layer(COUNTED_WIDTH, neighbors, path=path)(x))
 
 
 def _layers(kind: Kind, length: int, neighbors: int) -> int:

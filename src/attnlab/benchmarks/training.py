@@ -11,15 +11,15 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 import torch
 
 from attnlab.benchmarks.contenders.apart import Apart
-from attnlab.benchmarks.contenders.peers import OURS, PEERS, PLAIN, SIZES, Peer, Sizes
+from attnlab.benchmarks.contenders.peers import OURS, PEERS, PLAIN, SIZES, Peer, PeerSizes
 from attnlab.benchmarks.contenders.steps import AbstractStepper, bare_loop, lab_run, tokens
 from attnlab.benchmarks.measuring.matrix import TYPES, matrix_rate
-from attnlab.benchmarks.measuring.turns import Comparison, measure_in_turn
+from attnlab.benchmarks.measuring.turns import PairedTimes, measure_in_turn
 from attnlab.core.errors import SpecError, nearest
 from attnlab.inspection.cost import cost
 from attnlab.training.speed.settings import Setting
@@ -37,14 +37,16 @@ Place = Callable[..., AbstractStepper]
 """As `Apart`: from what makes a stepper, and whether the command line started it, to a stepper."""
 
 
-def bench_training(size: str = "a", *, device: str = "cpu", rounds: int | None = None) -> Iterator[Comparison]:
+def bench_training(size: str = "a", *, device: str = "cpu", rounds: int | None = None) -> Iterator[PairedTimes]:
     """Compare training steps of the lab's decoder with those of its peers."""
     if size not in SIZES:
         raise SpecError(f"unknown sizes '{size}'; {nearest(size, SIZES)}")
     yield from compare_training(SIZES[size], torch.device(device), rounds=rounds or ROUNDS[size])
 
 
-def compare_training(sizes: Sizes, device: torch.device, *, rounds: int, place: Place = Apart) -> Iterator[Comparison]:
+def compare_training(
+    sizes: PeerSizes, device: torch.device, *, rounds: int, place: Place = Apart
+) -> Iterator[PairedTimes]:
     """Compare training steps of decoders of any size."""
     field = _Field(sizes, device, rounds, place)
     try:
@@ -60,12 +62,13 @@ def compare_training(sizes: Sizes, device: torch.device, *, rounds: int, place: 
         field.close()
 
 
+@final
 class _Field:
     """Make all that takes part at one size on one device, and compare.
 
     Parameters
     ----------
-    sizes : Sizes
+    sizes : PeerSizes
         Of model and batch.
     device : torch.device
         Where.
@@ -75,7 +78,7 @@ class _Field:
         Where what takes part runs.
     """
 
-    def __init__(self, sizes: Sizes, device: torch.device, rounds: int, place: Place) -> None:
+    def __init__(self, sizes: PeerSizes, device: torch.device, rounds: int, place: Place) -> None:
         self.sizes, self.device, self.rounds, self.place = sizes, device, rounds, place
         self.task = tokens(sizes)
         self.step_flops = self._step_flops()
@@ -144,7 +147,7 @@ class _Field:
 
     # ---- measuring ----
 
-    def compare(self, title: str, entrants: Mapping[str, AbstractStepper], reference: str) -> Comparison:
+    def compare(self, title: str, entrants: Mapping[str, AbstractStepper], reference: str) -> PairedTimes:
         """Measure all in turn, with as many steps in a round as fit its time."""
         steps = {name: self._steps_a_round(stepper) for name, stepper in entrants.items()}
         measured = measure_in_turn(

@@ -6,15 +6,15 @@ import functools
 import importlib.util
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attnlab.benchmarks.measuring.turns import Comparison, measure_in_turn
+from attnlab.benchmarks.measuring.turns import PairedTimes, measure_in_turn
 from attnlab.models import EncoderDecoder
-from attnlab.models.decoding.generation import Marks, Writer, beam_search
+from attnlab.models.decoding.generation import EndMarks, Writer, beam_search
 from attnlab.models.decoding.writers import writer_for
 from attnlab.training.speed.settings import wait_for
 
@@ -31,7 +31,7 @@ PAD, BEGIN, END = 0, 1, 2
 REFERENCE = "attnlab, nothing kept, one at a time"
 
 
-def bench_translating(*, device: str = "cpu", rounds: int = ROUNDS, sentences: int = SENTENCES) -> Comparison:
+def bench_translating(*, device: str = "cpu", rounds: int = ROUNDS, sentences: int = SENTENCES) -> PairedTimes:
     """Compare ways to translate the same sentences with models of one size and random weights."""
     torch.manual_seed(0)
     model = EncoderDecoder(
@@ -85,6 +85,7 @@ def _batches(sources: Sequence[Tensor], size: int) -> list[Int[Tensor, "batch le
     return [nn.utils.rnn.pad_sequence(list(part), batch_first=True, padding_value=PAD) for part in parts]
 
 
+@final
 class _Endless:
     """Let a writer write anything but the end."""
 
@@ -105,7 +106,7 @@ def _search_all(model: nn.Module, sources: Sequence[Tensor], *, batch: int, cach
     began = time.perf_counter()
     for source in _batches(sources, batch):
         writer = _Endless(writer_for(model, source, cached=cached))
-        beam_search(writer, len(source), Marks(BEGIN, END), beam=BEAM, max_length=source.shape[1] + MORE)
+        beam_search(writer, len(source), EndMarks(BEGIN, END), beam=BEAM, max_length=source.shape[1] + MORE)
     wait_for(next(model.parameters()).device)
     return 1e3 * (time.perf_counter() - began) / len(sources)
 

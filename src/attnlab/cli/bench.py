@@ -48,10 +48,10 @@ def bench(
     int
         0.
     """
-    from attnlab.benchmarks.catalog import BENCHMARKS, Options, chosen
+    from attnlab.benchmarks.catalog import BENCHMARKS, BenchOptions, chosen
     from attnlab.cli.run import print_json
 
-    options = Options(device, rounds)
+    options = BenchOptions(device, rounds)
     found = {}
     for name, size in chosen(what, sizes, device=device):
         content: dict[str, Any] = {"benchmark": name, "size": size, "results": []}

@@ -10,6 +10,7 @@ import ast
 import functools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
 from rich.console import Console
 from rich.table import Table
@@ -38,6 +39,7 @@ TABLES: dict[str, tuple[str, str]] = {
 """Where each table lies: file and name."""
 
 
+@final
 @dataclass(frozen=True)
 class Entry:
     """Hold one name that a study may use, with its summary.

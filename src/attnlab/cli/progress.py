@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, final
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from attnlab.studies.plan.plan import CellPlan
 
 
+@final
 class TerminalWatcher:
     """Show the progress of a study.
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import nn
 from attnlab.core.build import describe_exception
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError, nearest
 from attnlab.doctor.checks import CHECKS, Check
-from attnlab.doctor.examination import SEED, Examination, Options
+from attnlab.doctor.examination import SEED, Examination, ExaminationOptions
 from attnlab.doctor.findings import NOT_EXAMINED, Diagnosis, Finding, worst_first
 from attnlab.doctor.text_study import text_study
 from attnlab.strangers.calling.convention import Convention
@@ -103,7 +103,7 @@ def doctor(
     declared = Declared(causal, layout, mask)
     _check_names(accept)
     _import_what_is_lazy()
-    options = Options(depth=depth)
+    options = ExaminationOptions(depth=depth)
     traces = Traces()
     patient = _contain(traces, LOADING_S, "loading it", lambda: _load(target, arguments, declared))
     convention = _contain(traces, INTERVIEW_S, "the first calls", lambda: interview(patient))
@@ -180,6 +180,7 @@ def _silent(_check: str, _index: int, _count: int) -> None:
     """Tell nobody."""
 
 
+@final
 @dataclass
 class _ChecksRun:
     """Run the checks one after another, each within its time, and keep the clock."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import torch
 from jaxtyping import Bool, Float, Shaped
@@ -22,8 +22,9 @@ SEED = 20  # any: it makes two examinations of one module equal
 MANY_PARAMETERS = 3_000_000  # above, float64 costs seconds a check
 
 
+@final
 @dataclass(frozen=True)
-class Options:
+class ExaminationOptions:
     """Hold what the person asked for.
 
     Parameters
@@ -35,6 +36,7 @@ class Options:
     depth: int = 6
 
 
+@final
 class Examination:
     """Give checks everything they need, with the same random numbers at every call.
 
@@ -44,14 +46,14 @@ class Examination:
         What is examined.
     convention : Convention
         How it is called.
-    options : Options
+    options : ExaminationOptions
         What the person asked for.
     """
 
-    def __init__(self, patient: Patient, convention: Convention, options: Options | None = None) -> None:
+    def __init__(self, patient: Patient, convention: Convention, options: ExaminationOptions | None = None) -> None:
         self.patient = patient
         self.convention = convention
-        self.options = options or Options()
+        self.options = options or ExaminationOptions()
         self.known: dict[Any, Any] = {}  # what was measured so far, by what was asked
 
     # Modules
@@ -188,9 +190,9 @@ class Examination:
         """The tape of a call on ordinary inputs."""
         return self.tape(self.inputs())
 
-    def relying_on(self, **changes: Any) -> Examination:
-        """An examination of the same patient called in another way (fields of `Convention`)."""
-        return Examination(self.patient, replace(self.convention, **changes), self.options)
+    def relying_on(self, convention: Convention) -> Examination:
+        """An examination of the same patient called in another way."""
+        return Examination(self.patient, convention, self.options)
 
     @functools.cached_property
     def of_memory(self) -> Examination | None:
@@ -199,6 +201,7 @@ class Examination:
         return None if convention is None else Examination(self.patient, convention, self.options)
 
 
+@final
 class _leaf_behind_embedding:  # noqa: N801 a context manager reads like a function
     """Replace what the first embedding of the tokens returns by a leaf of the graph."""
 

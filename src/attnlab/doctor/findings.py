@@ -29,6 +29,7 @@ NOT_EXAMINED = "could not be examined"
 """How the message of a check begins that came to no end."""
 
 
+@final
 @dataclass(frozen=True)
 class Finding:
     """State one thing that was found out about a module.
@@ -82,7 +83,7 @@ class Finding:
 
 @final
 @dataclass(frozen=True)
-class Text:
+class FindingText:
     """Hold the words of one finding, beside its check; what stands in braces is filled in by what was measured.
 
     Parameters
@@ -112,6 +113,7 @@ class Text:
         return Finding(check, self.severity, message, evidence, remedy, self.source, self.nature)
 
 
+@final
 @dataclass(frozen=True)
 class Diagnosis:
     """Hold everything that was found out about one module.

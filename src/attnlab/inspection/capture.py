@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -122,6 +122,7 @@ def _read_lab_attention(
     return seen.output
 
 
+@final
 @dataclass(frozen=True)
 class _TorchCall:
     """Hold the arguments of ``nn.MultiheadAttention`` by its own names."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ Loss = Callable[[Tensor], Tensor]
 WARM_UP_STEPS = 2  # the first steps also allocate memory and choose kernels
 
 
+@final
 @dataclass(frozen=True)
 class Cost:
     """State what one training step of a model takes.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 
+@final
 @dataclass(frozen=True)
 class FusedCall:
     """Hold the arguments of ``torch.nn.functional.scaled_dot_product_attention`` by its own names.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
+from typing import final
 
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
@@ -10,6 +11,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from attnlab.inspection.standins import FusedAttention, FusedRecurrence
 
 
+@final
 class KeptBytes:
     """Add up, while open as a context, the bytes that operations keep for the backward pass.
 

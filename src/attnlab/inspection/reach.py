@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Bool, Shaped
@@ -16,6 +17,7 @@ SAMPLES = 4  # sequences tried at once, so that one dead unit or chance cancella
 PROBE_SEED = 0  # the same random numbers in every forward pass, so that only the input differs
 
 
+@final
 @dataclass(frozen=True)
 class Reach:
     """State how much of its input a model's output depends on.
@@ -80,6 +82,7 @@ def reach(model: nn.Module, inputs: Sequence[Tensor], position: int = -1) -> Rea
         )
 
 
+@final
 class _Probe:
     """Run a float64 copy of a model on changed inputs and compare with the unchanged ones."""
 

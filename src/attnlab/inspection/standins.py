@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ RECURRENT_CALLS = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 FLOPS_PER_MULTIPLY_ADD = 2
 
 
+@final
 class FusedAttention(TorchFunctionMode):
     """Let attention keep what fused kernels keep, where no weights must be kept."""
 
@@ -35,6 +36,7 @@ class FusedAttention(TorchFunctionMode):
         return func(*args, **named)
 
 
+@final
 class _AttentionStandIn(torch.autograd.Function):
     """Keep q, k, v, the output and one normalizing number per query."""
 
@@ -50,6 +52,7 @@ class _AttentionStandIn(torch.autograd.Function):
         raise NotImplementedError("memory is counted in the forward pass alone")
 
 
+@final
 class FusedRecurrence(TorchFunctionMode):
     """Run recurrent layers on the meta device as one operation, and count their FLOPs by formula.
 
@@ -79,6 +82,7 @@ def _is_on_meta(args: Sequence[Any]) -> bool:
     return args[0].device.type == "meta" and isinstance(args[3], bool)  # packed calls have parameters there
 
 
+@final
 @dataclass(frozen=True)
 class _Recurrence:
     """Hold what counts of the arguments of a recurrent call."""
@@ -120,6 +124,7 @@ class _Recurrence:
         return sum(cell[1].shape[0] + cell[1].shape[1] for cell in self.cells())
 
 
+@final
 class _RecurrenceStandIn(torch.autograd.Function):
     """Keep the input, the output, and the gates and states in between."""
 

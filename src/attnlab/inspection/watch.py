@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ FUSED_CALLS = frozenset({"scaled_dot_product_attention"})
 TURNING_CALLS = frozenset({"transpose", "permute", "swapaxes", "t", "__get__"})  # __get__: the properties T, mT
 
 
+@final
 @dataclass(frozen=True)
 class Captured:
     """Hold what one call of one attention computed; None where it could not be seen.
@@ -64,6 +65,7 @@ class Captured:
     output: Tensor | None = None
 
 
+@final
 class Recorder:
     """Know which module runs, and file what is seen under its name."""
 
@@ -102,6 +104,7 @@ class Recorder:
             self.is_paused = before
 
 
+@final
 @dataclass(frozen=True)
 class _Lineage:
     """Say where a tensor comes from: a product of q and k, perhaps already through a softmax."""
@@ -112,6 +115,7 @@ class _Lineage:
     weights: Tensor | None = None
 
 
+@final
 class WatchAttention(TorchFunctionMode):
     """See every torch function called and file the attentions among them.
 

@@ -12,7 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -40,10 +40,12 @@ _GLOBALS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 """What one module could change for everybody: how it is read, how it is put back."""
 
 
+@final
 class OvertimeError(BaseException):  # not an Exception: a module's `except Exception` must not swallow it
     """Report that foreign code did not come back in time."""
 
 
+@final
 @dataclass
 class Traces:
     """Hold what foreign code left behind.

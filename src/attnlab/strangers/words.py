@@ -24,12 +24,12 @@ _AXES: dict[str, str] = {
     "length": (
         "t l s seq seq_len length len time seqlen src_len tgt_len tokens steps timesteps sequence sequence_length "
         "seq_length q_len context slen n_tokens num_tokens block_size n_seq positions tgt_seq src_seq ctx tsz max_len "
-        "query_len nseq words src_length time_steps len_q"
+        "query_len nseq words src_length time_steps len_q l_q l_k lq lk"
     ),
     "size": (
         "c d e f dim d_model dmodel emb embed embedding embed_dim emb_dim emb_size embed_size embedding_dim n_embd "
         "d_embed emb_d hidden hidden_size hidden_dim nhid channels channel n_channels in_channels c_in features "
-        "feature feat in_features width model model_dim size d_in in_dim _"
+        "feature feat in_features width model model_dim size d_in in_dim d_head head_dim dim_head d_k d_v _"
     ),
     "heads": "h head heads n_head n_heads nhead num_heads",
     "either": "n x",  # the batch beside a length, the length beside a batch

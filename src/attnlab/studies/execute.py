@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 from attnlab.core.errors import RunError
 from attnlab.core.files import write_json, writing
@@ -106,6 +106,7 @@ def run_study(
     return read_results(out)
 
 
+@final
 class _Phases:
     """Run the cells of a study's phases with an executor."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 from attnlab.text.characters import Vocabulary
-from attnlab.text.tokenizers import Marks, Tokenizer
+from attnlab.text.tokenizers import MarkTokens, Tokenizer
 
 
+@final
 @dataclass(frozen=True)
 class SentenceCodec:
     """Say how sentences become tokens for a model that translates, and how it searches unless told otherwise.
@@ -33,7 +34,7 @@ class SentenceCodec:
     max_length: int
     beam: int
     alpha: float
-    marks: ClassVar[Marks] = Marks()
+    marks: ClassVar[MarkTokens] = MarkTokens()
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """The tokens of sentences as a corpus is read: without blanks around them."""
@@ -62,6 +63,7 @@ class SentenceCodec:
         return cls(tokenizer, (source, target), content["max_length"], content["beam"], content["alpha"])
 
 
+@final
 @dataclass(frozen=True)
 class CharacterCodec:
     """Say how characters become tokens for a model that continues texts.

@@ -6,7 +6,7 @@ they are read once and their gradient, found in the same pass, is written once, 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
@@ -40,6 +40,7 @@ def mean_cross_entropy(
     return F.cross_entropy(logits.float(), targets, ignore_index=ignored, label_smoothing=label_smoothing)
 
 
+@final
 class _InBlocks(torch.autograd.Function):
     """The loss of blocks of rows, and at once its gradient, softmax minus target distribution."""
 

@@ -12,6 +12,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
 import pooch
 
@@ -25,6 +26,7 @@ RETRIES = 2  # after a failed attempt; pooch waits 1 and 2 seconds
 TIMEOUT_S = 30.0  # without an answer
 
 
+@final
 @dataclass(frozen=True)
 class NamedText:
     """Pin a text: where it comes from, what it must contain, under which license.
@@ -79,6 +81,7 @@ TEXTS = {
 }
 
 
+@final
 @dataclass(frozen=True)
 class Text:
     """Hold a text and what identifies it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from attnlab.tasks.cross_entropy import mean_cross_entropy
 IGNORED = -100  # target of a position that fills up a short sequence; torch's default `ignore_index`
 
 
+@final
 class Tally(NamedTuple):
     """Hold what was counted over many batches.
 
@@ -33,6 +34,7 @@ class Tally(NamedTuple):
     count: int
 
 
+@final
 class NextTokens:
     """Judge the logits of next tokens.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -25,6 +26,7 @@ HeldOutTokens = Int[np.ndarray, " n_held_out"]
 AllTokens = Int[np.ndarray, " length"]
 
 
+@final
 @dataclass(frozen=True)
 class Rung:
     """State what a model that sees `order` characters reaches on a held-out part.
@@ -105,6 +107,7 @@ def compute_ladder(
     return rungs
 
 
+@final
 @dataclass(frozen=True)
 class _Level:
     """Hold the model of one order: grams of `size` characters, the last given the ones before.
@@ -170,6 +173,7 @@ class _Level:
         return best, best_probability
 
 
+@final
 class _Judge:
     """Keep what is known of each held-out character while the order rises."""
 

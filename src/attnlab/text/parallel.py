@@ -11,13 +11,14 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, NamedTuple, cast, final
 
 from attnlab.core.errors import DataError
 
 SHOWN = 60  # characters of a line in an error text
 
 
+@final
 class Pair(NamedTuple):
     """Hold a sentence and its translation.
 
@@ -33,6 +34,7 @@ class Pair(NamedTuple):
     target: str
 
 
+@final
 @dataclass(frozen=True)
 class TwoFiles:
     """Read two files of which line n of one is the translation of line n of the other.
@@ -70,6 +72,7 @@ class TwoFiles:
         )
 
 
+@final
 @dataclass(frozen=True)
 class TabFile:
     """Read one file with a sentence, a tab and its translation on every line.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 from attnlab.core.errors import DataError
 
 
+@final
 @dataclass(frozen=True)
 class Score:
     """Hold one score of a text.

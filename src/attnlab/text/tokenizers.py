@@ -10,7 +10,7 @@ import itertools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import tokenizers as hf
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
@@ -28,7 +28,8 @@ BYTES = tuple(f"<0x{value:02X}>" for value in range(256))
 """How Hugging Face's byte fallback names the bytes."""
 
 
-class Marks(NamedTuple):
+@final
+class MarkTokens(NamedTuple):
     """Number the tokens that are no text.
 
     Parameters
@@ -76,6 +77,7 @@ class AbstractTokenizer(ABC):
         return normalizers.Sequence(steps) if len(steps) > 1 else next(iter(steps), None)
 
 
+@final
 class Tokenizer:
     """Turn sentences into token numbers and back.
 
@@ -135,6 +137,7 @@ class Tokenizer:
         return cls(wrapped)
 
 
+@final
 class Bpe(AbstractTokenizer):
     """Join the most frequent pairs of bytes, again and again, until there are enough tokens.
 
@@ -203,6 +206,7 @@ class Bpe(AbstractTokenizer):
         return Tokenizer(wrapped)
 
 
+@final
 class Characters(AbstractTokenizer):
     """Take every character for a token.
 
@@ -230,6 +234,7 @@ class Characters(AbstractTokenizer):
         return Tokenizer(wrapped)
 
 
+@final
 class Words(AbstractTokenizer):
     """Take every word and every run of punctuation marks for a token, with the blank before it if there is one.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import final
 
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from attnlab.nn.attention import Attention
 
 
+@final
 class SdpaByHand(nn.Module):
     """Call `torch.nn.functional.scaled_dot_product_attention` with the projections of another layer.
 

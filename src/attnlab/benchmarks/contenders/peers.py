@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Float, Int
@@ -17,8 +18,9 @@ from torch.nn import functional as F
 from attnlab.models.stacks import Decoder
 
 
+@final
 @dataclass(frozen=True)
-class Sizes:
+class PeerSizes:
     """State the sizes of a decoder and of its batch.
 
     Parameters
@@ -48,14 +50,15 @@ class Sizes:
         )
 
 
-SIZES: dict[str, Sizes] = {
-    "a": Sizes("a", n_layers=4, d_model=128, n_heads=4, length=64, batch=12),
-    "b": Sizes("b", n_layers=6, d_model=256, n_heads=8, length=128, batch=64),
-    "c": Sizes("c", n_layers=6, d_model=384, n_heads=6, length=256, batch=64),
+SIZES: dict[str, PeerSizes] = {
+    "a": PeerSizes("a", n_layers=4, d_model=128, n_heads=4, length=64, batch=12),
+    "b": PeerSizes("b", n_layers=6, d_model=256, n_heads=8, length=128, batch=64),
+    "c": PeerSizes("c", n_layers=6, d_model=384, n_heads=6, length=256, batch=64),
 }
 """From seconds to minutes on a CPU; (a) and (c) are nanoGPT's character recipes for CPU and GPU."""
 
 
+@final
 @dataclass(frozen=True)
 class Peer:
     """Name one way to get the same model.
@@ -73,7 +76,7 @@ class Peer:
     """
 
     name: str
-    build: Callable[[Sizes], nn.Module]
+    build: Callable[[PeerSizes], nn.Module]
     package: str | None = None
     differs: str = ""
 
@@ -83,22 +86,23 @@ class Peer:
         return self.package is None or importlib.util.find_spec(self.package) is not None
 
 
-def attnlab_decoder(sizes: Sizes) -> nn.Module:
+def attnlab_decoder(sizes: PeerSizes) -> nn.Module:
     """The lab's own decoder."""
     mixer = {"name": "attention", "n_heads": sizes.n_heads}
     return Decoder(sizes.vocab_size, sizes.length, d_model=sizes.d_model, n_layers=sizes.n_layers, mixer=mixer)
 
 
+@final
 class HandWritten(nn.Module):
     """A decoder as a good engineer writes it in one sitting: pre-norm, fused attention, tied embedding.
 
     Parameters
     ----------
-    sizes : Sizes
+    sizes : PeerSizes
         Its sizes.
     """
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: PeerSizes) -> None:
         super().__init__()
         self.embedding = nn.Embedding(sizes.vocab_size, sizes.d_model)
         self.positions = nn.Embedding(sizes.length, sizes.d_model)
@@ -114,6 +118,7 @@ class HandWritten(nn.Module):
         return F.linear(self.norm(x), self.embedding.weight)
 
 
+@final
 class HandWrittenBlock(nn.Module):
     """Causal attention and a feed-forward of four times the width, each behind a norm.
 
@@ -147,16 +152,17 @@ def _start_small(part: nn.Module) -> None:
         nn.init.zeros_(part.bias)
 
 
+@final
 class TorchEncoderStack(nn.Module):
     """A decoder from ``torch.nn.TransformerEncoderLayer``: the class that people take with a causal mask.
 
     Parameters
     ----------
-    sizes : Sizes
+    sizes : PeerSizes
         Its sizes.
     """
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: PeerSizes) -> None:
         super().__init__()
         self.embedding = nn.Embedding(sizes.vocab_size, sizes.d_model)
         self.positions = nn.Embedding(sizes.length, sizes.d_model)
@@ -181,7 +187,7 @@ class TorchEncoderStack(nn.Module):
         return F.linear(self.layers(x, mask=self.mask, is_causal=True), self.embedding.weight)
 
 
-def x_transformer(sizes: Sizes) -> nn.Module:
+def x_transformer(sizes: PeerSizes) -> nn.Module:
     """The decoder of the package x-transformers."""
     from x_transformers import Decoder as Layers
     from x_transformers import TransformerWrapper
@@ -198,16 +204,17 @@ def x_transformer(sizes: Sizes) -> nn.Module:
     )
 
 
+@final
 class Gpt2(nn.Module):
     """GPT-2 of the package transformers, without dropout and cache.
 
     Parameters
     ----------
-    sizes : Sizes
+    sizes : PeerSizes
         Its sizes.
     """
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: PeerSizes) -> None:
         super().__init__()
         from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -251,7 +258,7 @@ def parameter_count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def causal_check(model: nn.Module, sizes: Sizes) -> bool:
+def causal_check(model: nn.Module, sizes: PeerSizes) -> bool:
     """Whether a model's logits ignore later tokens, so that a wrong peer is not compared with."""
     tokens = torch.randint(sizes.vocab_size, (1, sizes.length), generator=torch.Generator().manual_seed(0))
     other = tokens.clone()

@@ -8,13 +8,13 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnlab.benchmarks.contenders.peers import OURS, Peer, Sizes, parameter_count
+from attnlab.benchmarks.contenders.peers import OURS, Peer, PeerSizes, parameter_count
 from attnlab.benchmarks.contenders.tokens import RandomTokens
 from attnlab.core.contracts import Batch, Metric, Predict
 from attnlab.training.recipe.recipe import Recipe
@@ -62,6 +62,7 @@ class AbstractStepper(ABC):
         """End it; no step can be made after."""
 
 
+@final
 class BareLoop(AbstractStepper):
     """Make training steps as a loop by hand does: forward, backward, clip, fused AdamW.
 
@@ -110,6 +111,7 @@ class BareLoop(AbstractStepper):
         """Do nothing."""
 
 
+@final
 class LabRun(AbstractStepper):
     """Let the lab's own `train` make its steps a few at a time.
 
@@ -201,10 +203,12 @@ class LabRun(AbstractStepper):
             raise self._error
 
 
+@final
 class _ShutError(Exception):
     """End a run from within."""
 
 
+@final
 class _Gate:
     """Hand a task's batches out as before, once watched only as many as are let through.
 
@@ -256,19 +260,19 @@ class _Gate:
         return self._task.evaluate(predict, part)
 
 
-def tokens(sizes: Sizes) -> RandomTokens:
+def tokens(sizes: PeerSizes) -> RandomTokens:
     """What models of some sizes are trained on."""
     return RandomTokens(sizes.batch, sizes.length, sizes.vocab_size)
 
 
-def bare_loop(peer: Peer, sizes: Sizes, setting: Setting, device: torch.device) -> AbstractStepper:
+def bare_loop(peer: Peer, sizes: PeerSizes, setting: Setting, device: torch.device) -> AbstractStepper:
     """A loop by hand around a peer's model."""
     torch.manual_seed(0)
     return BareLoop(peer.build(sizes), tokens(sizes), setting, device)
 
 
 def lab_run(
-    sizes: Sizes, device: torch.device, steps: int, precision: str = "float32", compiled: bool | str = False
+    sizes: PeerSizes, device: torch.device, steps: int, precision: str = "float32", compiled: bool | str = False
 ) -> AbstractStepper:
     """The lab's own run of its own model."""
     torch.manual_seed(0)

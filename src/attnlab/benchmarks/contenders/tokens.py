@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import final
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -9,6 +11,7 @@ from torch.nn import functional as F
 from attnlab.core.contracts import Batch, Metric, Predict
 
 
+@final
 class RandomTokens:
     """Give random tokens to predict: a task that costs nothing, so that only the loop is measured.
 

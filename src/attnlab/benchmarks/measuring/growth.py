@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 from attnlab.core.errors import AttnlabError
 from attnlab.core.machine import environment
@@ -15,6 +15,7 @@ NOT_RUN = "not run"
 """What stands in a table in place of a number that is absent; the reason stands below."""
 
 
+@final
 @dataclass(frozen=True)
 class Growth:
     """State how fast a quantity grows.
@@ -100,6 +101,7 @@ def name_law(counted: Mapping[int, float], size: str) -> str:
     return f"log_{math.exp(1 / slope):.1f} {size}" if to_logarithm < to_power else ""
 
 
+@final
 @dataclass(frozen=True)
 class GrowthRow:
     """Hold one thing's numbers at several sizes.
@@ -151,6 +153,7 @@ class GrowthRow:
         }
 
 
+@final
 @dataclass(frozen=True)
 class GrowthTable:
     """Hold how one quantity of several things grows with one size.
@@ -202,6 +205,7 @@ class GrowthTable:
         ]
 
 
+@final
 @dataclass(frozen=True)
 class GrowthReport:
     """Hold several tables of one benchmark.

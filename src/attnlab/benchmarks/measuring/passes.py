@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import final
 
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from attnlab.benchmarks.measuring.turns import Comparison, measure_in_turn
+from attnlab.benchmarks.measuring.turns import PairedTimes, measure_in_turn
 from attnlab.training.speed.settings import Setting, wait_for
 
 MIB, GIB = 2**20, 2**30
@@ -25,6 +26,7 @@ WARM_UP_SIZE = 128
 SHORTEST_MEASUREMENT_S = 0.05  # a pass that is shorter is repeated: clocks and queues blur less than a millisecond
 
 
+@final
 @dataclass(frozen=True)
 class Footprint:
     """State roughly what one pass takes.
@@ -44,6 +46,7 @@ class Footprint:
     peak_bytes: int
 
 
+@final
 @dataclass(frozen=True)
 class Limits:
     """State what one forward and backward pass may cost; what would cost more is left out and named.
@@ -90,6 +93,7 @@ def memory_of(device: torch.device | str) -> int:
     return USUAL_MEMORY
 
 
+@final
 class Passes:
     """Run one layer forward and backward on random numbers, again and again.
 
@@ -195,7 +199,7 @@ def warm_up(device: torch.device | str = "cpu") -> None:
     Passes(nn.Linear(WARM_UP_SIZE, WARM_UP_SIZE), WARM_UP_SIZE, WARM_UP_SIZE, device=device).footprint()
 
 
-def compare_passes(title: str, passes: Mapping[str, Passes], *, reference: str, rounds: int) -> Comparison:
+def compare_passes(title: str, passes: Mapping[str, Passes], *, reference: str, rounds: int) -> PairedTimes:
     """Measure passes of several layers in turn."""
     footprints = {name: layer.footprint() for name, layer in passes.items()}
     things = {name: partial(_milliseconds, layer, _calls(layer, footprints[name])) for name, layer in passes.items()}

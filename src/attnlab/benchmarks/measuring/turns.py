@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 import torch
 
@@ -19,8 +19,9 @@ DETAILS = {
 """Details that are printed behind a row, with their form."""
 
 
+@final
 @dataclass(frozen=True)
-class Comparison:
+class PairedTimes:
     """Hold what was measured of several things in turn.
 
     Parameters
@@ -109,7 +110,7 @@ def measure_in_turn(
     details: Mapping[str, dict[str, Any]] | None = None,
     warm_up: bool = True,
     device: torch.device | str = "cpu",
-) -> Comparison:
+) -> PairedTimes:
     """Measure several things in turn."""
     if warm_up:
         for measure in things.values():
@@ -119,4 +120,4 @@ def measure_in_turn(
         for name, measure in things.items():
             measured[name].append(measure())
     rows = {name: tuple(values) for name, values in measured.items()}
-    return Comparison(title, unit, reference, rows, tuple(notes), details or {}, environment(device))
+    return PairedTimes(title, unit, reference, rows, tuple(notes), details or {}, environment(device))

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
-from attnlab.inspection.tape.attentions import Attention, attentions
+from attnlab.inspection.tape.attentions import TapedAttention, attentions
 
 CHECK = "cost"
 LONGEST = 512  # where the square of the length outweighs a width of 64
@@ -163,7 +163,7 @@ def _factor(exam: Examination, timing: Timing) -> float | None:
         return timing.seconds / _fastest(call)
 
 
-def _fused(exam: Examination, attention: Attention, length: int) -> Callable[[], Tensor]:
+def _fused(exam: Examination, attention: TapedAttention, length: int) -> Callable[[], Tensor]:
     """A call of a fused attention with projections, at the sizes of the one found."""
     heads, d_v = attention.head_outputs.shape[1], attention.head_outputs.shape[-1]
     d_head = attention.q.shape[-1] if attention.q is not None else d_v

@@ -165,6 +165,7 @@ def _judge(error: ModuleError) -> Move:
     return Move("left behind" if re.search(_MISMATCH, said) else "unknown", said)
 
 
+@final
 class _Numbers(TorchDispatchMode):
     """Keep what a call on the CPU learns from values: numbers, and how many elements meet a condition."""
 
@@ -182,6 +183,7 @@ class _Numbers(TorchDispatchMode):
         return output
 
 
+@final
 class _Meetings(TorchDispatchMode):
     """Raise where tensors of two devices meet in an operation that cannot take both.
 

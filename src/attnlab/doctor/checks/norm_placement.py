@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.measures.blocks import Block, blocks
+from attnlab.doctor.measures.blocks import TracedBlock, blocks
 from attnlab.doctor.measures.identity import Route, follow
 from attnlab.doctor.measures.norms import IS_NORM, Norm, norms_of, unused_norms
 from attnlab.inspection.tape.tape import Event, Tape
@@ -268,7 +268,7 @@ def _placement(exam: Examination) -> Iterator[Finding]:
         )
 
 
-def _places(block: Block, route: Route) -> dict[str, int]:
+def _places(block: TracedBlock, route: Route) -> dict[str, int]:
     """How many norms stand where: on the skip, before a sublayer, behind a sublayer."""
     skip = set(route.output.late) | set(route.output.early)
     events = block.tape.events

@@ -13,9 +13,9 @@ from torch import Tensor
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.influence.padded import with_own_memory
-from attnlab.doctor.measures.after_softmax import Course, course_of
+from attnlab.doctor.measures.after_softmax import AfterSoftmax, course_of
 from attnlab.doctor.measures.words import excused, first_error, quote
-from attnlab.inspection.tape.attentions import Attention, attentions
+from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.dependence import Dependence, dependence_of
 from attnlab.inspection.tape.tape import Tape, record
 from attnlab.inspection.tape.tracing import back_to
@@ -94,7 +94,7 @@ def _calls(exam: Examination) -> Iterator[tuple[Tape, Bool[Tensor, "batch length
         yield record(exam.eval_module, lambda: exam.run(x, allowed=allowed)), None
 
 
-def _of_rows_that_see(attention: Attention) -> Attention:
+def _of_rows_that_see(attention: TapedAttention) -> TapedAttention:
     """An attention whose weights are NaN in the rows of queries that may see no key; those may be zero."""
     if attention.scores is None:
         return attention
@@ -102,7 +102,7 @@ def _of_rows_that_see(attention: Attention) -> Attention:
     return replace(attention, weights=attention.weights.masked_fill(blind, torch.nan))
 
 
-def _of_real_queries(attention: Attention, real: Bool[Tensor, "batch length"] | None) -> Attention:
+def _of_real_queries(attention: TapedAttention, real: Bool[Tensor, "batch length"] | None) -> TapedAttention:
     """An attention whose weights are NaN in the rows of padded queries, which may be anything."""
     if real is None or attention.weights.shape[0] != real.shape[0] or attention.weights.shape[2] != real.shape[1]:
         return attention
@@ -110,7 +110,7 @@ def _of_real_queries(attention: Attention, real: Bool[Tensor, "batch length"] | 
     return replace(attention, weights=weights)
 
 
-def _judge(exam: Examination, tape: Tape, dependence: Dependence, attention: Attention) -> Finding | None:
+def _judge(exam: Examination, tape: Tape, dependence: Dependence, attention: TapedAttention) -> Finding | None:
     """What is wrong with one attention's weights, a fact where the class declares it."""
     is_softmax = attention.normalizer == "softmax"
     found = _of_softmax(exam, tape, dependence, attention) if is_softmax else _missing(exam, tape, attention)
@@ -118,7 +118,7 @@ def _judge(exam: Examination, tape: Tape, dependence: Dependence, attention: Att
     return next(excused([found], words)) if found else None
 
 
-def _of_softmax(exam: Examination, tape: Tape, dependence: Dependence, attention: Attention) -> Finding | None:
+def _of_softmax(exam: Examination, tape: Tape, dependence: Dependence, attention: TapedAttention) -> Finding | None:
     """What is wrong with weights that a softmax has made."""
     course = course_of(tape, dependence, attention)
     if course.logarithm:
@@ -137,7 +137,7 @@ def _of_softmax(exam: Examination, tape: Tape, dependence: Dependence, attention
     return _sums_wrong(attention, course, said=said)
 
 
-def _sums_wrong(attention: Attention, course: Course, *, said: bool) -> Finding | None:
+def _sums_wrong(attention: TapedAttention, course: AfterSoftmax, *, said: bool) -> Finding | None:
     """The error for sums over the keys that are not one; `said`: the source says that they are."""
     deviates = _deviates(attention.weights)
     if course.meant_otherwise:
@@ -147,7 +147,7 @@ def _sums_wrong(attention: Attention, course: Course, *, said: bool) -> Finding 
     return (_axis(attention) or _after(attention, course)) if deviates else None
 
 
-def _axis(attention: Attention) -> Finding | None:
+def _axis(attention: TapedAttention) -> Finding | None:
     """The error for a softmax over another axis than the keys."""
     over = attention.normalized_over
     if over == "keys" or (over == "unknown" and not _sums_over_several(attention)):
@@ -156,7 +156,7 @@ def _axis(attention: Attention) -> Finding | None:
     return _error(attention, f"The softmax runs over {axis}, not over the keys of each query.", _REMEDIES[over])
 
 
-def _sums_over_several(attention: Attention) -> bool:
+def _sums_over_several(attention: TapedAttention) -> bool:
     """Whether the weights of all pairs of a head sum to one."""
     return not _deviates(attention.weights.flatten(2)) or not _deviates(attention.weights.flatten(1))
 
@@ -167,7 +167,7 @@ def _over_queries(weights: Float[Tensor, "batch heads q_len k_len"]) -> bool:
     return bool(columns < _EXACT) and bool(rows > _INEXACT)
 
 
-def _thinned(attention: Attention) -> Finding:
+def _thinned(attention: TapedAttention) -> Finding:
     """The error for weights of which some are dropped where the others are said to be a distribution."""
     return _error(
         attention,
@@ -176,7 +176,7 @@ def _thinned(attention: Attention) -> Finding:
     )
 
 
-def _after(attention: Attention, course: Course) -> Finding:
+def _after(attention: TapedAttention, course: AfterSoftmax) -> Finding:
     """The error for weights that were changed after the softmax."""
     if course.masked:
         return _error(
@@ -197,7 +197,7 @@ def _after(attention: Attention, course: Course) -> Finding:
     )
 
 
-def _missing(exam: Examination, tape: Tape, attention: Attention) -> Finding | None:
+def _missing(exam: Examination, tape: Tape, attention: TapedAttention) -> Finding | None:
     """The error for a softmax that is named and not applied, or an exponential that is not divided."""
     named = re.search("softmax", exam.patient.text, re.IGNORECASE)
     if not named or not _deviates(attention.weights):
@@ -211,13 +211,13 @@ def _missing(exam: Examination, tape: Tape, attention: Attention) -> Finding | N
     )
 
 
-def _exponential(tape: Tape, attention: Attention) -> bool:
+def _exponential(tape: Tape, attention: TapedAttention) -> bool:
     """Whether the weights are exponentials of scores."""
     stop = set() if attention.products_index is None else {attention.products_index}
     return any(tape.events[index].call == "exp" for index in back_to(tape, attention.sources.weights, stop=stop))
 
 
-def _divided_later(tape: Tape, attention: Attention) -> bool:
+def _divided_later(tape: Tape, attention: TapedAttention) -> bool:
     """Whether the sum of values is divided by a tensor, as where the weights are normalized afterwards."""
     after = (tape.events[index] for index in tape.descendants(attention.outputs_index))
     return any(event.call == "div" and len(event.inputs) == 2 and event.inputs[1].dim() > 0 for event in after)
@@ -234,7 +234,7 @@ def _sums(weights: Float[Tensor, "*rows k_len"]) -> Float[Tensor, " n"]:
     return sums[torch.isfinite(sums)]
 
 
-def _error(attention: Attention, message: str, remedy: str) -> Finding:
+def _error(attention: TapedAttention, message: str, remedy: str) -> Finding:
     sums = _sums(attention.weights)
     batch, heads, q_len, k_len = attention.weights.shape
     digits = 3 if _deviates(attention.weights) else 7  # small deviations must be seen
@@ -255,7 +255,7 @@ def _dropped_scores(exam: Examination) -> Iterator[Finding]:
     """A warning if dropout sets scores to zero before the softmax in training."""
     tape = exam.tape(exam.inputs(), module=exam.copy(train=True))
     dependence = dependence_of(tape, exam.convention)
-    found: Sequence[Attention] = attentions(tape, exam.convention)
+    found: Sequence[TapedAttention] = attentions(tape, exam.convention)
     dropped = [attention for attention in found if attention.softmaxes and _drops_scores(tape, dependence, attention)]
     if dropped:
         yield Finding(
@@ -268,6 +268,6 @@ def _dropped_scores(exam: Examination) -> Iterator[Finding]:
         )
 
 
-def _drops_scores(tape: Tape, dependence: Dependence, attention: Attention) -> bool:
+def _drops_scores(tape: Tape, dependence: Dependence, attention: TapedAttention) -> bool:
     """Whether a random factor multiplies the scores."""
     return course_of(tape, dependence, attention).random_scores

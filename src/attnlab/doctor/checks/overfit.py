@@ -33,7 +33,7 @@ HARDLY = 0.8  # of the loss of always giving the same answer
 
 @final
 @dataclass(frozen=True)
-class Task:
+class OverfitTask:
     """Say what is to be learned by heart.
 
     Parameters
@@ -78,7 +78,7 @@ def check_overfit(exam: Examination) -> Iterator[Finding]:
 
 @final
 @dataclass(frozen=True)
-class Course:
+class OverfitRun:
     """Hold how training went.
 
     Parameters
@@ -113,7 +113,7 @@ class Course:
         )
 
 
-def _naming(exam: Examination, x: Tensor) -> Task:
+def _naming(exam: Examination, x: Tensor) -> OverfitTask:
     """The task of naming the next token, or for a model that sees it, another name of each token."""
     size = x.max().item() + 1 if exam.convention.vocab_size is None else exam.convention.vocab_size
     names = torch.randperm(int(size), generator=torch.Generator().manual_seed(2))
@@ -121,10 +121,10 @@ def _naming(exam: Examination, x: Tensor) -> Task:
     targets = targets[:, -1] if exam.convention.pooled else targets
     shares = torch.bincount(targets.flatten()) / targets.numel()
     entropy = -torch.xlogy(shares, shares).sum().item()
-    return Task(lambda output: nn.functional.cross_entropy(output.flatten(0, -2), targets.flatten()), entropy)
+    return OverfitTask(lambda output: nn.functional.cross_entropy(output.flatten(0, -2), targets.flatten()), entropy)
 
 
-def _signs(first: Float[Tensor, "batch *length d_out"]) -> Task | None:
+def _signs(first: Float[Tensor, "batch *length d_out"]) -> OverfitTask | None:
     """The task of giving each item a random sign by a fixed readout; None where all items look the same.
 
     The readout is shifted and scaled so that it begins with mean 0 and variance 1 over the items.
@@ -136,7 +136,7 @@ def _signs(first: Float[Tensor, "batch *length d_out"]) -> Task | None:
     if spread <= FLAT * (first.square().mean().sqrt() * readout.norm()):
         return None
     signs = torch.randperm(ITEMS, generator=generator).remainder(2) * 2.0 - 1  # as many of each
-    return Task(lambda output: ((_read(output, readout) - mean) / spread - signs).square().mean(), 1.0)
+    return OverfitTask(lambda output: ((_read(output, readout) - mean) / spread - signs).square().mean(), 1.0)
 
 
 def _read(output: Tensor, readout: Tensor) -> Float[Tensor, " batch"]:
@@ -144,16 +144,16 @@ def _read(output: Tensor, readout: Tensor) -> Float[Tensor, " batch"]:
     return output.flatten(1, -2).mean(1) @ readout if output.dim() > 2 else output @ readout
 
 
-def _train(exam: Examination, x: Tensor, task: Task) -> Course:
+def _train(exam: Examination, x: Tensor, task: OverfitTask) -> OverfitRun:
     """Train copies at each learning rate, until one has learned the items or time is up."""
     end = time.perf_counter() + LIMIT_S
-    best: Course | None = None
+    best: OverfitRun | None = None
     for rate in (*LEARNING_RATES, _SHARE_OF_WEIGHTS * _smallest_weights(exam)):
         course = _run(exam, x, task, rate, end)
         best = course if best is None or best.broken or course.best < best.best else best
         if best.raised or best.best <= LEARNED * best.first or time.perf_counter() > end:
             return best
-    return best or Course(0.0, 0.0, 0, 0.0)
+    return best or OverfitRun(0.0, 0.0, 0, 0.0)
 
 
 def _smallest_weights(exam: Examination) -> float:
@@ -162,7 +162,7 @@ def _smallest_weights(exam: Examination) -> float:
     return min((one.detach().square().mean().sqrt().item() for one in matrices), default=1.0)
 
 
-def _run(exam: Examination, x: Tensor, task: Task, rate: float, end: float) -> Course:
+def _run(exam: Examination, x: Tensor, task: OverfitTask, rate: float, end: float) -> OverfitRun:
     """Train one fresh copy, dropout off."""
     module = exam.fresh(dtype=torch.float32)
     optimizer = torch.optim.Adam([each for each in module.parameters() if each.requires_grad], lr=rate)
@@ -178,17 +178,17 @@ def _run(exam: Examination, x: Tensor, task: Task, rate: float, end: float) -> C
         try:
             value.backward()
         except RuntimeError as error:  # an in-place change of what the gradient needs, for example
-            return Course(losses[0], losses[0], 0, rate, raised=describe_exception(error, exam.patient.file))
+            return OverfitRun(losses[0], losses[0], 0, rate, raised=describe_exception(error, exam.patient.file))
         optimizer.step()
     best = min(losses, default=float("nan"))
     first = losses[0] if losses else best
     finished = len(losses) > STEPS or best <= LEARNED * first
     hurried = not finished and time.perf_counter() > end
     steps = losses.index(best) if losses else 0
-    return Course(first, best, steps, rate, broken=not finished and not hurried, hurried=hurried)
+    return OverfitRun(first, best, steps, rate, broken=not finished and not hurried, hurried=hurried)
 
 
-def _judge(exam: Examination, task: Task, course: Course) -> Iterator[Finding]:
+def _judge(exam: Examination, task: OverfitTask, course: OverfitRun) -> Iterator[Finding]:
     """What the course of training says."""
     if course.raised:
         yield _untrainable(course)
@@ -222,7 +222,7 @@ def _roomy(exam: Examination) -> bool:
     return exam.convention.takes == "tokens" or exam.convention.d_in >= ITEMS
 
 
-def _untrainable(course: Course) -> Finding:
+def _untrainable(course: OverfitRun) -> Finding:
     return Finding(
         CHECK,
         "error",

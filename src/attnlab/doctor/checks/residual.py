@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding, Severity
-from attnlab.doctor.measures.blocks import BENDS, Block, blocks
+from attnlab.doctor.measures.blocks import BENDS, TracedBlock, blocks
 from attnlab.doctor.measures.identity import INPUT, Route, follow
 
 ID = "residual"
@@ -35,7 +35,7 @@ def check_residual(exam: Examination) -> Iterator[Finding]:
             yield _behind_norm(block, route)
 
 
-def _missing(block: Block, route: Route) -> Iterator[Finding]:
+def _missing(block: TracedBlock, route: Route) -> Iterator[Finding]:
     """The error of a block whose input does not arrive; two signs must say so."""
     share = block.share()
     if route.ends is None:
@@ -67,13 +67,13 @@ def _two_digits(share: float) -> str:
     return f"{round(share, 2) + 0.0:.2f}"  # + 0.0: no minus before a zero
 
 
-def _is_convolutional(block: Block) -> bool:
+def _is_convolutional(block: TracedBlock) -> bool:
     """Whether it is a residual block of a convolutional network, where a rectifier behind the sum is usual."""
     calls = {event.call for event in block.tape.events}
     return "convolution" in calls and not calls & {"_softmax", "_safe_softmax", "bmm"}
 
 
-def _doubled(block: Block, route: Route, at: int) -> Finding:
+def _doubled(block: TracedBlock, route: Route, at: int) -> Finding:
     where = block.tape.events[at].where
     factor = max(route.output.shares.values(), default=2.0)
     return Finding(
@@ -88,7 +88,7 @@ def _doubled(block: Block, route: Route, at: int) -> Finding:
     )
 
 
-def _behind_norm(block: Block, route: Route) -> Finding:
+def _behind_norm(block: TracedBlock, route: Route) -> Finding:
     norm = block.tape.events[route.output.early[0]].where
     return Finding(
         ID,

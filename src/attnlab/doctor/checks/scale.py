@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, final
 
 import torch
 
@@ -46,6 +46,7 @@ _BY_WIDTH = re.compile(
 """A scale by the width of the model, in the source."""
 
 
+@final
 @dataclass(frozen=True)
 class Slopes:
     """Hold how the logits of one attention grow with the size of its heads.
@@ -145,7 +146,7 @@ def _first_logits(exam: Examination, changes: Mapping[str, Any], start: int) -> 
         return None
     sized = exam
     if "d_model" in changes and exam.convention.takes == "embeddings":
-        sized = exam.relying_on(d_in=changes["d_model"])
+        sized = exam.relying_on(replace(exam.convention, d_in=changes["d_model"]))
     try:
         x = sized.inputs(seed=start)
         tape = sized.tape(x.to(exam.dtype) if x.is_floating_point() else x, module=module)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import BATCH, Examination
-from attnlab.doctor.findings import Finding, Text
+from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.differences import Leakage, deviation
 from attnlab.doctor.influence.influence import of_samples
 from attnlab.doctor.influence.steady import call_seeded, is_steady_when_fresh, same_course
@@ -25,48 +25,48 @@ _LAYOUT = "PyTorch documentation, nn.MultiheadAttention and nn.LSTM, `batch_firs
 _SAMPLES = "Vaswani 2017, arXiv:1706.03762, section 3.2: attention runs over the positions of one sequence"
 _MEET = "samples of a batch see each other in {mode}: "
 
-TEXTS: Mapping[str, Text] = {
-    "batch norm": Text(
+TEXTS: Mapping[str, FindingText] = {
+    "batch norm": FindingText(
         "error",
         _MEET + "batch norm ({names}) takes mean and variance over samples and positions.",
         "replace {names} by nn.LayerNorm (or RMSNorm) over the features: padding, the future and other samples"
         " enter batch statistics, and evaluation uses others than training",
         "Ioffe & Szegedy 2015, arXiv:1502.03167, section 3.1; Ba 2016, arXiv:1607.06450, section 1",
     ),
-    "batch norm of images": Text(
+    "batch norm of images": FindingText(
         "info",
         _MEET + "batch norm ({names}), as usual for images, takes mean and variance over samples and pixels.",
         "",
         "Ioffe & Szegedy 2015, arXiv:1502.03167, section 3.2",
     ),
-    "softmax": Text(
+    "softmax": FindingText(
         "error",
         _MEET + "the softmax runs over the batch.",
         "let the softmax run over the keys: `scores.softmax(dim=-1)` on (batch, heads, q_len, k_len)",
         _SAMPLES,
     ),
-    "layout": Text("error", _MEET + "it reads the batch as time{where}.", "{remedy}", _LAYOUT),
-    "layout?": Text(
+    "layout": FindingText("error", _MEET + "it reads the batch as time{where}.", "{remedy}", _LAYOUT),
+    "layout?": FindingText(
         "warning",
         "called as {taken}, it reads the batch as time{where}; it is clean for {axes}: which layout is meant?",
         "say the layout (--layout, a shape comment, or batch_first); if {taken}: {remedy}",
         _LAYOUT,
         "set-up",
     ),
-    "something": Text(
+    "something": FindingText(
         "error",
         _MEET + "something runs over the batch axis{where}.",
         "look for a sum, mean, view or recurrence over axis 0{where}; samples may share parameters alone",
         _SAMPLES,
     ),
-    "batch of one": Text(
+    "batch of one": FindingText(
         "error",
         "it takes a batch of {batch} samples, but not a batch of one.",
         "keep the batch axis where it has size 1: `squeeze(dim)` with a named axis instead of `squeeze()`,"
         " sizes from `x.shape` instead of constants",
         "PyTorch documentation, torch.squeeze",
     ),
-    "alone": Text(
+    "alone": FindingText(
         "error",
         "the output of a sample depends on {on}.",
         "look for something indexed by, added along or divided by `x.size(0)`; with batch-first inputs the length is"
@@ -149,7 +149,7 @@ def _clean_layout(exam: Examination) -> str | None:
     for layout in ("sequence-first", "batch-first"):
         if layout == exam.convention.layout:
             continue
-        other = exam.relying_on(layout=layout)
+        other = exam.relying_on(replace(exam.convention, layout=layout))
         try:
             if not of_samples(other).ratio:
                 return layout

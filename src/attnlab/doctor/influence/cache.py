@@ -10,30 +10,30 @@ import torch
 
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.findings import Finding, Text
-from attnlab.doctor.influence.decoding import Decoder, Protocol, keeps_cache_inside, names_of
+from attnlab.doctor.findings import Finding, FindingText
+from attnlab.doctor.influence.decoding import CachedDecoding, CacheProtocol, keeps_cache_inside, names_of
 from attnlab.doctor.influence.differences import deviation, difference, size_of
 from attnlab.doctor.influence.influence import of_future
 
 _ID = "cache"
 _SOURCE = "pytorch/torchtune#959: a key-value cache that changes the output"
 
-TEXTS: Mapping[str, Text] = {
-    "differs": Text(
+TEXTS: Mapping[str, FindingText] = {
+    "differs": FindingText(
         "error",
         "with `{name}`, decoding in steps gives something else than one call on the whole sequence.",
         "add new keys and values after the cached ones along the length, count positions on from the cached length, let"
         " a single new position see everything cached, and cache keys after (or always before) their rotation",
         _SOURCE,
     ),
-    "several": Text(
+    "several": FindingText(
         "warning",
         "with `{name}`, steps of one position are right and steps of several are not.",
         "let a new position see all that is cached and no later new one: a mask of (new, cached + new) positions,"
         " `tril(diagonal=cached)`",
         _SOURCE,
     ),
-    "not examined": Text("info", "decoding with `{name}` could not be examined.", "", _SOURCE),
+    "not examined": FindingText("info", "decoding with `{name}` could not be examined.", "", _SOURCE),
 }
 """What -> its text; braces are filled with what was measured."""
 
@@ -54,7 +54,7 @@ def check_cache(exam: Examination) -> Iterator[Finding]:
             _ID, "positions see later ones, so steps cannot give what the whole gives", {"name": name}
         )
         return
-    for finding in _examined(Decoder(exam, x), name):
+    for finding in _examined(CachedDecoding(exam, x), name):
         if (
             finding.severity != "info" or exam.convention.causal is not False
         ):  # encoders often take one that nobody uses
@@ -79,7 +79,7 @@ class _Trial:
         return f"{self.steps}: outputs differ by {self.apart:.2g} of the largest one, first at position {self.first}"
 
 
-def _examined(decoder: Decoder, name: str) -> Iterator[Finding]:
+def _examined(decoder: CachedDecoding, name: str) -> Iterator[Finding]:
     """What the protocol that works best shows."""
     length = decoder.x.size(1)
     usual = [_FIRST] + [1] * (length - _FIRST)
@@ -96,7 +96,7 @@ def _examined(decoder: Decoder, name: str) -> Iterator[Finding]:
         yield from _other_steps(decoder, protocol, name)
 
 
-def _other_steps(decoder: Decoder, protocol: Protocol, name: str) -> Iterator[Finding]:
+def _other_steps(decoder: CachedDecoding, protocol: CacheProtocol, name: str) -> Iterator[Finding]:
     """What other sizes of steps show: from the first position on, and several positions at once."""
     length = decoder.x.size(1)
     single = _decode(decoder, protocol, [1] * length, "one by one from the start")
@@ -108,7 +108,7 @@ def _other_steps(decoder: Decoder, protocol: Protocol, name: str) -> Iterator[Fi
         yield TEXTS["several"].finding(_ID, chunks.words, {"name": name})
 
 
-def _decode(decoder: Decoder, protocol: Protocol, steps: list[int], words: str) -> _Trial:
+def _decode(decoder: CachedDecoding, protocol: CacheProtocol, steps: list[int], words: str) -> _Trial:
     """Compare decoding in steps with the whole."""
     try:
         output = decoder.decode(protocol, steps)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.findings import Finding, Text
+from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.differences import LEAK, Leakage, deviation, largest
 from attnlab.doctor.influence.influence import Influence, influence, of_future, of_hidden, of_samples, some_cuts
 from attnlab.doctor.influence.logits import HUGE_LOGIT, LARGE_LOGIT, enlarging
@@ -36,15 +36,15 @@ _LONG = 67  # above the sizes of 16, 32 and 64 that buffers of small test module
 
 _LEAKS = "the future leaks {condition}, though not for ordinary inputs in evaluation mode"
 
-TEXTS: Mapping[str, Text] = {
-    "leak": Text("error", "it is {declared}, but {pattern}.", "{remedy}", _VASWANI),
-    "leak behind the last position": Text(
+TEXTS: Mapping[str, FindingText] = {
+    "leak": FindingText("error", "it is {declared}, but {pattern}.", "{remedy}", _VASWANI),
+    "leak behind the last position": FindingText(
         "error",
         "it is {declared}, but {pattern}; so it is in what `{part}` returns, of which the output is a part.",
         _REMEDY,
         _VASWANI,
     ),
-    "leak in a prefix": Text(
+    "leak in a prefix": FindingText(
         "warning",
         "it is {declared}, but positions 0 to {last} see each other, later ones too, and no other position sees ahead:"
         " meant, as a prefix is?",
@@ -52,53 +52,53 @@ TEXTS: Mapping[str, Text] = {
         _VASWANI,
         "set-up",
     ),
-    "leak under a condition": Text("error", f"{_LEAKS}.", "{remedy}", _VASWANI),
-    "finite mask": Text(
+    "leak under a condition": FindingText("error", f"{_LEAKS}.", "{remedy}", _VASWANI),
+    "finite mask": FindingText(
         "error",
         f"{_LEAKS}: the mask's value is finite and too small.",
         f"use float('-inf') or torch.finfo(scores.dtype).min {_MASK}",
         _FINITE,
     ),
-    "finite mask of well-known models": Text(
+    "finite mask of well-known models": FindingText(
         "warning",
         f"{_LEAKS}: the mask's value is finite and too small.",
         f"use float('-inf') or torch.finfo(scores.dtype).min {_MASK}",
         _FINITE,
     ),
-    "blind to itself": Text(
+    "blind to itself": FindingText(
         "error",
         "a position does not see itself: the mask is off by one the other way.",
         "keep the diagonal: `torch.ones(T, T).tril()` keeps it, `.tril(-1)` does not, `.triu(1)` blocks what is later"
         f" and `.triu()` blocks the position itself too{_ACCEPT}",
         _VASWANI,
     ),
-    "what follows": Text(
+    "what follows": FindingText(
         "warning",
         "outputs depend on how many positions follow, though not on what they hold.",
         "count positions from the start, and divide by what a position sees, not by the length; else generation word"
         " by word differs from training",
         "a causal model gives a prefix the same outputs as the same positions of a longer sequence",
     ),
-    "never ahead": Text(
+    "never ahead": FindingText(
         "error",
         "it is declared bidirectional by {by}, but no position sees a later one.",
         "leave the causal mask away, or declare the module causal",
         "Devlin 2019, arXiv:1810.04805, section 3.1: a bidirectional layer sees both sides",
     ),
-    "neither": Text(
+    "neither": FindingText(
         "error",
         "it is neither causal nor bidirectional: {what}.",
         f"decide: {_REMEDY}, or no position{_ACCEPT}",
         _VASWANI,
     ),
-    "one direction or a window": Text(
+    "one direction or a window": FindingText(
         "warning",
         "it is neither causal nor bidirectional: {what}; nothing declares whether that is meant.",
         f"say what is meant (--causal, --not-causal): if causal, {_REMEDY}",
         _VASWANI,
         "set-up",
     ),
-    "weak mask": Text(
+    "weak mask": FindingText(
         "error",
         "`{name}` does not hide what it must: positions that a causal mask forbids still have influence.",
         f"apply it as minus infinity {_MASK}",

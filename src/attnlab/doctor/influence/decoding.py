@@ -11,7 +11,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,8 @@ _KEPT_WORDS = ("cache", "past", "present", "kv", "state")
 
 
 @dataclass(frozen=True)
-class Protocol:
+@final
+class CacheProtocol:
     """Say how a cache is handed from step to step.
 
     Parameters
@@ -71,7 +72,8 @@ def keeps_cache_inside(module: nn.Module) -> bool:
     return cache is None and bool(flags or (offsets and held))
 
 
-class Decoder:
+@final
+class CachedDecoding:
     """Decode one sequence in steps.
 
     Parameters
@@ -91,12 +93,12 @@ class Decoder:
         self.recorder = recorder
         self.masks = {mask.parameter: mask for mask in exam.convention.masks}
 
-    def protocols(self) -> Iterator[Protocol]:
+    def protocols(self) -> Iterator[CacheProtocol]:
         """The ways in which the cache could be handed on, the usual ones first."""
         masked = [True, False] if any(name in self.recorder.named for name in self.masks) else [True]
         for start in self._starts():
             for returned in self._keys_returned(start):
-                yield from (Protocol(self.cache, start, returned, each) for each in masked)
+                yield from (CacheProtocol(self.cache, start, returned, each) for each in masked)
 
     def _starts(self) -> list[Callable[[], Any]]:
         """What the first step could be given."""
@@ -111,7 +113,7 @@ class Decoder:
         given = start()
         player = _Player(self.exam.fresh(), self)
         try:
-            self._step(player, slice(0, 2), given, Protocol(self.cache, start, None, masked=True))
+            self._step(player, slice(0, 2), given, CacheProtocol(self.cache, start, None, masked=True))
         except ModuleError:
             return []
         found = elements(player.returned)
@@ -119,12 +121,12 @@ class Decoder:
         others.sort(key=lambda key: (not _is_named(key), isinstance(found[key], Tensor)))
         return [*others, *([None] if _is_filled(given) else [])]
 
-    def decode(self, protocol: Protocol, steps: Sequence[int]) -> Tensor:
+    def decode(self, protocol: CacheProtocol, steps: Sequence[int]) -> Tensor:
         """The outputs of all steps, one after the other.
 
         Parameters
         ----------
-        protocol : Protocol
+        protocol : CacheProtocol
             How the cache is handed on.
         steps : sequence of int
             Positions of each step.
@@ -147,12 +149,13 @@ class Decoder:
             done += size
         return torch.cat(outputs, 1)
 
-    def _step(self, player: _Player, at: slice, cache: Any, protocol: Protocol) -> Tensor:
+    def _step(self, player: _Player, at: slice, cache: Any, protocol: CacheProtocol) -> Tensor:
         """The outputs of one step."""
         player.prepare(at, {} if self.cache is None else {self.cache: cache}, masked=protocol.masked)
         return self.exam.run(self.x[:, at].contiguous(), module=player, causal=False)
 
 
+@final
 class _Recorder(nn.Module):
     """Hand a call on and keep its arguments."""
 
@@ -168,10 +171,11 @@ class _Recorder(nn.Module):
         return self.inner(*positional, **named)
 
 
+@final
 class _Player(nn.Module):
     """Give the inner module a step's part of what the whole call was given, whatever it is called with."""
 
-    def __init__(self, inner: nn.Module, decoder: Decoder) -> None:
+    def __init__(self, inner: nn.Module, decoder: CachedDecoding) -> None:
         super().__init__()
         self.inner = inner
         self.decoder = [decoder]  # in a list: it is no part of the module

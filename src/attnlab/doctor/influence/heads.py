@@ -12,9 +12,9 @@ from torch import Tensor
 
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.findings import Finding, Text
+from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.padded import with_own_memory
-from attnlab.inspection.tape.attentions import Attention, attentions
+from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.contractions import Operand
 from attnlab.inspection.tape.dependence import Dependence, dependence_of, differs
 from attnlab.inspection.tape.replay import replay
@@ -26,26 +26,26 @@ _SPLIT = "x.view(batch, length, n_heads, d_head).transpose(1, 2)"
 _MERGE = "out.transpose(1, 2).reshape(batch, length, n_heads * d_head)"
 _ACCEPT = "; if it is meant, accept it (--accept heads-mixed)"
 
-TEXTS: Mapping[str, Text] = {
-    "over heads": Text(
+TEXTS: Mapping[str, FindingText] = {
+    "over heads": FindingText(
         "error",
         "Attention runs over the heads of each position instead of over the positions.",
         f"exchange heads and positions first: {_SPLIT}{_ACCEPT}",
         _SOURCE,
     ),
-    "samples": Text(
+    "samples": FindingText(
         "error",
         "Heads hold pieces of several samples: batch and heads are scrambled by a view.",
         f"transpose before you view: {_SPLIT}",
         _SOURCE,
     ),
-    "split": Text(
+    "split": FindingText(
         "error",
         "Splitting the heads scrambles {names}: their rows are not the positions of the input.",
         f"view, then transpose: {_SPLIT}",
         _SOURCE,
     ),
-    "merge": Text(
+    "merge": FindingText(
         "error",
         "Merging the heads scrambles positions: an output is made of head outputs of other positions.",
         f"transpose, then reshape: {_MERGE}",
@@ -105,7 +105,7 @@ def _mixed(exam: Examination) -> Iterator[Finding]:
             yield found
 
 
-def _over_heads(exam: Examination, attention: Attention) -> Finding | None:
+def _over_heads(exam: Examination, attention: TapedAttention) -> Finding | None:
     """The error for an attention in which heads look at each other and positions do not."""
     if attention.along != "heads":
         return None
@@ -117,7 +117,7 @@ def _over_heads(exam: Examination, attention: Attention) -> Finding | None:
     return TEXTS["over heads"].finding(_ID, evidence)
 
 
-def _samples_mixed(dependence: Dependence, attention: Attention) -> Finding | None:
+def _samples_mixed(dependence: Dependence, attention: TapedAttention) -> Finding | None:
     """The error for heads that hold elements of several samples though no operation has mixed samples."""
     if attention.along != "unknown" or attention.weights.shape[3] != dependence.length:
         return None
@@ -138,7 +138,7 @@ def _samples_mixed(dependence: Dependence, attention: Attention) -> Finding | No
     return TEXTS["samples"].finding(_ID, evidence)
 
 
-def _split(dependence: Dependence, attention: Attention) -> Finding | None:
+def _split(dependence: Dependence, attention: TapedAttention) -> Finding | None:
     """The error for queries, keys or values whose rows are not the positions."""
     if attention.along != "positions" or attention.weights.shape[0] != dependence.batch:
         return None
@@ -155,7 +155,7 @@ def _split(dependence: Dependence, attention: Attention) -> Finding | None:
     return TEXTS["split"].finding(_ID, _evidence(attention, *next(iter(mixed.items()))), {"names": names})
 
 
-def _merged(tape: Tape, dependence: Dependence, attention: Attention) -> Finding | None:
+def _merged(tape: Tape, dependence: Dependence, attention: TapedAttention) -> Finding | None:
     """The error for outputs whose rows are not the queries."""
     if attention.along != "positions":
         return None
@@ -165,7 +165,7 @@ def _merged(tape: Tape, dependence: Dependence, attention: Attention) -> Finding
     return TEXTS["merge"].finding(_ID, _evidence(attention, "merged outputs", rows))
 
 
-def _evidence(attention: Attention, name: str, rows: Rows) -> str:
+def _evidence(attention: TapedAttention, name: str, rows: Rows) -> str:
     """What rows follow, in words."""
     evidence = (
         f"{name}{_in(attention)}: {rows.home:.0%} of the entries follow the position of their row, a head follows"
@@ -174,7 +174,7 @@ def _evidence(attention: Attention, name: str, rows: Rows) -> str:
     return evidence + ("; other samples change too" if rows.foreign else "")
 
 
-def _in(attention: Attention) -> str:
+def _in(attention: TapedAttention) -> str:
     return f" in '{attention.where}'" if attention.where else ""
 
 
@@ -237,7 +237,7 @@ def rows_of_operand(
     return _judged(after, own, positions)
 
 
-def rows_of_output(tape: Tape, dependence: Dependence, attention: Attention) -> Rows | None:
+def rows_of_output(tape: Tape, dependence: Dependence, attention: TapedAttention) -> Rows | None:
     """How what comes after an attention follows the rows of its head outputs."""
     batch, length = dependence.batch, dependence.length
     ends = _ends(tape, dependence, attention)
@@ -262,7 +262,7 @@ def _replayed(tape: Tape, change: Change, ends: Sequence[Event]) -> list[Tensor]
     return [events[end.index].output for end in ends]
 
 
-def _all_rows(attention: Attention, function: Callable[[Tensor], Tensor]) -> Change:
+def _all_rows(attention: TapedAttention, function: Callable[[Tensor], Tensor]) -> Change:
     """A change of all head outputs; the function is given them as (batch, heads, q_len, d_v)."""
     places = attention.output_places
 
@@ -307,7 +307,7 @@ def _batch_first(changed: Bool[Tensor, " *shape"], batch: int, length: int) -> B
     return changed.flatten(2)[:, None]
 
 
-def _ends(tape: Tape, dependence: Dependence, attention: Attention) -> list[Event]:
+def _ends(tape: Tape, dependence: Dependence, attention: TapedAttention) -> list[Event]:
     """Two events with axes batch and length: the last before something learned, the last before positions mix.
 
     After the first the entries of a row are mixed, and show no more from where each of them came.

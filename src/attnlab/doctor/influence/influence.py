@@ -15,7 +15,7 @@ from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.influence.differences import LEAK, Leakage, difference, largest, size_of
 from attnlab.doctor.influence.steady import call_seeded
-from attnlab.inspection.tape.tape import Call
+from attnlab.inspection.tape.tape import ModuleCall
 
 _NEARLY = 0.9  # of what is seen on the other side: a finite mask that leaks here and there is no mask that is missing
 _SEED = 1  # of what samples are replaced by; any
@@ -159,7 +159,7 @@ def of_hidden(exam: Examination) -> tuple[str, Influence] | None:
     return name, _of_calls(exam, hidden, x)
 
 
-def _by_position_in(call: Call, x: Tensor) -> Tensor | None:
+def _by_position_in(call: ModuleCall, x: Tensor) -> Tensor | None:
     """What a call returned for each position, None if it did not."""
     like = (tensor for tensor in call.returned if tensor.dim() == 3 and tensor.is_floating_point())
     return next((tensor for tensor in like if tensor.shape[:2] == x.shape[:2]), None)

@@ -9,7 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from attnlab.doctor.examination import Examination
-from attnlab.inspection.tape.attentions import Attention, attentions
+from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.tape import Change, Tape
 
 LARGE_LOGIT = 4e3
@@ -33,7 +33,7 @@ def enlarging(
     return next((changes for each in found if (changes := _enlarged(each, allowed, size))), ())
 
 
-def _enlarged(attention: Attention, allowed: Tensor, wanted: float) -> tuple[Change, ...]:
+def _enlarged(attention: TapedAttention, allowed: Tensor, wanted: float) -> tuple[Change, ...]:
     scores, index = attention.scores, attention.products_index
     if scores is None or index is None or attention.normalizer != "softmax" or scores.shape[-2:] != allowed.shape[-2:]:
         return ()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import BATCH, Examination
-from attnlab.doctor.findings import Finding, Text
+from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.differences import difference, largest, size_of
 from attnlab.doctor.influence.padded import lengths_of, real_positions, telling
 from attnlab.inspection.tape.attentions import attentions
@@ -36,59 +36,61 @@ _FINITE = (
 )
 _NAN = "pytorch/pytorch#41508: NaN where all keys of a row are masked"
 
-TEXTS: Mapping[str, Text] = {
-    "no effect": Text(
+TEXTS: Mapping[str, FindingText] = {
+    "no effect": FindingText(
         "error",
         "the mask argument `{mask}` is accepted and has no effect.",
         "apply `{mask}` to the scores before the softmax, or remove the argument",
         _CONVENTIONS,
     ),
-    "no effect in a mixer": Text(  # which may take one to look like an attention
+    "no effect in a mixer": FindingText(  # which may take one to look like an attention
         "warning",
         "the mask argument `{mask}` is accepted and has no effect.",
         "apply `{mask}` to what is mixed, or remove the argument",
         _CONVENTIONS,
         "set-up",
     ),
-    "not understood": Text(
+    "not understood": FindingText(
         "warning",
         "`{mask}` is read and was not understood: given in any usual form it has no effect.",
         "say its shape and what its values mean (--mask, or in the docstring): `{mask}`: (batch, k_len), True = keep",
         _CONVENTIONS,
         "set-up",
     ),
-    "hides nothing": Text(
+    "hides nothing": FindingText(
         "error",
         "`{mask}` hides no key from the queries, whichever value is taken for hidden.",
         _ALONG_KEYS,
         _CONVENTIONS,
     ),
-    "hides nothing in a mixer": Text(
+    "hides nothing in a mixer": FindingText(
         "warning",
         "`{mask}` hides no key from the queries, whichever value is taken for hidden.",
         _ALONG_KEYS,
         _CONVENTIONS,
         "set-up",
     ),
-    "inverted": Text(
+    "inverted": FindingText(
         "error",
         "`{mask}` works the other way round: by {by}, True (1) means {said}.",
         "invert it inside (`~{mask}`), or say its true meaning in name and docstring",
         _CONVENTIONS,
     ),
-    "inverted by its name": Text(
+    "inverted by its name": FindingText(
         "warning",
         "`{mask}` works the other way round than most that have this name: there True (1) means {said}.",
         "say what its values mean where it is documented, or declare it (--mask)",
         _CONVENTIONS,
         "set-up",
     ),
-    "undeclared": Text(
+    "undeclared": FindingText(
         "info", "what the values of its masks mean, as measured, not judged: {meanings}.", "", _CONVENTIONS
     ),
-    "ordinary input": Text("error", "ordinary input gives NaN or infinity.", _FINITE, _NAN),
-    "promised empty row": Text("error", "a row documented as allowed to attend to nothing gives NaN.", _FINITE, _NAN),
-    "empty row": Text("warning", "a row that may attend to nothing gives NaN.", _FINITE, _NAN),
+    "ordinary input": FindingText("error", "ordinary input gives NaN or infinity.", _FINITE, _NAN),
+    "promised empty row": FindingText(
+        "error", "a row documented as allowed to attend to nothing gives NaN.", _FINITE, _NAN
+    ),
+    "empty row": FindingText("warning", "a row that may attend to nothing gives NaN.", _FINITE, _NAN),
 }
 """What -> its text; braces are filled with what was measured."""
 
@@ -254,7 +256,8 @@ def as_declared(exam: Examination) -> Examination:
         if mask.declared is None or mask.keeps is not None or "added" not in mask.encoding:
             continue
         other = replace(mask, encoding=_ENCODINGS[mask.declared])
-        trial = exam.relying_on(masks=tuple(other if each is mask else each for each in exam.convention.masks))
+        masks = tuple(other if each is mask else each for each in exam.convention.masks)
+        trial = exam.relying_on(replace(exam.convention, masks=masks))
         exam = trial if _does_as_said(trial, other) else exam
     return exam
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, final
 
 import torch
 from jaxtyping import Bool
@@ -21,6 +21,7 @@ FILLED = 3  # positions of padding, fewer than there are real ones
 """Padded positions that every sample of a batch has in common when padding is added."""
 
 
+@final
 class HowToPad(TypedDict, total=False):
     """Name the arguments of `Examination.run` that tell padding.
 
@@ -77,7 +78,7 @@ def with_own_memory(exam: Examination) -> Iterator[Examination]:
     )
     if arguments == exam.convention.arguments:
         return
-    itself = exam.relying_on(arguments=arguments)
+    itself = exam.relying_on(replace(exam.convention, arguments=arguments))
     try:
         itself.run(itself.inputs())
     except ModuleError:  # a memory of another width, or of a fixed length

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.doctor.examination import BATCH, Examination
-from attnlab.doctor.findings import Finding, Text
+from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.differences import Leakage, deviation, difference, largest, size_of
 from attnlab.doctor.influence.influence import of_samples
 from attnlab.doctor.influence.logits import HUGE_LOGIT, LARGE_LOGIT, enlarging
@@ -36,11 +36,11 @@ _HIDE = (
 )
 _CONTENT = "{subject} what stands at padded positions, although {told} tells what is padding."
 
-TEXTS: Mapping[str, Text] = {
-    "content": Text("error", _CONTENT, _HIDE, _SOURCE),
-    "content at huge logits": Text("warning", _CONTENT, _HIDE, _SOURCE),
-    "content on the left of a state": Text("warning", _CONTENT, _HIDE, _SOURCE, "set-up"),
-    "amount": Text(
+TEXTS: Mapping[str, FindingText] = {
+    "content": FindingText("error", _CONTENT, _HIDE, _SOURCE),
+    "content at huge logits": FindingText("warning", _CONTENT, _HIDE, _SOURCE),
+    "content on the left of a state": FindingText("warning", _CONTENT, _HIDE, _SOURCE, "set-up"),
+    "amount": FindingText(
         "error",
         "{subject} the amount of padding, although {told} tells what is padding.",
         "divide by the number of real positions, not by the length, and count positions from the first real one",

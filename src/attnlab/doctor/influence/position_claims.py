@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,7 @@ _DENIED = re.compile(
 _NEAR = 60  # characters around a claim in which a word takes it back
 
 
+@final
 @dataclass(frozen=True)
 class Claims:
     """Hold what is there to tell positions apart.

@@ -11,11 +11,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.findings import Finding, Text
+from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.differences import relative_change
 from attnlab.doctor.influence.influence import fields
 from attnlab.doctor.influence.position_claims import Claims, claims_of, effect
-from attnlab.inspection.tape.attentions import Attention, attentions
+from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.dependence import rounding
 
 ID = "positions"
@@ -28,51 +28,51 @@ _NO_EFFECT = "use what is built: add the positions to the input, or rotate q and
 _ALIKE = "the same for every token: order stays invisible"
 _ROTATE = "rotate q and k by the same angles, (x1 cos - x2 sin, x2 cos + x1 sin) at each position"
 
-TEXTS: Mapping[str, Text] = {
-    "no effect": Text(
+TEXTS: Mapping[str, FindingText] = {
+    "no effect": FindingText(
         "error", "positions are built in {names}, but have no effect on the output.", _NO_EFFECT, _VASWANI
     ),
-    "alike": Text(
+    "alike": FindingText(
         "error",
         f"{{what}} are {_ALIKE}.",
         "index the table by torch.arange(length) along the length axis; rotate by an angle that grows with position",
         _VASWANI,
     ),
-    "along the batch": Text(
+    "along the batch": FindingText(
         "error",
         "{what} differ from sample to sample instead of from token to token: they are laid along the batch.",
         "with (batch, length, d_model) add pe[:, : x.size(1)], not pe[: x.size(0)]",
         _VASWANI,
     ),
-    "rotated values": Text(
+    "rotated values": FindingText(
         "error",
         "the rotation is applied to the values too: what is read then depends on where it stands.",
         "rotate q and k alone",
         _SU,
     ),
-    "one rotated": Text(
+    "one rotated": FindingText(
         "error",
         "only one of q and k is rotated ({which}), so scores know absolute places, not distances.",
         _ROTATE,
         _SU,
     ),
-    "rotation": Text(
+    "rotation": FindingText(
         "error", "the rotation does not make scores depend on the distance of two tokens alone.", _ROTATE, _SU
     ),
-    "bias": Text(
+    "bias": FindingText(
         "error",
         "the position bias is no function of the distance between query and key.",
         "index the bias by key position minus query position",
         f"{_PRESS}; {_SHAW}",
     ),
-    "sign": Text(
+    "sign": FindingText(
         "error",
         "the linear bias has the wrong sign: the farther a key is away, the more it is favoured.",
         "subtract slope times distance: bias = -slope * (query position - key position)",
         _PRESS,
     ),
-    "visible": Text("info", "the order of its input is visible to it.", "", _HAVIV),
-    "none": Text("info", "it has no positions, so {seen}.", "", _HAVIV),
+    "visible": FindingText("info", "the order of its input is visible to it.", "", _HAVIV),
+    "none": FindingText("info", "it has no positions, so {seen}.", "", _HAVIV),
 }
 """What -> its text; braces are filled with what was measured."""
 
@@ -155,7 +155,7 @@ class _Order:
 
     hidden: bool
     permuted: float | None
-    attentions: tuple[Attention, ...]
+    attentions: tuple[TapedAttention, ...]
     batch_matters: bool
 
 
@@ -191,7 +191,7 @@ def _permuted(exam: Examination, x: Tensor, causal: bool | None) -> float | None
     return relative_change(before, after)
 
 
-def _swap_is_seen(exam: Examination, x: Tensor, found: Sequence[Attention]) -> bool:
+def _swap_is_seen(exam: Examination, x: Tensor, found: Sequence[TapedAttention]) -> bool:
     """Whether swapping the first two inputs changes the last output of a single causal attention.
 
     What a relative table multiplies may vanish where all tokens are equal. Through a second layer a causal mask alone
@@ -216,7 +216,7 @@ def _allowed(scores: Tensor) -> Tensor:
     return torch.isfinite(scores) & (scores > _BLOCKED)
 
 
-def _is_constant(one: Attention) -> bool | None:
+def _is_constant(one: TapedAttention) -> bool | None:
     """Whether a query scores all keys alike; None where there are no scores to look at."""
     if one.scores is None:
         return None

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from torch import nn
 
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.findings import Finding, Text
+from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.influence import Field, fields
 
 ID = "receptive-field"
@@ -30,14 +30,14 @@ _MIX = (
     " mixes, or a split that leaks"
 )
 
-TEXTS: Mapping[str, Text] = {
-    "all": Text("info", "{what} sees the whole input."),
-    "all before": Text(
+TEXTS: Mapping[str, FindingText] = {
+    "all": FindingText("info", "{what} sees the whole input."),
+    "all before": FindingText(
         "info",
         "{what} sees itself and everything before it, and nothing after it: a test loss that is too good to be true"
         " does not come from it, look at the split.",
     ),
-    "part": Text(
+    "part": FindingText(
         "warning",
         f"{_SEES}: whatever lies farther away cannot be learned, however long it is trained.",
         "compare it only on tasks that need no more than {count} positions, or let it see all: more, wider or dilated"
@@ -45,13 +45,13 @@ TEXTS: Mapping[str, Text] = {
         _LUO,
         "set-up",
     ),
-    "part of a single layer": Text(
+    "part of a single layer": FindingText(
         "info", f"{_SEES}: whatever lies farther away cannot be learned, however long it is trained.", "", _LUO
     ),
-    "part as declared": Text("info", f"{_SEES}.", "", _LUO),
-    "alone": Text("warning", _ALONE, _MIX, _LUO, "set-up"),
-    "alone as declared": Text("info", _ALONE, "", _LUO),
-    "alone when pooled": Text("warning", f"{_SEES}.", _MIX, _LUO, "set-up"),
+    "part as declared": FindingText("info", f"{_SEES}.", "", _LUO),
+    "alone": FindingText("warning", _ALONE, _MIX, _LUO, "set-up"),
+    "alone as declared": FindingText("info", _ALONE, "", _LUO),
+    "alone when pooled": FindingText("warning", f"{_SEES}.", _MIX, _LUO, "set-up"),
 }
 """What -> its text; braces are filled with what was measured."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor
 
-from attnlab.inspection.tape.attentions import Attention
+from attnlab.inspection.tape.attentions import TapedAttention
 from attnlab.inspection.tape.dependence import Dependence
 from attnlab.inspection.tape.tape import Event, Tape
 from attnlab.inspection.tape.tracing import NORMALIZERS, back_to
@@ -17,8 +18,9 @@ _RANDOM = frozenset({"bernoulli", "bernoulli_", "native_dropout", "rand", "rand_
 _NEGLIGIBLE = 1e-4  # what is added to a divisor to keep it from zero, at most
 
 
+@final
 @dataclass(frozen=True)
-class Course:
+class AfterSoftmax:
     """Say what happened to weights on their way to the values.
 
     Parameters
@@ -49,7 +51,7 @@ class Course:
     random_scores: bool
 
 
-def course_of(tape: Tape, dependence: Dependence, attention: Attention) -> Course:
+def course_of(tape: Tape, dependence: Dependence, attention: TapedAttention) -> AfterSoftmax:
     """What happened to an attention's weights after its softmax."""
     events = [softmax.event for softmax in attention.softmaxes]
     first, last = events[0], events[-1]
@@ -59,7 +61,7 @@ def course_of(tape: Tape, dependence: Dependence, attention: Attention) -> Cours
     learned = any(value.gate for _, value in foreign)
     random = any(value.random for _, value in foreign) or any(event.call in _RANDOM for event in final)
     own_mask, more = _own_mask(tape, final, last), _more_terms(tape, attention)
-    return Course(
+    return AfterSoftmax(
         logarithm=tape.events[last].call == "_log_softmax" and not any(event.call == "exp" for event in final),
         repeated=_repeated(tape, events),
         meant_otherwise=learned or random or own_mask or more,
@@ -70,7 +72,7 @@ def course_of(tape: Tape, dependence: Dependence, attention: Attention) -> Cours
     )
 
 
-def _between(tape: Tape, start: int, attention: Attention) -> set[int]:
+def _between(tape: Tape, start: int, attention: TapedAttention) -> set[int]:
     """The events between a softmax and the product with the values."""
     return tape.descendants(start) & tape.ancestors(attention.outputs_index)
 
@@ -81,6 +83,7 @@ def _repeated(tape: Tape, softmaxes: list[int]) -> bool:
     return any(before in back_to(tape, (after, 0), stop=set()) for before, after in pairs)
 
 
+@final
 @dataclass(frozen=True)
 class _Foreign:
     """What a tensor that meets the weights is."""
@@ -128,7 +131,7 @@ def _own_mask(tape: Tape, final: list[Event], softmax: int) -> bool:
     return any(event.call in ("topk", "sort", "gt", "ge", "lt", "le", "cumsum") for event in final)
 
 
-def _more_terms(tape: Tape, attention: Attention) -> bool:
+def _more_terms(tape: Tape, attention: TapedAttention) -> bool:
     """Whether a softmax divides by more than the weights of the keys: a sink, or one added to the sum."""
     softmax = attention.softmaxes[-1]
     event = tape.events[softmax.event]
@@ -161,7 +164,7 @@ def _constant(final: list[Event]) -> float | None:
     return None if factor == 1.0 else factor
 
 
-def _random_scores(tape: Tape, attention: Attention) -> bool:
+def _random_scores(tape: Tape, attention: TapedAttention) -> bool:
     """Whether scores are multiplied by random numbers on the way from the products to the softmax."""
     if attention.products_index is None:
         return False

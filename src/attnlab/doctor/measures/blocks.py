@@ -6,7 +6,7 @@ import copy
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -45,8 +45,9 @@ MATRICES = frozenset((
 """Products with matrices."""
 
 
+@final
 @dataclass(frozen=True)
-class Block:
+class TracedBlock:
     """Hold one block and a call of it.
 
     Parameters
@@ -91,7 +92,7 @@ class Block:
         return output
 
 
-def blocks(exam: Examination) -> Iterator[Block]:
+def blocks(exam: Examination) -> Iterator[TracedBlock]:
     """The patient if it is a block, or one block of each kind that a model is made of."""
     convention = exam.convention
     calls = _calls(exam)
@@ -104,7 +105,7 @@ def blocks(exam: Examination) -> Iterator[Block]:
         yield from _inner(exam, calls)
 
 
-def _is_asked(exam: Examination, found: Block) -> bool:
+def _is_asked(exam: Examination, found: TracedBlock) -> bool:
     """Whether a layer or block must have a skip: it has a feed-forward, says so, or tried."""
     if _claims(exam):
         return True
@@ -114,7 +115,7 @@ def _is_asked(exam: Examination, found: Block) -> bool:
     return _adds_below_a_bend(found)
 
 
-def _adds_below_a_bend(found: Block) -> bool:
+def _adds_below_a_bend(found: TracedBlock) -> bool:
     """Whether the input is added to something, and the sum then ends in a matrix and a non-linearity."""
     route = follow(found.tape, found.start)
     if route.ends is None or not any(trail.alive and trail.sums for trail in route.trails):
@@ -131,7 +132,7 @@ def _claims(exam: Examination) -> bool:
     return any(_CLAIMED.search(words) and not _DENIED.search(words) for words in said)
 
 
-def _inner(exam: Examination, calls: Mapping[str, Any]) -> Iterator[Block]:
+def _inner(exam: Examination, calls: Mapping[str, Any]) -> Iterator[TracedBlock]:
     """Yield submodules that are named as layers, mix positions, and hold a feed-forward."""
     classes: set[type] = set()
     for name, part in exam.eval_module.named_modules():
@@ -173,13 +174,13 @@ def _fresh(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def _recorded(name: str, part: nn.Module, call: tuple[Any, Any], title: str) -> Block | None:
+def _recorded(name: str, part: nn.Module, call: tuple[Any, Any], title: str) -> TracedBlock | None:
     """A block with a tape of it, None where no output has the shape of its input."""
     positional, named = call
     given = [one for one in (*positional, *named.values()) if isinstance(one, Tensor) and one.is_floating_point()]
     if not given or given[0].dim() < 2:
         return None
-    block = Block(name, title, part, given[0], positional, named, Tape((), given[0]))
+    block = TracedBlock(name, title, part, given[0], positional, named, Tape((), given[0]))
     try:
         return replace(block, tape=record(part, lambda: block.output_for(block.start)))
     except ModuleError:
@@ -205,7 +206,7 @@ def _between_matrices(tape: Tape, index: int) -> bool:
     return of_weights(tape.ancestors(index)) and of_weights(tape.descendants(index))
 
 
-def _mixes(block: Block) -> bool:
+def _mixes(block: TracedBlock) -> bool:
     """Whether an output depends on more than the input at its own place."""
     if block.start.dim() != 3:
         return False

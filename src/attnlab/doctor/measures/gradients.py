@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ _ROUNDING = 1e-13  # of a parameter's largest gradient: what is left of sums tha
 _LARGE = 3.0  # inputs this many times as large drive other units of a rectifier
 
 
+@final
 @dataclass
 class Survey:
     """Hold what gradients said about every parameter.

@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 from torch import Tensor, nn
 
@@ -16,6 +16,7 @@ _DEEPEST = 4  # lists of dicts of lists; deeper nesting is no way to keep layers
 _PLUMBING = frozenset(vars(nn.Module()))  # `_parameters`, `_modules`, hooks: what every module has
 
 
+@final
 @dataclass(frozen=True)
 class Hidden:
     """Say what is held where without being registered.

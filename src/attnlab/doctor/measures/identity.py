@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import final
 
 import torch
 from torch import Tensor
@@ -39,6 +40,7 @@ INPUT = -1
 """Base of what is still the input itself; a norm makes a new base, named by its event."""
 
 
+@final
 @dataclass(frozen=True)
 class Trail:
     """Say what of a value is the block's input as itself.
@@ -86,6 +88,7 @@ class Trail:
         return replace(self, doubled=self.suspect if self.doubled is None and twice else self.doubled, suspect=None)
 
 
+@final
 @dataclass(frozen=True)
 class Route:
     """Hold what became of a block's input.

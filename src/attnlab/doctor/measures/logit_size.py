@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor
 
-from attnlab.inspection.tape.attentions import Attention, attentions
+from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.contractions import Operand
 from attnlab.inspection.tape.dependence import Dependence, dependence_of
 from attnlab.inspection.tape.replay import replay
@@ -26,6 +27,7 @@ _UNMOVED = 1.2  # of scores whose queries and keys are doubled: 4 without normal
 _SMALLEST = 1e-8  # a standard deviation below this is that of zeros
 
 
+@final
 @dataclass(frozen=True)
 class LogitSize:
     """Hold the size of one attention's logits.
@@ -72,7 +74,7 @@ def logit_sizes(tape: Tape, convention: Convention) -> list[LogitSize]:
     return [size for size in found if size is not None]
 
 
-def _measured(tape: Tape, dependence: Dependence, attention: Attention) -> LogitSize | None:
+def _measured(tape: Tape, dependence: Dependence, attention: TapedAttention) -> LogitSize | None:
     """The size of one attention's logits, None if it cannot be told."""
     queries, keys = attention.sources.pairing.queries, attention.sources.pairing.keys
     if queries is None or keys is None or attention.q is None or not attention.softmaxes:
@@ -111,7 +113,7 @@ def _std_at(tape: Tape, event: Event | None, operand: Operand) -> float:
     return _size(tensor)
 
 
-def _coherence(attention: Attention) -> float:
+def _coherence(attention: TapedAttention) -> float:
     """How much larger the products of queries and keys are than those of independent vectors of their size."""
     q, k = attention.q, attention.k
     if q is None or k is None or q.shape[:2] != k.shape[:2] or q.size(3) != k.size(3):
@@ -127,7 +129,7 @@ def _size(tensor: Tensor) -> float:
 
 
 def _std_of_products(
-    tape: Tape, attention: Attention, changes: Mapping[int, Callable[[Tensor], Tensor]] | None = None
+    tape: Tape, attention: TapedAttention, changes: Mapping[int, Callable[[Tensor], Tensor]] | None = None
 ) -> float | None:
     """The size of what changes its sign in the scores when the products do: no masks, no biases."""
     scores, places = attention.sources.pairing.scores, attention.sources.pairing.score_places
@@ -143,7 +145,7 @@ def _std_of_products(
     return _size(part) if part.numel() else None
 
 
-def _excuse(tape: Tape, dependence: Dependence, attention: Attention, before: Sequence[Event | None]) -> str:
+def _excuse(tape: Tape, dependence: Dependence, attention: TapedAttention, before: Sequence[Event | None]) -> str:
     """Why the size of the logits says nothing about the scale."""
     if any(_normed(tape, event) for event in before) or _unmoved(tape, attention, before):
         return "normalized"
@@ -170,7 +172,7 @@ def _of_unit_length(tape: Tape, operand: Operand) -> bool:
     return any(tape.events[index].call in _LENGTHS for index in back_to(tape, operand, stop=projections))
 
 
-def _unmoved(tape: Tape, attention: Attention, before: Sequence[Event | None]) -> bool:
+def _unmoved(tape: Tape, attention: TapedAttention, before: Sequence[Event | None]) -> bool:
     """Whether larger queries and keys leave the scores as they are."""
     if not before or any(event is None for event in before):
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ _USUAL = "the usual input"
 _CALLS = 4  # a list that has grown by as many entries grows with every call
 
 
+@final
 @dataclass(frozen=True)
 class _Call:
     """Hold one call of the patient."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ IS_NORM = re.compile(r"norm", re.IGNORECASE)
 _SEED = 7  # of what a norm's result is replaced by; any
 
 
+@final
 @dataclass
 class Norm:
     """Hold one norm of the patient, and what it was given.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.words import excused, quote
-from attnlab.inspection.tape.attentions import Attention, attentions
+from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.tape import Tape
 
 ID = "dead-parts"
@@ -103,7 +103,7 @@ def _tied_weights(exam: Examination) -> Iterator[Finding]:
             )
 
 
-def _equal(one: Attention) -> bool:
+def _equal(one: TapedAttention) -> bool:
     """Whether q and k of self-attention are the same numbers."""
     return one.q is not None and one.k is not None and one.q.shape == one.k.shape and torch.equal(one.q, one.k)
 
@@ -122,7 +122,7 @@ def _matrices(tape: Tape, start: int | None) -> set[str]:
     return names
 
 
-def _is_projected(tape: Tape, one: Attention) -> bool:
+def _is_projected(tape: Tape, one: TapedAttention) -> bool:
     """Whether q went through a learned matrix: without any projection q = k = x is a choice."""
     return bool(_matrices(tape, one.q_index))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import weakref
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -22,6 +22,7 @@ _FIRST = 3  # layers over which a factor per layer is taken
 _NUMBERED = re.compile(r"(.*?)\.?(\d+)$")
 
 
+@final
 @dataclass(frozen=True)
 class Depths:
     """Hold what a signal and its gradient do on their way through layers.
@@ -63,6 +64,7 @@ class Depths:
         return last / first if first > 0 else float("inf") if last > 0 else 1.0
 
 
+@final
 @dataclass(frozen=True)
 class Stacks:
     """Hold a stack as it is, and the same with the skip added or taken away.

@@ -43,7 +43,7 @@ def _change(exam: Examination, seed: int) -> float:
     arguments = tuple(
         replace(one, source=OTHER_MEMORIES.get(one.source, one.source)) for one in exam.convention.arguments
     )
-    other = exam.relying_on(arguments=arguments)
+    other = exam.relying_on(replace(exam.convention, arguments=arguments))
     x = exam.inputs(seed=30 + seed)
     with torch.no_grad():
         try:

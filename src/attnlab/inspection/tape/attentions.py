@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, final
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -20,7 +20,7 @@ from attnlab.inspection.tape.folding import Along, folding_of, heads_in_rows
 from attnlab.inspection.tape.pairing import Over, Pairing, pairing_of
 from attnlab.inspection.tape.tape import Change, Event, Tape
 from attnlab.inspection.tape.tracing import back_to
-from attnlab.inspection.tape.weighted_sums import Products, Softmax, WeightedSum, weighted_sums
+from attnlab.inspection.tape.weighted_sums import Products, TapedSoftmax, WeightedSum, weighted_sums
 from attnlab.strangers.calling.convention import Convention
 
 _NONLINEAR = frozenset(
@@ -42,6 +42,7 @@ _NONLINEAR = frozenset(
 """Operations that make weights of scores in place of a softmax."""
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Sources:
     """Hold where on the tape an attention's tensors are inputs, and where in them the canonical elements lie.
@@ -62,8 +63,9 @@ class Sources:
     pairing: Pairing
 
 
+@final
 @dataclass(frozen=True, eq=False)
-class Attention:
+class TapedAttention:
     """Hold one attention of a recorded call.
 
     Parameters
@@ -86,7 +88,7 @@ class Attention:
         Axis the last softmax ran over; ``unknown`` where there is none, or it ran over several.
     along : {"positions", "samples", "heads", "unknown"}
         What the keys are.
-    softmaxes : tuple of Softmax
+    softmaxes : tuple of TapedSoftmax
         All that the weights went through, in order.
     outputs_index : int
         Event that made the head outputs.
@@ -110,7 +112,7 @@ class Attention:
     normalizer: Literal["softmax", "other", "none"]
     normalized_over: Over
     along: Along
-    softmaxes: tuple[Softmax, ...]
+    softmaxes: tuple[TapedSoftmax, ...]
     outputs_index: int
     weights_index: int | None
     scores_index: int | None
@@ -144,7 +146,7 @@ class Attention:
         return self.outputs_index, changed
 
 
-def attentions(tape: Tape, convention: Convention) -> list[Attention]:
+def attentions(tape: Tape, convention: Convention) -> list[TapedAttention]:
     """The attentions on a tape, in order.
 
     Notes
@@ -157,6 +159,7 @@ def attentions(tape: Tape, convention: Convention) -> list[Attention]:
     return list(tape.known["attentions"])
 
 
+@final
 class _Search:
     """Bring the weighted sums of one tape into canonical form."""
 
@@ -165,7 +168,7 @@ class _Search:
         self.dependence = dependence_of(tape, convention)
         self.products = Products(tape, self.dependence)
 
-    def found(self) -> list[Attention]:
+    def found(self) -> list[TapedAttention]:
         """All attentions in order."""
         normalized = weighted_sums(self.tape, self.dependence, self.products)
         taken = {found.contraction.event for found in normalized}
@@ -197,7 +200,7 @@ class _Search:
         ]
         return set(alike[-1:])
 
-    def _attention(self, found: WeightedSum) -> Attention | None:
+    def _attention(self, found: WeightedSum) -> TapedAttention | None:
         """A weighted sum as an attention, None if it is none."""
         weights, values, outputs = _oriented(found)
         folding = folding_of(self.dependence, found.values, values)
@@ -211,7 +214,7 @@ class _Search:
         if not self._is_attention(found, pairing, folding.along, q_len=weights.shape[2]):
             return None
         event = self.tape.events[found.contraction.event]
-        return Attention(
+        return TapedAttention(
             weights=self._taken(found.weights, weights),
             scores=self._maybe(pairing.scores, pairing.score_places),
             products=self._products(pairing),

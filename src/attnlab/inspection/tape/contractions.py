@@ -8,6 +8,7 @@ write it, is brought there by tables of places.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Int
@@ -19,6 +20,7 @@ Operand = tuple[int, int]
 """Index of an event, and which of its inputs."""
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Contraction:
     """Hold where the elements of a product lie in the tensors the code works with.

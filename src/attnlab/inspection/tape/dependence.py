@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import final
 
 import torch
 from jaxtyping import Bool
@@ -15,6 +16,7 @@ from attnlab.strangers.calling.convention import Convention
 _SEED = 41  # of what is replaced; any
 
 
+@final
 class Dependence:
     """Answer what depends on the input of a recorded call; every question is answered once.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, final
 
 import torch
 from jaxtyping import Bool, Int
@@ -22,6 +22,7 @@ Along = Literal["positions", "samples", "heads", "unknown"]
 """What the keys of an attention are; ``samples``: the batch is read as time."""
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Folding:
     """Hold how samples and heads lie in the first axis of a product.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, final
 
 import torch
 from jaxtyping import Int
@@ -13,7 +13,7 @@ from torch import Tensor
 from attnlab.inspection.tape.contractions import Contraction, Operand
 from attnlab.inspection.tape.tape import Tape
 from attnlab.inspection.tape.tracing import NORMALIZERS, NOWHERE, places_in
-from attnlab.inspection.tape.weighted_sums import Softmax
+from attnlab.inspection.tape.weighted_sums import TapedSoftmax
 
 Over = Literal["keys", "queries", "batch", "heads", "unknown"]
 """An axis of the canonical weights."""
@@ -23,6 +23,7 @@ _AXES: tuple[tuple[Over, int], ...] = (("keys", 3), ("queries", 2), ("heads", 1)
 Places = Int[Tensor, "batch heads q_len k_len"]
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Pairing:
     """Hold what the weights of one attention were made of.
@@ -61,7 +62,7 @@ def pairing_of(
     weights: Operand,
     *,
     places: Places,
-    softmaxes: Sequence[Softmax],
+    softmaxes: Sequence[TapedSoftmax],
     candidates: Sequence[Contraction],
 ) -> Pairing:
     """What weights were made of."""
@@ -81,7 +82,7 @@ def pairing_of(
     return pairing
 
 
-def _scores(tape: Tape, weights: Operand, places: Places, softmax: Softmax) -> tuple[Operand, Places] | None:
+def _scores(tape: Tape, weights: Operand, places: Places, softmax: TapedSoftmax) -> tuple[Operand, Places] | None:
     """The scores of a softmax and where they lie."""
     output = tape.events[softmax.event].output
     event, number = softmax.scores
@@ -108,7 +109,7 @@ def _traced(tape: Tape, start: int, operand: Operand, places: Places) -> Places 
     return torch.arange(output.numel()).view(places.shape) if alike else None
 
 
-def _over(tape: Tape, weights: Operand, places: Places, softmax: Softmax) -> Over:
+def _over(tape: Tape, weights: Operand, places: Places, softmax: TapedSoftmax) -> Over:
     """Along which canonical axis a softmax ran: entries that share a sum differ in this axis alone."""
     found = _traced(tape, softmax.event, weights, places)
     if found is None:
@@ -118,7 +119,7 @@ def _over(tape: Tape, weights: Operand, places: Places, softmax: Softmax) -> Ove
     return axes[0] if len(axes) == 1 else "keys" if not axes and group.shape[3] == 1 else "unknown"
 
 
-def _groups(tape: Tape, softmax: Softmax) -> Tensor:
+def _groups(tape: Tape, softmax: TapedSoftmax) -> Tensor:
     """For each element of a softmax's output the number of the sum it was divided by."""
     event = tape.events[softmax.event]
     if event.call in NORMALIZERS:

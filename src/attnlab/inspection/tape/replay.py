@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import final
 
 import torch
 from torch import Tensor
@@ -37,6 +38,7 @@ def replay(
         return tuple(player.play(event) for event in tape.events[: last + 1])
 
 
+@final
 class _Player:
     """Hold what has been done again so far."""
 

@@ -35,6 +35,7 @@ def _holds_tensors(value: Any) -> bool:
     return value is _TENSOR or (isinstance(value, list | tuple) and any(item is _TENSOR for item in value))
 
 
+@final
 @dataclass(frozen=True)
 class Step:
     """Hold what is needed to do an operation again.
@@ -84,6 +85,7 @@ class Step:
         return tensors_in(self.operation(*positional, **named))
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Event:
     """Hold one operation of a call.
@@ -124,7 +126,7 @@ class Event:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Call:
+class ModuleCall:
     """Hold one call of a submodule.
 
     Parameters
@@ -156,7 +158,7 @@ class Tape:
         What the call returned.
     learned : frozenset of str
         Names of the module's parameters; other names in `Event.parameters` are buffers.
-    calls : tuple of Call
+    calls : tuple of ModuleCall
         The calls of submodules, in the order in which they ended.
     known : dict
         What has been worked out about it so far, by the name of what worked it out.
@@ -165,7 +167,7 @@ class Tape:
     events: tuple[Event, ...]
     output: Tensor
     learned: frozenset[str] = frozenset()
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ModuleCall, ...] = ()
     known: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @functools.cached_property
@@ -228,6 +230,7 @@ def tensors_in(result: Any) -> list[Tensor]:
     return [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, Tensor)]
 
 
+@final
 class _Recorder(TorchDispatchMode):
     """Write down every operation that reaches the core of torch.
 
@@ -240,7 +243,7 @@ class _Recorder(TorchDispatchMode):
         self.change = change
         self.events: list[Event] = []
         self.running = [""]
-        self.calls: list[Call] = []
+        self.calls: list[ModuleCall] = []
         self.given: list[tuple[Tensor, ...]] = []  # of the submodules that run
         self.origins: dict[tuple[Any, ...], Origin] = {}
         self.writers: dict[Any, int] = {}  # storage -> the event that wrote into it last
@@ -267,7 +270,7 @@ class _Recorder(TorchDispatchMode):
         self.given.append(self._values((positional, named)))
 
     def _leave(self, module: nn.Module, _inputs: Any, output: Any) -> None:
-        call = Call(self.running.pop(), type(module).__name__, self.given.pop(), self._values(output))
+        call = ModuleCall(self.running.pop(), type(module).__name__, self.given.pop(), self._values(output))
         self.calls.append(call)
 
     def _values(self, held: Any) -> tuple[Tensor, ...]:
@@ -357,6 +360,7 @@ class _Recorder(TorchDispatchMode):
         return self.copies[version]
 
 
+@final
 @dataclass(frozen=True)
 class _Inputs:
     """What is known about an operation's tensors before it runs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import final
 
 from attnlab.inspection.tape.contractions import Contraction, Operand, contraction_of
 from attnlab.inspection.tape.dependence import Dependence
@@ -13,8 +14,9 @@ from attnlab.inspection.tape.tracing import NORMALIZERS, back_to, sources_of, tr
 _MAXIMA = ("amax", "max", "logsumexp")  # what is subtracted before an exponential, for its range
 
 
+@final
 @dataclass(frozen=True)
-class Softmax:
+class TapedSoftmax:
     """Hold one softmax, torch's own or one written out.
 
     Parameters
@@ -32,6 +34,7 @@ class Softmax:
     written_out: bool = False
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class WeightedSum:
     """Hold one product of weights and values.
@@ -42,13 +45,13 @@ class WeightedSum:
         The product.
     weights_left : bool
         Whether the weights are its left factor.
-    softmaxes : tuple of Softmax
+    softmaxes : tuple of TapedSoftmax
         Those the weights went through, in order.
     """
 
     contraction: Contraction
     weights_left: bool
-    softmaxes: tuple[Softmax, ...]
+    softmaxes: tuple[TapedSoftmax, ...]
 
     @property
     def weights(self) -> Operand:
@@ -61,6 +64,7 @@ class WeightedSum:
         return self.contraction.right if self.weights_left else self.contraction.left
 
 
+@final
 class Products:
     """Hold the products of a tape in which both factors depend on the input.
 
@@ -85,16 +89,16 @@ class Products:
         return all(self.dependence.input_depends(self.tape.events[event], number) for event, number in operands)
 
 
-def softmaxes(tape: Tape, dependence: Dependence) -> list[Softmax]:
+def softmaxes(tape: Tape, dependence: Dependence) -> list[TapedSoftmax]:
     """The softmaxes of a tape whose scores depend on the input."""
-    found: list[Softmax] = []
+    found: list[TapedSoftmax] = []
     for event in tape.events:
         if event.index not in dependence.on_input:
             continue
         if event.call in NORMALIZERS:
-            found.append(Softmax(event.index, (event.index, 0)))
+            found.append(TapedSoftmax(event.index, (event.index, 0)))
         elif (scores := _written_out(tape, event)) is not None:
-            found.append(Softmax(event.index, scores, written_out=True))
+            found.append(TapedSoftmax(event.index, scores, written_out=True))
     return found
 
 

@@ -34,7 +34,7 @@ class Writer(Protocol):
 
 @final
 @dataclass(frozen=True)
-class Marks:
+class EndMarks:
     """Say which tokens begin and end a sequence.
 
     Parameters
@@ -91,7 +91,7 @@ def _require_not_negative(name: str, value: float) -> None:
 def beam_search(
     writer: Writer,
     sentences: int,
-    marks: Marks,
+    marks: EndMarks,
     *,
     beam: int = 4,
     alpha: float = 0.6,
@@ -105,7 +105,7 @@ def beam_search(
         Continues one row per sentence; this is what begins with `marks.begin`.
     sentences : int
         Number of sentences.
-    marks : Marks
+    marks : EndMarks
         What begins and ends a sequence.
     beam : int
         Beginnings that are kept of each sentence; 1 is greedy.
@@ -170,7 +170,7 @@ class _Beams:
         As `beam_search` takes them.
     """
 
-    def __init__(self, limits: Sequence[int], beam: int, alpha: float, marks: Marks) -> None:
+    def __init__(self, limits: Sequence[int], beam: int, alpha: float, marks: EndMarks) -> None:
         self.limits, self.beam, self.alpha, self.marks = limits, beam, alpha, marks
         sentences = len(limits)
         self.found: list[list[Hypothesis]] = [[] for _ in range(sentences)]

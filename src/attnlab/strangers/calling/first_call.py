@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.convention import Convention, elements, wrong_output
 from attnlab.strangers.calling.layouts import IMAGES, LAYOUTS, SPLIT
-from attnlab.strangers.calling.roles import Call, Parameter, calls_for, roles_of, seems_tokens
+from attnlab.strangers.calling.roles import Filling, Parameter, calls_for, roles_of, seems_tokens
 from attnlab.strangers.calling.sources import NUMBERS
 from attnlab.strangers.calling.trial import BATCH, Trial
 from attnlab.strangers.calling.widths import (
@@ -140,13 +140,13 @@ def _attempts(
     yield from (_of_numbers(call, length) for call, length in itertools.product(calls, others))
 
 
-def _of_numbers(call: Call, length: int) -> Convention:
+def _of_numbers(call: Filling, length: int) -> Convention:
     """A call with the input as one number per position."""
     arguments = tuple(replace(one, source=NUMBERS) if one.source == "x" else one for one in call.arguments)
     return replace(_opening(call, "embeddings", 1, length, "batch-first"), arguments=arguments)
 
 
-def _images(patient: Patient, calls: list[Call], widths: list[int]) -> Iterator[Convention]:
+def _images(patient: Patient, calls: list[Filling], widths: list[int]) -> Iterator[Convention]:
     """Yield calls with images."""
     grids = grids_to_try(patient)
     for layout in IMAGES:
@@ -154,7 +154,7 @@ def _images(patient: Patient, calls: list[Call], widths: list[int]) -> Iterator[
             yield _opening(call, "embeddings", width, length, layout)
 
 
-def _opening(call: Call, takes: Any, size: int, length: int, layout: str) -> Convention:
+def _opening(call: Filling, takes: Any, size: int, length: int, layout: str) -> Convention:
     """A convention of which nothing is known but what is given."""
     d_in, vocab_size = (size, None) if takes == "embeddings" else (0, size)
     start = Convention("layer", takes, d_in, 0, vocab_size=vocab_size, length=length, layout=layout)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 @final
 @dataclass(frozen=True)
-class Layout:
+class AxisOrder:
     """Say how a sequence lies in a tensor; what comes back unbatched has been stacked to a batch.
 
     Parameters
@@ -49,25 +49,25 @@ def _grid(x: Tensor) -> Tensor:
 HEADS = 4
 """Heads that an input is split into, where its width allows."""
 
-LAYOUTS: dict[str, Layout] = {
-    "batch-first": Layout("(batch, length, d_model)", lambda x: x, lambda x: x),
-    "channels-first": Layout("(batch, d_model, length)", _swapped(1, 2), _swapped(1, 2)),
-    "sequence-first": Layout("(length, batch, d_model)", _swapped(0, 1), _swapped(0, 1)),
-    "heads, then length": Layout(
+LAYOUTS: dict[str, AxisOrder] = {
+    "batch-first": AxisOrder("(batch, length, d_model)", lambda x: x, lambda x: x),
+    "channels-first": AxisOrder("(batch, d_model, length)", _swapped(1, 2), _swapped(1, 2)),
+    "sequence-first": AxisOrder("(length, batch, d_model)", _swapped(0, 1), _swapped(0, 1)),
+    "heads, then length": AxisOrder(
         "(batch, heads, length, d_head)",
         lambda x: _heads(x).transpose(1, 2).contiguous(),
         lambda x: x.transpose(1, 2).flatten(2),
         dims=4,
     ),
-    "length, then heads": Layout("(batch, length, heads, d_head)", _heads, lambda x: x.flatten(2), 4),
-    "unbatched": Layout("(length, d_model), one sequence at a time", lambda x: x[0], lambda x: x),
-    "image": Layout(
+    "length, then heads": AxisOrder("(batch, length, heads, d_head)", _heads, lambda x: x.flatten(2), 4),
+    "unbatched": AxisOrder("(length, d_model), one sequence at a time", lambda x: x[0], lambda x: x),
+    "image": AxisOrder(
         "(batch, d_model, height, width)",
         lambda x: _grid(x).movedim(-1, 1).contiguous(),
         lambda x: x.flatten(2).transpose(1, 2),
         dims=4,
     ),
-    "image, channels last": Layout("(batch, height, width, d_model)", _grid, lambda x: x.flatten(1, 2), 4),
+    "image, channels last": AxisOrder("(batch, height, width, d_model)", _grid, lambda x: x.flatten(1, 2), 4),
 }
 """From the usual layouts to the rarest."""
 

@@ -202,7 +202,7 @@ Choice = tuple[Argument | Masking | None, ...]
 
 @final
 @dataclass(frozen=True)
-class Call:
+class Filling:
     """Say what every parameter of one call is given.
 
     Parameters
@@ -220,10 +220,10 @@ class Call:
     flag: str | None = None
 
 
-def calls_for(parameters: Sequence[Parameter], d_head: int | None, vocab_size: int | None) -> list[Call]:
+def calls_for(parameters: Sequence[Parameter], d_head: int | None, vocab_size: int | None) -> list[Filling]:
     """Ways to fill the parameters, from the plainest on."""
     flag = next((one.name for one in parameters if one.role == "flag" and one.required), None)
-    calls: dict[Call, None] = {}
+    calls: dict[Filling, None] = {}
     for helping, masked in ((False, False), (True, False), (False, True), (True, True)):
         choices = [
             _mask_choice(one, masked=masked)
@@ -234,7 +234,7 @@ def calls_for(parameters: Sequence[Parameter], d_head: int | None, vocab_size: i
         for given in _together(choices):
             arguments = tuple(each for each in given if each is not None and each.__class__ is Argument)
             masks = tuple(each for each in given if each is not None and each.__class__ is Masking)
-            calls[Call(arguments, masks, flag)] = None
+            calls[Filling(arguments, masks, flag)] = None
     return list(calls)[:_MOST_PLANS]
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
-from attnlab.strangers.calling.convention import Convention
+from attnlab.strangers.calling.convention import Convention, Label
 
 BATCH = 3  # unlike lengths, widths and numbers of heads, so that axes cannot be mistaken for each other
 NOTHING = 1e-6  # of the size of the output: less is rounding of float32 sums
@@ -55,17 +55,25 @@ class Trial:
             return torch.randint(convention.vocab_size or 2, (batch, length), generator=generator)
         return torch.randn((batch, length, convention.d_in), generator=generator).to(self.dtype)
 
-    def run(self, convention: Convention, x: Tensor, **how: Any) -> Tensor:
+    def run(
+        self,
+        convention: Convention,
+        x: Tensor,
+        *,
+        causal: bool | None = None,
+        padding: Tensor | None = None,
+        allowed: Tensor | None = None,
+    ) -> Tensor:
         """The output, with the same random numbers at every call."""
         _seed()
         with _kept(self.module):
-            return convention.call(self.module, x, **how)
+            return convention.call(self.module, x, causal=causal, padding=padding, allowed=allowed)
 
-    def returned(self, convention: Convention, x: Tensor, **how: Any) -> Any:
+    def returned(self, convention: Convention, x: Tensor, *, label: Label | None = None) -> Any:
         """Everything the module returned."""
         _seed()
         with _kept(self.module):
-            return convention.returned(self.module, x, **how)
+            return convention.returned(self.module, x, label=label)
 
     def runs(self, convention: Convention, *, length: int | None = None, batch: int = BATCH) -> bool:
         """Whether a call ends with an output of the right shape."""
@@ -75,7 +83,9 @@ class Trial:
             return False
         return True
 
-    def reaction(self, convention: Convention, positions: Any, *, x: Tensor | None = None, **how: Any) -> Tensor:
+    def reaction(
+        self, convention: Convention, positions: Any, *, x: Tensor | None = None, causal: bool | None = None
+    ) -> Tensor:
         """How much the output changes when the inputs at some positions are replaced in every sample.
 
         (batch, length), or (batch, 1) where the output is pooled, relative to the size of the output; NaN where it
@@ -83,8 +93,8 @@ class Trial:
         """
         x = self.inputs(convention) if x is None else x
         before, after = (
-            self.run(convention, x, **how),
-            self.run(convention, replaced(self, convention, x, positions), **how),
+            self.run(convention, x, causal=causal),
+            self.run(convention, replaced(self, convention, x, positions), causal=causal),
         )
         size = before[before.isfinite()].abs().max() if before.isfinite().any() else torch.ones(())
         change = (after - before).abs().amax(-1) / size.clamp_min(1e-30)

@@ -41,14 +41,15 @@ def start_as_library_does(module: nn.Module) -> None:
 def uninitialized(build: Callable[[], nn.Module]) -> tuple[str, ...]:
     """The parameters that a constructor never fills: torch is told to put NaN into memory that is not initialized."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    filled = torch.utils.deterministic.fill_uninitialized_memory
+    memory: Any = torch.utils.deterministic  # its one attribute is set at run time
+    filled = memory.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
+    memory.fill_uninitialized_memory = True
     try:
         module = build()
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.utils.deterministic.fill_uninitialized_memory = filled
+        memory.fill_uninitialized_memory = filled
     floating = ((name, one) for name, one in module.named_parameters() if one.is_floating_point() and one.numel())
     return tuple(name for name, one in floating if bool(one.isnan().all()))
 

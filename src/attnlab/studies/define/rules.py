@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -17,6 +17,7 @@ TUNING_SEED = 1_000_003
 """First seed of tuning runs: far from the seeds 0, 1, 2 ... that are judged, so that tuning never sees them."""
 
 
+@final
 class Rules(BaseModel):
     """State how the variants of a study are compared.
 

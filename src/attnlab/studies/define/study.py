@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, final
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -31,6 +31,7 @@ LONGEST_NAME = 100
 """Characters of a folder's name; file systems take 255."""
 
 
+@final
 class Published(BaseModel):
     """Hold what a paper says of the variants of a study.
 
@@ -48,6 +49,7 @@ class Published(BaseModel):
     parameters: dict[str, int] = Field(min_length=1)
 
 
+@final
 class Study(BaseModel):
     """Ask one question: variants x seeds on a task, a baseline, and rules.
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 from attnlab.core.contracts import Floor, Metric
 from attnlab.studies.judge.verdicts import Verdict, judge
 
 
+@final
 @dataclass(frozen=True)
 class CellResults:
     """Hold what one variant reached with one seed.
@@ -57,6 +58,7 @@ class CellResults:
     reach: Mapping[str, Any] | None = None
 
 
+@final
 @dataclass(frozen=True)
 class VariantResults:
     """Hold one variant: what it is, what it costs, and its cells.
@@ -116,6 +118,7 @@ class VariantResults:
         return {cell.seed: cell.metrics[metric] for cell in self.done if metric in cell.metrics}
 
 
+@final
 @dataclass(frozen=True)
 class Alarm:
     """State one thing about a study that a reader must know before believing it.
@@ -135,6 +138,7 @@ class Alarm:
     message: str
 
 
+@final
 @dataclass(frozen=True)
 class StudyResults:
     """Hold everything a report of one study says.

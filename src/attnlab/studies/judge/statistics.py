@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, final
 
 import numpy as np
 
@@ -36,6 +36,7 @@ ROUNDING = 8 * np.finfo(float).eps
 """Relative spread of differences below which it is arithmetic rounding, not noise between seeds."""
 
 
+@final
 @dataclass(frozen=True)
 class Comparison:
     """Hold one paired comparison; differences are variant minus baseline in the metric's unit.

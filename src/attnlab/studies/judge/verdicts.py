@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, final
 
 from attnlab.core.errors import SpecError
 from attnlab.studies.judge.statistics import SIGNIFICANCE, Comparison, compare, holm, seeds_needed
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Word = Literal["better", "worse", "equivalent", "undecided"]
 
 
+@final
 @dataclass(frozen=True)
 class Verdict:
     """Hold what a study concludes about one variant.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, final
 
 import torch
 
@@ -36,6 +36,7 @@ NOT_TIMED = "a step takes too long to be timed here; seconds are reckoned at the
 NOT_COMPILED = "the time is that of steps that are not compiled; compiling takes some time and may make them faster"
 
 
+@final
 @dataclass(frozen=True)
 class PlannedVariant:
     """Hold one variant as it will be built and trained, and what that costs.
@@ -73,6 +74,7 @@ class PlannedVariant:
     notes: tuple[str, ...] = ()
 
 
+@final
 @dataclass(frozen=True)
 class CellPlan:
     """Describe one run: which variant, seed and tuned settings, and where it lives.
@@ -106,6 +108,7 @@ class CellPlan:
         return "/".join([slug(self.variant), *([] if self.tuning_run is None else [setting]), f"seed-{self.seed}"])
 
 
+@final
 @dataclass(frozen=True)
 class Plan:
     """Hold a study that can be run, with its costs.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from attnlab.studies.report import charts, curves, words
 from attnlab.studies.report.style import Drawing, draw
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from attnlab.studies.judge.results import StudyResults
 
 
+@final
 @dataclass(frozen=True)
 class Figure:
     """Hold a chart with its words.

@@ -6,12 +6,13 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 FEW_POWERS = 4
 """Powers of ten below which a logarithmic axis has lines between them."""
 
 
+@final
 @dataclass(frozen=True)
 class Span:
     """Hold the range of an axis and whether it is logarithmic.

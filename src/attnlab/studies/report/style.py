@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import textwrap
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 INK, MUTED, GRID, BAND, PAPER = "#1f2430", "#667085", "#e4e7ec", "#eef1f5", "#fffffe"
 FAINT = "#c4cad4"
@@ -49,6 +49,7 @@ LABEL_WIDTH = 34
 """Characters after which the name of a variant continues on a second line."""
 
 
+@final
 @dataclass(frozen=True)
 class Drawing:
     """Hold one finished chart.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from attnlab.studies.report import numbers, words
 
@@ -71,6 +71,7 @@ def _row(place: int, variant: VariantResults, one: Verdict | None, metric: str) 
     }
 
 
+@final
 class Specification(NamedTuple):
     """Hold what was set of a variant.
 

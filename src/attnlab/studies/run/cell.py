@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -145,6 +145,7 @@ def look_inside(model: nn.Module, task: StudyTask, device: str = "cpu") -> dict[
     return {"predictions": predictions, "attention": attention if attention["layers"] else None, "reach": measured}
 
 
+@final
 class _LastFirst(nn.Module):
     """Call a model with its last input given first: the one whose reach is measured."""
 

@@ -16,6 +16,7 @@ OnMessage = Callable[[int, Mapping[str, Any]], None]
 """What is told: the number of a job, and a message about it. A message about a cell has its number under ``cell``."""
 
 
+@final
 @dataclass(frozen=True)
 class Job:
     """Hold cells that are computed as one program, and how.

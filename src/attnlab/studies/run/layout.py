@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from attnlab.core.errors import RunError, SpecError
 from attnlab.core.files import read_json, write_json
@@ -22,6 +22,7 @@ LAYOUT = "layout.json"
 WORKERS_LOG = "workers.log"
 
 
+@final
 @dataclass(frozen=True)
 class Layout:
     """Say how cells share the machine, and why.
@@ -62,6 +63,7 @@ class Layout:
         return groups
 
 
+@final
 @dataclass(frozen=True)
 class Wishes:
     """Hold what a person asks of a layout.

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, Self, final
 
 from attnlab.core.errors import Interrupted, RunError
 
@@ -29,6 +29,7 @@ FINAL = ("served", BROKEN, "interrupted")
 OnMessage = Callable[[int, Mapping[str, Any]], None]
 
 
+@final
 class Worker:
     """One worker process and the thread that listens to it.
 
@@ -97,6 +98,7 @@ class Worker:
         return f"its process ended with exit code {code}"
 
 
+@final
 class Pool:
     """Run requests on a number of worker processes.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, final
 
 from attnlab.core.contracts import Floor, Metric, ReportedTask
 
 
+@final
 @dataclass
 class TaskRecord:
     """Hold what a report needs of a task.

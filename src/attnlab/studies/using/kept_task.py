@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from attnlab.core.contracts import StudyTask
 from attnlab.core.errors import RunError
@@ -18,6 +18,7 @@ WRITING = ("translation", "char-lm")
 """Tasks whose runs keep it."""
 
 
+@final
 @dataclass(frozen=True)
 class KeptTask:
     """Hold what a run kept of its task.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 
@@ -15,6 +15,7 @@ from attnlab.studies.using.trained import Trained, sentence_codec
 from attnlab.studies.using.translating import Written, sides_of_maps
 
 
+@final
 @dataclass(frozen=True)
 class SentenceMaps:
     """Hold a sentence, its translation, and the attention maps of every model that wrote it.

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import final
 
 import torch
 from torch import nn
@@ -32,6 +32,7 @@ MOST_NAMED = 10  # sentences in a warning
 LARGEST_SEED = 2**63 - 1  # what torch takes
 
 
+@final
 @dataclass(frozen=True)
 class Trained:
     """Hold a trained model that writes, and what its run kept of the task.
@@ -135,19 +136,26 @@ def translate(
     UserWarning
         If a translation came to no end and was cut; which ones is said.
     """
-    how = {"beam": beam, "alpha": alpha, "batch": batch, "cached": cached, "first": first}
-    return [one.text for one in write(trained, sentences, **how)]
+    found = write(trained, sentences, beam=beam, alpha=alpha, batch=batch, cached=cached, first=first)
+    return [one.text for one in found]
 
 
-def write(trained: Sequence[Trained], sentences: Sequence[str], *, first: int = 1, **search: Any) -> list[Written]:
+def write(
+    trained: Sequence[Trained],
+    sentences: Sequence[str],
+    *,
+    beam: int | None = None,
+    alpha: float | None = None,
+    batch: int = BATCH,
+    cached: bool = True,
+    first: int = 1,
+) -> list[Written]:
     """Translate sentences, and return the tokens that were written too.
 
     Parameters
     ----------
-    trained, sentences, first
+    trained, sentences, beam, alpha, batch, cached, first
         As `translate` takes them.
-    **search
-        ``beam``, ``alpha``, ``batch``, ``cached``, likewise.
 
     Returns
     -------
@@ -165,7 +173,8 @@ def write(trained: Sequence[Trained], sentences: Sequence[str], *, first: int = 
         As `translate`.
     """
     models = [one.model for one in trained]
-    found = translations(models, sentence_codec(trained), sentences, first=first, **search)
+    codec = sentence_codec(trained)
+    found = translations(models, codec, sentences, beam=beam, alpha=alpha, batch=batch, cached=cached, first=first)
     cut = [first + number for number, one in enumerate(found) if not one.ended]
     if cut:
         named = ", ".join(map(str, cut[:MOST_NAMED])) + (", ..." if len(cut) > MOST_NAMED else "")
@@ -175,6 +184,7 @@ def write(trained: Sequence[Trained], sentences: Sequence[str], *, first: int = 
     return found
 
 
+@final
 @dataclass(frozen=True)
 class Scored:
     """Hold the translations of a held-out part and what they are worth.
@@ -194,7 +204,15 @@ class Scored:
     scores: list[Score]
 
 
-def score(trained: Sequence[Trained], part: str = "", **search: Any) -> Scored:
+def score(
+    trained: Sequence[Trained],
+    part: str = "",
+    *,
+    beam: int | None = None,
+    alpha: float | None = None,
+    batch: int = BATCH,
+    cached: bool = True,
+) -> Scored:
     """Translate a held-out part and compare with the translations of people.
 
     Parameters
@@ -203,8 +221,8 @@ def score(trained: Sequence[Trained], part: str = "", **search: Any) -> Scored:
         As `translate` takes them.
     part : str
         ``validation`` or ``test``; the last that the first run's task has, unless given.
-    **search
-        ``beam``, ``alpha``, ``batch``, ``cached`` of `translate`.
+    beam, alpha, batch, cached
+        As `translate` takes them.
 
     Returns
     -------
@@ -223,7 +241,8 @@ def score(trained: Sequence[Trained], part: str = "", **search: Any) -> Scored:
     codec, data = sentence_codec(trained), trained[0].task.data
     pairs = held_out_pairs(data, part or list(data["parts"])[-1])
     began = time.perf_counter()
-    found = translate(trained, [pair.source for pair in pairs], **search)
+    sources = [pair.source for pair in pairs]
+    found = translate(trained, sources, beam=beam, alpha=alpha, batch=batch, cached=cached)
     seconds = time.perf_counter() - began
     references, lowercase = [pair.target for pair in pairs], codec.tokenizer.lowercase
     return Scored(found, seconds, all_scores(found, references, codec.languages[1], lowercase=lowercase))
@@ -252,7 +271,9 @@ def generate(
     length: int,
     samples: int = 1,
     seed: int = 0,
-    **choice: Any,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
 ) -> list[str]:
     """Continue a text.
 
@@ -268,8 +289,8 @@ def generate(
         Number of texts.
     seed : int
         Seed of the random choices.
-    **choice
-        ``temperature``, ``top_k``, ``top_p`` of `attnlab.models.decoding.generation.Chooser`.
+    temperature, top_k, top_p
+        As `attnlab.models.decoding.generation.Chooser` takes them.
 
     Returns
     -------
@@ -295,7 +316,7 @@ def generate(
     if not 0 <= seed <= LARGEST_SEED:
         raise SpecError(f"seed must lie in [0, {LARGEST_SEED}]; got {seed}")
     tokens = codec.vocabulary.encode(prompt).expand(samples, -1)
-    choose = Chooser(generator=torch.Generator().manual_seed(seed), **choice)
+    choose = Chooser(temperature, top_k, top_p, generator=torch.Generator().manual_seed(seed))
     with torch.no_grad():
         writer = TextWriter(trained.model, codec.context)
         writer.read(tokens[:, :-1])

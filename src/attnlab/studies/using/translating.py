@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import nn
 
 from attnlab.core.contracts import Judge, StudyTask
 from attnlab.core.errors import DataError
-from attnlab.models.decoding.generation import Hypothesis, Marks, beam_search
+from attnlab.models.decoding.generation import EndMarks, Hypothesis, beam_search
 from attnlab.models.decoding.writers import Ensemble, writer_for
 from attnlab.models.encoder_decoder import EncoderDecoder
 from attnlab.tasks.arguments import require_positive
@@ -57,6 +57,7 @@ def with_translations(model: nn.Module, task: StudyTask, predictions: Mapping[st
     }
 
 
+@final
 @dataclass(frozen=True)
 class Written:
     """Hold a translation.
@@ -138,5 +139,5 @@ def _search(
     longest = [min(codec.max_length, LONGEST_FACTOR * len(tokens) + LONGEST_MORE) for tokens in sources]
     with torch.no_grad():
         writer = Ensemble([writer_for(one, source, cached=cached) for one in models])
-        marks = Marks(codec.marks.begin, codec.marks.end)
+        marks = EndMarks(codec.marks.begin, codec.marks.end)
         return beam_search(writer, len(sources), marks, beam=beam, alpha=alpha, max_length=longest)

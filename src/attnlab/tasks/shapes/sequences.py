@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Bool, Float
@@ -23,6 +24,7 @@ PLATEAU = 0.5  # positions to each side of a triangle's center that have its ful
 CANDIDATES = 8192  # drawn at a time; about one in nine is kept
 
 
+@final
 @dataclass(frozen=True)
 class ShapeParameters:
     """Hold the shapes of several sequences: first `PER_KIND` triangles, then `PER_KIND` boxes.

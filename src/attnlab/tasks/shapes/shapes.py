@@ -32,6 +32,7 @@ PERMUTATIONS_KEPT = 64  # one per seed trained at the same time; 0.2 MB each at 
 NOISE_SPREAD = 5.0  # standard deviations of the measured noise below which chance is ruled out
 
 
+@final
 @dataclass(frozen=True)
 class ShapesData:
     """Hold the normalized parts of a data set and what they were normalized with.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import final
 
 from attnlab.core.errors import SpecError, nearest
 from attnlab.tasks.datasets import NamedText
@@ -12,6 +13,7 @@ MULTI30K_COMMIT = "a3d2e0d26b56f3846f66a952536ffed4e401d05a"
 MULTI30K_LICENSE = "no license file; derived from Flickr30K, whose images are for non-commercial research and education"
 
 
+@final
 @dataclass(frozen=True)
 class Corpus:
     """Hold where the parts of a parallel corpus come from.

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, final
 
 from attnlab.core.errors import DataError, SpecError, nearest
 from attnlab.tasks.datasets import locate_named
@@ -20,6 +20,7 @@ ENDINGS = ("", ".gz")
 LINES_NAMED = 5  # of those that are left out
 
 
+@final
 @dataclass
 class LeftOut:
     """Count pairs that are left out, and keep the numbers of the first lines.
@@ -47,6 +48,7 @@ class LeftOut:
         return ("line " if self.count == 1 else "lines ") + ", ".join(map(str, self.lines)) + more
 
 
+@final
 @dataclass(frozen=True)
 class Part:
     """Name the lines of a parallel text that are one part of a corpus.

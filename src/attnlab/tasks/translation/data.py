@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from jaxtyping import Int64
@@ -36,6 +36,7 @@ Encoded = tuple[list[int], list[int]]
 TOO_LONG, EMPTY = "longer than max_length", "one side empty"  # why a pair is left out
 
 
+@final
 @dataclass(frozen=True)
 class Sides:
     """Hold the tokens of one part.
@@ -67,6 +68,7 @@ class Sides:
         return int(self.target.lengths().sum()) + len(self)
 
 
+@final
 @dataclass(frozen=True)
 class TranslationData:
     """Hold a tokenized corpus.

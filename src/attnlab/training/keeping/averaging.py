@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ AVERAGE = "average."
 """Before the names of the means, beside those of the optimizers in a checkpoint."""
 
 
+@final
 class WeightAverage:
     """Hold the mean of a model's parameters at several points of its training.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from attnlab.core.contracts import Batch
 from attnlab.core.errors import ModuleError, TrainingError
 
 
+@final
 class NonFiniteError(TrainingError):
     """Report a step whose loss, gradient or metric is NaN or infinite.
 

@@ -18,7 +18,7 @@ import os
 import platform
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from attnlab.core.errors import RunError
 from attnlab.core.files import read_json, synchronize, write_json, write_text, writing
@@ -108,6 +108,7 @@ def _differences(found: Any, wanted: Any, place: str) -> Iterator[str]:
         yield f"{place or 'spec'} is {json.dumps(found)} there and {json.dumps(wanted)} here"
 
 
+@final
 class MetricsLog:
     """Append records to ``metrics.jsonl``, each on disk before the next step.
 

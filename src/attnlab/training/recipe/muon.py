@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -20,6 +20,7 @@ SMALLEST_LENGTH = 1e-7
 """Least length an update is divided by; as in `torch.optim.Muon`."""
 
 
+@final
 class BatchedMuon(torch.optim.Optimizer):
     """Move matrices along their orthogonalized momentum.
 

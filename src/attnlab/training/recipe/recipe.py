@@ -7,7 +7,7 @@ out by `Recipe.total_steps`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import pydantic
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
@@ -20,6 +20,7 @@ from attnlab.training.recipe.schedule import SCHEDULES, AbstractSchedule
 STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+@final
 class Budget(pydantic.BaseModel):
     """Say when training ends: exactly one of the fields is set.
 
@@ -51,6 +52,7 @@ class Budget(pydantic.BaseModel):
         return self
 
 
+@final
 class EarlyStop(pydantic.BaseModel):
     """Stop when the first validation metric has not improved for a while.
 
@@ -65,6 +67,7 @@ class EarlyStop(pydantic.BaseModel):
     patience: PositiveInt
 
 
+@final
 class Average(pydantic.BaseModel):
     """Average the weights of the last part of training.
 
@@ -87,6 +90,7 @@ class Average(pydantic.BaseModel):
     points: PositiveInt = 10
 
 
+@final
 class Recipe(pydantic.BaseModel):
     """Describe one training run.
 

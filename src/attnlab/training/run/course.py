@@ -15,6 +15,7 @@ ROUNDING = 1e-9  # 12 of 20 steps are a fifth of the last half, though (0.6 - 0.
 RECORDS = 200  # points of the training curve: as many as a chart of usual width can show
 
 
+@final
 class Marks(NamedTuple):
     """Count what is due from the start of a run up to one of its states.
 

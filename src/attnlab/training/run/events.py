@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, final
 
 OnEvent = Callable[[Mapping[str, Any]], None]
 """What a caller gives to be told."""
@@ -35,6 +35,7 @@ def ignore_event(event: Mapping[str, Any]) -> None:
     del event
 
 
+@final
 class Pace:
     """Measure how fast a run goes, and say when the next step is worth telling.
 

@@ -21,6 +21,7 @@ from attnlab.training.speed.compilation import compile_model
 from attnlab.training.speed.settings import Setting
 
 
+@final
 @dataclass(frozen=True)
 class Caller:
     """Call a model in a setting on its device, and name it in errors.
@@ -114,6 +115,7 @@ def clip_gradients(parameters: Sequence[nn.Parameter], limit: float | None) -> F
     return norm
 
 
+@final
 @dataclass(frozen=True)
 class BadStep:
     """Name a step whose loss or gradient is not finite.

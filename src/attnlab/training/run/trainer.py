@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, final
 
 import torch
@@ -235,7 +235,8 @@ class Trainer:
             state.stopped = "early stop"
         if state.stopped and not came_to_its_end:
             state.averaged = 0  # the last weights stay
-        self.say("evaluation", part=part, metrics=metrics, best=better, progress=self.course.progress(self.state))
+        progress = self.course.progress(state)
+        self.say("evaluation", {"part": part, "metrics": metrics, "best": better, "progress": progress})
         return better
 
     @contextlib.contextmanager
@@ -296,27 +297,29 @@ class Trainer:
             environment=environment(self.caller.device),
             curve=self.keeper.curve(),
         )
-        self.say("done", metrics=metrics, best=state.best, seconds=state.seconds)
+        self.say("done", {"metrics": metrics, "best": state.best, "seconds": state.seconds})
         self.keeper.finish(result)
         self.outcome = result
 
     # ---- telling ----
 
-    def say(self, kind: str, **details: Any) -> None:
+    def say(self, kind: str, details: Mapping[str, Any] | None = None) -> None:
         """Tell the caller about an event."""
-        self.tell({"kind": kind, "step": self.state.step, "steps": self.course.total_steps, **details})
+        self.tell({"kind": kind, "step": self.state.step, "steps": self.course.total_steps, **(details or {})})
 
     def say_start(self) -> None:
         """Tell the caller that the run begins or goes on."""
         self.say(
             "start",
-            setting=str(self.state.setting),
-            reason=self.state.setting_reason,
-            resumed=bool(self.state.resumed_at),
+            {
+                "setting": str(self.state.setting),
+                "reason": self.state.setting_reason,
+                "resumed": bool(self.state.resumed_at),
+            },
         )
 
     def say_step(self) -> None:
         """Tell the caller how far and how fast the run goes."""
         progress, lr, rate = self.course.progress(self.state), self.optimizer.rate(), self.pace.rate()
         left = self.pace.seconds_left(progress)
-        self.say("step", progress=progress, loss=self.watch.last, lr=lr, rate=rate, seconds_left=left)
+        self.say("step", {"progress": progress, "loss": self.watch.last, "lr": lr, "rate": rate, "seconds_left": left})

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import nn
@@ -59,6 +59,7 @@ RunStep = Callable[[Setting, int], Any]
 """Run forward, loss and backward in a setting, on the training batch of a number from 0, to the end."""
 
 
+@final
 @dataclass(frozen=True)
 class Work:
     """Say how much a training step is, as far as the choice of a setting asks.
@@ -137,6 +138,7 @@ def choose_setting(
     return Choice(setting, "; ".join(search.notes) or ASKED_FOR, time.perf_counter() - began)
 
 
+@final
 @dataclass
 class _Search:
     """Settle precision and compiling, and note why."""

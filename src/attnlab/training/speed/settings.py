@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
+from typing import final
 
 import torch
 
 
+@final
 @dataclass(frozen=True)
 class Setting:
     """Say how a model is computed.
@@ -52,6 +54,7 @@ class Setting:
         return replace(self, compile=True)
 
 
+@final
 @dataclass(frozen=True)
 class Choice:
     """Record a chosen setting, why it was chosen, and what choosing cost.
@@ -71,6 +74,7 @@ class Choice:
     seconds: float = 0.0
 
 
+@final
 @dataclass(frozen=True)
 class Remaining:
     """Say what is left of a budget: steps, or seconds.

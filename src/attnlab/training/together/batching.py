@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,7 @@ FUSED = "scaled_dot_product"
 """In the names of operations that count as random since they can drop weights; `BatchingRules` sees to those."""
 
 
+@final
 class BatchingRules(TorchFunctionMode):
     """Call fused attention once for all runs, and dropout once for each.
 
@@ -70,6 +71,7 @@ class BatchingRules(TorchFunctionMode):
         return _Dropout.apply(input, lambda own: func(own, p, training), self.random)
 
 
+@final
 class _Attention(torch.autograd.Function):
     """Fused attention with a rule for vmap; its derivative is that of the operations in the rule."""
 
@@ -107,6 +109,7 @@ class _Attention(torch.autograd.Function):
         return output.unflatten(0, (runs, -1)), 0
 
 
+@final
 class _Dropout(torch.autograd.Function):
     """Dropout with a rule for vmap; its derivative is that of the operations in the rule."""
 
@@ -139,6 +142,7 @@ def _with_batch(mask: Tensor, query: Tensor) -> Tensor:
     return mask.expand(-1, query.shape[1], *[-1] * (mask.ndim - 2))
 
 
+@final
 class OwnRandomNumbers(TorchDispatchMode):
     """Let every run draw what it would draw alone, wherever random numbers are drawn without a rule of their own.
 

@@ -16,7 +16,7 @@ from attnlab.core.generators import Generators
 from attnlab.training.recipe.optim import OptimizerSet
 from attnlab.training.run.trainer import Trainer
 from attnlab.training.speed.settings import Setting
-from attnlab.training.together.stack import Stack
+from attnlab.training.together.stack import ModelStack
 
 
 @final
@@ -42,7 +42,7 @@ class Cohort:
         self.trainers = list(trainers)
         self.generators = generators
         turns = [functools.partial(generators.give_to, trainer) for trainer in trainers]
-        self.stack = Stack([trainer.model for trainer in trainers], device, lambda number: turns[number]())
+        self.stack = ModelStack([trainer.model for trainer in trainers], device, lambda number: turns[number]())
         self._updates = MergedOptimizers([trainer.optimizer for trainer in trainers])
 
     def backward(self, batches: Sequence[Batch], setting: Setting) -> list[Tensor]:

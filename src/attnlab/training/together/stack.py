@@ -6,7 +6,7 @@ import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,8 @@ NORM_EPSILON = 1e-6
 """Added to a norm that is divided by, as ``torch.nn.utils.clip_grads_with_norm_`` does."""
 
 
-class Stack:
+@final
+class ModelStack:
     """Hold the parameters and buffers of several models in shared tensors, each model's as a slice.
 
     Parameters
