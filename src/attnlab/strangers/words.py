@@ -113,13 +113,9 @@ _TAKEN_BACK = re.compile(  # where attending is not allowed
 )
 _MASK_NAMES = (
     (r".*key_padding_mask|is_pad(ding)?|blocked(_mask)?|pad_positions", "True blocks"),
-    (r".*(valid|keep|visible|allowed|real)(_mask)?", "True keeps"),
-    (r"(encoder_|cross_)?attention_mask", "True keeps"),
+    (r"(encoder_|cross_)?attention_mask|.*(valid|keep|visible|allowed|real)(_mask)?", "True keeps"),
 )
-"""Names of mask arguments that say what True means; under the last one both are found."""
-
-LIKELY_NAME = "most code with its name"
-"""Who says what a mask means where nobody but its name does, and the name is no sure sign."""
+"""Names of mask arguments that say what True means."""
 
 _SUM_WORDS = re.compile(r"-inf|-1e9|additive|added to|is added|bias", re.IGNORECASE)
 _OVER_KEYS = re.compile(
@@ -425,10 +421,8 @@ def mask_said(module: nn.Module, parameter: str) -> Said | None:
         meaning = None if _SUM_WORDS.search(text) else meaning_of(text)
         if meaning is not None:
             return Said(meaning, "docstring")
-    row = next((row for row in _MASK_NAMES if re.fullmatch(row[0], parameter)), None)
-    if row is None:
-        return None
-    return Said(row[1], LIKELY_NAME if row is _MASK_NAMES[-1] else "its name")
+    by_name = next((meaning for names, meaning in _MASK_NAMES if re.fullmatch(names, parameter)), None)
+    return None if by_name is None else Said(by_name, "its name")
 
 
 def meaning_of(text: str) -> str | None:

@@ -102,8 +102,8 @@ def _device(exam: Examination, plain: list[tuple[str, Tensor]]) -> Iterator[Find
 
 
 def _chooses_device(exam: Examination) -> bool:
-    """Whether its constructor is given a device, or its code takes the one that is there."""
-    return "device" in exam.patient.arguments or "is_available" in exam.patient.text
+    """Whether its constructor is given a device."""
+    return "device" in exam.patient.arguments
 
 
 def _by_choice(finding: Finding) -> Finding:

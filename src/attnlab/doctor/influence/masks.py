@@ -18,7 +18,6 @@ from attnlab.doctor.influence.padded import lengths_of, real_positions, telling
 from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.tape import Tape, record
 from attnlab.strangers.calling.masking import Masking
-from attnlab.strangers.words import LIKELY_NAME
 
 _POLARITY = "mask-polarity"
 _ROW = "masked-row"
@@ -75,13 +74,6 @@ TEXTS: Mapping[str, FindingText] = {
         "`{mask}` works the other way round: by {by}, True (1) means {said}.",
         "invert it inside (`~{mask}`), or say its true meaning in name and docstring",
         _CONVENTIONS,
-    ),
-    "inverted by its name": FindingText(
-        "warning",
-        "`{mask}` works the other way round than most that have this name: there True (1) means {said}.",
-        "say what its values mean where it is documented, or declare it (--mask)",
-        _CONVENTIONS,
-        "set-up",
     ),
     "undeclared": FindingText(
         "info", "what the values of its masks mean, as measured, not judged: {meanings}.", "", _CONVENTIONS
@@ -230,8 +222,7 @@ def _inverted(mask: Masking) -> Finding:
     """The error of a mask that does the opposite of what is declared."""
     keeping, losing = ("True (1)", "False (0)") if mask.keeps else ("False (0)", "True (1)")
     said = "keep" if mask.declared == "True keeps" else "ignore"
-    kind = "inverted by its name" if mask.declared_by == LIKELY_NAME else "inverted"
-    return TEXTS[kind].finding(
+    return TEXTS["inverted"].finding(
         _POLARITY,
         f"positions whose value is {losing} lose their influence, those with {keeping} keep it",
         {"mask": mask.parameter, "by": mask.declared_by or "its name", "said": said},

@@ -27,7 +27,7 @@ from attnlab.strangers.calling.masking import (
 from attnlab.strangers.calling.roles import Parameter, seems_over_pairs
 from attnlab.strangers.calling.trial import BATCH, NOTHING, Trial, replaced
 from attnlab.strangers.patient import MASKS_DECLARED, Patient
-from attnlab.strangers.words import LIKELY_NAME, Said, mask_said, over_said
+from attnlab.strangers.words import Said, mask_said, over_said
 
 Place = Literal["within", "end"]
 """Where positions are hidden: one near the beginning, or the last ones."""
@@ -277,7 +277,7 @@ def _decided(tried: Sequence[_Tried], said: Said | None, one: Parameter) -> Mask
     plain = min((each for each in tried if each.masking.keeps is not None), key=lambda each: each.left, default=None)
     summed = min((each for each in tried if each.masking.keeps is None), key=lambda each: each.left, default=None)
     agrees = declared is not None and plain is not None and plain.masking.keeps is (declared == "True keeps")
-    trusted = agrees and (by not in ("its name", LIKELY_NAME) or "q_len" not in tried[0].masking.shape)
+    trusted = agrees and (by != "its name" or "q_len" not in tried[0].masking.shape)
     enough = _TOLD if trusted else _SURELY_NO_SUM
     chosen = None
     if plain is not None and (plain.left < enough or (agrees and by == "docstring" and _leans(tried, plain))):
