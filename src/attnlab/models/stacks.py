@@ -6,6 +6,7 @@ concrete mixer, position or norm.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast, final
 
@@ -25,14 +26,11 @@ from attnlab.nn.kernels.dropout import Dropout
 Norm = Literal["pre", "post", "none"]
 
 
-@final
-class Decoder(nn.Module):
-    """Predict each next token from the tokens before it: embedding, blocks, logits. Always causal.
+class AbstractTransformer(nn.Module, ABC):
+    """Embed a sequence, pass it through a stack of blocks, and answer at every position.
 
     Parameters
     ----------
-    vocab_size : int
-        Number of distinct tokens.
     max_length : int
         Longest sequence it has positions for.
     d_model : int, default 128
@@ -55,10 +53,8 @@ class Decoder(nn.Module):
     dropout : float, default 0.0
         At the embedding, and whatever the block does with it.
     positions : Spec, default "learned"
-        Where a token stands: added to the embedding, or, where they act on scores, given to every mixer
-        that takes them.
-    tied : bool, default True
-        Whether the logits use the embedding's weights (and no bias); else a linear layer of its own.
+        Where an element stands: added to the embedding, or, where they act on scores, given to every
+        mixer that takes them.
     init : str, default "gpt"
         Scheme of the initial weights.
 
@@ -67,6 +63,28 @@ class Decoder(nn.Module):
     SpecError
         If a size is not positive, a list of mixers has another length than `n_layers`, an argument has no effect with
         the chosen block or mixers, or one object with weights stands in several layers.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    @abstractmethod
+    def forward(self, inputs: Tensor, /) -> Tensor:
+        """One answer per position."""
+
+
+@final
+class Decoder(AbstractTransformer):
+    """Predict each next token from the tokens before it: embedding, blocks, logits. Always causal.
+
+    What is not said here is said of `AbstractTransformer`.
+
+    Parameters
+    ----------
+    vocab_size : int
+        Number of distinct tokens.
+    tied : bool, default True
+        Whether the logits use the embedding's weights (and no bias); else a linear layer of its own.
 
     Notes
     -----
@@ -123,8 +141,10 @@ class Decoder(nn.Module):
 
 
 @final
-class Encoder(nn.Module):
+class Encoder(AbstractTransformer):
     """Map a sequence of vectors to another of the same length; every position sees all.
+
+    What is not said here is said of `AbstractTransformer`.
 
     Parameters
     ----------
@@ -132,38 +152,6 @@ class Encoder(nn.Module):
         Features of one input position.
     d_out : int
         Features of one output position.
-    max_length : int
-        Longest sequence it has positions for.
-    d_model : int, default 128
-        Width of the residual stream.
-    n_layers : int, default 4
-        Number of blocks.
-    mixer : Spec or list of Spec, default "attention"
-        What mixes positions; a list gives one per layer.
-    feedforward : Spec, optional
-        Feed-forward sublayer; None leaves the choice to the block.
-    block : Spec, default "transformer"
-        Wiring of the sublayers.
-    norm : {"pre", "post", "none"}, optional
-        Place of the norm; None leaves the choice to the block. A transformer block with "pre" gets one
-        more norm after the last block.
-    norm_kind : Spec, optional
-        Which norm; None leaves the choice to the block.
-    residual : bool, optional
-        Whether sublayers have an identity path beside them; None leaves the choice to the block.
-    dropout : float, default 0.0
-        At the embedding, and whatever the block does with it.
-    positions : Spec, default "learned"
-        Where an element stands: added to the embedding, or, where they act on scores, given to every
-        mixer that takes them.
-    init : str, default "gpt"
-        Scheme of the initial weights.
-
-    Raises
-    ------
-    SpecError
-        If a size is not positive, a list of mixers has another length than `n_layers`, an argument has no effect with
-        the chosen block or mixers, or one object with weights stands in several layers.
 
     References
     ----------
@@ -287,11 +275,11 @@ class Stack(nn.Module):
 
     def step(
         self,
-        x: Float[Tensor, "batch new d_model"],
+        x: Activations,
         caches: Sequence[BlockCache],
         start: int,
         memory_padding: RealKeys | None = None,
-    ) -> Float[Tensor, "batch new d_model"]:
+    ) -> Activations:
         """The sequence at positions that follow those of earlier calls."""
         x = self.dropout(self.positions(x, start))
         for block, cache in zip(self.blocks, caches, strict=True):

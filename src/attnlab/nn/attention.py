@@ -13,7 +13,6 @@ from typing import Any, Literal, final
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor
 
 from attnlab.core.build import Spec, build, is_ready, name_of
@@ -157,7 +156,7 @@ class Attention(AbstractMixer):
         self._check_separate_outputs()
         return KeyValues()
 
-    def extend(self, x: Float[Tensor, "batch new d_model"], past: KeyValues) -> Float[Tensor, "batch new d_model"]:
+    def extend(self, x: Activations, past: KeyValues) -> Activations:
         """What later positions gather from themselves and from those before, whose keys are kept."""
         q, k, v = self.heads.project(x)
         past.append(k, v)

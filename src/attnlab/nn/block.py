@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast, final
 
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from attnlab.core.build import Spec, build, name_of
@@ -89,12 +89,7 @@ class AbstractBlock(nn.Module, ABC):
         """What `step` needs to know of positions before the first one."""
 
     @abstractmethod
-    def step(
-        self,
-        x: Float[Tensor, "batch new d_model"],
-        cache: BlockCache,
-        memory_padding: RealKeys | None = None,
-    ) -> Float[Tensor, "batch new d_model"]:
+    def step(self, x: Activations, cache: BlockCache, memory_padding: RealKeys | None = None) -> Activations:
         """The stream at positions that follow those of earlier calls."""
 
 
@@ -237,12 +232,7 @@ class Block(AbstractBlock):
             raise ModuleError("a block with a cross mixer needs the sequence that it looks at")
         return BlockCache(own, cast(AbstractMixer, self.cross).keys_of(memory))
 
-    def step(
-        self,
-        x: Float[Tensor, "batch new d_model"],
-        cache: BlockCache,
-        memory_padding: RealKeys | None = None,
-    ) -> Float[Tensor, "batch new d_model"]:
+    def step(self, x: Activations, cache: BlockCache, memory_padding: RealKeys | None = None) -> Activations:
         """The stream at positions that follow those of earlier calls."""
         if self.mixer is not None:
             x = self.around_mixer(x, functools.partial(cast(AbstractMixer, self.mixer).extend, past=cache.own))
@@ -307,12 +297,7 @@ class LiteralBlock(AbstractBlock):
         """Raise a `ModuleError`."""
         raise ModuleError(f"{type(self).__name__} keeps no keys and values")
 
-    def step(
-        self,
-        x: Float[Tensor, "batch new d_model"],
-        cache: BlockCache,
-        memory_padding: RealKeys | None = None,
-    ) -> Float[Tensor, "batch new d_model"]:
+    def step(self, x: Activations, cache: BlockCache, memory_padding: RealKeys | None = None) -> Activations:
         """Raise a `ModuleError`."""
         raise ModuleError(f"{type(self).__name__} keeps no keys and values")
 

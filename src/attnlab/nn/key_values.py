@@ -93,7 +93,7 @@ class AbstractMixer(nn.Module, ABC):
         """What `extend` starts from."""
 
     @abstractmethod
-    def extend(self, x: Float[Tensor, "batch new d_model"], past: KeyValues) -> Float[Tensor, "batch new d_model"]:
+    def extend(self, x: Activations, past: KeyValues) -> Activations:
         """What later positions gather from themselves and from those before, whose keys are kept."""
 
     @abstractmethod
@@ -112,7 +112,7 @@ class AbstractKeylessMixer(AbstractMixer):
         """Raise a `ModuleError`."""
         raise self._no_keys()
 
-    def extend(self, x: Float[Tensor, "batch new d_model"], past: KeyValues) -> Float[Tensor, "batch new d_model"]:
+    def extend(self, x: Activations, past: KeyValues) -> Activations:
         """Raise a `ModuleError`."""
         raise self._no_keys()
 

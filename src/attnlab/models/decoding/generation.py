@@ -99,33 +99,10 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Write the likeliest sequences, keeping the best beginnings of each.
 
-    Parameters
-    ----------
-    writer : Writer
-        Continues one row per sentence; this is what begins with `marks.begin`.
-    sentences : int
-        Number of sentences.
-    marks : EndMarks
-        What begins and ends a sequence.
-    beam : int
-        Beginnings that are kept of each sentence; 1 is greedy.
-    alpha : float
-        Exponent of the length penalty.
-    max_length : int or sequence of int
-        Longest sequence, its end included, of all or of each sentence; one that has not ended by then is cut and says
-        so.
-
-    Returns
-    -------
-    list of list of Hypothesis
-        For each sentence its hypotheses, the best first: as many as `beam`, or fewer where the length ran out. Those
-        that were cut come after all that ended, since they never paid for an end.
-
-    Raises
-    ------
-    SpecError
-        If the beam or a length is below 1, the exponent is negative or no number, or there is not one length for each
-        sentence.
+    `beam` beginnings are kept of each sentence; 1 is greedy. `alpha` is the exponent of the length penalty,
+    `max_length` the longest sequence, its end included, of all or of each sentence. Gives for each sentence its
+    hypotheses, the best first: as many as `beam`, or fewer where the length ran out. Those that had to be cut come
+    after all that ended, since they never paid for an end.
 
     Notes
     -----
@@ -160,15 +137,7 @@ def beam_search(
 
 @final
 class _Beams:
-    """Keep the best beginnings of every sentence that is not done.
-
-    Parameters
-    ----------
-    limits : sequence of int
-        Longest sequence of each sentence.
-    beam, alpha, marks
-        As `beam_search` takes them.
-    """
+    """Keep the best beginnings of every sentence that is not done; each has a limit of its own for its length."""
 
     def __init__(self, limits: Sequence[int], beam: int, alpha: float, marks: EndMarks) -> None:
         self.limits, self.beam, self.alpha, self.marks = limits, beam, alpha, marks
@@ -234,25 +203,10 @@ def sample(
     choose: Callable[[Float[Tensor, "rows vocab_size"]], Int[Tensor, " rows"]],
     end: int | None = None,
 ) -> Int[Tensor, "rows length"]:
-    """Write sequences token by token.
+    """Write sequences token by token, as many as `length`, or fewer where all rows came to an end.
 
-    Parameters
-    ----------
-    writer : Writer
-        Continues the rows.
-    first : Tensor
-        The last token that is given for each row; what stands before it the writer has seen.
-    length : int
-        Tokens to write.
-    choose : callable
-        From logits to the tokens chosen, such as `Chooser`.
-    end : int, optional
-        A token after which a row is filled up with it.
-
-    Returns
-    -------
-    Tensor
-        What was written; shorter where all rows came to an end.
+    `first` is the last token that is given for each row; what stands before it the writer has seen. `choose` takes
+    tokens by their logits, such as `Chooser`. After the token `end` a row is filled up with it.
     """
     written, tokens = [], first
     ended = torch.zeros(len(first), dtype=torch.bool)

@@ -51,6 +51,11 @@ class AbstractMask(ABC):
         The number of keys, where the mask fits one number only.
     reach : tuple of (int or None, int or None)
         How many positions a query sees back and ahead at most, its own left out; None where there is no limit.
+
+    Raises
+    ------
+    SpecError
+        If a size is not positive.
     """
 
     kind: Literal["full", "causal", "other"] = "other"
@@ -163,11 +168,6 @@ class Window(AbstractMask):
     width : int
         1 allows the own position only; ``Causal() & Window(w)`` sees w positions.
 
-    Raises
-    ------
-    SpecError
-        If the width is not positive.
-
     References
     ----------
     .. [1] Beltagy, Peters, Cohan, 2020, arXiv:2004.05150, section 3.1.
@@ -199,11 +199,6 @@ class Dilated(AbstractMask):
         Positions seen on either side, the own one included.
     dilation : int
         Distance between neighbors that are seen; 1 gives `Window`.
-
-    Raises
-    ------
-    SpecError
-        If an argument is not positive.
 
     References
     ----------

@@ -167,11 +167,7 @@ def pays_in_blocks(reach: Reach, k_len: int) -> bool:
 
 
 def in_blocks(
-    attend: Attend,
-    q: Queries,
-    k: SharedKeys,
-    v: SharedValues,
-    mask: AbstractMask,
+    attend: Attend, q: Queries, k: SharedKeys, v: SharedValues, mask: AbstractMask
 ) -> Float[Tensor, "batch heads q_len d_v"]:
     """Compute head outputs from the band of pairs that a mask of bounded reach can allow.
 
@@ -190,13 +186,7 @@ def in_blocks(
 
 
 def in_chunks(
-    attend: Attend,
-    q: Queries,
-    k: SharedKeys,
-    v: SharedValues,
-    mask: AbstractMask,
-    *,
-    rows: int,
+    attend: Attend, q: Queries, k: SharedKeys, v: SharedValues, mask: AbstractMask, *, rows: int
 ) -> Float[Tensor, "batch heads q_len d_v"]:
     """Compute head outputs for some queries after each other, and again in the backward pass.
 
