@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from attnlab.core.lazy import contents
 
 if TYPE_CHECKING:
-    from attnlab.nn.attention import Attention
+    from attnlab.nn.attention import Attention, Trace
     from attnlab.nn.axes.combiners import COMBINERS, AbstractCombiner, Concatenate, Project, Sum, TalkingHeads
     from attnlab.nn.axes.heads import HEADS, AbstractHeads, FullWidthHeads, GroupedHeads, MultiQueryHeads, SplitHeads
     from attnlab.nn.axes.masks import MASKS, AbstractMask, Causal, Dilated, Full, Padding, Window
@@ -56,6 +56,5 @@ if TYPE_CHECKING:
     from attnlab.nn.mixers import MIXERS, ConvolutionMixer, NoMixer, PositionWise
     from attnlab.nn.norms import NORMS, LayerNorm, RmsNorm
     from attnlab.nn.recurrences import Fastformer, LinearAttention
-    from attnlab.nn.trace import Trace
 
 __getattr__, __dir__, __all__ = contents(__name__)

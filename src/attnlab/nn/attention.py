@@ -9,15 +9,17 @@ Nothing here knows a concrete part.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 
 from attnlab.core.build import Spec, build, is_ready, name_of
 from attnlab.core.errors import ModuleError, SpecError
-from attnlab.core.layouts import Activations, Memory, RealKeys
+from attnlab.core.layouts import Activations, Memory, Queries, RealKeys, Scores, SharedKeys, SharedValues
 from attnlab.nn.axes.combiners import COMBINERS
 from attnlab.nn.axes.heads import HEADS, repeat_heads
 from attnlab.nn.axes.masks import MASKS, AbstractMask, all_of, padded
@@ -29,11 +31,42 @@ from attnlab.nn.kernels.cutting import AbstractPiece, Whole, in_blocks, in_chunk
 from attnlab.nn.kernels.dot_products import WAYS, DotProduct, Way, fastest, is_mapped
 from attnlab.nn.kernels.dropout import check_probability, dropout
 from attnlab.nn.key_values import AbstractMixer, KeyValues
-from attnlab.nn.trace import Trace
 
 Path = Literal["auto", "readable", "fused", "products", "recomputed", "local", "chunked"]
 
 LARGEST_BYTES = 256 * 2**20  # of a tensor with a number for every pair, before queries are taken in chunks
+
+
+@final
+@dataclass(frozen=True)
+class Trace:
+    """Hold every step of one call of an attention layer.
+
+    Parameters
+    ----------
+    q : Tensor
+        Queries with positions in them, (batch, n_heads, q_len, d_head).
+    k : Tensor
+        Keys with positions in them, (batch, n_kv_heads, k_len, d_head).
+    v : Tensor
+        Values, (batch, n_kv_heads, k_len, d_v).
+    scores : Tensor
+        Biased and mixed scores before masks and normalization, (batch, n_heads, q_len, k_len).
+    weights : Tensor
+        Weights before dropout, zero where nothing may be attended to, (batch, n_heads, q_len, k_len).
+    head_outputs : Tensor
+        Weighted values, (batch, n_heads, q_len, d_v).
+    output : Tensor
+        What the layer returns, (batch, q_len, d_model).
+    """
+
+    q: Queries
+    k: SharedKeys
+    v: SharedValues
+    scores: Scores
+    weights: Scores
+    head_outputs: Float[Tensor, "batch heads q_len d_v"]
+    output: Activations
 
 
 @final

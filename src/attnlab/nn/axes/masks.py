@@ -16,7 +16,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Bool, Int
@@ -36,6 +36,9 @@ Reach = tuple[int | None, int | None]
 
 Positions = Int[Tensor, "*blocks queries keys"]
 """Positions as integers, one axis for queries and one for keys; either of them, or both, longer than 1."""
+
+Allowed = Bool[Tensor, "*more queries keys"]
+"""True where a query may attend to a key."""
 
 
 class AbstractMask(ABC):
@@ -68,7 +71,7 @@ class AbstractMask(ABC):
         return None, None
 
     @abstractmethod
-    def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
+    def at(self, q_positions: Positions, k_positions: Positions) -> Allowed:
         """True where the query at a position may attend to the key at a position."""
 
     def allowed(self, q_len: int, k_len: int, *, device: Device = None) -> Bool[Tensor, "*more q_len k_len"]:
@@ -123,7 +126,7 @@ class Full(AbstractMask):
 
     kind = "full"
 
-    def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
+    def at(self, q_positions: Positions, k_positions: Positions) -> Allowed:
         """True everywhere."""
         return torch.ones_like(q_positions - k_positions, dtype=torch.bool)
 
@@ -153,7 +156,7 @@ class Causal(AbstractMask):
         """A limit ahead."""
         return None, 0
 
-    def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
+    def at(self, q_positions: Positions, k_positions: Positions) -> Allowed:
         """True on and below the diagonal."""
         return q_positions >= k_positions
 
@@ -183,7 +186,7 @@ class Window(AbstractMask):
         """The same distance for both sides."""
         return self.width - 1, self.width - 1
 
-    def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
+    def at(self, q_positions: Positions, k_positions: Positions) -> Allowed:
         """True on a band around the diagonal."""
         return (q_positions - k_positions).abs() < self.width
 
@@ -217,7 +220,7 @@ class Dilated(AbstractMask):
         farthest = (self.width - 1) * self.dilation
         return farthest, farthest
 
-    def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
+    def at(self, q_positions: Positions, k_positions: Positions) -> Allowed:
         """True on every `dilation`-th diagonal of a band."""
         behind = q_positions - k_positions
         return (behind.abs() < self.width * self.dilation) & (behind % self.dilation == 0)
@@ -233,9 +236,8 @@ def _farther(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else max(one, other)
 
 
-@final
-class And(AbstractMask):
-    """Allow what two masks both allow.
+class AbstractPair(AbstractMask):
+    """Combine what two masks say.
 
     Parameters
     ----------
@@ -245,14 +247,29 @@ class And(AbstractMask):
         Another one.
     """
 
+    sign: ClassVar[str]
+
     def __init__(self, left: AbstractMask, right: AbstractMask) -> None:
         self.left, self.right = left, right
+        self.fixed_length = left.fixed_length or right.fixed_length
+
+    def __repr__(self) -> str:
+        return f"({self.left!r} {self.sign} {self.right!r})"
+
+
+@final
+class And(AbstractPair):
+    """Allow what two masks both allow."""
+
+    sign = "&"
+
+    def __init__(self, left: AbstractMask, right: AbstractMask) -> None:
+        super().__init__(left, right)
         kinds = {left.kind, right.kind} - {"full"}
         self.kind = "full" if not kinds else "causal" if kinds == {"causal"} else "other"
         self.blocks_future = left.blocks_future or right.blocks_future
-        self.fixed_length = left.fixed_length or right.fixed_length
 
-    def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
+    def at(self, q_positions: Positions, k_positions: Positions) -> Allowed:
         """True where both are True."""
         return self.left.at(q_positions, k_positions) & self.right.at(q_positions, k_positions)
 
@@ -262,29 +279,19 @@ class And(AbstractMask):
         one, other = self.left.reach, self.right.reach
         return _nearer(one[0], other[0]), _nearer(one[1], other[1])
 
-    def __repr__(self) -> str:
-        return f"({self.left!r} & {self.right!r})"
-
 
 @final
-class Or(AbstractMask):
-    """Allow what at least one of two masks allows.
+class Or(AbstractPair):
+    """Allow what at least one of two masks allows."""
 
-    Parameters
-    ----------
-    left : AbstractMask
-        A mask.
-    right : AbstractMask
-        Another one.
-    """
+    sign = "|"
 
     def __init__(self, left: AbstractMask, right: AbstractMask) -> None:
-        self.left, self.right = left, right
+        super().__init__(left, right)
         self.kind = "full" if "full" in (left.kind, right.kind) else "other"
         self.blocks_future = left.blocks_future and right.blocks_future
-        self.fixed_length = left.fixed_length or right.fixed_length
 
-    def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
+    def at(self, q_positions: Positions, k_positions: Positions) -> Allowed:
         """True where either is True."""
         return self.left.at(q_positions, k_positions) | self.right.at(q_positions, k_positions)
 
@@ -293,9 +300,6 @@ class Or(AbstractMask):
         """The farther limits."""
         one, other = self.left.reach, self.right.reach
         return _farther(one[0], other[0]), _farther(one[1], other[1])
-
-    def __repr__(self) -> str:
-        return f"({self.left!r} | {self.right!r})"
 
 
 @final
@@ -312,7 +316,7 @@ class Not(AbstractMask):
         self.mask = mask
         self.fixed_length = mask.fixed_length
 
-    def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
+    def at(self, q_positions: Positions, k_positions: Positions) -> Allowed:
         """True where the mask is False."""
         return ~self.mask.at(q_positions, k_positions)
 
@@ -334,7 +338,7 @@ class Padding(AbstractMask):
         self.real = real
         self.fixed_length = real.shape[-1]
 
-    def at(self, q_positions: Positions, k_positions: Positions) -> Bool[Tensor, "*more queries keys"]:
+    def at(self, q_positions: Positions, k_positions: Positions) -> Allowed:
         """One row per sequence, (batch, 1, ..., 1, k_len), on the device of the positions."""
         real = self.real.to(k_positions.device)[:, None]  # (batch, 1, length)
         return real[..., k_positions]
