@@ -82,6 +82,6 @@ def test_a_memory_without_influence_is_named():
 
 
 def test_a_memory_may_be_left_alone_where_the_source_says_so():
-    assert [each.severity for each in unused_memory(examine(Deaf(), text="memory is ignored"))] == ["info"]
+    assert [each.accepted for each in unused_memory(examine(Deaf(), text="memory is ignored"))] == [True]
     hidden = (Argument("x", "x", by_name=False), Argument("_memory", "memory", by_name=False))
     assert list(unused_memory(examine(Deaf(), arguments=hidden))) == []

@@ -235,8 +235,8 @@ RIGHT = (
 
 @pytest.mark.parametrize("written", RIGHT)
 def test_a_right_scale_and_a_good_reason_are_no_finding(written):
-    declared = written is MaximalUpdate  # by its docstring: a fact
-    assert [finding.severity for finding in check_scale(examined(written))] == ["info"] * declared
+    declared = written is MaximalUpdate  # by its docstring
+    assert [finding.accepted for finding in check_scale(examined(written))] == [True] * declared
 
 
 class OneHead(nn.Module):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 
 import pytest
 import torch
-from tests.doctor.bedside import examine
 from torch import nn
 
 from attnlab.doctor import doctor
+from attnlab.doctor.examination import accepted_by
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.measures.words import excused, first_error, quote, unused_on_purpose
 from attnlab.strangers.loading.texts import words_of
+from attnlab.strangers.words import declared, said_unused
 
 
 def errors(module):
@@ -21,9 +20,9 @@ def errors(module):
     return {finding.check for finding in doctor(module).errors}
 
 
-def declared(module):
+def accepted(module):
     """Return the checks that report what a class declares."""
-    return {finding.check for finding in doctor(module).findings if 'declared: "' in finding.message}
+    return {finding.check for finding in doctor(module).findings if finding.accepted}
 
 
 class AheadByOne(nn.Module):
@@ -218,9 +217,9 @@ def test_a_word_that_declares_nothing_changes_nothing(check, plain, named):
     assert errors(named) == errors(plain)
 
 
-def test_a_shared_projection_that_is_declared_becomes_a_fact():
+def test_a_shared_projection_that_is_declared_stays_in_the_report_as_accepted():
     assert "dead-parts" not in errors(OneProjectionDeclared)
-    assert "dead-parts" in declared(OneProjectionDeclared)
+    assert "dead-parts" in accepted(OneProjectionDeclared)
 
 
 def test_words_do_not_excuse_a_position_that_does_not_see_itself():
@@ -258,41 +257,27 @@ def test_words_without_code_stay():
     assert words_of("queries and keys share one projection") == "queries and keys share one projection"
 
 
-class Plain(nn.Module):
-    """Take what is given."""
-
-
-def exam(said):
-    return examine(Plain(), text=f'class Plain:\n    """{said}"""\n')
+TOPIC = "one projection of queries and keys"
 
 
 def test_the_sentence_is_quoted():
-    assert quote(exam("One. Shared keys here. Two."), re.compile("shared keys", re.IGNORECASE)) == "Shared keys here"
+    said = "One. Queries and keys share one projection. Two."
+    assert declared(said, TOPIC) == "Queries and keys share one projection"
 
 
-@pytest.mark.parametrize("said", ["These are not shared keys.", "Unlike shared keys, all differ.", "Nothing."])
+@pytest.mark.parametrize("said", ["No shared queries and keys.", "Unlike shared queries and keys.", "Nothing."])
 def test_nothing_is_quoted_where_words_take_it_back(said):
-    assert not quote(exam(said), re.compile("shared keys"))
+    assert not declared(said, TOPIC)
 
 
 WRONG = Finding("scale", "error", "it is wrong.", "3 of 4", "mend it")
 
 
-def test_an_excused_error_is_a_fact_that_says_so():
-    (fact,) = excused([WRONG], "on purpose")
-    assert (fact.severity, fact.weighs, fact.remedy) == ("info", "fact", "")
-    assert fact.message == 'it is wrong; declared: "on purpose".'
-
-
-def test_without_words_nothing_is_excused():
-    assert list(excused([WRONG], "")) == [WRONG]
-
-
-def test_an_error_goes_before_a_fact():
-    fact = next(excused([WRONG], "on purpose"))
-    assert list(first_error([fact, WRONG])) == [WRONG]
-    assert list(first_error([fact, fact])) == [fact]
-    assert not list(first_error([]))
+def test_what_is_meant_stays_in_the_report_as_accepted():
+    (finding,) = accepted_by([WRONG], "on purpose")
+    assert (finding.severity, finding.weighs, finding.accepted) == ("error", "fact", True)
+    assert finding.evidence == '3 of 4; its text says: "on purpose"'
+    assert list(accepted_by([WRONG], "")) == [WRONG]
 
 
 @pytest.mark.parametrize(
@@ -305,7 +290,7 @@ def test_an_error_goes_before_a_fact():
     ],
 )
 def test_an_argument_may_be_said_to_be_unused(said):
-    assert unused_on_purpose(exam(said), "mask")
+    assert said_unused(said, "", ("mask",))
 
 
 @pytest.mark.parametrize(
@@ -317,10 +302,10 @@ def test_an_argument_may_be_said_to_be_unused(said):
     ],
 )
 def test_the_meaning_of_a_mask_is_no_excuse(said):
-    assert not unused_on_purpose(exam(said), "mask")
+    assert not said_unused(said, "", ("mask",))
 
 
 def test_only_deleting_the_argument_itself_says_that_it_is_unused():
     code = "class Plain:\n    def forward(self, x, mask):\n        del {}\n        return x\n"
-    assert unused_on_purpose(examine(Plain(), text=code.format("mask")), "mask")
-    assert not unused_on_purpose(examine(Plain(), text=code.format("scores")), "mask")
+    assert said_unused("", code.format("mask"), ("mask",))
+    assert not said_unused("", code.format("scores"), ("mask",))

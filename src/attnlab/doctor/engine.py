@@ -109,8 +109,9 @@ def doctor(
     convention = _contain(traces, INTERVIEW_S, "the first calls", lambda: interview(patient))
     study = None if text is None else text_study(target, patient, convention, text)
     run = _ChecksRun(Examination(patient, convention, options), traces, on_check or _silent)
-    found = [replace(one, accepted=one.check in accept) for one in (*run.findings(), *_side_effects(traces))]
-    return Diagnosis(patient.name, worst_first(found), _assumptions(convention, traces), run.seconds, study)
+    found = (*run.findings(), *_side_effects(traces))
+    judged = [replace(one, accepted=one.accepted or one.check in accept) for one in found]
+    return Diagnosis(patient.name, worst_first(judged), _assumptions(convention, traces), run.seconds, study)
 
 
 def assert_healthy(

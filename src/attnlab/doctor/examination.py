@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
@@ -12,10 +12,12 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from attnlab.core.errors import AttnlabError, ModuleError
+from attnlab.doctor.findings import Finding
 from attnlab.inspection.tape.tape import Change, Tape, record
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.containment import wake
 from attnlab.strangers.patient import Patient
+from attnlab.strangers.words import declared
 
 BATCH = 3  # differs from lengths, widths and numbers of heads, so that axes cannot be mistaken for each other
 SEED = 20  # any: it makes two examinations of one module equal
@@ -190,6 +192,10 @@ class Examination:
         """The tape of a call on ordinary inputs."""
         return self.tape(self.inputs())
 
+    def as_meant(self, findings: Iterable[Finding], topic: str) -> Iterator[Finding]:
+        """Findings as they are; accepted where the class declares what they are about (a key of `words.MEANT`)."""
+        return accepted_by(findings, declared(self.patient.said, topic))
+
     def relying_on(self, convention: Convention) -> Examination:
         """An examination of the same patient called in another way."""
         return Examination(self.patient, convention, self.options)
@@ -199,6 +205,13 @@ class Examination:
         """An examination of the same patient with its memory as the input; None where no mask is over it."""
         convention = self.convention.over_memory
         return None if convention is None else Examination(self.patient, convention, self.options)
+
+
+def accepted_by(findings: Iterable[Finding], words: str) -> Iterator[Finding]:
+    """Findings as they are without words; with words that declare them, accepted, the words beside the evidence."""
+    for finding in findings:
+        evidence = f'{finding.evidence}; its text says: "{words}"'
+        yield replace(finding, accepted=True, evidence=evidence) if words and finding.severity != "info" else finding
 
 
 @final

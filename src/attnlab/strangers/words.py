@@ -123,6 +123,48 @@ _OVER_KEYS = re.compile(
 )
 _OVER_PAIRS = re.compile(r"attend|quer|pairs?|\bq_len|\((\w+),\s*\1\)|causal|subsequent|future", re.IGNORECASE)
 
+_PARTS = r"(weights?|parameters?|projections?|matrix|matrices|layers?|blocks?|heads?|tables?|embeddings?|norms?)"
+_Q_AND_K = r"((quer(y|ies)|q)( and | ?/ ?| ?= ?)(the )?(keys?|k)|(keys?|k)( and | ?/ ?| ?= ?)(the )?(quer(y|ies)|q))"
+MEANT: dict[str, str] = {
+    "one projection of queries and keys": (
+        r"shared[- ](qk|query[- ]key)|one projection (for|of|serves|makes) (both|q)|symmetric (scores?|attention)"
+        rf"|\b{_Q_AND_K}( (?!not|never)\w+){{0,4}} (shared?|one projection|the same|tied)\b"
+        rf"|\b(shares?|shared|sharing|tied|same|one)( \w+){{0,3}} {_Q_AND_K}\b"
+    ),
+    "shared parts": (
+        r"weight[- ](tying|sharing)|applied (again|repeatedly|(\w+ )?times|in a loop)|universal transformer"
+        rf"|\b{_PARTS}( \w+){{0,4}} (shared|tied|the same)\b"
+        rf"|\b(shares?|shared|sharing|ties?|tied|the same)( (?!by|between|among|across)\w+){{0,3}} {_PARTS}\b"
+    ),
+    "stopped gradients": (
+        r"straight[- ]through|stop[- ]?gradients?\b|gradients? (is|are) (stopped|cut|blocked|not passed)"
+        r"|no gradients? (flows?|pass(es)?|reach(es)?)|(is|are|kept|keeps|stays?) (\w+ )?(frozen|detached)"
+        rf"|not (trained|learned)|frozen( \w+){{0,2}} ({_PARTS}|encoder|backbone|features?)|moving average"
+    ),
+    "fixed weights": (
+        r"(fixed|frozen|constant)( \w+){0,3} (features?|projections?|weights?|matri\w+|tables?|filters?|kernels?)"
+        r"|random (features?|projections?)|not (trained|learned)|never trained|untrained|drawn once"
+        r"|(is|are|kept|stays?) (fixed|frozen|constant)|hash(ing|ed)? (functions?|projections?|matri)"
+    ),
+    "another scale": (
+        r"\bmu[- ]?p\b|\u03bcp|maximal[- ]update"
+        r"|(scal|divi|multipl)\w*( \w+){0,3} by 1 ?/ ?d(_?(k|head))?\b(?! ?(\*\*|\^))"
+    ),
+    "no softmax": (
+        r"(no|not|never|without|instead of|rather than|in place of|replac\w+)( an?| any| the)?[- ]softmax"
+        r"|softmax[- ]free|linear[- ]attention|kernel (attention|feature|trick)|kerneli[sz]ed|feature maps?\b|retention"
+        r"|(gaussian|rbf|polynomial|softmax) kernel"
+    ),
+    "probabilities": (
+        r"\b(returns?|gives?|outputs?|yields?|predicts?|->)( \w+){0,3} probabilit(y|ies)|probability distributions?"
+        r"|\bprobabilit(y|ies) (of|over|for) (the |each |every |all )?(next|vocab\w*|tokens?|words?|classes)"
+    ),
+}
+"""What a class may declare that it means, by phrases: what was measured stays in the report, as accepted."""
+
+_TAKEN_BACK_BEFORE = re.compile(r"\b(not|no|never|unlike|isn't|avoids?)( \w+){0,2} $", re.IGNORECASE)
+_LONGEST = 90  # characters of a quotation: with its message it stays within two or three lines
+
 _JOINT = r"(?:\s*,\s*|\s+x\s+|\s*\u00d7\s*|\s+by\s+)"
 _BRACKETED = re.compile(
     r"[\[(<{`]\s*([A-Za-z_]\w*(?:\s*(?:,|\u00d7|\*|\bx\b|\bby\b|:|\s)\s*[A-Za-z_0-9]\w*){1,3})\s*[\])>}`]"
@@ -212,6 +254,43 @@ def _parsed(source: str) -> list[ast.stmt]:
         return ast.parse(source).body
     except SyntaxError:
         return []
+
+
+def declared(said: str, topic: str) -> str:
+    """The sentence of what a class says in which it declares a topic of `MEANT`, or nothing.
+
+    Examples
+    --------
+    >>> declared("Attention. Queries and keys share one projection.", "one projection of queries and keys")
+    'Queries and keys share one projection'
+    >>> declared("The keys are not shared.", "shared parts")
+    ''
+    """
+    return _sentence(said, re.compile(MEANT[topic], re.IGNORECASE))
+
+
+def said_unused(said: str, text: str, names: Sequence[str]) -> str:
+    """The words by which a class says that it takes an argument and does not use it, or nothing."""
+    deleted = re.search(rf"\bdel\b[^\n#]*\b{re.escape(names[0])}\b", text) if names[0] else None
+    if deleted:
+        return deleted[0]
+    name = rf"`*\b({'|'.join(re.escape(each) for each in names if each)})\b`*"
+    idle = r"(unused|ignored|not used|never used|not read|never read|a no-op|a placeholder)"
+    why = r"(does not (use|look at|read)|has no effect|for (\w+ )?(compatibility|the interface|the signature|the api))"
+    direct = rf"{name}( argument)?( is|:|,)?( accepted (but|and))? {idle}(?! (key|position|token|entr|where|for))"
+    return _sentence(
+        said, re.compile(rf"{direct}|\bunused {name}|ignores? (the |its |any )?{name}|{name}.*{why}", re.I)
+    )
+
+
+def _sentence(said: str, phrases: re.Pattern[str]) -> str:
+    """The sentence in which a phrase stands that is not taken back, or nothing."""
+    for sentence in re.split(r"(?<=[.;!?])(?<!et al\.)\s+|\n+", said):
+        for match in phrases.finditer(sentence):
+            if not _TAKEN_BACK_BEFORE.search(sentence[: match.start()]):
+                start = 0 if len(sentence) <= _LONGEST else match.start()
+                return sentence[start : start + _LONGEST].strip(" .;")
+    return ""
 
 
 # Layout

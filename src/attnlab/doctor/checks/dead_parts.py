@@ -11,14 +11,13 @@ from torch import nn
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.measures.cuts import DETACH_URL, STOPPED, cut_input
+from attnlab.doctor.measures.cuts import DETACH_URL, cut_input
 from attnlab.doctor.measures.dead_heads import silent_rows
 from attnlab.doctor.measures.gradients import Survey, influence, revives, survey
-from attnlab.doctor.measures.hidden import ON_PURPOSE, Hidden, hidden_parts, plain_weights, recomputed
+from attnlab.doctor.measures.hidden import Hidden, hidden_parts, plain_weights, recomputed
 from attnlab.doctor.measures.norms import norms_of, unused_norms
 from attnlab.doctor.measures.sharing import sharing
 from attnlab.doctor.measures.unused_memory import unused_memory
-from attnlab.doctor.measures.words import excused, quote
 from attnlab.strangers.loading.mentions import OPTIONAL, use_of
 
 ID = "dead-parts"
@@ -51,9 +50,9 @@ def _without_gradient(exam: Examination, seen: Survey) -> Iterator[Finding]:
     is left over.
     """
     found, twice = list(_silent(exam, seen)), list(sharing(exam))
-    silent, shared = ([each for each in some if each.severity != "info"] for some in (found, twice))
+    silent, shared = ([each for each in some if not each.accepted] for some in (found, twice))
     yield from found
-    yield from [each for each in twice if each.severity == "info"][:1]
+    yield from [each for each in twice if each.accepted][:1]
     left_over = any(_ASKS.search(finding.message) for finding in silent)
     yield from [] if left_over else shared[:1]
     if not shared:
@@ -65,12 +64,12 @@ def _without_gradient(exam: Examination, seen: Survey) -> Iterator[Finding]:
 def _hidden(exam: Examination) -> Iterator[Finding]:
     """What is kept where `parameters()` does not see it."""
     module = exam.patient.module
-    plain = plain_weights(module, "")
+    plain = plain_weights(module)
     passing = recomputed(exam) if plain else frozenset()
     plain = [part for part in plain if part.path.removeprefix("self.") not in passing]
-    words = quote(exam, ON_PURPOSE)
-    yield from _unregistered(module, hidden_parts(module) + ([] if words else plain))
-    yield from excused(_unregistered(module, plain if words else []), words)
+    hidden = hidden_parts(module)
+    yield from _unregistered(module, hidden)
+    yield from exam.as_meant(_unregistered(module, plain), "fixed weights") if not hidden else ()
 
 
 def _unregistered(module: nn.Module, parts: Sequence[Hidden]) -> Iterator[Finding]:
@@ -116,7 +115,7 @@ def _silent(exam: Examination, seen: Survey) -> Iterator[Finding]:
     if dead:
         yield _dead(exam, seen, dead)
     if cut:
-        yield from excused([_cut(seen, cut, max(by_influence[name] for name in cut))], quote(exam, STOPPED))
+        yield from exam.as_meant([_cut(seen, cut, max(by_influence[name] for name in cut))], "stopped gradients")
 
 
 def _suspects(module: nn.Module, seen: Survey) -> list[str]:

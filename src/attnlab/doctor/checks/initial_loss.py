@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from attnlab.doctor.examination import Examination, wake
 from attnlab.doctor.findings import Finding
+from attnlab.strangers.words import declared
 
 CHECK = "initial-loss"
 BATCH = 16  # a few hundred predictions, whose mean is known to some percent
@@ -21,12 +21,6 @@ GROSS = 2.0  # times ln(vocabulary): no start that is meant loses that much
 GROSS_EXCESS = 3.0  # nats, for tiny vocabularies
 STRETCH = 5.0  # times every parameter: outputs that stay between -1 and 1 even then are squashed
 SUMS_TO_ONE = 1e-3  # rounding, and room
-_DECLARED = re.compile(
-    r"\b(returns?|gives?|outputs?|yields?|predicts?|->)( \w+){0,3} probabilit(y|ies)|probability distributions?"
-    r"|\bprobabilit(y|ies) (of|over|for) (the |each |every |all )?(next|vocab\w*|tokens?|words?|characters?|classes)",
-    re.IGNORECASE,
-)
-"""Phrases for outputs that are probabilities; a dropout has one too."""
 SOURCE = "Karpathy, A Recipe for Training Neural Networks, 2019: verify the loss at initialization"
 
 
@@ -53,7 +47,8 @@ def check_initial_loss(exam: Examination) -> Iterator[Finding]:
     if not bool(logits.isfinite().all()):
         yield Finding(CHECK, "error", "The loss is not a number before training starts.", _share(logits), "", SOURCE)
     elif _probabilities(logits):
-        yield _softmax_inside(logits, targets, declared=bool(_DECLARED.search(exam.patient.said)))
+        meant = bool(declared(exam.patient.said, "probabilities"))
+        yield _softmax_inside(logits, targets, meant=meant)
     elif _squashed(exam, x, logits):
         yield _squashed_outputs(logits)
     else:
@@ -96,19 +91,19 @@ def _squashed_outputs(output: Float[Tensor, "predictions vocab_size"]) -> Findin
 
 
 def _softmax_inside(
-    output: Float[Tensor, "predictions vocab_size"], targets: Int[Tensor, " predictions"], *, declared: bool
+    output: Float[Tensor, "predictions vocab_size"], targets: Int[Tensor, " predictions"], *, meant: bool
 ) -> Finding:
     size = output.size(-1)
     best = math.log(math.e + size - 1) - 1  # of a prediction that is certain and right
     return Finding(
         CHECK,
-        "warning" if declared else "error",
+        "warning" if meant else "error",
         "It returns probabilities: a cross-entropy that expects logits would apply a second softmax to them.",
         f"rows are positive and sum to 1; cross_entropy on them starts at {_loss(output, targets):.3f} nats"
         f" and cannot go below {best:.2f} nats, however good the model becomes (ln {size} = {math.log(size):.3f})",
         "return the logits and leave softmax to the loss; or train with nll_loss on their logarithm",
         "PyTorch documentation, nn.CrossEntropyLoss: input is expected to contain the unnormalized logits",
-        nature="set-up" if declared else "bug",
+        nature="set-up" if meant else "bug",
     )
 
 

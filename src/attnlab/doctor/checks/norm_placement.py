@@ -23,11 +23,6 @@ _ACROSS = re.compile(
     r"batch|instance|group|sync|global|response|parametri|normed|normali[sz]e[dr]|attention|block|layer$", re.IGNORECASE
 )
 """Norms that mix positions or samples by design, and modules that merely have the word in their name."""
-_SHARED_ON_PURPOSE = re.compile(
-    r"(shares?|shared|sharing|tied?|the same|one|single)( \w+){0,2} norms?\b|norms?( \w+){0,3} (shared|tied|the same)"
-    r"|universal transformer|\balbert\b|weights?( \w+){0,4} shared|(same|shared) (block|layer)\b",
-    re.IGNORECASE,
-)
 _PRE = re.compile(r"\bpre[- _]?(layer[- ]?)?(norm|ln)", re.IGNORECASE)
 _POST = re.compile(r"\bpost[- _]?(layer[- ]?)?(norm|ln)", re.IGNORECASE)
 _SHOWN = 4  # names in one sentence
@@ -42,7 +37,7 @@ def check_norm_placement(exam: Examination) -> Iterator[Finding]:
     yield from _unused(exam, norms)
     yield from _built_in_forward(exam)
     yield from _wrong_axis(exam, norms)
-    yield from _shared(exam, norms)
+    yield from exam.as_meant(_shared(exam, norms), "shared parts")
     yield from _placement(exam)
 
 
@@ -195,8 +190,6 @@ def _across(what: str, across: list[str], shape: list[int], axes: list[int]) -> 
 
 def _shared(exam: Examination, norms: list[Norm]) -> Iterator[Finding]:
     """Yield norms that act at two places of one block."""
-    if _SHARED_ON_PURPOSE.search(exam.patient.said):
-        return
     for norm in norms:
         attribute = norm.name.rpartition(".")[2]
         sites = len(re.findall(rf"self\.{re.escape(attribute)}\(", exam.patient.text))

@@ -14,7 +14,6 @@ from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.influence.padded import with_own_memory
 from attnlab.doctor.measures.after_softmax import AfterSoftmax, course_of
-from attnlab.doctor.measures.words import excused, first_error, quote
 from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.dependence import Dependence, dependence_of
 from attnlab.inspection.tape.tape import Tape, record
@@ -34,26 +33,6 @@ _DISTRIBUTION = re.compile(
 )
 """Words for weights that sum to one after some of them were dropped."""
 
-_RETENTION = r"multi-?scale retention|(causal|parallel) retention|retention (in|with|\()|\bretnet\b|retentive network"
-_MEANT_OTHERWISE = re.compile(
-    rf"softmax[- ](plus[- ])?one\b|softmax[- ]off[- ]by[- ]one|quiet attention|{_RETENTION}"
-    r"|(additional|extra|added|plus) (zero|one|1|term|logit)( \w+){0,4} (in|to) the denominator"
-    r"|(attention|learned|with an?|per[- ]head) sinks?\b|\bsink (tokens?|logits?|weights?|per)"
-    r"|talking[- ]heads|\bsinkhorn\b|differential (attention|transformer)|\bsparsemax\b|\bentmax\b",
-    re.IGNORECASE,
-)
-"""Phrases for weights that need not sum to one over the keys."""
-
-_NO_SOFTMAX = re.compile(
-    r"(no|not|never|without|instead of|rather than|in place of|replac\w+)( an?| any| the)?[- ](softmax|normali[sz]er)"
-    rf"|{_RETENTION}"
-    r"|softmax[- ]free|linear[- ]attention|decayed (linear )?attention|galerkin (attention|transformer)"
-    r"|kerneli[sz]ed attention|kernel (attention|feature|trick)|feature maps?\b"
-    r"|(gaussian|rbf|polynomial|softmax) kernel",
-    re.IGNORECASE,
-)
-"""Phrases for attention without softmax."""
-
 _REMEDIES = {
     "queries": "normalize over the keys: `softmax(dim=-1)` on scores of shape (batch, heads, q_len, k_len)",
     "heads": "normalize over the keys, the last axis of the scores, not over the heads: `softmax(dim=-1)`",
@@ -64,9 +43,11 @@ _REMEDIES = {
 
 def check_normalization(exam: Examination) -> Iterator[Finding]:
     """Sum the weights of each attention over its keys, and look at what happens between softmax and values."""
-    found = list(first_error(finding for each in with_own_memory(exam) for finding in _wrong(each)))
-    yield from found
-    if not any(finding.severity == "error" for finding in found):
+    found = [finding for each in with_own_memory(exam) for finding in _wrong(each)]
+    gravest = next((finding for finding in found if finding.severity == "error"), next(iter(found), None))
+    if gravest is not None:
+        yield from exam.as_meant([gravest], "no softmax")
+    else:
         yield from _dropped_scores(exam)
 
 
@@ -111,11 +92,10 @@ def _of_real_queries(attention: TapedAttention, real: Bool[Tensor, "batch length
 
 
 def _judge(exam: Examination, tape: Tape, dependence: Dependence, attention: TapedAttention) -> Finding | None:
-    """What is wrong with one attention's weights, a fact where the class declares it."""
-    is_softmax = attention.normalizer == "softmax"
-    found = _of_softmax(exam, tape, dependence, attention) if is_softmax else _missing(exam, tape, attention)
-    words = quote(exam, _MEANT_OTHERWISE if is_softmax else _NO_SOFTMAX) if found else ""
-    return next(excused([found], words)) if found else None
+    """What is wrong with one attention's weights."""
+    if attention.normalizer == "softmax":
+        return _of_softmax(exam, tape, dependence, attention)
+    return _missing(exam, tape, attention)
 
 
 def _of_softmax(exam: Examination, tape: Tape, dependence: Dependence, attention: TapedAttention) -> Finding | None:
@@ -190,11 +170,13 @@ def _after(attention: TapedAttention, course: AfterSoftmax) -> Finding:
             f"The weights are multiplied by {course.constant:.3g} after the softmax.",
             "multiply the scores before the softmax; the weights of a query must sum to one",
         )
-    return _error(
+    found = _error(
         attention,
         "The weights that multiply the values do not sum to one over the keys.",
-        "let nothing change the weights between softmax and values, or divide by their sum over the keys",
+        "let nothing change the weights between softmax and values, or divide by their sum over the keys; where a sink"
+        " or a mix of heads is meant, accept it (--accept normalization)",
     )
+    return replace(found, severity="warning")  # of a softmax with a sink, heads that talk, a difference of two
 
 
 def _missing(exam: Examination, tape: Tape, attention: TapedAttention) -> Finding | None:

@@ -14,7 +14,6 @@ from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.measures.logit_size import LogitSize, logit_sizes
-from attnlab.doctor.measures.words import excused, quote
 
 _ID = "scale"
 _SOURCE = "Vaswani 2017, arXiv:1706.03762, section 3.2.1 and footnote 4: products of d_head terms grow as its root"
@@ -32,12 +31,6 @@ _VARIATIONS: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("d_model", (32, 128, 64, 192)),
 )
 """Constructor arguments that change the size of a head, and values to try until there are sizes enough."""
-
-_DECLARED = re.compile(
-    r"\bmu[- ]?p\b|μp|maximal[- ]update|(scal|divi|multipl)\w*( \w+){0,3} by 1 ?/ ?d(_?(k|head))?\b(?! ?(\*\*|\^))",
-    re.IGNORECASE,
-)
-"""Phrases for another law than 1 / sqrt(d_head)."""
 
 _WIDTH = r"(self\.)?(emb_?size|embed_?(dim|size)|d_?model|n_?embd|hidden_?(size|dim)|emb_?dim|model_?dim|dim)"
 _BY_WIDTH = re.compile(
@@ -80,7 +73,7 @@ class Slopes:
 
 def check_scale(exam: Examination) -> Iterator[Finding]:
     """Build the patient with heads of several sizes and measure its logits at each."""
-    yield from excused(_judged(exam), quote(exam, _DECLARED))
+    yield from exam.as_meant(_judged(exam), "another scale")
 
 
 def _judged(exam: Examination) -> Iterator[Finding]:

@@ -11,19 +11,9 @@ from torch import Tensor
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.influence.differences import relative_change
-from attnlab.doctor.measures.words import excused, quote
 
 DETACH_URL = "PyTorch documentation, torch.Tensor.detach and 'Autograd mechanics'"
 """Source of what cuts a graph."""
-
-STOPPED = re.compile(
-    r"straight[- ]through|stop[- ]?gradients?\b|gradients? (is|are) (stopped|cut|blocked|not passed)"
-    r"|no gradients? (flows?|pass(es)?|reach(es)?)|(is|are|kept|keeps|stays?|held) (\w+ )?frozen|not (trained|learned)"
-    r"|frozen( \w+){0,2} (weights?|parameters?|encoder|backbone|tables?|embeddings?|features?|projections?|layers?)"
-    r"|momentum encoder|exponential moving average|\bema (teacher|weights|copy|codebook)|(is|are) detached",
-    re.IGNORECASE,
-)
-"""Phrases by which a class says that it stops a gradient on purpose."""
 
 _CUTS = re.compile(
     r"\.detach|\.data\b|no_grad|inference_mode|set_grad_enabled|\.item\(|\.tolist\(|\.numpy\(|torch\.tensor\(|argmax"
@@ -93,4 +83,4 @@ def _cut_input_finding(exam: Examination, pairs: list[tuple[float, float]], *, l
         "remove .data, .detach(), torch.no_grad() or torch.tensor(...) on the way from the input to the output",
         DETACH_URL,
     )
-    yield from excused([finding], quote(exam, STOPPED))
+    yield from exam.as_meant([finding], "stopped gradients")

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.influence.position_claims import names_position
-from attnlab.doctor.measures.cuts import DETACH_URL, STOPPED
+from attnlab.doctor.measures.cuts import DETACH_URL
 from attnlab.doctor.measures.gradients import Survey, influence, revives
-from attnlab.doctor.measures.words import excused, quote
 from attnlab.strangers.loading.mentions import use_of
 
 _SHOWN = 4  # projections in one sentence
@@ -51,7 +50,7 @@ def silent_rows(exam: Examination, seen: Survey) -> Iterator[Finding]:
             "remove .data, .detach(), torch.no_grad() or torch.tensor(...) between it and the output",
             DETACH_URL,
         )
-        yield from excused([finding], quote(exam, STOPPED))
+        yield from exam.as_meant([finding], "stopped gradients")
 
 
 def _dead_blocks(exam: Examination, seen: Survey) -> Iterator[tuple[str, int, Tensor]]:

@@ -127,16 +127,9 @@ def _comes_from(tensor: Tensor, known: set[int]) -> bool:
 _WEIGHT = re.compile(
     r"^w$|^w_?[qkvo]\d?$|weight|kernel|proj|^(q|k|v|o|query|key|value|out)(_mat|_matrix|_w)?$", re.IGNORECASE
 )
-ON_PURPOSE = re.compile(
-    r"(fixed|frozen|constant)( \w+){0,3} (features?|projections?|weights?|matri\w+|tables?|filters?|kernels?)"
-    r"|random (features?|projections?)|not (trained|learned)|never trained|untrained|reservoir|echo state"
-    r"|(is|are|kept|stays?) (fixed|frozen|constant)|hash(ing|ed)? (functions?|projections?|matri)|drawn once",
-    re.IGNORECASE,
-)
-"""Phrases for weights that are meant to stay as they are."""
 
 
-def plain_weights(module: nn.Module, text: str) -> list[Hidden]:
+def plain_weights(module: nn.Module) -> list[Hidden]:
     """Tensors that are named and shaped as weights, but are neither parameters nor buffers."""
     found = []
     for name, part in module.named_modules():
@@ -145,4 +138,4 @@ def plain_weights(module: nn.Module, text: str) -> list[Hidden]:
             if is_plain and value.is_floating_point() and value.dim() > 1 and _WEIGHT.search(attribute):
                 path = f"self.{name}.{attribute}" if name else f"self.{attribute}"
                 found.append(Hidden(path, value.numel(), "Tensor"))
-    return [] if ON_PURPOSE.search(text) else found
+    return found

@@ -11,27 +11,10 @@ from torch import Tensor, nn
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
-from attnlab.doctor.measures.words import excused, quote
 from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.tape import Tape
 
 ID = "dead-parts"
-_PART = r"(weights?|parameters?|projections?|matrix|matrices|layers?|blocks?|heads?|tables?|embeddings?)"
-_LAYERS_DECLARED = re.compile(
-    rf"universal transformer|\balbert\b|weight[- ](tying|sharing)|applied (again|repeatedly|(\w+ )?times|in a loop)"
-    rf"|\b{_PART}( \w+){{0,4}} (shared|tied|the same)\b"
-    rf"|\b(shares?|shared|sharing|ties?|tied|the same)( (?!by|between|among|across)\w+){{0,3}} {_PART}\b",
-    re.IGNORECASE,
-)
-"""Phrases for a part that is meant to stand in several places."""
-_BOTH = r"((quer(y|ies)|q)( and | ?/ ?| ?= ?)(the )?(keys?|k)|(keys?|k)( and | ?/ ?| ?= ?)(the )?(quer(y|ies)|q))"
-_QK_DECLARED = re.compile(
-    r"\breformer\b|shared[- ](qk|query[- ]key)|one projection (for|of|serves|makes) (both|q)"
-    rf"|\b{_BOTH}( (?!not|never)\w+){{0,4}} (shared?|one projection|the same|tied)\b"
-    rf"|\b(shares?|shared|sharing|tied|same|one)( \w+){{0,3}} {_BOTH}\b|symmetric (scores?|attention|similarit\w+)",
-    re.IGNORECASE,
-)
-"""Phrases for one projection of queries and keys."""
 _WORD = re.compile(r"[._\d]+")
 _ROLES = {
     "query": frozenset({"q", "wq", "query", "queries", "toq"}),
@@ -45,7 +28,7 @@ _ALBERT = "Lan 2020 (ALBERT), arXiv:1909.11942, section 3.1; Dehghani 2019, arXi
 def sharing(exam: Examination) -> Iterator[Finding]:
     """What is one thing where the code suggests several."""
     equal = list(_one_projection(exam))
-    yield from excused(equal or _tied_weights(exam), quote(exam, _QK_DECLARED))
+    yield from exam.as_meant(equal or _tied_weights(exam), "one projection of queries and keys")
     yield from _repeated(exam)
 
 
@@ -71,7 +54,7 @@ def _same_vectors(of_queries: set[str], of_keys: set[str]) -> Finding:
             f"queries and keys are the same vectors: both come from {' and '.join(sorted(of_queries & of_keys))}, so"
             " the scores are symmetric.",
             "largest difference between q and k over all heads and positions: 0",
-            "project the keys with their own layer; if one projection for both is meant, say so in the docstring",
+            "project the keys with their own layer; if one is meant for both, say so in the docstring, or accept it",
             _REFORMER,
         )
     return Finding(
@@ -150,8 +133,8 @@ def _outer(names: dict[nn.Module, list[str]], part: nn.Module) -> list[str]:
 
 def _judge(exam: Examination, part: nn.Module, places: list[str]) -> Iterator[Finding]:
     """An error where the repetition computes the same thing twice, else a warning; facts where declared."""
-    words = quote(exam, _LAYERS_DECLARED) or quote(exam, _QK_DECLARED)
-    yield from excused(_repetition(exam, part, places), words)
+    found = exam.as_meant(_repetition(exam, part, places), "shared parts")
+    yield from exam.as_meant(found, "one projection of queries and keys")
 
 
 def _repetition(exam: Examination, part: nn.Module, places: list[str]) -> Iterator[Finding]:

@@ -8,12 +8,12 @@ from dataclasses import replace
 import torch
 
 from attnlab.core.errors import ModuleError
-from attnlab.doctor.examination import Examination
+from attnlab.doctor.examination import Examination, accepted_by
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.influence.differences import relative_change
 from attnlab.doctor.measures.gradients import results
-from attnlab.doctor.measures.words import excused, unused_on_purpose
 from attnlab.strangers.calling.sources import OTHER_MEMORIES
+from attnlab.strangers.words import said_unused
 
 _CALLS = 2  # inputs on which a memory must not matter
 
@@ -35,7 +35,8 @@ def unused_memory(exam: Examination) -> Iterator[Finding]:
             f"make keys and values of it, attention(x, {name}, {name}), or drop the argument",
             "Vaswani 2017, arXiv:1706.03762, section 3.2.3: keys and values come from the output of the encoder",
         )
-        yield from excused([finding], unused_on_purpose(exam, asked[0], "memory", "context"))
+        words = said_unused(exam.patient.said, exam.patient.text, (asked[0], "memory", "context"))
+        yield from accepted_by([finding], words)
 
 
 def _change(exam: Examination, seed: int) -> float:
