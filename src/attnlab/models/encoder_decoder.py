@@ -31,6 +31,8 @@ Embeddings = Literal["shared", "separate"]
 class EncoderDecoder(AbstractTranslator):
     """Read a sequence of tokens, and predict each next token of another one from it and from what was written before.
 
+    What is not said here is said of `AbstractTranslator`.
+
     Parameters
     ----------
     d_model : int, default 512

@@ -151,6 +151,8 @@ class Wiring(nn.Module):
 class Block(AbstractBlock):
     """Mix positions, perhaps look at another sequence, then map each position on its own: the block of a Transformer.
 
+    What is not said here is said of `AbstractBlock`.
+
     Parameters
     ----------
     feedforward : Spec
