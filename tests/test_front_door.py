@@ -68,18 +68,17 @@ def test_a_name_that_is_not_there():
         "import attnlab.inspection.capture",
     ],
 )
-@pytest.mark.parametrize("name", ["doctor", "capture"])
-def test_a_function_and_the_room_it_is_named_after_do_not_hide_each_other(before, name):
-    room = {"doctor": "attnlab.doctor", "capture": "attnlab.inspection"}[name]
-    lines = (
-        before,
-        f"import attnlab, types; from attnlab import {name}",
-        f"from {room} import {name} as again",
-        f"assert {name} is again is attnlab.{name} and isinstance({name}, types.FunctionType)",
-        "from attnlab.doctor import Diagnosis; import attnlab.doctor.engine",
-        f"assert attnlab.{name} is {name}; print('fine')",
-    )
-    assert fresh("\n".join(lines)) == "fine"
+def test_a_function_and_the_room_it_is_named_after_do_not_hide_each_other(before):
+    lines = [before, "import attnlab, types"]
+    for name, room in (("doctor", "attnlab.doctor"), ("capture", "attnlab.inspection")):
+        lines += [
+            f"from attnlab import {name}",
+            f"from {room} import {name} as again",
+            f"assert {name} is again is attnlab.{name} and isinstance({name}, types.FunctionType)",
+            "from attnlab.doctor import Diagnosis; import attnlab.doctor.engine",
+            f"assert attnlab.{name} is {name}",
+        ]
+    assert fresh("\n".join([*lines, "print('fine')"])) == "fine"
 
 
 def test_the_version_is_the_one_that_is_shipped():
