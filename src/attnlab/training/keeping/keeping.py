@@ -33,8 +33,8 @@ from attnlab.training.recipe.optim import OptimizerSet
 class AbstractKeeper(ABC):
     """Keep what a run produces, and give back where an earlier run stopped."""
 
-    on_disk: bool
-    """Whether a run that was stopped can go on from what is kept."""
+    how_to_go_on: str
+    """What a person does after stopping the run; empty where nothing is kept to go on from."""
 
     @abstractmethod
     def open(self, model: nn.Module) -> Result | None:
@@ -72,58 +72,44 @@ class AbstractKeeper(ABC):
     def close(self) -> None:
         """End the keeping."""
 
-    @abstractmethod
-    def how_to_go_on(self) -> str:
-        """Say what a person does after stopping the run."""
-
 
 @final
 class MemoryKeeper(AbstractKeeper):
-    """Keep the records in memory and no checkpoints."""
+    """Keep the records in memory and nothing else."""
 
-    on_disk = False
+    how_to_go_on = ""
 
     def __init__(self) -> None:
         self._records: list[dict[str, Any]] = []
-
-    def open(self, model: nn.Module) -> Result | None:
-        """None: nothing was done before."""
-        del model
-
-    def resume(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage) -> RunState | None:
-        """None: there is nothing to go on from."""
-        del model, optimizer, average
 
     def record(self, values: Mapping[str, Any]) -> None:
         """Keep one record."""
         self._records.append(dict(values))
 
-    def remember_best(self, model: nn.Module, state: RunState) -> None:
-        """Keep nothing."""
-        del model, state
-
-    def save(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage, state: RunState) -> None:
-        """Keep nothing."""
-        del model, optimizer, average, state
-
     def curve(self) -> list[dict[str, Any]]:
         """All records."""
         return self._records
 
+    def open(self, model: nn.Module) -> Result | None:
+        """None: nothing was done before."""
+
+    def resume(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage) -> RunState | None:
+        """None: there is nothing to go on from."""
+
+    def remember_best(self, model: nn.Module, state: RunState) -> None:
+        """Keep nothing."""
+
+    def save(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage, state: RunState) -> None:
+        """Keep nothing."""
+
     def finish(self, result: Result) -> None:
         """Keep nothing."""
-        del result
 
     def fail(self, error: Exception, *, step: int) -> None:
         """Keep nothing."""
-        del error, step
 
     def close(self) -> None:
         """Do nothing."""
-
-    def how_to_go_on(self) -> str:
-        """Say that nothing was kept."""
-        return "nothing was saved, since the run has no folder"
 
 
 @final
@@ -138,10 +124,9 @@ class FolderKeeper(AbstractKeeper):
         What identifies the run.
     """
 
-    on_disk = True
-
     def __init__(self, folder: Path, spec: Mapping[str, Any]) -> None:
         self.folder = folder
+        self.how_to_go_on = f"start the same run again to go on from there (saved in {folder})"
         self._spec = spec
         self._held = contextlib.ExitStack()
         self._is_ours = False
@@ -235,10 +220,6 @@ class FolderKeeper(AbstractKeeper):
         if self._log is not None:
             self._log.close()
         self._held.close()
-
-    def how_to_go_on(self) -> str:
-        """Say that the same run can be started again."""
-        return f"start the same run again to go on from there (saved in {self.folder})"
 
     def _open_log(self) -> MetricsLog:
         if self._log is None:

@@ -12,13 +12,18 @@ from attnlab.training.keeping.runs import RESULT
 from attnlab.training.speed.settings import Choice, Setting
 
 
-@final
-@dataclass
-class RunState:
-    """Hold everything beside weights, optimizer and random numbers that a run needs to go on.
+@dataclass(kw_only=True)
+class AbstractOutcome:
+    """Hold what a run that goes on and a finished one have in common.
 
     Parameters
     ----------
+    metrics : dict of str to float
+        What was measured last; at the end metrics of every held-out part, with the weights at the end, and
+        ``seconds_to_target`` where the run reached its target: the time spent on training, choosing and evaluation
+        until then.
+    best : dict
+        ``step`` and ``metrics`` of the best evaluation on the first part; empty before the first.
     precision : str
         ``float32`` or ``bf16``, as chosen at the start.
     compiled : bool
@@ -27,52 +32,60 @@ class RunState:
         Why these two.
     choosing_seconds : float
         Time spent on choosing them and on compiling; part of `seconds`.
-    step : int
-        Updates made.
     seconds : float
         Time spent on training steps, and on choosing how to compute them.
     evaluation_seconds : float
         Time spent on evaluation.
-    loss_sum, loss_count : float, int
-        Training losses since the last record.
     train_loss : float
-        Their mean at the last record.
-    metrics : dict
-        What the last evaluation gave.
-    best : dict
-        ``step`` and ``metrics`` of the best evaluation; empty before the first.
-    since_best : int
-        Evaluations since then.
+        Mean training loss between the last two records.
     averaged : int
-        Points of training whose weights are in the average so far.
+        Points of training whose weights are averaged; 0 where the weights at the end are the last ones.
     stopped : str
-        Why training ended; empty while it has not.
+        Why training ended: ``budget``, ``early stop`` or ``target``; empty while it has not.
     resumed_at : list of int
         Steps after which the run went on from a checkpoint.
     together : int
-        With how many runs, itself included, it was trained as one program; the most of all its steps.
+        With how many runs, itself included, it was trained as one program, the most of all its steps; 1 for a run of
+        its own. Its seconds are its share.
     together_note : str
         Why not with all it might have been trained with; empty if there is nothing to say.
     """
 
+    metrics: dict[str, float] = field(default_factory=dict)
+    best: dict[str, Any] = field(default_factory=dict)
     precision: str = "float32"
     compiled: bool = False
     setting_reason: str = ""
     choosing_seconds: float = 0.0
-    step: int = 0
     seconds: float = 0.0
     evaluation_seconds: float = 0.0
-    loss_sum: float = 0.0
-    loss_count: int = 0
     train_loss: float = 0.0
-    metrics: dict[str, float] = field(default_factory=dict)
-    best: dict[str, Any] = field(default_factory=dict)
-    since_best: int = 0
     averaged: int = 0
     stopped: str = ""
     resumed_at: list[int] = field(default_factory=list)
     together: int = 1
     together_note: str = ""
+
+
+@final
+@dataclass(kw_only=True)
+class RunState(AbstractOutcome):
+    """Hold everything beside weights, optimizer and random numbers that a run needs to go on.
+
+    Parameters
+    ----------
+    step : int
+        Updates made.
+    loss_sum, loss_count : float, int
+        Training losses since the last record.
+    since_best : int
+        Evaluations since the best one.
+    """
+
+    step: int = 0
+    loss_sum: float = 0.0
+    loss_count: int = 0
+    since_best: int = 0
 
     @property
     def setting(self) -> Setting:
@@ -102,6 +115,10 @@ class RunState:
             raise RunError(f"the checkpoint is of another version of attnlab: it holds {sorted(values)}")
         return cls(**values)
 
+    def shared(self) -> dict[str, Any]:
+        """The fields that a result has too."""
+        return {one.name: getattr(self, one.name) for one in fields(AbstractOutcome)}
+
     def take_mean_loss(self) -> float:
         """The mean training loss since the last record, and begin anew."""
         self.train_loss = self.loss_sum / max(1, self.loss_count)
@@ -110,71 +127,27 @@ class RunState:
 
 
 @final
-@dataclass(frozen=True)
-class Result:
+@dataclass(kw_only=True)
+class Result(AbstractOutcome):
     """Hold the numbers of a finished run.
 
     Parameters
     ----------
-    metrics : dict of str to float
-        Metrics of every held-out part, with the weights at the end; ``seconds_to_target`` beside them where the
-        run reached its target: the time spent on training, choosing and evaluation until then.
-    best : dict
-        ``step`` and ``metrics`` of the best evaluation on the first part.
     steps : int
         Updates made.
     tokens : int
         Training positions with a loss that were seen.
-    seconds : float
-        Time spent on training steps, and on choosing how to compute them.
-    evaluation_seconds : float
-        Time spent on evaluation.
-    train_loss : float
-        Mean training loss since the record before the last.
-    stopped : str
-        Why it ended: ``budget``, ``early stop`` or ``target``.
-    precision : str
-        ``float32`` or ``bf16``.
-    compiled : bool
-        Whether training steps were compiled.
-    setting_reason : str
-        Why these two.
-    choosing_seconds : float
-        Time spent on choosing them and on compiling; part of `seconds`.
-    averaged : int
-        Points of training whose weights were averaged; 0 where the weights at the end are the last ones.
     seed : int
         Seed of data order and dropout.
-    resumed_at : list of int
-        Steps after which the run went on from a checkpoint.
-    together : int
-        With how many runs, itself included, it was trained as one program; 1 for a run of its own. Its seconds are
-        its share.
-    together_note : str
-        Why not with all it might have been trained with; empty if there is nothing to say.
     environment : dict
         Versions, hardware, threads, device.
     curve : list of dict
         The records of ``metrics.jsonl``; kept there alone in a run folder.
     """
 
-    metrics: dict[str, float]
-    best: dict[str, Any]
     steps: int
     tokens: int
-    seconds: float
-    evaluation_seconds: float
-    train_loss: float
-    stopped: str
-    precision: str
-    compiled: bool
-    setting_reason: str
-    choosing_seconds: float
-    averaged: int
     seed: int
-    resumed_at: list[int]
-    together: int
-    together_note: str
     environment: dict[str, Any]
     curve: list[dict[str, Any]] = field(default_factory=list)
 

@@ -187,24 +187,7 @@ class Recipe(pydantic.BaseModel):
 
     @classmethod
     def parse(cls, mapping: Mapping[str, Any], where: str = "recipe") -> Recipe:
-        """Check a mapping from a study file or from Python.
-
-        Parameters
-        ----------
-        mapping : mapping
-            Fields of the recipe; ``budget`` is required.
-        where : str
-            Where it stands, for error texts.
-
-        Returns
-        -------
-        Recipe
-            The checked recipe.
-
-        Raises
-        ------
-        SpecError
-            If anything is unknown, missing or out of range; all problems are named at once.
+        """Check a mapping from a study file or from Python; all that is wrong with it is named at once.
 
         Examples
         --------
@@ -225,24 +208,9 @@ class Recipe(pydantic.BaseModel):
         return build(self.schedule, SCHEDULES, axis="schedule")
 
     def total_steps(self, tokens_per_step: int, flops_per_token: float | None = None) -> int | None:
-        """How many steps the budget buys, rounded down.
+        """How many steps the budget buys, rounded down; None where it is in seconds.
 
-        Parameters
-        ----------
-        tokens_per_step : int
-            Positions with a loss in one batch.
-        flops_per_token : float, optional
-            FLOPs of forward and backward per position; needed for a budget in FLOPs.
-
-        Returns
-        -------
-        int or None
-            Steps; None where the budget is in seconds.
-
-        Raises
-        ------
-        SpecError
-            If the budget is in FLOPs and `flops_per_token` is unknown, or if it buys no step at all.
+        A budget in FLOPs needs what forward and backward cost per position with a loss.
         """
         budget = self.budget
         if budget.seconds is not None:
@@ -256,18 +224,7 @@ class Recipe(pydantic.BaseModel):
         return _whole_steps(budget.flops or 0.0, flops_per_token * tokens_per_step, "FLOPs")
 
     def warmup_fraction(self, total_steps: int | None) -> float:
-        """The warm-up as a fraction of the budget, at most 1.
-
-        Parameters
-        ----------
-        total_steps : int or None
-            What `total_steps` returned.
-
-        Returns
-        -------
-        float
-            A fraction in [0, 1].
-        """
+        """The warm-up as a fraction of the budget, at most 1."""
         if isinstance(self.warmup, float) or total_steps is None:
             return float(self.warmup)
         return min(1.0, self.warmup / total_steps)

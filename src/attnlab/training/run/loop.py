@@ -152,14 +152,14 @@ class AbstractGradients(ABC):
 
 def run_all(trainers: Sequence[Trainer], gradients: AbstractGradients) -> list[Result | Exception]:
     """Take runs to the end of their budgets, side by side; each from where it stands."""
-    kept = [trainer.keeper for trainer in trainers if trainer.keeper.on_disk]
+    advice = trainers[0].keeper.how_to_go_on  # runs side by side are all kept, or none is
     with contextlib.ExitStack() as held:
         held.enter_context(kept_memory(trainers[0].caller.device))
         for trainer in trainers:
             held.callback(trainer.keeper.close)
             with trainer.own_failure():
                 trainer.outcome = trainer.keeper.open(trainer.model)
-        stop = held.enter_context(StopRequest()) if kept else StopRequest()
+        stop = held.enter_context(StopRequest()) if advice else StopRequest()
         try:
             for trainer in _going(trainers):
                 with trainer.own_failure():
@@ -171,9 +171,9 @@ def run_all(trainers: Sequence[Trainer], gradients: AbstractGradients) -> list[R
                 if stop.asked and _going(trainers):
                     _stop_early(_going(trainers))
         except KeyboardInterrupt:
-            if not kept:
+            if not advice:
                 raise
-            raise Interrupted(f"stopped at once, after the last checkpoint; {kept[0].how_to_go_on()}") from None
+            raise Interrupted(f"stopped at once, after the last checkpoint; {advice}") from None
     return [trainer.outcome for trainer in trainers if trainer.outcome is not None]
 
 
@@ -257,7 +257,7 @@ def _going(trainers: Sequence[Trainer]) -> list[Trainer]:
 def _stop_early(trainers: Sequence[Trainer]) -> None:
     """Save where the runs stand and end them, since a person asked for it."""
     where = [trainer.stop_early() for trainer in trainers]
-    raise Interrupted(f"stopped after {where[0]}; {trainers[0].keeper.how_to_go_on()}")
+    raise Interrupted(f"stopped after {where[0]}; {trainers[0].keeper.how_to_go_on}")
 
 
 @final

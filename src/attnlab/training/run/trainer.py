@@ -277,23 +277,10 @@ class Trainer:
             if self.judge is not None:
                 metrics |= judged(self.caller, self.judge, step=state.step)
         result = Result(
-            metrics=metrics,
-            best=state.best,
+            **state.shared() | {"metrics": metrics},
             steps=state.step,
             tokens=state.step * self.task.tokens_per_step,
-            seconds=state.seconds,
-            evaluation_seconds=state.evaluation_seconds,
-            train_loss=state.train_loss,
-            stopped=state.stopped,
-            precision=state.precision,
-            compiled=state.compiled,
-            setting_reason=state.setting_reason,
-            choosing_seconds=state.choosing_seconds,
-            averaged=state.averaged,
             seed=self.seed,
-            resumed_at=state.resumed_at,
-            together=state.together,
-            together_note=state.together_note,
             environment=environment(self.caller.device),
             curve=self.keeper.curve(),
         )
