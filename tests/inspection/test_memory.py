@@ -1,4 +1,4 @@
-"""Kept memory must be what autograd holds, each piece once."""
+"""Kept memory is what autograd holds, each piece once; stand-ins have the shapes and FLOPs of what they replace."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from attnlab.inspection.memory import KeptBytes
+from attnlab.inspection.memory import FusedAttention, FusedRecurrence, kept_bytes
 
 BATCH, LENGTH, HEADS, D_HEAD = 2, 7, 3, 5
+D_IN, HIDDEN = 3, 5
 FLOAT_BYTES = 4
 ACTIVATION = BATCH * HEADS * LENGTH * D_HEAD * FLOAT_BYTES
 
 
 def kept(function, *inputs: Tensor, model: nn.Module | None = None) -> int:
-    counter = KeptBytes(model or nn.Identity())
-    with counter:
+    with kept_bytes(model or nn.Identity()) as total:
         function(*inputs)
-    return counter.total()
+    return total()
 
 
 @pytest.fixture(params=["cpu", "meta"])
@@ -59,3 +60,64 @@ def test_recurrence_keeps_gates_and_states_of_every_step() -> None:
     per_step = D_HEAD + hidden + gates * hidden + hidden  # input, output, gates, cell
     expected = (LENGTH * BATCH * per_step + first_states * BATCH * hidden) * FLOAT_BYTES
     assert kept(layer, x, model=layer) == expected
+
+
+# ---- stand-ins ----
+
+LAYERS = {
+    "lstm": lambda **more: nn.LSTM(D_IN, HIDDEN, **more),
+    "gru": lambda **more: nn.GRU(D_IN, HIDDEN, **more),
+    "rnn": lambda **more: nn.RNN(D_IN, HIDDEN, **more),
+    "relu rnn": lambda **more: nn.RNN(D_IN, HIDDEN, nonlinearity="relu", **more),
+}
+FORMS = [{}, {"batch_first": True}, {"bidirectional": True}, {"num_layers": 2, "bias": False}]
+
+
+def shapes(returned: object) -> list[torch.Size]:
+    output, states = returned
+    return [output.shape, *(state.shape for state in (states if type(states) is tuple else (states,)))]
+
+
+def flops_step_by_step(layer: nn.Module, x: Tensor) -> int:
+    counter = FlopCounterMode(display=False)
+    with counter:
+        layer(x)[0].sum().backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_recurrent_layers(kind: str, form: dict[str, object], *, requires_grad: bool) -> None:
+    layer = LAYERS[kind](**form).to("meta")
+    x = torch.zeros(BATCH, LENGTH, D_IN, device="meta", requires_grad=requires_grad)
+    expected, recurrence = shapes(layer(x)), FusedRecurrence()
+    with recurrence:
+        assert shapes(layer(x)) == expected
+    assert recurrence.flops == flops_step_by_step(layer, x)
+
+
+def test_gradients_pass_through() -> None:
+    layer = nn.LSTM(D_IN, HIDDEN).to("meta")
+    x = torch.zeros(BATCH, LENGTH, D_IN, device="meta", requires_grad=True)
+    with FusedRecurrence():
+        layer(x)[0].sum().backward()
+    assert x.grad.shape == x.shape
+    assert all(parameter.grad.shape == parameter.shape for parameter in layer.parameters())
+
+
+def test_real_values_are_left_alone() -> None:
+    layer, x, recurrence = nn.LSTM(D_IN, HIDDEN), torch.ones(BATCH, LENGTH, D_IN), FusedRecurrence()
+    with recurrence:
+        output, _ = layer(x)
+    assert torch.equal(output, layer(x)[0])
+    assert recurrence.flops == 0
+
+
+def test_attention_keeps_its_shape() -> None:
+    q = torch.zeros(BATCH, 4, LENGTH, 5, device="meta")
+    k = torch.zeros(BATCH, 2, LENGTH + 1, 5, device="meta")
+    v = torch.zeros(BATCH, 2, LENGTH + 1, 3, device="meta")
+    with FusedAttention():
+        output = nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    assert output.shape == (BATCH, 4, LENGTH, 3)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from attnlab.core.build import build
 from attnlab.core.errors import ModuleError, SpecError
-from attnlab.inspection.memory import KeptBytes
+from attnlab.inspection.memory import kept_bytes
 from attnlab.nn import attention as module_under_test
 from attnlab.nn.attention import Attention
 from attnlab.nn.axes.masks import Causal, Window
@@ -200,10 +200,9 @@ def test_pieces_keep_memory_that_grows_with_the_length(monkeypatch: pytest.Monke
     for which in (path, "readable"):
         layer = Attention(D_MODEL, N_HEADS, masks={"name": "window", "width": 3}, scores="additive", path=which)
         for length in (512, 1024):
-            counter = KeptBytes(layer)
-            with counter:
+            with kept_bytes(layer) as total:
                 layer(torch.randn(1, length, D_MODEL))
-            kept[which, length] = counter.total()
+            kept[which, length] = total()
     assert kept[path, 1024] / kept[path, 512] < 2.1
     assert kept["readable", 1024] / kept["readable", 512] > 3.5
 

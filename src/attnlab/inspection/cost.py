@@ -17,8 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnlab.core.errors import AttnlabError, ModuleError
-from attnlab.inspection.memory import KeptBytes
-from attnlab.inspection.standins import FusedRecurrence
+from attnlab.inspection.memory import FusedRecurrence, kept_bytes
 
 Loss = Callable[[Tensor], Tensor]
 WARM_UP_STEPS = 2  # the first steps also allocate memory and choose kernels
@@ -211,10 +210,9 @@ def _flops(model: nn.Module, batch: Sequence[Tensor], loss: Loss) -> int:
 
 def _kept_bytes(model: nn.Module, batch: Sequence[Tensor], loss: Loss) -> int:
     """Add up what autograd keeps during the forward pass."""
-    kept = KeptBytes(model)
-    with kept:
+    with kept_bytes(model) as total:
         loss(model(*batch))
-    return kept.total()
+    return total()
 
 
 @contextlib.contextmanager
