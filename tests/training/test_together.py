@@ -7,7 +7,6 @@ import signal
 
 import pytest
 import torch
-from tests.training.killed import exit_codes
 from tests.training.tiny import N_IN, N_OUT, TinyTask, recipe, tiny_model
 from torch import nn
 
@@ -305,42 +304,7 @@ def test_batch_statistics_are_each_runs_own():
         assert model[1].num_batches_tracked == single[1].num_batches_tracked == STEPS
 
 
-# ---- stopped and killed ----
-
-CHILD = f"""
-import os, signal
-from attnlab.training.together.together import train_together
-from attnlab.training.keeping import keeping
-from tests.training.test_together import DoubleTask, recipe, tiny_makers
-
-original, saved = keeping.save_checkpoint, []
-
-def run(folder, saves):
-    def save(*arguments, **named):
-        original(*arguments, **named)
-        saved.append(1)
-        if len(saved) == saves:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    keeping.save_checkpoint = save
-    recipes, folders = [recipe({STEPS}, checkpoint_every=4)] * 3, [f"{{folder}}/{{number}}" for number in range(3)]
-    train_together([make() for make in tiny_makers()], DoubleTask(), recipes, seeds=range(3), folders=folders)
-"""
-
-
-def test_killed_at_different_steps_all_go_on(tmp_path):
-    """After one save, five, and the last of all: some runs are then a checkpoint ahead of others, or done."""
-    places = {saves: tmp_path / str(saves) for saves in (1, 5, 15)}
-    assert exit_codes(CHILD, [(str(place), saves) for saves, place in places.items()]) == [-signal.SIGKILL] * 3
-    recipes = [recipe(STEPS, checkpoint_every=4)] * 3
-    expected = one_by_one(tiny_makers(), DoubleTask(), recipes)
-    resumed = {}
-    for saves, place in places.items():
-        folders = [place / str(number) for number in range(3)]
-        models, results = together(tiny_makers(), DoubleTask(), recipes, folders=folders)
-        assert_same(models, results, *expected)
-        resumed[saves] = [result.resumed_at for result in results]
-    assert resumed[5] == [[8], [8], [4]]
+# ---- stopped ----
 
 
 def test_a_person_stops_all_and_they_go_on(tmp_path):
