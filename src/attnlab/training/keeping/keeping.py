@@ -124,13 +124,14 @@ class FolderKeeper(AbstractKeeper):
         What identifies the run.
     """
 
+    _log: MetricsLog  # from `resume` on
+
     def __init__(self, folder: Path, spec: Mapping[str, Any]) -> None:
         self.folder = folder
         self.how_to_go_on = f"start the same run again to go on from there (saved in {folder})"
         self._spec = spec
         self._held = contextlib.ExitStack()
         self._is_ours = False
-        self._log: MetricsLog | None = None
         self._new_best: tuple[dict[str, Tensor], dict[str, Any]] | None = None
 
     def open(self, model: nn.Module) -> Result | None:
@@ -150,7 +151,7 @@ class FolderKeeper(AbstractKeeper):
         recover_folder(self.folder / "last")
         values = read_state(self.folder / "last")
         if values is None:
-            self._log = MetricsLog(self.folder, after_step=-1)
+            self._open_log(after_step=-1)
             return None
         state = RunState.from_json(values)
         load_weights(model, self.folder / "last")
@@ -160,8 +161,12 @@ class FolderKeeper(AbstractKeeper):
             average.load_state_tensors(tensors, next(model.parameters()).device)
             optimizer.load_state_tensors({k: v for k, v in tensors.items() if not k.startswith((RANDOM, AVERAGE))})
         self._recover_best(state.best.get("step"))
-        self._log = MetricsLog(self.folder, after_step=state.step)
+        self._open_log(after_step=state.step)
         return state
+
+    def _open_log(self, *, after_step: int) -> None:
+        self._log = MetricsLog(self.folder, after_step=after_step)
+        self._held.callback(self._log.close)
 
     def _recover_best(self, step: int | None) -> None:
         """Put the best checkpoint in its place if the process died while it was replaced."""
@@ -177,7 +182,7 @@ class FolderKeeper(AbstractKeeper):
 
     def record(self, values: Mapping[str, Any]) -> None:
         """Append one record to ``metrics.jsonl``."""
-        self._open_log().append(values)
+        self._log.append(values)
 
     def remember_best(self, model: nn.Module, state: RunState) -> None:
         """Copy the weights; they reach the disk with the next checkpoint, so that both are of one history."""
@@ -185,7 +190,7 @@ class FolderKeeper(AbstractKeeper):
 
     def save(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage, state: RunState) -> None:
         """Write ``best`` beside the old one, then ``last``, then put ``best`` in its place."""
-        self._open_log().synchronize()
+        self._log.synchronize()
         best = self.folder / "best"
         if self._new_best is not None:
             write_checkpoint(new_name(best), *self._new_best)
@@ -217,14 +222,7 @@ class FolderKeeper(AbstractKeeper):
 
     def close(self) -> None:
         """Close the file of records, and let go of the folder."""
-        if self._log is not None:
-            self._log.close()
         self._held.close()
-
-    def _open_log(self) -> MetricsLog:
-        if self._log is None:
-            raise RunError(f"{self.folder} was not opened: call resume first")
-        return self._log
 
 
 def _step_of(folder: Path) -> int | None:

@@ -12,9 +12,9 @@ import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, final
 
 import torch
@@ -159,7 +159,7 @@ def run_all(trainers: Sequence[Trainer], gradients: AbstractGradients) -> list[R
             held.callback(trainer.keeper.close)
             with trainer.own_failure():
                 trainer.outcome = trainer.keeper.open(trainer.model)
-        stop = held.enter_context(StopRequest()) if advice else StopRequest()
+        stop = held.enter_context(stop_noted()) if advice else threading.Event()
         try:
             for trainer in _going(trainers):
                 with trainer.own_failure():
@@ -168,7 +168,7 @@ def run_all(trainers: Sequence[Trainer], gradients: AbstractGradients) -> list[R
             while going := _going(trainers):
                 first = min(trainer.state.step for trainer in going)  # who is behind goes alone until it caught up
                 make_step([trainer for trainer in going if trainer.state.step == first], gradients)
-                if stop.asked and _going(trainers):
+                if stop.is_set() and _going(trainers):
                     _stop_early(_going(trainers))
         except KeyboardInterrupt:
             if not advice:
@@ -260,33 +260,26 @@ def _stop_early(trainers: Sequence[Trainer]) -> None:
     raise Interrupted(f"stopped after {where[0]}; {trainers[0].keeper.how_to_go_on}")
 
 
-@final
-class StopRequest:
+@contextlib.contextmanager
+def stop_noted() -> Iterator[threading.Event]:
     """Note a first Ctrl-C instead of breaking off in the middle of an update; a second one breaks off.
 
-    Used as a context manager; outside the main thread, where no signals arrive, it notes nothing.
+    Outside the main thread, where no signals arrive, it notes nothing.
     """
+    asked, before = threading.Event(), {}
 
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: dict[signal.Signals, Any] = {}
+    def restore() -> None:
+        while before:
+            signal.signal(*before.popitem())
 
-    def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in STOP_SIGNALS}
-        return self
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
         del number, frame
-        self.asked = True
-        self._restore()
+        asked.set()
+        restore()
 
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before = {}
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._restore()
+    if threading.current_thread() is threading.main_thread():
+        before.update({number: signal.signal(number, note) for number in STOP_SIGNALS})
+    try:
+        yield asked
+    finally:
+        restore()
