@@ -192,27 +192,17 @@ def _count(
     with torch.random.fork_rng(devices=[]), torch.device(device):
         model = factory().to(device).train()
         batch = tuple(tensor.to(device) for tensor in inputs)
-        return Cost(
-            parameters=count_parameters(model),
-            flops_per_token=_flops(model, batch, loss) / tokens,
-            activation_bytes=_kept_bytes(model, batch, loss),
-            notes=notes,
-        )
-
-
-def _flops(model: nn.Module, batch: Sequence[Tensor], loss: Loss) -> int:
-    """Count forward and backward of one step."""
-    counter, recurrence = FlopCounterMode(display=False), FusedRecurrence()
-    with _countable_kernels(), counter, recurrence:
-        loss(model(*batch)).backward()
-    return counter.get_total_flops() + recurrence.flops
-
-
-def _kept_bytes(model: nn.Module, batch: Sequence[Tensor], loss: Loss) -> int:
-    """Add up what autograd keeps during the forward pass."""
-    with kept_bytes(model) as total:
-        loss(model(*batch))
-    return total()
+        counter, recurrence = FlopCounterMode(display=False), FusedRecurrence()
+        with _countable_kernels(), counter, recurrence:
+            loss(model(*batch)).backward()
+        with kept_bytes(model) as total:
+            loss(model(*batch))
+    return Cost(
+        parameters=count_parameters(model),
+        flops_per_token=(counter.get_total_flops() + recurrence.flops) / tokens,
+        activation_bytes=total(),
+        notes=notes,
+    )
 
 
 @contextlib.contextmanager

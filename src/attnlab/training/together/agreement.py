@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +16,9 @@ from attnlab.training.run.trainer import Trainer
 from attnlab.training.speed.choosing import untouched
 from attnlab.training.speed.settings import Setting
 from attnlab.training.together.cohort import Cohort
+
+Computed = dict[str, dict[str, Tensor]]
+"""Tensors of one step by name, in groups by what is said where they differ."""
 
 TOLERANCE = 1e-3
 """Relative difference up to which two steps are the same: far above rounding (1e-6), far below any mistake."""
@@ -32,65 +33,40 @@ def check_agreement(cohort: Cohort, device: torch.device) -> None:
     try:
         with untouched(models, device), no_attribute_changed(cohort.stack.frame):
             losses = cohort.backward(batches, Setting())
-            found = [StepTaken.of(trainer.model, loss) for trainer, loss in zip(trainers, losses, strict=True)]
+            found = [_computed(trainer.model, loss) for trainer, loss in zip(trainers, losses, strict=True)]
         generators.go_back(bookmark)
         for trainer, batch, step in zip(trainers, batches, found, strict=True):
             generators.give_to(trainer)
-            step.check_equal(_single_step(trainer, batch))
+            _check_equal(step, _single_step(trainer, batch), type(trainer.model).__name__)
     finally:
         generators.go_back(bookmark)
 
 
-def _single_step(trainer: Trainer, batch: Batch) -> StepTaken:
+def _single_step(trainer: Trainer, batch: Batch) -> Computed:
     """What a run's model computes alone; the model itself stays untouched."""
     model = copy.deepcopy(trainer.model)
     caller, step = Caller(model, model, trainer.caller.device), trainer.state.step + 1
     loss = trainer.loss_from(caller.outputs(batch, Setting(), step=step), batch)
     caller.backward(loss, batch, step=step)
-    return StepTaken.of(model, loss)
+    return _computed(model, loss)
 
 
-@final
-@dataclass(frozen=True)
-class StepTaken:
-    """Hold what one step computed, before its update.
+def _computed(model: nn.Module, loss: Tensor) -> Computed:
+    """What a model holds after a backward pass, before its update."""
+    return {
+        "another loss": {"": loss.detach()},
+        "other gradients": {name: one.grad for name, one in model.named_parameters() if one.grad is not None},
+        "other buffers": {name: buffer.clone() for name, buffer in model.named_buffers()},
+    }
 
-    Parameters
-    ----------
-    name : str
-        Name of the model, for error texts.
-    loss : Tensor
-        The loss.
-    gradients : dict of str to Tensor
-        Gradients of the parameters that have one.
-    buffers : dict of str to Tensor
-        The buffers after the step.
-    """
 
-    name: str
-    loss: Tensor
-    gradients: dict[str, Tensor]
-    buffers: dict[str, Tensor]
-
-    @classmethod
-    def of(cls, model: nn.Module, loss: Tensor) -> StepTaken:
-        """What a model holds after a backward pass."""
-        gradients = {name: tensor.grad for name, tensor in model.named_parameters() if tensor.grad is not None}
-        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        return cls(type(model).__name__, loss.detach(), gradients, buffers)
-
-    def check_equal(self, single: StepTaken) -> None:
-        """Compare a batched step with the single one."""
-        if not torch.isfinite(single.loss):
-            return
-        compared = {
-            "another loss": ({"": self.loss}, {"": single.loss}),
-            "other gradients": (self.gradients, single.gradients),
-            "other buffers": (self.buffers, single.buffers),
-        }
-        for what, (found, expected) in compared.items():
-            if not _are_near(found, expected):
-                raise ModuleError(f"{self.name} has {what} batched over seeds than alone")
+def _check_equal(batched: Computed, single: Computed, name: str) -> None:
+    """Compare a batched step with the single one, where that is finite."""
+    if not torch.isfinite(single["another loss"][""]):
+        return
+    for what, expected in single.items():
+        if not _are_near(batched[what], expected):
+            raise ModuleError(f"{name} has {what} batched over seeds than alone")
 
 
 def _are_near(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> bool:
