@@ -24,7 +24,6 @@ from attnlab.training.keeping.checkpoints import (
     weights_of,
     write_checkpoint,
 )
-from attnlab.training.keeping.diagnosis import NonFiniteError
 from attnlab.training.keeping.result import Result, RunState, read_result, write_result
 from attnlab.training.keeping.runs import FAILED, MetricsLog, lock, open_run, read_metrics, write_failure
 from attnlab.training.recipe.optim import OptimizerSet
@@ -65,8 +64,8 @@ class AbstractKeeper(ABC):
         """Keep the final numbers, which mark the run as done."""
 
     @abstractmethod
-    def fail(self, error: Exception, *, step: int) -> None:
-        """Keep why the run had to stop in the given step."""
+    def fail(self, error: Exception, *, step: int, layer: str = "") -> None:
+        """Keep why the run had to stop in the given step, and in which layer if that is known."""
 
     @abstractmethod
     def close(self) -> None:
@@ -105,7 +104,7 @@ class MemoryKeeper(AbstractKeeper):
     def finish(self, result: Result) -> None:
         """Keep nothing."""
 
-    def fail(self, error: Exception, *, step: int) -> None:
+    def fail(self, error: Exception, *, step: int, layer: str = "") -> None:
         """Keep nothing."""
 
     def close(self) -> None:
@@ -211,14 +210,10 @@ class FolderKeeper(AbstractKeeper):
         """Write ``result.json``."""
         write_result(self.folder, result)
 
-    def fail(self, error: Exception, *, step: int) -> None:
+    def fail(self, error: Exception, *, step: int, layer: str = "") -> None:
         """Write ``failed.json``, unless the folder is another run's."""
-        if not self._is_ours:
-            return
-        if isinstance(error, NonFiniteError):
-            write_failure(self.folder, error, step=error.step, layer=error.layer)
-        else:
-            write_failure(self.folder, error, step=step)
+        if self._is_ours:
+            write_failure(self.folder, error, step=step, layer=layer)
 
     def close(self) -> None:
         """Close the file of records, and let go of the folder."""

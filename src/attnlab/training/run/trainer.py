@@ -20,7 +20,7 @@ from attnlab.core.errors import Interrupted, SpecError
 from attnlab.core.generators import Generators
 from attnlab.core.machine import environment
 from attnlab.training.keeping.averaging import WeightAverage
-from attnlab.training.keeping.diagnosis import non_finite_step
+from attnlab.training.keeping.diagnosis import NonFiniteError, non_finite_step
 from attnlab.training.keeping.keeping import AbstractKeeper
 from attnlab.training.keeping.result import Result, RunState
 from attnlab.training.recipe.recipe import Recipe
@@ -103,6 +103,9 @@ class Trainer:
             yield
         except Interrupted:
             raise
+        except NonFiniteError as error:
+            self.outcome = error
+            self.keeper.fail(error, step=error.step, layer=error.layer)
         except Exception as error:
             self.outcome = error
             self.keeper.fail(error, step=self.state.step + 1)
