@@ -11,7 +11,7 @@ from torch import nn
 from attnlab.doctor import doctor
 from attnlab.doctor.examination import accepted_by
 from attnlab.doctor.findings import Finding
-from attnlab.strangers.loading.texts import words_of
+from attnlab.strangers.texts import words_of
 from attnlab.strangers.words import declared, said_unused
 
 

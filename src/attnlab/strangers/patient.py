@@ -12,7 +12,7 @@ from typing import Any, final
 from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError, SpecError, nearest
-from attnlab.strangers.loading.texts import words_of
+from attnlab.strangers.texts import words_of
 
 LAYOUTS_DECLARED = {
     "batch first": "batch-first",

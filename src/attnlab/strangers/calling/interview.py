@@ -27,8 +27,8 @@ from attnlab.strangers.calling.trial import Sight, Trial, influences, sight_of
 from attnlab.strangers.calling.widths import size_named
 from attnlab.strangers.calling.wording import assumptions_of
 from attnlab.strangers.containment import quiet, wake
-from attnlab.strangers.loading.texts import classes_of, text_of
 from attnlab.strangers.patient import Patient
+from attnlab.strangers.texts import classes_of, text_of
 from attnlab.strangers.words import causal_said, layout_said
 
 _PROBED = 130  # a length at which nearly every layer can be called in milliseconds

@@ -16,8 +16,8 @@ from attnlab.core.errors import AttnlabError, ModuleError, SpecError
 from attnlab.core.own_files import replaced_in
 from attnlab.strangers.loading.making import Maker
 from attnlab.strangers.loading.starts import start_as_library_does
-from attnlab.strangers.loading.texts import classes_of, file_of, text_of
 from attnlab.strangers.patient import Patient, twin_of
+from attnlab.strangers.texts import classes_of, file_of, text_of
 
 Target = str | nn.Module | type | Callable[..., Any]
 """``FILE.py:Name``, a module, a class of modules, or a function returning one."""
