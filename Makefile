@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RESULTS := benchmarks/results
 
-.PHONY: setup demo test test-machines lint bench bench-gpu clean
+.PHONY: setup demo test test-doctor test-machines lint bench bench-gpu clean
 
 setup: $(STAMP)
 
@@ -27,6 +27,9 @@ lint: setup
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+
+test-doctor: setup
+	ATTNLAB_ALL_PATIENTS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto tests/doctor
 
 test-machines: setup
 	.ci/machines

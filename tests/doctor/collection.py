@@ -6,6 +6,7 @@ stands in `broken_cases` and `right_cases` alone. The modules were written befor
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from attnlab.doctor.findings import Diagnosis
 
 FOLDER = Path(__file__).parent / "patients"
 CASES: tuple[Case, ...] = BROKEN + RIGHT
+EVERY = 1 if os.environ.get("ATTNLAB_ALL_PATIENTS") else 3
+"""Of neighbors, which often differ in a line, one in three is examined; all of them by ``make test-doctor``."""
 
 
 def examine(case: Case) -> Diagnosis:

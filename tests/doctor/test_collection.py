@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.doctor.collection import CASES, FOLDER, Case, Outcome, examine, score
+from tests.doctor.collection import CASES, EVERY, FOLDER, Case, Outcome, examine, score
 
 _PLACE = importlib.util.spec_from_file_location(
     "make_doctor_table", Path(__file__).parents[2] / "docs" / "make_doctor_table.py"
@@ -21,7 +21,7 @@ def _id(case: Case) -> str:
     return case.target.replace(".py", "")
 
 
-@pytest.mark.parametrize("case", CASES, ids=_id)
+@pytest.mark.parametrize("case", CASES[::EVERY], ids=_id)
 def test_the_doctor_says_what_it_must(case: Case) -> None:
     diagnosis = examine(case)
     errors = {finding.check for finding in diagnosis.errors}
@@ -42,6 +42,10 @@ def test_targets_are_distinct_and_exist() -> None:
 def test_each_error_check_has_at_least_two_broken_modules() -> None:
     counts = Counter(case.check for case in CASES if case.check)
     assert min(counts.values()) >= 2
+
+
+def test_every_check_is_among_those_that_are_always_examined() -> None:
+    assert {case.check for case in CASES[::EVERY]} == {case.check for case in CASES}
 
 
 def test_patients_do_not_know_the_doctor() -> None:
