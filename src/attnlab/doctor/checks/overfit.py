@@ -127,16 +127,21 @@ def _naming(exam: Examination, x: Tensor) -> OverfitTask:
 def _signs(first: Float[Tensor, "batch *length d_out"]) -> OverfitTask | None:
     """The task of giving each item a random sign by a fixed readout; None where all items look the same.
 
-    The readout is shifted and scaled so that it begins with mean 0 and variance 1 over the items.
+    The readout is scaled so that it begins with variance 1 over the items, and always has mean 0: what moves all
+    items alike, as the first steps from a tiny start do, is no answer.
     """
     generator = torch.Generator().manual_seed(3)
     readout = torch.randn(first.size(-1), generator=generator)
     begin = _read(first, readout)
-    mean, spread = begin.mean(), begin.std()
+    spread = begin.std()
     if spread <= FLAT * (first.square().mean().sqrt() * readout.norm()):
         return None
     signs = torch.randperm(ITEMS, generator=generator).remainder(2) * 2.0 - 1  # as many of each
-    return OverfitTask(lambda output: ((_read(output, readout) - mean) / spread - signs).square().mean(), 1.0)
+    return OverfitTask(lambda output: (_centered(_read(output, readout)) / spread - signs).square().mean(), 1.0)
+
+
+def _centered(numbers: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+    return numbers - numbers.mean()
 
 
 def _read(output: Tensor, readout: Tensor) -> Float[Tensor, " batch"]:
