@@ -24,7 +24,7 @@ BEGIN, END = "<!-- collection -->", "<!-- /collection -->"
 
 sys.path.insert(0, str(ROOT))  # the collection lives among the tests, which are not installed
 
-from tests.doctor.collection import CASES, Case, Outcome, Score, examine, score  # noqa: E402
+from tests.doctor.collection import CASES, Case, Outcome, Score, examine, score, told  # noqa: E402
 
 REFUSED = "(could not examine)"
 
@@ -47,7 +47,7 @@ def outcome(case: Case) -> Outcome:
     begin = time.perf_counter()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         try:
-            errors = tuple(sorted({finding.check for finding in examine(case).errors}))
+            errors = tuple(sorted(told(case, examine(case))))
         except AttnlabError:
             errors = (REFUSED,)
     return Outcome(case, errors, time.perf_counter() - begin)

@@ -30,6 +30,11 @@ def examine(case: Case) -> Diagnosis:
     return doctor(f"{FOLDER / case.target}", arguments=dict(case.arguments), causal=case.causal)
 
 
+def told(case: Case, diagnosis: Diagnosis) -> set[str]:
+    """Return the checks that report something as grave as what is wrong with a module."""
+    return {one.check for one in diagnosis.findings if one.severity == case.severity and not one.accepted}
+
+
 @dataclass(frozen=True)
 class Outcome:
     """Hold what came of one examination.

@@ -285,16 +285,16 @@ def test_result_left_on_the_cpu_is_said():
     assert "output is on the cpu" in findings(ResultOnTheCpu())[0].evidence
 
 
-def test_float32_constant_is_an_error_in_bfloat16():
-    (error,) = findings(Float32Constant())
-    assert error.severity == "error"
-    assert error.message.startswith("Moved to bfloat16 it fails")
+def test_float32_constant_is_a_warning_in_bfloat16():
+    (warning,) = findings(Float32Constant())
+    assert warning.severity == "warning"
+    assert warning.message.startswith("Moved to bfloat16 it fails")
 
 
-def test_float32_product_is_an_error_in_float64_too():
-    (error,) = findings(Float32Product())
-    assert error.severity == "error"
-    assert error.message.startswith("Moved to bfloat16 and float64 it fails")
+def test_float32_product_is_a_warning_in_float64_too():
+    (warning,) = findings(Float32Product())
+    assert warning.severity == "warning"
+    assert warning.message.startswith("Moved to bfloat16 and float64 it fails")
 
 
 def test_untried_plain_tensor_is_a_warning(monkeypatch):

@@ -385,7 +385,14 @@ BY_CHECK: Mapping[str, tuple[Mapping[str, str], ...]] = {
 }
 
 BROKEN = tuple(
-    Case(f"broken/{name}", why, check, ALSO.get(name, frozenset()), SIZES.get(name, {}))
+    Case(
+        f"broken/{name}",
+        why,
+        check,
+        ALSO.get(name, frozenset()),
+        "warning" if name in MIXED_DTYPES else "error",
+        SIZES.get(name, {}),
+    )
     for check, tables in BY_CHECK.items()
     for table in (*tables, UNUSUAL.get(check, {}), MEMORY.get(check, {}), CROSSING.get(check, {}))
     for name, why in table.items()

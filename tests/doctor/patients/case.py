@@ -21,6 +21,8 @@ class Case:
         The check it was written for; empty for a right one.
     also : frozenset of str
         Other checks whose error names the same fault as truly.
+    severity : str
+        How it must be told: what autocast spares is a warning.
     arguments : mapping
         Constructor arguments, as ``--arg`` gives them.
     causal : bool or None
@@ -31,6 +33,7 @@ class Case:
     why: str = ""
     check: str = ""
     also: frozenset[str] = frozenset()
+    severity: str = "error"
     arguments: Mapping[str, Any] = field(default_factory=dict)
     causal: bool | None = None
 
