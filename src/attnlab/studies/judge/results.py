@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
 from attnlab.core.contracts import Floor, Metric
-from attnlab.studies.judge.verdicts import Verdict, judge
+from attnlab.studies.judge.verdicts import Verdict, verdicts
 
 
 @final
@@ -193,7 +193,24 @@ class StudyResults:
     @functools.cached_property
     def verdicts(self) -> tuple[Verdict, ...]:
         """What the study's rules conclude, one verdict a variant: computed once, read by every form of the report."""
-        return judge(self)
+        return verdicts(
+            {variant.name: variant.values(self.metric.name) for variant in self.variants},
+            self.baseline,
+            metric=self.metric,
+            smallest_effect=self.smallest_effect,
+            confidence=self.confidence,
+            untuned={variant.name for variant in self.variants if variant.untuned},
+        )
+
+    @property
+    def smallest_effect(self) -> float:
+        """The smallest effect of interest the rules name, in the unit of the metric; 0 for none."""
+        return float(self.rules.get("smallest_effect") or 0.0)
+
+    @property
+    def confidence(self) -> float:
+        """The coverage of intervals the rules ask for; 0.95 unless they say otherwise."""
+        return float(self.rules.get("confidence") or 0.95)
 
     def variant(self, name: str) -> VariantResults:
         """The variant of a name."""

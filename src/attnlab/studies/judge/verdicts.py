@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, final
+from typing import Literal, final
 
+from attnlab.core.contracts import Metric
 from attnlab.core.errors import SpecError
 from attnlab.studies.judge.statistics import SIGNIFICANCE, Comparison, compare, holm, seeds_needed
-
-if TYPE_CHECKING:
-    from attnlab.core.contracts import Metric
-    from attnlab.studies.judge.results import StudyResults
 
 Word = Literal["better", "worse", "equivalent", "undecided"]
 
@@ -110,39 +107,6 @@ def verdicts(
         for name, one in found.items()
     )
     return tuple(_decided(draft, untuned, smallest_effect, alpha) for draft in drafts)
-
-
-def judge(results: StudyResults) -> tuple[Verdict, ...]:
-    """Judge a study by its own rules: its metric, its baseline, its smallest effect.
-
-    Parameters
-    ----------
-    results : StudyResults
-        What the study has found so far; ``rules["smallest_effect"]`` is absolute, in the metric's unit.
-
-    Returns
-    -------
-    tuple of Verdict
-        One per variant in the order of the study, the baseline left out.
-    """
-    return verdicts(
-        {variant.name: variant.values(results.metric.name) for variant in results.variants},
-        results.baseline,
-        metric=results.metric,
-        smallest_effect=smallest_effect(results),
-        confidence=confidence(results),
-        untuned={variant.name for variant in results.variants if variant.untuned},
-    )
-
-
-def smallest_effect(results: StudyResults) -> float:
-    """The smallest effect of interest a study's rules name, in the unit of its metric; 0 for none."""
-    return float(results.rules.get("smallest_effect") or 0.0)
-
-
-def confidence(results: StudyResults) -> float:
-    """The coverage of intervals a study's rules ask for; 0.95 unless they say otherwise."""
-    return float(results.rules.get("confidence") or 0.95)
 
 
 def _adjusted(p_values: Mapping[str, float | None]) -> dict[str, float]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from attnlab.studies.judge.verdicts import confidence, smallest_effect
 from attnlab.studies.report import numbers, words
 from attnlab.studies.report.span import Span, beside, number_format, span_of
 from attnlab.studies.report.style import BAND, GRID, INK, MUTED, NORMAL, PAPER, VERDICT_COLORS, label
@@ -120,7 +119,7 @@ def _rows_axis(alt: Any, rows: list[dict[str, Any]]) -> Any:
 def _effect_scale(alt: Any, rows: list[dict[str, Any]], results: StudyResults) -> tuple[Any, Any]:
     """Scale and axis of differences; compressed where one effect would hide all others."""
     ends = [row[key] for row in rows for key in ("low", "high", "difference") if row[key] is not None]
-    band = smallest_effect(results)
+    band = results.smallest_effect
     low, high = min([*ends, -1.5 * band, 0.0]), max([*ends, 1.5 * band, 0.0])
     limit = max(-low, high) or 1.0
     sizes = sorted(abs(row["difference"]) for row in rows if row["difference"] is not None)
@@ -146,7 +145,7 @@ def _compressed_ticks(middle: float, domain: list[float]) -> list[float]:
 
 def _band(alt: Any, results: StudyResults, scale: Any) -> list[Any]:
     """The band of effects too small to matter, where the rules name one."""
-    band = smallest_effect(results)
+    band = results.smallest_effect
     if band == 0:
         return []
     data = alt.Data(values=[{"from": -band, "to": band}])
@@ -173,13 +172,13 @@ def _verdict_color(alt: Any, field: str = "verdict") -> Any:
 
 def effect_caption(results: StudyResults) -> str:
     """What the chart of effects shows, in words."""
-    band = smallest_effect(results)
+    band = results.smallest_effect
     within = (
         f" The shaded band marks differences below {numbers.number(band)}, too small to matter here." if band else ""
     )
     return (
         f"Difference to the baseline {words.named(results.baseline)}, paired over seeds. Lines are "
-        f"{numbers.percent(confidence(results))} t intervals, small dots single seeds.{within} "
+        f"{numbers.percent(results.confidence)} t intervals, small dots single seeds.{within} "
         "A hollow point is undecided."
     )
 

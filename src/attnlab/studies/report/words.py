@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnlab.studies.judge.verdicts import confidence, smallest_effect
 from attnlab.studies.report import numbers
 
 if TYPE_CHECKING:
@@ -176,9 +175,7 @@ def _best_sentence(results: StudyResults, best: Verdict) -> str:
     ours = mean_of(results.variant(best.variant), metric.name)
     theirs = mean_of(results.variant(best.baseline), metric.name)
     reached = f"{numbers.number(ours)} where the baseline reaches {numbers.number(theirs)} {metric.unit}"
-    apart = (
-        f"{numbers.percent(confidence(results))} interval {interval(best.comparison)}, {best.comparison.pairs} seeds"
-    )
+    apart = f"{numbers.percent(results.confidence)} interval {interval(best.comparison)}, {best.comparison.pairs} seeds"
     return (
         f"{named(best.variant)} is better than the baseline {named(best.baseline)}: "
         f"it reaches a {metric_title(metric)} of {reached}{_ratio(metric, ours, theirs)}. "
@@ -202,7 +199,7 @@ def _baseline_value(results: StudyResults) -> str:
 
 def _equivalent_label(results: StudyResults) -> str:
     """What equivalent means in this study."""
-    return f"Equivalent (less than {numbers.number(smallest_effect(results))} {results.metric.unit} apart)"
+    return f"Equivalent (less than {numbers.number(results.smallest_effect)} {results.metric.unit} apart)"
 
 
 def _listed(label: str, found: Sequence[Verdict]) -> str:
