@@ -170,13 +170,12 @@ def _after(attention: TapedAttention, course: AfterSoftmax) -> Finding:
             f"The weights are multiplied by {course.constant:.3g} after the softmax.",
             "multiply the scores before the softmax; the weights of a query must sum to one",
         )
-    found = _error(
+    return _error(
         attention,
         "The weights that multiply the values do not sum to one over the keys.",
-        "let nothing change the weights between softmax and values, or divide by their sum over the keys; where a sink"
-        " or a mix of heads is meant, accept it (--accept normalization)",
+        "let nothing change the weights between softmax and values, or divide by their sum over the keys; if it is"
+        " meant, accept it (--accept normalization)",
     )
-    return replace(found, severity="warning")  # of a softmax with a sink, heads that talk, a difference of two
 
 
 def _missing(exam: Examination, tape: Tape, attention: TapedAttention) -> Finding | None:
