@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
@@ -18,6 +18,7 @@ from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.dependence import Dependence, dependence_of
 from attnlab.inspection.tape.tape import Tape, record
 from attnlab.inspection.tape.tracing import back_to
+from attnlab.strangers.words import descriptions, is_torchs_own, source_of
 
 _ID = "normalization"
 _SOURCE = "Vaswani 2017, arXiv:1706.03762, equation 1: softmax over the keys of each query, then the values"
@@ -180,8 +181,7 @@ def _after(attention: TapedAttention, course: AfterSoftmax) -> Finding:
 
 def _missing(exam: Examination, tape: Tape, attention: TapedAttention) -> Finding | None:
     """The error for a softmax that is named and not applied, or an exponential that is not divided."""
-    named = re.search("softmax", exam.patient.text, re.IGNORECASE)
-    if not named or not _deviates(attention.weights):
+    if not _names_softmax(exam) or not _deviates(attention.weights):
         return None
     if attention.normalizer == "other" and (not _exponential(tape, attention) or _divided_later(tape, attention)):
         return None
@@ -190,6 +190,15 @@ def _missing(exam: Examination, tape: Tape, attention: TapedAttention) -> Findin
         "A softmax is named and none is applied: the values are multiplied by scores.",
         "apply softmax over the keys to the scores: weights = scores.softmax(dim=-1)",
     )
+
+
+def _names_softmax(exam: Examination) -> bool:
+    """Whether the class of one of its parts is described with a softmax, holds one or calls one."""
+    parts = {type(part): part for part in exam.patient.module.modules()}
+    own = [part for part in parts.values() if not is_torchs_own(part)]
+    described = any("softmax" in text.lower() for part in own for text in descriptions(part))
+    called = any(re.search(r"softmax\w*\(", source_of(type(part)), re.IGNORECASE) for part in own)
+    return described or called or nn.Softmax in parts
 
 
 def _exponential(tape: Tape, attention: TapedAttention) -> bool:
