@@ -333,7 +333,7 @@ def _fact(exam: Examination, order: _Order) -> Iterator[Finding]:
     """Yield whether order is visible."""
     if not order.hidden:
         evidence = "outputs or scores differ between positions although all tokens are equal, or when two are swapped"
-        if order.permuted is not None:
+        if order.permuted is not None and order.permuted > _ROUNDING:
             evidence = "permuting the input changes more than the order of the output"
             evidence += f" (by {order.permuted:.2g} of its size)"
         yield TEXTS["visible"].finding(ID, evidence)
