@@ -1,10 +1,11 @@
-"""Checks of sizes, said in the words of the glossary."""
+"""Checks of sizes and of other arguments, said in the words of those who give them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 
-from attnlab.core.errors import SpecError
+from attnlab.core.errors import SpecError, did_you_mean
 
 
 def check_positive(sizes: Mapping[str, int]) -> None:
@@ -20,3 +21,23 @@ def share_of(d_model: int, n_heads: int) -> int:
     if d_model % n_heads:
         raise SpecError(f"n_heads must divide d_model; got d_model={d_model}, n_heads={n_heads} (or give d_head)")
     return d_model // n_heads
+
+
+def require_positive(name: str, value: int) -> None:
+    """Raise unless a size is at least 1."""
+    if value < 1:
+        raise SpecError(f"'{name}' must be at least 1; got {value}")
+
+
+def require_not_negative(name: str, value: float) -> None:
+    """Raise unless a value is a finite number of at least 0."""
+    if not 0.0 <= value < math.inf:
+        raise SpecError(f"'{name}' must be a number of at least 0; got {value}")
+
+
+def require_known(name: str, value: str, known: Iterable[str]) -> None:
+    """Raise unless a word is one of the known ones."""
+    words = list(known)
+    if value not in words:
+        hint = did_you_mean(value, words)
+        raise SpecError(f"'{name}' must be one of {', '.join(words)}; got '{value}'" + (f"; {hint}" if hint else ""))

@@ -155,6 +155,11 @@ MEANT: dict[str, str] = {
         r"|softmax[- ]free|linear[- ]attention|kernel (attention|feature|trick)|kerneli[sz]ed|feature maps?\b|retention"
         r"|(gaussian|rbf|polynomial|softmax) kernel"
     ),
+    "a window": (
+        r"window|\blocal|sliding|\bband(ed)?\b|sparse|dilated|neighbou?r|receptive field|block[- ]?wise|chunk|nearby"
+        r"|segments? of|strided attention|buckets|(token|time)[- ]?shift|short[- ]?conv|truncated"
+    ),
+    "no mixing": r"feed.?forward|\bmlp\b|\bffn?\b|position.?wise|point.?wise|no.?mix|\bidentity\b|\bnorm",
     "probabilities": (
         r"\b(returns?|gives?|outputs?|yields?|predicts?|->)( \w+){0,3} probabilit(y|ies)|probability distributions?"
         r"|\bprobabilit(y|ies) (of|over|for) (the |each |every |all )?(next|vocab\w*|tokens?|words?|classes)"

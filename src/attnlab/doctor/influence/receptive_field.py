@@ -7,21 +7,13 @@ from collections.abc import Iterator, Mapping
 
 from torch import nn
 
-from attnlab.doctor.examination import Examination
+from attnlab.doctor.examination import Examination, accepted_by
 from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.influence import Field, fields
+from attnlab.strangers.words import declared
 
 ID = "receptive-field"
 _NEARLY_ALL = 0.9  # strides leave out some at the end
-_DECLARED = re.compile(
-    r"window|\blocal|sliding|\bband(ed)?\b|sparse|dilated|neighbou?r|receptive field|block[- ]?wise|chunked"
-    r"|(in|own) chunks?|chunks of|segments? of|strided attention|buckets"
-    r"|(token|time)[- ]?shift|short[- ]?conv|nearby|truncated",
-    re.IGNORECASE,
-)
-_POINTWISE = re.compile(
-    r"feed.?forward|\bmlp\b|\bffn?\b|position.?wise|point.?wise|no.?mix|\bidentity\b|\bnorm", re.IGNORECASE
-)
 _LUO = "Luo 2016, arXiv:1701.04128: receptive field of a stack of convolutions, 1 + layers * (width - 1)"
 _SEES = "{what} sees {count} of {length} positions"
 _ALONE = f"{_SEES}: no position sees another, so it cannot use context."
@@ -48,9 +40,8 @@ TEXTS: Mapping[str, FindingText] = {
     "part of a single layer": FindingText(
         "info", f"{_SEES}: whatever lies farther away cannot be learned, however long it is trained.", "", _LUO
     ),
-    "part as declared": FindingText("info", f"{_SEES}.", "", _LUO),
     "alone": FindingText("warning", _ALONE, _MIX, _LUO, "set-up"),
-    "alone as declared": FindingText("info", _ALONE, "", _LUO),
+    "alone in a single layer": FindingText("info", _ALONE, "", _LUO),
     "alone when pooled": FindingText("warning", f"{_SEES}.", _MIX, _LUO, "set-up"),
 }
 """What -> its text; braces are filled with what was measured."""
@@ -97,14 +88,10 @@ def _all(exam: Examination, last: Field, *, sees_ahead: bool) -> Finding:
 
 def _part(exam: Examination, field: Field) -> Finding:
     """What it means to see only part of the input."""
-    name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(exam.patient.module).__name__)
     alone = field.count <= 1
-    declared = bool((_POINTWISE if alone else _DECLARED).search(f"{name} {exam.patient.said}"))
     kind = "alone" if alone and not exam.convention.pooled else "part"
-    if declared:
-        kind += " as declared"
-    elif _is_single_layer(exam):
-        kind = "alone as declared" if kind == "alone" else "part of a single layer"
+    if _is_single_layer(exam):
+        kind = "alone in a single layer" if kind == "alone" else "part of a single layer"
     elif alone and exam.convention.pooled:
         kind = "alone when pooled"
     evidence = (
@@ -112,7 +99,10 @@ def _part(exam: Examination, field: Field) -> Finding:
         f" {field.ahead} after it{', with gaps' if field.has_gaps else ''} (gradient not zero, or changed by them)"
     )
     what = "the output" if exam.convention.pooled else "an output position"
-    return TEXTS[kind].finding(ID, evidence, {"what": what, "count": field.count, "length": field.length})
+    found = TEXTS[kind].finding(ID, evidence, {"what": what, "count": field.count, "length": field.length})
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(exam.patient.module).__name__)
+    words = declared(f"{name}.\n{exam.patient.said}", "no mixing" if alone else "a window")
+    return next(accepted_by([found], words))
 
 
 def _is_single_layer(exam: Examination) -> bool:

@@ -17,12 +17,12 @@ from torch import nn
 from attnlab.core.errors import DataError, RunError, SpecError
 from attnlab.core.files import read_json
 from attnlab.core.machine import require_device
+from attnlab.core.sizes import require_known, require_positive
 from attnlab.models.decoding.generation import Chooser, sample
 from attnlab.models.decoding.writers import TextWriter
 from attnlab.studies.define.assemble import build_model_offered
 from attnlab.studies.using.kept_task import KeptTask, kept_task
 from attnlab.studies.using.translating import BATCH, Written, translations
-from attnlab.tasks.arguments import require_known, require_positive
 from attnlab.tasks.codecs import CharacterCodec, SentenceCodec
 from attnlab.tasks.translation.data import held_out_pairs
 from attnlab.tasks.translation.scores import Score, all_scores

@@ -12,10 +12,10 @@ from torch import nn
 
 from attnlab.core.contracts import Judge, StudyTask
 from attnlab.core.errors import DataError
+from attnlab.core.sizes import require_positive
 from attnlab.models.decoding.generation import EndMarks, Hypothesis, beam_search
 from attnlab.models.decoding.writers import Ensemble, writer_for
 from attnlab.models.encoder_decoder import EncoderDecoder
-from attnlab.tasks.arguments import require_positive
 from attnlab.tasks.codecs import SentenceCodec
 from attnlab.tasks.translation.translation import Translation, padded
 

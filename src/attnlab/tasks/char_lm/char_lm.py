@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attnlab.core.contracts import Batch, Floor, Metric, Predict
 from attnlab.core.errors import DataError
 from attnlab.core.generators import generator_for
-from attnlab.tasks.arguments import require_known, require_positive
+from attnlab.core.sizes import require_known, require_positive
 from attnlab.tasks.char_lm.floors import best_known, character_floors
 from attnlab.tasks.codecs import CharacterCodec
 from attnlab.tasks.datasets import load_text

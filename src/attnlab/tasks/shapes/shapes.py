@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from attnlab.core.contracts import Batch, Floor, Metric, Predict
 from attnlab.core.errors import ModuleError, SpecError
 from attnlab.core.generators import generator_for
-from attnlab.tasks.arguments import require_known, require_positive
+from attnlab.core.sizes import require_known, require_positive
 from attnlab.tasks.shapes.predictors import constant_error, linear_error
 from attnlab.tasks.shapes.sequences import LENGTH, generate
 

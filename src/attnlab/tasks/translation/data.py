@@ -21,7 +21,7 @@ from jaxtyping import Int64
 from attnlab.core.build import Spec, build, is_path, parse, path_of
 from attnlab.core.cache import cache_folder
 from attnlab.core.errors import DataError
-from attnlab.tasks.arguments import require_known
+from attnlab.core.sizes import require_known
 from attnlab.tasks.translation.corpus_parts import LeftOut, Part, files_of, languages_of, parts_of
 from attnlab.text.bpe_dropout import SampledBpe
 from attnlab.text.parallel import Pair

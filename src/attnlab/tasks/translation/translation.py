@@ -17,7 +17,7 @@ from attnlab.core.build import Spec
 from attnlab.core.contracts import Batch, Floor, Metric, Predict
 from attnlab.core.errors import DataError
 from attnlab.core.generators import generator_for
-from attnlab.tasks.arguments import require_known, require_not_negative, require_positive
+from attnlab.core.sizes import require_known, require_not_negative, require_positive
 from attnlab.tasks.codecs import SentenceCodec
 from attnlab.tasks.next_tokens import IGNORED, NextTokens
 from attnlab.tasks.translation.data import Sides, TranslationData

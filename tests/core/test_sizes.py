@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from attnlab.core.errors import SpecError
-from attnlab.tasks.arguments import require_known, require_positive
+from attnlab.core.sizes import require_known, require_positive
 
 
 def test_a_size_below_one_is_named():
