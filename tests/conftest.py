@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 from pathlib import Path
 
 import pytest
 
+from attnlab.studies.run.executor import InProcess
 from attnlab.tasks.datasets import TEXTS, VARIABLE
 
 
@@ -17,6 +19,21 @@ def private_cache(tmp_path, monkeypatch):
     folder = tmp_path / "cache"
     monkeypatch.setenv("ATTNLAB_CACHE", str(folder))
     return folder
+
+
+@contextlib.contextmanager
+def in_this_process():
+    """Compute cells in the test's own process, which has torch already: for tests of all but the processes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("attnlab.studies.execute.LocalProcesses", lambda *_: contextlib.nullcontext(InProcess()))
+        yield
+
+
+@pytest.fixture
+def in_process():
+    """As `in_this_process`, for one test."""
+    with in_this_process():
+        yield
 
 
 @pytest.fixture

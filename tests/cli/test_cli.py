@@ -57,6 +57,7 @@ def test_run_prints_the_verdict_and_the_path_of_the_report(study, capfd):
     assert json.loads(capfd.readouterr().out)["verdicts"] == report["verdicts"]
 
 
+@pytest.mark.usefixtures("in_process")
 def test_one_seed_runs_and_shows_nothing(study, capfd):
     assert call(["run", str(study), "--scale", "small", "--out", "elsewhere", "--jobs", "1", "--json"]) == FINE
     report = json.loads(capfd.readouterr().out)
@@ -68,6 +69,7 @@ def test_one_seed_runs_and_shows_nothing(study, capfd):
     assert (study.parent / "elsewhere" / "rules.json").exists()
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_failed_run_is_exit_code_1(study, capfd):
     (study.parent / "bad.py").write_text(
         "import torch\n"
@@ -92,6 +94,7 @@ def test_plan(study, capfd):
     assert plan["variants"][0]["seconds_per_seed"] > 0
 
 
+@pytest.mark.usefixtures("in_process")
 def test_what_is_suspicious_about_the_data_is_said_before_training(capfd, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))

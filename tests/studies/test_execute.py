@@ -18,6 +18,7 @@ from attnlab.studies.execute import run_study
 from attnlab.studies.judge.collect import read_results
 from attnlab.studies.plan.plan import plan_study
 from attnlab.studies.report import tables, write_report
+from attnlab.studies.run.executor import InProcess
 from attnlab.studies.run.tuning import read_scores
 
 LEAK = """
@@ -99,13 +100,14 @@ def test_a_study_runs_ends_in_a_report_and_runs_only_what_is_missing(tiny, tmp_p
     for path in sorted(gone.rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     kept = (out / "plain" / "seed-0" / "result.json").stat().st_mtime_ns
-    again = run_study(parse_study(tiny), out, jobs=2)
+    again = run_study(parse_study(tiny), out, jobs=2, executor=InProcess())
     assert again.complete
     assert numbers(out) == before
     assert (out / "plain" / "seed-0" / "result.json").stat().st_mtime_ns == kept
     assert read_results(out).variants == again.variants  # the folder alone says everything
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_folder_from_before_runs_trained_together_is_reported(tiny, tmp_path):
     results = run_study(parse_study(tiny), tmp_path / "study", jobs=1)
     for path in (tmp_path / "study").rglob("result.json"):
@@ -118,7 +120,7 @@ def test_a_kill_in_the_middle_changes_no_number(tiny, tmp_path):
     tiny["rules"]["budget"] = {"steps": 60}
     tiny["training"] = {"evaluate_every": 10}
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    run_study(parse_study(tiny), whole, jobs=2)
+    run_study(parse_study(tiny), whole, jobs=2, executor=InProcess())
     script = (
         "import json, sys; from pathlib import Path\n"
         "from attnlab.studies.execute import run_study; from attnlab.studies.define.study import parse_study\n"
@@ -134,11 +136,11 @@ def test_a_kill_in_the_middle_changes_no_number(tiny, tmp_path):
     assert child.returncode == -signal.SIGKILL
     for _ in range(50):  # orphans notice that their parent is gone, and let go of the cells they hold
         try:
-            run_study(parse_study(tiny), broken, jobs=2)
+            run_study(parse_study(tiny), broken, jobs=2, executor=InProcess())
             break
         except RunError:
             time.sleep(0.2)
-    results = run_study(parse_study(tiny), broken, jobs=2)
+    results = run_study(parse_study(tiny), broken, jobs=2, executor=InProcess())
     assert results.complete
     assert not any(variant.failed for variant in results.variants)
     assert numbers(broken) == numbers(whole)
@@ -160,6 +162,7 @@ def test_cells_that_fail_are_reported_and_the_rest_goes_on(tiny, tmp_path, mine)
     write_report(results, tmp_path / "out")
 
 
+@pytest.mark.usefixtures("in_process")
 def test_another_study_may_not_use_the_folder_and_more_seeds_are_recorded(tiny, tmp_path, monkeypatch):
     tiny["rules"] |= {"seeds": 1, "budget": {"steps": 2}}
     out = tmp_path / "out"
@@ -181,6 +184,7 @@ def test_another_study_may_not_use_the_folder_and_more_seeds_are_recorded(tiny, 
         run_study(parse_study(tiny), out, device="cuda")
 
 
+@pytest.mark.usefixtures("in_process")
 def test_an_edited_module_is_another_study(tiny, tmp_path, mine):
     tiny["rules"] |= {"seeds": 1, "budget": {"steps": 1}}
     tiny["variants"]["mine"] = {"mixer": f"{mine}:Peek", "mixer_at": 1}
@@ -218,6 +222,7 @@ def test_a_person_s_own_files_are_not_overwritten(tiny, tmp_path):
     assert (tmp_path / "report.md").read_text() == "mine"
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_changed_text_is_another_study(tmp_path):
     (tmp_path / "text.txt").write_text("abcd" * 200)
     study = {
@@ -238,6 +243,7 @@ def test_a_changed_text_is_another_study(tmp_path):
     assert read_results(tmp_path / "out") == results, "a report needs no data"
 
 
+@pytest.mark.usefixtures("in_process")
 def test_tuning_that_failed_altogether_gives_no_verdict_and_a_choice_stays(tiny, tmp_path):
     tiny["rules"] |= {"seeds": 2, "budget": {"steps": 3}, "tune": {"lr": [1e-3, 1e30, 2e30]}}
     tiny["variants"]["with attention"]["training"] = {"clip": None, "warmup": 0}
@@ -252,6 +258,7 @@ def test_tuning_that_failed_altogether_gives_no_verdict_and_a_choice_stays(tiny,
     assert numbers(out)["plain/seed-0"] == results.variant("plain").cells[0].metrics
 
 
+@pytest.mark.usefixtures("in_process")
 def test_tuning_looks_at_the_mean_of_its_seeds_and_leaves_out_settings_that_failed_once(tiny, tmp_path):
     tiny["rules"] |= {"seeds": 1, "budget": {"steps": 3}, "tune": {"lr": [1e-3, 1e-2, 1e-1]}, "tune_seeds": 2}
     out = tmp_path / "out"
@@ -295,6 +302,7 @@ def test_a_folder_without_a_study(tmp_path):
         read_results(run)
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_leak_raises_the_alarms(tmp_path, mine):
     text = "".join(random.Random(0).choices("abcdefgh", k=20_000))  # nothing to learn: ln 8 is the best loss
     (tmp_path / "text.txt").write_text(text)
@@ -317,6 +325,7 @@ def test_a_leak_raises_the_alarms(tmp_path, mine):
     assert not any(variant == "honest" for _, variant in checks)
 
 
+@pytest.mark.usefixtures("in_process")
 def test_variants_computed_in_different_settings_are_told_apart(tiny, tmp_path):
     tiny["variants"] = {"plain": {}, "short": {"training": {"precision": "bf16"}}}
     tiny["rules"]["seeds"] = 1

@@ -138,6 +138,7 @@ def numbers(out):
     return found
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_study_trained_together_is_the_study_trained_one_by_one(tiny, tmp_path):
     tiny["rules"]["tune"] = {"lr": [1e-3, 3e-3, 1e-2]}
     tiny["variants"] = {"plain": {}, "lstm": {"name": "lstm", "hidden": 5}}
@@ -229,6 +230,7 @@ def test_another_executor_changes_no_bit(tiny, tmp_path, first):
     assert bits(tmp_path / "here") == bits(first)
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_study_is_repeated_like_another(tiny, tmp_path, first):
     tiny["training"] = {"precision": "bf16"}
     other = tmp_path / "bf16"

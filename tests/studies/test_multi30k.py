@@ -1,4 +1,4 @@
-"""Real sentences: the named corpus, and a small model that is trained on a few hundred of its pairs and translates."""
+"""Real sentences: the named corpus, and a small model that is trained on a few of its pairs and translates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attnlab.text.parallel import numbered
 
 DATA = os.environ.get("ATTNLAB_DATA", "")
 pytestmark = pytest.mark.skipif(not (Path(DATA) / "multi30k").is_dir(), reason="ATTNLAB_DATA has no multi30k")
-PAIRS = 400
+PAIRS = 80
 
 
 @pytest.fixture(autouse=True)
@@ -55,8 +55,9 @@ def test_any_direction():
     assert not task.alarms()
 
 
-def test_a_small_model_learns_to_translate(tmp_path, one_thread):
-    """Sentences of the training part: what a few hundred pairs can teach is to repeat them."""
+@pytest.mark.usefixtures("in_process", "one_thread")
+def test_a_small_model_learns_to_translate(tmp_path):
+    """Sentences of the training part: what a few dozen pairs can teach is to repeat them."""
     for part, count in (("train", PAIRS), ("validation", 30)):
         for language in ("en", "de"):
             name = "val" if part == "validation" else part
@@ -68,7 +69,7 @@ def test_a_small_model_learns_to_translate(tmp_path, one_thread):
             "name": "translation",
             "corpus": str(tmp_path),
             "tokenizer": {"name": "bpe", "vocab_size": 1000},
-            "batch_tokens": 1500,
+            "batch_tokens": 800,
         },
         "model": {
             "name": "encoder-decoder",
@@ -80,8 +81,8 @@ def test_a_small_model_learns_to_translate(tmp_path, one_thread):
         },
         "baseline": "it",
         "variants": {"it": {}},
-        "rules": {"metric": "val_loss", "budget": {"steps": 300}, "seeds": 1, "smallest_effect": 0.1},
-        "training": {"lr": 5e-3, "warmup": 30, "evaluate_every": 300},
+        "rules": {"metric": "val_loss", "budget": {"steps": 200}, "seeds": 1, "smallest_effect": 0.1},
+        "training": {"lr": 5e-3, "warmup": 20, "evaluate_every": 200},
     }
     run_study(parse_study(study, name="it", path=tmp_path / "study.yaml"), tmp_path / "runs", jobs=1)
     trained = load_run(tmp_path / "runs" / "it" / "seed-0", which="last")

@@ -19,6 +19,7 @@ from attnlab.core.files import read_json
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.study import parse_study
 from attnlab.studies.execute import run_study
+from attnlab.studies.run.executor import InProcess
 from attnlab.studies.using.kept_task import keep_task
 from attnlab.studies.using.trained import generate, load_run, score, translate
 from attnlab.text.tokenizers import Tokenizer
@@ -68,7 +69,7 @@ def runs(tmp_path_factory, one_thread):
     }
     for name, special in (("translation", translation), ("text", text)):
         study = parse_study(common | special, name=name, path=folder / f"{name}.yaml")
-        run_study(study, folder / name, jobs=1)
+        run_study(study, folder / name, jobs=1, executor=InProcess())
     yield folder
     patch.undo()
 
@@ -224,7 +225,7 @@ def test_tuning_translates_only_where_it_looks_at_translations(runs, tmp_path, t
     }
     study["rules"] |= tuned
     del study["training"]["lr"]
-    run_study(parse_study(study, name="tuned", path=runs / "tuned.yaml"), tmp_path, jobs=1)
+    run_study(parse_study(study, name="tuned", path=runs / "tuned.yaml"), tmp_path, jobs=1, executor=InProcess())
     results = {path.parent.parent.name: read_json(path) for path in tmp_path.glob("it/**/result.json")}
     found = {name: "val_bleu" in result["metrics"] for name, result in results.items()}
     assert found == {f"tune-lr-{rate}": translates for rate in ("0.001", "0.01", "0.1")} | {"it": True}
@@ -358,7 +359,12 @@ def test_what_is_said_of_a_damaged_checkpoint_helps(runs, tmp_path):
     whole, run = load_run(study / "it" / "seed-0"), study / "it" / "seed-0"
     shutil.rmtree(run)
     saved = read_json(study / "study.json")
-    run_study(parse_study(saved["content"], name="translation", path=runs / "translation.yaml"), study, jobs=1)
+    run_study(
+        parse_study(saved["content"], name="translation", path=runs / "translation.yaml"),
+        study,
+        jobs=1,
+        executor=InProcess(),
+    )
     again = load_run(run)
     assert all(torch.equal(*pair) for pair in zip(whole.model.parameters(), again.model.parameters(), strict=True))
 
@@ -461,6 +467,7 @@ def test_no_such_device(runs, command, capsys):
     assert "must be cpu or cuda; got 'gpu'" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_decoder_that_sees_the_token_it_predicts_raises_an_alarm(runs, tmp_path):
     forward = {"name": "convolution", "causal": False}
     study = {
