@@ -19,6 +19,8 @@ from attnlab.core.files import read_json
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.study import parse_study
 from attnlab.studies.execute import run_study
+from attnlab.studies.judge.collect import read_results
+from attnlab.studies.report import report
 from attnlab.studies.run.executor import InProcess
 from attnlab.studies.using.kept_task import keep_task
 from attnlab.studies.using.trained import generate, load_run, score, translate
@@ -490,3 +492,4 @@ def test_a_decoder_that_sees_the_token_it_predicts_raises_an_alarm(runs, tmp_pat
     alarms = {(alarm.check, alarm.variant): alarm.message for alarm in results.alarms}
     assert "positions ahead: it sees what it should predict" in alarms["causality", "leaks"]
     assert ("causality", "honest") not in alarms
+    assert report(read_results(tmp_path / "out")) == report(results), "the folder alone says everything"

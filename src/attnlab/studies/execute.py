@@ -11,7 +11,7 @@ from attnlab.core.errors import RunError
 from attnlab.core.files import write_json, writing
 from attnlab.core.machine import require_device
 from attnlab.studies.define.study import Study
-from attnlab.studies.judge.collect import read_results
+from attnlab.studies.judge.collect import collect
 from attnlab.studies.judge.results import StudyResults
 from attnlab.studies.plan.plan import CellPlan, plan_study
 from attnlab.studies.run.cell import is_done
@@ -103,7 +103,7 @@ def run_study(
         phases.run("tuning runs", plan.tuning_cells())
         chosen = record_tuning(plan, out)
         phases.run("judged runs", plan.judged_cells(chosen))
-    return read_results(out)
+    return collect(plan, chosen, out)
 
 
 @final

@@ -13,7 +13,7 @@ from attnlab.studies.define.study import parse_study
 from attnlab.studies.judge.alarms import alarms_of
 from attnlab.studies.judge.results import CellResults, StudyResults, VariantResults
 from attnlab.studies.plan.plan import CellPlan, Plan, PlannedVariant, restore_plan
-from attnlab.studies.run.cell import read_inside
+from attnlab.studies.run.cell import INSIDE
 from attnlab.studies.run.task_record import TaskRecord
 from attnlab.studies.run.tuning import TUNING, chosen_settings
 from attnlab.training.keeping.runs import read_metrics
@@ -53,7 +53,11 @@ def read_results(out: Path) -> StudyResults:
         If the folder holds no study.
     """
     plan = load_plan(out)
-    chosen = chosen_settings(plan, out)
+    return collect(plan, chosen_settings(plan, out), out)
+
+
+def collect(plan: Plan, chosen: Mapping[str, Mapping[str, int | float]], out: Path) -> StudyResults:
+    """What a study of which plan and tuned settings are at hand has found so far."""
     tuning = read_json(out / TUNING) if (out / TUNING).exists() else {}
     cells: dict[str, list[CellPlan]] = {variant.name: [] for variant in plan.variants}
     for cell in plan.judged_cells(chosen):
@@ -121,7 +125,7 @@ def _variant(
 def _cell(folder: Path, seed: int) -> CellResults:
     if (folder / "result.json").exists():
         result = read_json(folder / "result.json")
-        inside = read_inside(folder)
+        inside = read_json(folder / INSIDE) if (folder / INSIDE).exists() else {}
         return CellResults(
             seed=seed,
             status="done",

@@ -156,9 +156,3 @@ class _LastFirst(nn.Module):
     def forward(self, last: Tensor, *before: Tensor) -> Tensor:
         """The model's outputs."""
         return self.model(*before, last)
-
-
-def read_inside(folder: Path) -> dict[str, Any]:
-    """What `look_inside` found, or an empty mapping where nothing is there."""
-    path = folder / INSIDE
-    return read_json(path) if path.exists() else {}

@@ -19,7 +19,7 @@ TUNING = "tuning.json"
 def record_tuning(plan: Plan, out: Path) -> dict[str, dict[str, int | float]]:
     """Choose each variant's settings from the tuning runs, and write down what was tried."""
     scores = read_scores(plan, out)
-    chosen = chosen_settings(plan, out)
+    chosen = _chosen(plan, out, scores)
     if plan.tuning_cells():
         record = {v.name: _tuning_record(plan, v.name, scores[v.name], chosen[v.name]) for v in plan.variants}
         write_json(out / TUNING, record)
@@ -28,10 +28,16 @@ def record_tuning(plan: Plan, out: Path) -> dict[str, dict[str, int | float]]:
 
 def chosen_settings(plan: Plan, out: Path) -> dict[str, dict[str, int | float]]:
     """The settings of every variant: those tuning chose, fixed once a judged run has begun with them."""
+    return _chosen(plan, out, read_scores(plan, out))
+
+
+def _chosen(
+    plan: Plan, out: Path, scores: Mapping[str, Mapping[str, float | None]]
+) -> dict[str, dict[str, int | float]]:
     written = read_json(out / TUNING) if (out / TUNING).exists() else {}
     begun = {v.name for v in plan.variants if any((out / slug(v.name)).glob("seed-*/spec.json"))}
     fixed = {name: record["settings"] for name, record in written.items() if name in begun}
-    return choose(plan, read_scores(plan, out)) | fixed
+    return choose(plan, scores) | fixed
 
 
 def read_scores(plan: Plan, out: Path) -> dict[str, dict[str, float | None]]:
