@@ -8,7 +8,7 @@ from attnlab.core.sizes import require_known, require_positive
 
 def test_a_size_below_one_is_named():
     require_positive("batch", 1)
-    with pytest.raises(SpecError, match="'batch' must be at least 1; got 0"):
+    with pytest.raises(SpecError, match="batch must be at least 1; got 0"):
         require_positive("batch", 0)
 
 

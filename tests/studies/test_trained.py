@@ -257,7 +257,7 @@ def test_case_does_not_count_where_the_tokenizer_has_no_capitals(translator):
 
 
 def test_an_unknown_part(translator):
-    with pytest.raises(SpecError, match="'part' must be one of validation, test; got 'tset'; did you mean 'test'"):
+    with pytest.raises(SpecError, match="part must be one of validation, test; got 'tset'; did you mean 'test'"):
         score([translator], "tset")
 
 
@@ -290,7 +290,7 @@ def test_the_command_scores(runs, capsys, tmp_path):
     assert call(["score", run, *alone]) == FINE
     assert (tmp_path / "alone.txt").read_text(encoding="utf-8").splitlines() == written
     assert call(["score", run, "--batch", "0"]) == WRONG_USE
-    assert "'batch' must be at least 1; got 0" in capsys.readouterr().err
+    assert "batch must be at least 1; got 0" in capsys.readouterr().err
     assert call(["score", run, "--out", str(tmp_path)]) == WRONG_USE
     assert "Is a directory" in capsys.readouterr().err
     assert call(["score", str(runs / "text" / "it" / "seed-0")]) == WRONG_USE
@@ -326,7 +326,7 @@ def test_prompts_that_cannot_be_continued(writer, prompt, text):
         ("--beam", "3.5", "must be a whole number; got 3.5"),
         ("--alpha", "nan", "alpha must be a number of at least 0; got nan"),
         ("--alpha", "-1", "alpha must be a number of at least 0; got -1.0"),
-        ("--weights", "frist", "'weights' must be one of last, best; got 'frist'"),
+        ("--weights", "frist", "weights must be one of last, best; got 'frist'"),
         ("--maps", "nowhere/maps.html", "No such file or directory"),
     ],
 )
@@ -456,7 +456,7 @@ def test_the_command_writes(runs, capsys):
     assert call(["generate", run, "--length", "2.7"]) == WRONG_USE
     assert "must be a whole number; got 2.7" in " ".join(capsys.readouterr().err.split())
     assert call(["generate", run, "--samples", "-1"]) == WRONG_USE
-    assert "'samples' must be at least 1; got -1" in capsys.readouterr().err
+    assert "samples must be at least 1; got -1" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without CUDA")

@@ -45,7 +45,7 @@ def test_it_is_built_by_name(text_file):
 
 @pytest.mark.parametrize("name", ["context", "batch"])
 def test_sizes_must_be_positive(text_file, name):
-    with pytest.raises(SpecError, match=f"'{name}' must be at least 1; got 0"):
+    with pytest.raises(SpecError, match=f"{name} must be at least 1; got 0"):
         CharLM(text_file, **{name: 0})
 
 

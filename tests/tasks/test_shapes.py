@@ -31,7 +31,7 @@ def test_it_is_built_by_name_and_arguments_are_checked():
 
 @pytest.mark.parametrize("name", ["n_train", "n_test", "batch"])
 def test_sizes_must_be_positive(name):
-    with pytest.raises(SpecError, match=f"'{name}' must be at least 1; got 0"):
+    with pytest.raises(SpecError, match=f"{name} must be at least 1; got 0"):
         Shapes(**{name: 0})
 
 

@@ -159,7 +159,7 @@ def test_parts_and_metrics(corpus):
         *task.evaluate(uniform(task), "validation"),
         *task.evaluate(uniform(task), "test"),
     }
-    with pytest.raises(SpecError, match="'part' must be one of validation, test"):
+    with pytest.raises(SpecError, match="part must be one of validation, test"):
         task.evaluate(uniform(task), "train")
 
 
@@ -413,8 +413,8 @@ def test_held_out_sentences_in_the_training_part_raise_an_alarm(corpus):
         ({"corpus": "multi30k", "pair": "en-nl"}, SpecError, "no language 'nl' in this corpus"),
         ({"corpus": "multi30k", "test": "test-2015"}, SpecError, "no part 'test-2015' of this corpus; did you mean"),
         ({"tokenizer": "bp"}, SpecError, "unknown tokenizer 'bp'; did you mean 'bpe'"),
-        ({"batch_tokens": 0}, SpecError, "'batch_tokens' must be at least 1"),
-        ({"alpha": math.nan}, SpecError, "'alpha' must be a number of at least 0; got nan"),
+        ({"batch_tokens": 0}, SpecError, "batch_tokens must be at least 1"),
+        ({"alpha": math.nan}, SpecError, "alpha must be a number of at least 0; got nan"),
         ({"batch_tokens": 5}, DataError, "a sentence of 12 tokens does not fit into a batch of 5"),
         (
             {"batch_tokens": 5, "tokenizer": {"name": "bpe", "dropout": 0.2}},

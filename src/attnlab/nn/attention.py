@@ -77,8 +77,6 @@ class Attention(AbstractMixer):
     ----------
     d_model : int
         Width of the activations.
-    d_model : int
-        Width of the activations.
     n_heads : int
         Number of query heads.
     heads : Spec

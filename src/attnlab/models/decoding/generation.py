@@ -8,7 +8,6 @@ is how many models it asks.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, final
@@ -18,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnlab.core.errors import SpecError
+from attnlab.core.sizes import require_not_negative, require_positive
 
 
 class Writer(Protocol):
@@ -82,11 +82,6 @@ def length_penalty(length: int, alpha: float) -> float:
     return ((5 + length) / 6) ** alpha
 
 
-def _require_not_negative(name: str, value: float) -> None:
-    if not 0.0 <= value < math.inf:
-        raise SpecError(f"{name} must be a number of at least 0; got {value}")
-
-
 @torch.no_grad()
 def beam_search(
     writer: Writer,
@@ -113,9 +108,8 @@ def beam_search(
     .. [1] Vaswani et al., 2017, arXiv:1706.03762, section 6.1 (beam 4, alpha 0.6).
     """
     limits = [max_length] * sentences if isinstance(max_length, int) else list(max_length)
-    if beam < 1:
-        raise SpecError(f"beam must be at least 1; got {beam}")
-    _require_not_negative("alpha", alpha)
+    require_positive("beam", beam)
+    require_not_negative("alpha", alpha)
     if any(limit < 1 for limit in limits):
         raise SpecError(f"max_length must be at least 1; got {max_length}")
     if len(limits) != sentences:
@@ -254,9 +248,9 @@ class Chooser:
     generator: torch.Generator | None = None
 
     def __post_init__(self) -> None:
-        _require_not_negative("temperature", self.temperature)
-        if self.top_k is not None and self.top_k < 1:
-            raise SpecError(f"top_k must be at least 1; got {self.top_k}")
+        require_not_negative("temperature", self.temperature)
+        if self.top_k is not None:
+            require_positive("top_k", self.top_k)
         if self.top_p is not None and not 0.0 < self.top_p <= 1.0:
             raise SpecError(f"top_p must lie in (0, 1]; got {self.top_p}")
 
