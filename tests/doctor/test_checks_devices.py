@@ -12,8 +12,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from attnlab.doctor.checks import dtype_device as devices
-from attnlab.doctor.checks.dtype_device import check_dtype_device, plain_tensors
+from attnlab.doctor.checks.dtype_device import check_dtype_device
 from attnlab.doctor.examination import Examination
+from attnlab.doctor.measures.unregistered import plain_tensors
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.masking import Masking
 from attnlab.strangers.patient import Patient
@@ -315,7 +316,7 @@ def test_random_plain_tensor_is_not_saved():
 
 def test_plain_tensors_are_found_in_collections_and_buffers_are_not():
     parts = nn.Sequential(PlainInAList(), Buffered(), nn.LSTM(D, D))  # torch's layer keeps its weights in a list too
-    assert [name for name, _ in plain_tensors(parts)] == ["0.tables['one'][0]"]
+    assert [kept.path for kept, _ in plain_tensors(parts)] == ["self.0.tables['one'][0]"]
 
 
 def test_patient_stays_on_the_cpu():

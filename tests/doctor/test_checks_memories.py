@@ -14,7 +14,6 @@ from attnlab.doctor.checks.dead_parts import check_dead_parts
 from attnlab.doctor.checks.normalization import check_normalization
 from attnlab.doctor.influence.heads import check_heads_mixed
 from attnlab.doctor.influence.padded import with_own_memory
-from attnlab.doctor.measures.unused_memory import unused_memory
 from attnlab.strangers.calling.sources import Argument
 
 MEMORY = (Argument("x", "x", by_name=False), Argument("memory", "memory"))
@@ -75,13 +74,13 @@ def test_a_memory_of_another_width_is_not_replaced_by_the_input():
 
 
 def test_a_memory_without_influence_is_named():
-    (found,) = unused_memory(examine(Deaf()))
+    (found,) = check_dead_parts(examine(Deaf()))
     assert (found.check, found.severity) == ("dead-parts", "error")
     assert "`memory`" in found.message
-    assert list(unused_memory(examine(Cross()))) == []
+    assert list(check_dead_parts(examine(Cross()))) == []
 
 
 def test_a_memory_may_be_left_alone_where_the_source_says_so():
-    assert [each.accepted for each in unused_memory(examine(Deaf(), text="memory is ignored"))] == [True]
+    assert [each.accepted for each in check_dead_parts(examine(Deaf(), text="memory is ignored"))] == [True]
     hidden = (Argument("x", "x", by_name=False), Argument("_memory", "memory", by_name=False))
-    assert list(unused_memory(examine(Deaf(), arguments=hidden))) == []
+    assert list(check_dead_parts(examine(Deaf(), arguments=hidden))) == []

@@ -11,7 +11,7 @@ from attnlab.doctor.checks.norm_placement import check_norm_placement
 from attnlab.doctor.influence.influence import of_samples
 from attnlab.doctor.influence.masks import check_mask_polarity
 from attnlab.doctor.influence.steady import is_steady, is_steady_when_fresh
-from attnlab.doctor.measures.gradients import revives
+from attnlab.doctor.measures.participation import revives
 from attnlab.inspection.tape.outcome import is_thrown_away, reaches_output
 
 

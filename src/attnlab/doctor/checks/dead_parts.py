@@ -1,121 +1,232 @@
-"""Check `dead-parts`: everything a module holds takes part in its output and can learn."""
+"""Check `dead-parts`: everything a module holds takes part in its output, can learn, and is there once."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from attnlab.doctor.examination import Examination
-from attnlab.doctor.findings import Finding
-from attnlab.doctor.measures.cuts import DETACH_URL, cut_input
-from attnlab.doctor.measures.dead_heads import silent_rows
-from attnlab.doctor.measures.gradients import Survey, influence, revives, survey
-from attnlab.doctor.measures.hidden import Hidden, hidden_parts, plain_weights, recomputed
+from attnlab.doctor.examination import Examination, accepted_by
+from attnlab.doctor.findings import Finding, FindingText
+from attnlab.doctor.influence.position_claims import names_position
 from attnlab.doctor.measures.norms import norms_of, unused_norms
-from attnlab.doctor.measures.sharing import sharing
-from attnlab.doctor.measures.unused_memory import unused_memory
+from attnlab.doctor.measures.participation import (
+    MEMORIES,
+    Rows,
+    Survey,
+    influence,
+    influence_of_memory,
+    revives,
+    survey,
+    wrong_slopes,
+)
+from attnlab.doctor.measures.unregistered import Unregistered, lasting_tensors, untrained
+from attnlab.inspection.tape.attentions import attentions
+from attnlab.inspection.tape.tape import Tape
+from attnlab.strangers.calling.sources import OTHER_MEMORIES
 from attnlab.strangers.loading.mentions import OPTIONAL, use_of
+from attnlab.strangers.words import said_unused
 
 ID = "dead-parts"
 _SHOWN = 4  # names in one sentence
 _CANCELLED = 1e-12  # of the largest gradient: what rounding leaves of a sum that is zero
 _SMALLEST_BLOCK = 16  # a dead head is at least this part (1/16) of a projection; fewer units may be silent by chance
+_SMALLEST_CUT = 4  # neighbouring units of a rectifier that are silent at once by chance, but could speak: fewer
 _ASKS = re.compile(r"(^|[._ ])(w_?|to_?)?(q|k|qk|query|key|queries|keys)(_?(proj|lin|layer)\w*)?\b", re.IGNORECASE)
 """Names of what makes queries or keys."""
-_MODULES_URL = "PyTorch documentation, torch.nn.Module and torch.nn.ModuleList: only attributes are registered"
-_UNUSED_URL = "PyTorch documentation, DistributedDataParallel, find_unused_parameters"
+_WEIGHT = re.compile(
+    r"^w$|^w_?[qkvo]\d?$|weight|kernel|proj|^(q|k|v|o|query|key|value|out)(_mat|_matrix|_w)?$", re.IGNORECASE
+)
+_CUTS = re.compile(
+    r"\.detach|\.data\b|no_grad|inference_mode|set_grad_enabled|\.item\(|\.tolist\(|\.numpy\(|torch\.tensor\(|argmax"
+)
+_WORD = re.compile(r"[._\d]+")
+_ROLES = {
+    "query": frozenset({"q", "wq", "query", "queries", "toq"}),
+    "key": frozenset({"k", "wk", "key", "keys", "tok"}),
+    "value": frozenset({"v", "wv", "value", "values", "tov"}),
+}
+_DETACH = "PyTorch documentation, torch.Tensor.detach and 'Autograd mechanics'"
+_REFORMER = "Kitaev 2020 (Reformer), arXiv:2001.04451, section 2: shared q and k are a choice, with a price"
+
+TEXTS: Mapping[str, FindingText] = {
+    "unregistered": FindingText(
+        "error",
+        "{names} {are} kept where PyTorch does not register {them}: no optimizer trains {them}, `.to(device)` does not"
+        " move and `state_dict` does not save.",
+        "keep layers in nn.ModuleList or nn.ModuleDict instead of a list or dict, and tensors in nn.Parameter",
+        "PyTorch documentation, torch.nn.Module and torch.nn.ModuleList: only attributes are registered",
+    ),
+    "memory": FindingText(
+        "error",
+        "`{name}` has no influence: it is asked for, and every result is the same with another one.",
+        "make keys and values of it, attention(x, {name}, {name}), or drop the argument",
+        "Vaswani 2017, arXiv:1706.03762, section 3.2.3: keys and values come from the output of the encoder",
+    ),
+    "raises": FindingText(
+        "error",
+        "it cannot be trained: the backward pass raises an exception.",
+        "write x = x + y instead of x += y, masked_fill instead of masked_fill_, where the old value is still needed",
+        "PyTorch documentation, 'Autograd mechanics', in-place correctness checks",
+    ),
+    "dead": FindingText(
+        "error",
+        "{names}: {why}, so it is built but learns nothing.",
+        "use {names} in forward (is another one used twice, or a result overwritten or thrown away?), or remove it",
+        "PyTorch documentation, DistributedDataParallel, find_unused_parameters",
+    ),
+    "cut": FindingText(
+        "error",
+        "{names} shape the output but get no gradient: the graph is cut behind them, and they stay as they were"
+        " initialized.",
+        "remove .data, .detach(), torch.no_grad(), .item(), torch.tensor(...) or argmax on the way from them to the"
+        " output",
+        _DETACH,
+    ),
+    "dead rows": FindingText(
+        "error",
+        "part of a projection has no influence: what it makes, such as a head or queries and keys, is dead.",
+        "see that every head's slice is computed, kept and concatenated (loop bounds, slices, overwritten results), and"
+        " that a softmax has more than one key: over a single one it gives 1 whatever q and k are",
+        "Vaswani 2017, arXiv:1706.03762, section 3.2.2: all heads are concatenated",
+    ),
+    "cut rows": FindingText(
+        "error",
+        "part of a projection shapes the output but gets no gradient: the graph is cut behind it.",
+        "remove .data, .detach(), torch.no_grad() or torch.tensor(...) between it and the output",
+        _DETACH,
+    ),
+    "cut input": FindingText(
+        "error",
+        "{share} of the gradient to its input is lost: what stands before it in a stack cannot learn through it.",
+        "remove .data, .detach(), torch.no_grad() or torch.tensor(...) on the way from the input to the output",
+        _DETACH,
+    ),
+    "same vectors": FindingText(
+        "error",
+        "queries and keys are the same vectors: both come from {names}, so the scores are symmetric.",
+        "project the keys with their own layer; if one is meant for both, say so in the docstring, or accept it",
+        _REFORMER,
+    ),
+    "equal start": FindingText(
+        "warning",
+        "queries and keys start as the same vectors: {names} hold equal numbers.",
+        "initialize the two projections independently",
+        _REFORMER,
+    ),
+    "same weight": FindingText(
+        "error",
+        "{names} are one and the same weight.",
+        "give each projection its own weight; if sharing is meant, say so in the docstring",
+        _REFORMER,
+    ),
+    "same result": FindingText(
+        "error",
+        "{names} are one and the same module, and it computes the same thing each time.",
+        "build each one anew: [Head() for _ in range(n)] instead of [Head()] * n or a second name",
+        "PyTorch documentation, torch.nn.ModuleList",
+    ),
+    "same layers": FindingText(
+        "warning",
+        "{names} are one and the same module: the layers share all their weights.",
+        "build each one anew: nn.ModuleList([Block() for _ in range(n)]); if it is meant, say so in the docstring",
+        "Lan 2020 (ALBERT), arXiv:1909.11942, section 3.1; Dehghani 2019, arXiv:1807.03819",
+    ),
+}
+"""What -> its text; braces are filled with what was measured."""
 
 
 def check_dead_parts(exam: Examination) -> Iterator[Finding]:
     """Find parameters, heads and submodules that have no influence, cannot learn, or are one where two are meant."""
-    yield from _hidden(exam)
-    yield from unused_memory(exam)
+    yield from _unregistered(exam)
+    yield from _unused_memory(exam)
     seen = survey(exam)
     if seen.broken:
-        yield _untrainable(seen.broken)
-    elif seen.calls:
-        yield from _without_gradient(exam, seen)
-    else:
-        yield from sharing(exam)
-
-
-def _without_gradient(exam: Examination, seen: Survey) -> Iterator[Finding]:
-    """What is dead, cut off or shared; of several signs of one cause the plainest alone.
-
-    Parameters that are cut off cut the input off too; where queries are used for keys, a projection or a part of it
-    is left over.
-    """
-    found, twice = list(_silent(exam, seen)), list(sharing(exam))
+        yield TEXTS["raises"].finding(ID, seen.broken)
+        return
+    found, twice = list(_silent(exam, seen)), [*_one_projection(exam), *_repeated(exam)]
     silent, shared = ([each for each in some if not each.accepted] for some in (found, twice))
     yield from found
     yield from [each for each in twice if each.accepted][:1]
+    # Of several signs of one cause the plainest alone: where queries are used for keys, a projection or a part of it is
+    # left over, and parameters that are cut off cut the input off too.
     left_over = any(_ASKS.search(finding.message) for finding in silent)
     yield from [] if left_over else shared[:1]
     if not shared:
-        yield from silent_rows(exam, seen)
+        yield from _silent_rows(exam, seen)
     if not silent and not shared:
-        yield from cut_input(exam)
+        yield from _cut_input(exam)
 
 
-def _hidden(exam: Examination) -> Iterator[Finding]:
-    """What is kept where `parameters()` does not see it."""
+# What PyTorch does not see, and what is not looked at
+
+
+def _unregistered(exam: Examination) -> Iterator[Finding]:
+    """An error for what would train outside of `parameters()`, else for plain tensors that look like weights."""
     module = exam.patient.module
-    plain = plain_weights(module)
-    passing = recomputed(exam) if plain else frozenset()
-    plain = [part for part in plain if part.path.removeprefix("self.") not in passing]
-    hidden = hidden_parts(module)
-    yield from _unregistered(module, hidden)
-    yield from exam.as_meant(_unregistered(module, plain), "fixed weights") if not hidden else ()
+    hidden = [(kept.path, numbers) for kept, numbers in untrained(module)]
+    plain = lasting_tensors(exam) if not hidden else []
+    found = hidden or [(kept.path, tensor.numel()) for kept, tensor in plain if _is_weight(kept, tensor)]
+    if found:
+        registered = sum(parameter.numel() for parameter in module.parameters())
+        evidence = f"{sum(numbers for _, numbers in found)} numbers outside parameters(), {registered} inside"
+        are, them = ("is", "it") if len(found) == 1 else ("are", "them")
+        words = {"names": _list([path for path, _ in found]), "are": are, "them": them}
+        finding = TEXTS["unregistered"].finding(ID, evidence, words)
+        yield from [finding] if hidden else exam.as_meant([finding], "fixed weights")
 
 
-def _unregistered(module: nn.Module, parts: Sequence[Hidden]) -> Iterator[Finding]:
-    """The error for parts that `parameters()` does not see, if there are any."""
-    if not parts:
-        return
-    registered = sum(parameter.numel() for parameter in module.parameters())
-    names = _list([part.path for part in parts])
-    yield Finding(
-        ID,
-        "error",
-        f"{names} {_is(parts)} kept where PyTorch does not register {_it(parts)}: no optimizer trains {_it(parts)},"
-        " `.to(device)` does not move and `state_dict` does not save.",
-        f"{sum(part.numbers for part in parts)} numbers outside parameters(), {registered} inside",
-        "keep layers in nn.ModuleList or nn.ModuleDict instead of a list or dict, and tensors in nn.Parameter",
-        _MODULES_URL,
-    )
+def _is_weight(kept: Unregistered, tensor: Tensor) -> bool:
+    """Whether a plain tensor is named and shaped as a weight."""
+    is_constant = tensor.grad_fn is None and not tensor.requires_grad and tensor.is_floating_point()
+    return kept.is_attribute and is_constant and tensor.dim() > 1 and bool(_WEIGHT.search(kept.attribute))
 
 
-def _untrainable(raised: str) -> Finding:
-    return Finding(
-        ID,
-        "error",
-        "it cannot be trained: the backward pass raises an exception.",
-        raised,
-        "write x = x + y instead of x += y, masked_fill instead of masked_fill_, where the old value is still needed",
-        "PyTorch documentation, 'Autograd mechanics', in-place correctness checks",
-    )
+def _unused_memory(exam: Examination) -> Iterator[Finding]:
+    """An error if another memory leaves everything as it is."""
+    asked = [one.parameter for one in exam.convention.arguments if one.source in OTHER_MEMORIES]
+    asked = [name for name in asked if not name.startswith("_")]
+    change = influence_of_memory(exam) if asked else math.inf
+    if change <= exam.tolerance:
+        evidence = f"{MEMORIES} calls with a memory of other numbers: results change by {change:.2g} of their size"
+        finding = TEXTS["memory"].finding(ID, evidence, {"name": asked[0] or "the memory"})
+        words = said_unused(exam.patient.said, exam.patient.text, (asked[0], "memory", "context"))
+        yield from accepted_by([finding], words)
+
+
+# Parameters without gradient
 
 
 def _silent(exam: Examination, seen: Survey) -> Iterator[Finding]:
-    """Yield parameters without gradient: those without influence too, and those that have influence all the same."""
+    """Errors for parameters without gradient, be they without influence too or not."""
     module = exam.eval_module
     suspects = [name for name in _suspects(module, seen) if use_of(module, name) not in OPTIONAL]
     if not suspects:
         return
-    moves = bool(influence(exam, suspects) > exam.tolerance)
-    by_influence = {name: influence(exam, [name]) if moves else 0.0 for name in suspects}
-    cut = [name for name in suspects if by_influence[name] > exam.tolerance and not revives(exam, [name])]
-    dead = [name for name in suspects if by_influence[name] <= exam.tolerance and not _beside(name, cut)]
+    moves = influence(exam, suspects) > exam.tolerance
+    changes = {name: influence(exam, [name]) if moves else 0.0 for name in suspects}
+    cut = [name for name in suspects if changes[name] > exam.tolerance and not revives(exam, [name])]
+    beside = {_owner(name) for name in cut}
+    dead = [name for name in suspects if changes[name] <= exam.tolerance and _owner(name) not in beside]
     norms = {norm.name for norm in unused_norms(exam, norms_of(exam))} if dead else set()  # `norm-placement` says so
-    dead = [name for name in dead if name.rpartition(".")[0] not in norms]
+    dead = [name for name in dead if _owner(name) not in norms]
     if dead:
-        yield _dead(exam, seen, dead)
+        numbers = sum(dict(module.named_parameters())[name].numel() for name in dead)
+        unused = all(use_of(module, name) == "never" for name in dead)
+        why = "is never used in forward" if unused else "has no influence on the output"
+        evidence = (
+            f"gradient 0 in {seen.calls} calls (two lengths, train and eval mode, zero-initialized gains opened), and"
+            f" the output does not change when {numbers} numbers are replaced by others"
+        )
+        yield TEXTS["dead"].finding(ID, evidence, {"names": _list(_whole_parts(module, dead)), "why": why})
     if cut:
-        yield from exam.as_meant([_cut(seen, cut, max(by_influence[name] for name in cut))], "stopped gradients")
+        change = max(changes[name] for name in cut)
+        evidence = f"gradient 0 in {seen.calls} calls, but changing them changes the output by {change:.2g} of its size"
+        yield from exam.as_meant([TEXTS["cut"].finding(ID, evidence, {"names": _list(cut)})], "stopped gradients")
 
 
 def _suspects(module: nn.Module, seen: Survey) -> list[str]:
@@ -124,71 +235,30 @@ def _suspects(module: nn.Module, seen: Survey) -> list[str]:
     A key bias cancels in the softmax, other biases in a norm: a vector in a module whose weight lives is right.
     """
     named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-    biggest = max((one for one in seen.largest.values() if math.isfinite(one)), default=0.0)
     exact = any(parameter.dtype == torch.float64 for parameter in named.values())
-    floor = _CANCELLED * biggest if exact else 0.0
-    silent = []
+    biggest = max((one for one in seen.largest.values() if math.isfinite(one)), default=0.0)
+    silent = set()
     for name, parameter in named.items():
-        is_matrix = name.endswith("weight") and parameter.dim() > 1
-        if parameter.numel() and seen.largest.get(name, 0.0) <= (floor if is_matrix else 0.0):
-            silent.append(name)
-    return [name for name in silent if name not in seen.largest or not _is_absorbed(name, named, silent)]
+        floor = _CANCELLED * biggest if exact and name.endswith("weight") and parameter.dim() > 1 else 0.0
+        if parameter.numel() and seen.largest.get(name, 0.0) <= floor:
+            silent.add(name)
+    lively = {_owner(name) for name in named if name not in silent}
+    absorbed = {name for name in silent if named[name].dim() <= 1 and _owner(name) in lively and name in seen.largest}
+    return [name for name in named if name in silent - absorbed]
 
 
-def _beside(name: str, others: Sequence[str]) -> bool:
-    """Whether another parameter of the same submodule is among these."""
-    return any(other.rpartition(".")[0] == name.rpartition(".")[0] for other in others)
+def _owner(name: str) -> str:
+    """The submodule that holds a parameter."""
+    return name.rpartition(".")[0]
 
 
-def _is_absorbed(name: str, named: dict[str, nn.Parameter], silent: Sequence[str]) -> bool:
-    """Whether a silent vector belongs to a module whose other parameters live."""
-    owner = name.rpartition(".")[0]
-    others = [other for other in named if other != name and other.rpartition(".")[0] == owner]
-    return named[name].dim() <= 1 and any(other not in silent for other in others)
-
-
-def _dead(exam: Examination, seen: Survey, names: Sequence[str]) -> Finding:
-    """The finding about parameters that do nothing at all."""
-    parts = _parts(exam.eval_module, names)
-    numbers = sum(dict(exam.eval_module.named_parameters())[name].numel() for name in names)
-    unused = all(use_of(exam.eval_module, name) == "never" for name in names)
-    why = "is never used in forward" if unused else "has no influence on the output"
-    return Finding(
-        ID,
-        "error",
-        f"{_list(parts)}: {why}, so it is built but learns nothing.",
-        f"gradient 0 in {seen.calls} calls (two lengths, train and eval mode, zero-initialized gains opened), and the"
-        f" output does not change when {numbers} numbers are replaced by others",
-        f"use {_list(parts)} in forward (is another one used twice, or a result overwritten or thrown away?),"
-        " or remove it",
-        _UNUSED_URL,
-    )
-
-
-def _cut(seen: Survey, names: Sequence[str], change: float) -> Finding:
-    """The finding about parameters whose gradient is lost on the way."""
-    return Finding(
-        ID,
-        "error",
-        f"{_list(names)} shape the output but get no gradient: the graph is cut behind them, and they stay as they"
-        " were initialized.",
-        f"gradient 0 in {seen.calls} calls, but changing them changes the output by {change:.2g} of its size",
-        "remove .data, .detach(), torch.no_grad(), .item(), torch.tensor(...) or argmax on the way from them to the"
-        " output",
-        DETACH_URL,
-    )
-
-
-def _parts(module: nn.Module, names: Sequence[str]) -> list[str]:
+def _whole_parts(module: nn.Module, names: Sequence[str]) -> list[str]:
     """Names with all dead parameters of one submodule merged to that submodule."""
-    merged: list[str] = []
-    for name in names:
-        owner = name.rpartition(".")[0]
-        whole = owner and all(
-            f"{owner}.{inner}" in names for inner, _ in module.get_submodule(owner).named_parameters()
-        )
-        merged.append(owner if whole else name)
-    return list(dict.fromkeys(merged))
+    held = {
+        _owner(name): {inner for inner, _ in module.get_submodule(_owner(name)).named_parameters()} for name in names
+    }
+    whole = {owner for owner, inner in held.items() if owner and {f"{owner}.{one}" for one in inner} <= set(names)}
+    return list(dict.fromkeys(_owner(name) if _owner(name) in whole else name for name in names))
 
 
 def _list(names: Sequence[str]) -> str:
@@ -196,9 +266,139 @@ def _list(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-def _is(things: Sequence[object]) -> str:
-    return "is" if len(things) == 1 else "are"
+# Rows and columns without gradient: a dead head in a shared projection
 
 
-def _it(things: Sequence[object]) -> str:
-    return "it" if len(things) == 1 else "them"
+def _silent_rows(exam: Examination, seen: Survey) -> Iterator[Finding]:
+    """Errors for blocks of rows or columns of a projection that do nothing, or cannot learn."""
+    dead, cut = [], []
+    for name, rows in _silent_blocks(exam, seen):
+        axis, run = rows
+        size = dict(exam.eval_module.named_parameters())[name].shape[axis]
+        words = f"{'rows' if axis == 0 else 'columns'} {int(run[0])} to {int(run[-1])} of {size} in {name}"
+        if influence(exam, [name], rows) <= exam.tolerance:
+            dead.append(words)
+        elif len(run) >= max(_SMALLEST_CUT, size // 8) and not revives(exam, [name], rows):
+            cut.append(words)
+    silent = f"gradient 0 in {seen.calls} calls"
+    if dead:
+        evidence = f"{silent}, and the output does not change when they are replaced: {'; '.join(dead[:_SHOWN])}"
+        yield TEXTS["dead rows"].finding(ID, evidence)
+    if cut:
+        evidence = f"{silent}, but the output changes when they are replaced: {'; '.join(cut[:_SHOWN])}"
+        yield from exam.as_meant([TEXTS["cut rows"].finding(ID, evidence)], "stopped gradients")
+
+
+def _silent_blocks(exam: Examination, seen: Survey) -> Iterator[tuple[str, Rows]]:
+    """Yield runs of neighbouring rows or columns without gradient, wide enough to be no chance."""
+    positions = {exam.convention.vocab_size, exam.convention.longest, exam.convention.length}  # rows of tables
+    for name, by_length in seen.alive.items():
+        alive = torch.stack([*by_length.values()]).any(0)
+        owner = exam.eval_module.get_submodule(_owner(name))
+        if alive.dim() < 2 or not alive.any() or isinstance(owner, nn.Embedding) or names_position(name):
+            continue
+        for axis in (0, 1) if isinstance(owner, nn.Conv1d) else range(alive.dim()):
+            size = alive.shape[axis]
+            lives = [own.movedim(axis, 0).flatten(1).any(1) for own in by_length.values()]
+            if size in positions or not all(torch.equal(lives[0], other) for other in lives[1:]):
+                continue
+            run = _longest_run(~lives[0])
+            wide = len(run) >= max(1 if alive.dim() > 2 else 2, size // _SMALLEST_BLOCK)
+            if wide and use_of(exam.eval_module, name) in {"always", "unknown"}:
+                yield name, (axis, run)
+
+
+def _longest_run(dead: Tensor) -> Tensor:
+    """The indices of the longest run of neighbours."""
+    best: list[int] = []
+    run: list[int] = []
+    for index, is_dead in enumerate(dead.tolist()):
+        run = [*run, index] if is_dead else []
+        best = run if len(run) > len(best) else best
+    return torch.tensor(best, dtype=torch.long)
+
+
+# The gradient with respect to the input
+
+
+def _cut_input(exam: Examination) -> Iterator[Finding]:
+    """An error where the source says how the graph is cut, or nothing at all gets through."""
+    slopes = wrong_slopes(exam)
+    lost = not any(claimed for claimed, _ in slopes)
+    if slopes and (lost or _CUTS.search(exam.patient.text)):
+        evidence = "slope of the output in a random direction by gradient and by finite difference: " + ", ".join(
+            f"{claimed:.3g} against {true:.3g}" for claimed, true in slopes
+        )
+        finding = TEXTS["cut input"].finding(ID, evidence, {"share": "all" if lost else "part"})
+        yield from exam.as_meant([finding], "stopped gradients")
+
+
+# One thing where the code suggests several
+
+
+def _one_projection(exam: Examination) -> Iterator[Finding]:
+    """An error if queries and keys are the same numbers, or their weights are; a warning if they only start so."""
+    found = list(_same_vectors(exam)) or _tied_weights(exam)
+    yield from exam.as_meant(found, "one projection of queries and keys")
+
+
+def _same_vectors(exam: Examination) -> Iterator[Finding]:
+    tape = exam.usual_tape
+    for one in attentions(tape, exam.convention):
+        if one.q is None or one.k is None or one.q.shape != one.k.shape or not torch.equal(one.q, one.k):
+            continue
+        of_queries, of_keys = _makers(tape, one.q_index), _makers(tape, one.k_index)
+        if of_queries:  # without any projection q = k = x is a choice
+            both = of_queries & of_keys
+            names = " and ".join(sorted(both or of_queries | of_keys))
+            evidence = "largest difference between q and k over all heads and positions: 0"
+            yield TEXTS["same vectors" if both else "equal start"].finding(ID, evidence, {"names": names})
+            return
+
+
+def _makers(tape: Tape, start: int | None) -> set[str]:
+    """The nearest parameters that made a tensor: those of the last products on the way."""
+    names: set[str] = set()
+    waiting, seen = [] if start is None else [start], set[int]()
+    while waiting:
+        at = waiting.pop()
+        own = {name for name in tape.events[at].parameters if name is not None}
+        names |= own
+        if not own and at not in seen:
+            waiting += [parent for parent in tape.events[at].parents if parent is not None]
+        seen.add(at)
+    return names
+
+
+def _tied_weights(exam: Examination) -> Iterator[Finding]:
+    """Errors for projections of q and k that share a weight but not their biases, so that their vectors differ."""
+    names: dict[nn.Parameter, list[str]] = defaultdict(list)
+    for name, parameter in exam.eval_module.named_parameters(remove_duplicate=False):
+        names[parameter].append(name)
+    for parameter, places in names.items():
+        roles = {role for role, words in _ROLES.items() for place in places if words & set(_WORD.split(place.lower()))}
+        owners = {exam.eval_module.get_submodule(_owner(place)) for place in places}
+        if parameter.dim() > 1 and len(roles) > 1 and len(owners) > 1:
+            evidence = f"{len(places)} names, one set of {parameter.numel()} numbers"
+            yield TEXTS["same weight"].finding(ID, evidence, {"names": " and ".join(places[:_SHOWN])})
+
+
+def _repeated(exam: Examination) -> Iterator[Finding]:
+    """Errors for modules that stand under several names and compute the same twice, else warnings."""
+    names: dict[nn.Module, list[str]] = defaultdict(list)
+    for name, part in exam.eval_module.named_modules(remove_duplicate=False):
+        names[part].append(name)
+    repeated = {part: places for part, places in names.items() if len(places) > 1}
+    for part, (first, *others) in repeated.items():
+        inner = any(first.startswith(f"{place}.") for places in repeated.values() for place in places)
+        learned = any(parameter.dim() > 1 for parameter in part.parameters())
+        inputs = [call.given[0] for call in exam.usual_tape.calls if call.name == first and call.given]
+        if inner or not learned or isinstance(part, nn.Embedding) or len(inputs) < 2:
+            continue
+        same = all(torch.equal(inputs[0], other) for other in inputs[1:])
+        numbers = sum(parameter.numel() for parameter in part.parameters())
+        shown = [first, *others][:_SHOWN]
+        evidence = f"{len(others) + 1} names ({', '.join(shown)}), one set of {numbers} numbers; called"
+        evidence += f" {len(inputs)} times{' with the same input' if same else ''}"
+        found = [TEXTS["same result" if same else "same layers"].finding(ID, evidence, {"names": " and ".join(shown)})]
+        yield from exam.as_meant(exam.as_meant(found, "shared parts"), "one projection of queries and keys")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import torch
@@ -18,17 +18,12 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.findings import Finding
-from attnlab.doctor.measures.formats import Attempt, Outcome
-from attnlab.doctor.measures.hidden import recomputed
+from attnlab.doctor.findings import Finding, FindingText
+from attnlab.doctor.measures.formats import Attempt
+from attnlab.doctor.measures.unregistered import Unregistered, lasting_tensors, plain_tensors
 from attnlab.strangers.patient import twin_of
 
 CHECK = "dtype-device"
-SOURCE = "PyTorch documentation, nn.Module.register_buffer; CUDA semantics, Best practices, Device-agnostic code"
-_REMEDY = (
-    "register constants with self.register_buffer(...), and make tensors in forward with device=x.device"
-    " (torch.arange(n, device=x.device), torch.ones(n, n, device=scores.device))"
-)
 _MIXES = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "copy_", "_to_copy"})
 """Operations that take a tensor on the CPU beside one on an accelerator."""
 
@@ -45,10 +40,53 @@ _MISMATCH = r"same device|on the expected device|device type tensor to numpy"
 
 _SHOWN = 3  # names in one finding
 
+_SOURCE = "PyTorch documentation, nn.Module.register_buffer; CUDA semantics, Best practices, Device-agnostic code"
+_REMEDY = (
+    "register constants with self.register_buffer(...), and make tensors in forward with device=x.device"
+    " (torch.arange(n, device=x.device), torch.ones(n, n, device=scores.device))"
+)
+
+TEXTS: Mapping[str, FindingText] = {
+    "stays": FindingText("error", "On another device it fails: a tensor stays on the CPU.", _REMEDY, _SOURCE),
+    "stays by choice": FindingText(  # whoever moves it must build it anew
+        "warning",
+        "It stays on the device that was chosen when it was built: moved to another it fails.",
+        _REMEDY,
+        _SOURCE,
+        "set-up",
+    ),
+    "stays after a call": FindingText(  # moved before its first call it is right
+        "warning",
+        "Once it was called on the CPU it fails on another device: it keeps a tensor of the earlier call.",
+        _REMEDY,
+        _SOURCE,
+        "set-up",
+    ),
+    "untried": FindingText(
+        "warning", "Tensors kept as plain attributes do not move with the module.", _REMEDY, _SOURCE
+    ),
+    "format": FindingText(
+        "warning",
+        "Moved to {formats} it fails, where float32 works: something in it stays float32.",
+        "make constants in forward with dtype=x.dtype, cast tables with table.to(x.dtype), register them as buffers",
+        _SOURCE,
+    ),
+    "unsaved": FindingText(
+        "warning",
+        "Random tensors in it are kept as plain attributes, so saving and loading does not bring them back.",
+        "register them with self.register_buffer(...) or as nn.Parameter",
+        _SOURCE,
+    ),
+}
+"""What -> its text; braces are filled with what was measured."""
+
+Plain = Sequence[tuple[Unregistered, Tensor]]
+"""Tensors that are neither parameters nor buffers, with where they are kept."""
+
 
 def check_dtype_device(exam: Examination) -> Iterator[Finding]:
     """What stays behind when the module moves to another device or number format."""
-    plain = _kept(exam)
+    plain = lasting_tensors(exam)
     left_behind = list(_device(exam, plain))
     yield from left_behind
     if not any(finding.severity == "error" for finding in left_behind):  # it stays in its format for the same reason
@@ -56,11 +94,65 @@ def check_dtype_device(exam: Examination) -> Iterator[Finding]:
     yield from _unsaved(exam, plain)
 
 
-def _kept(exam: Examination) -> list[tuple[str, Tensor]]:
-    """The plain tensors that outlive a call."""
-    plain = list(plain_tensors(exam.patient.module))
-    passing = recomputed(exam) if plain else frozenset()
-    return [(name, tensor) for name, tensor in plain if name not in passing]
+def _device(exam: Examination, plain: Plain) -> Iterator[Finding]:
+    """An error if it fails on another device, fresh or after a call on the CPU."""
+    fresh = _move(exam, exam.copy(dtype=torch.float32))
+    if fresh.result == "left behind":
+        chosen = "device" in exam.patient.arguments
+        yield _left_behind("stays by choice" if chosen else "stays", fresh, plain)
+        return
+    called = exam.copy(dtype=torch.float32)
+    exam.run(exam.inputs(dtype=torch.float32), module=called)
+    kept = _move(exam, called)
+    if kept.result == "left behind":
+        yield _left_behind("stays after a call", kept, plain_tensors(called))
+    elif fresh.result == "unknown":
+        unmoved = [each for each in plain if not _is_moved(each[0].attribute, exam.patient.text)]
+        evidence = f"{_names(unmoved)}; could not be tried on another device: {fresh.text}"
+        yield from [TEXTS["untried"].finding(CHECK, evidence)] if unmoved else ()
+
+
+def _is_moved(attribute: str, source: str) -> bool:
+    """Whether the source moves what an attribute holds."""
+    return bool(re.search(rf"{re.escape(attribute)}[^\n]*\.(to|type_as|cuda)\(", source))
+
+
+def _left_behind(text: str, move: Move, plain: Plain) -> Finding:
+    attributes = f"; tensors that are no buffers: {_names(plain)}" if plain else ""
+    return TEXTS[text].finding(CHECK, f"moved to the meta device: {move.text}{attributes}")
+
+
+def _names(plain: Plain) -> str:
+    named = [f"{kept.path} {tuple(tensor.shape)}" for kept, tensor in plain]
+    return ", ".join(named[:_SHOWN]) + (", ..." if len(named) > _SHOWN else "")
+
+
+def _format(exam: Examination) -> Iterator[Finding]:
+    """A warning if something in it stays in float32; autocast, which is how most train, does not mind."""
+    if Attempt(torch.float32).run(exam).raised:
+        return
+    outcomes = [Attempt(dtype).run(exam) for dtype in (torch.bfloat16, torch.float64)]
+    mixed = [outcome for outcome in outcomes if outcome.refusal == "mixed"]
+    if mixed:
+        formats = [outcome.attempt.format for outcome in mixed]
+        yield TEXTS["format"].finding(CHECK, f"{formats[0]}: {mixed[0].raised}", {"formats": " and ".join(formats)})
+
+
+def _unsaved(exam: Examination, plain: Plain) -> Iterator[Finding]:
+    """A warning if plain tensors are random: a loaded module then differs from the saved one."""
+    other = exam.another() if plain else None
+    theirs = {} if other is None else {kept.path: tensor for kept, tensor in plain_tensors(other)}
+    random = [each for each in plain if (own := theirs.get(each[0].path)) is not None and not _equal(each[1], own)]
+    if random:
+        evidence = f"differ between two instances and are not in state_dict(): {_names(random)}"
+        yield TEXTS["unsaved"].finding(CHECK, evidence)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one, other)
+
+
+# A call on a device without numbers
 
 
 @final
@@ -80,64 +172,6 @@ class Move:
     text: str = ""
 
 
-def _device(exam: Examination, plain: list[tuple[str, Tensor]]) -> Iterator[Finding]:
-    """An error if it fails on another device, fresh or after a call on the CPU."""
-    fresh = _move(exam, exam.copy(dtype=torch.float32))
-    if fresh.result == "left behind":
-        finding = _left_behind("On another device it fails: a tensor stays on the CPU.", fresh, plain)
-        yield _by_choice(finding) if _chooses_device(exam) else finding
-        return
-    called = exam.copy(dtype=torch.float32)
-    exam.run(exam.inputs(dtype=torch.float32), module=called)
-    kept = _move(exam, called)
-    if kept.result == "left behind":
-        finding = _left_behind(
-            "Once it was called on the CPU it fails on another device: it keeps a tensor of the earlier call.",
-            kept,
-            list(plain_tensors(called)),
-        )
-        yield replace(finding, severity="warning", nature="set-up")  # moved before its first call it is right
-    elif fresh.result == "unknown":
-        yield from _doubtful(exam, plain, fresh)
-
-
-def _chooses_device(exam: Examination) -> bool:
-    """Whether its constructor is given a device."""
-    return "device" in exam.patient.arguments
-
-
-def _by_choice(finding: Finding) -> Finding:
-    """The finding for a device that is chosen once: whoever moves the module must build it anew."""
-    message = "It stays on the device that was chosen when it was built: moved to another it fails."
-    return replace(finding, severity="warning", nature="set-up", message=message)
-
-
-def _left_behind(message: str, move: Move, plain: list[tuple[str, Tensor]]) -> Finding:
-    names = _names(plain)
-    attributes = f"; tensors that are no buffers: {names}" if names else ""
-    return Finding(CHECK, "error", message, f"moved to the meta device: {move.text}{attributes}", _REMEDY, SOURCE)
-
-
-def _doubtful(exam: Examination, plain: list[tuple[str, Tensor]], move: Move) -> Iterator[Finding]:
-    """A warning about plain tensors where the call cannot be tried on another device."""
-    moved = [rf"{re.escape(name.rsplit('.', 1)[-1].split('[')[0])}[^\n]*\.(to|type_as|cuda)\(" for name, _ in plain]
-    left = [item for item, pattern in zip(plain, moved, strict=True) if not re.search(pattern, exam.patient.text)]
-    if left:
-        yield Finding(
-            CHECK,
-            "warning",
-            "Tensors kept as plain attributes do not move with the module.",
-            f"{_names(left)}; could not be tried on another device: {move.text}",
-            _REMEDY,
-            SOURCE,
-        )
-
-
-def _names(plain: Sequence[tuple[str, Tensor]]) -> str:
-    named = [f"self.{name} {tuple(tensor.shape)}" for name, tensor in plain]
-    return ", ".join(named[:_SHOWN]) + (", ..." if len(named) > _SHOWN else "")
-
-
 def _move(exam: Examination, module: nn.Module) -> Move:
     """Call a copy on the CPU and then on the meta device, in the same way.
 
@@ -151,18 +185,13 @@ def _move(exam: Examination, module: nn.Module) -> Move:
         with _Meetings(numbers.learned):
             output = exam.run(x.to("meta"), module=module)
     except ModuleError as error:
-        return _judge(error)
+        said = " ".join(str(error).split(" raised ", 1)[-1].split())
+        return Move("left behind" if re.search(_MISMATCH, said) else "unknown", said)
     except RuntimeError as error:  # the call around the module
         return Move("unknown", str(error))
     if output.device.type != "meta":
         return Move("left behind", f"the output is on the {output.device.type} all the same")
     return Move("right")
-
-
-def _judge(error: ModuleError) -> Move:
-    """Whether an exception on the other device is about devices."""
-    said = " ".join(str(error).split(" raised ", 1)[-1].split())
-    return Move("left behind" if re.search(_MISMATCH, said) else "unknown", said)
 
 
 @final
@@ -238,68 +267,3 @@ def _refuse_meeting(name: str, leaves: Sequence[Any]) -> None:
 
 def _to_cpu(named: Mapping[str, Any]) -> bool:
     return named.get("device") is not None and torch.device(named["device"]).type == "cpu"
-
-
-def plain_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The tensors with axes that a module keeps as attributes, neither as parameters nor as buffers."""
-    registered = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
-    for path, part in module.named_modules():
-        for name, value in vars(part).items():
-            if name not in ("_parameters", "_buffers", "_modules"):
-                found = _tensors_in(f"{path}.{name}" if path else name, value)
-                yield from ((where, tensor) for where, tensor in found if id(tensor) not in registered)
-
-
-def _tensors_in(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(value, Tensor) and value.dim():
-        yield name, value
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from _tensors_in(f"{name}[{index}]", item)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _tensors_in(f"{name}[{key!r}]", item)
-
-
-def _format(exam: Examination) -> Iterator[Finding]:
-    """A warning if something in it stays in float32; autocast, which is how most train, does not mind."""
-    if Attempt(torch.float32).run(exam).raised:
-        return
-    outcomes = [Attempt(dtype).run(exam) for dtype in (torch.bfloat16, torch.float64)]
-    mixed = [outcome for outcome in outcomes if outcome.refusal == "mixed"]
-    if mixed:
-        yield _stays_float32(mixed)
-
-
-def _stays_float32(mixed: list[Outcome]) -> Finding:
-    formats = " and ".join(outcome.format for outcome in mixed)
-    return Finding(
-        CHECK,
-        "warning",
-        f"Moved to {formats} it fails, where float32 works: something in it stays float32.",
-        f"{mixed[0].format}: {mixed[0].raised}",
-        "make constants in forward with dtype=x.dtype, cast tables with table.to(x.dtype), register them as buffers",
-        SOURCE,
-    )
-
-
-def _unsaved(exam: Examination, plain: list[tuple[str, Tensor]]) -> Iterator[Finding]:
-    """A warning if plain tensors are random: a loaded module then differs from the saved one."""
-    other = exam.another() if plain else None
-    if other is None:
-        return
-    theirs = dict(plain_tensors(other))
-    random = [(name, tensor) for name, tensor in plain if name in theirs and not _equal(tensor, theirs[name])]
-    if random:
-        yield Finding(
-            CHECK,
-            "warning",
-            "Random tensors in it are kept as plain attributes, so saving and loading does not bring them back.",
-            f"differ between two instances and are not in state_dict(): {_names(random)}",
-            "register them with self.register_buffer(...) or as nn.Parameter",
-            SOURCE,
-        )
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(one, other)

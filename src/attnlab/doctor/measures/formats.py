@@ -13,13 +13,7 @@ from torch import Tensor, nn
 from attnlab.core.build import describe_exception
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
-
-FORMATS: dict[torch.dtype, str] = {
-    torch.float64: "float64",
-    torch.float32: "float32",
-    torch.bfloat16: "bfloat16",
-    torch.float16: "float16",
-}
+from attnlab.doctor.influence.padded import Side, real_positions
 
 Refusal = Literal["kernel", "unsupported", "range", "mixed", "other"]
 
@@ -48,8 +42,8 @@ class Attempt:
         Of parameters and inputs.
     scale : float
         Standard deviation of the inputs; of a token model, the factor of its embedding tables.
-    padding : Tensor or None
-        True = a real position.
+    padded : {"right", "left"} or None
+        Where samples but the first end in padding; None: nowhere.
     length : int or None
         None: the usual length and batch; else one sample of that length.
     empty : int or None
@@ -58,15 +52,23 @@ class Attempt:
 
     dtype: torch.dtype
     scale: float = 1.0
-    padding: Bool[Tensor, "batch length"] | None = None
+    padded: Side | None = None
     length: int | None = None
     empty: int | None = None
+
+    @property
+    def format(self) -> str:
+        """The name of the number format."""
+        return str(self.dtype).removeprefix("torch.")
 
     def module(self, exam: Examination) -> nn.Module:
         """The copy that is called; parameters that are all zero hold small numbers."""
         module = exam.fresh(dtype=self.dtype)
         if exam.convention.takes == "tokens":
-            _scale_embeddings(module, exam.convention.vocab_size, self.scale)
+            with torch.no_grad():
+                for part in module.modules():  # the tables stand for the inputs
+                    if isinstance(part, nn.Embedding) and part.num_embeddings == exam.convention.vocab_size:
+                        part.weight.mul_(self.scale)
         return module
 
     def inputs(self, exam: Examination) -> Shaped[Tensor, "batch length *features"]:
@@ -79,40 +81,33 @@ class Attempt:
             x[:, self.empty] = 0
         return x.to(self.dtype)
 
+    def padding(self, exam: Examination) -> Bool[Tensor, "batch length"] | None:
+        """Which positions are real; None if all are."""
+        length = exam.convention.length
+        lengths = [length, max(1, length - 3), max(1, length - 1)]
+        return None if self.padded is None else real_positions(lengths, length, self.padded)
+
     def run(self, exam: Examination) -> Outcome:
-        """Call the module and return what came of it; what it raises is part of that."""
+        """Call a copy of the module forward and backward, once in an examination; what it raises is part of that."""
+        if self not in exam.known:
+            exam.known[self] = self._outcome(exam)
+        return exam.known[self]
+
+    def _outcome(self, exam: Examination) -> Outcome:
         try:
-            return self._call(exam, self.module(exam), self.inputs(exam))
+            module, x, padding = self.module(exam), self.inputs(exam), self.padding(exam)
+            leaf = x.requires_grad_() if x.is_floating_point() else x
+            output = exam.run(leaf, module=module, padding=padding, grad=True)
+            masked = padding is not None and output.shape[:2] == padding.shape
+            read = output[padding] if masked else output  # what somebody reads: the outputs of real positions
+            bad_output = 1 - read.detach().isfinite().double().mean().item() if read.numel() else 0.0
+            return Outcome(self, output.detach(), bad_output, _bad_gradients(read.double(), module, leaf))
         except ModuleError as error:
-            return Outcome(self, raised=_innermost(error), refusal=_refusal(error))
+            text = str(error).split(" raised ", 1)[-1]  # without the sentence around it that repeats the call
+            return Outcome(self, raised=text, refusal=_refusal(text))
         except RuntimeError as error:  # the backward pass
             text = "in the backward pass: " + describe_exception(error, exam.patient.file)
-            return Outcome(self, raised=text, refusal=_refusal(error))
-
-    def _call(self, exam: Examination, module: nn.Module, x: Tensor) -> Outcome:
-        leaf = x.requires_grad_() if x.is_floating_point() else x
-        output = exam.run(leaf, module=module, padding=self.padding, grad=True)
-        bad = _share_not_finite(self._real(output))
-        return Outcome(self, output.detach(), bad, self._bad_gradients(output, module, leaf))
-
-    def _real(self, output: Tensor) -> Tensor:
-        """The outputs somebody reads: those of real positions."""
-        if self.padding is None or output.shape[:2] != self.padding.shape:
-            return output
-        return output[self.padding]
-
-    def _bad_gradients(self, output: Tensor, module: nn.Module, leaf: Tensor) -> tuple[str, ...]:
-        """What has a gradient that is not finite: parameters by name, or the input."""
-        read = self._real(output).double()
-        if not read.requires_grad or not bool(read.isfinite().all()):
-            return ()
-        generator = torch.Generator().manual_seed(1)
-        signs = torch.randint(0, 2, read.shape, generator=generator).double() * 2 - 1
-        (read * signs).sum().div(max(1, read.shape[0])).backward()
-        named = {"the input": leaf, **dict(module.named_parameters())}
-        return tuple(
-            name for name, tensor in named.items() if tensor.grad is not None and not tensor.grad.isfinite().all()
-        )
+            return Outcome(self, raised=text, refusal=_refusal(str(error).split(" raised ", 1)[-1]))
 
 
 @final
@@ -146,38 +141,25 @@ class Outcome:
     @property
     def finite(self) -> bool:
         """Whether it ran and every number is finite."""
-        return not self.raised and not self.bad_output and not self.bad_gradients
+        return not (self.raised or self.bad_output or self.bad_gradients)
 
     @property
     def silently_bad(self) -> bool:
         """Whether it ran, and a number is not finite."""
         return not self.raised and not self.finite
 
-    @property
-    def format(self) -> str:
-        """The name of the number format."""
-        return FORMATS[self.attempt.dtype]
+
+def _bad_gradients(read: Tensor, module: nn.Module, leaf: Tensor) -> tuple[str, ...]:
+    """What has a gradient that is not finite where outputs are: parameters by name, or the input."""
+    if not read.requires_grad or not bool(read.isfinite().all()):
+        return ()
+    generator = torch.Generator().manual_seed(1)
+    signs = torch.randint(0, 2, read.shape, generator=generator).double() * 2 - 1
+    (read * signs).sum().div(max(1, read.shape[0])).backward()
+    named = {"the input": leaf, **dict(module.named_parameters())}
+    return tuple(name for name, one in named.items() if one.grad is not None and not one.grad.isfinite().all())
 
 
-def _scale_embeddings(module: nn.Module, vocab_size: int | None, scale: float) -> None:
-    """Multiply the token tables, which stand for the inputs of a token model."""
-    with torch.no_grad():
-        for part in module.modules():
-            if isinstance(part, nn.Embedding) and part.num_embeddings == vocab_size:
-                part.weight.mul_(scale)
-
-
-def _share_not_finite(output: Tensor) -> float:
-    return 1 - output.detach().isfinite().double().mean().item() if output.numel() else 0.0
-
-
-def _refusal(error: BaseException) -> Refusal:
+def _refusal(raised: str) -> Refusal:
     """Why a call was refused, by what torch says."""
-    text = _innermost(error)
-    return next((name for name, pattern in _REFUSALS if re.search(pattern, text)), "other")
-
-
-def _innermost(error: BaseException) -> str:
-    """An exception's text without the sentence around it that repeats the call."""
-    text = str(error)
-    return text.split(" raised ", 1)[1] if " raised " in text else text
+    return next((name for name, pattern in _REFUSALS if re.search(pattern, raised)), "other")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.influence.differences import relative_change
-from attnlab.doctor.measures.gradients import influence
+from attnlab.doctor.measures.participation import influence
 from attnlab.inspection.tape.outcome import is_thrown_away
 from attnlab.strangers.loading.mentions import OPTIONAL, use_of
 

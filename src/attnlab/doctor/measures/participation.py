@@ -1,4 +1,4 @@
-"""Which parameters a gradient reaches, and which change the output when they are changed.
+"""What takes part: where gradients arrive, and what changes the results when it is changed.
 
 Both are asked over several inputs, lengths, and modes, because a unit may be silent by chance. Every output counts:
 a pooled vector or a loss beside the main one makes a parameter alive; returned attention weights and caches do not.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import torch
@@ -18,14 +18,21 @@ from torch import Tensor, nn
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.influence.differences import relative_change
+from attnlab.strangers.calling.sources import OTHER_MEMORIES
 
 SHORTER = 7  # a second length: what is silent at one length only belongs to positions, not to heads
+MEMORIES = 2  # inputs on which a memory must not matter
+_LARGE = 3.0  # inputs this many times as large drive other units of a rectifier
 _KEPT_BESIDE = ("past", "cache", "present", "attn", "attention", "weight", "state", "mem")
 """Words in the keys of returned things that hold by-products, not results."""
 _WIDEST_RESULT = 3  # (batch, length, features); attention weights and caches have four axes
 _ROUNDING = 1e-13  # of a parameter's largest gradient: what is left of sums that cancel, as through one softmaxed key
 
-_LARGE = 3.0  # inputs this many times as large drive other units of a rectifier
+Rows = tuple[int, Tensor]
+"""An axis of a parameter and indices along it."""
+
+
+# Gradients of parameters
 
 
 @final
@@ -37,10 +44,8 @@ class Survey:
     ----------
     largest : dict of str to float
         Largest absolute gradient by parameter name, over all calls; parameters no graph led to are absent.
-    alive : dict of str to Tensor
-        Where a gradient was not zero in any call, in the parameter's shape.
-    per_length : dict of str to dict of int to Tensor
-        The same for each length by itself.
+    alive : dict of str to dict of int to Tensor
+        By name and length of the input, where a gradient was not zero in any call, in the parameter's shape.
     calls : int
         How many calls went into it.
     broken : str
@@ -48,8 +53,7 @@ class Survey:
     """
 
     largest: dict[str, float] = field(default_factory=dict)
-    alive: dict[str, Tensor] = field(default_factory=dict)
-    per_length: dict[str, dict[int, Tensor]] = field(default_factory=dict)
+    alive: dict[str, dict[int, Tensor]] = field(default_factory=dict)
     calls: int = 0
     broken: str = ""
 
@@ -63,13 +67,12 @@ class Survey:
             floor = _ROUNDING * largest if math.isfinite(largest) and parameter.dtype == torch.float64 else 0.0
             moved = ~(parameter.grad.detach().abs() <= floor)  # NaN counts as moved
             self.largest[name] = max(self.largest.get(name, 0.0), largest)
-            self.alive[name] = self.alive.get(name, torch.zeros_like(moved)) | moved
-            own = self.per_length.setdefault(name, {})
+            own = self.alive.setdefault(name, {})
             own[length] = own.get(length, torch.zeros_like(moved)) | moved
 
 
 def survey(exam: Examination) -> Survey:
-    """Which parameters gradients reach, over inputs, lengths, scales, padding, and both modes."""
+    """Find which parameters gradients reach, over inputs, lengths, scales, padding, and both modes."""
     found = Survey()
     for train, inputs, how in _situations(exam):
         module = exam.fresh(train=train)  # a fresh one each time: some keep state between calls
@@ -104,11 +107,14 @@ def _situations(exam: Examination) -> Iterator[tuple[bool, Tensor, dict[str, Any
         yield False, exam.inputs(seed=15), {"padding": padding}
 
 
-def results(exam: Examination, module: nn.Module, inputs: Tensor, how: Mapping[str, Any]) -> list[Tensor]:
+# What a call returns as a result
+
+
+def results(exam: Examination, module: nn.Module, inputs: Tensor, how: Mapping[str, Any] | None = None) -> list[Tensor]:
     """Everything one call returns as a result; attention weights and caches are none."""
     torch.default_generator.manual_seed(0)
     with torch.enable_grad():
-        returned = exam.convention.returned(module, inputs, **how)
+        returned = exam.convention.returned(module, inputs, **(how or {}))
     return list(_tensors(returned, inputs.shape[1]))
 
 
@@ -141,41 +147,40 @@ def _projection(results: list[Tensor], seed: int) -> Tensor:
     return total
 
 
-def influence(exam: Examination, names: Sequence[str], *, rows: tuple[int, Tensor] | None = None) -> float:
-    """How much the results change when parameters are replaced, relative to the results."""
-    if not names:
-        return 0.0
-    return max(_difference(exam, names, rows, seed) for seed in (20, 21))
+def _change(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
+    """How much results change, relative to their size; another number of them is a change by all of it."""
+    if len(before) != len(after):
+        return 1.0
+    return max(
+        (relative_change(one.detach(), other.detach()) for one, other in zip(before, after, strict=True)), default=0.0
+    )
 
 
-def _difference(exam: Examination, names: Sequence[str], rows: tuple[int, Tensor] | None, seed: int) -> float:
-    """How much the results for one input differ from those with changed parameters."""
-    before, after = exam.fresh(), exam.fresh()
-    _disturb(after, names, rows)
-    inputs = exam.inputs(seed=seed)
-    with torch.no_grad():
-        pairs = zip(results(exam, before, inputs, {}), results(exam, after, inputs, {}), strict=False)
-        pairs = [(a.detach(), b.detach()) for a, b in pairs]
-    return max((relative_change(a, b) for a, b in pairs), default=0.0)
+# Something else in the place of parameters, or of a memory
 
 
-def revives(exam: Examination, names: Sequence[str], *, rows: tuple[int, Tensor] | None = None) -> bool:
+def influence(exam: Examination, names: Sequence[str], rows: Rows | None = None) -> float:
+    """How much the results change when parameters, or rows of them, are replaced, relative to the results."""
+    inputs = [exam.inputs(seed=seed) for seed in (20, 21)] if names else []
+    pairs = ((results(exam, exam.fresh(), x), results(exam, _disturbed(exam, names, rows), x)) for x in inputs)
+    return max((_change(before, after) for before, after in pairs), default=0.0)
+
+
+def revives(exam: Examination, names: Sequence[str], rows: Rows | None = None) -> bool:
     """Whether a gradient reaches parameters once they are replaced: a rectifier was closed by chance."""
-    module = exam.fresh()
-    _disturb(module, names, rows)
+    module = _disturbed(exam, names, rows)
     inputs = exam.inputs(seed=20)
-    loss = _projection(results(exam, module, inputs, {}), inputs.shape[1])
+    loss = _projection(results(exam, module, inputs), inputs.shape[1])
     if loss.requires_grad:
         loss.backward()
     own = dict(module.named_parameters())
-    gradients = [own[name].grad for name in names]
-    if rows is not None:
-        gradients = [None if grad is None else grad.index_select(*rows) for grad in gradients]
-    return any(grad is not None and bool(grad.any()) for grad in gradients)
+    gradients = [gradient for name in names if (gradient := own[name].grad) is not None]
+    return any(bool((gradient if rows is None else gradient.index_select(*rows)).any()) for gradient in gradients)
 
 
-def _disturb(module: nn.Module, names: Sequence[str], rows: tuple[int, Tensor] | None) -> None:
-    """Add noise of the size of a parameter to it, or to some of its rows."""
+def _disturbed(exam: Examination, names: Sequence[str], rows: Rows | None) -> nn.Module:
+    """A copy with noise of the size of a parameter added to it, or to some of its rows."""
+    module = exam.fresh()
     own = dict(module.named_parameters())
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -186,5 +191,68 @@ def _disturb(module: nn.Module, names: Sequence[str], rows: tuple[int, Tensor] |
             if rows is None:
                 parameter.add_(noise)
             else:
-                axis, indices = rows
-                parameter.index_add_(axis, indices, noise.index_select(axis, indices))
+                parameter.index_add_(*rows, noise.index_select(*rows))
+    return module
+
+
+def influence_of_memory(exam: Examination) -> float:
+    """How much the results change when the second sequence alone is another, relative to the results."""
+    arguments = tuple(
+        replace(one, source=OTHER_MEMORIES.get(one.source, one.source)) for one in exam.convention.arguments
+    )
+    other = exam.relying_on(replace(exam.convention, arguments=arguments))
+    changes = []
+    for seed in range(MEMORIES):
+        x = exam.inputs(seed=30 + seed)
+        try:
+            before, after = results(exam, exam.eval_module, x), results(other, exam.eval_module, x)
+        except ModuleError:  # that it raises is an influence
+            return 1.0
+        changes.append(_change(before, after) if before else 1.0)
+    return max(changes)
+
+
+# The gradient with respect to the input
+
+_FINE = (1e-6, 1e-5)  # steps in float64: rounding stays far below the change, and few units switch
+_COARSE = (1e-3, 1e-2)  # steps where anything is computed in float32
+_DIRECTIONS = 3  # one may be at a right angle to what is cut
+_FAR = {_FINE: 1e-3, _COARSE: 0.03}  # relative; a right derivative agrees to 1e-6, in float32 and with kinks to 1 %
+
+
+def wrong_slopes(exam: Examination) -> list[tuple[float, float]]:
+    """Slopes of the output in random directions, by its gradient and by finite differences, where all of them differ.
+
+    None of them where the gradient is right, where it cannot be told, and for tokens.
+    """
+    x = exam.inputs(seed=30)
+    if exam.convention.takes == "tokens" or relative_change(exam.run(x), exam.run(x)) > exam.tolerance:
+        return []  # what keeps state or draws numbers has nothing to compare
+    output, leaf = exam.run_from_embeddings(x)
+    generator = torch.Generator().manual_seed(3)
+    weights = torch.randn(output.shape, generator=generator, dtype=torch.float64).to(x.dtype)
+    gradient = torch.zeros_like(x)
+    if output.requires_grad:
+        (found,) = torch.autograd.grad((output * weights).sum(), leaf, allow_unused=True)
+        gradient = gradient if found is None else found
+    for steps in (_FINE, _COARSE) if exam.dtype == torch.float64 else (_COARSE,):
+        pairs = []
+        for number in range(_DIRECTIONS):
+            generator = torch.Generator().manual_seed(number)
+            direction = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype)
+            fine, coarse = (_slope(exam, x, weights, direction, step) for step in steps)
+            if not _is_far(coarse, fine, _FAR[steps]):  # else computed in fewer digits, or with jumps
+                pairs.append((float((gradient * direction).sum()), fine))
+        if len(pairs) == _DIRECTIONS:
+            return pairs if all(_is_far(*pair, _FAR[steps]) for pair in pairs) else []
+    return []
+
+
+def _slope(exam: Examination, x: Tensor, weights: Tensor, direction: Tensor, step: float) -> float:
+    """A finite difference of the projected output."""
+    ahead, behind = exam.run(x + step * direction), exam.run(x - step * direction)
+    return float(((ahead - behind) * weights).sum()) / (2 * step)
+
+
+def _is_far(claimed: float, true: float, far: float) -> bool:
+    return abs(claimed - true) > far * max(abs(claimed), abs(true), 1e-6)
