@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,17 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # absent on macOS and Windows
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def one_thread() -> Generator[None]:
+    """Compute on one thread, and put the number of threads back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def require_device(device: str, *more: str) -> None:

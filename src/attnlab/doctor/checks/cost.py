@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import torch
@@ -14,8 +12,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from attnlab.core.machine import one_thread
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.findings import Finding
+from attnlab.doctor.findings import Finding, FindingText
 from attnlab.inspection.tape.attentions import TapedAttention, attentions
 
 CHECK = "cost"
@@ -27,7 +26,23 @@ BUDGET_S = 0.8  # for all timed calls
 TOO_SHORT = 64  # up to this length what a call costs anyway hides what grows
 GROWN = 5.0  # times as much time; of less, most is what a call costs anyway
 STEP_BY_STEP = 0.5  # growth of the number of operations with length, as an exponent: a loop over positions has 1
-SOURCE = "Dao et al. 2022, arXiv:2205.14135; PyTorch documentation, scaled_dot_product_attention"
+
+TEXTS: Mapping[str, FindingText] = {
+    "loop": FindingText(
+        "warning",
+        "it works position by position: the number of operations grows with length, and each waits for the last.",
+        "compute all positions in one matrix product (or scan in parallel) where the method allows it",
+        "Dao et al. 2022, arXiv:2205.14135; PyTorch documentation, scaled_dot_product_attention",
+    ),
+    "memory grows": FindingText(
+        "info", "its largest tensor grows with about the power {memory:.1f} of the length, its time hardly."
+    ),
+    "time grows": FindingText(
+        "info",
+        "its time grows with about the power {time:.1f} of the length, its largest tensor with {memory:.1f}.",
+    ),
+}
+"""What -> its text; braces are filled with what was measured."""
 
 
 def check_cost(exam: Examination) -> Iterator[Finding]:
@@ -38,28 +53,25 @@ def check_cost(exam: Examination) -> Iterator[Finding]:
     Exponents are slopes of logarithms: of time between the longest length and a quarter of it, of the largest tensor
     between the longest and half of it. The number of operations and the largest tensor do not depend on the machine.
     """
-    lengths = _lengths(exam)
-    if len(lengths) < 2:
+    longest = min(exam.convention.longest or LONGEST, LONGEST)
+    lengths = [length for length in (longest // 8, longest // 4, longest // 2, longest) if length >= SHORTEST]
+    if len(lengths) < 2 or not exam.convention.any_length:
         return
     module = exam.copy(dtype=torch.float32)
     counts = [_metered(exam, module, length).calls for length in COUNTED_AT]
-    if _exponent(COUNTED_AT, counts) > STEP_BY_STEP and not _recurrent(module):
-        yield _loop(counts)
-    with _one_thread():
-        timed = list(_timed(exam, module, lengths))
-        factor = _factor(exam, timed[-1])
-    if len(timed) < 2 or timed[-2].length <= TOO_SHORT:
-        return
-    sizes = [_metered(exam, module, timing.length).largest for timing in timed[-2:]]
-    yield _growth(timed, sizes, factor)
+    steps = any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in module.modules())  # one each by nature
+    if _exponent(COUNTED_AT, counts) > STEP_BY_STEP and not steps:
+        evidence = f"{counts[0]} operations at length {COUNTED_AT[0]}, {counts[1]} at length {COUNTED_AT[1]}"
+        yield TEXTS["loop"].finding(CHECK, evidence)
+    with one_thread():  # several that wait for a busy core take many times as long, and at random
+        seconds = dict(_timed(exam, module, lengths))
+        factor = _factor(exam, *list(seconds.items())[-1])
+    if len(seconds) > 1 and list(seconds)[-2] > TOO_SHORT:
+        sizes = {length: _metered(exam, module, length).largest for length in list(seconds)[-2:]}
+        yield _growth(seconds, sizes, factor)
 
 
-def _lengths(exam: Examination) -> list[int]:
-    """Lengths to measure at, each twice the one before."""
-    longest = min(exam.convention.longest or LONGEST, LONGEST)
-    if not exam.convention.any_length:
-        return []
-    return [length for length in (longest // 8, longest // 4, longest // 2, longest) if length >= SHORTEST]
+# Operations and tensors
 
 
 @final
@@ -90,48 +102,18 @@ def _metered(exam: Examination, module: nn.Module, length: int) -> Meter:
     return meter
 
 
-def _recurrent(module: nn.Module) -> bool:
-    """Whether torch's own recurrent layers are in it: their operations are one per position by nature."""
-    return any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in module.modules())
+# Time
 
 
-@contextlib.contextmanager
-def _one_thread() -> Generator[None]:
-    """Compute on one thread: several that wait for a busy core take many times as long, and at random."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@final
-@dataclass(frozen=True)
-class Timing:
-    """Hold the time of the fastest call at one length.
-
-    Parameters
-    ----------
-    length : int
-        Positions.
-    seconds : float
-        Time of the processor for one sample, in evaluation mode, without gradients.
-    """
-
-    length: int
-    seconds: float
-
-
-def _timed(exam: Examination, module: nn.Module, lengths: Sequence[int]) -> Iterator[Timing]:
-    """Yield timings at rising lengths while they fit into the budget."""
-    end = time.perf_counter() + BUDGET_S
+def _timed(exam: Examination, module: nn.Module, lengths: Sequence[int]) -> Iterator[tuple[int, float]]:
+    """Yield rising lengths, each with the seconds of the fastest call, while they fit into the budget."""
+    end = time.thread_time() + BUDGET_S
     for length in lengths:
         x = exam.inputs(batch=1, length=length, dtype=torch.float32)
         seconds = _fastest(lambda x=x: exam.run(x, module=module))
-        yield Timing(length, seconds)
+        yield length, seconds
         growing = 4 * seconds * (REPEATS + 1)  # twice the length costs at most this, for what grows with its square
-        if time.perf_counter() + growing > end:
+        if time.thread_time() + growing > end:
             return
 
 
@@ -146,21 +128,13 @@ def _fastest(call: Callable[[], Tensor]) -> float:
     return min(seconds)
 
 
-def _exponent(lengths: Sequence[int], amounts: Sequence[int] | Sequence[float]) -> float:
-    """By which power of the length an amount grows from the first to the last."""
-    if min(amounts) <= 0:
-        return 0.0
-    return math.log(amounts[-1] / amounts[0]) / math.log(lengths[-1] / lengths[0])
-
-
-def _factor(exam: Examination, timing: Timing) -> float | None:
+def _factor(exam: Examination, length: int, seconds: float) -> float | None:
     """How many times slower a single attention layer is than projections and a fused attention of its sizes."""
     found = [each for each in attentions(exam.usual_tape, exam.convention) if each.normalizer == "softmax"]
     if exam.convention.kind != "layer" or len(found) != 1 or exam.convention.takes == "tokens":
         return None
-    call = _fused(exam, found[0], timing.length)
     with torch.no_grad():
-        return timing.seconds / _fastest(call)
+        return seconds / _fastest(_fused(exam, found[0], length))
 
 
 def _fused(exam: Examination, attention: TapedAttention, length: int) -> Callable[[], Tensor]:
@@ -181,39 +155,30 @@ def _fused(exam: Examination, attention: TapedAttention, length: int) -> Callabl
     return call
 
 
-def _loop(counts: Sequence[int]) -> Finding:
-    return Finding(
-        CHECK,
-        "warning",
-        "it works position by position: the number of operations grows with length, and each waits for the last.",
-        f"{counts[0]} operations at length {COUNTED_AT[0]}, {counts[1]} at length {COUNTED_AT[1]}",
-        "compute all positions in one matrix product (or scan in parallel) where the method allows it",
-        SOURCE,
-    )
+# How both grow
 
 
-def _size(n_bytes: int) -> str:
-    """A number of bytes in a unit in which it is short."""
-    return f"{n_bytes / 1024:.3g} KiB" if n_bytes < 1000 * 1024 else f"{n_bytes / 1024**2:.3g} MiB"
-
-
-def _growth(timed: Sequence[Timing], sizes: Sequence[int], factor: float | None) -> Finding:
-    lengths = [timing.length for timing in timed]
+def _growth(seconds: Mapping[int, float], sizes: Mapping[int, int], factor: float | None) -> Finding:
+    """By which power of the length a call grows; of time only where most of it is what grows."""
+    lengths = list(seconds)
+    judged = [length for length in lengths[-3:] if length > TOO_SHORT]
+    words = {
+        "time": _exponent(judged, [seconds[length] for length in judged]),
+        "memory": _exponent(list(sizes), list(sizes.values())),
+    }
+    shortest, longest = lengths[0], lengths[-1]
+    fast, slow, n_bytes = seconds[shortest], seconds[longest], sizes[longest]
+    size = f"{n_bytes / 1024:.3g} KiB" if n_bytes < 1000 * 1024 else f"{n_bytes / 1024**2:.3g} MiB"
     fused = "" if factor is None else f" ({float(f'{factor:.2g}'):g} times scaled_dot_product_attention of its sizes)"
-    return Finding(
-        CHECK,
-        "info",
-        _powers(timed, _exponent(lengths[-2:], sizes)),
-        f"one sample, one thread, no gradients: {timed[0].seconds * 1e3:.3g} ms at length {timed[0].length},"
-        f" {timed[-1].seconds * 1e3:.3g} ms at length {timed[-1].length}{fused};"
-        f" largest tensor {_size(sizes[-1])} at length {lengths[-1]}",
+    evidence = (
+        f"one sample, one thread, no gradients: {fast * 1e3:.3g} ms at length {shortest},"
+        f" {slow * 1e3:.3g} ms at length {longest}{fused}; largest tensor {size} at length {longest}"
     )
+    return TEXTS["memory grows" if slow < GROWN * fast else "time grows"].finding(CHECK, evidence, words)
 
 
-def _powers(timed: Sequence[Timing], memory: float) -> str:
-    """Say by which power of the length a call grows; of time only where most of it is what grows."""
-    if timed[-1].seconds < GROWN * timed[0].seconds:
-        return f"its largest tensor grows with about the power {memory:.1f} of the length, its time hardly."
-    judged = [timing for timing in timed[-3:] if timing.length > TOO_SHORT]
-    time_grows = _exponent([timing.length for timing in judged], [timing.seconds for timing in judged])
-    return f"its time grows with about the power {time_grows:.1f} of the length, its largest tensor with {memory:.1f}."
+def _exponent(lengths: Sequence[int], amounts: Sequence[int] | Sequence[float]) -> float:
+    """By which power of the length an amount grows from the first to the last."""
+    if min(amounts) <= 0:
+        return 0.0
+    return math.log(amounts[-1] / amounts[0]) / math.log(lengths[-1] / lengths[0])

@@ -2,29 +2,70 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from torch import nn
 
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination, wake
-from attnlab.doctor.findings import Finding
+from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.differences import deviation
 from attnlab.doctor.influence.steady import call_seeded
 from attnlab.doctor.measures.memory import remembered
 from attnlab.doctor.measures.traces import left_behind
 
-_ID = "determinism"
+ID = "determinism"
 _RATE = 0.5  # of dropout, given to the constructor where the usual one is 0
 _RANDOM_OPERATIONS = ("bernoulli", "dropout", "rand", "normal_", "uniform_", "multinomial", "exponential_")
-_TRAIN_SOURCE = "Srivastava 2014, JMLR 15, section 4; PyTorch documentation, torch.nn.functional.dropout, `training`"
+_SOURCE = "Srivastava 2014, JMLR 15, section 4; PyTorch documentation, torch.nn.functional.dropout, `training`"
+_DIFFER = "two calls in evaluation mode on the same input differ, "
+
+TEXTS: Mapping[str, FindingText] = {
+    "uninitialized": FindingText(
+        "error",
+        "parameters are never initialized, and start as whatever was in memory: {names}.",
+        "fill them in the constructor: nn.init.xavier_uniform_ for matrices, zeros for biases, ones for gains",
+        "PyTorch documentation, torch.empty and torch.utils.deterministic",
+    ),
+    "chance": FindingText(
+        "error",
+        _DIFFER + "by chance{place}.",
+        "give `training=self.training` to functional dropout, build nn.Dropout in the constructor instead of in"
+        " forward, and draw random numbers once in the constructor",
+        _SOURCE,
+    ),
+    "unfilled memory": FindingText(
+        "error",
+        _DIFFER + "even with the same random state.",
+        "make memory that is not filled (`torch.empty`) zeros; keep nothing from call to call",
+        _SOURCE,
+    ),
+    "no dropout": FindingText(
+        "error",
+        "dropout is asked for ({asked}) and never acts.",
+        "call the dropout in forward, with `training=self.training` where it is the functional one",
+        _SOURCE,
+    ),
+    "idle dropout": FindingText(
+        "warning",
+        "{names} never acts, though other dropout does.",
+        "call it in forward, or remove it",
+        _SOURCE,
+        "set-up",
+    ),
+}
+"""What -> its text; braces are filled with what was measured."""
 
 
 def check_determinism(exam: Examination) -> Iterator[Finding]:
     """Call with other random states, call again after other calls, and look at what a call leaves behind."""
-    yield from _uninitialized(exam)
+    if exam.patient.uninitialized:  # all else is examined with others in their place
+        evidence = (
+            "NaN put into memory that is not filled (torch.utils.deterministic.fill_uninitialized_memory) stays there"
+            " after its constructor; for everything else here they were started as a linear map is"
+        )
+        yield TEXTS["uninitialized"].finding(ID, evidence, {"names": _quoted(exam.patient.uninitialized)})
     chance = list(_random_in_evaluation(exam))
     yield from chance
     yield from left_behind(exam)
@@ -33,19 +74,8 @@ def check_determinism(exam: Examination) -> Iterator[Finding]:
         yield from _dropout_acts(exam)
 
 
-def _uninitialized(exam: Examination) -> Iterator[Finding]:
-    """An error for parameters that hold whatever was in memory; all else is examined with others in their place."""
-    names = ", ".join(f"`{name}`" for name in exam.patient.uninitialized)
-    if names:
-        yield Finding(
-            _ID,
-            "error",
-            f"parameters are never initialized, and start as whatever was in memory: {names}.",
-            "NaN put into memory that is not filled (torch.utils.deterministic.fill_uninitialized_memory) stays there"
-            " after its constructor; for everything else here they were started as a linear map is",
-            "fill them in the constructor: nn.init.xavier_uniform_ for matrices, zeros for biases, ones for gains",
-            "PyTorch documentation, torch.empty and torch.utils.deterministic",
-        )
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 # Chance in evaluation mode
@@ -55,55 +85,38 @@ def _random_in_evaluation(exam: Examination) -> Iterator[Finding]:
     """An error if the same call of fresh copies gives other outputs under other random states."""
     x = exam.inputs()
     outputs = [call_seeded(exam, exam.fresh(), x, seed) for seed in (1, 2, 1)]
-    apart = deviation(outputs[0], outputs[1])
-    again = deviation(outputs[0], outputs[2])
-    if not apart and not again:
-        return
-    place = _random_place(exam, exam.eval_module)
-    cause = "even with the same random state" if again else f"by chance{place}"
-    yield Finding(
-        _ID,
-        "error",
-        f"two calls in evaluation mode on the same input differ, {cause}.",
-        f"outputs differ by {max(apart, again):.2g} of the largest output (length {exam.convention.length})",
-        "make memory that is not filled (`torch.empty`) zeros; keep nothing from call to call"
-        if again
-        else "give `training=self.training` to functional dropout, build nn.Dropout in the constructor instead of in"
-        " forward, and draw random numbers once in the constructor",
-        _TRAIN_SOURCE,
-    )
+    apart, again = (deviation(outputs[0], other) for other in outputs[1:])
+    if apart or again:
+        evidence = f"outputs differ by {max(apart, again):.2g} of the largest output (length {exam.convention.length})"
+        place = "" if again else _random_place(exam)
+        yield TEXTS["unfilled memory" if again else "chance"].finding(ID, evidence, {"place": place})
 
 
-def _random_place(exam: Examination, module: nn.Module) -> str:
+def _random_place(exam: Examination) -> str:
     """Where the first random operation runs, in words."""
-    events = exam.tape(exam.inputs(), module=module).events
-    first = next((event for event in events if any(word in event.call for word in _RANDOM_OPERATIONS)), None)
-    if first is None:
-        return ""
-    return f" (`{first.call}` in `{first.where}`)" if first.where else f" (`{first.call}` in its forward)"
+    random = (event for event in exam.usual_tape.events if any(word in event.call for word in _RANDOM_OPERATIONS))
+    for first in random:
+        return f" (`{first.call}` in `{first.where}`)" if first.where else f" (`{first.call}` in its forward)"
+    return ""
 
 
 # Dropout in training mode
 
 
 def _dropout_acts(exam: Examination) -> Iterator[Finding]:
-    """An error if dropout is asked for and training mode is as fixed as evaluation mode."""
+    """An error if dropout is asked for and training mode is as fixed as evaluation mode; a warning if some of it is."""
     asked, module = _asking_for_dropout(exam)
     if module is None:
         return
     wake(module)
     x = exam.inputs()
-    if deviation(call_seeded(exam, module, x, 1), call_seeded(exam, module, x, 2)):
-        yield from _idle_dropouts(exam)
-        return
-    yield Finding(
-        _ID,
-        "error",
-        f"dropout is asked for ({asked}) and never acts.",
-        f"two calls in training mode under other random states give the same output (length {exam.convention.length})",
-        "call the dropout in forward, with `training=self.training` where it is the functional one",
-        _TRAIN_SOURCE,
-    )
+    if not deviation(call_seeded(exam, module, x, 1), call_seeded(exam, module, x, 2)):
+        evidence = "two calls in training mode under other random states give the same output"
+        evidence += f" (length {exam.convention.length})"
+        yield TEXTS["no dropout"].finding(ID, evidence, {"asked": asked})
+    elif idle := _idle_dropouts(exam):
+        evidence = "in training mode it is not called, and another rate of it changes nothing"
+        yield TEXTS["idle dropout"].finding(ID, evidence, {"names": _quoted(idle)})
 
 
 def _asking_for_dropout(exam: Examination) -> tuple[str, nn.Module | None]:
@@ -121,12 +134,10 @@ def _asks_for_rate(module: nn.Module) -> bool:
 
     What ends in ``**kwargs`` is asked for by nobody.
     """
-    own = any("drop" in name.lower() for name in inspect.signature(type(module).__init__).parameters)
-    return own or any(value == _RATE for part in module.modules() for value in _floats(part))
-
-
-def _floats(part: nn.Module) -> list[float]:
-    return [value for value in vars(part).values() if isinstance(value, float)]
+    if any("drop" in name.lower() for name in inspect.signature(type(module).__init__).parameters):
+        return True
+    held = (value for part in module.modules() for value in vars(part).values())
+    return any(isinstance(value, float) and value == _RATE for value in held)
 
 
 def _is_rate(name: str, value: object) -> bool:
@@ -141,33 +152,19 @@ def _dropouts(module: nn.Module) -> Iterator[tuple[str, nn.modules.dropout._Drop
             yield name, part
 
 
-def _idle_dropouts(exam: Examination) -> Iterator[Finding]:
-    """A warning if some of several dropouts have no effect."""
-    idle = [name for name, _ in _dropouts(exam.patient.module) if _is_idle(exam, name)]
-    if idle:
-        yield Finding(
-            _ID,
-            "warning",
-            f"{', '.join(f'`{name}`' for name in idle)} never acts, though other dropout does.",
-            "in training mode it is not called, and another rate of it changes nothing",
-            "call it in forward, or remove it",
-            _TRAIN_SOURCE,
-            nature="set-up",
-        )
+def _idle_dropouts(exam: Examination) -> list[str]:
+    """The dropouts that are never called, and another rate of which changes nothing."""
+    x, module = exam.inputs(), exam.fresh(train=True)
+    called = {call.name for call in exam.tape(x, module=module).calls}
+    return [name for name, _ in _dropouts(module) if name not in called and not _rate_matters(exam, name)]
 
 
-def _is_idle(exam: Examination, name: str) -> bool:
-    """Whether a dropout is never called and another rate of it changes nothing."""
+def _rate_matters(exam: Examination, name: str) -> bool:
+    """Whether a call in training mode is another one, or raises, without a dropout."""
     module = exam.fresh(train=True)
-    part = dict(_dropouts(module))[name]
-    calls: list[bool] = []
-    with contextlib.ExitStack() as hooks:
-        hooks.callback(part.register_forward_hook(lambda *_: calls.append(True)).remove)
-        usual = call_seeded(exam, module, exam.inputs(), 1)
-    if calls:
-        return False
-    part.p = 0.0
+    usual = call_seeded(exam, module, exam.inputs(), 1)
+    dict(_dropouts(module))[name].p = 0.0
     try:
-        return not deviation(usual, call_seeded(exam, module, exam.inputs(), 1))
+        return bool(deviation(usual, call_seeded(exam, module, exam.inputs(), 1)))
     except ModuleError:
-        return False
+        return True

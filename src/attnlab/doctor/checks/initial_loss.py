@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnlab.doctor.examination import Examination, wake
-from attnlab.doctor.findings import Finding
+from attnlab.doctor.findings import Finding, FindingText
 from attnlab.strangers.words import declared
 
 CHECK = "initial-loss"
@@ -21,7 +20,31 @@ GROSS = 2.0  # times ln(vocabulary): no start that is meant loses that much
 GROSS_EXCESS = 3.0  # nats, for tiny vocabularies
 STRETCH = 5.0  # times every parameter: outputs that stay between -1 and 1 even then are squashed
 SUMS_TO_ONE = 1e-3  # rounding, and room
-SOURCE = "Karpathy, A Recipe for Training Neural Networks, 2019: verify the loss at initialization"
+_SOURCE = "Karpathy, A Recipe for Training Neural Networks, 2019: verify the loss at initialization"
+_UNNORMALIZED = "PyTorch documentation, nn.CrossEntropyLoss: input is expected to contain the unnormalized logits"
+_TOO_LARGE = "Before training its loss is far above that of guessing: the output starts too large."
+_SMALLER = (
+    "start smaller: normal of standard deviation 0.02 for embeddings and output (a table used for both must not keep"
+    " nn.Embedding's 1), and a norm before the output"
+)
+_PROBABILITIES = "It returns probabilities: a cross-entropy that expects logits would apply a second softmax to them."
+_LOGITS = "return the logits and leave softmax to the loss; or train with nll_loss on their logarithm"
+
+TEXTS: Mapping[str, FindingText] = {
+    "not finite": FindingText("error", "The loss is not a number before training starts.", "", _SOURCE),
+    "probabilities": FindingText("error", _PROBABILITIES, _LOGITS, _UNNORMALIZED, "bug"),
+    "probabilities that are meant": FindingText("warning", _PROBABILITIES, _LOGITS, _UNNORMALIZED, "set-up"),
+    "squashed": FindingText(
+        "error",
+        "Its outputs are squashed into a fixed range: as logits they can never be sure of a token.",
+        "return the linear layer's output as it is, without sigmoid or tanh",
+        _UNNORMALIZED,
+    ),
+    "far above": FindingText("error", _TOO_LARGE, _SMALLER, _SOURCE, "bug"),
+    "above": FindingText("warning", _TOO_LARGE, _SMALLER, _SOURCE, "set-up"),
+    "guesses": FindingText("info", "Before training it guesses, as it should."),
+}
+"""What -> its text."""
 
 
 def gives_logits(exam: Examination) -> bool:
@@ -45,26 +68,30 @@ def check_initial_loss(exam: Examination) -> Iterator[Finding]:
     logits = exam.run(x, module=module).double().flatten(0, -2)  # (predictions, vocab_size)
     targets = targets[:, 0] if exam.convention.pooled else targets.flatten()
     if not bool(logits.isfinite().all()):
-        yield Finding(CHECK, "error", "The loss is not a number before training starts.", _share(logits), "", SOURCE)
-    elif _probabilities(logits):
-        meant = bool(declared(exam.patient.said, "probabilities"))
-        yield _softmax_inside(logits, targets, meant=meant)
-    elif _squashed(exam, x, logits):
-        yield _squashed_outputs(logits)
+        share = 1 - logits.isfinite().double().mean().item()
+        found, evidence = "not finite", f"{share:.1%} of the outputs are NaN or infinite on random tokens"
+    elif bool((logits >= 0).all()) and bool(((logits.sum(-1) - 1).abs() < SUMS_TO_ONE).all()):
+        meant = declared(exam.patient.said, "probabilities")
+        found = "probabilities that are meant" if meant else "probabilities"
+        evidence = _of_probabilities(logits, targets)
+    elif _is_squashed(exam, x, logits):
+        found, evidence = "squashed", _of_squashed(logits)
     else:
-        yield from _far_off(logits, targets, module)
+        found, evidence = _start(logits, targets, module)
+    yield TEXTS[found].finding(CHECK, evidence)
 
 
-def _share(logits: Tensor) -> str:
-    return f"{1 - logits.isfinite().double().mean().item():.1%} of the outputs are NaN or infinite on random tokens"
+def _of_probabilities(output: Tensor, targets: Tensor) -> str:
+    """What a second softmax makes of probabilities, (predictions, vocab_size)."""
+    size = output.size(-1)
+    best = math.log(math.e + size - 1) - 1  # of a prediction that is certain and right
+    return (
+        f"rows are positive and sum to 1; cross_entropy on them starts at {_loss(output, targets):.3f} nats and cannot"
+        f" go below {best:.2f} nats, however good the model becomes (ln {size} = {math.log(size):.3f})"
+    )
 
 
-def _probabilities(output: Float[Tensor, "predictions vocab_size"]) -> bool:
-    """Whether rows are distributions."""
-    return bool((output >= 0).all()) and bool(((output.sum(-1) - 1).abs() < SUMS_TO_ONE).all())
-
-
-def _squashed(exam: Examination, x: Tensor, logits: Tensor) -> bool:
+def _is_squashed(exam: Examination, x: Tensor, logits: Tensor) -> bool:
     """Whether outputs stay between -1 and 1 whatever the parameters."""
     if bool((logits.abs() > 1).any()):
         return False
@@ -76,63 +103,29 @@ def _squashed(exam: Examination, x: Tensor, logits: Tensor) -> bool:
     return bool((exam.run(x, module=stretched).abs() <= 1).all())
 
 
-def _squashed_outputs(output: Float[Tensor, "predictions vocab_size"]) -> Finding:
+def _of_squashed(output: Tensor) -> str:
     size, low, high = output.size(-1), output.min().item(), output.max().item()
     floor = math.log1p((size - 1) * math.exp(-1 if low >= 0 else -2))  # one logit at its top, all others at the bottom
-    return Finding(
-        CHECK,
-        "error",
-        "Its outputs are squashed into a fixed range: as logits they can never be sure of a token.",
+    return (
         f"outputs lie between {low:.2f} and {high:.2f}, and within 1 of zero even with all parameters {STRETCH:g} times"
-        f" as large; cross-entropy cannot go below {floor:.2f} nats (ln {size} = {math.log(size):.3f})",
-        "return the linear layer's output as it is, without sigmoid or tanh",
-        "PyTorch documentation, nn.CrossEntropyLoss: input is expected to contain the unnormalized logits",
+        f" as large; cross-entropy cannot go below {floor:.2f} nats (ln {size} = {math.log(size):.3f})"
     )
 
 
-def _softmax_inside(
-    output: Float[Tensor, "predictions vocab_size"], targets: Int[Tensor, " predictions"], *, meant: bool
-) -> Finding:
-    size = output.size(-1)
-    best = math.log(math.e + size - 1) - 1  # of a prediction that is certain and right
-    return Finding(
-        CHECK,
-        "warning" if meant else "error",
-        "It returns probabilities: a cross-entropy that expects logits would apply a second softmax to them.",
-        f"rows are positive and sum to 1; cross_entropy on them starts at {_loss(output, targets):.3f} nats"
-        f" and cannot go below {best:.2f} nats, however good the model becomes (ln {size} = {math.log(size):.3f})",
-        "return the logits and leave softmax to the loss; or train with nll_loss on their logarithm",
-        "PyTorch documentation, nn.CrossEntropyLoss: input is expected to contain the unnormalized logits",
-        nature="set-up" if meant else "bug",
-    )
-
-
-def _far_off(
-    logits: Float[Tensor, "predictions vocab_size"], targets: Int[Tensor, " predictions"], module: nn.Module
-) -> Iterator[Finding]:
-    """What it means if the loss is far above guessing, else a fact."""
+def _start(logits: Tensor, targets: Tensor, module: nn.Module) -> tuple[str, str]:
+    """How far the loss is above guessing, a key of `TEXTS`, and the evidence."""
     loss, guessing = _loss(logits, targets), math.log(logits.size(-1))
     evidence = (
         f"{loss:.3f} nats on random tokens, ln {logits.size(-1)} = {guessing:.3f};"
         f" logits have a standard deviation of {logits.std(dim=-1).mean().item():.2g}"
     )
     if loss - guessing <= max(EXCESS * guessing, LEAST_EXCESS):
-        yield Finding(CHECK, "info", "Before training it guesses, as it should.", evidence)
-        return
+        return "guesses", evidence
     gross = loss > max(GROSS * guessing, guessing + GROSS_EXCESS)
-    yield Finding(
-        CHECK,
-        "error" if gross else "warning",
-        "Before training its loss is far above that of guessing: the output starts too large.",
-        evidence + _tables(module),
-        "start smaller: normal of standard deviation 0.02 for embeddings and output (a table used for both must not"
-        " keep nn.Embedding's 1), and a norm before the output",
-        SOURCE,
-        nature="bug" if gross else "set-up",
-    )
+    return "far above" if gross else "above", evidence + _tables(module)
 
 
-def _loss(logits: Float[Tensor, "predictions vocab_size"], targets: Int[Tensor, " predictions"]) -> float:
+def _loss(logits: Tensor, targets: Tensor) -> float:
     return nn.functional.cross_entropy(logits, targets).item()
 
 

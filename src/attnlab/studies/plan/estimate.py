@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import timeit
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
 from attnlab.core.contracts import Batch, StudyTask
+from attnlab.core.machine import one_thread
 from attnlab.inspection.cost import seconds_per_step
 
 TIMED_STEPS = 3
@@ -46,7 +45,7 @@ def _seconds_if_possible(model: nn.Module, task: StudyTask, products: torch.dtyp
 @functools.lru_cache(maxsize=len(PRODUCTS))
 def flops_per_second_on_one_thread(precision: str) -> float:
     """How fast large matrix products are here."""
-    with _one_thread():
+    with one_thread():
         return 2 * PRODUCT_SIZE**3 / min(map(_product_seconds, PRODUCTS[precision]))
 
 
@@ -57,15 +56,5 @@ def _product_seconds(products: torch.dtype) -> float:
 
 def step_seconds_on_one_thread(model: nn.Module, task: StudyTask, precision: str) -> float:
     """What `step_seconds` returns with a single CPU thread."""
-    with _one_thread():
+    with one_thread():
         return step_seconds(model, task, precision)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
