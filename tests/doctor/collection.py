@@ -21,8 +21,8 @@ from attnlab.doctor.findings import Diagnosis
 
 FOLDER = Path(__file__).parent / "patients"
 CASES: tuple[Case, ...] = BROKEN + RIGHT
-EVERY = 1 if os.environ.get("ATTNLAB_ALL_PATIENTS") else 3
-"""Of neighbors, which often differ in a line, one in three is examined; all of them by ``make test-doctor``."""
+EVERY = 1 if os.environ.get("ATTNLAB_ALL_PATIENTS") else 4
+"""Of neighbors, which often differ in a line, one in four is examined; all of them by ``make test-doctor``."""
 
 
 def examine(case: Case) -> Diagnosis:

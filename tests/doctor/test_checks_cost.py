@@ -7,20 +7,16 @@ import re
 
 import pytest
 import torch
+from tests.doctor.bedside import D
+from tests.doctor.bedside import examine as examined
 from torch import nn
 
 from attnlab.doctor.checks import cost
 from attnlab.doctor.checks.cost import check_cost
-from attnlab.doctor.examination import Examination
-from attnlab.strangers.calling.convention import Convention
-from attnlab.strangers.patient import Patient
-
-D = 20
 
 
 def examine(module, **convention):
-    fields = {"kind": "layer", "takes": "embeddings", "d_in": D, "d_out": D, "length": 7} | convention
-    return Examination(Patient("it", module, None, {}, "", ""), Convention(**fields))
+    return examined(module, text="", **{"length": 7} | convention)
 
 
 def findings(module, **convention):

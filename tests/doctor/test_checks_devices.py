@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 
 import numpy as np
 import pytest
 import torch
+from tests.doctor.bedside import D, examine
 from torch import nn
 from torch.nn import functional as F
 
 from attnlab.doctor.checks import dtype_device as devices
 from attnlab.doctor.checks.dtype_device import check_dtype_device
-from attnlab.doctor.examination import Examination
 from attnlab.doctor.measures.unregistered import plain_tensors
-from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.masking import Masking
-from attnlab.strangers.patient import Patient
-
-D, LENGTH = 20, 7
 
 
-def findings(module, *, build=None, **convention):
-    text = inspect.getsource(type(module))
-    fields = {"kind": "layer", "takes": "embeddings", "d_in": D, "d_out": D, "length": LENGTH} | convention
-    return list(check_dtype_device(Examination(Patient("it", module, build, {}, text, ""), Convention(**fields))))
+def findings(module, **told):
+    return list(check_dtype_device(examine(module, length=7, **told)))
 
 
 def severities(module, **convention):
@@ -299,7 +292,7 @@ def test_float32_product_is_a_warning_in_float64_too():
 
 
 def test_untried_plain_tensor_is_a_warning(monkeypatch):
-    monkeypatch.setattr(devices, "_move", lambda exam, module: devices.Move("unknown", "no such operation"))
+    monkeypatch.setattr(devices, "_move", lambda exam, module: devices._Move("unknown", "no such operation"))
     warning = next(finding for finding in findings(Plain()) if "do not move" in finding.message)
     assert warning.severity == "warning"
     assert "self.table (50, 20); could not be tried on another device: no such operation" in warning.evidence

@@ -6,27 +6,17 @@ import math
 
 import pytest
 import torch
+from tests.doctor.bedside import examine
 from torch import nn
 
 from attnlab.doctor.checks.initial_loss import check_initial_loss
-from attnlab.doctor.examination import Examination
-from attnlab.strangers.calling.convention import Convention
-from attnlab.strangers.patient import Patient
 
 D, VOCAB = 31, 53
 
 
 def findings(module, **convention):
-    fields = {
-        "kind": "model",
-        "takes": "tokens",
-        "d_in": 0,
-        "d_out": VOCAB,
-        "vocab_size": VOCAB,
-        "length": 7,
-    } | convention
-    patient = Patient("it", module, None, {}, type(module).__doc__ or "", "")
-    return list(check_initial_loss(Examination(patient, Convention(**fields))))
+    fields = {"kind": "model", "takes": "tokens", "d_in": 0, "d_out": VOCAB, "vocab_size": VOCAB} | convention
+    return list(check_initial_loss(examine(module, text=type(module).__doc__ or "", length=7, **fields)))
 
 
 class Model(nn.Module):

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.doctor.bedside import examine
 from torch import nn
 
 from attnlab.doctor.checks.overfit import check_overfit
-from attnlab.doctor.examination import Examination
-from attnlab.strangers.calling.convention import Convention
-from attnlab.strangers.patient import Patient
 
 D, LENGTH, VOCAB = 30, 7, 29
 
 
 def findings(module, **convention):
-    fields = {"kind": "layer", "takes": "embeddings", "d_in": D, "d_out": D, "length": LENGTH} | convention
-    return list(check_overfit(Examination(Patient("it", module, None, {}, "", ""), Convention(**fields))))
+    fields = {"d_in": D, "d_out": D, "length": LENGTH} | convention
+    return list(check_overfit(examine(module, text="", **fields)))
 
 
 def severities(module, **convention):

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 
 import pytest
 import torch
+from tests.doctor.bedside import D, examine
 from torch import nn
 
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.checks.precision import check_precision
-from attnlab.doctor.examination import Examination
-from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.masking import Masking
-from attnlab.strangers.patient import Patient
-
-D, HEADS, LENGTH = 20, 2, 7
-
-
-def examine(module, **convention):
-    text = inspect.getsource(type(module))
-    fields = {"kind": "layer", "takes": "embeddings", "d_in": D, "d_out": D, "length": LENGTH} | convention
-    return Examination(Patient("it", module, None, {}, text, ""), Convention(**fields))
 
 
 def findings(module, **convention):
-    return list(check_precision(examine(module, **convention)))
+    return list(check_precision(examine(module, length=7, **convention)))
 
 
 def errors(module, **convention):

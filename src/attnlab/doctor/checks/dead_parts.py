@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import defaultdict
@@ -310,12 +311,9 @@ def _silent_blocks(exam: Examination, seen: Survey) -> Iterator[tuple[str, Rows]
 
 def _longest_run(dead: Tensor) -> Tensor:
     """The indices of the longest run of neighbours."""
-    best: list[int] = []
-    run: list[int] = []
-    for index, is_dead in enumerate(dead.tolist()):
-        run = [*run, index] if is_dead else []
-        best = run if len(run) > len(best) else best
-    return torch.tensor(best, dtype=torch.long)
+    is_dead = dead.tolist()
+    runs = [list(run) for silent, run in itertools.groupby(range(len(is_dead)), is_dead.__getitem__) if silent]
+    return torch.tensor(max(runs, key=len, default=[]), dtype=torch.long)
 
 
 # The gradient with respect to the input

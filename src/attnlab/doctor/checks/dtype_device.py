@@ -108,7 +108,7 @@ def _device(exam: Examination, plain: Plain) -> Iterator[Finding]:
         yield _left_behind("stays after a call", kept, plain_tensors(called))
     elif fresh.result == "unknown":
         unmoved = [each for each in plain if not _is_moved(each[0].attribute, exam.patient.text)]
-        evidence = f"{_names(unmoved)}; could not be tried on another device: {fresh.text}"
+        evidence = f"{_names(unmoved)}; could not be tried on another device: {fresh.said}"
         yield from [TEXTS["untried"].finding(CHECK, evidence)] if unmoved else ()
 
 
@@ -117,9 +117,9 @@ def _is_moved(attribute: str, source: str) -> bool:
     return bool(re.search(rf"{re.escape(attribute)}[^\n]*\.(to|type_as|cuda)\(", source))
 
 
-def _left_behind(text: str, move: Move, plain: Plain) -> Finding:
+def _left_behind(text: str, move: _Move, plain: Plain) -> Finding:
     attributes = f"; tensors that are no buffers: {_names(plain)}" if plain else ""
-    return TEXTS[text].finding(CHECK, f"moved to the meta device: {move.text}{attributes}")
+    return TEXTS[text].finding(CHECK, f"moved to the meta device: {move.said}{attributes}")
 
 
 def _names(plain: Plain) -> str:
@@ -157,22 +157,14 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 @final
 @dataclass(frozen=True)
-class Move:
-    """Hold what came of a call on another device.
-
-    Parameters
-    ----------
-    result : {"right", "left behind", "unknown"}
-        Whether it ran there; unknown where it raised something that is not about devices.
-    text : str
-        What it raised, or where its output was.
-    """
+class _Move:
+    """What came of a call on another device: unknown where it raised something that is not about devices."""
 
     result: Literal["right", "left behind", "unknown"]
-    text: str = ""
+    said: str = ""
 
 
-def _move(exam: Examination, module: nn.Module) -> Move:
+def _move(exam: Examination, module: nn.Module) -> _Move:
     """Call a copy on the CPU and then on the meta device, in the same way.
 
     The module that moves is the one given: what it keeps of an earlier call it has from the caller.
@@ -186,12 +178,12 @@ def _move(exam: Examination, module: nn.Module) -> Move:
             output = exam.run(x.to("meta"), module=module)
     except ModuleError as error:
         said = " ".join(str(error).split(" raised ", 1)[-1].split())
-        return Move("left behind" if re.search(_MISMATCH, said) else "unknown", said)
+        return _Move("left behind" if re.search(_MISMATCH, said) else "unknown", said)
     except RuntimeError as error:  # the call around the module
-        return Move("unknown", str(error))
+        return _Move("unknown", str(error))
     if output.device.type != "meta":
-        return Move("left behind", f"the output is on the {output.device.type} all the same")
-    return Move("right")
+        return _Move("left behind", f"the output is on the {output.device.type} all the same")
+    return _Move("right")
 
 
 @final
@@ -248,13 +240,9 @@ class _Meetings(TorchDispatchMode):
 def _needs_numbers(func: Any, args: Sequence[Any]) -> bool:
     """Whether what an operation returns has a size or a value that only numbers tell."""
     name = func.overloadpacket.__name__
-    selects = name in ("index", "_unsafe_index") and any(each is not None and not _counts(each) for each in args[1])
+    indices = [each for each in args[1] if each is not None] if name in ("index", "_unsafe_index") else []
+    selects = any(each.dtype in (torch.bool, torch.uint8) for each in indices)  # by conditions, not by places
     return selects or name in _NUMBERS or str(func) == "aten.repeat_interleave.Tensor"
-
-
-def _counts(index: Tensor) -> bool:
-    """Whether an index holds places, not conditions."""
-    return index.dtype not in (torch.bool, torch.uint8)
 
 
 def _refuse_meeting(name: str, leaves: Sequence[Any]) -> None:

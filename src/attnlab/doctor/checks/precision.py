@@ -15,6 +15,7 @@ from torch import Tensor
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding, FindingText
+from attnlab.doctor.influence.differences import relative_change
 from attnlab.doctor.measures.formats import Attempt, Outcome
 from attnlab.inspection.tape.tape import Event
 
@@ -247,16 +248,10 @@ def _drift(exam: Examination, finite: Sequence[Outcome]) -> Iterator[Finding]:
     exact = Attempt(torch.float32)
     for outcome in finite:
         if outcome.attempt.dtype == torch.bfloat16 and outcome.output is not None:
-            one, other = (exam.run(exact.inputs(exam), module=exact.module(exam)) for _ in range(2))
-            deviation = _relative(outcome.output, one)
-            if _relative(other, one) <= STEADY and deviation > DEVIATION:
+            one, other = (exam.run(exact.inputs(exam), module=exact.module(exam)).double() for _ in range(2))
+            deviation = relative_change(one, outcome.output.double())
+            if relative_change(one, other) <= STEADY and deviation > DEVIATION:
                 yield TEXTS["drift"].finding(
                     CHECK,
                     f"outputs differ by {deviation:.0%} of their size on ordinary inputs (rounding: a few percent)",
                 )
-
-
-def _relative(output: Tensor, exact: Tensor) -> float:
-    """The root mean square of the difference over that of the exact result."""
-    size = exact.double().square().mean().sqrt().item()
-    return (output.double() - exact.double()).square().mean().sqrt().item() / size if size else 0.0

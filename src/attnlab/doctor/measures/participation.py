@@ -142,9 +142,13 @@ def _projection(results: list[Tensor], seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     total = torch.zeros((), dtype=results[0].dtype)
     for result in results:
-        weights = torch.randn(result.shape, generator=generator, dtype=torch.float64)
-        total = total + (result * weights.to(result.dtype)).sum()
+        total = total + (result * _noise(result.shape, result.dtype, generator)).sum()
     return total
+
+
+def _noise(shape: torch.Size, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    """Standard normal numbers, the same in every dtype."""
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def _change(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
@@ -187,7 +191,7 @@ def _disturbed(exam: Examination, names: Sequence[str], rows: Rows | None) -> nn
         for name in names:
             parameter = own[name]
             spread = max(0.1, float(parameter.std(correction=0)))
-            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter.dtype) * spread
+            noise = _noise(parameter.shape, parameter.dtype, generator) * spread
             if rows is None:
                 parameter.add_(noise)
             else:
@@ -229,8 +233,7 @@ def wrong_slopes(exam: Examination) -> list[tuple[float, float]]:
     if exam.convention.takes == "tokens" or relative_change(exam.run(x), exam.run(x)) > exam.tolerance:
         return []  # what keeps state or draws numbers has nothing to compare
     output, leaf = exam.run_from_embeddings(x)
-    generator = torch.Generator().manual_seed(3)
-    weights = torch.randn(output.shape, generator=generator, dtype=torch.float64).to(x.dtype)
+    weights = _noise(output.shape, x.dtype, torch.Generator().manual_seed(3))
     gradient = torch.zeros_like(x)
     if output.requires_grad:
         (found,) = torch.autograd.grad((output * weights).sum(), leaf, allow_unused=True)
@@ -238,8 +241,7 @@ def wrong_slopes(exam: Examination) -> list[tuple[float, float]]:
     for steps in (_FINE, _COARSE) if exam.dtype == torch.float64 else (_COARSE,):
         pairs = []
         for number in range(_DIRECTIONS):
-            generator = torch.Generator().manual_seed(number)
-            direction = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype)
+            direction = _noise(x.shape, x.dtype, torch.Generator().manual_seed(number))
             fine, coarse = (_slope(exam, x, weights, direction, step) for step in steps)
             if not _is_far(coarse, fine, _FAR[steps]):  # else computed in fewer digits, or with jumps
                 pairs.append((float((gradient * direction).sum()), fine))
