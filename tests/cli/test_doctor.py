@@ -70,11 +70,6 @@ def test_a_clean_layer_is_exit_code_0(mine, capfd):
     assert not [f for f in json.loads(capfd.readouterr().out)["findings"] if f["severity"] == "error"]
 
 
-NO_PARAMETERS = """
-class Mine(nn.Module):
-    def forward(self, x):
-        return x
-"""
 UNKNOWN_ARGUMENT = """
 class Mine(nn.Module):
     def __init__(self, d_model, temperament):
@@ -131,7 +126,6 @@ class Mine(nn.Module):
         ("class Other(nn.Module):\n    pass\n", ["defines no 'Mine'"]),
         ("class Mine(nn.Module:\n    pass\n", ["SyntaxError", "line 3"]),
         ("Mine = 3\n", ["Mine", "int"]),
-        (NO_PARAMETERS, ["no parameters"]),
         (UNKNOWN_ARGUMENT, ["temperament", "--arg temperament="]),
         (OTHER_SHAPE, ["(5,)"]),
         (RAISES, ["ValueError: I never run", "line 9"]),
@@ -141,7 +135,7 @@ class Mine(nn.Module):
         (KILLED, ["killed from outside, perhaps for lack of memory"]),
     ],
     ids=[
-        *("import", "class", "syntax", "no module", "no parameters", "argument", "shape", "forward"),
+        *("import", "class", "syntax", "no module", "argument", "shape", "forward"),
         *("many lines", "death", "segmentation fault", "killed"),
     ],
 )

@@ -216,8 +216,8 @@ def test_nan_is_returned_as_it_is():
 
 
 def test_everything_made_for_a_call_lies_where_the_input_lies():
-    sources = ("memory", "positions", "cos and sin", "turns", "zeros")
-    widths = {"cos and sin": 4, "turns": 4}
+    sources = ("memory", "positions", "cos and sin", "turns", "segments", "position vectors")
+    widths = {"cos and sin": 4, "turns": 4, "segments": 1}
     arguments = tuple(Argument(source.replace(" ", "_"), source, value=widths.get(source)) for source in sources)
     masks = (
         Masking("mask", "pairs", "float, 0 or -inf added to the scores", "(q_len, k_len)", required=True),

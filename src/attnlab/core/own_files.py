@@ -49,6 +49,20 @@ def import_file(path: Path, *, stand_in: bool = False) -> types.ModuleType:
     return module
 
 
+def constants_of_script(path: Path) -> dict[str, int | float]:
+    """The numbers that a file gives names to only where it is run as a script, below ``if __name__ == "__main__"``."""
+    try:
+        nodes = [node for node in ast.parse(path.read_bytes()).body if isinstance(node, ast.If)]
+    except (SyntaxError, ValueError):
+        return {}
+    found: dict[str, int | float] = {}
+    for statement in (one for node in nodes if "__main__" in ast.unparse(node.test) for one in node.body):
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
+            value, names = statement.value.value, [one for one in statement.targets if isinstance(one, ast.Name)]
+            found |= {one.id: value for one in names} if type(value) in (int, float) else {}
+    return found
+
+
 def replaced_in(name: str) -> tuple[str, ...]:
     """The libraries that were missing when a module was imported, by the module's name."""
     return getattr(sys.modules.get(name), "__replaced__", ())
@@ -110,12 +124,65 @@ def _make_packages(stamp: str, path: Path) -> None:
 
 @final
 class _Missing:
-    """Stand for something of a library that is not installed; a decorator of it leaves what it decorates."""
+    """Stand for something of a library that is not installed: it can be named, called and derived from, and no more.
 
-    def __new__(cls, *arguments: Any, **named: Any) -> Any:
-        if len(arguments) == 1 and not named and callable(arguments[0]):
-            return arguments[0]
-        raise ImportError(f"{cls.__module__} is not installed")
+    Parameters
+    ----------
+    library : str
+        What is not installed.
+    made : bool
+        Whether it stands for what a call would have made.
+
+    Notes
+    -----
+    A decorator of it leaves what it decorates, and what is called for its effect alone, such as a log, does nothing.
+    Everything that needs a value raises `ImportError`, and so does a call of what a call would have made.
+    """
+
+    def __init__(self, library: str, *, made: bool = False) -> None:
+        self._library = library
+        self._made = made
+
+    def __getattr__(self, word: str) -> _Missing:
+        if word.startswith("_"):
+            raise AttributeError(word)
+        return _Missing(self._library)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        decorates = len(arguments) == 1 and not named and callable(arguments[0])
+        if self._made and not decorates:
+            self._refuse()
+        return arguments[0] if decorates else _Missing(self._library, made=True)
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        return (_Unknown("Unknown", (), {"library": self._library}),) if len(bases) == 1 else ()
+
+    def __or__(self, other: Any) -> _Missing:
+        return self
+
+    def __enter__(self) -> _Missing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave what was entered for its effect alone."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise ImportError(f"{self._library} is not installed")
+
+    __bool__ = __len__ = __iter__ = __getitem__ = __float__ = __int__ = __index__ = __array__ = _refuse
+    __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = __matmul__ = __neg__ = _refuse
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmatmul__ = __torch_function__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __ror__ = __or__
+
+
+class _Unknown(type):
+    """A class of which only the library is known that it would come from."""
+
+    library: str
+
+    def __getattr__(cls, word: str) -> Any:
+        return getattr(_Missing(cls.library), word)
 
 
 @final
@@ -136,35 +203,42 @@ class _Replacements:
         """Let a library be imported that is not there."""
         module = sys.modules[name] = types.ModuleType(name)
         vars(module)["__path__"] = []
-        vars(module)["__getattr__"] = lambda word: _missing(name, word)
+        vars(module)["__getattr__"] = _Missing(name).__getattr__
+        above, _, word = name.rpartition(".")
+        if above in self.names:
+            setattr(sys.modules[above], word, module)
         self.names.append(name)
-
-
-def _missing(library: str, word: str) -> type:
-    if word.startswith("__"):
-        raise AttributeError(word)
-    return type(word, (_Missing,), {"__module__": library})
 
 
 def _execute(
     module: types.ModuleType, loader: importlib.abc.Loader, path: Path, replaced: _Replacements | None = None
 ) -> None:
-    """Run a module; where it misses another one that lies in a folder above, look there too."""
+    """Run a module; what it does not find is looked for in folders above, and in those beside them."""
     with _on_path([path.parent]) as folders:
         while True:
             try:
                 return loader.exec_module(module)
-            except ModuleNotFoundError as error:
+            except ImportError as error:
                 missing = (error.name or "").partition(".")[0]
-                above = [folder for folder in list(path.parents)[1 : 1 + FOLDERS_ABOVE] if _holds(folder, missing)]
-                if not above or str(above[0]) in folders:
-                    if replaced is None or not error.name or error.name in replaced.names:
-                        raise
+                absent = isinstance(error, ModuleNotFoundError)
+                found = [one for one in _folders_with(missing, path, beside=not absent) if str(one) not in folders]
+                if found:
+                    folders.append(str(found[0]))
+                    sys.path.insert(len(sys.path) if absent else 0, str(found[0]))
+                    sys.modules.pop(missing, None)
+                    importlib.invalidate_caches()
+                elif absent and replaced is not None and error.name and error.name not in replaced.names:
                     replaced.replace(error.name)
-                    continue
-                folders.append(str(above[0]))
-                sys.path.append(str(above[0]))
-                importlib.invalidate_caches()
+                else:
+                    raise
+
+
+def _folders_with(name: str, path: Path, *, beside: bool) -> list[Path]:
+    """The folders above a file that hold a module; or those in them, where the module that was found is another one."""
+    above = list(path.parents)[1 : 1 + FOLDERS_ABOVE]
+    if not beside:
+        return [folder for folder in above if _holds(folder, name)]
+    return [module.parent for folder in above for module in sorted(folder.glob(f"*/{name}.py")) if name]
 
 
 def _holds(folder: Path, name: str) -> bool:

@@ -78,7 +78,8 @@ _CAUSAL_PHRASES: tuple[tuple[str, bool, bool], ...] = (
     ),
     (
         r"\bgpt|next[- ](token|character|char|word)|language model|encoder-decoder(?! (cross-?)?attention)"
-        r"|(?<!encoder-)\bdecoder\b(?!.{0,20}encoder)(?! (hidden |output )?(states?|outputs?|queries)\b)",
+        r"|(?<!encoder-)(?<!from )(?<!of )(?<!for )(?<!by )(?<!to )(?<!in )(?<!the )\bdecoder\b"
+        r"(?!.{0,20}encoder)(?! (hidden |output )?(states?|outputs?|queries)\b)",
         True,
         True,
     ),

@@ -14,7 +14,8 @@ PIECES: dict[str, str] = {
         "size": "d dim dims dimension ndim size width channels units c",
         "features": "features",
         "hidden": "hid hidden hiddens",
-        "model": "model feat feature inp input in output out state word vec",
+        "model": "model feat feature state word vec",
+        "end": "inp input in output out",
         "embedding": "emb embd embed embedding",
         "entries": "embeddings",
         "heads": "heads h nhead",
@@ -24,7 +25,8 @@ PIECES: dict[str, str] = {
         "key": "k key keys q qk kq",
         "value": "v value values",
         "query": "query queries",
-        "layers": "layers blocks depth",
+        "layers": "layers blocks",
+        "depth": "depth",
         "layer": "layer block",
         "vocabulary": "vocab voc vocabulary",
         "words": "words dict",
@@ -39,7 +41,7 @@ PIECES: dict[str, str] = {
         "causal": "causal",
         "filling": (
             "attention attn attns of per src source tgt target trg enc encoder dec decoder rate prob probs probability "
-            "resid residual res proj is"
+            "resid residual res proj is total"
         ),
     }.items()
     for piece in pieces.split()
@@ -68,6 +70,10 @@ RULES: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = tuple(
         ("mlp_ratio", "feedforward ratio", ""),
         ("n_classes", "class", ""),
         ("max_length", "layer size", ""),  # block_size
+        ("d_model", "key depth", ""),  # of tensors, not of stacks: where it is of something
+        ("d_model", "value depth", ""),
+        ("d_model", "end depth", ""),
+        ("n_layers", "depth", "size"),
         ("n_layers", "layers", "size"),
         ("n_layers", "layer count", "size"),
         ("n_kv_heads", "groups", ""),
@@ -100,6 +106,7 @@ RULES: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = tuple(
         ("d_model", "hidden", ""),
         ("d_model", "count embedding", ""),
         ("d_model", "count model", ""),
+        ("d_model", "count end", ""),
     )
 )
 """Which pieces make which word of the glossary: those that must be there, and those that must not. The first counts."""

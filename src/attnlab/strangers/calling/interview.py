@@ -152,10 +152,11 @@ def _with_causality(
     sight, asked = sight_of(trial, convention), patient.declared.causal
     claim = causal_said(patient.module, patient.text, patient.arguments)
     behaves = {"past": True, "all": False}.get(sight)
-    itself = _is_its_own_memory(convention, parameters)
+    # separate queries and keys: who calls decides, and words of a class are about one of its uses
+    by_use = _is_its_own_memory(convention, parameters) or any(one.role == "key or value" for one in parameters)
     if asked is not None:
         meant, by = asked, "--causal" if asked else "--not-causal"
-    elif claim is not None and not (claim.likely and ((claim.causal is False and behaves) or itself)):
+    elif claim is not None and not (claim.likely and ((claim.causal is False and behaves) or by_use)):
         meant, by = claim.causal, claim.by
     else:
         meant, by = behaves, "" if behaves is None else "its behaviour"

@@ -30,7 +30,7 @@ _PIECES: dict[str, str] = {
     "rotary": "rope rotary freqs cis",
     "positions": "pos position positions posids",
     "cache": "past cache cached kvcache prev incremental inference hx h0 mems",
-    "zeros": "segment segments type types",
+    "segments": "segment segments type types",
     "source": "src source",
     "target": "tgt trg target dec decoder",
     "targets": "targets label labels gold",
@@ -266,28 +266,27 @@ def _choice(one: Parameter, index: int, *, helping: bool, d_head: int | None, vo
         "side": (given("side"), given("length")),
         "cache": (nothing,),
         "off": (given("constant", False),),
-        "positions": (given("positions"), given("positions of each")),
+        "positions": (given("positions"), given("positions of each"), given("position vectors")),
         "rotary": (given("cos and sin", d_head), given("turns", d_head)),
         "cos": (given("cos", d_head), given("half cos", d_head)),
         "sin": (given("sin", d_head), given("half sin", d_head)),
         "start": (given("constant", 0),),
-        "zeros": (given("zeros"),),
+        "segments": (given("segments", 1), given("segments", 0)),  # 0 may mean padding
         "open": (*sequence, nothing) if _NAMELESS.fullmatch(one.name.lower()) else (nothing, *sequence),
     }
     choice = (None,) if turning else choices.get(one.role, (given("x"),))
     if one.required or one.role in ("input", "query"):
         return choice
-    helps = helping and one.role in ("rotary", "cos", "sin", "positions", "key or value", "memory", "zeros")
+    helps = helping and one.role in ("rotary", "cos", "sin", "positions", "key or value", "memory", "segments")
     return (*choice, None) if helps else (None,)
 
 
 def _mask_choice(one: Parameter, *, masked: bool) -> Choice:
-    """How a required mask can be given before anything is known about it."""
-    if not one.required:
-        return (None,)
-    nothing = Argument(one.name, "constant", by_name=True, value=None)
+    """How a mask can be given before anything is known about it; one that may be left out is, unless nothing runs."""
+    nothing = Argument(one.name, "constant", by_name=True, value=None) if one.required else None
     if not masked or one.role == "memory mask":
         return (nothing,)
     pairs = [Masking(one.name, "pairs", encoding, shape, required=True) for encoding in ENCODINGS for shape in SHAPES]
     keys = [Masking(one.name, "keys", encoding, shape, required=True) for encoding in ENCODINGS for shape in KEY_SHAPES]
-    return tuple([*keys, *pairs] if one.role == "key mask" else [*pairs, *keys])
+    masks = [*keys, *pairs] if one.role == "key mask" else [*pairs, *keys]
+    return tuple(masks if one.required else [nothing, *masks])

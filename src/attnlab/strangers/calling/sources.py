@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, final
 
 import torch
@@ -82,6 +83,11 @@ class Situation:
         """The number of positions."""
         return self.x.size(1)
 
+    @cached_property
+    def given(self) -> Tensor:
+        """The input in its layout: one tensor, whatever arguments it is given to."""
+        return laid_out(self.x, self.layout)
+
     @property
     def looked_at(self) -> Tensor:
         """The other sequence, or the input itself where there is none."""
@@ -121,14 +127,22 @@ def _positions_of_each(at: Situation, _value: Any) -> Tensor:
     return laid_out(torch.arange(at.length, device=at.x.device).expand(at.x.size(0), -1), at.layout)
 
 
+def _position_vectors(at: Situation, width: int | None) -> Tensor:
+    """A vector for every place, (batch, length, d_model): sines that look random."""
+    width = width or at.x.size(-1)
+    phases = torch.arange(at.length * width, device=at.x.device, dtype=torch.float64) ** 2 * _STEP
+    places = (phases.sin() * 2**0.5).to(at.dtype).view(1, at.length, width)
+    return laid_out(places.expand(at.x.size(0), -1, -1), at.layout)
+
+
 def _vector(at: Situation, width: int | None) -> Tensor:
     """One vector per sequence, the same for all: a condition, (batch, d_model)."""
     phases = torch.arange(width or at.x.size(-1), device=at.x.device, dtype=torch.float64) ** 2 * _STEP
     return (phases.sin() * 2**0.5).to(at.dtype).expand(at.x.size(0), -1)
 
 
-def _zeros(at: Situation, _value: Any) -> Tensor:
-    return laid_out(torch.zeros(at.x.shape[:2], dtype=torch.long, device=at.x.device), at.layout)
+def _all_of(at: Situation, kind: int) -> Tensor:
+    return laid_out(torch.full(at.x.shape[:2], kind, device=at.x.device), at.layout)
 
 
 def _angles(at: Situation, d_head: int) -> Tensor:
@@ -157,7 +171,7 @@ def _turns(at: Situation, d_head: int) -> Tensor:
 
 
 SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
-    "x": lambda at, _value: laid_out(at.x, at.layout),
+    "x": lambda at, _value: at.given,
     NUMBERS: lambda at, _value: laid_out(at.x.squeeze(-1), at.layout),
     "memory or x": lambda at, _value: laid_out(at.looked_at, at.layout),
     "memory if given": lambda at, _value: laid_out(at.looked_at, at.layout),
@@ -168,7 +182,8 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     "vector": _vector,
     "positions": _positions,
     "positions of each": _positions_of_each,
-    "zeros": _zeros,
+    "position vectors": _position_vectors,
+    "segments": _all_of,
     "half cos": lambda at, d_head: _angles(at, d_head).cos().to(at.dtype),
     "half sin": lambda at, d_head: _angles(at, d_head).sin().to(at.dtype),
     "cos": _cos,
@@ -193,7 +208,8 @@ IN_WORDS: dict[str, str] = {
     "memory tokens": "fixed memory tokens of length 7",
     "positions": "positions (length)",
     "positions of each": "positions (batch, length)",
-    "zeros": "zeros (batch, length)",
+    "position vectors": "a vector for every position, (batch, length, d_model)",
+    "segments": "the same segment everywhere, (batch, length)",
     "cos and sin": "cosines and sines of rotary angles",
     "cos": "cosines of rotary angles",
     "sin": "sines of rotary angles",

@@ -10,6 +10,7 @@ from typing import Any, final
 from torch import nn
 
 from attnlab.core.constructors import named
+from attnlab.strangers.loading.sizes import D_MODEL
 from attnlab.strangers.patient import Patient
 
 LENGTH = 11  # prime, and unlike the usual batch, widths and numbers of heads
@@ -61,7 +62,7 @@ def _holders(patient: Patient) -> list[Mapping[str, Any]]:
 def widths_to_try(module: nn.Module, patient: Patient) -> list[int]:
     """Widths the input may have, the most plausible first."""
     said = [*_sizes("d_model", patient, without=_SAYS_OUT), *_sizes("d_model", patient)]
-    found = dict.fromkeys([*said[:2], *_widths_of_parts(module), *said[2:]])
+    found = dict.fromkeys([*said[:2], *_widths_of_parts(module), *said[2:]] or [D_MODEL])
     return [*list(found)[:_MOST_WIDTHS], *([] if 1 in found else [1])]
 
 

@@ -131,8 +131,6 @@ def _pristine(module: nn.Module, name: str) -> nn.Module:
     """A copy on the CPU that belongs to the doctor alone."""
     if any(value.is_meta for value in (*module.parameters(), *module.buffers())):
         raise ModuleError(f"{name} lies on the meta device, where nothing can be computed (hint: build it on the CPU)")
-    if not any(True for _ in _learned(module)):
-        raise ModuleError(f"{name} has no parameters: there is nothing in it that learns, so nothing to examine")
     return twin_of(module).to("cpu")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, final
 
 from torch import nn
@@ -25,8 +26,10 @@ from attnlab.core.constructors import (
     signature_of,
 )
 from attnlab.core.errors import AttnlabError, SpecError
+from attnlab.core.own_files import constants_of_script
 from attnlab.strangers.loading.sizes import D_HEAD, PAIRED, SMALL, offered_for, pieces_of, usual
 from attnlab.strangers.loading.starts import initialize, start_as_library_does, uninitialized
+from attnlab.strangers.texts import file_of
 
 _WANTS_PAIRS = re.compile(r"not subscriptable|not iterable|cannot unpack|has no len")
 _HOW_TO_ATTEND = "_attn_implementation"  # of a Hugging Face config, which leaves it open; eager: every step is seen
@@ -61,8 +64,9 @@ class Maker:
         self.name = name
         self.wanted = signature_of(factory)
         told = {} if causal is None else dict.fromkeys(named("causal", self.wanted), causal)
-        self.given = told | self._settled_in_its_file() | self._own_words(given)
         self.notes: tuple[str, ...] = ()
+        self._set_names(constants_of_script(Path(file_of(factory))) if file_of(factory) else {})
+        self.given = told | self._settled_in_its_file() | self._own_words(given)
         self.uninitialized: tuple[str, ...] = ()
         self._any_config = False
 
@@ -86,18 +90,18 @@ class Maker:
             try:
                 return self.build({})
             except AttnlabError as error:
-                more = self._wanted_by(error)
+                cause = _first_cause(error)
+                if self._set_names(_size_without_a_value(cause)):
+                    continue
+                more = self._wanted_by(cause)
                 if not more:
                     self.given = before
                     raise telling or error from (telling or error).__cause__
                 telling = error if None in more.values() and telling is None else telling
                 self.given = self.given | more
 
-    def _wanted_by(self, error: AttnlabError) -> dict[str, Any]:
+    def _wanted_by(self, cause: BaseException) -> dict[str, Any]:
         """What an error asks for: a setting that the config lacks, sizes as height and width."""
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
         if isinstance(cause, UnsetError):
             word = str(cause)
             return {} if word in self.given else {word: usual(word)}
@@ -119,6 +123,16 @@ class Maker:
         start_as_library_does(module)
         initialize(module, self.uninitialized)
         return module
+
+    def _set_names(self, values: Mapping[str, Any]) -> bool:
+        """Give names of the file, which nothing else gives a value, what they would have where the file is run."""
+        namespace = vars(sys.modules.get(self.factory.__module__, self))
+        missing = {name: value for name, value in values.items() if name not in namespace}
+        namespace.update(missing)
+        if missing:
+            words = ", ".join(f"{name}={value}" for name, value in missing.items())
+            self.notes += (f"{words} set for the whole file, which sets them as a script or nowhere",)
+        return bool(missing)
 
     def _settled_in_its_file(self) -> dict[str, Any]:
         """Sizes that stand under the name of a required argument in the file, which its parts may rely on."""
@@ -221,6 +235,19 @@ class Maker:
                 self.given = before
                 continue
             made = {name: value for name, value in small.items() if value != self.wanted[name].default}
-            self.notes = tuple(f"{name} made {value}, to be quick" for name, value in made.items())
+            self.notes += tuple(f"{name} made {value}, to be quick" for name, value in made.items())
             break
         return module
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _size_without_a_value(error: BaseException) -> dict[str, Any]:
+    """The size that an error misses among the names of its file, with what is usual there."""
+    name = error.name if isinstance(error, NameError) else None
+    size = SMALL.get(glossary_word(name or ""))
+    return {} if name is None or size is None else {name: size}
