@@ -17,7 +17,7 @@ from typing import Any, Literal, final
 import torch
 from torch import nn
 
-from attnlab.core.constructors import named
+from attnlab.core.constructors import named, signature_of
 
 _AXES: dict[str, str] = {
     "batch": "b bs bsz batch batch_size batchsize nbatches n_batch n_batches nb",
@@ -451,20 +451,27 @@ def _axis(name: str) -> str:
 
 
 def causal_said(module: nn.Module, text: str, arguments: Mapping[str, Any]) -> CausalClaim | None:
-    """Whether a class says that a position sees no later one, and where it says so."""
-    own = {**vars(module), **arguments}
-    for name in [*named("causal", own), *(name for name in own if _ASKS_FOR_MASK.fullmatch(name))]:
-        if isinstance(own[name], bool):
+    """Whether a class says that a position sees no later one, and where it says so.
+
+    Where an argument asks whether to be causal and is off unless given, what its name and its source make likely is
+    said of the other case.
+    """
+    usual = {name: one.default for name, one in signature_of(type(module)).items()}
+    own = {**usual, **vars(module), **arguments}
+    asking = [*named("causal", own), *(name for name in own if _ASKS_FOR_MASK.fullmatch(name))]
+    asking = [name for name in asking if isinstance(own[name], bool)]
+    for name in asking:
+        if own[name] or name in {**vars(module), **arguments}:
             return CausalClaim(own[name], f"its argument {name}={own[name]}")
     name, said = type(module).__name__, " ".join(" ".join(descriptions(module)).split())
-    for likely in (False, True):
+    for likely in (False,) if asking else (False, True):
         for where, table, by in ((name, _CAUSAL_NAMES, "its name"), (said, _CAUSAL_PHRASES, "its docstring")):
             flags = re.IGNORECASE if by == "its docstring" else 0
             rows = [row for row in table if row[2] is likely]
             meaning = next((causal for words, causal, _ in rows if re.search(words, where, flags)), None)
             if meaning is not None:
                 return CausalClaim(meaning, by, likely)
-    if _keeps_triangle(module) or _makes_triangle(source_of(type(module)), text):
+    if not asking and (_keeps_triangle(module) or _makes_triangle(source_of(type(module)), text)):
         return CausalClaim(True, "its source")
     return None
 

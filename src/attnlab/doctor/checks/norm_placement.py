@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -105,17 +105,22 @@ def _wrong_axis(exam: Examination, norms: list[Norm]) -> Iterator[Finding]:
     for norm in norms:
         if norm.given and not _ACROSS.search(type(norm.module).__name__) and not _is_square(norm.given[0], exam):
             axes = _mixed_sizes(norm)
-            across = [sizes[size] for size in axes if size in sizes]
+            across = _named(axes, norm.given[0], sizes)
             if across:
                 seen.add(norm.name)
                 yield _across(f"the norm '{norm.name}'", across, list(norm.given[0].shape), axes)
     if IS_NORM.search(exam.patient.text):
         for event in exam.usual_tape.events:
             axes = _spread_sizes(exam.usual_tape, event)
-            across = [sizes[size] for size in axes if size in sizes]
+            across = _named(axes, event.inputs[0], sizes) if axes else []
             if across and event.where not in seen and not _is_across(exam, event.where):
                 seen.add(event.where)
                 yield _across(f"the norm in '{event.where or 'forward'}'", across, list(event.inputs[0].shape), axes)
+
+
+def _named(axes: Sequence[int], given: Tensor, sizes: Mapping[int, str]) -> list[str]:
+    """What the sizes of axes are called; nothing where another axis is as large, so that one is taken for the other."""
+    return [sizes[size] for size in axes if size in sizes and list(given.shape).count(size) == 1]
 
 
 def _is_across(exam: Examination, where: str) -> bool:

@@ -17,6 +17,7 @@ from attnlab.doctor.influence.influence import fields
 from attnlab.doctor.influence.position_claims import Claims, claims_of, effect
 from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.dependence import rounding
+from attnlab.strangers.calling.layouts import IMAGES
 
 ID = "positions"
 _HAVIV = "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466"
@@ -100,8 +101,9 @@ def _errors(exam: Examination, claims: Claims, order: _Order | None) -> Iterator
     """The first thing that is wrong with positions that are built or claimed."""
     if not claims.any:
         return
+    in_a_plane = exam.convention.layout in IMAGES
     dead = list(_without_effect(exam, claims))
-    wrong = [] if dead or order is None else list(_wrong_scores(claims, order))
+    wrong = [] if dead or order is None else list(_wrong_scores(claims, order, in_a_plane=in_a_plane))
     if dead or wrong:
         yield from dead or wrong
     elif order is not None and order.hidden and not _are_given(exam):
@@ -245,11 +247,11 @@ def _same_for_all(exam: Examination, claims: Claims) -> Finding:
 # Relative positions
 
 
-def _wrong_scores(claims: Claims, order: _Order) -> Iterator[Finding]:
-    """What is wrong with scores that must depend on the distance alone."""
+def _wrong_scores(claims: Claims, order: _Order, *, in_a_plane: bool) -> Iterator[Finding]:
+    """What is wrong with scores that must depend on the distance alone; in a plane there are two distances."""
     rotary, alibi = claims.of(_ROTARY), claims.of(_ALIBI)
     relative = claims.of(_RELATIVE) and not claims.of(_PLANE)
-    if not (rotary or alibi or relative):
+    if in_a_plane or not (rotary or alibi or relative):
         return
     for one in order.attentions:
         if one.scores is None or one.scores.shape[2] != one.scores.shape[3]:

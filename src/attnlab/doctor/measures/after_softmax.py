@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnlab.inspection.tape.attentions import TapedAttention
 from attnlab.inspection.tape.dependence import Dependence
+from attnlab.inspection.tape.replay import replay
 from attnlab.inspection.tape.tape import Event, Tape
 from attnlab.inspection.tape.tracing import NORMALIZERS, back_to
 
@@ -80,7 +81,15 @@ def _between(tape: Tape, start: int, attention: TapedAttention) -> set[int]:
 def _repeated(tape: Tape, softmaxes: list[int]) -> bool:
     """Whether one softmax gets what another gave, through nothing that mixes elements."""
     pairs = itertools.pairwise(softmaxes)
-    return any(before in back_to(tape, (after, 0), stop=set()) for before, after in pairs)
+    return any(
+        before in back_to(tape, (after, 0), stop=set()) and _reaches(tape, before, after) for before, after in pairs
+    )
+
+
+def _reaches(tape: Tape, before: int, after: int) -> bool:
+    """Whether what one event gave is in what another gets: both may work on parts of one tensor."""
+    moved = replay(tape, {before: lambda weights: weights + 1.0}, until=after)
+    return not torch.equal(moved[after].inputs[0], tape.events[after].inputs[0])
 
 
 @final

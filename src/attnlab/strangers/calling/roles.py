@@ -87,7 +87,8 @@ _OF_PAIRS = re.compile(r"causal|tgt_mask|trg_mask|look|future|subsequent|bias|at
 _TOKENS = re.compile(r".*(token|ids|idx|index|indices|chars|words|text|sentence).*|i|ix|xb|inp_ids")
 _FLOATS = re.compile(r".*(emb|hidden|state|feature|feat|img|image|pixel).*")
 _NAMELESS = re.compile(r"[a-z]\d?|x_?\w?|in(put|puts)?_?\w?|src|tgt|seq\d?")  # can only be a sequence
-_MOST_PLANS = 120  # a failing call takes some 0.1 ms, and there are widths, lengths and layouts to try each in
+_MASKS = ("mask", "key mask", "memory mask")
+_MOST_PLANS = 240  # a failing call takes some 0.1 ms, and there are widths, lengths and layouts to try each in
 
 
 @final
@@ -175,7 +176,7 @@ def _settle_memory(roles: dict[str, str]) -> None:
     for name in masks:
         word = name.lower()
         of_source = has_memory and targeted and word.startswith("src")
-        if of_source or (has_memory and _OF_MEMORY.search(word)) or _OF_MEMORY.match(word):
+        if of_source or (has_memory and _OF_MEMORY.search(word)):
             roles[name] = "memory mask"
         elif _OF_KEYS.search(word) and not _OF_PAIRS.search(word):
             roles[name] = "key mask"
@@ -224,10 +225,10 @@ def calls_for(parameters: Sequence[Parameter], d_head: int | None, vocab_size: i
     """Ways to fill the parameters, from the plainest on."""
     flag = next((one.name for one in parameters if one.role == "flag" and one.required), None)
     calls: dict[Filling, None] = {}
-    for helping, masked in ((False, False), (True, False), (False, True), (True, True)):
+    for masked, helping in itertools.product(_masks_to_give(parameters), (False, True)):
         choices = [
-            _mask_choice(one, masked=masked)
-            if one.role in ("mask", "key mask", "memory mask")
+            _mask_choice(one, given=one.name in masked)
+            if one.role in _MASKS
             else _choice(one, index, helping=helping, d_head=d_head, vocab_size=vocab_size)
             for index, one in enumerate(parameters)
         ]
@@ -236,6 +237,16 @@ def calls_for(parameters: Sequence[Parameter], d_head: int | None, vocab_size: i
             masks = tuple(each for each in given if each is not None and each.__class__ is Masking)
             calls[Filling(arguments, masks, flag)] = None
     return list(calls)[:_MOST_PLANS]
+
+
+def _masks_to_give(parameters: Sequence[Parameter]) -> Iterator[set[str]]:
+    """Yield which masks are given: none, all that must be, then with them each of the others, as None may not do."""
+    masks = [one for one in parameters if one.role in ("mask", "key mask")]
+    required = {one.name for one in masks if one.required}
+    yield set()
+    if required:
+        yield required
+    yield from (required | {one.name} for one in masks if not one.required)
 
 
 def _together(choices: list[Choice]) -> Iterator[tuple[Argument | Masking | None, ...]]:
@@ -281,12 +292,10 @@ def _choice(one: Parameter, index: int, *, helping: bool, d_head: int | None, vo
     return (*choice, None) if helps else (None,)
 
 
-def _mask_choice(one: Parameter, *, masked: bool) -> Choice:
-    """How a mask can be given before anything is known about it; one that may be left out is, unless nothing runs."""
-    nothing = Argument(one.name, "constant", by_name=True, value=None) if one.required else None
-    if not masked or one.role == "memory mask":
-        return (nothing,)
+def _mask_choice(one: Parameter, *, given: bool) -> Choice:
+    """How a mask can be given before anything is known about it."""
+    if not given:
+        return (Argument(one.name, "constant", by_name=True, value=None) if one.required else None,)
     pairs = [Masking(one.name, "pairs", encoding, shape, required=True) for encoding in ENCODINGS for shape in SHAPES]
     keys = [Masking(one.name, "keys", encoding, shape, required=True) for encoding in ENCODINGS for shape in KEY_SHAPES]
-    masks = [*keys, *pairs] if one.role == "key mask" else [*pairs, *keys]
-    return tuple(masks if one.required else [nothing, *masks])
+    return tuple([*keys, *pairs] if one.role == "key mask" else [*pairs, *keys])
