@@ -58,8 +58,9 @@ def constants_of_script(path: Path) -> dict[str, int | float]:
     found: dict[str, int | float] = {}
     for statement in (one for node in nodes if "__main__" in ast.unparse(node.test) for one in node.body):
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
-            value, names = statement.value.value, [one for one in statement.targets if isinstance(one, ast.Name)]
-            found |= {one.id: value for one in names} if type(value) in (int, float) else {}
+            value = statement.value.value
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                found |= {one.id: value for one in statement.targets if isinstance(one, ast.Name)}
     return found
 
 
