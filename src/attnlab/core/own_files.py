@@ -177,6 +177,7 @@ class _Missing:
     __ror__ = __or__
 
 
+@final
 class _Unknown(type):
     """A class of which only the library is known that it would come from."""
 
