@@ -499,7 +499,7 @@ def test_a_mask_that_hides_nothing_is_an_error_that_says_what_was_tried(tmp_path
     body = "s = x @ x.transpose(1, 2); w = s.softmax(-1); return (w * (1 if mask is None else mask)) @ self.linear(x)"
     with pytest.raises(ModuleError, match="'mask', but nothing given there makes it causal") as caught:
         build_foreign(user_file(tmp_path, forward_only(body, "x, mask=None")), offered())
-    assert "8 meanings of its values in 6 shapes" in str(caught.value)
+    assert "8 meanings of its values in 7 shapes" in str(caught.value)
     assert "called as forward(x; mask: " in str(caught.value)
     assert "the output depends on later positions" in str(caught.value)
     assert "before the softmax" in str(caught.value)

@@ -39,6 +39,7 @@ PAIR_SHAPES = {
     "(1, 1, q_len, k_len)": "assert m.dim() == 4 and len(m) == 1",
     "(batch, 1, q_len, k_len)": "assert m.dim() == 4 and len(m) == b and m.size(2) == n",
     "(batch, q_len, k_len)": "assert m.dim() == 3 and len(m) == b and m.size(1) == n; m = m.unsqueeze(1)",
+    "(q_len, k_len, 1)": "assert m.shape == (n, n, 1); m = m[None, ..., 0]",
     "(q_len, k_len, batch)": "assert m.shape == (n, n, b); m = m.movedim(2, 0)[:, None]",
 }
 KEY_SHAPES = {

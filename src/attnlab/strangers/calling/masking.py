@@ -32,6 +32,7 @@ SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
     "(1, 1, q_len, k_len)": lambda allowed: allowed[:1, None],
     "(batch, 1, q_len, k_len)": lambda allowed: allowed[:, None],
     "(batch, q_len, k_len)": lambda allowed: allowed,
+    "(q_len, k_len, 1)": lambda allowed: allowed[0][..., None],
     "(q_len, k_len, batch)": lambda allowed: allowed.movedim(0, -1),
 }
 """Shapes of a mask, from (batch, q_len, k_len)."""

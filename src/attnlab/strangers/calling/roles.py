@@ -171,12 +171,12 @@ def _settle_first(roles: dict[str, str], named: Mapping[str, inspect.Parameter])
 def _settle_memory(roles: dict[str, str]) -> None:
     """Tell masks over the input from those over what is looked at beside it."""
     masks = [name for name, role in roles.items() if role == "mask"]
-    has_memory = "memory" in roles.values()
+    memories = tuple(name.lower() for name, role in roles.items() if role == "memory")
     targeted = any(name.lower().startswith(("tgt", "trg", "dec")) for name in masks)
     for name in masks:
         word = name.lower()
-        of_source = has_memory and targeted and word.startswith("src")
-        if of_source or (has_memory and _OF_MEMORY.search(word)):
+        of_source = targeted and word.startswith("src")
+        if memories and (of_source or word.startswith(memories) or _OF_MEMORY.search(word)):
             roles[name] = "memory mask"
         elif _OF_KEYS.search(word) and not _OF_PAIRS.search(word):
             roles[name] = "key mask"
