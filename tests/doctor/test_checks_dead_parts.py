@@ -285,6 +285,22 @@ def test_attention_without_projections_is_a_choice():
     assert found(Projectionless()) == []
 
 
+class Turned(Projectionless):
+    """Queries and keys go through a table that nobody learns."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("turn", torch.linalg.qr(torch.randn(D, D))[0])
+
+    def forward(self, x):
+        turned = x @ self.turn.to(x)
+        return self.out((turned @ turned.mT / math.sqrt(D)).softmax(-1) @ x)
+
+
+def test_a_table_before_the_scores_is_no_projection():
+    assert found(Turned()) == []
+
+
 def test_tied_weights_with_biases_of_their_own():
     module = Split()
     module.k.weight = module.q.weight

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -77,6 +78,13 @@ class Plain(Attention):
         return x + self.table[: x.size(1)]
 
 
+@dataclass
+class Tables:
+    """Holds a tensor that no module sees."""
+
+    one: torch.Tensor
+
+
 class PlainInAList(Attention):
     def __init__(self):
         super().__init__()
@@ -84,6 +92,15 @@ class PlainInAList(Attention):
 
     def add(self, x):
         return x + self.tables["one"][0][: x.size(1)]
+
+
+class PlainInAnObject(Attention):
+    def __init__(self):
+        super().__init__()
+        self.tables = Tables(torch.ones(50, D))
+
+    def add(self, x):
+        return x + self.tables.one[: x.size(1)]
 
 
 class PlainMoved(Plain):
@@ -267,6 +284,7 @@ def test_what_stays_on_the_cpu_is_an_error(kind):
 
 def test_plain_attribute_is_named():
     assert "self.table (50, 20)" in findings(Plain())[0].evidence
+    assert "self.tables.one (50, 20)" in findings(PlainInAnObject())[0].evidence
 
 
 def test_mask_of_an_earlier_call_is_called_so():

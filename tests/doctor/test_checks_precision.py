@@ -11,6 +11,7 @@ from torch import nn
 
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.checks.precision import check_precision
+from attnlab.doctor.measures.formats import Attempt
 from attnlab.strangers.calling.masking import Masking
 
 
@@ -277,6 +278,14 @@ def test_mask_the_doctor_gives_itself_is_not_held_against_it():
 def test_module_that_raises_in_float32_is_left_to_the_engine():
     with pytest.raises(ModuleError, match="no"):
         findings(Raising())
+
+
+def test_what_one_check_called_another_reads():
+    exam = examine(Careful())
+    list(check_precision(exam))
+    called = dict(exam.known)
+    assert Attempt(torch.float32) in called
+    assert Attempt(torch.bfloat16).run(exam) is called[Attempt(torch.bfloat16)]
 
 
 def test_patient_is_not_touched():

@@ -360,7 +360,7 @@ def _makers(tape: Tape, start: int | None) -> set[str]:
     waiting, seen = [] if start is None else [start], set[int]()
     while waiting:
         at = waiting.pop()
-        own = {name for name in tape.events[at].parameters if name is not None}
+        own = tape.learned.intersection(tape.events[at].parameters)
         names |= own
         if not own and at not in seen:
             waiting += [parent for parent in tape.events[at].parents if parent is not None]
