@@ -6,6 +6,7 @@ import inspect
 import math
 
 import torch
+import torch._dynamo  # which the first optimizer imports for seconds, in the time of a check
 from torch import nn
 
 from attnlab.doctor.examination import Examination

@@ -91,6 +91,11 @@ def test_an_endless_loop_is_interrupted():
         forever()
 
 
+def test_what_waits_has_longer_than_what_computes():
+    with time_limit(0.1):
+        time.sleep(0.15)  # as where other programs have the processor
+
+
 def test_a_loop_that_swallows_the_first_interruption_gets_another():
     def stubborn():
         try:

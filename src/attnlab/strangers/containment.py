@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 _SEED = 20  # any
+_BUSY = 5.0  # times as long on the clock as computing alone takes, on a machine with much else to do
 _AGAIN_S = 1.0  # a module that swallows the first interruption gets another one every second
 
 
@@ -91,23 +92,29 @@ def _put_back(before: dict[str, Any], traces: Traces) -> None:
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Interrupt what runs longer.
+    """Interrupt what computes longer, in each of torch's threads; waiting may take several times as long.
 
     Notes
     -----
-    It rests on a timer signal, which interrupts Python code in the main thread of a POSIX process; elsewhere, and
+    It rests on timer signals, which interrupt Python code in the main thread of a POSIX process; elsewhere, and
     inside one long call of compiled code, nothing is interrupted. The command line kills the process then.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
         return
-    previous = signal.signal(signal.SIGALRM, _interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
+    timers = {
+        signal.SIGPROF: (signal.ITIMER_PROF, seconds * torch.get_num_threads()),
+        signal.SIGALRM: (signal.ITIMER_REAL, seconds * _BUSY),
+    }
+    previous = {kind: signal.signal(kind, _interrupt) for kind in timers}
+    for timer, limit_s in timers.values():
+        signal.setitimer(timer, limit_s, _AGAIN_S)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
+        for kind, (timer, _) in timers.items():
+            signal.setitimer(timer, 0)
+            signal.signal(kind, previous[kind])
 
 
 def _interrupt(_signal: int, _frame: Any) -> None:
