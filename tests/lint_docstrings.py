@@ -1,17 +1,21 @@
 """Check docstrings against signatures: ``python -m tests.lint_docstrings``.
 
-What people import is documented in full: every name in the ``__all__`` of a package, and every class. Other functions
-need a summary. A parameter that an abstract class documents for its kinds need not be documented again. Checked by
-importing, so that dataclasses count with the constructor they really have.
+What people import is documented in full: every name in the ``__all__`` of a package, and every class that is called.
+Of other records each field is explained where it stands, and other functions need a summary. A parameter that an
+abstract class documents for its kinds need not be documented again. Checked by importing, so that dataclasses count
+with the constructor they really have.
 """
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import importlib
 import inspect
 import pkgutil
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -35,7 +39,7 @@ def exported() -> set[int]:
     """Find the identities of all functions that a package hands out."""
     packages = [module for module in modules() if hasattr(module, "__path__")]
     things = [getattr(package, name) for package in packages for name in getattr(package, "__all__", ())]
-    return {id(thing) for thing in things if inspect.isfunction(thing)}
+    return {id(thing) for thing in things if inspect.isfunction(thing) or inspect.isclass(thing)}
 
 
 def checked_names(module: ModuleType, full: set[int]) -> Iterator[tuple[str, Any, set[str]]]:
@@ -46,19 +50,35 @@ def checked_names(module: ModuleType, full: set[int]) -> Iterator[tuple[str, Any
         if inspect.isfunction(thing):
             yield f"{module.__name__}.{name}", thing, FULL if id(thing) in full else SUMMARY
         elif inspect.isclass(thing):
+            by_fields = dataclasses.is_dataclass(thing) and id(thing) not in full
             protocol = getattr(thing, "_is_protocol", False)  # its "constructor" is none
-            yield f"{module.__name__}.{name}", thing, SUMMARY if protocol else FULL - {"RT01"}
+            yield f"{module.__name__}.{name}", thing, SUMMARY if protocol or by_fields else FULL - {"RT01"}
             for method_name, method in vars(thing).items():
                 if not method_name.startswith("_") and inspect.isfunction(method):
                     yield f"{module.__name__}.{name}.{method_name}", method, SUMMARY
 
 
+def unexplained(thing: type) -> Iterator[str]:
+    """Yield the fields of a record beside which nothing is said: no comment, and no text below them."""
+    lines = inspect.getsource(thing).splitlines()
+    (tree,) = ast.parse(textwrap.dedent("\n".join(lines))).body
+    waiting: list[str] = []
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and "#" not in lines[(node.end_lineno or 0) - 1]:
+            waiting.append(ast.unparse(node.target))
+        elif isinstance(node, ast.Expr):
+            waiting = []
+    described = ClassDoc(None, doc=inspect.cleandoc(thing.__doc__ or ""))["Parameters"]
+    yield from set(waiting) - {name.strip() for entry in described for name in entry.name.split(",")}
+
+
 def documented(thing: type) -> set[str]:
-    """The parameters that a class documents itself."""
+    """The parameters that a class documents itself, in its docstring or beside its fields."""
+    fields = set(vars(thing).get("__annotations__", {})) if dataclasses.is_dataclass(thing) else set()
     if not vars(thing).get("__doc__"):
-        return set()
+        return fields
     entries = ClassDoc(None, doc=inspect.cleandoc(thing.__doc__ or ""))["Parameters"]
-    return {name.strip() for entry in entries for name in entry.name.split(",")}
+    return fields | {name.strip() for entry in entries for name in entry.name.split(",")}
 
 
 def below(thing: type) -> Iterator[type]:
@@ -90,6 +110,8 @@ def problems() -> list[str]:
     for module in modules():
         for name, thing, checks in checked_names(module, full):
             found = validate(name)
+            if dataclasses.is_dataclass(thing):
+                lines += [f"{found['file']}:{found['file_line']}: {name}: {field}?" for field in unexplained(thing)]
             lines += [
                 f"{found['file']}:{found['file_line']}: {name}: {code} {text}"
                 for code, text in found["errors"]

@@ -54,21 +54,11 @@ Make = Callable[[int], Passes]
 @final
 @dataclass(frozen=True)
 class Group:
-    """Name layers that are measured in turn with one call by hand of the same heads and mask.
+    """Name layers that are measured in turn with one call by hand of the same heads and mask."""
 
-    Parameters
-    ----------
-    name : str
-        What they share.
-    shared : mapping
-        Arguments of `Attention` for heads and mask.
-    layers : mapping of str to mapping
-        For each layer, the arguments beside the shared ones.
-    """
-
-    name: str
-    shared: Mapping[str, Any]
-    layers: Mapping[str, Mapping[str, Any]]
+    name: str  # what they share
+    shared: Mapping[str, Any]  # arguments of `Attention` for heads and mask
+    layers: Mapping[str, Mapping[str, Any]]  # for each layer, the arguments beside the shared ones
 
 
 def groups() -> list[Group]:

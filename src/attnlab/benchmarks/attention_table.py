@@ -15,44 +15,22 @@ from attnlab.core.machine import environment
 @final
 @dataclass(frozen=True)
 class Measured:
-    """Hold what was measured of one layer at one length.
+    """Hold what was measured of one layer at one length."""
 
-    Parameters
-    ----------
-    milliseconds : tuple of float
-        Time of a forward and backward pass, one number per round.
-    peak_bytes : int
-        The most memory that a pass holds at once, weights and input left out.
-    """
-
-    milliseconds: tuple[float, ...]
-    peak_bytes: int
+    milliseconds: tuple[float, ...]  # time of a forward and backward pass, one number per round
+    peak_bytes: int  # the most memory that a pass holds at once, weights and input left out
 
 
 @final
 @dataclass(frozen=True)
 class LayerRow:
-    """Hold what was measured of one layer.
+    """Hold what was measured of one layer."""
 
-    Parameters
-    ----------
-    name : str
-        What is special about the layer; no other row has the same.
-    group : str
-        What it shares with the reference it was measured in turn with: mask and heads.
-    is_reference : bool
-        Whether this is the group's fused attention called by hand.
-    measured : mapping of int to Measured
-        For each length that was run.
-    missing : mapping of int to str
-        For each length that was not run, the reason.
-    """
-
-    name: str
-    group: str
-    is_reference: bool
-    measured: Mapping[int, Measured]
-    missing: Mapping[int, str] = field(default_factory=dict)
+    name: str  # what is special about the layer; no other row has the same
+    group: str  # what it shares with the reference it was measured in turn with: mask and heads
+    is_reference: bool  # whether this is the group's fused attention called by hand
+    measured: Mapping[int, Measured]  # for each length that was run
+    missing: Mapping[int, str] = field(default_factory=dict)  # for each length that was not run, the reason
 
     def milliseconds(self) -> GrowthRow:
         """Time against length."""
@@ -68,21 +46,11 @@ class LayerRow:
 @final
 @dataclass(frozen=True)
 class AttentionTable:
-    """Hold time and memory of attention layers, measured in turn with fused attention called by hand.
+    """Hold time and memory of attention layers, measured in turn with fused attention called by hand."""
 
-    Parameters
-    ----------
-    setting : str
-        Sizes, precision and rounds, in words.
-    rows : tuple of LayerRow
-        Each group begins with its reference.
-    environment : dict
-        Versions and hardware.
-    """
-
-    setting: str
-    rows: tuple[LayerRow, ...]
-    environment: dict[str, Any] = field(default_factory=environment)
+    setting: str  # sizes, precision and rounds, in words
+    rows: tuple[LayerRow, ...]  # each group begins with its reference
+    environment: dict[str, Any] = field(default_factory=environment)  # versions and hardware
 
     def lengths(self) -> list[int]:
         """All lengths that were asked for."""

@@ -22,21 +22,14 @@ class BenchResult(Protocol):
 class BenchOptions:
     """Say how to measure.
 
-    Parameters
-    ----------
-    device : str
-        ``cpu``, ``cuda`` or ``cuda:1``.
-    rounds : int or None
-        How often everything is measured; None leaves it to the benchmark.
-
     Raises
     ------
     SpecError
         If there are less than one round, or the device is not there.
     """
 
-    device: str = "cpu"
-    rounds: int | None = None
+    device: str = "cpu"  # ``cpu``, ``cuda`` or ``cuda:1``
+    rounds: int | None = None  # how often everything is measured; None leaves it to the benchmark
 
     def __post_init__(self) -> None:
         if self.rounds is not None and self.rounds < 1:
@@ -69,24 +62,13 @@ def _require(device: str) -> None:
 @final
 @dataclass(frozen=True)
 class Benchmark:
-    """Name one benchmark.
+    """Name one benchmark."""
 
-    Parameters
-    ----------
-    summary : str
-        What it measures.
-    measure : callable
-        From a size and options to results, one after another.
-    sizes : tuple of str
-        What it can be measured at; one empty name where there is no choice.
-    cpu_only : bool
-        Whether nothing of it would run on another device.
-    """
-
-    summary: str
+    summary: str  # what it measures
     measure: Callable[[str, BenchOptions], Iterator[BenchResult]]
-    sizes: tuple[str, ...] = ("",)
-    cpu_only: bool = False
+    """From a size and options to results, one after another."""
+    sizes: tuple[str, ...] = ("",)  # what it can be measured at; one empty name where there is no choice
+    cpu_only: bool = False  # whether nothing of it would run on another device
 
 
 def _start(size: str, options: BenchOptions) -> Iterator[BenchResult]:

@@ -41,71 +41,36 @@ NOTES = (
 @final
 @dataclass(frozen=True)
 class Table1Sizes:
-    """State at which sizes the layers are measured.
+    """State at which sizes the layers are measured."""
 
-    Parameters
-    ----------
-    lengths : tuple of int
-        Positions n for the time.
-    widths : tuple of int
-        Features d for the time.
-    kernels : tuple of int
-        Positions k that a convolution sees, for the time.
-    windows : tuple of int
-        Positions r that a restricted attention sees, for the time.
-    length, width, kernel, window : int
-        The size of each where another one varies.
-    counted_lengths : tuple of int
-        Positions for the sequential steps and the path, which are counted and not timed.
-    neighbors : int
-        Both k and r for what is counted.
-    """
-
-    lengths: tuple[int, ...] = (1024, 2048, 4096, 8192)
-    widths: tuple[int, ...] = (64, 128, 256, 512)
-    kernels: tuple[int, ...] = (4, 8, 16, 32)
-    windows: tuple[int, ...] = (64, 128, 256, 512)
+    lengths: tuple[int, ...] = (1024, 2048, 4096, 8192)  # positions n for the time
+    widths: tuple[int, ...] = (64, 128, 256, 512)  # features d for the time
+    kernels: tuple[int, ...] = (4, 8, 16, 32)  # positions k that a convolution sees, for the time
+    windows: tuple[int, ...] = (64, 128, 256, 512)  # positions r that a restricted attention sees, for the time
     length: int = 4096
     width: int = 128
     kernel: int = 8
     window: int = 128
+    """The size of each where another one varies."""
     counted_lengths: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512)
-    neighbors: int = 3
+    """Positions for the sequential steps and the path, which are counted and not timed."""
+    neighbors: int = 3  # both k and r for what is counted
 
 
 @final
 @dataclass(frozen=True)
 class Kind:
-    """Describe one row of the table: how to build the layer, and what the source says of it.
+    """Describe one row of the table: how to build the layer, and what the source says of it."""
 
-    Parameters
-    ----------
-    name : str
-        The layer.
-    spec : callable
-        From the number of neighbors and the depth in a stack to the specification of a mixer.
-    neighbors : {"", "k", "r"}
-        Symbol of the number of positions that it sees; empty if it sees all.
-    width_law : str
-        Expected growth of the time with d.
-    length_law : str
-        Expected growth of the time with n.
-    steps_law : str
-        Expected growth of the operations that wait for each other.
-    path_law : str
-        Expected growth of the path between the farthest two positions.
-    hides_steps : bool
-        Whether a fused kernel would hide steps, unless the readable path is asked for.
-    """
-
-    name: str
+    name: str  # the layer
     spec: Callable[[int, int], dict[str, Any]]
-    neighbors: Literal["", "k", "r"]
-    length_law: str
-    width_law: str
-    steps_law: str
-    path_law: str
-    hides_steps: bool = False
+    """From the number of neighbors and the depth in a stack to the specification of a mixer."""
+    neighbors: Literal["", "k", "r"]  # symbol of the number of positions that it sees; empty if it sees all
+    length_law: str  # expected growth of the time with n
+    width_law: str  # expected growth of the time with d
+    steps_law: str  # expected growth of the operations that wait for each other
+    path_law: str  # expected growth of the path between the farthest two positions
+    hides_steps: bool = False  # whether a fused kernel would hide steps, unless the readable path is asked for
 
     def layer(self, width: int, neighbors: int, *, depth: int = 0, path: str | None = None) -> nn.Module:
         """A layer that reads from left to right."""
@@ -157,21 +122,12 @@ KINDS = (
 @final
 @dataclass(frozen=True)
 class Table1:
-    """Hold the growth of everything that Table 1 states.
-
-    Parameters
-    ----------
-    tables : mapping of str to GrowthTable
-        Time against ``n``, ``d``, ``k`` and ``r``; ``steps``, ``layers`` and ``path`` against n.
-    notes : tuple of str
-        What a reader must know.
-    environment : dict
-        Versions and hardware.
-    """
+    """Hold the growth of everything that Table 1 states."""
 
     tables: Mapping[str, GrowthTable]
-    notes: tuple[str, ...]
-    environment: dict[str, Any] = field(default_factory=environment)
+    """Time against ``n``, ``d``, ``k`` and ``r``; ``steps``, ``layers`` and ``path`` against n."""
+    notes: tuple[str, ...]  # what a reader must know
+    environment: dict[str, Any] = field(default_factory=environment)  # versions and hardware
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON types."""

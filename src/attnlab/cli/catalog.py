@@ -42,18 +42,10 @@ TABLES: dict[str, tuple[str, str]] = {
 @final
 @dataclass(frozen=True)
 class Entry:
-    """Hold one name that a study may use, with its summary.
+    """Hold one name that a study may use, with its summary."""
 
-    Parameters
-    ----------
-    name : str
-        What a study writes.
-    summary : str
-        First line of its docstring; a study's question.
-    """
-
-    name: str
-    summary: str
+    name: str  # what a study writes
+    summary: str  # first line of its docstring; a study's question
 
 
 def show(kind: str | None = None, /, *, json: bool = False) -> int:

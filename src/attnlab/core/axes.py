@@ -12,21 +12,11 @@ from typing import final
 @final
 @dataclass(frozen=True)
 class Term:
-    """Explain one word of the glossary.
+    """Explain one word of the glossary."""
 
-    Parameters
-    ----------
-    meaning : str
-        What the word stands for.
-    symbol : str
-        Symbol in papers.
-    unit : str
-        Unit, where it has one.
-    """
-
-    meaning: str
-    symbol: str = ""
-    unit: str = ""
+    meaning: str  # what the word stands for
+    symbol: str = ""  # symbol in papers
+    unit: str = ""  # unit, where it has one
 
 
 SIZES: dict[str, Term] = {

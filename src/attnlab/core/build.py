@@ -30,24 +30,12 @@ Table = Mapping[str, Callable[..., Any]]
 @final
 @dataclass(frozen=True)
 class Order:
-    """Hold a constructor and its checked arguments, ready to be called any number of times.
+    """Hold a constructor and its checked arguments, ready to be called any number of times."""
 
-    Parameters
-    ----------
-    factory : callable
-        What is to be called.
-    arguments : dict
-        With what.
-    where : str
-        Where it stands, for error texts.
-    foreign : bool
-        Whether it is a person's own, from a file.
-    """
-
-    factory: Callable[..., Any]
-    arguments: Mapping[str, Any]
-    where: str
-    foreign: bool
+    factory: Callable[..., Any]  # what is to be called
+    arguments: Mapping[str, Any]  # with what
+    where: str  # where it stands, for error texts
+    foreign: bool  # whether it is a person's own, from a file
 
     def make(self) -> Any:
         """Call the constructor.

@@ -18,18 +18,10 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Batch:
-    """Hold what a model is called with and what it should answer.
+    """Hold what a model is called with and what it should answer."""
 
-    Parameters
-    ----------
-    inputs : tuple of Tensor
-        Positional arguments of the model; batch axis first in each.
-    targets : Tensor
-        What the task's loss compares the outputs with; batch axis first.
-    """
-
-    inputs: tuple[Tensor, ...]
-    targets: Tensor
+    inputs: tuple[Tensor, ...]  # positional arguments of the model; batch axis first in each
+    targets: Tensor  # what the task's loss compares the outputs with; batch axis first
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
@@ -49,24 +41,12 @@ Judge = Callable[["nn.Module"], "Mapping[str, float]"]
 @final
 @dataclass(frozen=True)
 class Metric:
-    """Name a measured quantity with its unit and direction.
+    """Name a measured quantity with its unit and direction."""
 
-    Parameters
-    ----------
-    name : str
-        Key in results and study files, such as ``val_loss``.
-    unit : str
-        Unit of the values.
-    better : {"lower", "higher"}
-        Direction.
-    title : str
-        Name in sentences and on axes.
-    """
-
-    name: str
-    unit: str
-    better: Literal["lower", "higher"]
-    title: str = ""
+    name: str  # key in results and study files, such as ``val_loss``
+    unit: str  # unit of the values
+    better: Literal["lower", "higher"]  # direction
+    title: str = ""  # name in sentences and on axes
 
     def improves(self, new: float, old: float) -> bool:
         """Whether `new` is strictly better than `old`."""
@@ -76,37 +56,20 @@ class Metric:
 @final
 @dataclass(frozen=True)
 class Floor:
-    """State a reference value of a metric, and for whom it is a limit.
+    """State a reference value of a metric, and for whom it is a limit."""
 
-    Parameters
-    ----------
-    name : str
-        What it is, in words: ``chance``, ``bigram (sees 1 character)``, ``noise``.
-    value : float
-        The value of the metric.
-    unit : str
-        Unit of the value.
-    metric : str
-        Name of the metric it refers to.
-    kind : {"chance", "floor", "best", "reference"}
-        What knowing nothing gives; a limit; the best known result; a value to compare with, no limit.
-    reach : int or None
-        For a floor: it limits models whose output depends on at most this many input
-        positions (itself included); None limits every model.
-    tolerance : float
-        How far below a floor a result may lie before it is called impossible, in the metric's unit.
-    source : str
-        Where the value comes from.
-    """
-
-    name: str
-    value: float
-    unit: str
-    metric: str
+    name: str  # what it is, in words: ``chance``, ``bigram (sees 1 character)``, ``noise``
+    value: float  # the value of the metric
+    unit: str  # unit of the value
+    metric: str  # name of the metric it refers to
     kind: Literal["chance", "floor", "best", "reference"]
+    """What knowing nothing gives; a limit; the best known result; a value to compare with, no limit."""
     reach: int | None = None
+    """For a floor: it limits models whose output depends on at most this many input positions (itself included); None
+    limits every model."""
     tolerance: float = 0.0
-    source: str = ""
+    """How far below a floor a result may lie before it is called impossible, in the metric's unit."""
+    source: str = ""  # where the value comes from
 
 
 class Task(Protocol):

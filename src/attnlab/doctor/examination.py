@@ -27,15 +27,9 @@ MANY_PARAMETERS = 3_000_000  # above, float64 costs seconds a check
 @final
 @dataclass(frozen=True)
 class ExaminationOptions:
-    """Hold what the person asked for.
+    """Hold what the person asked for."""
 
-    Parameters
-    ----------
-    depth : int
-        Number of layers to stack where an effect grows with depth.
-    """
-
-    depth: int = 6
+    depth: int = 6  # number of layers to stack where an effect grows with depth
 
 
 @final

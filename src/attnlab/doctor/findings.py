@@ -84,27 +84,13 @@ class Finding:
 @final
 @dataclass(frozen=True)
 class FindingText:
-    """Hold the words of one finding, beside its check; what stands in braces is filled in by what was measured.
+    """Hold the words of one finding, beside its check; what stands in braces is filled in by what was measured."""
 
-    Parameters
-    ----------
-    severity : {"error", "warning", "info"}
-        See `Finding`.
-    message : str
-        One sentence.
-    remedy : str
-        What to do; empty for facts.
-    source : str
-        Where the effect or the rule is described.
-    nature : {"bug", "known effect", "set-up", "fact"}
-        See `Finding`.
-    """
-
-    severity: Severity
-    message: str
-    remedy: str = ""
-    source: str = ""
-    nature: Nature | None = None
+    severity: Severity  # see `Finding`
+    message: str  # one sentence
+    remedy: str = ""  # what to do; empty for facts
+    source: str = ""  # where the effect or the rule is described
+    nature: Nature | None = None  # see `Finding`
 
     def finding(self, check: str, evidence: str, words: Mapping[str, object] | None = None) -> Finding:
         """The finding with its evidence, braces in message and remedy filled by `words`."""

@@ -13,36 +13,16 @@ from torch import Tensor
 @final
 @dataclass(frozen=True)
 class FusedCall:
-    """Hold the arguments of ``torch.nn.functional.scaled_dot_product_attention`` by its own names.
+    """Hold the arguments of ``torch.nn.functional.scaled_dot_product_attention`` by its own names."""
 
-    Parameters
-    ----------
-    query : Tensor
-        (..., heads, q_len, d_head).
-    key : Tensor
-        (..., kv_heads, k_len, d_head).
-    value : Tensor
-        (..., kv_heads, k_len, d_v).
-    attn_mask : Tensor, optional
-        Bool (True = may attend), or float and added to the scores.
-    dropout_p : float
-        Share of the weights dropped.
-    is_causal : bool
-        Whether query i may attend to keys 0 to i only.
-    scale : float, optional
-        Factor of the products; 1 / sqrt(d_head) where None.
-    enable_gqa : bool
-        Whether groups of query heads share a key head.
-    """
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    attn_mask: Tensor | None = None
-    dropout_p: float = 0.0
-    is_causal: bool = False
-    scale: float | None = None
-    enable_gqa: bool = False
+    query: Tensor  # (..., heads, q_len, d_head)
+    key: Tensor  # (..., kv_heads, k_len, d_head)
+    value: Tensor  # (..., kv_heads, k_len, d_v)
+    attn_mask: Tensor | None = None  # bool (True = may attend), or float and added to the scores
+    dropout_p: float = 0.0  # share of the weights dropped
+    is_causal: bool = False  # whether query i may attend to keys 0 to i only
+    scale: float | None = None  # factor of the products; 1 / sqrt(d_head) where None
+    enable_gqa: bool = False  # whether groups of query heads share a key head
 
     def scores(self) -> Float[Tensor, "*batch q_len k_len"]:
         """What goes into the softmax; minus infinity where attention is not allowed."""

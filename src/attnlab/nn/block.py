@@ -32,18 +32,10 @@ ABSENT = "none"
 @final
 @dataclass(frozen=True)
 class BlockCache:
-    """Hold what a block knows of positions that were seen.
+    """Hold what a block knows of positions that were seen."""
 
-    Parameters
-    ----------
-    own : KeyValues
-        Of the sequence that is continued.
-    other : KeyValues or None
-        Of the sequence that is looked at.
-    """
-
-    own: KeyValues
-    other: KeyValues | None
+    own: KeyValues  # of the sequence that is continued
+    other: KeyValues | None  # of the sequence that is looked at
 
     def select(self, rows: Int[Tensor, " new"], *, same_other: bool = False) -> None:
         """Keep some rows of the batch, in a new order."""

@@ -49,18 +49,11 @@ class OvertimeError(BaseException):  # not an Exception: a module's `except Exce
 @final
 @dataclass
 class Traces:
-    """Hold what foreign code left behind.
+    """Hold what foreign code left behind."""
 
-    Parameters
-    ----------
-    printed : io.StringIO
-        What it wrote to standard output and standard error.
-    changed : list of str
-        Global settings that it changed, in words with the value; they were put back.
-    """
-
-    printed: io.StringIO = field(default_factory=io.StringIO)
+    printed: io.StringIO = field(default_factory=io.StringIO)  # what it wrote to standard output and standard error
     changed: list[str] = field(default_factory=list)
+    """Global settings that it changed, in words with the value; they were put back."""
 
 
 @contextlib.contextmanager

@@ -30,24 +30,15 @@ MASKS_DECLARED = {"True = keep": "True keeps", "True = blocked": "True blocks"}
 class Declared:
     """Hold what a person declares of a module; it beats every word of the module's own text.
 
-    Parameters
-    ----------
-    causal : bool or None
-        Whether a position is meant to see no later one.
-    layout : str or None
-        A key of `LAYOUTS_DECLARED`.
-    mask : str or None
-        A key of `MASKS_DECLARED`.
-
     Raises
     ------
     SpecError
         If layout or mask is none of these.
     """
 
-    causal: bool | None = None
-    layout: str | None = None
-    mask: str | None = None
+    causal: bool | None = None  # whether a position is meant to see no later one
+    layout: str | None = None  # a key of `LAYOUTS_DECLARED`
+    mask: str | None = None  # a key of `MASKS_DECLARED`
 
     def __post_init__(self) -> None:
         for name, value, known in (("layout", self.layout, LAYOUTS_DECLARED), ("mask", self.mask, MASKS_DECLARED)):
@@ -59,41 +50,23 @@ class Declared:
 @final
 @dataclass(frozen=True)
 class Patient:
-    """Hold a module to be examined.
+    """Hold a module to be examined."""
 
-    Parameters
-    ----------
-    name : str
-        What the person called it, such as ``mine.py:MyAttention``.
-    module : nn.Module
-        A pristine instance on the CPU. It is never called: checks call copies of it.
-    build : callable or None
-        ``build(changes)`` makes another instance with a new random start, its constructor arguments changed as
-        given (glossary words: ``{"d_model": 128, "n_heads": 8}``); it raises `AttnlabError` where that cannot be.
-        None for a ready instance, of which there is only one.
-    arguments : mapping of str to object
-        Constructor arguments it was built with, by its own words.
-    text : str
-        What its class says: source of the class (and of the classes of the same file it uses), docstrings, comments.
-    file : str
-        File it is defined in, or nothing.
-    uninitialized : tuple of str
-        Parameters that its constructor never fills; in `module` they are started as torch starts linear maps.
-    notes : tuple of str
-        What was done to make it easier to examine.
-    declared : Declared
-        What the person says of it.
-    """
-
-    name: str
+    name: str  # what the person called it, such as ``mine.py:MyAttention``
     module: nn.Module
+    """A pristine instance on the CPU. It is never called: checks call copies of it."""
     build: Callable[[Mapping[str, Any]], nn.Module] | None
-    arguments: Mapping[str, Any]
+    """``build(changes)`` makes another instance with a new random start, its constructor arguments changed as given
+    (glossary words: ``{"d_model": 128, "n_heads": 8}``); it raises `AttnlabError` where that cannot be. None for a
+    ready instance, of which there is only one."""
+    arguments: Mapping[str, Any]  # constructor arguments it was built with, by its own words
     text: str
-    file: str
+    """What its class says: source of the class (and of the classes of the same file it uses), docstrings, comments."""
+    file: str  # file it is defined in, or nothing
     uninitialized: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    declared: Declared = field(default_factory=Declared)
+    """Parameters that its constructor never fills; in `module` they are started as torch starts linear maps."""
+    notes: tuple[str, ...] = ()  # what was done to make it easier to examine
+    declared: Declared = field(default_factory=Declared)  # what the person says of it
 
     def copy(self) -> nn.Module:
         """A copy to be called."""

@@ -187,38 +187,20 @@ _DIAGONALS = (-1, 0, 1, 2)  # of a triangle meant to be causal, one off in eithe
 @final
 @dataclass(frozen=True)
 class Said:
-    """Hold a statement of a class about itself.
+    """Hold a statement of a class about itself."""
 
-    Parameters
-    ----------
-    what : str
-        What it says.
-    by : str
-        Where: ``"docstring"``, ``"a shape comment"``, ``"names of axes"``.
-    """
-
-    what: str
-    by: str
+    what: str  # what it says
+    by: str  # where: ``"docstring"``, ``"a shape comment"``, ``"names of axes"``
 
 
 @final
 @dataclass(frozen=True)
 class CausalClaim:
-    """Say whether a class claims that a position sees no later one.
+    """Say whether a class claims that a position sees no later one."""
 
-    Parameters
-    ----------
-    causal : bool
-        What it claims.
-    by : str
-        Where: ``"its docstring"``, ``"its name"``, ``"its argument causal=True"``, ``"its source"``.
-    likely : bool
-        Whether the words do not say so, but most who use them mean it: a decoder, an encoder.
-    """
-
-    causal: bool
-    by: str
-    likely: bool = False
+    causal: bool  # what it claims
+    by: str  # where: ``"its docstring"``, ``"its name"``, ``"its argument causal=True"``, ``"its source"``
+    likely: bool = False  # whether the words do not say so, but most who use them mean it: a decoder, an encoder
 
 
 # Text

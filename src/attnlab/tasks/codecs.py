@@ -13,28 +13,14 @@ from attnlab.text.tokenizers import MarkTokens, Tokenizer
 @final
 @dataclass(frozen=True)
 class SentenceCodec:
-    """Say how sentences become tokens for a model that translates, and how it searches unless told otherwise.
+    """Say how sentences become tokens for a model that translates, and how it searches unless told otherwise."""
 
-    Parameters
-    ----------
-    tokenizer : Tokenizer
-        Of both languages.
-    languages : tuple of str
-        Codes, from and to.
-    max_length : int
-        Tokens of the longest sentence.
-    beam : int
-        Beginnings that are kept of each translation.
-    alpha : float
-        Exponent of the length penalty.
-    """
-
-    tokenizer: Tokenizer
-    languages: tuple[str, str]
-    max_length: int
-    beam: int
-    alpha: float
-    marks: ClassVar[MarkTokens] = MarkTokens()
+    tokenizer: Tokenizer  # of both languages
+    languages: tuple[str, str]  # codes, from and to
+    max_length: int  # tokens of the longest sentence
+    beam: int  # beginnings that are kept of each translation
+    alpha: float  # exponent of the length penalty
+    marks: ClassVar[MarkTokens] = MarkTokens()  # the same for every tokenizer
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """The tokens of sentences as a corpus is read: without blanks around them."""
@@ -66,18 +52,10 @@ class SentenceCodec:
 @final
 @dataclass(frozen=True)
 class CharacterCodec:
-    """Say how characters become tokens for a model that continues texts.
+    """Say how characters become tokens for a model that continues texts."""
 
-    Parameters
-    ----------
-    vocabulary : Vocabulary
-        Of the training text.
-    context : int
-        Characters the model is given at most.
-    """
-
-    vocabulary: Vocabulary
-    context: int
+    vocabulary: Vocabulary  # of the training text
+    context: int  # characters the model is given at most
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON types."""

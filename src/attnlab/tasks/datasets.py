@@ -29,33 +29,15 @@ TIMEOUT_S = 30.0  # without an answer
 @final
 @dataclass(frozen=True)
 class NamedText:
-    """Pin a text: where it comes from, what it must contain, under which license.
+    """Pin a text: where it comes from, what it must contain, under which license."""
 
-    Parameters
-    ----------
-    file : str
-        Folder and file below ``$ATTNLAB_DATA`` and below the cache; ``.gz`` may be added there.
-    repository : str
-        Owner and name on GitHub.
-    commit : str
-        Commit, 40 hexadecimal digits.
-    path : str
-        Path inside the repository; what ends in ``.gz`` is uncompressed after it was fetched.
-    sha256 : str
-        Hash of the content (uncompressed).
-    size_bytes : int
-        Size of the content (uncompressed).
-    license : str
-        License as its source states it.
-    """
-
-    file: str
-    repository: str
-    commit: str
-    path: str
-    sha256: str
-    size_bytes: int
-    license: str
+    file: str  # folder and file below ``$ATTNLAB_DATA`` and below the cache; ``.gz`` may be added there
+    repository: str  # owner and name on GitHub
+    commit: str  # commit, 40 hexadecimal digits
+    path: str  # path inside the repository; what ends in ``.gz`` is uncompressed after it was fetched
+    sha256: str  # hash of the content (uncompressed)
+    size_bytes: int  # size of the content (uncompressed)
+    license: str  # license as its source states it
 
     @property
     def address(self) -> str:
@@ -84,30 +66,14 @@ TEXTS = {
 @final
 @dataclass(frozen=True)
 class Text:
-    """Hold a text and what identifies it.
+    """Hold a text and what identifies it."""
 
-    Parameters
-    ----------
-    name : str
-        Name or path it was asked for by.
-    content : str
-        The whole text.
-    sha256 : str
-        Hash of its bytes.
-    size_bytes : int
-        Number of its bytes.
-    source : str
-        Address or path it comes from.
-    license : str
-        License as its source states it.
-    """
-
-    name: str
-    content: str
-    sha256: str
-    size_bytes: int
-    source: str
-    license: str
+    name: str  # name or path it was asked for by
+    content: str  # the whole text
+    sha256: str  # hash of its bytes
+    size_bytes: int  # number of its bytes
+    source: str  # address or path it comes from
+    license: str  # license as its source states it
 
 
 def load_text(text: str) -> Text:

@@ -29,30 +29,15 @@ AllTokens = Int[np.ndarray, " length"]
 @final
 @dataclass(frozen=True)
 class Rung:
-    """State what a model that sees `order` characters reaches on a held-out part.
+    """State what a model that sees `order` characters reaches on a held-out part."""
 
-    Parameters
-    ----------
-    order : int
-        Characters seen.
-    loss : float
-        Interpolated Witten-Bell, fitted on the training part, in nats per character.
-    accuracy : float
-        How often its most likely character is right, a fraction.
-    loss_limit : float
-        The loss of the held-out part's own frequencies: no function of `order` characters is below.
-    accuracy_limit : float
-        The accuracy of the held-out part's own most frequent continuations.
-    sampling_cost : float
-        What estimating from so little text costs, in nats: distinct grams over twice the training characters.
-    """
-
-    order: int
-    loss: float
-    accuracy: float
-    loss_limit: float
-    accuracy_limit: float
+    order: int  # characters seen
+    loss: float  # interpolated Witten-Bell, fitted on the training part, in nats per character
+    accuracy: float  # how often its most likely character is right, a fraction
+    loss_limit: float  # the loss of the held-out part's own frequencies: no function of `order` characters is below
+    accuracy_limit: float  # the accuracy of the held-out part's own most frequent continuations
     sampling_cost: float
+    """What estimating from so little text costs, in nats: distinct grams over twice the training characters."""
 
 
 def ladder(train: TrainTokens, held_out: HeldOutTokens, vocab_size: int) -> list[Rung]:

@@ -37,18 +37,10 @@ class Pair(NamedTuple):
 @final
 @dataclass(frozen=True)
 class TwoFiles:
-    """Read two files of which line n of one is the translation of line n of the other.
+    """Read two files of which line n of one is the translation of line n of the other."""
 
-    Parameters
-    ----------
-    source : Path
-        UTF-8, one sentence a line; ``.gz`` is uncompressed while it is read.
-    target : Path
-        The same, in the other language.
-    """
-
-    source: Path
-    target: Path
+    source: Path  # UTF-8, one sentence a line; ``.gz`` is uncompressed while it is read
+    target: Path  # the same, in the other language
 
     def pairs(self) -> Iterator[Pair]:
         """All pairs, those with an empty side among them."""
@@ -75,15 +67,9 @@ class TwoFiles:
 @final
 @dataclass(frozen=True)
 class TabFile:
-    """Read one file with a sentence, a tab and its translation on every line.
+    """Read one file with a sentence, a tab and its translation on every line."""
 
-    Parameters
-    ----------
-    path : Path
-        UTF-8; ``.gz`` is uncompressed while it is read.
-    """
-
-    path: Path
+    path: Path  # UTF-8; ``.gz`` is uncompressed while it is read
 
     def pairs(self) -> Iterator[Pair]:
         """All pairs, those with an empty side among them."""

@@ -12,24 +12,12 @@ from attnlab.core.errors import DataError
 @final
 @dataclass(frozen=True)
 class Score:
-    """Hold one score of a text.
+    """Hold one score of a text."""
 
-    Parameters
-    ----------
-    name : str
-        Which score.
-    value : float
-        From 0 to 100; more is better.
-    details : str
-        What it is made of: precisions, brevity penalty.
-    signature : str
-        How it was computed: numbers of unlike signatures do not compare.
-    """
-
-    name: str
-    value: float
-    details: str
-    signature: str
+    name: str  # which score
+    value: float  # from 0 to 100; more is better
+    details: str  # what it is made of: precisions, brevity penalty
+    signature: str  # how it was computed: numbers of unlike signatures do not compare
 
 
 def bleu(translations: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Score:

@@ -21,27 +21,17 @@ from attnlab.models.stacks import Decoder
 @final
 @dataclass(frozen=True)
 class PeerSizes:
-    """State the sizes of a decoder and of its batch.
+    """State the sizes of a decoder and of its batch."""
 
-    Parameters
-    ----------
-    name : str
-        What the tables call it.
-    n_layers, d_model, n_heads : int
-        Blocks, width, heads.
-    length, batch : int
-        Tokens in a sequence, sequences in a batch.
-    vocab_size : int
-        Number of distinct tokens.
-    """
-
-    name: str
+    name: str  # what the tables call it
     n_layers: int
     d_model: int
     n_heads: int
+    """Blocks, width, heads."""
     length: int
     batch: int
-    vocab_size: int = 65
+    """Tokens in a sequence, sequences in a batch."""
+    vocab_size: int = 65  # number of distinct tokens
 
     def __str__(self) -> str:
         return (
@@ -61,24 +51,12 @@ SIZES: dict[str, PeerSizes] = {
 @final
 @dataclass(frozen=True)
 class Peer:
-    """Name one way to get the same model.
+    """Name one way to get the same model."""
 
-    Parameters
-    ----------
-    name : str
-        What the tables call it.
-    build : callable
-        From sizes to a module, tokens to logits.
-    package : str or None
-        What has to be installed.
-    differs : str
-        What could not be made equal, in words; empty where nothing.
-    """
-
-    name: str
-    build: Callable[[PeerSizes], nn.Module]
-    package: str | None = None
-    differs: str = ""
+    name: str  # what the tables call it
+    build: Callable[[PeerSizes], nn.Module]  # from sizes to a module, tokens to logits
+    package: str | None = None  # what has to be installed
+    differs: str = ""  # what could not be made equal, in words; empty where nothing
 
     @property
     def is_installed(self) -> bool:

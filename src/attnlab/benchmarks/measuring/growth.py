@@ -18,21 +18,11 @@ NOT_RUN = "not run"
 @final
 @dataclass(frozen=True)
 class Growth:
-    """State how fast a quantity grows.
+    """State how fast a quantity grows."""
 
-    Parameters
-    ----------
-    exponent : float
-        p of ``value ~ size**p``: 1 is linear, 2 quadratic, 0 constant.
-    error : float or None
-        Standard error of the exponent; None where there are as many numbers as unknowns.
-    sizes : tuple of int
-        Sizes it was fitted over.
-    """
-
-    exponent: float
-    error: float | None
-    sizes: tuple[int, ...]
+    exponent: float  # p of ``value ~ size**p``: 1 is linear, 2 quadratic, 0 constant
+    error: float | None  # standard error of the exponent; None where there are as many numbers as unknowns
+    sizes: tuple[int, ...]  # sizes it was fitted over
 
     def power_of(self, size: str) -> str:
         """The law in the words of a table, such as ``n^1.98 ± 0.01``."""
@@ -104,27 +94,14 @@ def name_law(counted: Mapping[int, float], size: str) -> str:
 @final
 @dataclass(frozen=True)
 class GrowthRow:
-    """Hold one thing's numbers at several sizes.
+    """Hold one thing's numbers at several sizes."""
 
-    Parameters
-    ----------
-    name : str
-        The thing.
-    values : mapping of int to tuple of float
-        For each size that was measured, one or several numbers.
-    missing : mapping of int to str
-        For each size that was not measured, the reason; empty where it is said elsewhere.
-    expected : str
-        The law the source states, as it is printed; empty where there is none.
-    law : str
-        The law that was found, where it is no power; empty for a fitted power.
-    """
-
-    name: str
-    values: Mapping[int, tuple[float, ...]]
+    name: str  # the thing
+    values: Mapping[int, tuple[float, ...]]  # for each size that was measured, one or several numbers
     missing: Mapping[int, str] = field(default_factory=dict)
-    expected: str = ""
-    law: str = ""
+    """For each size that was not measured, the reason; empty where it is said elsewhere."""
+    expected: str = ""  # the law the source states, as it is printed; empty where there is none
+    law: str = ""  # the law that was found, where it is no power; empty for a fitted power
 
     def growth(self) -> Growth | None:
         """The fitted power law, or None where a law of another kind or too little was found."""
@@ -156,24 +133,12 @@ class GrowthRow:
 @final
 @dataclass(frozen=True)
 class GrowthTable:
-    """Hold how one quantity of several things grows with one size.
+    """Hold how one quantity of several things grows with one size."""
 
-    Parameters
-    ----------
-    title : str
-        What was measured, with unit and setting.
-    size : str
-        Symbol of what grows, ``n`` for the length.
-    rows : tuple of GrowthRow
-        One for each thing; each has its numbers at some of the same sizes.
-    places : int
-        Digits after the decimal point.
-    """
-
-    title: str
-    size: str
-    rows: tuple[GrowthRow, ...]
-    places: int = 2
+    title: str  # what was measured, with unit and setting
+    size: str  # symbol of what grows, ``n`` for the length
+    rows: tuple[GrowthRow, ...]  # one for each thing; each has its numbers at some of the same sizes
+    places: int = 2  # digits after the decimal point
 
     def sizes(self) -> list[int]:
         """All sizes of all rows in order."""
@@ -208,24 +173,12 @@ class GrowthTable:
 @final
 @dataclass(frozen=True)
 class GrowthReport:
-    """Hold several tables of one benchmark.
+    """Hold several tables of one benchmark."""
 
-    Parameters
-    ----------
-    title : str
-        What was measured.
-    tables : tuple of GrowthTable
-        The tables in the order of reading.
-    notes : tuple of str
-        What a reader must know.
-    environment : dict
-        Versions and hardware.
-    """
-
-    title: str
-    tables: tuple[GrowthTable, ...]
-    notes: tuple[str, ...] = ()
-    environment: dict[str, Any] = field(default_factory=environment)
+    title: str  # what was measured
+    tables: tuple[GrowthTable, ...]  # the tables in the order of reading
+    notes: tuple[str, ...] = ()  # what a reader must know
+    environment: dict[str, Any] = field(default_factory=environment)  # versions and hardware
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON types."""

@@ -29,38 +29,20 @@ SHORTEST_MEASUREMENT_S = 0.05  # a pass that is shorter is repeated: clocks and 
 @final
 @dataclass(frozen=True)
 class Footprint:
-    """State roughly what one pass takes.
+    """State roughly what one pass takes."""
 
-    Parameters
-    ----------
-    length : int
-        Positions of the sequence.
-    seconds : float
-        Wall time.
-    peak_bytes : int
-        The most memory that is held at once, weights and input left out.
-    """
-
-    length: int
-    seconds: float
-    peak_bytes: int
+    length: int  # positions of the sequence
+    seconds: float  # wall time
+    peak_bytes: int  # the most memory that is held at once, weights and input left out
 
 
 @final
 @dataclass(frozen=True)
 class Limits:
-    """State what one forward and backward pass may cost; what would cost more is left out and named.
+    """State what one forward and backward pass may cost; what would cost more is left out and named."""
 
-    Parameters
-    ----------
-    seconds : float
-        Longest time.
-    gibibytes : float
-        Most memory.
-    """
-
-    seconds: float = 15.0
-    gibibytes: float = 4.0
+    seconds: float = 15.0  # longest time
+    gibibytes: float = 4.0  # most memory
 
     @classmethod
     def of(cls, device: torch.device | str) -> Limits:

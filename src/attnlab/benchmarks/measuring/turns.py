@@ -22,33 +22,16 @@ DETAILS = {
 @final
 @dataclass(frozen=True)
 class PairedTimes:
-    """Hold what was measured of several things in turn.
+    """Hold what was measured of several things in turn."""
 
-    Parameters
-    ----------
-    title : str
-        What was measured.
-    unit : str
-        Unit of the numbers, with what they are per; fewer is better.
-    reference : str
-        The thing that ratios are taken against.
-    rows : mapping of str to tuple of float
-        For each thing, one number per round.
-    notes : tuple of str
-        What a reader must know: what was skipped, what differs.
-    details : mapping of str to mapping
-        For each thing, what else is known of it in JSON types: parameters, settings that were chosen.
-    environment : dict
-        Versions and hardware.
-    """
-
-    title: str
-    unit: str
-    reference: str
-    rows: Mapping[str, tuple[float, ...]]
-    notes: tuple[str, ...] = ()
+    title: str  # what was measured
+    unit: str  # unit of the numbers, with what they are per; fewer is better
+    reference: str  # the thing that ratios are taken against
+    rows: Mapping[str, tuple[float, ...]]  # for each thing, one number per round
+    notes: tuple[str, ...] = ()  # what a reader must know: what was skipped, what differs
     details: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    environment: dict[str, Any] = field(default_factory=environment)
+    """For each thing, what else is known of it in JSON types: parameters, settings that were chosen."""
+    environment: dict[str, Any] = field(default_factory=environment)  # versions and hardware
 
     def ratios(self, name: str) -> list[float]:
         """The reference's number over one thing's, round by round: above 1, it is faster than the reference."""

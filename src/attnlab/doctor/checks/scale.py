@@ -42,27 +42,13 @@ _BY_WIDTH = re.compile(
 @final
 @dataclass(frozen=True)
 class Slopes:
-    """Hold how the logits of one attention grow with the size of its heads.
+    """Hold how the logits of one attention grow with the size of its heads."""
 
-    Parameters
-    ----------
-    plain : float
-        Slope of log std against log d_head under the module's own start.
-    relative : float
-        The same relative to the sizes of queries and keys.
-    sizes : tuple of int
-        Head sizes.
-    stds : tuple of float
-        Standard deviation at each.
-    varied : str
-        Which constructor argument was changed.
-    """
-
-    plain: float
-    relative: float
-    sizes: tuple[int, ...]
-    stds: tuple[float, ...]
-    varied: str
+    plain: float  # slope of log std against log d_head under the module's own start
+    relative: float  # the same relative to the sizes of queries and keys
+    sizes: tuple[int, ...]  # head sizes
+    stds: tuple[float, ...]  # standard deviation at each
+    varied: str  # which constructor argument was changed
 
     @property
     def off(self) -> bool:

@@ -37,24 +37,13 @@ _KEPT_WORDS = ("cache", "past", "present", "kv", "state")
 @dataclass(frozen=True)
 @final
 class CacheProtocol:
-    """Say how a cache is handed from step to step.
+    """Say how a cache is handed from step to step."""
 
-    Parameters
-    ----------
-    parameter : str or None
-        The argument that takes it; None: the module keeps it.
-    start : callable
-        Makes what the first step is given.
-    returned : int, str or None
-        Key of the element of what is returned that holds it; None: what was given is filled, or it is kept inside.
-    masked : bool
-        Whether steps are given slices of the masks of the whole call; else none.
-    """
-
-    parameter: str | None
-    start: Callable[[], Any]
+    parameter: str | None  # the argument that takes it; None: the module keeps it
+    start: Callable[[], Any]  # makes what the first step is given
     returned: int | str | None
-    masked: bool
+    """Key of the element of what is returned that holds it; None: what was given is filled, or it is kept inside."""
+    masked: bool  # whether steps are given slices of the masks of the whole call; else none
 
 
 def names_of(module: nn.Module) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:

@@ -21,21 +21,11 @@ _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-6}
 @final
 @dataclass(frozen=True)
 class Leakage:
-    """Compare what must not change with what may.
+    """Compare what must not change with what may."""
 
-    Parameters
-    ----------
-    leak : float
-        Largest change of an output that must not change.
-    signal : float
-        Largest change of an output that may, where the input changed.
-    noise : float
-        Changes up to this are rounding.
-    """
-
-    leak: float
-    signal: float
-    noise: float
+    leak: float  # largest change of an output that must not change
+    signal: float  # largest change of an output that may, where the input changed
+    noise: float  # changes up to this are rounding
 
     @property
     def ratio(self) -> float:

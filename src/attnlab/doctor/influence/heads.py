@@ -184,27 +184,13 @@ def _in(attention: TapedAttention) -> str:
 @final
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Say how the rows of a tensor follow positions.
+    """Say how the rows of a tensor follow positions."""
 
-    Parameters
-    ----------
-    home : float
-        Share of the entries that follow one position each, at one distance from their row; 1 is right.
-    coverage : float
-        Share of the positions that the head with the fewest follows, dead ones left out; 1 is right.
-    foreign : bool
-        Whether a position also changes other samples.
-    permuted : bool
-        Whether each head holds every position exactly once, in another order.
-    example : str
-        What replacing one position changes.
-    """
-
-    home: float
-    coverage: float
-    foreign: bool
-    permuted: bool
-    example: str
+    home: float  # share of the entries that follow one position each, at one distance from their row; 1 is right
+    coverage: float  # share of the positions that the head with the fewest follows, dead ones left out; 1 is right
+    foreign: bool  # whether a position also changes other samples
+    permuted: bool  # whether each head holds every position exactly once, in another order
+    example: str  # what replacing one position changes
 
     @property
     def mixed(self) -> bool:

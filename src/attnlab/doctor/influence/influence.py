@@ -28,18 +28,10 @@ _LONG_SEED = 50  # of long inputs; any
 @final
 @dataclass(frozen=True)
 class Influence:
-    """Hold how much each output position changes with each input position.
+    """Hold how much each output position changes with each input position."""
 
-    Parameters
-    ----------
-    sizes : Tensor
-        Changes, (batch, q_len, k_len).
-    noise : float
-        Changes up to this are rounding, or what two equal calls differ by.
-    """
-
-    sizes: Float[Tensor, "batch q_len k_len"]
-    noise: float
+    sizes: Float[Tensor, "batch q_len k_len"]  # changes, (batch, q_len, k_len)
+    noise: float  # changes up to this are rounding, or what two equal calls differ by
 
     @functools.cached_property
     def seen(self) -> Bool[Tensor, "batch q_len k_len"]:
@@ -203,24 +195,12 @@ def some_cuts(length: int) -> list[int]:
 @final
 @dataclass(frozen=True)
 class Field:
-    """Say what one output position sees of its own sample, and whether it sees other samples.
+    """Say what one output position sees of its own sample, and whether it sees other samples."""
 
-    Parameters
-    ----------
-    length : int
-        Length of the input.
-    position : int
-        The output position; of a pooled output, the one it stands for.
-    seen : Tensor
-        Which input positions it depends on.
-    meets_others : bool
-        Whether it depends on other samples of the batch.
-    """
-
-    length: int
-    position: int
-    seen: Bool[Tensor, " length"]
-    meets_others: bool
+    length: int  # length of the input
+    position: int  # the output position; of a pooled output, the one it stands for
+    seen: Bool[Tensor, " length"]  # which input positions it depends on
+    meets_others: bool  # whether it depends on other samples of the batch
 
     @property
     def count(self) -> int:

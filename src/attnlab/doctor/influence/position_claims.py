@@ -45,21 +45,11 @@ _NEAR = 60  # characters around a claim in which a word takes it back
 @final
 @dataclass(frozen=True)
 class Claims:
-    """Hold what is there to tell positions apart.
+    """Hold what is there to tell positions apart."""
 
-    Parameters
-    ----------
-    tensors : tuple of str
-        Paths of parameters, buffers and plain tensors.
-    modules : tuple of str
-        Paths of submodules.
-    said : str
-        Words of names and docstrings that claim positions; nothing where none do.
-    """
-
-    tensors: tuple[str, ...]
-    modules: tuple[str, ...]
-    said: str
+    tensors: tuple[str, ...]  # paths of parameters, buffers and plain tensors
+    modules: tuple[str, ...]  # paths of submodules
+    said: str  # words of names and docstrings that claim positions; nothing where none do
 
     @property
     def any(self) -> bool:

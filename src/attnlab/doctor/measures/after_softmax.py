@@ -22,34 +22,18 @@ _NEGLIGIBLE = 1e-4  # what is added to a divisor to keep it from zero, at most
 @final
 @dataclass(frozen=True)
 class AfterSoftmax:
-    """Say what happened to weights on their way to the values.
+    """Say what happened to weights on their way to the values."""
 
-    Parameters
-    ----------
-    logarithm : bool
-        Whether they are the output of a log-softmax, no exponential after it.
-    repeated : bool
-        Whether a softmax got what another softmax gave.
-    meant_otherwise : bool
-        Whether something learned, or computed from the input, or random, changes them after the softmax, or the
-        softmax itself has more terms than there are keys.
-    masked : bool
-        Whether a mask is applied to them.
-    thinned : bool
-        Whether nothing but a rule about themselves, such as the largest k, makes them other than a softmax gave them.
-    constant : float or None
-        What they are multiplied by.
-    random_scores : bool
-        Whether a random factor multiplies the scores before.
-    """
-
-    logarithm: bool
-    repeated: bool
+    logarithm: bool  # whether they are the output of a log-softmax, no exponential after it
+    repeated: bool  # whether a softmax got what another softmax gave
     meant_otherwise: bool
-    masked: bool
+    """Whether something learned, or computed from the input, or random, changes them after the softmax, or the softmax
+    itself has more terms than there are keys."""
+    masked: bool  # whether a mask is applied to them
     thinned: bool
-    constant: float | None
-    random_scores: bool
+    """Whether nothing but a rule about themselves, such as the largest k, makes them other than a softmax gave them."""
+    constant: float | None  # what they are multiplied by
+    random_scores: bool  # whether a random factor multiplies the scores before
 
 
 def course_of(tape: Tape, dependence: Dependence, attention: TapedAttention) -> AfterSoftmax:

@@ -48,31 +48,15 @@ MATRICES = frozenset((
 @final
 @dataclass(frozen=True)
 class TracedBlock:
-    """Hold one block and a call of it.
+    """Hold one block and a call of it."""
 
-    Parameters
-    ----------
-    name : str
-        Dotted path; nothing for the patient itself.
-    title : str
-        How it is called in a sentence.
-    module : nn.Module
-        The block, in evaluation mode.
-    start : Tensor
-        What it is given, in its own layout.
-    positional, named
-        The arguments of the call.
-    tape : Tape
-        What it computes; the output is the first tensor of the input's shape.
-    """
-
-    name: str
-    title: str
-    module: nn.Module
-    start: Tensor
-    positional: tuple[Any, ...]
-    named: Mapping[str, Any]
-    tape: Tape
+    name: str  # dotted path; nothing for the patient itself
+    title: str  # how it is called in a sentence
+    module: nn.Module  # the block, in evaluation mode
+    start: Tensor  # what it is given, in its own layout
+    positional: tuple[Any, ...]  # the arguments of the call
+    named: Mapping[str, Any]  # those that are given by name
+    tape: Tape  # what it computes; the output is the first tensor of the input's shape
 
     def share(self) -> float:
         """The mean derivative of each output number by the input number in the same place."""

@@ -34,27 +34,13 @@ number that does not fit, formats that do not mix."""
 @final
 @dataclass(frozen=True)
 class Attempt:
-    """Say how a module is called once.
+    """Say how a module is called once."""
 
-    Parameters
-    ----------
-    dtype : torch.dtype
-        Of parameters and inputs.
-    scale : float
-        Standard deviation of the inputs; of a token model, the factor of its embedding tables.
-    padded : {"right", "left"} or None
-        Where samples but the first end in padding; None: nowhere.
-    length : int or None
-        None: the usual length and batch; else one sample of that length.
-    empty : int or None
-        A position whose input is all zero, in every sample.
-    """
-
-    dtype: torch.dtype
-    scale: float = 1.0
-    padded: Side | None = None
-    length: int | None = None
-    empty: int | None = None
+    dtype: torch.dtype  # of parameters and inputs
+    scale: float = 1.0  # standard deviation of the inputs; of a token model, the factor of its embedding tables
+    padded: Side | None = None  # where samples but the first end in padding; None: nowhere
+    length: int | None = None  # none: the usual length and batch; else one sample of that length
+    empty: int | None = None  # a position whose input is all zero, in every sample
 
     @property
     def format(self) -> str:
@@ -113,30 +99,14 @@ class Attempt:
 @final
 @dataclass(frozen=True)
 class Outcome:
-    """Hold what came of one attempt.
+    """Hold what came of one attempt."""
 
-    Parameters
-    ----------
-    attempt : Attempt
-        How it was called.
-    output : Tensor or None
-        What it returned; None if it raised.
-    bad_output : float
-        Share of output numbers that are NaN or infinite, padded positions left out.
-    bad_gradients : tuple of str
-        Names of what has a NaN or infinite gradient while the output is finite.
-    raised : str
-        What it raised, in words.
-    refusal : str or None
-        Why it raised.
-    """
-
-    attempt: Attempt
-    output: Tensor | None = None
-    bad_output: float = 0.0
-    bad_gradients: tuple[str, ...] = ()
-    raised: str = ""
-    refusal: Refusal | None = None
+    attempt: Attempt  # how it was called
+    output: Tensor | None = None  # what it returned; None if it raised
+    bad_output: float = 0.0  # share of output numbers that are NaN or infinite, padded positions left out
+    bad_gradients: tuple[str, ...] = ()  # names of what has a NaN or infinite gradient while the output is finite
+    raised: str = ""  # what it raised, in words
+    refusal: Refusal | None = None  # why it raised
 
     @property
     def finite(self) -> bool:

@@ -43,31 +43,18 @@ INPUT = -1
 @final
 @dataclass(frozen=True)
 class Trail:
-    """Say what of a value is the block's input as itself.
-
-    Parameters
-    ----------
-    shares : dict of int to float
-        Base (`INPUT`, or the event of a norm) -> factor in front of it; NaN where the factor is learned or a gate.
-    sums : int
-        How many times something else was added on the way.
-    early, late : tuple of int
-        Norms on the way, before anything was added and after.
-    suspect : int or None
-        The sum at which one base was added to itself, to be confirmed by the factor at the end.
-    doubled : int or None
-        Such a sum, confirmed by the factor at the next norm or at the output.
-    depends : bool
-        Whether the value depends on the input in any way.
-    """
+    """Say what of a value is the block's input as itself."""
 
     shares: dict[int, float] = field(default_factory=dict)
-    sums: int = 0
+    """Base (`INPUT`, or the event of a norm) -> factor in front of it; NaN where the factor is learned or a gate."""
+    sums: int = 0  # how many times something else was added on the way
     early: tuple[int, ...] = ()
     late: tuple[int, ...] = ()
+    """Norms on the way, before anything was added and after."""
     suspect: int | None = None
-    doubled: int | None = None
-    depends: bool = False
+    """The sum at which one base was added to itself, to be confirmed by the factor at the end."""
+    doubled: int | None = None  # such a sum, confirmed by the factor at the next norm or at the output
+    depends: bool = False  # whether the value depends on the input in any way
 
     @property
     def alive(self) -> bool:
@@ -91,21 +78,11 @@ class Trail:
 @final
 @dataclass(frozen=True)
 class Route:
-    """Hold what became of a block's input.
+    """Hold what became of a block's input."""
 
-    Parameters
-    ----------
-    trails : tuple of Trail
-        For each event of the tape.
-    output : Trail
-        Of what the block returns.
-    ends : int or None
-        The operation that ended it, where it does not arrive.
-    """
-
-    trails: tuple[Trail, ...]
-    output: Trail
-    ends: int | None
+    trails: tuple[Trail, ...]  # for each event of the tape
+    output: Trail  # of what the block returns
+    ends: int | None  # the operation that ended it, where it does not arrive
 
 
 def follow(tape: Tape, start: Tensor) -> Route:

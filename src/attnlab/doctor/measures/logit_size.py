@@ -30,36 +30,21 @@ _SMALLEST = 1e-8  # a standard deviation below this is that of zeros
 @final
 @dataclass(frozen=True)
 class LogitSize:
-    """Hold the size of one attention's logits.
+    """Hold the size of one attention's logits."""
 
-    Parameters
-    ----------
-    d_head : int
-        Features of one query.
-    n_heads : int
-        Number of heads.
-    std : float
-        Standard deviation of the part of the logits that comes from queries and keys, scale included, mask and
-        biases left out.
-    q_std, k_std : float
-        Standard deviations of queries and keys as their projections gave them.
-    coherence : float
-        Size of the products of these queries and keys by that of independent ones: above 1 where all share a direction,
-        as behind a ReLU.
-    excuse : str
-        Why their size says nothing about the scale: ``"normalized"``, ``"learned temperature"``, or nothing.
-    where : str
-        Dotted path of the submodule.
-    """
-
-    d_head: int
-    n_heads: int
+    d_head: int  # features of one query
+    n_heads: int  # number of heads
     std: float
+    """Standard deviation of the part of the logits that comes from queries and keys, scale included, mask and biases
+    left out."""
     q_std: float
     k_std: float
+    """Standard deviations of queries and keys as their projections gave them."""
     coherence: float
-    excuse: str
-    where: str
+    """Size of the products of these queries and keys by that of independent ones: above 1 where all share a direction,
+    as behind a ReLU."""
+    excuse: str  # why their size says nothing about the scale: ``"normalized"``, ``"learned temperature"``, or nothing
+    where: str  # dotted path of the submodule
 
     @property
     def relative(self) -> float:

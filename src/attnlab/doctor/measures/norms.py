@@ -24,24 +24,12 @@ _SEED = 7  # of what a norm's result is replaced by; any
 @final
 @dataclass
 class Norm:
-    """Hold one norm of the patient, and what it was given.
+    """Hold one norm of the patient, and what it was given."""
 
-    Parameters
-    ----------
-    name : str
-        Dotted path.
-    module : nn.Module
-        The norm itself.
-    calls : int
-        How many times it ran in a usual call.
-    given : list of Tensor
-        Its input at each call that gave and returned a tensor.
-    """
-
-    name: str
-    module: nn.Module
-    calls: int = 0
-    given: list[Tensor] = field(default_factory=list)
+    name: str  # dotted path
+    module: nn.Module  # the norm itself
+    calls: int = 0  # how many times it ran in a usual call
+    given: list[Tensor] = field(default_factory=list)  # its input at each call that gave and returned a tensor
 
 
 def is_norm(module: nn.Module) -> bool:

@@ -38,24 +38,14 @@ Rows = tuple[int, Tensor]
 @final
 @dataclass
 class Survey:
-    """Hold what gradients said about every parameter.
-
-    Parameters
-    ----------
-    largest : dict of str to float
-        Largest absolute gradient by parameter name, over all calls; parameters no graph led to are absent.
-    alive : dict of str to dict of int to Tensor
-        By name and length of the input, where a gradient was not zero in any call, in the parameter's shape.
-    calls : int
-        How many calls went into it.
-    broken : str
-        What the backward pass raised; nothing where it ran.
-    """
+    """Hold what gradients said about every parameter."""
 
     largest: dict[str, float] = field(default_factory=dict)
+    """Largest absolute gradient by parameter name, over all calls; parameters no graph led to are absent."""
     alive: dict[str, dict[int, Tensor]] = field(default_factory=dict)
-    calls: int = 0
-    broken: str = ""
+    """By name and length of the input, where a gradient was not zero in any call, in the parameter's shape."""
+    calls: int = 0  # how many calls went into it
+    broken: str = ""  # what the backward pass raised; nothing where it ran
 
     def add(self, module: nn.Module, length: int) -> None:
         """Take in the gradients that one call left at a module's parameters."""

@@ -25,21 +25,11 @@ _NUMBERED = re.compile(r"(.*?)\.?(\d+)$")
 @final
 @dataclass(frozen=True)
 class Depths:
-    """Hold what a signal and its gradient do on their way through layers.
+    """Hold what a signal and its gradient do on their way through layers."""
 
-    Parameters
-    ----------
-    sizes : tuple of float
-        Root mean square of the input and of each layer's output.
-    likeness : tuple of float
-        Mean cosine between two positions of a sample, in the same places.
-    gradients : tuple of float
-        Norm of the gradient of each layer's parameters.
-    """
-
-    sizes: tuple[float, ...]
-    likeness: tuple[float, ...]
-    gradients: tuple[float, ...]
+    sizes: tuple[float, ...]  # root mean square of the input and of each layer's output
+    likeness: tuple[float, ...]  # mean cosine between two positions of a sample, in the same places
+    gradients: tuple[float, ...]  # norm of the gradient of each layer's parameters
 
     @property
     def layers(self) -> int:
@@ -67,25 +57,14 @@ class Depths:
 @final
 @dataclass(frozen=True)
 class Stacks:
-    """Hold a stack as it is, and the same with the skip added or taken away.
+    """Hold a stack as it is, and the same with the skip added or taken away."""
 
-    Parameters
-    ----------
-    plain : Depths
-        Layers one after the other.
-    other : Depths or None
-        With ``x + layer(x)`` in place of ``layer(x)``, or with ``layer(x) - x`` where a layer adds its input itself;
-        None where neither can be.
-    has_skip : bool
-        Whether the layers have a skip of their own.
-    fresh : bool
-        Whether every layer has a random start of its own.
-    """
-
-    plain: Depths
+    plain: Depths  # layers one after the other
     other: Depths | None
-    has_skip: bool
-    fresh: bool
+    """With ``x + layer(x)`` in place of ``layer(x)``, or with ``layer(x) - x`` where a layer adds its input itself;
+    None where neither can be."""
+    has_skip: bool  # whether the layers have a skip of their own
+    fresh: bool  # whether every layer has a random start of its own
 
 
 _known: weakref.WeakKeyDictionary[Examination, Stacks | None] = weakref.WeakKeyDictionary()

@@ -18,21 +18,11 @@ _PLUMBING = frozenset(vars(nn.Module()))  # `_parameters`, `_modules`, hooks: wh
 @final
 @dataclass(frozen=True, eq=False)
 class Unregistered:
-    """Hold a tensor or a module that `parameters()`, `to` and `state_dict` do not see.
+    """Hold a tensor or a module that `parameters()`, `to` and `state_dict` do not see."""
 
-    Parameters
-    ----------
-    path : str
-        Where it is kept, such as ``self.heads[0]``.
-    attribute : str
-        The attribute that leads to it, such as ``heads``.
-    thing : Tensor or nn.Module
-        What is kept.
-    """
-
-    path: str
-    attribute: str
-    thing: Tensor | nn.Module
+    path: str  # where it is kept, such as ``self.heads[0]``
+    attribute: str  # the attribute that leads to it, such as ``heads``
+    thing: Tensor | nn.Module  # what is kept
 
     @property
     def is_attribute(self) -> bool:

@@ -45,84 +45,47 @@ _NONLINEAR = frozenset(
 @final
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """Hold where on the tape an attention's tensors are inputs, and where in them the canonical elements lie.
-
-    Parameters
-    ----------
-    weights, values : tuple of (int, int)
-        Event and input.
-    value_places : Tensor
-        (batch, heads, k_len, d_v): places in the flattened input.
-    pairing : Pairing
-        The same for scores, products, queries and keys.
-    """
+    """Hold where on the tape an attention's tensors are inputs, and where in them the canonical elements lie."""
 
     weights: Operand
     values: Operand
-    value_places: Int[Tensor, "batch heads k_len d_v"]
-    pairing: Pairing
+    """Event and input."""
+    value_places: Int[Tensor, "batch heads k_len d_v"]  # (batch, heads, k_len, d_v): places in the flattened input
+    pairing: Pairing  # the same for scores, products, queries and keys
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class TapedAttention:
-    """Hold one attention of a recorded call.
+    """Hold one attention of a recorded call."""
 
-    Parameters
-    ----------
-    weights : Tensor
-        What multiplies the values, (batch, heads, q_len, k_len).
-    scores : Tensor or None
-        What went into the first softmax, mask and scale applied; None where there is none, or it cannot be traced.
-    products : Tensor or None
-        The products of queries and keys alone, before scale and mask; None where scores are no such products.
-    q, k : Tensor or None
-        The factors of these products, (batch, heads, length, d_head), repeated for grouped heads.
-    v : Tensor
-        What is summed, (batch, heads, k_len, d_v).
-    head_outputs : Tensor
-        (batch, heads, q_len, d_v).
-    normalizer : {"softmax", "other", "none"}
-        ``other``: something else non-linear; ``none``: the products are the weights, but for factors and masks.
-    normalized_over : {"keys", "queries", "batch", "heads", "unknown"}
-        Axis the last softmax ran over; ``unknown`` where there is none, or it ran over several.
-    along : {"positions", "samples", "heads", "unknown"}
-        What the keys are.
-    softmaxes : tuple of TapedSoftmax
-        All that the weights went through, in order.
-    outputs_index : int
-        Event that made the head outputs.
-    weights_index, scores_index, products_index, q_index, k_index, v_index : int or None
-        Events that made the others, in the layout of the code.
-    sources : Sources
-        Where all this lies on the tape.
-    output_places : Tensor
-        Where the head outputs lie in the output of their event, (batch, heads, q_len, d_v).
-    where : str
-        Dotted path of the submodule.
-    """
-
-    weights: Float[Tensor, "batch heads q_len k_len"]
+    weights: Float[Tensor, "batch heads q_len k_len"]  # what multiplies the values, (batch, heads, q_len, k_len)
     scores: Float[Tensor, "batch heads q_len k_len"] | None
+    """What went into the first softmax, mask and scale applied; None where there is none, or it cannot be traced."""
     products: Float[Tensor, "batch heads q_len k_len"] | None
+    """The products of queries and keys alone, before scale and mask; None where scores are no such products."""
     q: Float[Tensor, "batch heads q_len d_head"] | None
     k: Float[Tensor, "batch heads k_len d_head"] | None
-    v: Float[Tensor, "batch heads k_len d_v"]
-    head_outputs: Float[Tensor, "batch heads q_len d_v"]
+    """The factors of these products, (batch, heads, length, d_head), repeated for grouped heads."""
+    v: Float[Tensor, "batch heads k_len d_v"]  # what is summed, (batch, heads, k_len, d_v)
+    head_outputs: Float[Tensor, "batch heads q_len d_v"]  # (batch, heads, q_len, d_v)
     normalizer: Literal["softmax", "other", "none"]
-    normalized_over: Over
-    along: Along
-    softmaxes: tuple[TapedSoftmax, ...]
-    outputs_index: int
+    """``other``: something else non-linear; ``none``: the products are the weights, but for factors and masks."""
+    normalized_over: Over  # axis the last softmax ran over; ``unknown`` where there is none, or it ran over several
+    along: Along  # what the keys are
+    softmaxes: tuple[TapedSoftmax, ...]  # all that the weights went through, in order
+    outputs_index: int  # event that made the head outputs
     weights_index: int | None
     scores_index: int | None
     products_index: int | None
     q_index: int | None
     k_index: int | None
     v_index: int | None
-    sources: Sources
+    """Events that made the others, in the layout of the code."""
+    sources: Sources  # where all this lies on the tape
     output_places: Int[Tensor, "batch heads q_len d_v"]
-    where: str
+    """Where the head outputs lie in the output of their event, (batch, heads, q_len, d_v)."""
+    where: str  # dotted path of the submodule
 
     @property
     def n_heads(self) -> int:

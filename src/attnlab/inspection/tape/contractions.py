@@ -23,24 +23,16 @@ Operand = tuple[int, int]
 @final
 @dataclass(frozen=True, eq=False)
 class Contraction:
-    """Hold where the elements of a product lie in the tensors the code works with.
+    """Hold where the elements of a product lie in the tensors the code works with."""
 
-    Parameters
-    ----------
-    event : int
-        The event whose output is the product.
-    left, right : tuple of (int, int)
-        Event and input of the two factors.
-    left_places, right_places, out_places : Tensor
-        (n, a, c), (n, c, b) and (n, a, b): places in the flattened factors and product.
-    """
-
-    event: int
+    event: int  # the event whose output is the product
     left: Operand
     right: Operand
+    """Event and input of the two factors."""
     left_places: Int[Tensor, "n a c"]
     right_places: Int[Tensor, "n c b"]
     out_places: Int[Tensor, "n a b"]
+    """(n, a, c), (n, c, b) and (n, a, b): places in the flattened factors and product."""
 
 
 def contraction_of(tape: Tape, event: Event) -> Contraction | None:

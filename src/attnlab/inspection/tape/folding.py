@@ -25,18 +25,11 @@ Along = Literal["positions", "samples", "heads", "unknown"]
 @final
 @dataclass(frozen=True, eq=False)
 class Folding:
-    """Hold how samples and heads lie in the first axis of a product.
-
-    Parameters
-    ----------
-    order : Tensor
-        (batch, heads): indices of the first axis. Where the batch is read as time, positions stand for samples.
-    along : {"positions", "samples", "heads", "unknown"}
-        What the keys are.
-    """
+    """Hold how samples and heads lie in the first axis of a product."""
 
     order: Int[Tensor, "batch heads"]
-    along: Along
+    """(batch, heads): indices of the first axis. Where the batch is read as time, positions stand for samples."""
+    along: Along  # what the keys are
 
 
 def folding_of(dependence: Dependence, values: Operand, places: Int[Tensor, "n k_len d_v"]) -> Folding:

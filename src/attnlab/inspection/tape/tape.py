@@ -38,36 +38,17 @@ def _holds_tensors(value: Any) -> bool:
 @final
 @dataclass(frozen=True)
 class Step:
-    """Hold what is needed to do an operation again.
+    """Hold what is needed to do an operation again."""
 
-    Parameters
-    ----------
-    operation : OpOverload
-        One overload of an operation of torch.
-    leaves : tuple
-        Its arguments, flattened; None where a tensor stands.
-    slots : tuple of int
-        Which leaves are the event's inputs.
-    spec : TreeSpec
-        How the leaves form positional and named arguments.
-    origins : tuple
-        For each input which output of which event it is the very tensor of; None: it came from outside.
-    writes : tuple of int
-        Inputs that the operation changes in place.
-    output : int
-        Which of the operation's outputs the event's output is.
-    storage : object
-        Where the event's output lies in memory; views of one tensor have the same.
-    """
-
-    operation: Any
-    leaves: tuple[Any, ...]
-    slots: tuple[int, ...]
-    spec: TreeSpec
+    operation: Any  # one overload of an operation of torch
+    leaves: tuple[Any, ...]  # its arguments, flattened; None where a tensor stands
+    slots: tuple[int, ...]  # which leaves are the event's inputs
+    spec: TreeSpec  # how the leaves form positional and named arguments
     origins: tuple[Origin | None, ...]
-    writes: tuple[int, ...]
-    output: int = 0
-    storage: Any = None
+    """For each input which output of which event it is the very tensor of; None: it came from outside."""
+    writes: tuple[int, ...]  # inputs that the operation changes in place
+    output: int = 0  # which of the operation's outputs the event's output is
+    storage: Any = None  # where the event's output lies in memory; views of one tensor have the same
 
     def arguments(self) -> list[Any]:
         """What is no tensor, by position and then by name, in the shape in which it was given."""
@@ -88,87 +69,47 @@ class Step:
 @final
 @dataclass(frozen=True, eq=False)
 class Event:
-    """Hold one operation of a call.
+    """Hold one operation of a call."""
 
-    Parameters
-    ----------
-    index : int
-        Its place on the tape.
-    call : str
-        Its name without namespace and overload, such as ``bmm``, ``_softmax``, ``masked_fill``. An operation that
-        returns a list (``split``, ``unbind``) makes one event for each tensor of it.
-    inputs : tuple of Tensor
-        Its tensors with the values they had at that moment.
-    parents : tuple of (int or None)
-        For each input the event that made it, or wrote into it last; None: parameter, buffer, argument or constant.
-    parameters : tuple of (str or None)
-        For each input the name of the module's parameter or buffer that it is, or is a view of.
-    arguments : tuple
-        What is no tensor, by position and then by name: axes, numbers, sizes.
-    output : Tensor
-        Its first floating output, or its first if none is.
-    where : str
-        Dotted path of the innermost submodule that ran; nothing for the module itself.
-    step : Step
-        How to do it again.
-    """
-
-    index: int
+    index: int  # its place on the tape
     call: str
-    inputs: tuple[Tensor, ...]
+    """Its name without namespace and overload, such as ``bmm``, ``_softmax``, ``masked_fill``. An operation that
+    returns a list (``split``, ``unbind``) makes one event for each tensor of it."""
+    inputs: tuple[Tensor, ...]  # its tensors with the values they had at that moment
     parents: tuple[int | None, ...]
+    """For each input the event that made it, or wrote into it last; None: parameter, buffer, argument or constant."""
     parameters: tuple[str | None, ...]
-    arguments: tuple[Any, ...]
-    output: Tensor
-    where: str
-    step: Step = field(repr=False)
+    """For each input the name of the module's parameter or buffer that it is, or is a view of."""
+    arguments: tuple[Any, ...]  # what is no tensor, by position and then by name: axes, numbers, sizes
+    output: Tensor  # its first floating output, or its first if none is
+    where: str  # dotted path of the innermost submodule that ran; nothing for the module itself
+    step: Step = field(repr=False)  # how to do it again
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class ModuleCall:
-    """Hold one call of a submodule.
+    """Hold one call of a submodule."""
 
-    Parameters
-    ----------
-    name : str
-        Its dotted path; nothing for the module itself.
-    kind : str
-        Name of its class.
-    given, returned : tuple of Tensor
-        The tensors among its arguments and its results, with the values of that moment.
-    """
-
-    name: str
-    kind: str
+    name: str  # its dotted path; nothing for the module itself
+    kind: str  # name of its class
     given: tuple[Tensor, ...]
     returned: tuple[Tensor, ...]
+    """The tensors among its arguments and its results, with the values of that moment."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Tape:
-    """Hold all operations of one call.
+    """Hold all operations of one call."""
 
-    Parameters
-    ----------
-    events : tuple of Event
-        In the order in which they ran.
-    output : Tensor
-        What the call returned.
-    learned : frozenset of str
-        Names of the module's parameters; other names in `Event.parameters` are buffers.
-    calls : tuple of ModuleCall
-        The calls of submodules, in the order in which they ended.
-    known : dict
-        What has been worked out about it so far, by the name of what worked it out.
-    """
-
-    events: tuple[Event, ...]
-    output: Tensor
+    events: tuple[Event, ...]  # in the order in which they ran
+    output: Tensor  # what the call returned
     learned: frozenset[str] = frozenset()
-    calls: tuple[ModuleCall, ...] = ()
+    """Names of the module's parameters; other names in `Event.parameters` are buffers."""
+    calls: tuple[ModuleCall, ...] = ()  # the calls of submodules, in the order in which they ended
     known: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What has been worked out about it so far, by the name of what worked it out."""
 
     @functools.cached_property
     def _children(self) -> dict[int, list[int]]:

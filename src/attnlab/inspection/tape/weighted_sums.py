@@ -17,41 +17,21 @@ _MAXIMA = ("amax", "max", "logsumexp")  # what is subtracted before an exponenti
 @final
 @dataclass(frozen=True)
 class TapedSoftmax:
-    """Hold one softmax, torch's own or one written out.
+    """Hold one softmax, torch's own or one written out."""
 
-    Parameters
-    ----------
-    event : int
-        The event whose output is normalized.
-    scores : tuple of (int, int)
-        The input that holds the scores.
-    written_out : bool
-        Whether it is an exponential divided by a sum.
-    """
-
-    event: int
-    scores: Operand
-    written_out: bool = False
+    event: int  # the event whose output is normalized
+    scores: Operand  # the input that holds the scores
+    written_out: bool = False  # whether it is an exponential divided by a sum
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class WeightedSum:
-    """Hold one product of weights and values.
+    """Hold one product of weights and values."""
 
-    Parameters
-    ----------
-    contraction : Contraction
-        The product.
-    weights_left : bool
-        Whether the weights are its left factor.
-    softmaxes : tuple of TapedSoftmax
-        Those the weights went through, in order.
-    """
-
-    contraction: Contraction
-    weights_left: bool
-    softmaxes: tuple[TapedSoftmax, ...]
+    contraction: Contraction  # the product
+    weights_left: bool  # whether the weights are its left factor
+    softmaxes: tuple[TapedSoftmax, ...]  # those the weights went through, in order
 
     @property
     def weights(self) -> Operand:

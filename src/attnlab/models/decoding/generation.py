@@ -35,41 +35,21 @@ class Writer(Protocol):
 @final
 @dataclass(frozen=True)
 class EndMarks:
-    """Say which tokens begin and end a sequence.
+    """Say which tokens begin and end a sequence."""
 
-    Parameters
-    ----------
-    begin : int
-        What every sequence starts from; it is not part of the result.
-    end : int
-        What ends it; it is not part of the result.
-    """
-
-    begin: int
-    end: int
+    begin: int  # what every sequence starts from; it is not part of the result
+    end: int  # what ends it; it is not part of the result
 
 
 @final
 @dataclass(frozen=True)
 class Hypothesis:
-    """Hold a sequence that was written.
+    """Hold a sequence that was written."""
 
-    Parameters
-    ----------
-    tokens : tuple of int
-        Without begin and end.
-    log_probability : float
-        Of the sequence in nats, its end included if it came to one.
-    score : float
-        The same over the length penalty: what hypotheses are ranked by.
-    ended : bool
-        Whether it came to an end by itself, before the longest length.
-    """
-
-    tokens: tuple[int, ...]
-    log_probability: float
-    score: float
-    ended: bool
+    tokens: tuple[int, ...]  # without begin and end
+    log_probability: float  # of the sequence in nats, its end included if it came to one
+    score: float  # the same over the length penalty: what hypotheses are ranked by
+    ended: bool  # whether it came to an end by itself, before the longest length
 
 
 def length_penalty(length: int, alpha: float) -> float:
@@ -220,17 +200,6 @@ def sample(
 class Chooser:
     """Choose a token at random by its probability.
 
-    Parameters
-    ----------
-    temperature : float
-        Logits are divided by it; 0 takes the likeliest token.
-    top_k : int, optional
-        Only so many of the likeliest tokens may be chosen.
-    top_p : float, optional
-        Only the likeliest tokens that together have this probability may be chosen, at least one.
-    generator : torch.Generator, optional
-        Where random numbers come from.
-
     Raises
     ------
     SpecError
@@ -242,10 +211,11 @@ class Chooser:
     .. [2] Holtzman et al., 2020, arXiv:1904.09751 (top p).
     """
 
-    temperature: float = 1.0
-    top_k: int | None = None
+    temperature: float = 1.0  # logits are divided by it; 0 takes the likeliest token
+    top_k: int | None = None  # only so many of the likeliest tokens may be chosen
     top_p: float | None = None
-    generator: torch.Generator | None = None
+    """Only the likeliest tokens that together have this probability may be chosen, at least one."""
+    generator: torch.Generator | None = None  # where random numbers come from
 
     def __post_init__(self) -> None:
         require_not_negative("temperature", self.temperature)

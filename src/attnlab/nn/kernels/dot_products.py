@@ -27,36 +27,17 @@ LONG_SEQUENCE = 640  # queries: from here on torch's backward pass on a CPU cost
 @final
 @dataclass(frozen=True)
 class DotProduct:
-    """Hold what ``softmax(scale * q k^T + bias, allowed) v`` is computed from.
+    """Hold what ``softmax(scale * q k^T + bias, allowed) v`` is computed from."""
 
-    Parameters
-    ----------
-    q : Tensor
-        Queries.
-    k : Tensor
-        Keys; their heads divide those of the queries.
-    v : Tensor
-        Values.
-    scale : float
-        Factor of the products.
-    is_causal : bool
-        Whether query i may attend to the keys 0 to i; `allowed` and `bias` are None then.
-    allowed : Tensor, optional
-        True where a query may attend to a key; everything unless given.
-    bias : Tensor, optional
-        What is added to the scores.
-    dropout : float
-        Share of the weights that is set to zero.
-    """
-
-    q: Queries
-    k: SharedKeys
-    v: SharedValues
-    scale: float
-    is_causal: bool = False
+    q: Queries  # queries
+    k: SharedKeys  # keys; their heads divide those of the queries
+    v: SharedValues  # values
+    scale: float  # factor of the products
+    is_causal: bool = False  # whether query i may attend to the keys 0 to i; `allowed` and `bias` are None then
     allowed: Bool[Tensor, "*more q_len k_len"] | None = None
-    bias: Float[Tensor, "*more q_len k_len"] | None = None
-    dropout: float = 0.0
+    """True where a query may attend to a key; everything unless given."""
+    bias: Float[Tensor, "*more q_len k_len"] | None = None  # what is added to the scores
+    dropout: float = 0.0  # share of the weights that is set to zero
 
     def mask(self, forbidden: float) -> Tensor | None:
         """What is added to the scores, `forbidden` where there is no attention; None where nothing is."""

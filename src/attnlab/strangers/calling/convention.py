@@ -25,18 +25,10 @@ Kind = Literal["layer", "block", "model"]
 @final
 @dataclass(frozen=True)
 class Label:
-    """Name a person's module in error texts.
+    """Name a person's module in error texts."""
 
-    Parameters
-    ----------
-    name : str
-        What the person called it, such as ``mixer './mine.py:MyAttention'``.
-    file : str
-        Path of the file it is defined in, or nothing.
-    """
-
-    name: str
-    file: str
+    name: str  # what the person called it, such as ``mixer './mine.py:MyAttention'``
+    file: str  # path of the file it is defined in, or nothing
 
 
 def label_of(module: nn.Module, name: str | None = None) -> Label:
@@ -51,87 +43,45 @@ def label_of(module: nn.Module, name: str | None = None) -> Label:
 @final
 @dataclass(frozen=True)
 class Convention:
-    """Hold everything needed to call a module.
-
-    Parameters
-    ----------
-    kind : {"layer", "block", "model"}
-        An attention layer (or another mixer); a layer with feed-forward or norm and skip, described as block or
-        layer; a model with several of them or from tokens to logits.
-    takes : {"embeddings", "tokens"}
-        What its first input is.
-    d_in, d_out : int
-        Features of one input position (0 for tokens) and of one output position.
-    vocab_size : int or None
-        Tokens are 0 ... vocab_size - 1; None for embeddings.
-    length : int
-        Length to examine it at.
-    longest : int or None
-        Longest length it takes; None: no limit met.
-    any_length : bool
-        Whether it takes other lengths than `length`.
-    pooled : bool
-        Whether the output has no length axis: (batch, d_out).
-    slots : int or None
-        Vectors that a sequence is pooled to where they are several, as many at every length; `call` lays them end
-        to end.
-    causal : bool or None
-        Whether a position is meant to see no later one; None: nobody says.
-    causal_by : str
-        Who says so: ``"--causal"``, ``"its docstring"``, ``"its name"``, ``"its behaviour"``.
-    causal_means : {"always", "mask", "flag", "nothing"}
-        How it is made causal: by itself, by the mask argument, by a flag argument; or it cannot be.
-    masks : tuple of Masking
-        Its mask arguments: at most one over pairs, one over keys. One argument that can say both stands here twice.
-    layout : str
-        Key of `layouts.LAYOUTS`.
-    layout_by : str
-        Who says so: ``"its docstring"``, ``"a shape comment"``; nothing where nobody does.
-    assumptions : mapping of str to str
-        What is printed first, in words.
-    arguments : tuple of Argument
-        What its arguments are given, masks left out; empty: its first argument is the input.
-    flag : str or None
-        The argument that asks whether to be causal; it is given at every call.
-    output : int, str or None
-        Which element of what is returned is the output; None: the returned tensor, or the first of several.
-    pad_token : int or None
-        The token that means padding: where it stands in an input it is replaced by another.
-    flat : bool
-        Whether the output is (batch * length, d_out), as losses want it.
-    over_memory : Convention or None
-        How it is called with its memory as the input and a fixed sequence that asks; None where no mask is over it.
-    padded_see_themselves : bool
-        Whether a mask over pairs lets a padded position see itself, so that no row is left with nothing to see.
-    notes : tuple of str
-        What a reader of results should know, such as ``sees the future``.
-    """
+    """Hold everything needed to call a module."""
 
     kind: Kind
-    takes: Literal["embeddings", "tokens"]
+    """An attention layer (or another mixer); a layer with feed-forward or norm and skip, described as block or layer; a
+    model with several of them or from tokens to logits."""
+    takes: Literal["embeddings", "tokens"]  # what its first input is
     d_in: int
     d_out: int
+    """Features of one input position (0 for tokens) and of one output position."""
     vocab_size: int | None = None
-    length: int = 11
-    longest: int | None = None
-    any_length: bool = True
-    pooled: bool = False
+    """Tokens are 0 ... vocab_size - 1; None for embeddings."""
+    length: int = 11  # length to examine it at
+    longest: int | None = None  # longest length it takes; None: no limit met
+    any_length: bool = True  # whether it takes other lengths than `length`
+    pooled: bool = False  # whether the output has no length axis: (batch, d_out)
     slots: int | None = None
-    causal: bool | None = None
-    causal_by: str = ""
+    """Vectors that a sequence is pooled to where they are several, as many at every length; `call` lays them end to
+    end."""
+    causal: bool | None = None  # whether a position is meant to see no later one; None: nobody says
+    causal_by: str = ""  # who says so: ``"--causal"``, ``"its docstring"``, ``"its name"``, ``"its behaviour"``
     causal_means: Literal["always", "mask", "flag", "nothing"] = "nothing"
+    """How it is made causal: by itself, by the mask argument, by a flag argument; or it cannot be."""
     masks: tuple[Masking, ...] = ()
-    layout: str = "batch-first"
-    layout_by: str = ""
-    assumptions: Mapping[str, str] = field(default_factory=dict)
+    """Its mask arguments: at most one over pairs, one over keys. One argument that can say both stands here twice."""
+    layout: str = "batch-first"  # key of `layouts.LAYOUTS`
+    layout_by: str = ""  # who says so: ``"its docstring"``, ``"a shape comment"``; nothing where nobody does
+    assumptions: Mapping[str, str] = field(default_factory=dict)  # what is printed first, in words
     arguments: tuple[Argument, ...] = ()
-    flag: str | None = None
+    """What its arguments are given, masks left out; empty: its first argument is the input."""
+    flag: str | None = None  # the argument that asks whether to be causal; it is given at every call
     output: int | str | None = None
-    pad_token: int | None = None
-    flat: bool = False
+    """Which element of what is returned is the output; None: the returned tensor, or the first of several."""
+    pad_token: int | None = None  # the token that means padding: where it stands in an input it is replaced by another
+    flat: bool = False  # whether the output is (batch * length, d_out), as losses want it
     over_memory: Convention | None = None
+    """How it is called with its memory as the input and a fixed sequence that asks; None where no mask is over it."""
     padded_see_themselves: bool = False
-    notes: tuple[str, ...] = ()
+    """Whether a mask over pairs lets a padded position see itself, so that no row is left with nothing to see."""
+    notes: tuple[str, ...] = ()  # what a reader of results should know, such as ``sees the future``
 
     def __str__(self) -> str:
         returned = "" if self.output is None else f" -> [{self.output!r}]"

@@ -38,21 +38,11 @@ _LONGER = (0, -1, 2)  # lengths at which there must be as many vectors, relative
 @final
 @dataclass(frozen=True)
 class Found:
-    """Hold a call that ran, and what was said about it.
+    """Hold a call that ran, and what was said about it."""
 
-    Parameters
-    ----------
-    convention : Convention
-        The call; everything that is learned later is at its default.
-    parameters : tuple of Parameter
-        Of ``forward``.
-    layout : Said or None
-        What the class says about its layout.
-    """
-
-    convention: Convention
-    parameters: tuple[Parameter, ...]
-    layout: Said | None
+    convention: Convention  # the call; everything that is learned later is at its default
+    parameters: tuple[Parameter, ...]  # of ``forward``
+    layout: Said | None  # what the class says about its layout
 
 
 def first_call(trial: Trial, patient: Patient) -> Found:

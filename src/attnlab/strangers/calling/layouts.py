@@ -13,24 +13,12 @@ from torch import Tensor
 @final
 @dataclass(frozen=True)
 class AxisOrder:
-    """Say how a sequence lies in a tensor; what comes back unbatched has been stacked to a batch.
+    """Say how a sequence lies in a tensor; what comes back unbatched has been stacked to a batch."""
 
-    Parameters
-    ----------
-    axes : str
-        The axes, in words.
-    laid_out : callable
-        From (batch, length, d_model) to the layout.
-    batch_first : callable
-        From the layout to (batch, length, d_model).
-    dims : int
-        Number of axes.
-    """
-
-    axes: str
-    laid_out: Callable[[Tensor], Tensor]
-    batch_first: Callable[[Tensor], Tensor]
-    dims: int = 3
+    axes: str  # the axes, in words
+    laid_out: Callable[[Tensor], Tensor]  # from (batch, length, d_model) to the layout
+    batch_first: Callable[[Tensor], Tensor]  # from the layout to (batch, length, d_model)
+    dims: int = 3  # number of axes
 
 
 def _swapped(first: int, second: int) -> Callable[[Tensor], Tensor]:

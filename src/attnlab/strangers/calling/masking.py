@@ -62,40 +62,20 @@ BATCHED_SHAPES = tuple(shape for shape in SHAPES if "batch" in shape)
 @final
 @dataclass(frozen=True)
 class Masking:
-    """Say how one mask argument is given, and what is known about its values.
+    """Say how one mask argument is given, and what is known about its values."""
 
-    Parameters
-    ----------
-    parameter : str
-        Name of the argument; of the input where a token means padding.
-    over : {"pairs", "keys"}
-        Whether it says which query may see which key, or which positions are real.
-    encoding : str
-        Key of `ENCODINGS`, or `LENGTHS`, or `PAD_TOKEN`: what is passed.
-    shape : str
-        Key of `SHAPES` (pairs) or `KEY_SHAPES` (keys). A mask over keys has a shape over pairs where
-        one argument says both.
-    declared : str or None
-        What name or docstring say its values mean, ``"True keeps"`` or ``"True blocks"``; None: nothing.
-    declared_by : str
-        Where that is said: ``"docstring"``, ``"its name"``.
-    obeyed : bool
-        Whether, given so, a hidden position has (nearly) no influence.
-    required : bool
-        Whether it is given at every call, hiding nothing where nothing is to be hidden.
-    at_end : bool
-        Whether it can tell padding after the real positions alone.
-    """
-
-    parameter: str
-    over: Literal["pairs", "keys"]
-    encoding: str
+    parameter: str  # name of the argument; of the input where a token means padding
+    over: Literal["pairs", "keys"]  # whether it says which query may see which key, or which positions are real
+    encoding: str  # key of `ENCODINGS`, or `LENGTHS`, or `PAD_TOKEN`: what is passed
     shape: str
+    """Key of `SHAPES` (pairs) or `KEY_SHAPES` (keys). A mask over keys has a shape over pairs where one argument says
+    both."""
     declared: str | None = None
-    declared_by: str = ""
-    obeyed: bool = True
-    required: bool = False
-    at_end: bool = False
+    """What name or docstring say its values mean, ``"True keeps"`` or ``"True blocks"``; None: nothing."""
+    declared_by: str = ""  # where that is said: ``"docstring"``, ``"its name"``
+    obeyed: bool = True  # whether, given so, a hidden position has (nearly) no influence
+    required: bool = False  # whether it is given at every call, hiding nothing where nothing is to be hidden
+    at_end: bool = False  # whether it can tell padding after the real positions alone
 
     @property
     def tells_left_padding(self) -> bool:

@@ -94,24 +94,12 @@ _MOST_PLANS = 240  # a failing call takes some 0.1 ms, and there are widths, len
 @final
 @dataclass(frozen=True)
 class Parameter:
-    """Say what one parameter of ``forward`` is for.
+    """Say what one parameter of ``forward`` is for."""
 
-    Parameters
-    ----------
-    name : str
-        Its name.
-    role : str
-        ``"input"``, ``"mask"``, ``"key mask"``, ``"memory mask"``, ``"open"`` or a key of the table of pieces.
-    required : bool
-        Whether a call must give it.
-    by_name : bool
-        Whether it can be given by name alone.
-    """
-
-    name: str
-    role: str
-    required: bool
-    by_name: bool
+    name: str  # its name
+    role: str  # ``"input"``, ``"mask"``, ``"key mask"``, ``"memory mask"``, ``"open"`` or a key of the table of pieces
+    required: bool  # whether a call must give it
+    by_name: bool  # whether it can be given by name alone
 
 
 def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
@@ -204,21 +192,11 @@ Choice = tuple[Argument | Masking | None, ...]
 @final
 @dataclass(frozen=True)
 class Filling:
-    """Say what every parameter of one call is given.
+    """Say what every parameter of one call is given."""
 
-    Parameters
-    ----------
-    arguments : tuple of Argument
-        Everything but masks.
-    masks : tuple of Masking
-        Masks that a call must give.
-    flag : str or None
-        The parameter that asks whether to be causal, if it must be given.
-    """
-
-    arguments: tuple[Argument, ...]
-    masks: tuple[Masking, ...] = ()
-    flag: str | None = None
+    arguments: tuple[Argument, ...]  # everything but masks
+    masks: tuple[Masking, ...] = ()  # masks that a call must give
+    flag: str | None = None  # the parameter that asks whether to be causal, if it must be given
 
 
 def calls_for(parameters: Sequence[Parameter], d_head: int | None, vocab_size: int | None) -> list[Filling]:

@@ -27,24 +27,12 @@ _STEP = 2.399963  # golden angle in radians: its multiples modulo 2 pi are sprea
 @final
 @dataclass(frozen=True)
 class Argument:
-    """Say what one argument of ``forward`` is given.
+    """Say what one argument of ``forward`` is given."""
 
-    Parameters
-    ----------
-    parameter : str
-        Its name.
-    source : str
-        Key of `SOURCES`.
-    by_name : bool
-        Whether it is passed by name.
-    value : object
-        What the source needs to know: a constant, a width, a number of tokens.
-    """
-
-    parameter: str
-    source: str
-    by_name: bool = True
-    value: Any = None
+    parameter: str  # its name
+    source: str  # key of `SOURCES`
+    by_name: bool = True  # whether it is passed by name
+    value: Any = None  # what the source needs to know: a constant, a width, a number of tokens
 
     @property
     def in_words(self) -> str:
@@ -56,27 +44,13 @@ class Argument:
 @final
 @dataclass(frozen=True)
 class Situation:
-    """Hold what is known when a call is made.
+    """Hold what is known when a call is made."""
 
-    Parameters
-    ----------
-    x : Tensor
-        The input, (batch, length, d_in) or (batch, length) tokens.
-    layout : str
-        Key of `layouts.LAYOUTS`.
-    dtype : torch.dtype
-        Floating dtype of what is made for the call.
-    memory : Tensor or None
-        Another sequence to look at, batch first.
-    padded_see_themselves : bool
-        Whether padded positions are left to see themselves.
-    """
-
-    x: Tensor
-    layout: str
-    dtype: torch.dtype
-    memory: Tensor | None = None
-    padded_see_themselves: bool = False
+    x: Tensor  # the input, (batch, length, d_in) or (batch, length) tokens
+    layout: str  # key of `layouts.LAYOUTS`
+    dtype: torch.dtype  # floating dtype of what is made for the call
+    memory: Tensor | None = None  # another sequence to look at, batch first
+    padded_see_themselves: bool = False  # whether padded positions are left to see themselves
 
     @property
     def length(self) -> int:

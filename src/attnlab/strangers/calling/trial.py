@@ -31,15 +31,9 @@ Sight = Literal["past", "all", "itself", "unclear"]
 @final
 @dataclass(frozen=True)
 class Trial:
-    """Hold a copy of the patient that is used for nothing else.
+    """Hold a copy of the patient that is used for nothing else."""
 
-    Parameters
-    ----------
-    module : nn.Module
-        The copy, in evaluation mode.
-    """
-
-    module: nn.Module
+    module: nn.Module  # the copy, in evaluation mode
 
     @property
     def dtype(self) -> torch.dtype:

@@ -96,18 +96,10 @@ def vocabulary_of(module: nn.Module, patient: Patient) -> list[int]:
 @final
 @dataclass(frozen=True)
 class Grids:
-    """Hold what an image may be like.
+    """Hold what an image may be like."""
 
-    Parameters
-    ----------
-    channels : list of int
-        Numbers of channels.
-    lengths : list of int
-        Numbers of pixels, all of them squares.
-    """
-
-    channels: list[int]
-    lengths: list[int]
+    channels: list[int]  # numbers of channels
+    lengths: list[int]  # numbers of pixels, all of them squares
 
 
 def grids_to_try(patient: Patient) -> Grids:

@@ -17,81 +17,44 @@ from attnlab.studies.judge.verdicts import Verdict, verdicts
 @final
 @dataclass(frozen=True)
 class CellResults:
-    """Hold what one variant reached with one seed.
+    """Hold what one variant reached with one seed."""
 
-    Parameters
-    ----------
-    seed : int
-        Seed of initialization and data order; cells of different variants pair over it.
-    status : {"done", "failed", "missing"}
-        Whether the cell finished, stopped with an error, or has not run.
-    metrics : mapping of str to float
-        Final value of every metric of the task; empty unless done.
-    seconds : float or None
-        Wall-clock training time, with the time spent on choosing how to compute.
-    setting : str or None
-        How its steps were computed, as ``bf16, compiled``.
-    curve : list of mapping
-        Lines of the cell's ``metrics.jsonl``: step, tokens, seconds, train_loss, and metrics where evaluated.
-    error : str or None
-        Why a failed cell stopped.
-    predictions : mapping or None
-        What the task's ``examples`` returned: ``{"kind": "series", "items": [{"input", "target", "prediction"}]}``
-        or ``{"kind": "text", "text", "loss", "predicted"}`` or ``{"kind": "pairs", "pairs": [{"source", "target",
-        "predicted", "translation"}]}``.
-    attention : mapping or None
-        ``{"labels": [[...], ...], "layers": [{"name", "shape": [heads, q_len, k_len], "max", "weights"}]}`` where
-        weights are base64 of unsigned bytes and 255 stands for ``max``.
-    reach : mapping or None
-        ``past``, ``future`` and ``mixes_batch`` of the trained model, where it was looked into.
-    """
-
-    seed: int
-    status: Literal["done", "failed", "missing"]
+    seed: int  # seed of initialization and data order; cells of different variants pair over it
+    status: Literal["done", "failed", "missing"]  # whether the cell finished, stopped with an error, or has not run
     metrics: Mapping[str, float] = field(default_factory=dict)
-    seconds: float | None = None
-    setting: str | None = None
+    """Final value of every metric of the task; empty unless done."""
+    seconds: float | None = None  # wall-clock training time, with the time spent on choosing how to compute
+    setting: str | None = None  # how its steps were computed, as ``bf16, compiled``
     curve: list[Mapping[str, Any]] = field(default_factory=list)
-    error: str | None = None
+    """Lines of the cell's ``metrics.jsonl``: step, tokens, seconds, train_loss, and metrics where evaluated."""
+    error: str | None = None  # why a failed cell stopped
     predictions: Mapping[str, Any] | None = None
+    """What the task's ``examples`` returned: ``{"kind": "series", "items": [{"input", "target", "prediction"}]}`` or
+    ``{"kind": "text", "text", "loss", "predicted"}`` or ``{"kind": "pairs", "pairs": [{"source", "target", "predicted",
+    "translation"}]}``."""
     attention: Mapping[str, Any] | None = None
+    """``{"labels": [[...], ...], "layers": [{"name", "shape": [heads, q_len, k_len], "max", "weights"}]}`` where
+    weights are base64 of unsigned bytes and 255 stands for ``max``."""
     reach: Mapping[str, Any] | None = None
+    """``past``, ``future`` and ``mixes_batch`` of the trained model, where it was looked into."""
 
 
 @final
 @dataclass(frozen=True)
 class VariantResults:
-    """Hold one variant: what it is, what it costs, and its cells.
+    """Hold one variant: what it is, what it costs, and its cells."""
 
-    Parameters
-    ----------
-    name : str
-        Name in the study file; text of the user's.
-    spec : mapping
-        All that was set of it, merged: ``task``, ``model`` and ``training``, with what tuning chose.
-    parameters : int
-        Number of trainable parameters.
-    flops_per_token : float
-        Training FLOPs (forward and backward) per token, a multiply-add counted as two.
-    activation_bytes : int
-        Memory the activations of one training batch take.
-    notes : tuple of str
-        What planning chose or corrected, in words.
-    tuning : mapping or None
-        ``setting`` (what was tuned), ``scores`` (value tried, as text, to the mean of ``metric`` over ``seeds``
-        runs), ``chosen`` (one of these texts), ``at_edge``; None where nothing was tuned.
-    cells : tuple of CellResults
-        One per seed, in the order of the rules.
-    """
-
-    name: str
+    name: str  # name in the study file; text of the user's
     spec: Mapping[str, Any]
-    parameters: int
-    flops_per_token: float
-    activation_bytes: int
-    notes: tuple[str, ...] = ()
+    """All that was set of it, merged: ``task``, ``model`` and ``training``, with what tuning chose."""
+    parameters: int  # number of trainable parameters
+    flops_per_token: float  # training FLOPs (forward and backward) per token, a multiply-add counted as two
+    activation_bytes: int  # memory the activations of one training batch take
+    notes: tuple[str, ...] = ()  # what planning chose or corrected, in words
     tuning: Mapping[str, Any] | None = None
-    cells: tuple[CellResults, ...] = ()
+    """``setting`` (what was tuned), ``scores`` (value tried, as text, to the mean of ``metric`` over ``seeds`` runs),
+    ``chosen`` (one of these texts), ``at_edge``; None where nothing was tuned."""
+    cells: tuple[CellResults, ...] = ()  # one per seed, in the order of the rules
 
     @property
     def done(self) -> tuple[CellResults, ...]:
@@ -121,21 +84,11 @@ class VariantResults:
 @final
 @dataclass(frozen=True)
 class Alarm:
-    """State one thing about a study that a reader must know before believing it.
+    """State one thing about a study that a reader must know before believing it."""
 
-    Parameters
-    ----------
-    check : str
-        Which check fired, in a word or two: ``floor``, ``best known``, ``overlap``, ``untuned``.
-    variant : str or None
-        The variant it concerns; None for the whole study.
-    message : str
-        What was seen and what it suggests.
-    """
-
-    check: str
-    variant: str | None
-    message: str
+    check: str  # which check fired, in a word or two: ``floor``, ``best known``, ``overlap``, ``untuned``
+    variant: str | None  # the variant it concerns; None for the whole study
+    message: str  # what was seen and what it suggests
 
 
 @final

@@ -39,39 +39,17 @@ ROUNDING = 8 * np.finfo(float).eps
 @final
 @dataclass(frozen=True)
 class Comparison:
-    """Hold one paired comparison; differences are variant minus baseline in the metric's unit.
+    """Hold one paired comparison; differences are variant minus baseline in the metric's unit."""
 
-    Parameters
-    ----------
-    pairs : int
-        Seeds that both finished.
-    unpaired : int
-        Seeds that only one of the two finished, and that are left out.
-    difference : float or None
-        Mean of the paired differences; None without a pair.
-    sd : float or None
-        Standard deviation of the differences; None with fewer than two pairs.
-    low : float or None
-        Lower end of the confidence interval; None with fewer than two pairs.
-    high : float or None
-        Upper end of the confidence interval.
-    p : float or None
-        Two-sided p of "the true difference is zero".
-    p_equivalence : float or None
-        p of "the true difference is at least the smallest effect of interest".
-    improves : bool
-        Whether the difference has the sign of an improvement.
-    """
-
-    pairs: int
-    unpaired: int
-    difference: float | None = None
-    sd: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
-    p_equivalence: float | None = None
-    improves: bool = False
+    pairs: int  # seeds that both finished
+    unpaired: int  # seeds that only one of the two finished, and that are left out
+    difference: float | None = None  # mean of the paired differences; None without a pair
+    sd: float | None = None  # standard deviation of the differences; None with fewer than two pairs
+    low: float | None = None  # lower end of the confidence interval; None with fewer than two pairs
+    high: float | None = None  # upper end of the confidence interval
+    p: float | None = None  # two-sided p of "the true difference is zero"
+    p_equivalence: float | None = None  # p of "the true difference is at least the smallest effect of interest"
+    improves: bool = False  # whether the difference has the sign of an improvement
 
 
 def compare(

@@ -19,39 +19,18 @@ Word = Literal["better", "worse", "equivalent", "undecided"]
 @final
 @dataclass(frozen=True)
 class Verdict:
-    """Hold what a study concludes about one variant.
+    """Hold what a study concludes about one variant."""
 
-    Parameters
-    ----------
-    variant : str
-        The variant judged.
-    baseline : str
-        What it is compared with.
-    metric : str
-        Name of the metric.
-    comparison : Comparison
-        The measured difference.
-    verdict : {"better", "worse", "equivalent", "undecided"}
-        The conclusion.
-    p_adjusted : float or None
-        p of "no difference" after Holm's adjustment over all variants.
-    p_equivalence_adjusted : float or None
-        p of "not equivalent" after Holm's adjustment over all variants.
-    seeds_needed : int or None
-        For an undecided variant: how many seeds, in all, would decide; None where more seeds do not help.
-    reason : str
-        Why the verdict is what it is, in words.
-    """
-
-    variant: str
-    baseline: str
-    metric: str
-    comparison: Comparison
-    verdict: Word = "undecided"
-    p_adjusted: float | None = None
-    p_equivalence_adjusted: float | None = None
+    variant: str  # the variant judged
+    baseline: str  # what it is compared with
+    metric: str  # name of the metric
+    comparison: Comparison  # the measured difference
+    verdict: Word = "undecided"  # the conclusion
+    p_adjusted: float | None = None  # p of "no difference" after Holm's adjustment over all variants
+    p_equivalence_adjusted: float | None = None  # p of "not equivalent" after Holm's adjustment over all variants
     seeds_needed: int | None = None
-    reason: str = ""
+    """For an undecided variant: how many seeds, in all, would decide; None where more seeds do not help."""
+    reason: str = ""  # why the verdict is what it is, in words
 
 
 def verdicts(

@@ -39,62 +39,29 @@ NOT_COMPILED = "the time is that of steps that are not compiled; compiling takes
 @final
 @dataclass(frozen=True)
 class PlannedVariant:
-    """Hold one variant as it will be built and trained, and what that costs.
+    """Hold one variant as it will be built and trained, and what that costs."""
 
-    Parameters
-    ----------
-    name : str
-        Name in the study file.
-    model : dict
-        Full model specification, with the width that matching chose.
-    training : dict
-        Settings of the training recipe, tuned settings left out.
-    steps : int or None
-        Training steps of one run; None where the budget is in seconds.
-    parameters : int
-        Number of trainable parameters; tied ones count once.
-    flops_per_token : float
-        Training FLOPs (forward and backward) per token.
-    activation_bytes : int
-        Bytes kept between forward and backward of one batch.
-    seconds_per_seed : float or None
-        Estimated training time of one run on one core; None where it was not calibrated.
-    notes : tuple of str
-        What matching chose, what could not be counted.
-    """
-
-    name: str
-    model: dict[str, Any]
-    training: dict[str, Any]
-    steps: int | None
-    parameters: int
-    flops_per_token: float
-    activation_bytes: int
+    name: str  # name in the study file
+    model: dict[str, Any]  # full model specification, with the width that matching chose
+    training: dict[str, Any]  # settings of the training recipe, tuned settings left out
+    steps: int | None  # training steps of one run; None where the budget is in seconds
+    parameters: int  # number of trainable parameters; tied ones count once
+    flops_per_token: float  # training FLOPs (forward and backward) per token
+    activation_bytes: int  # bytes kept between forward and backward of one batch
     seconds_per_seed: float | None = None
-    notes: tuple[str, ...] = ()
+    """Estimated training time of one run on one core; None where it was not calibrated."""
+    notes: tuple[str, ...] = ()  # what matching chose, what could not be counted
 
 
 @final
 @dataclass(frozen=True)
 class CellPlan:
-    """Describe one run: which variant, seed and tuned settings, and where it lives.
+    """Describe one run: which variant, seed and tuned settings, and where it lives."""
 
-    Parameters
-    ----------
-    variant : str
-        Name of the variant.
-    seed : int
-        Seed of initialization and data order.
-    tuned : dict
-        Settings from the grid.
-    spec : dict
-        What the worker is given.
-    """
-
-    variant: str
-    seed: int
-    tuned: dict[str, int | float]
-    spec: dict[str, Any]
+    variant: str  # name of the variant
+    seed: int  # seed of initialization and data order
+    tuned: dict[str, int | float]  # settings from the grid
+    spec: dict[str, Any]  # what the worker is given
 
     @property
     def tuning_run(self) -> int | None:

@@ -16,21 +16,11 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Figure:
-    """Hold a chart with its words.
+    """Hold a chart with its words."""
 
-    Parameters
-    ----------
-    drawing : Drawing
-        The chart.
-    title : str
-        What it answers.
-    caption : str
-        How to read it, with `words.named` variants.
-    """
-
-    drawing: Drawing
-    title: str
-    caption: str
+    drawing: Drawing  # the chart
+    title: str  # what it answers
+    caption: str  # how to read it, with `words.named` variants
 
 
 def figures(results: StudyResults) -> list[Figure]:

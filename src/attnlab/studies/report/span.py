@@ -15,21 +15,11 @@ FEW_POWERS = 4
 @final
 @dataclass(frozen=True)
 class Span:
-    """Hold the range of an axis and whether it is logarithmic.
+    """Hold the range of an axis and whether it is logarithmic."""
 
-    Parameters
-    ----------
-    low : float
-        Smallest value shown.
-    high : float
-        Largest value shown, above `low`.
-    logarithmic : bool
-        Whether equal distances are equal ratios.
-    """
-
-    low: float
-    high: float
-    logarithmic: bool
+    low: float  # smallest value shown
+    high: float  # largest value shown, above `low`
+    logarithmic: bool  # whether equal distances are equal ratios
 
     def at(self, value: float) -> float:
         """Where a value lies: 0 at the low end, 1 at the high end."""

@@ -52,21 +52,11 @@ LABEL_WIDTH = 34
 @final
 @dataclass(frozen=True)
 class Drawing:
-    """Hold one finished chart.
+    """Hold one finished chart."""
 
-    Parameters
-    ----------
-    name : str
-        Name of its file, without ending.
-    svg : str
-        The drawing, for a page.
-    png : bytes
-        The same as a picture, for documents.
-    """
-
-    name: str
-    svg: str
-    png: bytes
+    name: str  # name of its file, without ending
+    svg: str  # the drawing, for a page
+    png: bytes  # the same as a picture, for documents
 
 
 def draw(chart: Any, name: str) -> Drawing:

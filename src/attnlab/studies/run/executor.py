@@ -19,30 +19,15 @@ OnMessage = Callable[[int, Mapping[str, Any]], None]
 @final
 @dataclass(frozen=True)
 class Job:
-    """Hold cells that are computed as one program, and how.
+    """Hold cells that are computed as one program, and how."""
 
-    Parameters
-    ----------
-    folders : tuple of str
-        Where each cell lies.
-    specs : tuple of mapping
-        What identifies each cell.
-    threads : int
-        Threads of its numerical libraries.
-    device : str
-        ``cpu`` or ``cuda``.
-    tensorboard : bool
-        Whether TensorBoard events are written beside.
-    setting : mapping
-        ``precision`` and ``compile``, where they are to be those of another study; empty leaves them to the recipe.
-    """
-
-    folders: tuple[str, ...]
-    specs: tuple[Mapping[str, Any], ...]
-    threads: int
-    device: str
-    tensorboard: bool = False
+    folders: tuple[str, ...]  # where each cell lies
+    specs: tuple[Mapping[str, Any], ...]  # what identifies each cell
+    threads: int  # threads of its numerical libraries
+    device: str  # ``cpu`` or ``cuda``
+    tensorboard: bool = False  # whether TensorBoard events are written beside
     setting: Mapping[str, Any] = field(default_factory=dict)
+    """``precision`` and ``compile``, where they are to be those of another study; empty leaves them to the recipe."""
 
 
 class Executor(Protocol):

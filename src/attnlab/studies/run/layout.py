@@ -25,30 +25,16 @@ WORKERS_LOG = "workers.log"
 @final
 @dataclass(frozen=True)
 class Layout:
-    """Say how cells share the machine, and why.
+    """Say how cells share the machine, and why."""
 
-    Parameters
-    ----------
-    workers : int
-        Number of processes.
-    threads : int
-        Threads of each.
-    device : str
-        ``cpu`` or ``cuda``.
-    reason : str
-        Why, in words.
-    together : dict of str to int
-        By variant, how many of its runs train as one program at most; variants that are not in it train run by run.
-    settings : dict of str to dict
-        By variant ``precision`` and ``compile``, where they are those of another study; others follow their recipe.
-    """
-
-    workers: int
-    threads: int
-    device: str
-    reason: str
+    workers: int  # number of processes
+    threads: int  # threads of each
+    device: str  # ``cpu`` or ``cuda``
+    reason: str  # why, in words
     together: dict[str, int] = field(default_factory=dict)
+    """By variant, how many of its runs train as one program at most; variants that are not in it train run by run."""
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By variant ``precision`` and ``compile``, where they are those of another study; others follow their recipe."""
 
     def cohorts(self, cells: Sequence[CellPlan]) -> list[list[CellPlan]]:
         """Cells in groups that train together, in the order in which their first ones stand."""
@@ -66,24 +52,13 @@ class Layout:
 @final
 @dataclass(frozen=True)
 class Wishes:
-    """Hold what a person asks of a layout.
+    """Hold what a person asks of a layout."""
 
-    Parameters
-    ----------
-    device : str
-        ``cpu``, ``cuda``, or ``auto``: CUDA where there is one.
-    jobs : int or None
-        Number of processes; None follows the rule.
-    together : int or None
-        How many runs of a variant train as one program at most; None follows the rule.
-    like : Path or None
-        Folder of a study that is repeated: its threads, device, runs together, precision and compiling are taken.
-    """
-
-    device: str = "auto"
-    jobs: int | None = None
-    together: int | None = None
+    device: str = "auto"  # ``cpu``, ``cuda``, or ``auto``: CUDA where there is one
+    jobs: int | None = None  # number of processes; None follows the rule
+    together: int | None = None  # how many runs of a variant train as one program at most; None follows the rule
     like: Path | None = None
+    """Folder of a study that is repeated: its threads, device, runs together, precision and compiling are taken."""
 
     def check(self) -> None:
         """Raise where something is asked for that cannot be."""

@@ -12,33 +12,15 @@ from attnlab.core.contracts import Floor, Metric, ReportedTask
 @final
 @dataclass
 class TaskRecord:
-    """Hold what a report needs of a task.
+    """Hold what a report needs of a task."""
 
-    Parameters
-    ----------
-    name : str
-        Of the task.
-    causal : bool
-        As in `ReportedTask`, like all that follows.
-    metrics : tuple of Metric
-        Of the evaluations.
-    judged : tuple of Metric
-        Of the trained model.
-    known : tuple of Floor
-        What `floors` returns.
-    suspicions : tuple of str
-        What `alarms` returns.
-    data : mapping
-        What `describe` returns.
-    """
-
-    name: str
-    causal: bool
-    metrics: tuple[Metric, ...]
-    judged: tuple[Metric, ...]
-    known: tuple[Floor, ...]
-    suspicions: tuple[str, ...]
-    data: Mapping[str, Any]
+    name: str  # of the task
+    causal: bool  # as in `ReportedTask`, like all that follows
+    metrics: tuple[Metric, ...]  # of the evaluations
+    judged: tuple[Metric, ...]  # of the trained model
+    known: tuple[Floor, ...]  # what `floors` returns
+    suspicions: tuple[str, ...]  # what `alarms` returns
+    data: Mapping[str, Any]  # what `describe` returns
 
     @classmethod
     def of(cls, task: ReportedTask) -> TaskRecord:

@@ -21,24 +21,12 @@ WRITING = ("translation", "char-lm")
 @final
 @dataclass(frozen=True)
 class KeptTask:
-    """Hold what a run kept of its task.
+    """Hold what a run kept of its task."""
 
-    Parameters
-    ----------
-    name : str
-        Of the task.
-    model_arguments : mapping
-        What the task offers to models.
-    data : mapping
-        What identifies its data.
-    codec : SentenceCodec or CharacterCodec
-        What tokens mean.
-    """
-
-    name: str
-    model_arguments: Mapping[str, Any]
-    data: Mapping[str, Any]
-    codec: Codec
+    name: str  # of the task
+    model_arguments: Mapping[str, Any]  # what the task offers to models
+    data: Mapping[str, Any]  # what identifies its data
+    codec: Codec  # what tokens mean
 
 
 def keep_task(folder: Path, task: StudyTask) -> None:

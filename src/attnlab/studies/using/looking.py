@@ -18,21 +18,12 @@ from attnlab.studies.using.translating import Written, sides_of_maps
 @final
 @dataclass(frozen=True)
 class SentenceMaps:
-    """Hold a sentence, its translation, and the attention maps of every model that wrote it.
+    """Hold a sentence, its translation, and the attention maps of every model that wrote it."""
 
-    Parameters
-    ----------
-    source : str
-        The sentence.
-    translation : str
-        What the models wrote.
-    maps : mapping of str to mapping
-        By folder of the run what `attention_maps` returns; of models without attention there is none.
-    """
-
-    source: str
-    translation: str
+    source: str  # the sentence
+    translation: str  # what the models wrote
     maps: Mapping[str, Mapping[str, Any]]
+    """By folder of the run what `attention_maps` returns; of models without attention there is none."""
 
 
 def sentence_maps(trained: Sequence[Trained], sentence: str, written: Written) -> SentenceMaps:

@@ -35,21 +35,11 @@ LARGEST_SEED = 2**63 - 1  # what torch takes
 @final
 @dataclass(frozen=True)
 class Trained:
-    """Hold a trained model that writes, and what its run kept of the task.
+    """Hold a trained model that writes, and what its run kept of the task."""
 
-    Parameters
-    ----------
-    folder : Path
-        Where it comes from.
-    model : nn.Module
-        In evaluation mode.
-    task : KeptTask
-        What tokens mean, and which data there were.
-    """
-
-    folder: Path
-    model: nn.Module
-    task: KeptTask
+    folder: Path  # where it comes from
+    model: nn.Module  # in evaluation mode
+    task: KeptTask  # what tokens mean, and which data there were
 
 
 def load_run(folder: Path, *, which: str = "last", device: str = "cpu") -> Trained:
@@ -187,21 +177,11 @@ def write(
 @final
 @dataclass(frozen=True)
 class Scored:
-    """Hold the translations of a held-out part and what they are worth.
+    """Hold the translations of a held-out part and what they are worth."""
 
-    Parameters
-    ----------
-    translations : list of str
-        In the order of the part.
-    seconds : float
-        What translating took.
-    scores : list of Score
-        BLEU, chrF and others, with signatures.
-    """
-
-    translations: list[str]
-    seconds: float
-    scores: list[Score]
+    translations: list[str]  # in the order of the part
+    seconds: float  # what translating took
+    scores: list[Score]  # BLEU, chrF and others, with signatures
 
 
 def score(

@@ -60,21 +60,11 @@ def with_translations(model: nn.Module, task: StudyTask, predictions: Mapping[st
 @final
 @dataclass(frozen=True)
 class Written:
-    """Hold a translation.
+    """Hold a translation."""
 
-    Parameters
-    ----------
-    text : str
-        What was written.
-    ended : bool
-        Whether it came to an end by itself; else it was cut at the longest length.
-    tokens : tuple of int
-        The same, without begin and end.
-    """
-
-    text: str
-    ended: bool
-    tokens: tuple[int, ...]
+    text: str  # what was written
+    ended: bool  # whether it came to an end by itself; else it was cut at the longest length
+    tokens: tuple[int, ...]  # the same, without begin and end
 
 
 def translations(

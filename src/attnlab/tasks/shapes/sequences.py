@@ -27,17 +27,12 @@ CANDIDATES = 8192  # drawn at a time; about one in nine is kept
 @final
 @dataclass(frozen=True)
 class ShapeParameters:
-    """Hold the shapes of several sequences: first `PER_KIND` triangles, then `PER_KIND` boxes.
-
-    Parameters
-    ----------
-    centers, heights, widths : Tensor
-        In positions, in units of the signal, and in positions; each (count, shape).
-    """
+    """Hold the shapes of several sequences: first `PER_KIND` triangles, then `PER_KIND` boxes."""
 
     centers: Float[Tensor, "count shape"]
     heights: Float[Tensor, "count shape"]
     widths: Float[Tensor, "count shape"]
+    """In positions, in units of the signal, and in positions; each (count, shape)."""
 
     def select(self, keep: Bool[Tensor, " count"]) -> ShapeParameters:
         """Some of the sequences."""

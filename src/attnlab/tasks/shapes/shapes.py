@@ -35,20 +35,14 @@ NOISE_SPREAD = 5.0  # standard deviations of the measured noise below which chan
 @final
 @dataclass(frozen=True)
 class ShapesData:
-    """Hold the normalized parts of a data set and what they were normalized with.
-
-    Parameters
-    ----------
-    inputs, targets : mapping of str to Tensor
-        By part, (count, length, 1).
-    mean, std : float
-        Of the training inputs and targets together, before.
-    """
+    """Hold the normalized parts of a data set and what they were normalized with."""
 
     inputs: Mapping[str, Float[Tensor, "count length 1"]]
     targets: Mapping[str, Float[Tensor, "count length 1"]]
+    """By part, (count, length, 1)."""
     mean: float
     std: float
+    """Of the training inputs and targets together, before."""
 
 
 @functools.lru_cache(maxsize=SETS_KEPT)

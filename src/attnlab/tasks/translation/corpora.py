@@ -16,18 +16,11 @@ MULTI30K_LICENSE = "no license file; derived from Flickr30K, whose images are fo
 @final
 @dataclass(frozen=True)
 class Corpus:
-    """Hold where the parts of a parallel corpus come from.
+    """Hold where the parts of a parallel corpus come from."""
 
-    Parameters
-    ----------
-    languages : tuple of str
-        Codes of its languages; any two of them make a pair.
-    parts : mapping of str to mapping of str to NamedText
-        For each part ("train", "validation", and test sets by name) the text of each language.
-    """
-
-    languages: tuple[str, ...]
+    languages: tuple[str, ...]  # codes of its languages; any two of them make a pair
     parts: Mapping[str, Mapping[str, NamedText]]
+    """For each part ("train", "validation", and test sets by name) the text of each language."""
 
     def part(self, name: str, language: str) -> NamedText:
         """One text."""

@@ -23,18 +23,10 @@ LINES_NAMED = 5  # of those that are left out
 @final
 @dataclass
 class LeftOut:
-    """Count pairs that are left out, and keep the numbers of the first lines.
+    """Count pairs that are left out, and keep the numbers of the first lines."""
 
-    Parameters
-    ----------
-    count : int
-        Pairs so far.
-    lines : list of int
-        Their line numbers from 1, at most `LINES_NAMED`.
-    """
-
-    count: int = 0
-    lines: list[int] = field(default_factory=list)
+    count: int = 0  # pairs so far
+    lines: list[int] = field(default_factory=list)  # their line numbers from 1, at most `LINES_NAMED`
 
     def add(self, line: int) -> None:
         """Count a pair."""
@@ -51,21 +43,11 @@ class LeftOut:
 @final
 @dataclass(frozen=True)
 class Part:
-    """Name the lines of a parallel text that are one part of a corpus.
+    """Name the lines of a parallel text that are one part of a corpus."""
 
-    Parameters
-    ----------
-    text : TwoFiles or TabFile
-        The text.
-    start : int
-        The first line, from 0.
-    stop : int, optional
-        The line after the last; all that follow unless given.
-    """
-
-    text: ParallelText
-    start: int = 0
-    stop: int | None = None
+    text: ParallelText  # the text
+    start: int = 0  # the first line, from 0
+    stop: int | None = None  # the line after the last; all that follow unless given
 
     def pairs(self, empty: LeftOut | None = None) -> Iterator[tuple[int, Pair]]:
         """The pairs that have two sides, with their line numbers from 1."""

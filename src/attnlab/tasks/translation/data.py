@@ -39,21 +39,11 @@ TOO_LONG, EMPTY = "longer than max_length", "one side empty"  # why a pair is le
 @final
 @dataclass(frozen=True)
 class Sides:
-    """Hold the tokens of one part.
+    """Hold the tokens of one part."""
 
-    Parameters
-    ----------
-    source : TokenStore
-        What is read, without marks.
-    target : TokenStore
-        What is to be written, without marks.
-    target_words : int
-        Words of all targets, each sentence's end counted as one.
-    """
-
-    source: TokenStore
-    target: TokenStore
-    target_words: int
+    source: TokenStore  # what is read, without marks
+    target: TokenStore  # what is to be written, without marks
+    target_words: int  # words of all targets, each sentence's end counted as one
 
     def __len__(self) -> int:
         return len(self.source)
@@ -71,33 +61,16 @@ class Sides:
 @final
 @dataclass(frozen=True)
 class TranslationData:
-    """Hold a tokenized corpus.
+    """Hold a tokenized corpus."""
 
-    Parameters
-    ----------
-    corpus : str
-        As it was asked for.
-    languages : tuple of str
-        Codes, from and to.
-    tokenizer : Tokenizer
-        Of both languages.
-    parts : mapping of str to Sides
-        "train", where every pair stands once for each of its segmentations, "validation" and perhaps "test".
-    known : mapping
-        What was found out while reading: hashes, counts, overlap.
-    texts : mapping of str to Part
-        Where the sentences of each part are.
-    test : str or None
-        Which part is the test part.
-    """
-
-    corpus: str
-    languages: tuple[str, str]
-    tokenizer: Tokenizer
+    corpus: str  # as it was asked for
+    languages: tuple[str, str]  # codes, from and to
+    tokenizer: Tokenizer  # of both languages
     parts: Mapping[str, Sides]
-    known: Mapping[str, Any]
-    texts: Mapping[str, Part]
-    test: str | None
+    """"train", where every pair stands once for each of its segmentations, "validation" and perhaps "test"."""
+    known: Mapping[str, Any]  # what was found out while reading: hashes, counts, overlap
+    texts: Mapping[str, Part]  # where the sentences of each part are
+    test: str | None  # which part is the test part
 
     @classmethod
     def load(cls, corpus: str, pair: str, *, tokenizer: Spec, max_length: int, test: str | None) -> TranslationData:

@@ -14,78 +14,40 @@ from attnlab.training.speed.settings import Choice, Setting
 
 @dataclass(kw_only=True)
 class AbstractOutcome:
-    """Hold what a run that goes on and a finished one have in common.
-
-    Parameters
-    ----------
-    metrics : dict of str to float
-        What was measured last; at the end metrics of every held-out part, with the weights at the end, and
-        ``seconds_to_target`` where the run reached its target: the time spent on training, choosing and evaluation
-        until then.
-    best : dict
-        ``step`` and ``metrics`` of the best evaluation on the first part; empty before the first.
-    precision : str
-        ``float32`` or ``bf16``, as chosen at the start.
-    compiled : bool
-        Whether training steps are compiled.
-    setting_reason : str
-        Why these two.
-    choosing_seconds : float
-        Time spent on choosing them and on compiling; part of `seconds`.
-    seconds : float
-        Time spent on training steps, and on choosing how to compute them.
-    evaluation_seconds : float
-        Time spent on evaluation.
-    train_loss : float
-        Mean training loss between the last two records.
-    averaged : int
-        Points of training whose weights are averaged; 0 where the weights at the end are the last ones.
-    stopped : str
-        Why training ended: ``budget``, ``early stop`` or ``target``; empty while it has not.
-    resumed_at : list of int
-        Steps after which the run went on from a checkpoint.
-    together : int
-        With how many runs, itself included, it was trained as one program, the most of all its steps; 1 for a run of
-        its own. Its seconds are its share.
-    together_note : str
-        Why not with all it might have been trained with; empty if there is nothing to say.
-    """
+    """Hold what a run that goes on and a finished one have in common."""
 
     metrics: dict[str, float] = field(default_factory=dict)
+    """What was measured last; at the end metrics of every held-out part, with the weights at the end, and
+    ``seconds_to_target`` where the run reached its target: the time spent on training, choosing and evaluation until
+    then."""
     best: dict[str, Any] = field(default_factory=dict)
-    precision: str = "float32"
-    compiled: bool = False
-    setting_reason: str = ""
-    choosing_seconds: float = 0.0
-    seconds: float = 0.0
-    evaluation_seconds: float = 0.0
-    train_loss: float = 0.0
-    averaged: int = 0
-    stopped: str = ""
-    resumed_at: list[int] = field(default_factory=list)
+    """``step`` and ``metrics`` of the best evaluation on the first part; empty before the first."""
+    precision: str = "float32"  # ``float32`` or ``bf16``, as chosen at the start
+    compiled: bool = False  # whether training steps are compiled
+    setting_reason: str = ""  # why these two
+    choosing_seconds: float = 0.0  # time spent on choosing them and on compiling; part of `seconds`
+    seconds: float = 0.0  # time spent on training steps, and on choosing how to compute them
+    evaluation_seconds: float = 0.0  # time spent on evaluation
+    train_loss: float = 0.0  # mean training loss between the last two records
+    averaged: int = 0  # points of training whose weights are averaged; 0 where the weights at the end are the last ones
+    stopped: str = ""  # why training ended: ``budget``, ``early stop`` or ``target``; empty while it has not
+    resumed_at: list[int] = field(default_factory=list)  # steps after which the run went on from a checkpoint
     together: int = 1
-    together_note: str = ""
+    """With how many runs, itself included, it was trained as one program, the most of all its steps; 1 for a run of its
+    own. Its seconds are its share."""
+    together_note: str = ""  # why not with all it might have been trained with; empty if there is nothing to say
 
 
 @final
 @dataclass(kw_only=True)
 class RunState(AbstractOutcome):
-    """Hold everything beside weights, optimizer and random numbers that a run needs to go on.
+    """Hold everything beside weights, optimizer and random numbers that a run needs to go on."""
 
-    Parameters
-    ----------
-    step : int
-        Updates made.
-    loss_sum, loss_count : float, int
-        Training losses since the last record.
-    since_best : int
-        Evaluations since the best one.
-    """
-
-    step: int = 0
+    step: int = 0  # updates made
     loss_sum: float = 0.0
     loss_count: int = 0
-    since_best: int = 0
+    """Training losses since the last record."""
+    since_best: int = 0  # evaluations since the best one
 
     @property
     def setting(self) -> Setting:

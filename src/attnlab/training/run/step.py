@@ -24,21 +24,12 @@ from attnlab.training.speed.settings import Setting
 @final
 @dataclass(frozen=True)
 class Caller:
-    """Call a model in a setting on its device, and name it in errors.
+    """Call a model in a setting on its device, and name it in errors."""
 
-    Parameters
-    ----------
-    model : nn.Module
-        The model, for names and shapes.
-    forward : callable
-        What is called, or compiled and called: the model itself, or a function that runs it.
-    device : torch.device
-        Where it runs.
-    """
-
-    model: nn.Module
+    model: nn.Module  # the model, for names and shapes
     forward: Callable[..., Tensor]
-    device: torch.device
+    """What is called, or compiled and called: the model itself, or a function that runs it."""
+    device: torch.device  # where it runs
 
     @functools.cached_property
     def compiled(self) -> Callable[..., Tensor]:
@@ -118,19 +109,12 @@ def clip_gradients(parameters: Sequence[nn.Parameter], limit: float | None) -> F
 @final
 @dataclass(frozen=True)
 class BadStep:
-    """Name a step whose loss or gradient is not finite.
+    """Name a step whose loss or gradient is not finite."""
 
-    Parameters
-    ----------
-    behind : int
-        Steps made since; 0 is the step being computed.
-    loss, norm : float
-        Its loss and the norm of its gradient.
-    """
-
-    behind: int
+    behind: int  # steps made since; 0 is the step being computed
     loss: float
     norm: float
+    """Its loss and the norm of its gradient."""
 
 
 @final

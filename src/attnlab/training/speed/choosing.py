@@ -62,18 +62,10 @@ RunStep = Callable[[Setting, int], Any]
 @final
 @dataclass(frozen=True)
 class Work:
-    """Say how much a training step is, as far as the choice of a setting asks.
+    """Say how much a training step is, as far as the choice of a setting asks."""
 
-    Parameters
-    ----------
-    flops : float
-        Of the matrix products of forward and backward pass.
-    layers : int
-        Modules with parameters of their own.
-    """
-
-    flops: float
-    layers: int
+    flops: float  # of the matrix products of forward and backward pass
+    layers: int  # modules with parameters of their own
 
     @classmethod
     def of(cls, model: nn.Module, batch: Batch) -> Work:

@@ -14,21 +14,14 @@ import torch
 class Setting:
     """Say how a model is computed.
 
-    Parameters
-    ----------
-    precision : {"float32", "bf16"}
-        What matrix products are computed in.
-    compile : bool
-        Whether ``torch.compile`` is used.
-
     Notes
     -----
     In bf16 the parameters, their gradients, the optimizer and the loss stay in float32; torch's autocast computes
     the matrix products in bfloat16.
     """
 
-    precision: str = "float32"
-    compile: bool = False
+    precision: str = "float32"  # what matrix products are computed in
+    compile: bool = False  # whether ``torch.compile`` is used
 
     def __str__(self) -> str:
         return self.precision + (", compiled" if self.compile else "")
@@ -57,38 +50,20 @@ class Setting:
 @final
 @dataclass(frozen=True)
 class Choice:
-    """Record a chosen setting, why it was chosen, and what choosing cost.
+    """Record a chosen setting, why it was chosen, and what choosing cost."""
 
-    Parameters
-    ----------
-    setting : Setting
-        What was chosen.
-    reason : str
-        Why, in words.
-    seconds : float
-        Time spent on trying it out and compiling.
-    """
-
-    setting: Setting
-    reason: str
-    seconds: float = 0.0
+    setting: Setting  # what was chosen
+    reason: str  # why, in words
+    seconds: float = 0.0  # time spent on trying it out and compiling
 
 
 @final
 @dataclass(frozen=True)
 class Remaining:
-    """Say what is left of a budget: steps, or seconds.
+    """Say what is left of a budget: steps, or seconds."""
 
-    Parameters
-    ----------
-    steps : int or None
-        Steps; None where the budget is in seconds.
-    seconds : float
-        Seconds, where `steps` is None.
-    """
-
-    steps: int | None = None
-    seconds: float = 0.0
+    steps: int | None = None  # steps; None where the budget is in seconds
+    seconds: float = 0.0  # seconds, where `steps` is None
 
     def steps_at(self, step_seconds: float) -> float:
         """How many steps that is, where one takes so long."""
