@@ -194,8 +194,9 @@ def test_two_masks_have_one_place_each(tmp_path):
 
 
 @pytest.mark.parametrize("hides", [HIDES["bool, True = may attend"], HIDES["float, 0 or -inf added to the scores"]])
-def test_a_required_mask_is_given_at_every_call(tmp_path, hides):
-    convention = asked(tmp_path, attention(f"m = mask; {hides}", parameter="mask"))
+@pytest.mark.parametrize("parameter", ["mask", "mask=None"], ids=["asked for", "needed"])
+def test_a_required_mask_is_given_at_every_call(tmp_path, hides, parameter):
+    convention = asked(tmp_path, attention(f"m = mask; {hides}", parameter=parameter))
     assert convention.pair_mask is not None
     assert convention.pair_mask.required
     assert convention.causal is False

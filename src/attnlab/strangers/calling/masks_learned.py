@@ -169,7 +169,9 @@ def with_masks(
         elif one.role in ("mask", "key mask"):
             learned += _learn(hiding, one, declared)
     of_keys = {one.name for one in parameters if one.role in ("key mask", "lengths")}
+    given = {mask.parameter for mask in convention.masks}  # without which nothing ran
     chosen = [mask for over in ("pairs", "keys") for mask in _best(learned, over, of_keys)]
+    chosen = [replace(mask, required=mask.required or mask.parameter in given) for mask in chosen]
     rest = tuple(mask for mask in convention.masks if mask.parameter not in {each.parameter for each in chosen})
     return replace(convention, masks=(*chosen, *rest))
 
