@@ -17,7 +17,6 @@ from attnlab.doctor.influence.influence import fields
 from attnlab.doctor.influence.position_claims import Claims, claims_of, effect
 from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.dependence import rounding
-from attnlab.strangers.calling.layouts import IMAGES
 
 ID = "positions"
 _HAVIV = "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466"
@@ -82,7 +81,6 @@ _ROUNDING = 1e-4  # of the range of the scores: tables of sines are often kept i
 _ROTARY = r"rotary|rope|freqs"
 _RELATIVE = r"relative|\brel_|rel_(pos|bias|emb)"
 _ALIBI = r"alibi"
-_PLANE = r"height|width|\b2-?d\b|image|patch|window|grid"
 _GIVEN = frozenset({"positions", "positions of each", "cos", "sin", "half cos", "half sin", "cos and sin", "turns"})
 """Arguments by which the caller tells positions."""
 
@@ -101,9 +99,8 @@ def _errors(exam: Examination, claims: Claims, order: _Order | None) -> Iterator
     """The first thing that is wrong with positions that are built or claimed."""
     if not claims.any:
         return
-    in_a_plane = exam.convention.layout in IMAGES
     dead = list(_without_effect(exam, claims))
-    wrong = [] if dead or order is None else list(_wrong_scores(claims, order, in_a_plane=in_a_plane))
+    wrong = [] if dead or order is None else list(_wrong_scores(claims, order))
     if dead or wrong:
         yield from dead or wrong
     elif order is not None and order.hidden and not _are_given(exam):
@@ -247,11 +244,10 @@ def _same_for_all(exam: Examination, claims: Claims) -> Finding:
 # Relative positions
 
 
-def _wrong_scores(claims: Claims, order: _Order, *, in_a_plane: bool) -> Iterator[Finding]:
-    """What is wrong with scores that must depend on the distance alone; in a plane there are two distances."""
+def _wrong_scores(claims: Claims, order: _Order) -> Iterator[Finding]:
+    """What is wrong with scores that must depend on the distance alone."""
     rotary, alibi = claims.of(_ROTARY), claims.of(_ALIBI)
-    relative = claims.of(_RELATIVE) and not claims.of(_PLANE)
-    if in_a_plane or not (rotary or alibi or relative):
+    if not (rotary or alibi or claims.of(_RELATIVE)):
         return
     for one in order.attentions:
         if one.scores is None or one.scores.shape[2] != one.scores.shape[3]:
@@ -289,6 +285,8 @@ def _not_relative(scores: Tensor, *, rotary: bool) -> Finding | None:
     small = _ROUNDING * max(along_keys, along_queries)
     if unevenness <= _ROUNDING * 10 * extent and not (rotary and along_keys <= small < along_queries):
         return None
+    if any(_unevenness_in_a_plane(some, width) <= _ROUNDING * 10 * extent for some, width in _planes(relative)):
+        return None
     unevenness, extent = _unevenness(scores, allowed)
     kind, words = "rotation" if rotary else "bias", {}
     if rotary and min(along_keys, along_queries) <= small:
@@ -307,6 +305,27 @@ def _unevenness(scores: Tensor, allowed: Tensor) -> tuple[float, float]:
         worst = max(worst, _range(line, real, 2))
     flat, real = scores.flatten(2), allowed.flatten(2)
     return worst, max(_range(flat, real, 2), 1e-30)
+
+
+def _planes(scores: Tensor) -> Iterator[tuple[Tensor, int]]:
+    """Yield scores of positions that may lie in rows of some width, one position before the rows left out or not."""
+    for first in (0, 1):
+        some = scores[..., first:, first:]
+        yield from ((some, width) for width in range(2, some.shape[-1] // 2 + 1) if some.shape[-1] % width == 0)
+
+
+def _unevenness_in_a_plane(scores: Tensor, width: int) -> float:
+    """The largest difference of scores of pairs that lie alike, so many rows and so many columns apart."""
+    place = torch.arange(scores.shape[-1])
+    rows, columns = place // width, place % width
+    height = int(rows[-1]) + 1
+    down, right = (x[:, None] - x[None] + size for x, size in ((rows, height), (columns, width)))
+    kind = (down * 2 * width + right).flatten().expand(*scores.shape[:2], -1)  # of every pair: how it lies
+    flat = scores.flatten(2).nan_to_num(neginf=_BLOCKED)
+    count = (2 * height + 1) * 2 * width
+    high = torch.full((*scores.shape[:2], count), -torch.inf, dtype=flat.dtype).scatter_reduce(2, kind, flat, "amax")
+    low = torch.full((*scores.shape[:2], count), torch.inf, dtype=flat.dtype).scatter_reduce(2, kind, flat, "amin")
+    return float((high - low)[torch.isfinite(high)].max())
 
 
 def _range(scores: Tensor, allowed: Tensor, axis: int) -> float:

@@ -82,10 +82,11 @@ def _home(kind: type) -> object:
 
 
 def _is_dynamic(methods: dict[str, list[ast.FunctionDef]]) -> bool:
-    """Whether parts are fetched by computed names, so that reading tells nothing."""
+    """Whether its own parts are fetched by computed names, so that reading tells nothing."""
     nodes = (node for same in methods.values() for method in same for node in ast.walk(method))
-    names = {node.id for node in nodes if isinstance(node, ast.Name)}
-    return bool(names & {"getattr", "vars"})
+    calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args]
+    own = [call for call in calls if isinstance(call.args[0], ast.Name) and call.args[0].id == "self"]
+    return any(call.func.id in {"getattr", "vars"} for call in own if isinstance(call.func, ast.Name))
 
 
 def _reachable(methods: dict[str, list[ast.FunctionDef]]) -> set[str]:
