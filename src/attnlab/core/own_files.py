@@ -226,7 +226,8 @@ def _execute(
                 found = [one for one in _folders_with(missing, path, beside=not absent) if str(one) not in folders]
                 if found:
                     folders.append(str(found[0]))
-                    sys.path.insert(len(sys.path) if absent else 0, str(found[0]))
+                    another = not absent or missing in sys.modules  # one of its name that does not hold what is wanted
+                    sys.path.insert(0 if another else len(sys.path), str(found[0]))
                     sys.modules.pop(missing, None)
                     importlib.invalidate_caches()
                 elif absent and replaced is not None and error.name and error.name not in replaced.names:

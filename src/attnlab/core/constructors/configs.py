@@ -9,7 +9,12 @@ from typing import Any, final
 from attnlab.core.constructors.words import glossary_word, named
 
 CONFIG_NAMES = ("config", "cfg", "conf", "configuration", "args", "hparams", "params", "opt", "hp")
-"""Names of a constructor's one parameter that holds all the others."""
+"""Names of a constructor's one parameter that holds all the others; also with another word before, ``model_args``."""
+
+
+def is_config_name(name: str) -> bool:
+    """Whether a parameter's name says that it holds all the others."""
+    return name.rpartition("_")[2] in CONFIG_NAMES
 
 
 @final

@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attnlab.core.constructors.configs import CONFIG_NAMES, settings
+from attnlab.core.constructors.configs import is_config_name, settings
 from attnlab.core.constructors.signatures import check_arguments, hints_of, is_required, signature_of
 from attnlab.core.constructors.words import glossary_word, named
 from attnlab.core.errors import SpecError
@@ -49,7 +49,7 @@ def _fill_in_foreign(
     wanted = signature_of(factory)
     offered = {canonical: value for canonical, value in offered.items() if value is not None}
     filled = {_own_word(name, wanted): value for name, value in given.items()}
-    config = next((name for name in wanted if name in CONFIG_NAMES and is_required(wanted[name])), None)
+    config = next((name for name in wanted if is_config_name(name) and is_required(wanted[name])), None)
     if config is not None:
         filled = _with_config(factory, config, filled, offered=offered, keep_defaults=keep_defaults)
     for canonical, value in offered.items():

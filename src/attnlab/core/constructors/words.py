@@ -41,7 +41,7 @@ PIECES: dict[str, str] = {
         "causal": "causal",
         "filling": (
             "attention attn attns of per src source tgt target trg enc encoder dec decoder rate prob probs probability "
-            "resid residual res proj is total"
+            "resid residual res proj is total transformer"
         ),
     }.items()
     for piece in pieces.split()
@@ -104,6 +104,7 @@ RULES: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = tuple(
         ("d_model", "size", ""),
         ("d_model", "features", ""),
         ("d_model", "hidden", ""),
+        ("d_model", "end", ""),
         ("d_model", "count embedding", ""),
         ("d_model", "count model", ""),
         ("d_model", "count end", ""),

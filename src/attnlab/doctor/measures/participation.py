@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.influence.differences import relative_change
+from attnlab.strangers.calling.layouts import LAYOUTS
 from attnlab.strangers.calling.sources import OTHER_MEMORIES
 
 SHORTER = 7  # a second length: what is silent at one length only belongs to positions, not to heads
@@ -25,7 +26,7 @@ MEMORIES = 2  # inputs on which a memory must not matter
 _LARGE = 3.0  # inputs this many times as large drive other units of a rectifier
 _KEPT_BESIDE = ("past", "cache", "present", "attn", "attention", "weight", "state", "mem")
 """Words in the keys of returned things that hold by-products, not results."""
-_WIDEST_RESULT = 3  # (batch, length, features); attention weights and caches have four axes
+_WIDEST_RESULT = 3  # (batch, length, features), in most layouts; attention weights and caches have four axes
 _ROUNDING = 1e-13  # of a parameter's largest gradient: what is left of sums that cancel, as through one softmaxed key
 
 Rows = tuple[int, Tensor]
@@ -105,24 +106,27 @@ def results(exam: Examination, module: nn.Module, inputs: Tensor, how: Mapping[s
     torch.default_generator.manual_seed(0)
     with torch.enable_grad():
         returned = exam.convention.returned(module, inputs, **(how or {}))
-    return list(_tensors(returned, inputs.shape[1]))
+    widest = max(_WIDEST_RESULT, LAYOUTS[exam.convention.layout].dims)
+    return list(_tensors(returned, inputs.shape[1], widest))
 
 
-def _tensors(returned: Any, length: int) -> Iterator[Tensor]:
+def _tensors(returned: Any, length: int, widest: int) -> Iterator[Tensor]:
     """The floating tensors among what was returned that are results."""
     if isinstance(returned, Tensor):
         square = returned.dim() >= 2 and returned.shape[-2:] == (length, length)  # attention weights
-        if returned.is_floating_point() and returned.dim() <= _WIDEST_RESULT and not square:
+        if returned.is_floating_point() and returned.dim() <= widest and not square:
             yield returned
     elif isinstance(returned, Mapping):
         for key, value in returned.items():
             if not any(word in str(key).lower() for word in _KEPT_BESIDE) or "last_hidden" in str(key):
-                yield from _tensors(value, length)
+                yield from _tensors(value, length, widest)
     elif isinstance(returned, list | tuple):
         for value in returned:
-            yield from _tensors(value, length)
+            yield from _tensors(value, length, widest)
     elif dataclasses.is_dataclass(returned) and not isinstance(returned, type):
-        yield from _tensors({one.name: getattr(returned, one.name) for one in dataclasses.fields(returned)}, length)
+        yield from _tensors(
+            {one.name: getattr(returned, one.name) for one in dataclasses.fields(returned)}, length, widest
+        )
 
 
 def _projection(results: list[Tensor], seed: int) -> Tensor:

@@ -115,15 +115,18 @@ def _attempts(
     two_dimensional = any(isinstance(part, nn.Conv2d) for part in trial.module.modules())
     if two_dimensional or (said is not None and said.what in IMAGES):
         yield from images
-    for layout, lengths in _places(patient, said, sizes):
-        for (takes, size), call, length in itertools.product(inputs, calls, lengths):
-            if takes == "embeddings" or layout != "channels-first":
-                yield _opening(call, takes, size, length, layout)
     usual, *others = lengths_to_try(patient)
-    yield from (_of_numbers(call, usual) for call in calls)
     split = sorted(SPLIT, key=lambda layout: said is None or layout != said.what)
-    for layout, width, call in itertools.product(split, [D_MODEL, *widths], calls):
-        yield _opening(call, "embeddings", width, usual, layout)
+    plain, masked = ([call for call in calls if bool(call.masks) is given] for given in (False, True))
+    for some, at_usual in ((plain, False), (masked, True), (masked, False)):  # masks multiply the ways to call
+        for layout, lengths in _places(patient, said, sizes):
+            chosen = [length for length in lengths if length == usual] if at_usual else lengths
+            for (takes, size), call, length in itertools.product(inputs, some, chosen):
+                if takes == "embeddings" or layout != "channels-first":
+                    yield _opening(call, takes, size, length, layout)
+        yield from (_of_numbers(call, usual) for call in some)
+        for layout, width, call in itertools.product(split, [D_MODEL, *widths], some):
+            yield _opening(call, "embeddings", width, usual, layout)
     yield from images
     for width, call in itertools.product([width for width in widths if width > 1], calls):
         yield _opening(call, "embeddings", width, usual, "unbatched")

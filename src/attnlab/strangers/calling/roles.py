@@ -80,7 +80,7 @@ _WHOLE: dict[str, str] = {
 _MASK_PIECES = frozenset(["m", "msk", "padding", "paddings", "pad", "visible", "allowed", "visibility", "keep", "real"])
 _BIASES = frozenset({"attn_bias", "attention_bias", "bias"})
 _INPUTS = frozenset(["input", "inputs", "ids", "tokens"])
-_SPLIT = re.compile(r"[^a-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
+_SPLIT = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 _OF_MEMORY = re.compile(r"memory|encoder_attention|cross|enc|context|mem_|e_mask")
 _OF_KEYS = re.compile(r"pad|key|kv_mask|k_mask|token_mask|valid|real|seq_mask|sequence_mask|input_mask")
 _OF_PAIRS = re.compile(r"causal|tgt_mask|trg_mask|look|future|subsequent|bias|attn_mask|visib|allowed")
@@ -121,8 +121,8 @@ def role_of(name: str) -> str:
 
     Examples
     --------
-    >>> [role_of(name) for name in ("encoder_hidden_states", "src_key_padding_mask", "return_weights", "anything")]
-    ['memory', 'mask', 'off', 'open']
+    >>> [role_of(name) for name in ("encoder_hidden_states", "srcKeyPaddingMask", "return_weights", "K", "anything")]
+    ['memory', 'mask', 'off', 'key or value', 'open']
     """
     word, pieces = name.lower(), {piece.lower() for piece in _SPLIT.split(name) if piece}
     tables = {role: set(table.split()) for role, table in _PIECES.items()}

@@ -82,6 +82,7 @@ def _widths_of_parts(module: nn.Module) -> Iterator[int]:
 def lengths_to_try(patient: Patient) -> list[int]:
     """Lengths the input may need to have: a short one, then those a module may insist on."""
     said = [value for value in _sizes("max_length", patient) if value <= _LONGEST]
+    said += [side**2 for side in _sides(patient) if side**2 <= _LONGEST]  # pixels or patches one after the other
     shapes = [size for parameter in patient.module.parameters() for size in parameter.shape if 1 < size <= _LONGEST]
     insisted_on = list(dict.fromkeys([*said, *shapes]))[:_MOST_LENGTHS]
     return list(dict.fromkeys([LENGTH, *_OF_WINDOWS, *insisted_on, *_SHORT]))
@@ -105,10 +106,14 @@ class Grids:
 def grids_to_try(patient: Patient) -> Grids:
     """Images the input may be: of the size and the channels a constructor or a convolution names."""
     convolutions = [part.in_channels for part in patient.module.modules() if isinstance(part, nn.Conv2d)]
-    named_sizes = [value for holder in _holders(patient) for name, value in holder.items() if _is_side(name, value)]
-    sides = [side[0] if isinstance(side, tuple | list) else side for side in named_sizes]
-    sides = dict.fromkeys([*sides, *_SIDES])
+    sides = dict.fromkeys([*_sides(patient), *_SIDES])
     return Grids([*convolutions[:1], *_COLORS], [side**2 for side in sides if side <= _WIDEST][:_MOST_SIDES])
+
+
+def _sides(patient: Patient) -> list[int]:
+    """How wide the images are that a patient was constructed for."""
+    found = [value for holder in _holders(patient) for name, value in holder.items() if _is_side(name, value)]
+    return [side[0] if isinstance(side, tuple | list) else side for side in found]
 
 
 def _is_side(name: str, value: Any) -> bool:

@@ -12,7 +12,6 @@ from torch import nn
 
 from attnlab.core.build import Order
 from attnlab.core.constructors import (
-    CONFIG_NAMES,
     Settings,
     UnsetError,
     check_arguments,
@@ -20,6 +19,7 @@ from attnlab.core.constructors import (
     glossary_word,
     heard_by,
     hints_of,
+    is_config_name,
     is_required,
     named,
     settings,
@@ -104,7 +104,8 @@ class Maker:
         """What an error asks for: a setting that the config lacks, sizes as height and width."""
         if isinstance(cause, UnsetError):
             word = str(cause)
-            return {} if word in self.given else {word: usual(word)}
+            size = D_HEAD if glossary_word(word) in ("d_head", "d_v") else usual(word)
+            return {} if word in self.given else {word: size}
         if not isinstance(cause, TypeError) or not _WANTS_PAIRS.search(str(cause)):
             return {}
         sizes = {name: value for name, value in self.arguments.items() if type(value) is int}
@@ -209,7 +210,7 @@ class Maker:
     @property
     def _config(self) -> str | None:
         """The name of the parameter that holds all others."""
-        return next((n for n, one in self.wanted.items() if n in CONFIG_NAMES and is_required(one)), None)
+        return next((n for n, one in self.wanted.items() if is_config_name(n) and is_required(one)), None)
 
     def _with_any_config(self, failure: AttnlabError) -> nn.Module:
         """An instance built from a config that answers to all words, where the class found for it fails."""

@@ -48,7 +48,7 @@ _BY_PIECE: tuple[tuple[str, Any], ...] = (
     ("context cond memory mem enc encoder kv cross", D_MODEL),
     ("channels chans channel", D_MODEL),
     ("device", "cpu"),
-    ("log verbose debug return output save", False),
+    ("log verbose debug return output save checkpoint checkpointing", False),
     ("factor reduction groups", 2),
     ("rate prob ratio", 0.1),
     ("first pre norm residual mask masked learnable trainable scaling", True),
