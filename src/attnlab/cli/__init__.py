@@ -37,30 +37,13 @@ app.command("attnlab.cli.bench:bench", name="bench", help="Measure attnlab besid
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit with its code.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        The words after ``attnlab``; those of the process by default.
-    """
+    """Run the command line, by default with the words of the process, and exit with its code."""
     os.environ.setdefault(HUGE_PAGES, "1")
     sys.exit(call(arguments))
 
 
 def call(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code; a person's mistake is a sentence, never a traceback.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        The words after ``attnlab``; those of the process by default.
-
-    Returns
-    -------
-    int
-        The exit code.
-    """
+    """Run the command line and return its exit code; a person's mistake is a sentence, never a traceback."""
     errors = Console(stderr=True)
     try:
         code = app(arguments, exit_on_error=False, print_error=True, error_console=errors, result_action="return_value")

@@ -77,18 +77,7 @@ def show(kind: str | None = None, /, *, json: bool = False) -> int:
 
 
 def entries(kind: str) -> list[Entry]:
-    """The entries of a table, from the plainest to the strangest.
-
-    Parameters
-    ----------
-    kind : str
-        ``studies`` or a key of `TABLES`.
-
-    Returns
-    -------
-    list of Entry
-        Name and summary of each.
-    """
+    """The entries of ``studies`` or of a key of `TABLES`, from the plainest to the strangest."""
     if kind == "studies":
         return [_study(path) for path in sorted((PACKAGE / "studies" / "library").glob("*.yaml"))]
     file, table = TABLES[kind]

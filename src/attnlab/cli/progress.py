@@ -100,18 +100,7 @@ class TerminalWatcher:
 
 
 def title_of(cell: CellPlan) -> str:
-    """How a run is called on a terminal.
-
-    Parameters
-    ----------
-    cell : CellPlan
-        The run.
-
-    Returns
-    -------
-    str
-        Variant, seed or tuning, and what is tuned; no two runs of a study have one title.
-    """
+    """How a run is called on a terminal; no two runs of a study have one title."""
     tuned = " ".join(f"{key} {value:g}" for key, value in cell.tuned.items())
     nth = cell.tuning_run
     run = f"seed {cell.seed}" if nth is None else "tuning" if nth == 1 else f"tuning {nth}"
@@ -119,16 +108,6 @@ def title_of(cell: CellPlan) -> str:
 
 
 def print_alarm(console: Console, check: str, message: str) -> None:
-    """Print one alarm.
-
-    Parameters
-    ----------
-    console : Console
-        Where to print it.
-    check : str
-        What is suspicious, in a word.
-    message : str
-        What was seen.
-    """
+    """Print one alarm."""
     console.print(f"[bold yellow]! {check}[/] ", end="")
     console.print(message, markup=False)

@@ -76,23 +76,7 @@ def run(
 
 
 def seed_changes(seeds: int | None) -> dict[str, Any]:
-    """What ``--seeds`` changes in a study.
-
-    Parameters
-    ----------
-    seeds : int or None
-        The number asked for.
-
-    Returns
-    -------
-    dict
-        Merged over the study.
-
-    Raises
-    ------
-    SpecError
-        If it is below 1.
-    """
+    """What ``--seeds`` changes in a study; a number below 1 is refused."""
     if seeds is None:
         return {}
     if seeds < 1:
@@ -101,51 +85,17 @@ def seed_changes(seeds: int | None) -> dict[str, Any]:
 
 
 def own_prints_to_stderr(json: bool) -> contextlib.AbstractContextManager[Any]:
-    """Keep standard output for JSON, whatever a person's own module prints.
-
-    Parameters
-    ----------
-    json : bool
-        Whether JSON was asked for.
-
-    Returns
-    -------
-    context manager
-        Redirects prints while it is open, or does nothing.
-    """
+    """Keep standard output for JSON, whatever a person's own module prints."""
     return contextlib.redirect_stdout(sys.stderr) if json else contextlib.nullcontext()
 
 
 def default_folder(name: str, scale: str | None) -> Path:
-    """Where a study lives unless told otherwise.
-
-    Parameters
-    ----------
-    name : str
-        Name of the study.
-    scale : str or None
-        Its scale.
-
-    Returns
-    -------
-    Path
-        ``runs/NAME`` or ``runs/NAME-SCALE``.
-    """
+    """Where a study lives unless told otherwise: ``runs/NAME`` or ``runs/NAME-SCALE``."""
     return Path("runs") / (f"{name}-{scale}" if scale else name)
 
 
 def show(results: Any, page: Path, *, json: bool) -> None:
-    """Print a study's verdict for a person, or its report for a program.
-
-    Parameters
-    ----------
-    results : StudyResults
-        What the study found.
-    page : Path
-        Its ``report.html``.
-    json : bool
-        Print ``report.json`` alone.
-    """
+    """Print a study's verdict for a person, or its report for a program."""
     if json:
         sys.stdout.write((page.parent / "report.json").read_text(encoding="utf-8"))
         return
@@ -163,11 +113,5 @@ def show(results: Any, page: Path, *, json: bool) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON on standard output.
-
-    Parameters
-    ----------
-    value : JSON types
-        What to print; no NaN.
-    """
+    """Print a value of JSON types as JSON on standard output."""
     sys.stdout.write(json_text.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

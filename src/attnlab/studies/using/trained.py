@@ -140,28 +140,7 @@ def write(
     cached: bool = True,
     first: int = 1,
 ) -> list[Written]:
-    """Translate sentences, and return the tokens that were written too.
-
-    Parameters
-    ----------
-    trained, sentences, beam, alpha, batch, cached, first
-        As `translate` takes them.
-
-    Returns
-    -------
-    list of Written
-        One translation per sentence.
-
-    Raises
-    ------
-    RunError, DataError
-        As `translate`.
-
-    Warns
-    -----
-    UserWarning
-        As `translate`.
-    """
+    """Translate sentences as `translate` does, and return the tokens that were written too."""
     models = [one.model for one in trained]
     codec = sentence_codec(trained)
     found = translations(models, codec, sentences, beam=beam, alpha=alpha, batch=batch, cached=cached, first=first)
