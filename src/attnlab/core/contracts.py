@@ -6,7 +6,7 @@ A model is any ``torch.nn.Module`` called as ``model(*batch.inputs)``. A task is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, final
 
@@ -33,6 +33,9 @@ class Batch:
 
 Predict = Callable[[Batch], "Tensor"]
 """A model in evaluation mode without gradients: from a batch to the model's outputs."""
+
+Write = Callable[["Sequence[str]"], "list[str]"]
+"""A trained model at work: from sentences to what it writes for each."""
 
 Judge = Callable[["nn.Module"], "Mapping[str, float]"]
 """What is measured once of a trained model as a whole, such as BLEU of its translations; by name of the metric."""
@@ -139,4 +142,12 @@ class StudyTask(Task, ReportedTask, Protocol):
 
     def examples(self, predict: Predict) -> dict[str, Any]:
         """A few held-out inputs, targets and predictions for the report. JSON types only."""
+        ...
+
+
+class JudgedTask(StudyTask, Protocol):
+    """A task of which `judged` is not empty."""
+
+    def judge(self, write: Write) -> dict[str, float]:
+        """What is `judged`, of what a trained model writes for every held-out part."""
         ...

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Literal, final
 
+from attnlab.core.contracts import ReportedTask
 from attnlab.text.characters import Vocabulary
 from attnlab.text.tokenizers import MarkTokens, Tokenizer
 
@@ -20,6 +21,8 @@ class SentenceCodec:
     max_length: int  # tokens of the longest sentence
     beam: int  # beginnings that are kept of each translation
     alpha: float  # exponent of the length penalty
+    kind: ClassVar[Literal["sentences"]] = "sentences"  # by which it is found again
+    pads: ClassVar[bool] = True  # whether what is shorter than the rest of its batch is filled up
     marks: ClassVar[MarkTokens] = MarkTokens()  # the same for every tokenizer
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
@@ -33,7 +36,7 @@ class SentenceCodec:
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON types."""
         return {
-            "kind": "sentences",
+            "kind": self.kind,
             "tokenizer": self.tokenizer.to_json(),
             "languages": list(self.languages),
             "max_length": self.max_length,
@@ -56,10 +59,12 @@ class CharacterCodec:
 
     vocabulary: Vocabulary  # of the training text
     context: int  # characters the model is given at most
+    kind: ClassVar[Literal["characters"]] = "characters"  # as in `SentenceCodec`, like what follows
+    pads: ClassVar[bool] = False
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON types."""
-        return {"kind": "characters", "characters": "".join(self.vocabulary.symbols), "context": self.context}
+        return {"kind": self.kind, "characters": "".join(self.vocabulary.symbols), "context": self.context}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> CharacterCodec:
@@ -68,7 +73,12 @@ class CharacterCodec:
 
 
 Codec = SentenceCodec | CharacterCodec
-KINDS: Mapping[str, type[Codec]] = {"sentences": SentenceCodec, "characters": CharacterCodec}
+KINDS: Mapping[str, type[Codec]] = {kind.kind: kind for kind in (SentenceCodec, CharacterCodec)}
+
+
+def codec_of(task: ReportedTask) -> Codec | None:
+    """What the tokens of a task mean, where its models write; it says so by an attribute ``codec``."""
+    return getattr(task, "codec", None)
 
 
 def codec_from_json(content: Mapping[str, Any]) -> Codec:

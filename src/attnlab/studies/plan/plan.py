@@ -23,7 +23,7 @@ from attnlab.studies.define.rules import TUNING_SEED, fingerprint
 from attnlab.studies.define.study import Study, slug
 from attnlab.studies.plan.estimate import flops_per_second_on_one_thread, step_seconds_on_one_thread
 from attnlab.studies.plan.matching import match_width
-from attnlab.tasks.codecs import SentenceCodec
+from attnlab.tasks.codecs import codec_of
 from attnlab.training.recipe.recipe import Recipe
 from attnlab.training.recipe.target import SECONDS_TO_TARGET, check_target
 
@@ -268,7 +268,8 @@ def _foreign_notes(model: Mapping[str, Any], task: StudyTask) -> list[str]:
         modules = build_model(copy.deepcopy(dict(model)), task).modules()
     foreign = [module for module in modules if isinstance(module, ForeignMixer)]
     notes = [note for module in foreign for note in (OWN_START, *module.convention.notes)]
-    pads = isinstance(getattr(task, "codec", None), SentenceCodec)
+    codec = codec_of(task)
+    pads = codec is not None and codec.pads
     return [note for note in dict.fromkeys(notes) if pads or not note.startswith(ABOUT_PADDING)]
 
 

@@ -10,7 +10,7 @@ from typing import Any, final
 from attnlab.core.contracts import StudyTask
 from attnlab.core.errors import RunError
 from attnlab.core.files import read_json, write_json, writing
-from attnlab.tasks.codecs import CharacterCodec, Codec, SentenceCodec, codec_from_json
+from attnlab.tasks.codecs import Codec, codec_from_json, codec_of
 
 KEPT = "task.json"
 """File of a run."""
@@ -31,8 +31,8 @@ class KeptTask:
 
 def keep_task(folder: Path, task: StudyTask) -> None:
     """Write down what will be needed of a task whose models write; of others nothing is."""
-    codec = getattr(task, "codec", None)
-    if not isinstance(codec, SentenceCodec | CharacterCodec):
+    codec = codec_of(task)
+    if codec is None:
         return
     if (folder / KEPT).is_file():
         if read_json(folder / KEPT)["codec"] != codec.to_json():

@@ -23,7 +23,7 @@ from attnlab.models.decoding.writers import TextWriter
 from attnlab.studies.define.assemble import build_model_offered
 from attnlab.studies.using.kept_task import KeptTask, kept_task
 from attnlab.studies.using.translating import BATCH, Written, translations
-from attnlab.tasks.codecs import CharacterCodec, SentenceCodec
+from attnlab.tasks.codecs import SentenceCodec
 from attnlab.tasks.translation.data import held_out_pairs
 from attnlab.tasks.translation.scores import Score, all_scores
 from attnlab.training.keeping.checkpoints import load_model_weights
@@ -211,9 +211,10 @@ def sentence_codec(trained: Sequence[Trained]) -> SentenceCodec:
     """What tokens mean to models that write together, and how the first of them searches."""
     codecs = []
     for one in trained:
-        if not isinstance(one.task.codec, SentenceCodec):
+        codec = one.task.codec
+        if codec.kind != "sentences":
             raise RunError(f"{one.folder} is no translation run: its task is '{one.task.name}'")
-        codecs.append(one.task.codec)
+        codecs.append(codec)
     for one, codec in zip(trained[1:], codecs[1:], strict=True):
         if not codec.writes_with(codecs[0]):
             raise RunError(
@@ -266,7 +267,7 @@ def generate(
         If there is nothing to write, or the seed or another number is out of range.
     """
     codec = trained.task.codec
-    if not isinstance(codec, CharacterCodec):
+    if codec.kind != "characters":
         raise RunError(f"{trained.folder} is no language model: its task is '{trained.task.name}'")
     if not prompt:
         raise DataError("a prompt of at least one character is needed, such as a line break")

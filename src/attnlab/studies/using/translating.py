@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 import torch
 from torch import nn
 
-from attnlab.core.contracts import Judge, StudyTask
+from attnlab.core.contracts import Judge, JudgedTask, StudyTask
 from attnlab.core.errors import DataError
 from attnlab.core.sizes import require_positive
 from attnlab.models.decoding.generation import EndMarks, Hypothesis, beam_search
 from attnlab.models.decoding.writers import Ensemble, writer_for
 from attnlab.models.encoder_decoder import EncoderDecoder
-from attnlab.tasks.codecs import SentenceCodec
-from attnlab.tasks.translation.translation import Translation, padded
+from attnlab.tasks.codecs import SentenceCodec, codec_of
+from attnlab.tasks.translation.translation import padded
 
 BATCH = 64
 """Sentences that are translated together; those of like length."""
@@ -29,28 +29,21 @@ NOTHING = Hypothesis((), 0.0, 0.0, ended=True)
 
 def judge_of(task: StudyTask) -> Judge | None:
     """What measures a trained model as a whole on a task."""
-    if not isinstance(task, Translation) or not task.judged:
+    codec = codec_of(task)
+    if not task.judged or codec is None or codec.kind != "sentences":
         return None
-
-    codec = task.codec
-
-    def judge(model: nn.Module) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for part in task.parts:
-            sources = [pair.source for pair in task.data.sentences(part)]
-            found |= task.score(part, [one.text for one in translations([model], codec, sources)])
-        return found
-
-    return judge
+    judged = cast(JudgedTask, task)
+    return lambda model: judged.judge(lambda sources: [one.text for one in translations([model], codec, sources)])
 
 
 def with_translations(model: nn.Module, task: StudyTask, predictions: Mapping[str, Any]) -> dict[str, Any]:
     """A task's examples; where they are pairs of sentences, with what the model writes by itself."""
-    if not isinstance(task, Translation):
+    codec = codec_of(task)
+    if codec is None or codec.kind != "sentences":
         return dict(predictions)
     pairs = predictions["pairs"]
     sources = [pair["source"] for pair in pairs]
-    written = translations([model], task.codec, sources)
+    written = translations([model], codec, sources)
     return {
         **predictions,
         "pairs": [{**pair, "translation": one.text} for pair, one in zip(pairs, written, strict=True)],

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from attnlab.core.build import Spec
-from attnlab.core.contracts import Batch, Floor, Metric, Predict
+from attnlab.core.contracts import Batch, Floor, Metric, Predict, Write
 from attnlab.core.errors import DataError
 from attnlab.core.generators import generator_for
 from attnlab.core.sizes import require_known, require_not_negative, require_positive
@@ -153,6 +153,13 @@ class Translation:
             f"{prefix}_word_perplexity": _perplexity(total / sides.target_words),
             f"{prefix}_accuracy": correct / count,
         }
+
+    def judge(self, write: Write) -> dict[str, float]:
+        """What is judged of the translations of all held-out parts."""
+        found: dict[str, float] = {}
+        for part in self.parts:
+            found |= self.score(part, write([pair.source for pair in self.data.sentences(part)]))
+        return found
 
     def score(self, part: str, translations: Sequence[str]) -> dict[str, float]:
         """What is judged of the translations of a held-out part."""
