@@ -14,13 +14,12 @@ from attnlab.studies.define.study import Study
 from attnlab.studies.judge.collect import collect
 from attnlab.studies.judge.results import StudyResults
 from attnlab.studies.plan.plan import CellPlan, plan_study
-from attnlab.studies.run.cell import is_done
 from attnlab.studies.run.executor import Executor, Job, LocalProcesses
-from attnlab.studies.run.folder import prepare
+from attnlab.studies.run.folder import is_done, prepare
 from attnlab.studies.run.layout import WORKERS_LOG, Layout, Wishes, layout_for
 from attnlab.studies.run.pool import BROKEN
 from attnlab.studies.run.tuning import record_tuning
-from attnlab.training.keeping.runs import lock
+from attnlab.training.keeping.runs import FAILED, lock
 
 
 class Watcher(Protocol):
@@ -101,9 +100,9 @@ def run_study(
             executor = held.enter_context(LocalProcesses(layout.workers, layout.threads, out / WORKERS_LOG))
         phases = _Phases(executor, out, layout, tensorboard=tensorboard, watcher=watcher)
         phases.run("tuning runs", plan.tuning_cells())
-        chosen = record_tuning(plan, out)
-        phases.run("judged runs", plan.judged_cells(chosen))
-    return collect(plan, chosen, out)
+        judged = plan.judged_cells(record_tuning(plan, out))
+        phases.run("judged runs", judged)
+    return collect(plan, judged, out)
 
 
 @final
@@ -157,7 +156,7 @@ class _Phases:
 
     def _tell(self, cell: CellPlan, message: Mapping[str, Any]) -> None:
         """Note a failure on disk, and tell the watcher."""
-        failure = self._out / cell.folder / "failed.json"
+        failure = self._out / cell.folder / FAILED
         if message["kind"] == "failed" and not failure.exists():
             with contextlib.suppress(RunError), writing(failure.parent):
                 failure.parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,21 @@ from attnlab.studies.define.study import parse_study
 from attnlab.studies.judge.alarms import alarms_of
 from attnlab.studies.judge.results import CellResults, StudyResults, VariantResults
 from attnlab.studies.plan.plan import CellPlan, Plan, PlannedVariant, restore_plan
-from attnlab.studies.run.cell import INSIDE
+from attnlab.studies.run.folder import ENVIRONMENT, INSIDE, RULES, STUDY
+from attnlab.studies.run.layout import LAYOUT
 from attnlab.studies.run.task_record import TaskRecord
 from attnlab.studies.run.tuning import TUNING, chosen_settings
-from attnlab.training.keeping.runs import read_metrics
+from attnlab.training.keeping.runs import FAILED, RESULT, SPEC, read_metrics
 from attnlab.training.speed.settings import Setting
 
 
 def load_plan(out: Path) -> Plan:
     """The plan of the study that a folder holds."""
-    path = out / "study.json"
-    if (out / "spec.json").exists():
+    path = out / STUDY
+    if (out / SPEC).exists():
         raise RunError(f"{out} is one run of a study; its report is that of the study's folder: {out.parent.parent}")
     if not path.exists():
-        raise RunError(f"{out} holds no study: no study.json in it. Run one with: attnlab run STUDY --out {out}")
+        raise RunError(f"{out} holds no study: no {STUDY} in it. Run one with: attnlab run STUDY --out {out}")
     saved = read_json(path)
     study = parse_study(saved["content"], name=saved["name"], path=Path(saved["folder"]) / "study.yaml")
     kept = saved.get("task")  # none in folders of earlier versions
@@ -53,17 +54,17 @@ def read_results(out: Path) -> StudyResults:
         If the folder holds no study.
     """
     plan = load_plan(out)
-    return collect(plan, chosen_settings(plan, out), out)
+    return collect(plan, plan.judged_cells(chosen_settings(plan, out)), out)
 
 
-def collect(plan: Plan, chosen: Mapping[str, Mapping[str, int | float]], out: Path) -> StudyResults:
-    """What a study of which plan and tuned settings are at hand has found so far."""
+def collect(plan: Plan, judged: Sequence[CellPlan], out: Path) -> StudyResults:
+    """What a study of which plan and judged cells are at hand has found so far."""
     tuning = read_json(out / TUNING) if (out / TUNING).exists() else {}
     cells: dict[str, list[CellPlan]] = {variant.name: [] for variant in plan.variants}
-    for cell in plan.judged_cells(chosen):
+    for cell in judged:
         cells[cell.variant].append(cell)
     variants = tuple(_variant(v, out, cells[v.name], tuning.get(v.name)) for v in plan.variants)
-    rules = read_json(out / "rules.json")
+    rules = read_json(out / RULES)
     return StudyResults(
         study=plan.study.name,
         question=plan.study.question,
@@ -76,14 +77,14 @@ def collect(plan: Plan, chosen: Mapping[str, Mapping[str, int | float]], out: Pa
         scale=plan.study.scale,
         variants=variants,
         alarms=tuple(alarms_of(plan, variants, rules)),
-        environment=read_json(out / "environment.json") | _layout(out) | _company(plan, out, cells),
+        environment=read_json(out / ENVIRONMENT) | _layout(out) | _company(plan, out, cells),
         complete=all(cell.status != "missing" for variant in variants for cell in variant.cells),
     )
 
 
 def _layout(out: Path) -> dict[str, Any]:
     """How the cells shared the machine, as part of the environment."""
-    path = out / "layout.json"
+    path = out / LAYOUT
     if not path.exists():
         return {}
     layout = read_json(path)
@@ -95,7 +96,7 @@ def _company(plan: Plan, out: Path, cells: Mapping[str, list[CellPlan]]) -> dict
     """Which variants' seeds trained as one program, and why others did not, as part of the environment."""
     words = []
     for variant in plan.variants:
-        paths = [out / cell.folder / "result.json" for cell in cells[variant.name]]
+        paths = [out / cell.folder / RESULT for cell in cells[variant.name]]
         results = [read_json(path) for path in paths if path.exists()]
         most = max((result.get("together", 1) for result in results), default=1)
         notes = dict.fromkeys(note for result in results if (note := result.get("together_note")))
@@ -123,8 +124,8 @@ def _variant(
 
 
 def _cell(folder: Path, seed: int) -> CellResults:
-    if (folder / "result.json").exists():
-        result = read_json(folder / "result.json")
+    if (folder / RESULT).exists():
+        result = read_json(folder / RESULT)
         inside = read_json(folder / INSIDE) if (folder / INSIDE).exists() else {}
         return CellResults(
             seed=seed,
@@ -137,11 +138,7 @@ def _cell(folder: Path, seed: int) -> CellResults:
             attention=inside.get("attention"),
             reach=inside.get("reach"),
         )
-    if (folder / "failed.json").exists():
-        return CellResults(
-            seed=seed,
-            status="failed",
-            error=read_json(folder / "failed.json")["error"],
-            curve=list(read_metrics(folder)),
-        )
+    if (folder / FAILED).exists():
+        error = read_json(folder / FAILED)["error"]
+        return CellResults(seed=seed, status="failed", error=error, curve=list(read_metrics(folder)))
     return CellResults(seed=seed, status="missing")

@@ -5,7 +5,6 @@ A cell that was killed goes on from its last checkpoint; one that is complete is
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,27 +15,18 @@ from torch import Tensor, nn
 
 from attnlab.core.contracts import Batch, StudyTask
 from attnlab.core.errors import Interrupted
-from attnlab.core.files import read_json, write_json
+from attnlab.core.files import write_json
 from attnlab.inspection.capture import capture
 from attnlab.inspection.maps import attention_maps
 from attnlab.inspection.reach import reach
 from attnlab.studies.define.assemble import build_model, build_task
+from attnlab.studies.run.folder import INSIDE
 from attnlab.studies.using.kept_task import keep_task
 from attnlab.studies.using.translating import judge_of, sides_of_maps, with_translations
 from attnlab.training.keeping.result import Result
 from attnlab.training.recipe.recipe import Recipe
 from attnlab.training.run.loop import train
 from attnlab.training.together.together import OnMemberEvent, train_together
-
-INSIDE = "inside.json"
-"""File of a cell with predictions, attention maps and measured reach."""
-
-
-def is_done(folder: Path, spec: Mapping[str, Any]) -> bool:
-    """Whether a cell needs no more work."""
-    if not (folder / "result.json").exists() or read_json(folder / "spec.json") != json.loads(json.dumps(spec)):
-        return False
-    return not spec["look_inside"] or (folder / INSIDE).exists()
 
 
 def run_cells(

@@ -1,7 +1,12 @@
-"""The folder of a study: question and rules written before the first step, and held to afterwards."""
+"""The folder of a study: question and rules written before the first step, and held to afterwards.
+
+Within it every cell has a folder of its own, which says whether the cell is done.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,9 +18,11 @@ from attnlab.core.machine import environment
 from attnlab.studies.define.study import OWN_FILES
 from attnlab.studies.plan.plan import Plan
 from attnlab.studies.run.task_record import TaskRecord
+from attnlab.training.keeping.runs import RESULT, SPEC
 
-RULES = "rules.json"
-STUDY = "study.json"
+RULES, STUDY, ENVIRONMENT = "rules.json", "study.json", "environment.json"
+INSIDE = "inside.json"
+"""File of a cell with predictions, attention maps and measured reach."""
 _PREFIX = {"content": "", "files": "file", "scale": "scale"}
 
 
@@ -27,12 +34,19 @@ def prepare(plan: Plan, out: Path) -> None:
         if reports:
             raise RunError(f"{out} is no study's folder and holds {', '.join(reports)}; choose another with --out")
         write_json(out / STUDY, _study_record(plan))
-        write_json(out / "environment.json", environment())
+        write_json(out / ENVIRONMENT, environment())
         write_json(out / RULES, {**rules, "fixed_at": _now(), "extended": []})
         return
     written = read_json(out / RULES)
     if written["hash"] != rules["hash"]:
         _extend(plan, out, written, rules)
+
+
+def is_done(folder: Path, spec: Mapping[str, Any]) -> bool:
+    """Whether a cell needs no more work."""
+    if not (folder / RESULT).exists() or read_json(folder / SPEC) != json.loads(json.dumps(spec)):
+        return False
+    return not spec["look_inside"] or (folder / INSIDE).exists()
 
 
 def _study_record(plan: Plan) -> dict[str, Any]:
