@@ -60,7 +60,7 @@ class CharacterCodec:
     vocabulary: Vocabulary  # of the training text
     context: int  # characters the model is given at most
     kind: ClassVar[Literal["characters"]] = "characters"  # as in `SentenceCodec`, like what follows
-    pads: ClassVar[bool] = False
+    pads: ClassVar[bool] = False  # windows of one length
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON types."""
