@@ -109,6 +109,7 @@ def test_a_study_runs_ends_in_a_report_and_runs_only_what_is_missing(tiny, tmp_p
 
 @pytest.mark.usefixtures("in_process")
 def test_a_folder_from_before_runs_trained_together_is_reported(tiny, tmp_path):
+    tiny["rules"] |= {"seeds": 1, "budget": {"steps": 1}}
     results = run_study(parse_study(tiny), tmp_path / "study", jobs=1)
     for path in (tmp_path / "study").rglob("result.json"):
         old = {key: value for key, value in json.loads(path.read_text()).items() if not key.startswith("together")}
@@ -194,6 +195,7 @@ def test_an_edited_module_is_another_study(tiny, tmp_path, mine):
         run_study(parse_study(tiny), tmp_path / "out", jobs=1)
 
 
+@pytest.mark.usefixtures("in_process")
 def test_tensorboard_is_an_option(tiny, tmp_path):
     tiny["rules"] |= {"seeds": 1, "budget": {"steps": 1}}
     run_study(parse_study(tiny), tmp_path / "out", jobs=1, tensorboard=True)
