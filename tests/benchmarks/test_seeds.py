@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from concurrent.futures import Future
+
 import pytest
 
 from attnlab.benchmarks import seeds
@@ -16,6 +19,21 @@ def short(monkeypatch):
     """Make steps few, and count cores as two."""
     monkeypatch.setattr(seeds, "STEPS", dict.fromkeys(seeds.MODELS, 1))
     monkeypatch.setattr(seeds, "usable_cores", lambda: 2)
+
+
+class Here:
+    """Stand for a process: do at once, in this one, what it is given."""
+
+    def submit(self, work, *arguments, **named):
+        done = Future()
+        done.set_result(work(*arguments, **named))
+        return done
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Start no processes, where it is not they that are tested."""
+    monkeypatch.setattr(seeds, "_process", lambda: contextlib.nullcontext(Here()))
 
 
 @pytest.mark.usefixtures("short")
@@ -33,7 +51,7 @@ def test_every_way_is_measured():
     assert three.title == "3 seeds of shapes-cnn, float32"
 
 
-@pytest.mark.usefixtures("short")
+@pytest.mark.usefixtures("short", "here")
 @pytest.mark.parametrize("compiler", [True, False])
 def test_every_way_is_measured_in_every_setting(monkeypatch, compiler):
     monkeypatch.setattr(seeds, "COUNT_AT_BEST", 3)
@@ -55,7 +73,7 @@ def test_models_train(model, together):
     assert seeds.step_milliseconds(model, range(2), Setting(), device="cpu", together=together) > 0.0
 
 
-@pytest.mark.usefixtures("short")
+@pytest.mark.usefixtures("short", "here")
 def test_seeds_together_that_memory_cannot_hold_are_left_out_and_named(monkeypatch):
     need = seeds.seed_bytes("shapes-cnn")
     monkeypatch.setattr(seeds, "memory_of", lambda device: 2.5 * need / seeds.SHARE_OF_MEMORY)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 from pathlib import Path
 
@@ -20,7 +22,7 @@ needs_data = pytest.mark.skipif(not (Path(DATA) / "multi30k").is_dir(), reason="
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
+def private_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ATTNLAB_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -30,14 +32,18 @@ def scales(name):
     return [None, *YAML().load(library()[name].read_text(encoding="utf-8")).get("scales", {})]
 
 
+@functools.cache
+def task(spec):
+    """Return the task of a specification in JSON; several variants and studies have the same one."""
+    return build_task(json.loads(spec))
+
+
 def models(name, scale):
     """Return the models of a study at a scale, without weights."""
     study = load_study(name, scale=scale)
+    tasks = {variant: task(json.dumps(study.task_spec(variant), default=dict)) for variant in study.variants}
     with torch.device("meta"):
-        return {
-            variant: build_model(study.model_spec(variant), build_task(study.task_spec(variant)))
-            for variant in study.variants
-        }
+        return {variant: build_model(study.model_spec(variant), tasks[variant]) for variant in study.variants}
 
 
 @needs_data
