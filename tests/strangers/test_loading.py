@@ -221,6 +221,16 @@ def test_names_that_a_file_sets_only_as_a_script_have_their_values(tmp_path):
     assert [note.partition(" set")[0] for note in patient.notes] == ["width=24, depth=24", "vocab_size=53"]
 
 
+def test_a_config_that_leaves_its_sizes_open_gets_small_ones(tmp_path):
+    text = (
+        "from dataclasses import dataclass\n\n@dataclass\nclass Config:\n    n_embd: int = None\n"
+        "    n_layer: int = None\n    head_dim: int = None\n\nclass Mine(nn.Module):\n    def __init__(self, config: Config):\n"
+        "        super().__init__()\n        assert config.head_dim is None\n"
+        "        width = config.n_embd or 4096\n        self.map = nn.Linear(width, width)\n"
+    )
+    assert load(f"{file(tmp_path, text)}:Mine").module.map.in_features == 64
+
+
 def test_a_module_of_another_folder_is_found_where_one_of_its_name_is_nearer(tmp_path):
     for name, text in (
         ("utils/__init__.py", ""),

@@ -16,6 +16,9 @@ from attnlab.core.errors import SpecError
 _EVERYWHERE = frozenset({"dropout"})
 """What is given to all its aliases; of the others only those that have no default after the first."""
 
+_ALWAYS_SET = frozenset({"d_model", "n_layers", "n_heads"})
+"""What every model has; None as a default says that something else, of unknown size, is chosen."""
+
 _LARGE = 256  # a width; models that fit a laptop's CPU are narrower
 
 _CONFIG_ENDINGS = ("Config", "Configuration", "Args", "Hparams", "HParams", "ModelArgs", "Cfg")
@@ -54,7 +57,8 @@ def _fill_in_foreign(
         filled = _with_config(factory, config, filled, offered=offered, keep_defaults=keep_defaults)
     for canonical, value in offered.items():
         for name in _names_to_fill(canonical, wanted):
-            if is_required(wanted[name]) or not keep_defaults:
+            unset = canonical in _ALWAYS_SET and wanted[name].default is None
+            if is_required(wanted[name]) or unset or not keep_defaults:
                 filled.setdefault(name, value)
     _fill_head_sizes(filled, wanted, offered)
     return filled
