@@ -224,7 +224,8 @@ def test_names_that_a_file_sets_only_as_a_script_have_their_values(tmp_path):
 def test_a_config_that_leaves_its_sizes_open_gets_small_ones(tmp_path):
     text = (
         "from dataclasses import dataclass\n\n@dataclass\nclass Config:\n    n_embd: int = None\n"
-        "    n_layer: int = None\n    head_dim: int = None\n\nclass Mine(nn.Module):\n    def __init__(self, config: Config):\n"
+        "    n_layer: int = None\n    head_dim: int = None\n\n"
+        "class Mine(nn.Module):\n    def __init__(self, config: Config):\n"
         "        super().__init__()\n        assert config.head_dim is None\n"
         "        width = config.n_embd or 4096\n        self.map = nn.Linear(width, width)\n"
     )
