@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -22,7 +20,7 @@ from attnlab.doctor.findings import NOT_EXAMINED, Diagnosis, Finding, worst_firs
 from attnlab.doctor.text_study import text_study
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.interview import interview
-from attnlab.strangers.containment import OvertimeError, Traces, contained, time_limit
+from attnlab.strangers.containment import OvertimeError, Traces, contained, seed_all, time_limit
 from attnlab.strangers.loading.loading import load
 from attnlab.strangers.patient import Declared, Patient
 
@@ -158,9 +156,7 @@ def _import_what_is_lazy() -> None:
 
 def _load(target: Target, arguments: Mapping[str, Any] | None, declared: Declared) -> Patient:
     """Load with the same random start every time."""
-    torch.default_generator.manual_seed(SEED)
-    random.seed(SEED)
-    np.random.seed(SEED)
+    seed_all(SEED)
     return replace(load(target, arguments, causal=declared.causal), declared=declared)
 
 

@@ -15,7 +15,7 @@ from attnlab.core.errors import AttnlabError, ModuleError
 from attnlab.doctor.findings import Finding
 from attnlab.inspection.tape.tape import Change, Tape, record
 from attnlab.strangers.calling.convention import Convention
-from attnlab.strangers.containment import wake
+from attnlab.strangers.containment import seed_all, wake
 from attnlab.strangers.patient import Patient
 from attnlab.strangers.words import declared
 
@@ -143,7 +143,7 @@ class Examination:
             return self._call(called, x, causal=causal, padding=padding, allowed=allowed)
 
     def _call(self, module: nn.Module, x: Tensor, **how: Any) -> Tensor:
-        torch.default_generator.manual_seed(SEED)
+        seed_all(SEED)
         return self.convention.call(module, x, **how)
 
     def run_from_embeddings(

@@ -126,6 +126,13 @@ def random_states_kept() -> Iterator[None]:
         np.random.set_state(numpy_state)
 
 
+def seed_all(seed: int) -> None:
+    """Start the three generators that foreign code may draw from anew."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Compute on the CPU without gradients, and leave the random states of all three generators as they were."""

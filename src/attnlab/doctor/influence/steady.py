@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.influence.differences import deviation
-from attnlab.strangers.containment import random_states_kept
+from attnlab.strangers.containment import random_states_kept, seed_all
 
 
 @contextlib.contextmanager
 def random_state(seed: int) -> Iterator[None]:
     """Seed all three global generators, without gradients, and put their states back."""
     with random_states_kept(), torch.no_grad():
-        torch.default_generator.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed)
+        seed_all(seed)
         yield
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.convention import Convention, Label
+from attnlab.strangers.containment import seed_all
 
 BATCH = 3  # unlike lengths, widths and numbers of heads, so that axes cannot be mistaken for each other
 NOTHING = 1e-6  # of the size of the output: less is rounding of float32 sums
@@ -59,13 +58,13 @@ class Trial:
         allowed: Tensor | None = None,
     ) -> Tensor:
         """The output, with the same random numbers at every call."""
-        _seed()
+        seed_all(_SEED)
         with _kept(self.module):
             return convention.call(self.module, x, causal=causal, padding=padding, allowed=allowed)
 
     def returned(self, convention: Convention, x: Tensor, *, label: Label | None = None) -> Any:
         """Everything the module returned."""
-        _seed()
+        seed_all(_SEED)
         with _kept(self.module):
             return convention.returned(self.module, x, label=label)
 
@@ -99,13 +98,6 @@ def replaced(trial: Trial, convention: Convention, x: Tensor, positions: Any) ->
     """Inputs with those at some positions replaced by others, each by one that differs."""
     other = trial.inputs(convention, length=x.size(1), batch=x.size(0), seed=1)
     return convention.replaced(x, other, (slice(None), positions))
-
-
-def _seed() -> None:
-    """Start all generators a module may draw from anew; `quiet` puts their states back."""
-    torch.default_generator.manual_seed(_SEED)
-    random.seed(_SEED)
-    np.random.seed(_SEED)
 
 
 @contextlib.contextmanager
