@@ -95,3 +95,18 @@ def test_full_disk_keeps_the_checkpoint_before(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert load_model_weights(Tied(), tmp_path) == 3
     assert [one.name for one in tmp_path.iterdir()] == ["last"]
+
+
+def test_a_real_limit_of_the_system_keeps_the_last_checkpoint(tmp_path):
+    resource = pytest.importorskip("resource")
+    model = torch.nn.Linear(71, 73)
+    save_checkpoint(tmp_path / "last", weights_of(model), {"step": 3})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4099, hard))
+    try:
+        with pytest.raises(RunError, match="no room left to write in"):
+            save_checkpoint(tmp_path / "last", weights_of(model), {"step": 5})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert load_model_weights(model, tmp_path) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["last"]

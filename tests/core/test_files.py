@@ -6,11 +6,9 @@ import errno
 import json
 
 import pytest
-import torch
 
 from attnlab.core.errors import RunError
 from attnlab.core.files import new_name, old_name, read_json, recover_folder, replace_folder, write_json, writing
-from attnlab.training.keeping.checkpoints import load_model_weights, save_checkpoint, weights_of
 
 
 def folder_with(path, text):
@@ -79,18 +77,3 @@ def test_recovery_after_a_kill(tmp_path, present, expected):
 def test_json_is_readable_text(tmp_path):
     write_json(tmp_path / "x.json", {"unit": "µs"})
     assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == {"unit": "µs"}
-
-
-def test_a_real_limit_of_the_system(tmp_path):
-    resource = pytest.importorskip("resource")
-    model = torch.nn.Linear(71, 73)
-    save_checkpoint(tmp_path / "last", weights_of(model), {"step": 3})
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4099, hard))
-    try:
-        with pytest.raises(RunError, match="no room left to write in"):
-            save_checkpoint(tmp_path / "last", weights_of(model), {"step": 5})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert load_model_weights(model, tmp_path) == 3
-    assert [path.name for path in tmp_path.iterdir()] == ["last"]
