@@ -7,10 +7,18 @@ import os
 import random
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from attnlab.studies.run.executor import InProcess
 from attnlab.tasks.datasets import TEXTS, VARIABLE
+
+hypothesis.settings.register_profile(
+    "any load",  # what else a machine does is no property of the code
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("any load")
 
 
 @pytest.fixture(autouse=True)
