@@ -187,9 +187,15 @@ class PairMasked(Attention):
         return scores if mask is None else scores.masked_fill(~mask, float("-inf"))
 
 
-@pytest.mark.parametrize("module", [Pooled(), PooledFirst(), PooledLastLeft()], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("module", [Pooled(), PooledFirst()], ids=lambda m: type(m).__name__)
 def test_pooling_over_real_positions_is_left_in_peace(module):
     assert not found(module, pooled=True)
+
+
+def test_padding_that_is_declared_to_stand_on_the_other_side_is_accepted():
+    (finding,) = found(PooledLastLeft(), pooled=True)
+    assert finding.accepted
+    assert "left-padded" in finding.evidence
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,22 @@ _OVER_PAIRS = re.compile(r"attend|quer|pairs?|\bq_len|\((\w+),\s*\1\)|causal|sub
 
 _PARTS = r"(weights?|parameters?|projections?|matrix|matrices|layers?|blocks?|heads?|tables?|embeddings?|norms?)"
 _Q_AND_K = r"((quer(y|ies)|q)( and | ?/ ?| ?= ?)(the )?(keys?|k)|(keys?|k)( and | ?/ ?| ?= ?)(the )?(quer(y|ies)|q))"
+_EMPTY_ROW = (
+    r"\b(rows?|quer(y|ies)|positions?|samples?)\b.{0,60}\b(attend|see|allowed|keys?)\b.{0,30}\b(nothing|none|no)\b"
+    r"|\b(nothing|no keys?) (to attend|to see|is allowed|is visible)|\bempty rows?\b|\brows?\b.{0,40}\bempty\b"
+    r"|\b(no|without) (visible |allowed |real )?(keys?|positions?)\b"
+    r"|\b(whole|entire) (row|mask|memory|context|sample)\b.{0,60}\b(is|are|be) (true|masked|blocked|padd(ed|ing))\b"
+    r"|\b(memory|context|sample|row)s? (may|can) be (empty|(wholly|entirely|completely) (empty|masked|padded))\b"
+    r"|\b(fully|wholly|all|completely|entirely)[- ](masked|blocked|padded)\b"
+)
 MEANT: dict[str, str] = {
+    "rows that may be empty": (
+        r"(?:^|:\s)(?![^:]*\b(never|must not|may not|cannot|not supported|undefined|nan)\b)"
+        r"(?=[^:]*\b(may|can|allow|zeros?|support|handle|safe|finite|instead|return|get|give|output))"
+        rf"[^:]*({_EMPTY_ROW})"
+    ),
+    "padding on the left": r"left[- ]pad|padd(ed|ing) (on|at) the (left|start)",
+    "padding on the right": r"right[- ]pad|padd(ed|ing) (on|at) the (right|end)",
     "one projection of queries and keys": (
         r"shared[- ](qk|query[- ]key)|one projection (for|of|serves|makes) (both|q)|symmetric (scores?|attention)"
         rf"|\b{_Q_AND_K}( (?!not|never)\w+){{0,4}} (shared?|one projection|the same|tied)\b"
@@ -167,6 +182,20 @@ MEANT: dict[str, str] = {
     ),
 }
 """What a class may declare that it means, by phrases: what was measured stays in the report, as accepted."""
+
+_POSITIONS = re.compile(
+    r"rotary|\brope\b|\balibi\b|sinusoid|relative[- ]position|position[- ]aware"
+    r"|position(al)?[- ](encoding|embedding|bias|information|signal|index|indices|offset|feature|code|vector|table)"
+    r"|(adds?|added|learned|absolute) (the |its |their )?positions?\b|order information",
+    re.IGNORECASE,
+)
+_POSITION_NAMES = re.compile(r"Rotary|R[oO]PE|Rope|A[lL]i[bB]i|Sinusoid|RelativePos|Positional(?!wise)(?!ly)")
+_POSITIONS_ELSEWHERE = re.compile(
+    r"\b(no|not|without|outside|caller|callers|beforehand|expect\w*|assum\w*|already|elsewhere|upstream|add(s|ed) by"
+    r"|add(s|ed)? (them|it) (first|before)|before (the|this|calling)|given to|left out|omit\w*|optional\w*|free)\b",
+    re.IGNORECASE,
+)
+_NEAR = 60  # characters around a claim in which a word takes it back
 
 _TAKEN_BACK_BEFORE = re.compile(r"\b(not|no|never|unlike|isn't|avoids?)( \w+){0,2} $", re.IGNORECASE)
 _LONGEST = 90  # characters of a quotation: with its message it stays within two or three lines
@@ -279,6 +308,20 @@ def _sentence(said: str, phrases: re.Pattern[str]) -> str:
                 start = 0 if len(sentence) <= _LONGEST else match.start()
                 return sentence[start : start + _LONGEST].strip(" .;")
     return ""
+
+
+def positions_said(module: nn.Module) -> Iterator[str]:
+    """Yield the words in names and docstrings of the classes of a module that claim to tell positions apart."""
+    for kind, part in {type(part): part for part in module.modules()}.items():
+        if is_torchs_own(part):
+            continue
+        if _POSITION_NAMES.search(kind.__name__):
+            yield kind.__name__
+        for text in descriptions(part):
+            for found in _POSITIONS.finditer(text):
+                around = text[max(0, found.start() - _NEAR) : found.end() + _NEAR]
+                if not _POSITIONS_ELSEWHERE.search(around):
+                    yield found.group()
 
 
 # Layout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -18,6 +17,7 @@ from attnlab.doctor.influence.padded import lengths_of, real_positions, telling
 from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.tape import Tape, record
 from attnlab.strangers.calling.masking import Masking
+from attnlab.strangers.words import declared
 
 _POLARITY = "mask-polarity"
 _ROW = "masked-row"
@@ -85,18 +85,6 @@ TEXTS: Mapping[str, FindingText] = {
     "empty row": FindingText("warning", "a row that may attend to nothing gives NaN.", _FINITE, _NAN),
 }
 """What -> its text; braces are filled with what was measured."""
-
-_EMPTY = re.compile(
-    r"\b(rows?|quer(y|ies)|positions?|samples?)\b[^.]{0,60}\b(attend|see|allowed|keys?)\b[^.]{0,30}\b(nothing|none|no)\b"
-    r"|\b(nothing|no keys?) (to attend|to see|is allowed|is visible)|\bempty rows?\b|\brows?\b[^.]{0,40}\bempty\b"
-    r"|\b(no|without) (visible |allowed |real )?(keys?|positions?)\b"
-    r"|\b(whole|entire) (row|mask|memory|context|sample)\b[^.]{0,60}\b(is|are|be) (true|masked|blocked|padd(ed|ing))\b"
-    r"|\b(memory|context|sample|row)s? (may|can) be (empty|(wholly|entirely|completely) (empty|masked|padded))\b"
-    r"|\b(fully|wholly|all|completely|entirely)[- ](masked|blocked|padded)\b"
-)
-_PROMISE = re.compile(r"\b(may|can|allow|zeros?|support|handle|safe|finite|instead|return|get|give|output)")
-_REFUSAL = re.compile(r"\b(never|must not|may not|cannot|not supported|undefined|nan)\b")
-"""Plain terms by which a class declares that a row may be empty: then NaN there is against what it says."""
 
 
 def check_mask_polarity(exam: Examination) -> Iterator[Finding]:
@@ -292,16 +280,9 @@ def check_masked_row(exam: Examination) -> Iterator[Finding]:
         for kind, trials in (("ordinary input", _ordinary), ("empty row", _empty)):
             troubles = [trouble for trial in trials(each) if (trouble := _trouble(each, trial, where))]
             if troubles:
-                promised = kind == "empty row" and _promises_empty_rows(exam.patient.said)
+                promised = kind == "empty row" and declared(exam.patient.said, "rows that may be empty")
                 yield TEXTS[f"promised {kind}" if promised else kind].finding(_ROW, "; ".join(troubles))
                 break
-
-
-def _promises_empty_rows(text: str) -> bool:
-    """Whether a sentence says that a row may be empty, and none of its words takes that back."""
-    sentences = re.split(r"[.:;!?]\s|\n\s*\n", " ".join(text.lower().replace("#", " ").split(" ")))
-    about = [sentence for sentence in sentences if _EMPTY.search(sentence)]
-    return any(_PROMISE.search(sentence) and not _REFUSAL.search(sentence) for sentence in about)
 
 
 @final

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import final
@@ -24,12 +23,6 @@ _ID = "padding"
 _LARGE = 100.0  # standard deviations of what stands at padded positions: a weight that is small, not zero, shows
 _SOURCE = "pytorch/pytorch#90534 and huggingface/transformers#278: padding that changes the outputs of real tokens"
 _PAD_NAMES = ("pad_id", "pad_idx", "padding_idx", "pad_token_id", "pad_token", "pad_index")
-_MEANT = {
-    side: re.compile(rf"{side}[- ]pad|padd(ed|ing) (on|at) the ({words})")
-    for side, words in {"left": "left|start", "right": "right|end"}.items()
-}
-"""Plain terms by which a class declares on which side padding is meant to stand."""
-
 _HIDE = (
     "let padded keys weigh nothing in every layer: `scores.masked_fill(~real[:, None, None, :], float('-inf'))`"
     " before the softmax over keys, and zero padded positions before convolutions and sums over positions"
@@ -94,15 +87,16 @@ def _told_by_mask(exam: Examination, told: str) -> Iterator[Finding]:
     right = [*_by_content(exam, "right"), *_by_content_at_logits_of(exam, LARGE_LOGIT), *_by_amount(exam)]
     tells_left = exam.convention.key_mask is not None and exam.convention.key_mask.tells_left_padding
     left = list(_by_content(exam, "left")) if tells_left else []
-    said = exam.patient.said.lower()
-    if right and tells_left and not left and _MEANT["left"].search(said):
-        return
     if right:
-        yield from _said(exam, right + left, told)
-    elif left and not exam.convention.pooled and not _MEANT["right"].search(said):
+        found = _said(exam, right + left, told)
+        yield from exam.as_meant(found, "padding on the left") if tells_left and not left else found
+        return
+    found = []
+    if not exam.convention.pooled:
         kind = "content" if attentions(exam.usual_tape, exam.convention) else "content on the left of a state"
-        yield from _said(exam, left, told, kind)
-    else:
+        found = list(exam.as_meant(_said(exam, left, told, kind), "padding on the right"))
+        yield from found
+    if all(finding.accepted for finding in found):
         yield from _said(exam, list(_by_content_at_logits_of(exam, HUGE_LOGIT)), told, "content at huge logits")
 
 

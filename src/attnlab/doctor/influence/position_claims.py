@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.influence.differences import relative_change
 from attnlab.strangers.loading.mentions import OPTIONAL, use_of
-from attnlab.strangers.words import descriptions
+from attnlab.strangers.words import positions_said
 
 _WORDS = frozenset((
     "alibi", "cos", "freqs", "pe", "pes", "pos", "posemb", "posenc", "position", "positional", "positions",
@@ -25,21 +25,8 @@ _OTHERWISE = frozenset((
     "wise", "wisely",
 ))  # fmt: skip
 """Words that make a position's name something else: ``position_wise_feed_forward``, ``position_ids``."""
-_POINTWISE = re.compile(r"wise|feed.?forward|ffn|mlp", re.IGNORECASE)
 _BETWEEN = re.compile(r"[._\d]+|(?<=[a-z])(?=[A-Z])")
-_SAID = re.compile(
-    r"rotary|\brope\b|\balibi\b|sinusoid|relative[- ]position|position[- ]aware"
-    r"|position(al)?[- ](encoding|embedding|bias|information|signal|index|indices|offset|feature|code|vector|table)"
-    r"|(adds?|added|learned|absolute) (the |its |their )?positions?\b|order information",
-    re.IGNORECASE,
-)
-_NAMED = re.compile(r"Rotary|R[oO]PE|Rope|A[lL]i[bB]i|Sinusoid|RelativePos|Positional(?!wise)(?!ly)")
-_DENIED = re.compile(
-    r"\b(no|not|without|outside|caller|callers|beforehand|expect\w*|assum\w*|already|elsewhere|upstream|add(s|ed) by"
-    r"|add(s|ed)? (them|it) (first|before)|before (the|this|calling)|given to|left out|omit\w*|optional\w*|free)\b",
-    re.IGNORECASE,
-)
-_NEAR = 60  # characters around a claim in which a word takes it back
+_TITLES = re.compile(r"Position(?!al?wise|wise)|Rotary|Sinusoid|R[oO]PE")
 
 
 @final
@@ -70,7 +57,7 @@ def claims_of(exam: Examination) -> Claims:
         for name, part in module.named_modules()
         if name and _is_position_module(name, part) and _is_called(exam, name) and not _is_optional(module, name)
     ]
-    return Claims(tuple(tensors), tuple(modules), " ".join(_said(module)))
+    return Claims(tuple(tensors), tuple(modules), " ".join(positions_said(module)))
 
 
 def _is_called(exam: Examination, name: str) -> bool:
@@ -106,30 +93,13 @@ def _names_position(words: Sequence[str]) -> bool:
 
 def _is_position_module(name: str, part: nn.Module) -> bool:
     title = type(part).__name__
-    if _POINTWISE.search(title):
+    if set(_tokens(title)) & _OTHERWISE:
         return False
-    return _names_position(_tokens(name.rpartition(".")[2])) or bool(
-        re.search(r"Position|Rotary|Sinusoid|R[oO]PE", title)
-    )
+    return _names_position(_tokens(name.rpartition(".")[2])) or bool(_TITLES.search(title))
 
 
 def _is_optional(module: nn.Module, path: str) -> bool:
     return use_of(module, path) in OPTIONAL
-
-
-def _said(module: nn.Module) -> Iterator[str]:
-    """Yield claims in the names and docstrings of the classes that a person wrote."""
-    for kind in dict.fromkeys(type(part) for part in module.modules()):
-        if kind.__module__.startswith("torch."):
-            continue
-        part = next(part for part in module.modules() if type(part) is kind)
-        if _NAMED.search(kind.__name__) and not _POINTWISE.search(kind.__name__):
-            yield kind.__name__
-        for text in descriptions(part):
-            for found in _SAID.finditer(text):
-                around = text[max(0, found.start() - _NEAR) : found.end() + _NEAR]
-                if not _DENIED.search(around):
-                    yield found.group()
 
 
 def effect(exam: Examination, *, tensors: Sequence[str] = (), modules: Sequence[str] = ()) -> float:
