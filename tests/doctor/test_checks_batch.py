@@ -147,8 +147,13 @@ class Wrapped(nn.Module):
 
 
 def test_declared_sequence_first_is_left_in_peace():
-    assert not list(check_batch_independence(examine(Recurrent(), layout="sequence-first")))
-    assert not list(check_batch_independence(examine(Wrapped(nn.MultiheadAttention(D, 2)), layout="sequence-first")))
+    assert not list(check_batch_independence(examine(Recurrent(), layout="sequence-first", layout_by="its docstring")))
+    attention = Wrapped(nn.MultiheadAttention(D, 2))
+    said = {"layout": "sequence-first", "layout_by": "its docstring"}
+    assert not list(check_batch_independence(examine(attention, **said)))
+    (question,) = check_batch_independence(examine(attention, layout="sequence-first"))
+    assert question.severity == "warning"
+    assert question.message.endswith("it is clean for (length, batch, d_model): which layout is meant?")
 
 
 def test_tokens_and_masks_are_left_in_peace():

@@ -124,6 +124,14 @@ def test_chance_in_evaluation_mode_is_found(module):
     assert not is_steady(examine(module))
 
 
+class Hashing(AlwaysDropping):
+    """Locality-sensitive hashing with other directions at every call."""
+
+
+def test_declared_chance_is_accepted():
+    assert only(Hashing(), "error", "by chance").accepted
+
+
 def test_the_place_of_chance_is_named():
     class Inside(nn.Module):
         def __init__(self):

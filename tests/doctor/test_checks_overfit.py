@@ -142,6 +142,37 @@ def test_a_cut_graph_is_an_error():
     assert "no gradient" in error.evidence
 
 
+class _Hidden(torch.autograd.Function):
+    """Call a layer whose parameters the graph does not see, and give them their gradients on the way back."""
+
+    @staticmethod
+    def forward(ctx, x, layer):
+        ctx.layer = layer
+        ctx.save_for_backward(x)
+        return layer(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            ctx.layer(leaf).backward(gradient)
+        return leaf.grad, None
+
+
+class Recomputed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(D, D)
+
+    def forward(self, x):
+        return _Hidden.apply(x, self.layer)
+
+
+def test_a_layer_that_has_a_gradient_only_behind_another_one_learns():
+    assert severities(Recomputed(), kind="block") == ["info"]
+
+
 def test_an_output_without_the_input_is_an_error():
     (error,) = findings(OnlyPositions())
     assert error.severity == "error"

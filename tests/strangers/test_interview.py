@@ -413,3 +413,22 @@ def test_hugging_face_s_own_classes_are_called(family, name, kind, causal):
     assert convention.causal_means == (
         "nothing" if not causal and convention.pair_mask is None else "always" if kind == "model" else "mask"
     )
+
+
+def test_undeclared_the_layout_is_the_one_in_which_samples_do_not_meet(tmp_path):
+    text = (
+        HEADER + "class Mine(nn.Module):\n    def __init__(self, dim):\n        super().__init__()\n"
+        "        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))\n\n"
+        "    def forward(self, x, mask=None):\n"
+        "        scores = torch.einsum('ibd,jbd->ijb', self.q(x), self.k(x))\n"
+        "        if mask is not None:\n            scores = scores.masked_fill(mask[:, :, None], float('-inf'))\n"
+        "        return torch.einsum('ijb,jbd->ibd', scores.softmax(1), self.v(x))\n"
+    )
+    convention = asked(tmp_path, text)
+    assert convention.layout == "sequence-first"
+    assert not convention.layout_by
+    assert convention.assumptions["layout"] == ("sequence first (undeclared: batch first samples would see each other)")
+    (mask,) = convention.masks
+    assert (mask.over, mask.encoding, mask.obeyed) == ("pairs", "bool, True = blocked", True)
+    declared = asked(tmp_path, text.replace("mask=None):", "mask=None):  # x: (batch, length, dim)"))
+    assert declared.layout == "batch-first"

@@ -173,6 +173,27 @@ def test_a_large_model_that_insists_on_its_width_is_made_shallow_alone(tmp_path)
     assert dict(patient.arguments) == {"num_layers": 2}
 
 
+def test_a_model_of_large_images_is_made_for_small_ones(tmp_path):
+    text = (
+        "class Mine(nn.Module):\n    def __init__(self, img_size=224, patch_size=16):\n        super().__init__()\n"
+        "        self.table = nn.Parameter(torch.zeros((img_size // patch_size) ** 2, 8))\n"
+    )
+    patient = load(f"{file(tmp_path, text)}:Mine")
+    assert patient.module.table.shape == (4, 8)
+    assert patient.notes == ("img_size made 32, to be quick",)
+
+
+def test_words_that_the_source_knows_and_sizes_left_at_none_are_tried(tmp_path):
+    text = (
+        "class Mine(nn.Module):\n    def __init__(self, dim, task, seq_len=None):\n        super().__init__()\n"
+        "        assert task in ('copy', 'sort')\n        assert seq_len is not None, 'say how long'\n"
+        "        self.map = nn.Linear(dim, seq_len)\n"
+    )
+    patient = load(f"{file(tmp_path, text)}:Mine")
+    assert dict(patient.arguments) == {"dim": 64, "task": "copy", "seq_len": 48}
+    assert dict(load(f"{tmp_path}/mine.py:Mine", {"task": "sort"}).arguments)["task"] == "sort"
+
+
 def test_sizes_are_guessed_by_the_pieces_of_their_names_and_given_as_pairs_where_that_is_wanted(tmp_path):
     text = (
         "class Part(nn.Module):\n    def __init__(self, dim, heads):\n        super().__init__()\n"
@@ -245,6 +266,19 @@ def test_a_module_of_another_folder_is_found_where_one_of_its_name_is_nearer(tmp
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     assert load(f"{tmp_path}/models/own.py:Mine").module.in_features == 20
+
+
+def test_a_file_with_the_name_of_its_package_finds_its_neighbors_in_the_package(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("from mine.mine import Mine\n")
+    (folder / "parts.py").write_text("WIDTH = 24\n")
+    text = (
+        "from mine.parts import WIDTH\n\n"
+        "class Mine(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.map = nn.Linear(WIDTH, WIDTH)\n"
+    )
+    assert load(f"{file(folder, text)}:Mine").module.map.in_features == 24
 
 
 def test_the_text_is_what_the_class_uses_with_its_comments(tmp_path):

@@ -221,12 +221,12 @@ def _execute(
             try:
                 return loader.exec_module(module)
             except ImportError as error:
-                missing = (error.name or "").partition(".")[0]
+                missing, inside, _ = (error.name or "").partition(".")
                 absent = isinstance(error, ModuleNotFoundError)
                 found = [one for one in _folders_with(missing, path, beside=not absent) if str(one) not in folders]
                 if found:
                     folders.append(str(found[0]))
-                    another = not absent or missing in sys.modules  # one of its name that does not hold what is wanted
+                    another = not absent or inside or missing in sys.modules  # of its name, without what is wanted
                     sys.path.insert(0 if another else len(sys.path), str(found[0]))
                     sys.modules.pop(missing, None)
                     importlib.invalidate_caches()

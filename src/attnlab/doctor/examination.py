@@ -138,9 +138,9 @@ class Examination:
 
         See `Convention.call` for the arguments. `grad` keeps the graph. Raises `ModuleError` if it raises.
         """
-        called = self.eval_module if module is None else module
+        called, own = self.eval_module if module is None else module, x.clone()  # which it may write into
         with torch.set_grad_enabled(grad):
-            return self._call(called, x, causal=causal, padding=padding, allowed=allowed)
+            return self._call(called, own, causal=causal, padding=padding, allowed=allowed)
 
     def _call(self, module: nn.Module, x: Tensor, **how: Any) -> Tensor:
         seed_all(SEED)
@@ -178,8 +178,9 @@ class Examination:
         change: Change | None = None,
     ) -> Tape:
         """What every operation of one call computed; `change` interferes with one of them."""
-        called = self.eval_module if module is None else module
-        return record(called, lambda: self.run(x, module=called, causal=causal, padding=padding), change=change)
+        called, own = self.eval_module if module is None else module, x.clone()
+        with torch.no_grad():
+            return record(called, lambda: self._call(called, own, causal=causal, padding=padding), change=change)
 
     @functools.cached_property
     def usual_tape(self) -> Tape:

@@ -51,7 +51,7 @@ _ORDERS = {
 
 _CAUSAL_NAMES: tuple[tuple[str, bool, bool], ...] = (
     (r"NonCausal|Non_?causal|Bi[Dd]irectional|Unmasked|Masked(LM|Language)", False, False),
-    (r"Causal|Auto[Rr]egressive|Unidirectional|Masked(Self|Multi|Attention|Head)|LookAhead", True, False),
+    (r"Causal|Auto[Rr]egressive|Unidirectional|Masked(Self|Multi|Head)|LookAhead", True, False),
     (r"GPT|Decoder|LanguageModel|CharLM|LM$|CharRNN", True, True),
     (r"Encoder|B[Ee][Rr][Tt]|ViT|VisionTransformer", False, True),
 )
@@ -139,6 +139,10 @@ MEANT: dict[str, str] = {
         r"(?:^|:\s)(?![^:]*\b(never|must not|may not|cannot|not supported|undefined|nan)\b)"
         r"(?=[^:]*\b(may|can|allow|zeros?|support|handle|safe|finite|instead|return|get|give|output))"
         rf"[^:]*({_EMPTY_ROW})"
+    ),
+    "chance at every call": (
+        r"\blsh\b|locality[- ]sensitive|random(ly)? (rotations?|hash\w*)|hash\w* (with|by|into|to) random"
+        r"|monte[- ]carlo|(drawn|sampled|redrawn|random)( \w+){0,3} (at|in|on) (each|every) (call|forward|step)"
     ),
     "padding on the left": r"left[- ]pad|padd(ed|ing) (on|at) the (left|start)",
     "padding on the right": r"right[- ]pad|padd(ed|ing) (on|at) the (right|end)",

@@ -37,11 +37,11 @@ PIECES: dict[str, str] = {
         "expansion": "mult expansion expand widening",
         "ratio": "ratio factor",
         "class": "class classes label labels",
-        "dropout": "p drop dropout pdrop",
+        "dropout": "p drop dropout pdrop dropatt dropattn",
         "causal": "causal",
         "filling": (
             "attention attn attns of per src source tgt target trg enc encoder dec decoder rate prob probs probability "
-            "resid residual res proj is total transformer"
+            "resid residual res proj is total transformer i t"
         ),
     }.items()
     for piece in pieces.split()

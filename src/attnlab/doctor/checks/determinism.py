@@ -89,7 +89,8 @@ def _random_in_evaluation(exam: Examination) -> Iterator[Finding]:
     if apart or again:
         evidence = f"outputs differ by {max(apart, again):.2g} of the largest output (length {exam.convention.length})"
         place = "" if again else _random_place(exam)
-        yield TEXTS["unfilled memory" if again else "chance"].finding(ID, evidence, {"place": place})
+        finding = TEXTS["unfilled memory" if again else "chance"].finding(ID, evidence, {"place": place})
+        yield from [finding] if again else exam.as_meant([finding], "chance at every call")
 
 
 def _random_place(exam: Examination) -> str:

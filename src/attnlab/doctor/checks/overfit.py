@@ -73,6 +73,7 @@ def check_overfit(exam: Examination) -> Iterator[Finding]:
     if not any(parameter.requires_grad for parameter in module.parameters()):
         return
     x = exam.inputs(batch=ITEMS, dtype=torch.float32)
+    x.requires_grad_(x.is_floating_point())  # as behind other layers: what is made to save memory may rely on it
     first = exam.run(x, module=module, grad=True)
     if not bool(first.isfinite().all()):
         return  # what makes it so is named by other checks

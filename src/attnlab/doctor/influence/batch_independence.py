@@ -85,6 +85,7 @@ def check_batch_independence(exam: Examination) -> Iterator[Finding]:
     if met.ratio:
         yield _found(exam, met, train=False)
         return
+    yield from _layout_not_told(exam)
     alone = list(_alone(exam))
     yield from alone
     if not alone:
@@ -100,6 +101,19 @@ def _in_training(exam: Examination) -> Iterator[Finding]:
     module = exam.fresh(train=True)
     if met.ratio and same_course(exam, module, exam.change(x, slice(None), samples=0)):
         yield _found(exam, met, train=True)
+
+
+def _layout_not_told(exam: Examination) -> Iterator[Finding]:
+    """A question if nobody says that the sequence comes first, and batch first, which runs too, samples meet."""
+    if exam.convention.layout != "sequence-first" or exam.convention.layout_by:
+        return
+    usual = exam.relying_on(replace(exam.convention, layout="batch-first"))
+    try:
+        met = of_samples(usual)
+    except ModuleError:
+        return
+    if met.ratio:
+        yield _found(usual, met, train=False)
 
 
 # Samples that see each other

@@ -24,7 +24,7 @@ def random_state(seed: int) -> Iterator[None]:
 def call_seeded(exam: Examination, module: nn.Module, x: Tensor, seed: int) -> Tensor:
     """Call a copy of the patient under a random state."""
     with random_state(seed):
-        return exam.convention.call(module, x)
+        return exam.convention.call(module, x.clone())
 
 
 def same_course(exam: Examination, module: nn.Module, moved: Tensor) -> bool:

@@ -45,7 +45,8 @@ def interview(patient: Patient) -> Convention:
         wake(module)
         trial = Trial(module)
         found = first_call(trial, patient)
-        convention = _with_lengths(trial, _with_memory(trial, found.convention), patient)
+        convention = found.convention if found.layout is not None else _in_clean_layout(trial, found.convention)
+        convention = _with_lengths(trial, _with_memory(trial, convention), patient)
         itself = _is_its_own_memory(convention, found.parameters)
         own = tuple(_of_own_memory(found.parameters)) if itself else found.parameters
         convention = with_masks(trial, convention, own, declared.mask)
@@ -60,6 +61,18 @@ def interview(patient: Patient) -> Convention:
             layout_by="" if said is None else said.by,
         )
         return replace(convention, assumptions=assumptions_of(patient, convention, found))
+
+
+# Layout
+
+
+def _in_clean_layout(trial: Trial, convention: Convention) -> Convention:
+    """The convention in the layout in which samples do not see each other, where nobody says which is meant."""
+    other = replace(convention, layout="sequence-first")
+    if convention.layout != "batch-first" or convention.flat or not trial.runs(other):
+        return convention
+    mixed = _mixes_samples(trial, convention) and not _mixes_samples(trial, other)
+    return other if mixed else convention
 
 
 # Lengths

@@ -60,13 +60,13 @@ class Trial:
         """The output, with the same random numbers at every call."""
         seed_all(_SEED)
         with _kept(self.module):
-            return convention.call(self.module, x, causal=causal, padding=padding, allowed=allowed)
+            return convention.call(self.module, x.clone(), causal=causal, padding=padding, allowed=allowed)
 
     def returned(self, convention: Convention, x: Tensor, *, label: Label | None = None) -> Any:
         """Everything the module returned."""
         seed_all(_SEED)
         with _kept(self.module):
-            return convention.returned(self.module, x, label=label)
+            return convention.returned(self.module, x.clone(), label=label)
 
     def runs(self, convention: Convention, *, length: int | None = None, batch: int = BATCH) -> bool:
         """Whether a call ends with an output of the right shape."""

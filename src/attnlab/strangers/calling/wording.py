@@ -53,6 +53,8 @@ def _layout(convention: Convention, found: Found) -> str:
     usual = convention.layout in ("batch-first", "sequence-first", "channels-first")
     words = convention.layout.replace("-", " ") if usual else f"{convention.layout}, {LAYOUTS[convention.layout].axes}"
     if found.layout is None:
+        if convention.layout != found.convention.layout:
+            return f"{words} (undeclared: {found.convention.layout.replace('-', ' ')} samples would see each other)"
         by_running = convention.layout != "batch-first"
         return f"{words} ({'it runs in no other' if by_running else 'undeclared: assumed'})"
     if found.layout.what == convention.layout:

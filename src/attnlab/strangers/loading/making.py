@@ -27,15 +27,21 @@ from attnlab.core.constructors import (
 )
 from attnlab.core.errors import AttnlabError, SpecError
 from attnlab.core.own_files import constants_of_script
+from attnlab.strangers.loading.mentions import words_compared_with
 from attnlab.strangers.loading.sizes import D_HEAD, PAIRED, SMALL, offered_for, pieces_of, usual
 from attnlab.strangers.loading.starts import initialize, start_as_library_does, uninitialized
 from attnlab.strangers.texts import file_of
+from attnlab.strangers.words import source_of
 
 _WANTS_PAIRS = re.compile(r"not subscriptable|not iterable|cannot unpack|has no len")
 _HOW_TO_ATTEND = "_attn_implementation"  # of a Hugging Face config, which leaves it open; eager: every step is seen
 _LARGE = 500_000  # parameters, of a layer 256 wide; of more, a hundred calls take longer than a person waits
 _SHALLOW = {word: SMALL[word] for word in ("n_layers", "vocab_size")}
 """What changes nothing in what a layer computes."""
+
+_SIDE = 32  # pixels
+_OF_SIDES = frozenset(["img", "image", "resolution"])
+"""Pieces of names that say how wide an image is."""
 
 _NARROW = {word: SMALL[word] for word in ("d_model", "n_heads", "n_kv_heads", "d_ff", "n_layers", "vocab_size")}
 _NARROW |= {"d_head": D_HEAD, "d_v": D_HEAD}
@@ -101,13 +107,16 @@ class Maker:
                 self.given = self.given | more
 
     def _wanted_by(self, cause: BaseException) -> dict[str, Any]:
-        """What an error asks for: a setting that the config lacks, sizes as height and width."""
+        """What an error asks for: a setting that the config lacks, sizes as height and width, sizes left at None."""
         if isinstance(cause, UnsetError):
             word = str(cause)
-            size = D_HEAD if glossary_word(word) in ("d_head", "d_v") else usual(word)
+            size = D_HEAD if glossary_word(word) in ("d_head", "d_v") else usual(word) or self._choice(word)
             return {} if word in self.given else {word: size}
-        if not isinstance(cause, TypeError) or not _WANTS_PAIRS.search(str(cause)):
+        if not isinstance(cause, TypeError | AssertionError | ValueError):
             return {}
+        if not _WANTS_PAIRS.search(str(cause)):
+            none = {name: glossary_word(name) for name, one in self.wanted.items() if one.default is None}
+            return {name: SMALL[word] for name, word in none.items() if word in SMALL and name not in self.given}
         sizes = {name: value for name, value in self.arguments.items() if type(value) is int}
         return {name: (value, value) for name, value in sizes.items() if PAIRED & set(pieces_of(name))}
 
@@ -150,7 +159,7 @@ class Maker:
             rest = {name: value for name, value in given.items() if name not in self.wanted}
             given = own | {self._config: settings(offered, rest)}
         filled = fill_in(self.factory, given, offered=offered, foreign=True, keep_defaults=True)
-        filled = self._parts_wanted(filled, given) | filled
+        filled = self._parts_wanted(filled, given) | self._choices_wanted(filled) | filled
         for value in filled.values():
             if hasattr(value, _HOW_TO_ATTEND):
                 setattr(value, _HOW_TO_ATTEND, "eager")
@@ -167,6 +176,14 @@ class Maker:
             for name, kind in kinds.items()
             if isinstance(kind, type) and issubclass(kind, nn.Module) and kind is not nn.Module
         }
+
+    def _choices_wanted(self, filled: Mapping[str, Any]) -> dict[str, str]:
+        """Words for required arguments that the source compares with words: the first of them."""
+        wanted = [name for name, one in self.wanted.items() if is_required(one) and name not in filled]
+        return {name: word for name in wanted if (word := self._choice(name)) is not None}
+
+    def _choice(self, name: str) -> str | None:
+        return next(words_compared_with(name, source_of(self.factory)), None)
 
     def _checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Check the arguments, and ask by name for those that nobody can guess."""
@@ -222,22 +239,31 @@ class Maker:
             raise (error if isinstance(failure, SpecError) else failure) from failure.__cause__
 
     def _smaller(self, module: nn.Module) -> nn.Module:
-        """An instance of smaller sizes, where one is large by default: as narrow as can be, or of fewer layers."""
+        """An instance of smaller sizes, where one is large by default: of smaller images, narrower, of fewer layers."""
+        module = self._made_smaller(dict.fromkeys(self._wide_images, _SIDE)) or module
         if sum(parameter.numel() for parameter in module.parameters()) <= _LARGE:
             return module
+        smaller = (self._made_smaller(self._own_words(words)) for words in (_NARROW, _SHALLOW))
+        return next((each for each in smaller if each is not None), module)
+
+    @property
+    def _wide_images(self) -> list[str]:
+        """The arguments that say how wide an image is, and by default more than is needed."""
+        sides = [name for name in self.wanted if _OF_SIDES & set(pieces_of(name))]
+        return [name for name in sides if type(wide := self.wanted[name].default) is int and wide > 2 * _SIDE]
+
+    def _made_smaller(self, sizes: Mapping[str, Any]) -> nn.Module | None:
+        """An instance with those of some sizes that the constructor has and nobody gave, None where it takes none."""
         before = self.given
-        for words in (_NARROW, _SHALLOW):
-            small = self._own_words(words)
-            small = {name: value for name, value in small.items() if name in self.wanted and name not in before}
-            try:
-                self.given = small | before
-                module = self.build({})
-            except AttnlabError:
-                self.given = before
-                continue
-            made = {name: value for name, value in small.items() if value != self.wanted[name].default}
-            self.notes += tuple(f"{name} made {value}, to be quick" for name, value in made.items())
-            break
+        small = {name: value for name, value in sizes.items() if name in self.wanted and name not in before}
+        try:
+            self.given = small | before
+            module = self.build({}) if small else None
+        except AttnlabError:
+            self.given = before
+            return None
+        made = {name: value for name, value in small.items() if value != self.wanted[name].default}
+        self.notes += tuple(f"{name} made {value}, to be quick" for name, value in made.items())
         return module
 
 

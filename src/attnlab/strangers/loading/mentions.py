@@ -1,4 +1,4 @@
-"""Where a class uses one of its parts, read from its source: never, always, under a condition, or outside `forward`."""
+"""What a class does with its parts and its settings, read from its source."""
 
 from __future__ import annotations
 
@@ -29,6 +29,19 @@ def use_of(module: nn.Module, path: str) -> Use:
     uses = [_own_use(module.get_submodule(".".join(names[:i])), name) for i, name in enumerate(names)]
     order: tuple[Use, ...] = ("under a condition", "elsewhere", "never", "always")
     return next((use for use in order if use in uses), "unknown")
+
+
+def words_compared_with(name: str, source: str) -> Iterator[str]:
+    """Yield the words that code compares a setting with, as ``if task == "text"`` or ``kind in ("a", "b")`` do."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except SyntaxError:
+        return
+    for node in nodes:
+        of_words = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.In)
+        if of_words and name in (getattr(node.left, "id", ""), getattr(node.left, "attr", "")):
+            meant = ast.walk(node.comparators[0])
+            yield from (each.value for each in meant if isinstance(each, ast.Constant) and type(each.value) is str)
 
 
 def _own_use(owner: nn.Module, name: str) -> Use:
