@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -51,10 +52,7 @@ def import_file(path: Path, *, stand_in: bool = False) -> types.ModuleType:
 
 def constants_of_script(path: Path) -> dict[str, int | float]:
     """The numbers that a file gives names to only where it is run as a script, below ``if __name__ == "__main__"``."""
-    try:
-        nodes = [node for node in ast.parse(path.read_bytes()).body if isinstance(node, ast.If)]
-    except (SyntaxError, ValueError):
-        return {}
+    nodes = [node for node in tree_of(path.read_bytes()).body if isinstance(node, ast.If)]
     found: dict[str, int | float] = {}
     for statement in (one for node in nodes if "__main__" in ast.unparse(node.test) for one in node.body):
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
@@ -62,6 +60,15 @@ def constants_of_script(path: Path) -> dict[str, int | float]:
             if isinstance(value, int | float) and not isinstance(value, bool):
                 found |= {one.id: value for one in statement.targets if isinstance(one, ast.Name)}
     return found
+
+
+@functools.lru_cache(maxsize=16)
+def tree_of(source: bytes) -> ast.Module:
+    """The syntax tree of a file; an empty one where it is no Python, which importing it says."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
 
 
 def replaced_in(name: str) -> tuple[str, ...]:
@@ -81,11 +88,8 @@ def _top(path: Path) -> Path:
 
 def _relative_levels(path: Path) -> int:
     """How many folders up its relative imports reach: 1 is its own folder, 0 that there are none."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):
-        return 0  # importing it says what is wrong
-    return max((node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)), default=0)
+    nodes = ast.walk(tree_of(path.read_bytes()))
+    return max((node.level for node in nodes if isinstance(node, ast.ImportFrom)), default=0)
 
 
 @final

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import io
 import re
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+
+from attnlab.core.own_files import tree_of
 
 _DESCRIBED = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 """What has a docstring, below the file itself."""
@@ -28,6 +31,7 @@ def text_of(roots: Iterable[Any]) -> str:
     return "\n\n".join(_pieces(file, wanted) for file, wanted in names.items())
 
 
+@functools.lru_cache(maxsize=64)
 def words_of(text: str) -> str:
     """What a source says to its readers: docstrings and comments, no code and no names."""
     source = textwrap.dedent(text)
@@ -75,9 +79,9 @@ def _pieces(file: str, wanted: set[str]) -> str:
     """The top-level definitions of a file that are wanted, or used by one that is."""
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
-        tree = ast.parse("\n".join(lines))
-    except (OSError, SyntaxError, UnicodeDecodeError):
+    except (OSError, UnicodeDecodeError):
         return ""
+    tree = tree_of(Path(file).read_bytes())
     nodes = {name: node for node in tree.body for name in _names_defined(node)}
     found, open_names = set(), [name for name in wanted if name in nodes]
     while open_names:

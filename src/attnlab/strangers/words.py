@@ -6,6 +6,7 @@ Words declare what is meant; what a module does is measured. The tables are the 
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import itertools
 import re
@@ -270,11 +271,12 @@ def _docstrings(module: nn.Module) -> list[str]:
     return [inspect.cleandoc(text) for text in written if text]
 
 
-def _parsed(source: str) -> list[ast.stmt]:
+@functools.lru_cache(maxsize=64)
+def _parsed(source: str) -> tuple[ast.stmt, ...]:
     try:
-        return ast.parse(source).body
+        return tuple(ast.parse(source).body)
     except SyntaxError:
-        return []
+        return ()
 
 
 def declared(said: str, topic: str) -> str:

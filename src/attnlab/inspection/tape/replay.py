@@ -7,7 +7,6 @@ what depends on one sample, one position or one row.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import final
 
 import torch
@@ -73,7 +72,7 @@ class _Player:
             outputs[number] = self._interfere(event, outputs[number])
         self._remember(event, outputs)
         output = outputs[number].clone() if event.index in self.alive else outputs[number]
-        return replace(event, inputs=values, output=output)
+        return event.with_values(values, output)
 
     def _not_the_tapes_own(self, event: Event, inputs: list[Tensor]) -> list[Tensor]:
         """Inputs that may be written into, now or through a view: copies of what the tape itself holds."""

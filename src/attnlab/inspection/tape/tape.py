@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, final
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 Change = tuple[int, Callable[[Tensor], Tensor]]
 """Index of an event, and a function of its output of the same shape: the call goes on with what it returns."""
@@ -28,11 +28,8 @@ Origin = tuple[int, int]
 """Index of the event that made a tensor, and which of the event's outputs it is."""
 
 
-_TENSOR = object()  # stands where an operation was given a tensor
-
-
-def _holds_tensors(value: Any) -> bool:
-    return value is _TENSOR or (isinstance(value, list | tuple) and any(item is _TENSOR for item in value))
+Slot = tuple[int | str, int | None]
+"""Where an operation was given a tensor: its position or its name, and its place there in a list of tensors."""
 
 
 @final
@@ -41,9 +38,10 @@ class Step:
     """Hold what is needed to do an operation again."""
 
     operation: Any  # one overload of an operation of torch
-    leaves: tuple[Any, ...]  # its arguments, flattened; None where a tensor stands
-    slots: tuple[int, ...]  # which leaves are the event's inputs
-    spec: TreeSpec  # how the leaves form positional and named arguments
+    positional: tuple[Any, ...]
+    named: Mapping[str, Any]
+    """Its arguments as they were given."""
+    slots: tuple[Slot, ...]  # where the event's inputs stand among them
     origins: tuple[Origin | None, ...]
     """For each input which output of which event it is the very tensor of; None: it came from outside."""
     writes: tuple[int, ...]  # inputs that the operation changes in place
@@ -52,18 +50,20 @@ class Step:
 
     def arguments(self) -> list[Any]:
         """What is no tensor, by position and then by name, in the shape in which it was given."""
-        places = set(self.slots)
-        marked = [_TENSOR if place in places else leaf for place, leaf in enumerate(self.leaves)]
-        positional, named = tree_unflatten(marked, self.spec)
-        return [value for value in (*positional, *named.values()) if not _holds_tensors(value)]
+        places = {place for place, _ in self.slots}
+        given = (*enumerate(self.positional), *self.named.items())
+        return [value for place, value in given if place not in places]
 
     def again(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Do the operation on other inputs and return all its outputs."""
-        leaves = list(self.leaves)
-        for slot, tensor in zip(self.slots, inputs, strict=True):
-            leaves[slot] = tensor
-        positional, named = tree_unflatten(leaves, self.spec)
-        return tensors_in(self.operation(*positional, **named))
+        positional, named = list(self.positional), dict(self.named)
+        for (place, inside), tensor in zip(self.slots, inputs, strict=True):
+            holder: Any = named if isinstance(place, str) else positional
+            if inside is None:
+                holder[place] = tensor
+            else:
+                holder[place] = [*holder[place][:inside], tensor, *holder[place][inside + 1 :]]
+        return _outputs(self.operation(*positional, **named))
 
 
 @final
@@ -84,6 +84,11 @@ class Event:
     output: Tensor  # its first floating output, or its first if none is
     where: str  # dotted path of the innermost submodule that ran; nothing for the module itself
     step: Step = field(repr=False)  # how to do it again
+
+    def with_values(self, inputs: tuple[Tensor, ...], output: Tensor) -> Event:
+        """The same operation with other values; `dataclasses.replace` takes several times as long."""
+        names = (self.parents, self.parameters, self.arguments)
+        return Event(self.index, self.call, inputs, *names, output, self.where, self.step)
 
 
 @final
@@ -223,28 +228,29 @@ class _Recorder(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         del types
-        leaves, spec = tree_flatten((args, kwargs or {}))
-        slots = tuple(slot for slot, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
-        given = [leaves[slot] for slot in slots]
+        named = kwargs or {}
+        slots = tuple(_slots(args, named))
+        given = [_at(slot, args, named) for slot in slots]
         inputs = _Inputs(
             values=tuple(self._value(tensor) for tensor in given),
             parents=tuple(self._parent(tensor) for tensor in given),
             names=tuple(self.names.get(_key(tensor)[0]) for tensor in given),
         )
         origins = tuple(self.origins.get(_key(tensor)) for tensor in given)
-        rest = tuple(None if slot in slots else leaf for slot, leaf in enumerate(leaves))
-        writes = _written(func, leaves, spec, slots)
-        result = self._interfere(func(*args, **(kwargs or {})), in_place=bool(writes))
-        step = Step(func, rest, slots, spec, origins, writes)
+        writes = _written(func, args, named, given)
+        result = self._interfere(func(*args, **named), in_place=bool(writes))
+        step = Step(func, args, named, slots, origins, writes)
         self._write_down(result, inputs, step, given)
         return result
 
     def _interfere(self, result: Any, *, in_place: bool) -> Any:
         """An operation's result, changed where that was asked for."""
+        if self.change is None:
+            return result
         leaves, spec = tree_flatten(result)
         events = _numbers_of_events(result, leaves)
-        number = -1 if self.change is None else self.change[0] - len(self.events)
-        if self.change is None or not 0 <= number < len(events):
+        number = self.change[0] - len(self.events)
+        if not 0 <= number < len(events):
             return result
         place = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)][events[number]]
         changed = self.change[1](leaves[place].detach().clone())
@@ -256,7 +262,7 @@ class _Recorder(TorchDispatchMode):
 
     def _write_down(self, result: Any, inputs: _Inputs, step: Step, given: list[Tensor]) -> None:
         """Append the events of one operation, and remember which tensors they made or wrote into."""
-        outputs = tensors_in(result)
+        outputs = _outputs(result)
         for number in _numbers_of_events(result, outputs):
             index = len(self.events)
             for place in step.writes:
@@ -329,11 +335,32 @@ def _numbers_of_events(result: Any, leaves: Sequence[Any]) -> list[int]:
     return (floating or list(range(len(tensors))))[:1]
 
 
-def _written(func: Any, leaves: list[Any], spec: TreeSpec, slots: tuple[int, ...]) -> tuple[int, ...]:
+def _outputs(result: Any) -> list[Tensor]:
+    """The tensors among an operation's results, which are one, or stand in a list or a tuple."""
+    held = result if isinstance(result, list | tuple) else (result,)
+    return [each for each in held if isinstance(each, Tensor)]
+
+
+def _slots(positional: Sequence[Any], named: Mapping[str, Any]) -> Iterator[Slot]:
+    """Yield where an operation is given tensors."""
+    for place, value in (*enumerate(positional), *named.items()):
+        if isinstance(value, Tensor):
+            yield place, None
+        elif isinstance(value, list | tuple):
+            yield from ((place, inside) for inside, item in enumerate(value) if isinstance(item, Tensor))
+
+
+def _at(slot: Slot, positional: Sequence[Any], named: Mapping[str, Any]) -> Tensor:
+    """The tensor that stands in a slot."""
+    place, inside = slot
+    value = named[place] if isinstance(place, str) else positional[place]
+    return value if inside is None else value[inside]
+
+
+def _written(func: Any, positional: Sequence[Any], named: Mapping[str, Any], given: list[Tensor]) -> tuple[int, ...]:
     """Which inputs, counted among the tensors, an operation changes in place."""
     if not func._schema.is_mutable:
         return ()
-    positional, named = tree_unflatten(leaves, spec)
     by_name = {argument.name: value for argument, value in zip(func._schema.arguments, positional, strict=False)}
     by_name |= named
     changed = [
@@ -342,4 +369,4 @@ def _written(func: Any, leaves: list[Any], spec: TreeSpec, slots: tuple[int, ...
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
     identities = {id(tensor) for tensor in tensors_in(changed)}
-    return tuple(number for number, slot in enumerate(slots) if id(leaves[slot]) in identities)
+    return tuple(number for number, tensor in enumerate(given) if id(tensor) in identities)
