@@ -34,12 +34,12 @@ def use_of(module: nn.Module, path: str) -> Use:
 def words_compared_with(name: str, source: str) -> Iterator[str]:
     """Yield the words that code compares a setting with, as ``if task == "text"`` or ``kind in ("a", "b")`` do."""
     try:
-        nodes = list(ast.walk(ast.parse(source)))
+        comparisons = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Compare)]
     except SyntaxError:
         return
-    for node in nodes:
-        of_words = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.In)
-        if of_words and name in (getattr(node.left, "id", ""), getattr(node.left, "attr", "")):
+    for node in comparisons:
+        named = name in (getattr(node.left, "id", ""), getattr(node.left, "attr", ""))
+        if named and isinstance(node.ops[0], ast.Eq | ast.In):
             meant = ast.walk(node.comparators[0])
             yield from (each.value for each in meant if isinstance(each, ast.Constant) and type(each.value) is str)
 
