@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RESULTS := benchmarks/results
 
-.PHONY: setup demo test test-doctor test-machines lint bench bench-gpu clean
+.PHONY: setup demo test test-doctor test-machines truth lint bench bench-gpu clean
 
 setup: $(STAMP)
 
@@ -30,6 +30,9 @@ test: lint
 
 test-doctor: setup
 	ATTNLAB_ALL_PATIENTS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto tests/doctor
+
+truth: setup
+	OMP_NUM_THREADS=1 $(BIN)/python docs/make_truth.py
 
 test-machines: setup
 	.ci/machines

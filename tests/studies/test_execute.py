@@ -11,14 +11,16 @@ import time
 import pytest
 
 from attnlab.core.errors import RunError, SpecError
+from attnlab.core.files import write_json
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.rules import TUNING_SEED
-from attnlab.studies.define.study import parse_study
+from attnlab.studies.define.study import parse_study, slug
 from attnlab.studies.execute import run_study
-from attnlab.studies.judge.collect import read_results
+from attnlab.studies.judge.collect import judged_so_far, read_results
 from attnlab.studies.plan.plan import plan_study
 from attnlab.studies.report import tables, write_report
 from attnlab.studies.run.executor import InProcess
+from attnlab.studies.run.folder import prepare
 from attnlab.studies.run.tuning import read_scores
 
 LEAK = """
@@ -163,24 +165,73 @@ def test_cells_that_fail_are_reported_and_the_rest_goes_on(tiny, tmp_path, mine)
     write_report(results, tmp_path / "out")
 
 
+def seeds_on_disk(out, variant):
+    return sorted(int(path.name.removeprefix("seed-")) for path in (out / variant).glob("seed-*"))
+
+
 @pytest.mark.usefixtures("in_process")
-def test_another_study_may_not_use_the_folder_and_more_seeds_are_recorded(tiny, tmp_path, monkeypatch):
+def test_seeds_are_run_until_each_variant_is_decided(tiny, tmp_path):
+    tiny["rules"] |= {"seeds": {"at_least": 2, "at_most": 5}, "budget": {"steps": 2}, "smallest_effect": 0.0}
+    tiny["variants"]["alike"] = dict(tiny["variants"][tiny["baseline"]] or {})
+    out = tmp_path / "out"
+    results = run_study(parse_study(tiny), out, jobs=1)
+    assert results.rules["looks"] == [2, 3, 4, 5]
+    found = {one.variant: one for one in results.verdicts}
+    assert "exactly this difference" in found["alike"].reason
+    assert seeds_on_disk(out, "alike") == [0, 1]
+    longest = max(one.look for one in found.values())
+    for one in found.values():
+        assert seeds_on_disk(out, slug(one.variant)) == list(range(one.look))
+        assert one.settled or one.look == 5
+    assert seeds_on_disk(out, slug(tiny["baseline"])) == list(range(longest))
+    assert results.complete
+    before = numbers(out)
+    again = run_study(parse_study(tiny), out, jobs=1)
+    assert (numbers(out), again.verdicts) == (before, results.verdicts)
+    assert read_results(out).verdicts == results.verdicts
+    (out / slug(tiny["baseline"]) / "seed-1" / "result.json").unlink()
+    assert not read_results(out).complete
+
+
+@pytest.mark.parametrize(
+    ("spread", "failed", "expected"),
+    [(0.001, (), [0, 1, 2]), (0.4, (), [0, 1, 2, 3]), (0.001, (1,), [0, 1, 2])],
+    ids=["decided", "open", "failing"],
+)
+def test_the_next_look_is_asked_for_where_the_one_before_leaves_it_open(tiny, tmp_path, spread, failed, expected):
+    tiny["rules"] |= {"seeds": {"at_least": 3, "at_most": 20}, "smallest_effect": 0.01}
+    plan, out = plan_study(parse_study(tiny)), tmp_path / "out"
+    out.mkdir()
+    prepare(plan, out)
+    chosen = {variant.name: {} for variant in plan.variants}
+    other = next(variant.name for variant in plan.variants if variant.name != plan.study.baseline)
+    for cell in plan.judged_cells(chosen):
+        folder = out / cell.folder
+        folder.mkdir(parents=True)
+        value = 1.0 if cell.variant != other else 0.5 + spread * (cell.seed - 1)
+        if cell.variant == other and cell.seed in failed:
+            write_json(folder / "failed.json", {"error": "it failed"})
+        else:
+            write_json(folder / "result.json", {"metrics": {plan.metric.name: value}})
+    cells = judged_so_far(plan, chosen, out)
+    assert [cell.seed for cell in cells if cell.variant == other] == expected
+    assert [cell.seed for cell in cells if cell.variant == plan.study.baseline] == expected
+
+
+@pytest.mark.usefixtures("in_process")
+def test_another_study_or_other_seeds_may_not_use_the_folder(tiny, tmp_path, monkeypatch):
     tiny["rules"] |= {"seeds": 1, "budget": {"steps": 2}}
     out = tmp_path / "out"
     first = run_study(parse_study(tiny), out, jobs=1)
-    assert first.rules["extended"] == []
+    assert (first.rules["looks"], first.rules["levels"]) == ([1], [0.05])
     changed = {**tiny, "training": {"lr": 0.5}}
     with pytest.raises(RunError, match=r"another study or other rules .*training"):
         run_study(parse_study(changed), out, jobs=1)
-    tiny["rules"]["seeds"] = 2
-    more = run_study(parse_study(tiny), out, jobs=1)
-    assert [(step["from"], step["to"]) for step in more.rules["extended"]] == [(1, 2)]
-    assert "extended" in {alarm.check for alarm in more.alarms}
-    tiny["rules"]["seeds"] = 1
-    with pytest.raises(RunError, match="already has 2 seeds; run it with --seeds 2 or more"):
-        run_study(parse_study(tiny), out, jobs=1)
+    for seeds in (2, {"at_least": 2, "at_most": 4}):
+        more = {**tiny, "rules": tiny["rules"] | {"seeds": seeds}}
+        with pytest.raises(RunError, match="was begun with seeds 1, and seeds added after a look at the results"):
+            run_study(parse_study(more), out, jobs=1)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    tiny["rules"]["seeds"] = 2
     with pytest.raises(RunError, match="was begun on cpu"):
         run_study(parse_study(tiny), out, device="cuda")
 

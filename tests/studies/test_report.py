@@ -116,7 +116,7 @@ def test_json_has_the_documented_keys_only(folder):
     assert set(found["variants"][0]["metrics"]["val_loss"]) == {"mean", "std", "values"}
     assert set(found["verdicts"][0]) == {
         *("variant", "baseline", "metric", "difference", "low", "high"),
-        *("p_adjusted", "verdict", "seeds_needed"),
+        *("p_adjusted", "verdict", "seeds_needed", "look", "failures", "median", "better_share", "reason"),
     }
     assert set(found["alarms"][0]) == {"check", "variant", "message"}
     assert "hash" in found["rules"]

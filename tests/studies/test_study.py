@@ -73,8 +73,18 @@ def test_a_variant_of_another_model_replaces_and_training_is_its_own():
     [
         ("  seeds: 3", "  sedes: 3", "line 10: unknown key 'sedes'; did you mean 'seeds'?"),
         ("question:", "qestion:", "line 1: unknown key 'qestion'; did you mean 'question'?"),
-        ("  seeds: 3", "  seeds: 0", "line 10: rules.seeds: Input should be greater than or equal to 1; got 0"),
-        ("  seeds: 3", "  seeds: three", "line 10: rules.seeds: Input should be a valid integer; got 'three'"),
+        ("  seeds: 3", "  seeds: 0", "line 10: rules.seeds: must be at least 1; got 0"),
+        (
+            "  seeds: 3",
+            "  seeds: three",
+            "line 10: rules.seeds: must be a whole number, or {at_least: 3, at_most: 20};",
+        ),
+        ("  seeds: 3", "  seeds: {at_least: 9, at_most: 4}", "rules.seeds: at_most must not be below at_least; got 4"),
+        (
+            "  seeds: 3",
+            "  seeds: {at_leats: 9}",
+            "rules.seeds: takes at_least and at_most; got 'at_leats'; did you mean",
+        ),
         ("{steps: 1e1}", "{steps: -10}", "line 9: rules.budget: steps must be positive; got -10"),
         ("{steps: 1e1}", "{epochs: 3}", "line 9: rules.budget: must be exactly one of steps, tokens, flops, seconds"),
         ("baseline: one", "baseline: oen", "line 4: baseline 'oen' is no variant; did you mean 'one'?"),

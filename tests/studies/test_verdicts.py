@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from attnlab.core.contracts import Metric
 from attnlab.core.errors import SpecError
-from attnlab.studies.judge.verdicts import verdicts
+from attnlab.studies.judge.verdicts import Look, verdicts
 
 LOSS = Metric("val_loss", "nats/character", "lower")
 NOISE = np.array([-0.02, 0.01, 0.0, 0.02, -0.01])
@@ -18,9 +20,15 @@ def by_seed(values) -> dict[int, float]:
     return dict(enumerate(map(float, values)))
 
 
-def judged(shifts: dict[str, object], *, smallest_effect=0.05, metric=LOSS, **rest):
-    values = {"base": by_seed([1.0] * 5)} | {name: by_seed(1.0 + np.asarray(shift)) for name, shift in shifts.items()}
-    found = verdicts(values, "base", metric=metric, smallest_effect=smallest_effect, **rest)
+def fixed(seeds: int, comparisons: int = 1) -> list[Look]:
+    return [Look(seeds, 0.05 / comparisons)]
+
+
+def judged(shifts: dict[str, object], *, smallest_effect=0.05, metric=LOSS, looks=None, base=None, **rest):
+    base = by_seed([1.0] * 20) if base is None else base
+    values = {"base": base} | {name: by_seed(1.0 + np.asarray(shift)) for name, shift in shifts.items()}
+    looks = looks or fixed(5, len(shifts))
+    found = verdicts(values, "base", metric=metric, smallest_effect=smallest_effect, looks=looks, **rest)
     return {one.variant: one for one in found}
 
 
@@ -54,33 +62,51 @@ def test_an_interval_outside_the_band_is_never_equivalent():
 
 
 def test_no_smallest_effect_means_no_equivalence():
-    one = judged({"same": [0.0] * 5}, smallest_effect=0.0)["same"]
-    assert (one.verdict, one.seeds_needed) == ("undecided", None)
-    assert "no smallest effect of interest" in one.reason
+    assert judged({"same": NOISE}, smallest_effect=0.0)["same"].verdict == "undecided"
+
+
+def of(base, new, seeds, **rest):
+    (found,) = verdicts(
+        {"base": base, "new": new}, "base", metric=LOSS, smallest_effect=0.01, looks=fixed(seeds), **rest
+    )
+    return found
 
 
 def test_one_seed_shows_nothing():
-    found = verdicts({"base": {0: 1.0}, "new": {0: 0.1}}, "base", metric=LOSS, smallest_effect=0.01)[0]
+    found = of({0: 1.0}, {0: 0.1}, 1)
     assert (found.verdict, found.reason, found.p_adjusted) == ("undecided", "one seed shows nothing", None)
     assert found.comparison.difference == pytest.approx(-0.9)
 
 
 def test_a_variant_without_a_finished_seed_is_undecided():
-    found = verdicts({"base": {0: 1.0, 1: 1.1}, "new": {}}, "base", metric=LOSS, smallest_effect=0.01)[0]
-    assert (found.verdict, found.reason) == ("undecided", "no seed was finished by both")
+    found = of({0: 1.0, 1: 1.1}, {0: None, 1: math.nan}, 2)
+    assert (found.verdict, found.reason, found.failures) == ("undecided", "no seed was finished by both", 2)
 
 
 def test_one_common_seed_of_several_is_one_seed():
-    found = verdicts({"base": {0: 1.0, 1: 1.1}, "new": {1: 1.0}}, "base", metric=LOSS, smallest_effect=0.01)[0]
+    found = of({0: 1.0, 1: 1.1}, {0: None, 1: 1.0}, 2)
     assert found.reason == "one seed shows nothing: only one was finished by both"
 
 
-@pytest.mark.parametrize("untuned", ["good", "base"])
-def test_no_verdict_on_an_untuned_variant(untuned):
-    one = judged({"good": NOISE - 0.5}, untuned={untuned})["good"]
-    assert (one.verdict, one.seeds_needed) == ("undecided", None)
+def test_nothing_is_concluded_before_all_seeds_of_a_look_have_ended():
+    found = of(by_seed([1.0] * 5), by_seed(0.5 + NOISE[:4]), 5)
+    assert (found.verdict, found.look, found.settled, found.reason) == ("undecided", None, False, "4 of 5 seeds so far")
+    assert found.comparison.pairs == 4
+
+
+@pytest.mark.parametrize(
+    ("shift", "untuned"), [(-0.5, "base"), (0.5, "new"), (0.0, "new"), (0.0, "base"), (-0.5, "base new")]
+)
+def test_no_verdict_that_tuning_could_change(shift, untuned):
+    one = judged({"new": NOISE + shift}, untuned=set(untuned.split()))["new"]
+    assert (one.verdict, one.seeds_needed, one.settled) == ("undecided", None, True)
     assert "edge of the grid" in one.reason
-    assert repr(untuned) in one.reason
+    assert all(repr(name) in one.reason for name in untuned.split())
+
+
+@pytest.mark.parametrize(("shift", "untuned", "word"), [(-0.5, "new", "better"), (0.5, "base", "worse")])
+def test_what_tuning_could_only_confirm_stands(shift, untuned, word):
+    assert judged({"new": NOISE + shift}, untuned={untuned})["new"].verdict == word
 
 
 def test_more_variants_need_more_evidence():
@@ -100,12 +126,74 @@ def test_hopeless_noise_is_said():
     assert "any practical number" in one.reason
 
 
-def test_the_same_difference_in_every_seed_is_pointed_out():
+def test_the_same_difference_in_every_seed_decides_nothing():
     one = judged({"fixed": [0.5] * 5})["fixed"]
-    assert one.verdict == "worse"
+    assert (one.verdict, one.settled) == ("undecided", True)
     assert "do the seeds reach the run?" in one.reason
 
 
 def test_the_baseline_must_be_a_variant():
     with pytest.raises(SpecError, match="the baseline must be one of the variants; got 'nobody'; known: base"):
-        verdicts({"base": {}}, "nobody", metric=LOSS, smallest_effect=0.01)
+        verdicts({"base": {}}, "nobody", metric=LOSS, smallest_effect=0.01, looks=fixed(3))
+
+
+@pytest.mark.parametrize("smallest_effect", [-0.1, math.nan, math.inf])
+def test_smallest_effect_must_mean_something(smallest_effect):
+    with pytest.raises(SpecError, match=r"smallest_effect must be a number >= 0 .*; got"):
+        judged({"new": NOISE}, smallest_effect=smallest_effect)
+
+
+# Runs that failed, and a few far from the others
+
+
+def failing(values, *seeds):
+    return {seed: None if seed in seeds else value for seed, value in values.items()}
+
+
+@pytest.mark.parametrize(("shift", "word"), [(-0.5, "better"), (0.0, "equivalent")])
+def test_a_variant_whose_runs_fail_is_not_called_as_good(shift, word):
+    found = of(by_seed([1.0] * 7), failing(by_seed(1.0 + shift + 0.1 * NOISE[[0, 1, 2, 3, 4, 0, 1]]), 2, 5), 7)
+    assert (found.verdict, found.settled, found.failures) == ("undecided", True, 2)
+    assert found.reason == f"{word} where it trains: 2 of its 7 runs failed"
+
+
+def test_a_variant_whose_runs_fail_may_be_worse():
+    found = of(by_seed([1.0] * 7), failing(by_seed(1.5 + NOISE[[0, 1, 2, 3, 4, 0, 1]]), 2, 5), 7)
+    assert found.verdict == "worse"
+    assert found.reason.endswith("; 2 of its 7 runs failed")
+
+
+def test_a_variant_is_not_called_worse_than_a_baseline_whose_runs_fail():
+    found = of(failing(by_seed([1.0] * 7), 3), by_seed(1.5 + NOISE[[0, 1, 2, 3, 4, 0, 1]]), 7)
+    assert found.reason == "worse where the baseline trains: 1 of its 7 runs failed"
+
+
+def test_no_verdict_on_a_mean_that_the_median_contradicts():
+    seeds = np.full(20, 0.03) + np.tile(NOISE / 10, 4)
+    seeds[:5] = -1.0
+    one = judged({"new": seeds}, looks=[Look(20, 0.05)], smallest_effect=0.0)["new"]
+    assert one.comparison.high < 0 < one.comparison.median
+    assert one.verdict == "undecided"
+    assert "by the mean, not by the median" in one.reason
+
+
+# Several looks
+
+
+LOOKS = [Look(3, 0.004), Look(5, 0.008), Look(8, 0.014)]
+
+
+def test_the_first_look_that_decides_counts():
+    spread = np.array([0.0, 0.3, -0.3, 0.1, -0.1, 0.2, -0.2, 0.0])
+    found = judged({"far": spread / 100 - 0.5, "near": spread / 6 + 0.3, "open": spread}, looks=LOOKS)
+    assert [(one.verdict, one.look) for one in found.values()] == [("better", 3), ("worse", 5), ("undecided", 8)]
+    assert found["far"].comparison.pairs == 3
+    assert found["open"].seeds_needed > 8
+    assert not found["open"].settled
+
+
+def test_p_is_adjusted_for_all_looks_so_far():
+    spread = np.array([0.0, 0.3, -0.3, 0.1, -0.1, 0.2, -0.2, 0.0])
+    one = judged({"open": spread + 0.1}, looks=LOOKS)["open"]
+    each = [judged({"open": (spread + 0.1)[: look.seeds]}, looks=[look])["open"].p_adjusted for look in LOOKS]
+    assert one.p_adjusted == min(each)

@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from attnlab.cli.words import Whole
+from attnlab.cli.words import Seeds
 
 MANY = 999.5
 """From here on three digits would need an exponent."""
@@ -21,7 +21,7 @@ def plan(
     /,
     *,
     scale: str | None = None,
-    seeds: Whole | None = None,
+    seeds: Seeds | None = None,
     calibrate: bool = True,
     json: bool = False,
 ) -> int:
@@ -33,8 +33,8 @@ def plan(
         Name of a study of the library, or a YAML file.
     scale : str, optional
         One of the study's scales, for example ``small``.
-    seeds : int, optional
-        Number of seeds, instead of the study's own.
+    seeds : int or range, optional
+        Number of seeds, instead of the study's own, or two such as ``3-20``.
     calibrate : bool
         Time a few training steps of every variant.
     json : bool
@@ -80,15 +80,36 @@ def _print(planned: Any) -> None:
         console.print(f"  {kind}{floor.name}: {floor.value:.4g} {floor.unit}", markup=False)
     (kind, amount) = next(iter(rules.budget.items()))
     tuning = len(planned.tuning_cells())
-    variants, seeds = len(planned.variants), rules.seeds
+    variants, (least, most) = len(planned.variants), (rules.looks[0], rules.looks[-1])
+    seeds, runs = (
+        str(count) if least == most else f"{count} to {other}"
+        for count, other in ((least, most), (tuning + variants * least, tuning + variants * most))
+    )
     console.print(
-        f"\n{variants} variant{'' if variants == 1 else 's'} x {seeds} seed{'' if seeds == 1 else 's'} + "
-        f"{tuning} tuning runs = {tuning + variants * seeds} runs of {amount:g} {kind}; "
+        f"\n{variants} variant{'' if variants == 1 else 's'} x {seeds} seed{'' if most == 1 else 's'} + "
+        f"{tuning} tuning runs = {runs} runs of {amount:g} {kind}; "
         f"metric {planned.metric.name} [{planned.metric.unit}]; "
         f"smallest effect of interest {rules.smallest_effect:g}; match {rules.match}",
         markup=False,
     )
+    console.print(_what_can_be_told(planned), markup=False)
     _print_total(planned, console)
+
+
+def _what_can_be_told(planned: Any) -> str:
+    """The smallest difference that the rules tell from none, and the spread above which one that matters is lost."""
+    from attnlab.studies.judge.statistics import POWER, detectable_effect
+
+    rules, comparisons = planned.study.rules, len(planned.variants) - 1
+    most = rules.looks[-1]
+    if most < 2 or comparisons < 1:
+        return "one seed shows nothing: this study cannot decide anything; give it three or more (--seeds 3-20)"
+    effect = detectable_effect(most, alpha=rules.levels(comparisons)[-1])
+    told = f"{most} seeds tell a difference of {effect:.2g} standard deviations from none ({POWER:.0%} power)"
+    if not rules.smallest_effect:
+        return told
+    spread, unit = rules.smallest_effect / effect, planned.metric.unit
+    return f"{told}: the smallest effect of interest, if that is at most {spread:.2g} {unit}".rstrip()
 
 
 def _costs(planned: Any) -> Table:
@@ -148,7 +169,7 @@ def _print_total(planned: Any, console: Console) -> None:
 
     if any(variant.seconds_per_seed is None for variant in planned.variants):
         return
-    runs = len(planned.tuning_cells()) // len(planned.variants) + planned.study.rules.seeds
+    runs = len(planned.tuning_cells()) // len(planned.variants) + planned.study.rules.looks[0]
     seconds = runs * sum(variant.seconds_per_seed for variant in planned.variants) / usable_cores()
     console.print(
         f"{_duration(seconds)} or more on this machine's {usable_cores()} cores: without optimizer, evaluation, "

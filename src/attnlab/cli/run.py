@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from attnlab.cli.words import Whole
+from attnlab.cli.words import Seeds, Whole
 from attnlab.core.errors import SpecError
 
 
@@ -20,7 +20,7 @@ def run(
     *,
     scale: str | None = None,
     out: Path | None = None,
-    seeds: Whole | None = None,
+    seeds: Seeds | None = None,
     device: str = "auto",
     jobs: Whole | None = None,
     together: Whole | None = None,
@@ -38,8 +38,8 @@ def run(
         One of the study's scales, for example ``small``.
     out : Path, optional
         Folder of the study; ``runs/STUDY`` (``runs/STUDY-SCALE``) by default.
-    seeds : int, optional
-        Number of seeds, instead of the study's own. More seeds than before extend a finished study.
+    seeds : int or range, optional
+        Number of seeds, instead of the study's own; ``3-20``: as many as it takes to decide, within these bounds.
     device : str
         ``cpu``, ``cuda``, or ``auto``.
     jobs : int, optional
@@ -75,11 +75,11 @@ def run(
     return int(any(alarm.check == "failed" for alarm in results.alarms))
 
 
-def seed_changes(seeds: int | None) -> dict[str, Any]:
+def seed_changes(seeds: int | dict[str, int] | None) -> dict[str, Any]:
     """What ``--seeds`` changes in a study; a number below 1 is refused."""
     if seeds is None:
         return {}
-    if seeds < 1:
+    if isinstance(seeds, int) and seeds < 1:
         raise SpecError(f"--seeds must be at least 1; got {seeds}")
     return {"rules": {"seeds": seeds}}
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from attnlab.studies.execute import run_study
     from attnlab.studies.judge.collect import read_results
     from attnlab.studies.judge.results import StudyResults
-    from attnlab.studies.judge.statistics import compare, holm
+    from attnlab.studies.judge.statistics import compare
+    from attnlab.studies.judge.verdicts import verdicts
     from attnlab.studies.plan.plan import Plan, plan_study
     from attnlab.studies.report import write_report
     from attnlab.studies.run.executor import Executor, InProcess, LocalProcesses

@@ -11,9 +11,9 @@ from attnlab.core.errors import RunError
 from attnlab.core.files import write_json, writing
 from attnlab.core.machine import require_device
 from attnlab.studies.define.study import Study
-from attnlab.studies.judge.collect import collect
+from attnlab.studies.judge.collect import collect, judged_so_far
 from attnlab.studies.judge.results import StudyResults
-from attnlab.studies.plan.plan import CellPlan, plan_study
+from attnlab.studies.plan.plan import CellPlan, Plan, plan_study
 from attnlab.studies.run.executor import Executor, Job, LocalProcesses
 from attnlab.studies.run.folder import is_done, prepare
 from attnlab.studies.run.layout import WORKERS_LOG, Layout, Wishes, layout_for
@@ -100,9 +100,17 @@ def run_study(
             executor = held.enter_context(LocalProcesses(layout.workers, layout.threads, out / WORKERS_LOG))
         phases = _Phases(executor, out, layout, tensorboard=tensorboard, watcher=watcher)
         phases.run("tuning runs", plan.tuning_cells())
-        judged = plan.judged_cells(record_tuning(plan, out))
-        phases.run("judged runs", judged)
+        chosen = record_tuning(plan, out)
+        judged = judged_so_far(plan, chosen, out)
+        while phases.run(f"judged runs{_of_looks(plan, judged)}", judged):
+            judged = judged_so_far(plan, chosen, out)
     return collect(plan, judged, out)
+
+
+def _of_looks(plan: Plan, judged: Sequence[CellPlan]) -> str:
+    """How many seeds the next look is taken after, where there are several looks."""
+    seeds = max(cell.seed for cell in judged) + 1
+    return f", up to {seeds} of at most {plan.study.rules.looks[-1]} seeds" if len(plan.study.rules.looks) > 1 else ""
 
 
 @final
@@ -114,16 +122,19 @@ class _Phases:
     ) -> None:
         self._executor, self._out, self._layout, self._watcher = executor, out, layout, watcher
         self._tensorboard = tensorboard
+        self._tried: set[str] = set()
 
-    def run(self, title: str, cells: Sequence[CellPlan]) -> None:
-        """Run the cells of one phase that are not done; a failed one is tried again by the same command."""
-        missing = self._missing(cells)
+    def run(self, title: str, cells: Sequence[CellPlan]) -> bool:
+        """Run the cells that are not done, and say whether there were any; a failed one is tried once a command."""
+        missing = [cell for cell in self._missing(cells) if cell.folder not in self._tried]
+        self._tried |= {cell.folder for cell in missing}
         if not missing:
-            return
+            return False
         if self._watcher:
             self._watcher.phase(title, missing, len(cells) - len(missing))
         suspects = self._run_cohorts(self._layout.cohorts(missing))
         self._run_cohorts([[cell] for cell in suspects])
+        return True
 
     def _missing(self, cells: Sequence[CellPlan]) -> list[CellPlan]:
         return [cell for cell in cells if not is_done(self._out / cell.folder, cell.spec)]

@@ -13,6 +13,8 @@ from typing import Any, Literal, final
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from attnlab.studies.define.looks import Seeds, checked_seeds, levels_of, looks_of
+
 TUNING_SEED = 1_000_003
 """First seed of tuning runs: far from the seeds 0, 1, 2 ... that are judged, so that tuning never sees them."""
 
@@ -30,8 +32,9 @@ class Rules(BaseModel):
     target : dict, optional
         One validation metric and the value at which a run ends. What is compared is then the time to the target:
         runs have the machine to themselves, and a variant's ``training`` may set a budget of its own.
-    seeds : int
-        Number of runs of every variant; variants share data order within a seed.
+    seeds : int or Seeds
+        Number of runs of every variant, which share data order within a seed; or how many at least and at most: then a
+        study goes on until each variant is decided.
     tune : dict
         For each training setting the values tried, the same for every variant. `tune_seeds` tuning runs per
         combination at the full budget, with seeds that no judged run has; the best on `tune_by` is used.
@@ -52,13 +55,27 @@ class Rules(BaseModel):
     metric: str | None = None
     budget: dict[str, int | float]
     target: dict[str, int | float] | None = None
-    seeds: int = Field(default=5, ge=1)
+    seeds: int | Seeds = 5
     tune: dict[str, list[int | float]] = Field(default_factory=dict)
     tune_seeds: int = Field(default=1, ge=1)
     tune_by: str | None = None
     match: Literal["none", "parameters", "flops"] = "none"
     smallest_effect: float = Field(ge=0)
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _check_seeds(cls, seeds: object) -> object:
+        """Say in one sentence what is wrong with a number of seeds, or with how many at least and at most."""
+        if isinstance(seeds, Mapping):
+            return checked_seeds(seeds)
+        if not isinstance(seeds, int | Seeds) or isinstance(seeds, bool):
+            raise ValueError(  # noqa: TRY004 which pydantic names with its place in the file
+                f"must be a whole number, or {{at_least: 3, at_most: 20}}; got {seeds!r}"
+            )
+        if isinstance(seeds, int) and seeds < 1:
+            raise ValueError(f"must be at least 1; got {seeds}")
+        return seeds
 
     @field_validator("budget", mode="before")
     @classmethod
@@ -98,6 +115,15 @@ class Rules(BaseModel):
                     "verdict; give one value, or three and more"
                 )
         return tune
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """The numbers of seeds at which results are looked at; the last is the end."""
+        return looks_of(self.seeds)
+
+    def levels(self, comparisons: int) -> tuple[float, ...]:
+        """The level of each look's intervals; see `levels_of`."""
+        return levels_of(self.looks, comparisons, round(1 - self.confidence, 12))
 
     def ends(self, training: Mapping[str, Any]) -> dict[str, Any]:
         """What a recipe says of the end of a run: the rules' budget and target."""

@@ -23,7 +23,7 @@ def alarms_of(plan: Plan, variants: tuple[VariantResults, ...], rules: Mapping[s
         yield from _target_alarms(plan, variant)
         yield from _run_alarms(variant)
     yield from _setting_alarms(plan, variants)
-    if rules["seeds"] == 1:
+    if plan.study.rules.looks[-1] == 1:
         yield Alarm("one seed", None, "the difference of two runs may be noise")
     for step in rules.get("extended", []):
         message = (

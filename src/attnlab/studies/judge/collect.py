@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from attnlab.core.files import read_json
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.study import parse_study
 from attnlab.studies.judge.alarms import alarms_of
-from attnlab.studies.judge.results import CellResults, StudyResults, VariantResults
+from attnlab.studies.judge.results import CellResults, StudyResults, VariantResults, looks_in
+from attnlab.studies.judge.verdicts import verdicts
 from attnlab.studies.plan.plan import CellPlan, Plan, PlannedVariant, restore_plan
 from attnlab.studies.run.folder import ENVIRONMENT, INSIDE, RULES, STUDY
 from attnlab.studies.run.layout import LAYOUT
@@ -54,7 +56,47 @@ def read_results(out: Path) -> StudyResults:
         If the folder holds no study.
     """
     plan = load_plan(out)
-    return collect(plan, plan.judged_cells(chosen_settings(plan, out)), out)
+    return collect(plan, judged_so_far(plan, chosen_settings(plan, out), out), out)
+
+
+def judged_so_far(plan: Plan, chosen: Mapping[str, Mapping[str, int | float]], out: Path) -> list[CellPlan]:
+    """The runs that the rules ask for, by what is known so far: more seeds of what the looks until now left open."""
+    rules = read_json(out / RULES)
+    looks = looks_in(rules, len(plan.variants) - 1)
+    tuning = read_json(out / TUNING) if (out / TUNING).exists() else {}
+    untuned = {name for name, record in tuning.items() if record["at_edge"]}
+    counts = {variant.name: looks[0].seeds for variant in plan.variants}
+    for look, following in itertools.pairwise(looks):
+        runs = _settled(plan, plan.judged_cells(chosen, counts), out)
+        if any(len(runs[name]) < count for name, count in counts.items()):
+            break
+        found = verdicts(
+            runs,
+            plan.study.baseline,
+            metric=plan.metric,
+            smallest_effect=plan.study.rules.smallest_effect,
+            looks=looks,
+            confidence=plan.study.rules.confidence,
+            untuned=untuned,
+            advise=False,
+        )
+        unsettled = {one.variant for one in found if not one.settled and one.look == look.seeds}
+        if not unsettled:
+            break
+        counts |= dict.fromkeys((plan.study.baseline, *sorted(unsettled)), following.seeds)
+    return plan.judged_cells(chosen, counts)
+
+
+def _settled(plan: Plan, cells: Sequence[CellPlan], out: Path) -> dict[str, dict[int, float | None]]:
+    """The metric of the cells that ended, by variant and seed; None for those that failed."""
+    runs: dict[str, dict[int, float | None]] = {variant.name: {} for variant in plan.variants}
+    for cell in cells:
+        folder = out / cell.folder
+        if (folder / RESULT).exists():
+            runs[cell.variant][cell.seed] = read_json(folder / RESULT)["metrics"].get(plan.metric.name)
+        elif (folder / FAILED).exists():
+            runs[cell.variant][cell.seed] = None
+    return runs
 
 
 def collect(plan: Plan, judged: Sequence[CellPlan], out: Path) -> StudyResults:

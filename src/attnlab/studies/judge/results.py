@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
 from attnlab.core.contracts import Floor, Metric
-from attnlab.studies.judge.verdicts import Verdict, verdicts
+from attnlab.studies.judge.verdicts import Look, Verdict, verdicts
 
 
 @final
@@ -75,6 +75,10 @@ class VariantResults:
     def settings(self) -> tuple[str, ...]:
         """The settings in which the cells that finished were computed, each once."""
         return tuple(dict.fromkeys(cell.setting for cell in self.done if cell.setting))
+
+    def settled(self, metric: str) -> dict[int, float | None]:
+        """The value of a metric by seed; None for a cell that failed or never measured it, nothing for one to come."""
+        return {cell.seed: cell.metrics.get(metric) for cell in self.cells if cell.status != "missing"}
 
     def values(self, metric: str) -> dict[int, float]:
         """The value of a metric by seed, for the cells that finished and measured it."""
@@ -147,10 +151,11 @@ class StudyResults:
     def verdicts(self) -> tuple[Verdict, ...]:
         """What the study's rules conclude, one verdict a variant: computed once, read by every form of the report."""
         return verdicts(
-            {variant.name: variant.values(self.metric.name) for variant in self.variants},
+            {variant.name: variant.settled(self.metric.name) for variant in self.variants},
             self.baseline,
             metric=self.metric,
             smallest_effect=self.smallest_effect,
+            looks=looks_in(self.rules, len(self.variants) - 1),
             confidence=self.confidence,
             untuned={variant.name for variant in self.variants if variant.untuned},
         )
@@ -168,3 +173,10 @@ class StudyResults:
     def variant(self, name: str) -> VariantResults:
         """The variant of a name."""
         return {variant.name: variant for variant in self.variants}[name]
+
+
+def looks_in(rules: Mapping[str, Any], comparisons: int) -> tuple[Look, ...]:
+    """The looks that rules fixed; those of earlier versions had one, of all variants alike."""
+    error = 1 - float(rules.get("confidence") or 0.95)
+    looks, levels = rules.get("looks", [rules["seeds"]]), rules.get("levels", [error / max(1, comparisons)])
+    return tuple(Look(int(seeds), float(level)) for seeds, level in zip(looks, levels, strict=True))

@@ -5,8 +5,7 @@ what the seeds share cancels in the difference. Nothing here reads files or draw
 
 What is decided where:
 
-- `compare` measures one variant against the baseline: t interval, p of "no difference", p of "not equivalent";
-- `holm` adjusts p-values of one family for having asked several questions at once;
+- `compare` measures one variant against the baseline: t interval, p of "no difference", median and groups beside it;
 - `seeds_needed` says how many seeds would decide what is still open.
 
 The conclusion in one word is drawn from these in `verdicts`.
@@ -15,8 +14,8 @@ The conclusion in one word is drawn from these in `verdicts`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
 import numpy as np
@@ -24,7 +23,7 @@ import numpy as np
 from attnlab.core.errors import SpecError
 
 SIGNIFICANCE = 0.05
-"""Family-wise error allowed to the difference tests, and again to the equivalence tests; the usual convention."""
+"""Error of a single test that is planned for; the usual convention."""
 
 POWER = 0.80
 """Chance of detecting an effect that `seeds_needed` plans for; the usual convention."""
@@ -48,17 +47,19 @@ class Comparison:
     low: float | None = None  # lower end of the confidence interval; None with fewer than two pairs
     high: float | None = None  # upper end of the confidence interval
     p: float | None = None  # two-sided p of "the true difference is zero"
-    p_equivalence: float | None = None  # p of "the true difference is at least the smallest effect of interest"
+    median: float | None = None  # median of the paired differences
     improves: bool = False  # whether the difference has the sign of an improvement
+    better_share: float | None = None
+    """Chance that a run of the variant is better than a run of the baseline: the share of all pairs of runs [1]_, ties
+    as half."""
 
 
 def compare(
     variant_values: Mapping[int, float],
     baseline_values: Mapping[int, float],
     *,
-    smallest_effect: float,
     better: Literal["lower", "higher"],
-    confidence: float = 0.95,
+    level: float = SIGNIFICANCE,
 ) -> Comparison:
     """Compare a variant with the baseline, paired over the seeds both finished.
 
@@ -68,74 +69,70 @@ def compare(
         Metric by seed; a value that is not finite counts as a seed that did not finish.
     baseline_values : mapping of int to float
         The same for the baseline.
-    smallest_effect : float
-        Smallest difference of interest in the metric's unit; 0 if every difference counts.
     better : {"lower", "higher"}
         Direction of the metric.
-    confidence : float
-        Coverage of the interval, between 0 and 1.
+    level : float
+        Share of such intervals that miss the true difference, between 0 and 1.
 
     Returns
     -------
     Comparison
-        Difference, interval and p-values; None where the number of pairs does not allow them.
+        Difference, interval and p; None where the number of pairs does not allow them.
 
     Raises
     ------
     SpecError
-        If `smallest_effect` is negative or not finite, or `confidence` is not between 0 and 1.
+        If `level` is not between 0 and 1.
 
     Notes
     -----
     The interval is ``mean +- t(n - 1) * sd / sqrt(n)``: at 5 seeds it keeps its coverage, which a percentile
-    bootstrap does not. Equivalence is two one-sided t tests [1]_; its p is the larger of both. Where all
-    differences are equal, the interval is a point and each p is 0 or 1.
+    bootstrap does not. Where all differences are equal there is no interval: they say nothing about chance.
 
     References
     ----------
-    .. [1] Schuirmann, 1987, Journal of Pharmacokinetics and Biopharmaceutics 15, 657-680.
+    .. [1] Agarwal et al., 2021, Deep Reinforcement Learning at the Edge of the Statistical Precipice,
+       arXiv:2108.13264: probability of improvement.
 
     Examples
     --------
-    >>> found = compare({0: 1.1, 1: 1.3}, {0: 1.0, 1: 1.1}, smallest_effect=0.01, better="lower")
+    >>> found = compare({0: 1.1, 1: 1.3}, {0: 1.0, 1: 1.1}, better="lower")
     >>> found.pairs, round(found.difference, 2), found.improves
     (2, 0.15, False)
     """
-    _check_limits(smallest_effect, confidence)
+    if not 0 < level < 1:
+        raise SpecError(f"level must lie between 0 and 1; got {level!r}; 0.05 is usual")
     differences, scale, unpaired = _paired(variant_values, baseline_values)
     count = len(differences)
     if count == 0:
         return Comparison(0, unpaired)
     mean = float(np.mean(differences))
     improves = mean < 0 if better == "lower" else mean > 0
-    if count == 1:
-        return Comparison(1, unpaired, difference=mean, improves=improves)
-    sd = float(np.std(differences, ddof=1))
-    if sd <= ROUNDING * scale:
-        return _without_spread(
-            count, unpaired, mean if abs(mean) > ROUNDING * scale else 0.0, smallest_effect, improves
-        )
-    error = sd / math.sqrt(count)
-    half = _t_quantile(0.5 + confidence / 2, count - 1) * error
-    return Comparison(
+    found = Comparison(
         count,
         unpaired,
         difference=mean,
-        sd=sd,
-        low=mean - half,
-        high=mean + half,
-        p=2 * _t_tail(abs(mean) / error, count - 1),
-        p_equivalence=_t_tail((smallest_effect - abs(mean)) / error, count - 1),
+        median=float(np.median(differences)),
         improves=improves,
+        better_share=_better_share(variant_values, baseline_values, better),
     )
+    if count == 1:
+        return found
+    sd = float(np.std(differences, ddof=1))
+    if sd <= ROUNDING * scale:
+        return replace(found, sd=0.0)
+    error = sd / math.sqrt(count)
+    half = _t_quantile(1 - level / 2, count - 1) * error
+    return replace(found, sd=sd, low=mean - half, high=mean + half, p=2 * _t_tail(abs(mean) / error, count - 1))
 
 
-def _check_limits(smallest_effect: float, confidence: float) -> None:
-    """Raise a `SpecError` for a smallest effect or a confidence that has no meaning."""
-    if not (math.isfinite(smallest_effect) and smallest_effect >= 0):
-        raise SpecError(f"smallest_effect must be a number >= 0 in the metric's unit; got {smallest_effect!r}")
-    if not 0 < confidence < 1:
-        raise SpecError(f"confidence must lie between 0 and 1; got {confidence!r}; 0.95 is usual")
+def _better_share(
+    variant: Mapping[int, float], baseline: Mapping[int, float], better: Literal["lower", "higher"]
+) -> float:
+    """The share of all pairs of runs in which the variant's is better, ties as half."""
+    ours, theirs = (np.array([v for v in by.values() if math.isfinite(v)]) for by in (variant, baseline))
+    gains = np.subtract.outer(ours, theirs) * (-1 if better == "lower" else 1)
+    return float((gains > 0).mean() + (gains == 0).mean() / 2)
 
 
 def _paired(variant: Mapping[int, float], baseline: Mapping[int, float]) -> tuple[np.ndarray, float, int]:
@@ -148,68 +145,18 @@ def _paired(variant: Mapping[int, float], baseline: Mapping[int, float]) -> tupl
     return differences, scale, len(variant.keys() | baseline.keys()) - len(common)
 
 
-def _without_spread(count: int, unpaired: int, mean: float, smallest_effect: float, improves: bool) -> Comparison:
-    """The comparison in the limit of no spread between the seeds."""
-    return Comparison(
-        count,
-        unpaired,
-        difference=mean,
-        sd=0.0,
-        low=mean,
-        high=mean,
-        p=1.0 if mean == 0 else 0.0,
-        p_equivalence=0.0 if abs(mean) < smallest_effect else 1.0,
-        improves=improves and mean != 0,
-    )
-
-
 def _t_quantile(probability: float, freedom: int) -> float:
     """The quantile of Student's t."""
-    from scipy import stats
+    from scipy import special
 
-    return float(stats.t.ppf(probability, freedom))
+    return float(special.stdtrit(freedom, probability))
 
 
 def _t_tail(value: float, freedom: int) -> float:
     """The probability that Student's t exceeds a value."""
-    from scipy import stats
+    from scipy import special
 
-    return float(stats.t.sf(value, freedom))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values so that rejecting those below a level keeps the family-wise error at that level.
-
-    Parameters
-    ----------
-    p_values : sequence of float
-        One p-value per question of the family.
-
-    Returns
-    -------
-    list of float
-        Adjusted p-values in the same order, at most 1.
-
-    Notes
-    -----
-    Holm's step-down procedure [1]_: valid under any dependence between the tests, which matters here because
-    all comparisons share one baseline.
-
-    References
-    ----------
-    .. [1] Holm, 1979, Scandinavian Journal of Statistics 6, 65-70.
-
-    Examples
-    --------
-    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
-    [0.03, 0.06, 0.06]
-    """
-    adjusted = [0.0] * len(p_values)
-    largest = 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = largest
-    return adjusted
+    return float(special.stdtr(freedom, -value))
 
 
 def paired_power(effect: float, count: int, *, alpha: float = SIGNIFICANCE) -> float:

@@ -1,19 +1,33 @@
 """The conclusion of a study in one word per variant: better, worse, equivalent or undecided.
 
-The measuring is in `statistics`; the order in which a verdict is drawn from it is in `verdicts`.
+The word is read off an interval: those of all variants and all looks hold together, with the confidence the rules name.
+The measuring is in `statistics`; how wide the intervals are is fixed beforehand, in `define.looks`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, final
 
 from attnlab.core.contracts import Metric
 from attnlab.core.errors import SpecError
-from attnlab.studies.judge.statistics import SIGNIFICANCE, Comparison, compare, holm, seeds_needed
+from attnlab.studies.judge.statistics import Comparison, compare, seeds_needed
 
 Word = Literal["better", "worse", "equivalent", "undecided"]
+
+Runs = Mapping[str, Mapping[int, float | None]]
+"""For every variant the metric by seed; None for a run that failed or never measured it. Runs to come are not there."""
+
+
+@final
+@dataclass(frozen=True)
+class Look:
+    """Hold one look of the rules: after how many seeds, and with which level."""
+
+    seeds: int  # seeds of both variants
+    level: float  # share of t intervals that would miss the true difference, were this the only look
 
 
 @final
@@ -26,103 +40,213 @@ class Verdict:
     metric: str  # name of the metric
     comparison: Comparison  # the measured difference
     verdict: Word = "undecided"  # the conclusion
-    p_adjusted: float | None = None  # p of "no difference" after Holm's adjustment over all variants
-    p_equivalence_adjusted: float | None = None  # p of "not equivalent" after Holm's adjustment over all variants
+    look: int | None = None  # after how many seeds it was decided, or looked at last; None before the first look
+    p_adjusted: float | None = None
+    """p of "no difference" over all variants and all looks so far: small where an interval excluded 0."""
+    failures: int = 0  # runs of the variant that failed or never measured the metric, up to this look
+    settled: bool = False  # whether more seeds would change nothing: it is decided, or cannot be
     seeds_needed: int | None = None
     """For an undecided variant: how many seeds, in all, would decide; None where more seeds do not help."""
     reason: str = ""  # why the verdict is what it is, in words
 
 
 def verdicts(
-    values: Mapping[str, Mapping[int, float]],
+    runs: Runs,
     baseline: str,
     *,
     metric: Metric,
     smallest_effect: float,
+    looks: Sequence[Look],
     confidence: float = 0.95,
     untuned: Collection[str] = (),
+    advise: bool = True,
 ) -> tuple[Verdict, ...]:
-    """Judge every variant against the baseline.
+    """Judge every variant against the baseline, at the first look that decides.
+
+    Parameters
+    ----------
+    runs : mapping
+        See `Runs`.
+    baseline : str
+        What all others are compared with.
+    metric : Metric
+        What is compared.
+    smallest_effect : float
+        Smallest difference that matters, in the metric's unit; 0 if every one does.
+    looks : sequence of Look
+        When to look, fixed beforehand; a look counts once both variants have finished (or failed) that many seeds.
+    confidence : float
+        Share of studies in which all intervals of all looks hold.
+    untuned : collection of str
+        Variants whose best setting lies at the edge of what was tried.
+    advise : bool
+        Whether to reckon how many seeds would decide what stays undecided.
+
+    Returns
+    -------
+    tuple of Verdict
+        One for every variant but the baseline, in their order.
 
     Notes
     -----
-    The first of these that holds is the verdict:
+    At each look, the first of these that holds:
 
-    1. *undecided*: fewer than two pairs. One seed shows nothing, because nothing tells its luck from the effect.
-    2. *undecided*: the variant or the baseline is untuned; more seeds would not help.
-    3. *equivalent*: the whole interval lies within plus or minus `smallest_effect` and the equivalence test
-       rejects at 5 % after Holm. It comes before the next two, because a difference that is surely there and
-       surely too small to matter does not matter.
-    4. *better* or *worse*: the difference test rejects at 5 % after Holm; the sign says which.
-    5. *undecided*, with the number of seeds that would decide, were the observed difference the true one:
-       `seeds_needed` to tell it from zero (then it is better or worse) or from `smallest_effect` (then it is
-       equivalent), whichever is farther from it, at 5 % divided by the number of comparisons, which is the
-       level Holm holds the hardest of them to.
+    1. *undecided*: fewer than two pairs, or the same difference on every seed, which says nothing about chance.
+    2. *equivalent*: the interval lies within plus or minus `smallest_effect`. It comes before the next, because a
+       difference that is surely there and surely too small to matter does not matter.
+    3. *better* or *worse*: the interval does not contain zero.
+    4. *undecided*: after the last look with the number of seeds that would decide, were the observed difference and
+       spread the true ones.
 
-    Holm is applied to the family of difference tests and to the family of equivalence tests separately, each
-    over all variants with at least two pairs. The intervals themselves are not adjusted.
+    What a word says of the mean is taken back where the median says the contrary, where runs failed that would have to
+    be as good (`better` and `equivalent` for the variant's own, `worse` and `equivalent` for the baseline's), and where
+    better tuning could change it: an untuned variant that is *better* all the same stays so.
+
+    Raises
+    ------
+    SpecError
+        If the baseline is no variant, or `smallest_effect` is negative or not finite.
     """
-    if baseline not in values:
-        raise SpecError(f"the baseline must be one of the variants; got {baseline!r}; known: {', '.join(values)}")
-    found = {
-        name: compare(
-            series, values[baseline], smallest_effect=smallest_effect, better=metric.better, confidence=confidence
-        )
-        for name, series in values.items()
-        if name != baseline
-    }
-    adjusted = _adjusted({name: one.p for name, one in found.items()})
-    adjusted_equivalence = _adjusted({name: one.p_equivalence for name, one in found.items()})
-    alpha = SIGNIFICANCE / max(1, len(adjusted))
-    drafts = (
-        Verdict(
-            name,
-            baseline,
-            metric.name,
-            one,
-            p_adjusted=adjusted.get(name),
-            p_equivalence_adjusted=adjusted_equivalence.get(name),
-        )
-        for name, one in found.items()
-    )
-    return tuple(_decided(draft, untuned, smallest_effect, alpha) for draft in drafts)
+    if baseline not in runs:
+        raise SpecError(f"the baseline must be one of the variants; got {baseline!r}; known: {', '.join(runs)}")
+    if not (math.isfinite(smallest_effect) and smallest_effect >= 0):
+        raise SpecError(f"smallest_effect must be a number >= 0 in the metric's unit; got {smallest_effect!r}")
+    judge = _Judge(runs, baseline, metric, smallest_effect, tuple(looks), 1 - confidence, frozenset(untuned), advise)
+    return tuple(judge.verdict(name) for name in runs if name != baseline)
 
 
-def _adjusted(p_values: Mapping[str, float | None]) -> dict[str, float]:
-    """Holm-adjusted p-values of those variants that have one."""
-    present = {name: p for name, p in p_values.items() if p is not None}
-    return dict(zip(present, holm(list(present.values())), strict=True))
+@final
+@dataclass(frozen=True)
+class _Judge:
+    """Hold what is the same for all variants."""
+
+    runs: Runs
+    baseline: str
+    metric: Metric
+    smallest_effect: float
+    looks: tuple[Look, ...]
+    error: float
+    untuned: frozenset[str]
+    advise: bool
+
+    def verdict(self, variant: str) -> Verdict:
+        """The verdict of the first look that settles, or of the last that is reached."""
+        found, p_adjusted = self._before_any_look(variant), None
+        for look in self.looks:
+            if any(seed not in self.runs[name] for name in (variant, self.baseline) for seed in range(look.seeds)):
+                break
+            one = self._compared(variant, look)
+            if one.p is not None:
+                p_adjusted = min(1.0, one.p * self.error / look.level, 1.0 if p_adjusted is None else p_adjusted)
+            found = replace(self._judged(variant, one, look), p_adjusted=p_adjusted)
+            if found.settled:
+                return found
+        return self._open(found) if self.advise and not found.reason else found
+
+    def _before_any_look(self, variant: str) -> Verdict:
+        """What is known while the seeds of the first look are still running."""
+        one = self._compared(variant, replace(self.looks[0], seeds=max(look.seeds for look in self.looks)))
+        reason = f"{one.pairs} of {self.looks[0].seeds} seeds so far"
+        return Verdict(variant, self.baseline, self.metric.name, one, reason=reason)
+
+    def _compared(self, variant: str, look: Look) -> Comparison:
+        """The comparison over the seeds of a look that both finished."""
+        ours, theirs = (_finished(self.runs[name], look.seeds) for name in (variant, self.baseline))
+        return compare(ours, theirs, better=self.metric.better, level=look.level)
+
+    def _judged(self, variant: str, one: Comparison, look: Look) -> Verdict:
+        """The verdict of one look, what is said against it included."""
+        draft = Verdict(variant, self.baseline, self.metric.name, one, look=look.seeds)
+        draft = replace(draft, failures=self._failures(variant, look))
+        if one.sd is None or one.difference is None:
+            return replace(draft, reason=_too_few(one))
+        if one.sd == 0:
+            return replace(draft, settled=True, reason=_WITHOUT_SPREAD)
+        word = self._word(one)
+        for against in (self._against_tuning, self._against_failures, self._against_mean):
+            reason, settled = against(draft, word, look)
+            if reason:
+                return replace(draft, reason=reason, settled=settled)
+        if word == "undecided":
+            return draft
+        failed = f"; {_failed_of(draft, look)}" if draft.failures else ""
+        return replace(draft, verdict=word, settled=True, reason=f"{self._reason(word, one)}{failed}")
+
+    def _failures(self, name: str, look: Look) -> int:
+        return look.seeds - len(_finished(self.runs[name], look.seeds))
+
+    def _word(self, one: Comparison) -> Word:
+        """What the interval says."""
+        low, high, smallest = one.low or 0.0, one.high or 0.0, self.smallest_effect
+        if -smallest < low and high < smallest:
+            return "equivalent"
+        if low <= 0 <= high:
+            return "undecided"
+        return "better" if one.improves else "worse"
+
+    def _against_tuning(self, draft: Verdict, word: Word, look: Look) -> tuple[str, bool]:
+        """Why tuning forbids the word; what could only get better and is better already is better."""
+        del look
+        blamed = [name for name in (draft.variant, draft.baseline) if name in self.untuned]
+        a_fortiori = blamed == [draft.variant if word == "better" else draft.baseline] and word in ("better", "worse")
+        if not blamed or a_fortiori:
+            return "", False
+        which = " and ".join(f"{one!r}" for one in blamed)
+        return f"untuned: the best learning rate of {which} lies at the edge of the grid; widen the grid", True
+
+    def _against_failures(self, draft: Verdict, word: Word, look: Look) -> tuple[str, bool]:
+        """Why runs that failed forbid the word: nothing says that they would have been as good."""
+        theirs = self._failures(draft.baseline, look)
+        if draft.failures and word in ("better", "equivalent"):
+            return f"{word} where it trains: {_failed_of(draft, look)}", True
+        if theirs and word in ("worse", "equivalent"):
+            return f"{word} where the baseline trains: {theirs} of its {look.seeds} runs failed", True
+        return "", False
+
+    def _against_mean(self, draft: Verdict, word: Word, look: Look) -> tuple[str, bool]:
+        """Why the median forbids the word: a few runs far from the others make the mean."""
+        del look
+        one = draft.comparison
+        mean, median = one.difference or 0.0, one.median or 0.0
+        apart = abs(median) >= self.smallest_effect if word == "equivalent" else mean * median <= 0
+        if word == "undecided" or not apart:
+            return "", False
+        return f"{word} by the mean, not by the median ({median:.4g}): a few seeds lie far from the others", False
+
+    def _reason(self, word: Word, one: Comparison) -> str:
+        """Say what a decided difference amounts to."""
+        nearest_end = min(abs(one.low or 0.0), abs(one.high or 0.0))
+        if word == "equivalent":
+            sure = (one.low or 0.0) > 0 or (one.high or 0.0) < 0
+            text = "the whole interval lies within the smallest effect of interest"
+            return f"{text}: there is a difference, but one too small to matter" if sure else text
+        if nearest_end < self.smallest_effect:
+            return "there is a difference; it may be smaller than the smallest effect of interest"
+        return "there is a difference, and it is larger than the smallest effect of interest"
+
+    def _open(self, draft: Verdict) -> Verdict:
+        """An undecided verdict, with what would decide it."""
+        one, level = draft.comparison, next(look.level for look in self.looks if look.seeds == draft.look)
+        effect = max(abs(one.difference or 0.0), self.smallest_effect - abs(one.difference or 0.0))
+        needed = seeds_needed(one.sd or 0.0, effect, present=one.pairs, alpha=level)
+        if needed is None:
+            reason = "the seeds differ too much for any practical number of them to decide"
+        else:
+            more = needed - one.pairs
+            reason = f"about {more} more seed{'s' if more > 1 else ''} ({needed} in all) would decide"
+        return replace(draft, seeds_needed=needed, reason=reason)
 
 
-def _untuned_reason(blamed: Collection[str]) -> str:
-    """Say why tuning forbids a verdict."""
-    which = " and ".join(f"{one!r}" for one in blamed)
-    return f"untuned: the best learning rate of {which} lies at the edge of the grid; widen the grid"
+_WITHOUT_SPREAD = "every seed gave exactly this difference, which says nothing of chance; do the seeds reach the run?"
 
 
-def _decided(draft: Verdict, untuned: Collection[str], smallest_effect: float, alpha: float) -> Verdict:
-    """The draft with verdict, seeds needed and reason, in the order `verdicts` documents."""
-    one = draft.comparison
-    if one.sd is None or one.difference is None:
-        return replace(draft, reason=_too_few(one))
-    if blamed := [name for name in (draft.variant, draft.baseline) if name in untuned]:
-        return replace(draft, reason=_untuned_reason(blamed))
-    if _is_equivalent(draft, smallest_effect):
-        return replace(draft, verdict="equivalent", reason=_equivalence_reason(draft))
-    if draft.p_adjusted is not None and draft.p_adjusted < SIGNIFICANCE:
-        word: Word = "better" if one.improves else "worse"
-        return replace(draft, verdict=word, reason=_difference_reason(one, smallest_effect))
-    effect = max(abs(one.difference), smallest_effect - abs(one.difference))
-    needed = seeds_needed(one.sd, effect, present=one.pairs, alpha=alpha)
-    return replace(draft, seeds_needed=needed, reason=_open_reason(one, needed))
+def _finished(values: Mapping[int, float | None], seeds: int) -> dict[int, float]:
+    """The values of the first seeds that there are."""
+    return {seed: v for seed, v in values.items() if seed < seeds and v is not None and math.isfinite(v)}
 
 
-def _is_equivalent(draft: Verdict, smallest_effect: float) -> bool:
-    """Whether interval and test both place the difference inside the smallest effect."""
-    low, high, p = draft.comparison.low, draft.comparison.high, draft.p_equivalence_adjusted
-    if low is None or high is None or p is None:
-        return False
-    return p < SIGNIFICANCE and low > -smallest_effect and high < smallest_effect
+def _failed_of(draft: Verdict, look: Look) -> str:
+    return f"{draft.failures} of its {look.seeds} runs failed"
 
 
 def _too_few(one: Comparison) -> str:
@@ -132,31 +256,3 @@ def _too_few(one: Comparison) -> str:
     if one.pairs == 1:
         return "one seed shows nothing: only one was finished by both"
     return "no seed was finished by both"
-
-
-def _equivalence_reason(draft: Verdict) -> str:
-    """Say why a variant is equivalent."""
-    text = "the whole interval lies within the smallest effect of interest"
-    if draft.p_adjusted is not None and draft.p_adjusted < SIGNIFICANCE:
-        return f"{text}: there is a difference, but one too small to matter"
-    return text
-
-
-def _difference_reason(one: Comparison, smallest_effect: float) -> str:
-    """Say what a difference that was found amounts to."""
-    if one.sd == 0:
-        return "every seed gave exactly this difference; do the seeds reach the run?"
-    nearest_end = min(abs(one.low or 0.0), abs(one.high or 0.0))
-    if nearest_end < smallest_effect:
-        return "there is a difference; it may be smaller than the smallest effect of interest"
-    return "there is a difference, and it is larger than the smallest effect of interest"
-
-
-def _open_reason(one: Comparison, needed: int | None) -> str:
-    """Say what would decide an open comparison."""
-    if one.sd == 0:
-        return "no difference at all, and no smallest effect of interest to call that equivalent"
-    if needed is None:
-        return "the seeds differ too much for any practical number of them to decide"
-    more = needed - one.pairs
-    return f"about {more} more seed{'s' if more > 1 else ''} ({needed} in all) would decide"

@@ -124,7 +124,10 @@ class Plan:
         rules = self.study.rules.model_dump(exclude_none=True)
         rules |= {"metric": self.metric.name, "tune_by": self.tune_metric.name, "baseline": self.study.baseline}
         rules |= {"scale": self.study.scale}
-        return {**rules, "hash": fingerprint({"rules": rules, "study": self.study.hash, "data": self.data()})}
+        own = self.study.rules
+        looks = {"looks": list(own.looks), "levels": list(own.levels(len(self.variants) - 1))}  # follow from the others
+        hashed = fingerprint({"rules": rules, "study": self.study.hash, "data": self.data()})
+        return {**rules, **looks, "hash": hashed}
 
     def data(self) -> str | None:
         """The sha256 of the task's text; None where the data is generated from the task's own arguments."""
@@ -138,10 +141,17 @@ class Plan:
         seeds = range(TUNING_SEED, TUNING_SEED + self.study.rules.tune_seeds)
         return [self._cell(v, seed, tuned) for seed in seeds for tuned in grid for v in self.variants]
 
-    def judged_cells(self, chosen: Mapping[str, Mapping[str, int | float]]) -> list[CellPlan]:
-        """The runs the verdict stands on."""
-        seeds = range(self.study.rules.seeds)
-        return [self._cell(variant, seed, dict(chosen[variant.name])) for seed in seeds for variant in self.variants]
+    def judged_cells(
+        self, chosen: Mapping[str, Mapping[str, int | float]], seeds: Mapping[str, int] | None = None
+    ) -> list[CellPlan]:
+        """The runs the verdict stands on: of each variant so many seeds, by default those of the first look."""
+        counts = dict.fromkeys(chosen, self.study.rules.looks[0]) if seeds is None else seeds
+        return [
+            self._cell(variant, seed, dict(chosen[variant.name]))
+            for seed in range(max(counts.values()))
+            for variant in self.variants
+            if seed < counts[variant.name]
+        ]
 
     def _cell(self, variant: PlannedVariant, seed: int, tuned: dict[str, int | float]) -> CellPlan:
         spec = {

@@ -178,7 +178,8 @@ def effect_caption(results: StudyResults) -> str:
     )
     return (
         f"Difference to the baseline {words.named(results.baseline)}, paired over seeds. Lines are "
-        f"{numbers.percent(results.confidence)} t intervals, small dots single seeds.{within} "
+        f"t intervals that hold together, over all variants and looks, with {numbers.percent(results.confidence)} "
+        f"confidence; small dots single seeds.{within} "
         "A hollow point is undecided."
     )
 

@@ -4,7 +4,8 @@ Keys: ``study``, ``question``, ``task``, ``rules`` (with ``hash``), ``floors``, 
 ``parameters``, ``flops_per_token``, ``activation_bytes``, ``seconds``, ``settings``, ``spec``, ``metrics``: name
 to ``mean``, ``std``, ``values``),
 ``verdicts`` (``variant``, ``baseline``, ``metric``, ``difference``, ``low``, ``high``, ``p_adjusted``, ``verdict``,
-``seeds_needed``), ``alarms`` (``check``, ``variant``, ``message``), ``environment``.
+``seeds_needed``, ``look``, ``failures``, ``median``, ``better_share``, ``reason``), ``alarms`` (``check``, ``variant``,
+``message``), ``environment``.
 
 Every number is finite or null. ``values`` has one entry per seed in the order of the rules, null for a seed that did
 not finish, so that values of two variants at one index belong together. ``seconds`` is the mean over finished seeds.
@@ -93,6 +94,11 @@ def _verdict(one: Verdict) -> dict[str, Any]:
         "p_adjusted": one.p_adjusted,
         "verdict": one.verdict,
         "seeds_needed": one.seeds_needed,
+        "look": one.look,
+        "failures": one.failures,
+        "median": one.comparison.median,
+        "better_share": one.comparison.better_share,
+        "reason": one.reason,
     }
 
 

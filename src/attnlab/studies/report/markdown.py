@@ -77,7 +77,7 @@ def _charts(figures: Sequence[Figure], names: Sequence[str]) -> list[str]:
 def _verdicts(results: StudyResults) -> str:
     """The verdict table."""
     metric = f"{words.metric_title(results.metric)} ({results.metric.unit}, {words.direction(results.metric)})"
-    header = ("", "variant", "verdict", "difference", "interval", "p (Holm)", metric, "seeds", "parameters")
+    header = ("", "variant", "verdict", "difference", "interval", "p, adjusted", metric, "seeds", "parameters")
     header = (*header, "FLOPs/token", "time a seed", "why")
     keys = ("number", "name", "verdict", "difference", "interval", "p", "reached", "seeds", "parameters")
     keys = (*keys, "flops", "seconds", "reason")

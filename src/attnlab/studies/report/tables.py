@@ -22,11 +22,12 @@ def facts(results: StudyResults) -> list[str]:
     """The few facts that stand below the answer."""
     budget = results.rules.get("budget") or {}
     variants = len(results.variants)
-    seeds = max((len(variant.cells) for variant in results.variants), default=0)
+    counts = sorted({len(variant.cells) for variant in results.variants}) or [0]
+    seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     settings = {setting for variant in results.variants for setting in variant.settings}
     return [
         f"task {results.task.get('name', '')}".strip(),
-        f"{variants} variant{'' if variants == 1 else 's'} \u00d7 {seeds} seed{'' if seeds == 1 else 's'}",
+        f"{variants} variant{'' if variants == 1 else 's'} \u00d7 {seeds} seed{'' if seeds == '1' else 's'}",
         *(f"{numbers.number(float(amount), 9)} {unit} each" for unit, amount in budget.items()),
         *([f"scale {results.scale}"] if results.scale else []),
         *(f"computed in {setting}" for setting in settings if len(settings) == 1 and setting != PLAIN),
@@ -52,13 +53,18 @@ def verdicts(results: StudyResults) -> list[dict[str, Any]]:
     ]
 
 
+def _reason(one: Verdict) -> str:
+    """Why a verdict is what it is, and at which look it was drawn where there could be several."""
+    return f"{one.reason}; decided after {one.look} seeds" if one.verdict != "undecided" else one.reason
+
+
 def _row(place: int, variant: VariantResults, one: Verdict | None, metric: str) -> dict[str, Any]:
     """One row of the verdict table."""
     return {
         "number": place,
         "name": variant.name,
         "verdict": one.verdict if one else "baseline",
-        "reason": one.reason if one else "what the others are compared with",
+        "reason": _reason(one) if one else "what the others are compared with",
         "difference": words.difference(one.comparison) if one else "",
         "interval": words.interval(one.comparison) if one else "",
         "p": numbers.number(one.p_adjusted, 2) if one else "",

@@ -175,7 +175,8 @@ def _best_sentence(results: StudyResults, best: Verdict) -> str:
     ours = mean_of(results.variant(best.variant), metric.name)
     theirs = mean_of(results.variant(best.baseline), metric.name)
     reached = f"{numbers.number(ours)} where the baseline reaches {numbers.number(theirs)} {metric.unit}"
-    apart = f"{numbers.percent(results.confidence)} interval {interval(best.comparison)}, {best.comparison.pairs} seeds"
+    sure = f"joint {numbers.percent(results.confidence)} interval {interval(best.comparison)}"
+    apart = f"{sure}, {best.comparison.pairs} seeds"
     return (
         f"{named(best.variant)} is better than the baseline {named(best.baseline)}: "
         f"it reaches a {metric_title(metric)} of {reached}{_ratio(metric, ours, theirs)}. "
@@ -221,7 +222,7 @@ def _undecided(found: Sequence[Verdict]) -> str:
 def _what_decides(one: Verdict) -> str:
     """What it would take to decide, in a few words."""
     if one.seeds_needed is None:
-        return one.reason.split(":")[0]
+        return one.reason if one.failures else one.reason.split(":")[0]
     more = one.seeds_needed - one.comparison.pairs
     return f"about {more} more seed{'s' if more > 1 else ''}"
 

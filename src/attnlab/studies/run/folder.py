@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from attnlab.core.errors import RunError
 from attnlab.core.files import read_json, write_json
@@ -35,11 +35,11 @@ def prepare(plan: Plan, out: Path) -> None:
             raise RunError(f"{out} is no study's folder and holds {', '.join(reports)}; choose another with --out")
         write_json(out / STUDY, _study_record(plan))
         write_json(out / ENVIRONMENT, environment())
-        write_json(out / RULES, {**rules, "fixed_at": _now(), "extended": []})
+        write_json(out / RULES, {**rules, "fixed_at": _now()})
         return
     written = read_json(out / RULES)
     if written["hash"] != rules["hash"]:
-        _extend(plan, out, written, rules)
+        _refuse(plan, out, written)
 
 
 def is_done(folder: Path, spec: Mapping[str, Any]) -> bool:
@@ -57,26 +57,27 @@ def _study_record(plan: Plan) -> dict[str, Any]:
     return {**record, "files": study.files(), "data": plan.data(), "task": task, "variants": variants}
 
 
-def _extend(plan: Plan, out: Path, written: dict[str, Any], rules: dict[str, Any]) -> None:
-    """Record that a study goes on with more seeds; refuse any other change."""
+def _refuse(plan: Plan, out: Path, written: Mapping[str, Any]) -> NoReturn:
+    """Say in what a study differs from the one that its folder was begun with."""
     before = read_json(out / STUDY)
     now = _study_record(plan)
     if before["data"] != now["data"]:
         raise RunError(f"{out} holds runs on another text: it has changed since; choose another folder with --out")
     changed = [f for key in ("content", "files", "scale") for f in _difference(before[key], now[key], _PREFIX[key])]
-    if changed == ["rules.seeds"] and rules["seeds"] < written["seeds"]:
-        many = written["seeds"]
+    if changed and all(key.startswith("rules.seeds") for key in changed):
         raise RunError(
-            f"{out} already has {many} seeds; run it with --seeds {many} or more, or see: attnlab report {out}"
+            f"{out} was begun with seeds {_seeds(written['seeds'])}, and seeds added after a look at the results make "
+            "its error larger than it says; begin anew with --out, and with seeds: {at_least: 3, at_most: 20} for as "
+            f"many as it takes; or see: attnlab report {out}"
         )
-    if changed != ["rules.seeds"]:
-        raise RunError(
-            f"{out} holds runs of another study or other rules (they differ in: {', '.join(changed) or 'version'}); "
-            "choose another folder with --out, or delete it"
-        )
-    step = {"from": written["seeds"], "to": rules["seeds"], "at": _now(), "first_hash": written["hash"]}
-    write_json(out / STUDY, now)
-    write_json(out / RULES, {**rules, "fixed_at": written["fixed_at"], "extended": [*written["extended"], step]})
+    raise RunError(
+        f"{out} holds runs of another study or other rules (they differ in: {', '.join(changed) or 'version'}); "
+        "choose another folder with --out, or delete it"
+    )
+
+
+def _seeds(seeds: int | Mapping[str, int]) -> str:
+    return str(seeds) if isinstance(seeds, int) else f"{seeds['at_least']} to {seeds['at_most']}"
 
 
 def _difference(one: Any, other: Any, path: str = "") -> list[str]:

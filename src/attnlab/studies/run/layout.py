@@ -83,7 +83,7 @@ def most_together(plan: Plan) -> int:
     rules = plan.study.rules
     if plan.judges_time or "seconds" in rules.budget or rules.target:
         return 1
-    return max(rules.seeds, len(list(rules.grid())))
+    return max(rules.looks[-1], len(list(rules.grid())))
 
 
 def _as_begun(out: Path, wishes: Wishes) -> Layout:
@@ -111,7 +111,7 @@ def _by_rule(plan: Plan, wishes: Wishes) -> Layout:
         return Layout(wishes.jobs, max(1, cores // wishes.jobs), device, "asked for", together)
     if plan.judges_time:
         return Layout(1, cores, device, "one run at a time: the verdict is about wall time")
-    cells = len(plan.tuning_cells()) or len(plan.variants) * plan.study.rules.seeds
+    cells = len(plan.tuning_cells()) or len(plan.variants) * plan.study.rules.looks[0]
     if cells == 1:
         return Layout(1, cores, device, "one cell at a time")
     return Layout(min(cores, cells), 1, device, "one process a core", together)

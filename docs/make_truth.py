@@ -1,0 +1,205 @@
+"""Simulate studies whose truth is known, and write how often their verdicts err: ``python docs/make_truth.py``.
+
+Every study goes through the functions that judge real ones. The table stands in ``docs/verdicts.md``; ``make truth``
+makes it anew, ``tests/studies/test_truth.py`` a short form of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from attnlab.core.contracts import Metric
+from attnlab.studies.define.looks import Seeds, levels_of, looks_of
+from attnlab.studies.judge.verdicts import Look, Verdict, verdicts
+
+PAGE = Path(__file__).resolve().parent / "verdicts.md"
+BEGIN, END = "<!-- truth: written by docs/make_truth.py -->\n", "<!-- end of truth -->\n"
+METRIC = Metric("loss", "nats", "lower")
+ERROR = 0.05
+STUDIES = 1000
+REPEATS = 100
+DESIGNS: tuple[int | Seeds, ...] = (3, 5, Seeds(at_least=3, at_most=20))
+COMPARISONS = (1, 4, 19)
+BASELINE = "baseline"
+
+Noise = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
+"""Draws the metric of (variants, seeds) around zero; NaN for a run that failed."""
+
+
+def normal(generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """Every variant alike."""
+    return generator.standard_normal(shape)
+
+
+def unequal(generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """Every variant with a spread of its own: the logarithms of the spreads have a standard deviation of 1."""
+    return generator.standard_normal(shape) * np.exp(generator.standard_normal((shape[0], 1)))
+
+
+def heavy(generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """Heavy tails."""
+    return generator.standard_t(3, shape)
+
+
+def skewed(generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """A long tail on the side of high losses."""
+    return np.exp(generator.standard_normal(shape)) - np.exp(0.5)
+
+
+def plateau(generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """A fifth of the runs get stuck five standard deviations above the others; the mean is still zero."""
+    return generator.standard_normal(shape) + 5 * (generator.random(shape) < 0.2) - 1.0
+
+
+def failing(generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """A tenth of the runs fail."""
+    return np.where(generator.random(shape) < 0.1, np.nan, generator.standard_normal(shape))
+
+
+NOISES: dict[str, Noise] = {
+    "normal": normal,
+    "normal, unequal spreads": unequal,
+    "t with 3 degrees of freedom": heavy,
+    "lognormal": skewed,
+    "a fifth stuck": plateau,
+    "a tenth failing": failing,
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Hold how one kind of study errs, as shares of studies."""
+
+    noise: str
+    seeds: int | Seeds
+    comparisons: int
+    wrong_difference: float  # any "better" or "worse" where nothing differs
+    wrong_equivalence: float  # any "equivalent" where all differ by exactly the smallest effect
+    coverage: float  # all intervals contain the true difference
+    wrong_sign: float  # any "better" where all are worse, by half a standard deviation
+
+
+def looks_for(seeds: int | Seeds, comparisons: int) -> list[Look]:
+    """The looks of a study with so many comparisons."""
+    looks = looks_of(seeds)
+    levels = levels_of(looks, comparisons, ERROR)
+    return [Look(*each) for each in zip(looks, levels, strict=True)]
+
+
+def study(values: np.ndarray, looks: Sequence[Look], smallest_effect: float = 0.0) -> tuple[Verdict, ...]:
+    """Judge made-up runs: the metric of (variants, seeds), the baseline first, NaN where a run failed."""
+    names = [BASELINE, *(f"variant {index}" for index in range(1, len(values)))]
+    runs: Mapping[str, dict[int, float | None]] = {
+        name: {seed: None if np.isnan(v) else float(v) for seed, v in enumerate(row)}
+        for name, row in zip(names, values, strict=True)
+    }
+    return verdicts(runs, BASELINE, metric=METRIC, smallest_effect=smallest_effect, looks=looks, advise=False)
+
+
+def cell(noise: str, seeds: int | Seeds, comparisons: int, *, studies: int) -> Cell:
+    """Simulate studies of one kind: without a difference, with all at the edge of mattering, and with all worse."""
+    generator, looks = np.random.default_rng(comparisons), looks_for(seeds, comparisons)
+    wrong = np.zeros(4)
+    for _ in range(studies):
+        values = NOISES[noise](generator, (comparisons + 1, looks[-1].seeds))
+        found = study(values, looks)
+        wrong[0] += any(one.verdict in ("better", "worse") for one in found)
+        wrong[2] += any(one.comparison.low is not None and not _holds(one, 0.0) for one in found)
+        edge, worse = values.copy(), values.copy()
+        edge[1:] += 1.0
+        worse[1:] += 0.5
+        wrong[1] += any(one.verdict == "equivalent" for one in study(edge, looks, smallest_effect=1.0))
+        wrong[3] += any(one.verdict == "better" for one in study(worse, looks))
+    shares = wrong / studies
+    return Cell(noise, seeds, comparisons, shares[0], shares[1], 1 - shares[2], shares[3])
+
+
+def _holds(one: Verdict, truth: float) -> bool:
+    low, high = one.comparison.low, one.comparison.high
+    return low is not None and high is not None and low <= truth <= high
+
+
+def library_effects() -> list[list[tuple[float, float]]]:
+    """Of each study in docs/studies every difference and the smallest effect, in standard deviations of differences.
+
+    Of three seeds the largest of many observed effects flatter: each is taken at three quarters of its size.
+    """
+    studies = []
+    for path in sorted(PAGE.parent.glob("studies/*/report.json")):
+        report = json.loads(path.read_text(encoding="utf-8"))
+        found = []
+        for one in report["verdicts"]:
+            values = {each["name"]: each["metrics"][one["metric"]]["values"] for each in report["variants"]}
+            pairs = zip(values[one["variant"]], values[one["baseline"]], strict=True)
+            differences = np.array([a - b for a, b in pairs if a is not None and b is not None])
+            spread = differences.std(ddof=1) if len(differences) > 1 else 0.0
+            if spread > 0:
+                found.append((0.75 * differences.mean() / spread, report["rules"]["smallest_effect"] / spread))
+        studies.append(found)
+    return [found for found in studies if found]
+
+
+def decided(seeds: int | Seeds, *, studies: int) -> tuple[float, float]:
+    """The share of the library's comparisons that such rules would decide, and the seeds of each, on average."""
+    generator, words, looks_taken = np.random.default_rng(0), [], []
+    for effects in library_effects():
+        looks = looks_for(seeds, len(effects))
+        for (effect, smallest), _ in itertools.product(effects, range(studies)):
+            values = np.stack([np.zeros(looks[-1].seeds), effect + generator.standard_normal(looks[-1].seeds)])
+            (one,) = study(values, looks, smallest_effect=smallest)
+            words.append(one.verdict != "undecided")
+            looks_taken.append(one.look)
+    return float(np.mean(words)), float(np.mean(looks_taken))
+
+
+def table(cells: Sequence[Cell]) -> str:
+    """The table of the page."""
+    lines = [
+        "| seeds differ by | seeds | comparisons | any wrong better or worse | any wrong equivalent | "
+        "all intervals hold | any better that is worse |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in cells:
+        shares = (one.wrong_difference, one.wrong_equivalence, one.coverage, one.wrong_sign)
+        lines.append(
+            f"| {one.noise} | {_named(one.seeds)} | {one.comparisons} | "
+            + " | ".join(f"{s:.1%}" for s in shares)
+            + " |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def library_table() -> str:
+    """What the effects that the library's studies found would need, were three quarters of them true."""
+    lines = ["| seeds | comparisons of the library decided | seeds of a variant, on average |", "|---|---|---|"]
+    for seeds in DESIGNS:
+        share, taken = decided(seeds, studies=REPEATS)
+        lines.append(f"| {_named(seeds)} | {share:.0%} | {taken:.1f} |")
+    return "\n".join(lines) + "\n"
+
+
+def _named(seeds: int | Seeds) -> str:
+    return str(seeds) if isinstance(seeds, int) else f"{seeds.at_least} to {seeds.at_most}"
+
+
+def main() -> None:
+    """Simulate every cell and write the page."""
+    cells = []
+    for noise, seeds, comparisons in itertools.product(NOISES, DESIGNS, COMPARISONS):
+        cells.append(cell(noise, seeds, comparisons, studies=STUDIES))
+        print(cells[-1], file=sys.stderr, flush=True)
+    page = PAGE.read_text(encoding="utf-8")
+    words = f"Shares of {STUDIES:,} simulated studies a row (standard error at 5 %: 0.7 %).\n\n"
+    text = words + table(cells) + "\n" + library_table()
+    PAGE.write_text(page[: page.index(BEGIN) + len(BEGIN)] + text + page[page.index(END) :], "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Studies whose truth is known, in short: no cell of the long table of docs/verdicts.md may err more than it says."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnlab.studies.define.looks import Seeds
+
+STUDIES = 150
+FOUR_SIGMA = 4 * (0.05 * 0.95 / STUDIES) ** 0.5
+
+
+@pytest.fixture(scope="module")
+def truth():
+    place = importlib.util.spec_from_file_location("make_truth", Path(__file__).parents[2] / "docs" / "make_truth.py")
+    module = sys.modules["make_truth"] = importlib.util.module_from_spec(place)
+    place.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("seeds", [3, Seeds(at_least=3, at_most=10)], ids=["fixed", "until decided"])
+@pytest.mark.parametrize("noise", ["normal", "normal, unequal spreads", "a tenth failing"])
+def test_verdicts_err_no_more_often_than_is_said(truth, noise, seeds):
+    found = truth.cell(noise, seeds, 3, studies=STUDIES)
+    assert found.wrong_difference <= 0.05 + FOUR_SIGMA
+    assert found.wrong_equivalence <= 0.05 + FOUR_SIGMA
+    assert found.coverage >= 0.95 - FOUR_SIGMA
+    assert found.wrong_sign <= 0.05
+
+
+def test_the_table_has_a_row_for_every_cell(truth):
+    text = truth.table([truth.cell("normal", 3, 1, studies=2), truth.cell("lognormal", 5, 2, studies=2)])
+    assert len(text.splitlines()) == 4
+    assert "| lognormal | 5 | 2 |" in text
