@@ -112,3 +112,33 @@ def test_other_outputs_are_refused(tokens: Tensor) -> None:
 def test_positions_outside_are_refused(tokens: Tensor, position: int) -> None:
     with pytest.raises(ModuleError, match=f"must lie within the 17 positions of the input; got {position}"):
         reach(Tokens(nn.Identity()), (tokens,), position=position)
+
+
+class LooseMask(nn.Module):
+    """Attention whose mask is off by one from some row on."""
+
+    def __init__(self, first: int, last: int = 10**6, ahead: int = 1) -> None:
+        super().__init__()
+        self.first, self.last, self.ahead = first, last, ahead
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = torch.arange(x.size(1))
+        loose = ((rows >= self.first) & (rows <= self.last)).long()[:, None] * self.ahead
+        allowed = rows[None] <= rows[:, None] + loose
+        scores = (x @ x.mT).masked_fill(~allowed, float("-inf"))
+        return scores.softmax(-1) @ x
+
+
+@pytest.mark.parametrize(
+    ("length", "first", "last", "ahead"),
+    [(17, 0, 99, 2), (17, 8, 99, 1), (17, 9, 9, 1), (64, 32, 99, 1), (300, 32, 999, 60)],
+)
+def test_a_leak_is_found_at_whatever_position_it_is(length, first, last, ahead):
+    torch.manual_seed(3)
+    tokens = torch.randint(VOCAB, (BATCH, length))
+    assert reach(Tokens(LooseMask(first, last, ahead)), (tokens,)).future == ahead
+
+
+def test_long_causal_models_see_nothing_ahead():
+    torch.manual_seed(4)
+    assert reach(Tokens(Over(causal_attention)), (torch.randint(VOCAB, (BATCH, 300)),)).future == 0

@@ -132,7 +132,7 @@ def test_a_kill_in_the_middle_changes_no_number(tiny, tmp_path):
     command = [sys.executable, "-c", script, json.dumps(tiny), str(broken)]
     child = subprocess.Popen(command, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     deadline = time.monotonic() + 120
-    while not list(broken.rglob("last/state.json")) and child.poll() is None and time.monotonic() < deadline:
+    while not list(broken.glob("*/seed-*/last/state.json")) and child.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)
     child.send_signal(signal.SIGKILL)
     child.wait()

@@ -215,7 +215,7 @@ def test_the_headline_names_the_best_variant_and_by_how_much():
 def test_the_headline_does_not_lead_with_a_variant_that_raised_an_alarm():
     text = headline(parts())
     assert text.startswith("“attention + residual + norm, 4 heads” is better")
-    assert "not to be believed before its alarm is explained: “leaky”" in text
+    assert "Not to be believed before its alarm is explained: “leaky”" in text
     assert "1 run failed and 1 alarm was raised" in text
 
 

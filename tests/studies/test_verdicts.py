@@ -177,6 +177,21 @@ def test_no_verdict_on_a_mean_that_the_median_contradicts():
     assert "by the mean, not by the median" in one.reason
 
 
+# Numbers that cannot be true
+
+
+@pytest.mark.parametrize(("shift", "suspect"), [(-0.5, "new"), (0.0, "new"), (0.5, "base"), (-0.5, "base new")])
+def test_what_is_too_good_to_be_true_gets_no_word_and_no_number_of_seeds(shift, suspect):
+    one = judged({"new": NOISE + shift}, suspect=set(suspect.split()))["new"]
+    assert (one.verdict, one.seeds_needed, one.settled) == ("undecided", None, True)
+    assert "before its alarm is explained" in one.reason
+
+
+@pytest.mark.parametrize(("shift", "suspect", "word"), [(0.5, "new", "worse"), (-0.5, "base", "better")])
+def test_a_suspect_may_lose(shift, suspect, word):
+    assert judged({"new": NOISE + shift}, suspect={suspect})["new"].verdict == word
+
+
 # Several looks
 
 

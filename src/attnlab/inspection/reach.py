@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -14,6 +15,9 @@ from torch import Tensor, nn
 from attnlab.core.errors import ModuleError
 
 SAMPLES = 4  # sequences tried at once, so that one dead unit or chance cancellation hides nothing
+MOST_CUTS = 128  # places at which the sequence is cut in two; of a longer one both ends and as many between
+ENDS = 32  # cuts at either end, one after each position
+LEAKS = 3  # outputs of which it is asked how far ahead they see
 PROBE_SEED = 0  # the same random numbers in every forward pass, so that only the input differs
 
 
@@ -28,7 +32,7 @@ class Reach:
         Positions from the farthest one that still matters up to the output's own, both included;
         0 if neither that position nor an earlier one matters.
     future : int
-        Distance to the farthest later position that matters; 0 for a causal model.
+        Distance to the farthest later position that matters to any output; 0 for a causal model.
     mixes_batch : bool
         Whether an output depends on other sequences of the batch.
     """
@@ -50,8 +54,7 @@ def reach(model: nn.Module, inputs: Sequence[Tensor], position: int = -1) -> Rea
         One batch. The first tensor, ``(batch, length)`` tokens or ``(batch, length, features)``, is the
         one that gets changed.
     position : int, default -1
-        Output position at which the past is measured. The future is measured at its mirror image,
-        where there is as much of it: the first position for the last.
+        Output position at which the past is measured. The future is measured at all positions.
 
     Returns
     -------
@@ -65,10 +68,12 @@ def reach(model: nn.Module, inputs: Sequence[Tensor], position: int = -1) -> Rea
 
     Notes
     -----
-    All positions up to j (or from j on) are replaced at once and j is found by bisection, so between 4 and
-    ``2 log2(length) + 6`` forward passes of at most 4 sequences are made. Compared are outputs of calls
-    of equal shapes, bit by bit: what has no influence changes nothing. An influence that has decayed
-    below float64's resolution, as in a recurrent network over a hundred steps, is not seen.
+    All positions up to j (or from j on) are replaced at once and j is found by bisection. For the future the sequence
+    is cut in two at every place (of more than 128 positions: at the 32 first and last, and at 64 between), all behind
+    the cut is replaced, and no output before it may change: a mask that is off by one shows at one cut alone. That
+    makes at most 128 and some forward passes of at most 4 sequences. Compared are outputs of calls of equal shapes, bit
+    by bit: what has no influence changes nothing. An influence that has decayed below float64's resolution, as in a
+    recurrent network over a hundred steps, is not seen.
     """
     with torch.random.fork_rng(devices=[]):  # leave the caller's random numbers as they are
         probe = _Probe(model, inputs)
@@ -77,7 +82,7 @@ def reach(model: nn.Module, inputs: Sequence[Tensor], position: int = -1) -> Rea
             raise ModuleError(f"position must lie within the {length} positions of the input; got {position}")
         return Reach(
             past=probe.past(position % length),
-            future=probe.future(length - 1 - position % length),
+            future=probe.future(),
             mixes_batch=probe.mixes_batch(),
         )
 
@@ -103,17 +108,41 @@ class _Probe:
         """The number of positions from the farthest past one that matters up to this one."""
         return position + 1 - _first_true(lambda j: self._matters(position, range(j + 1)), position + 1)
 
-    def future(self, position: int) -> int:
-        """The distance to the farthest later position that matters."""
+    def future(self) -> int:
+        """The distance to the farthest later position that matters to any of the first outputs that see ahead."""
+        seeing = itertools.islice((one for cut in self._cuts() for one in self._see_beyond(cut)), LEAKS)
+        return max(map(self._ahead, seeing), default=0)
+
+    def _cuts(self) -> Iterator[int]:
+        """Yield where to cut the sequence: first where most is told, then everywhere, or at both ends and between."""
+        length = self.original.shape[1]
+        between = range(1, length)
+        if length > MOST_CUTS:
+            spread = range(ENDS, length - ENDS, max(1, length // (MOST_CUTS - 2 * ENDS)))
+            between = [*range(1, ENDS), *spread, *range(length - ENDS, length)]
+        yield from dict.fromkeys(cut for cut in (1, length // 2, length - 1, *between) if 0 < cut < length)
+
+    def _see_beyond(self, cut: int) -> list[int]:
+        """The first output before a cut that changes with what stands behind it, if any does."""
+        differs = self._differs(range(cut, self.original.shape[1]))[:, :cut]
+        seeing = differs.flatten(2).any(-1).any(0) if differs.ndim > 2 else differs.any(0)  # (cut)
+        return seeing.nonzero().flatten().tolist()[:1]
+
+    def _ahead(self, position: int) -> int:
+        """The distance to the farthest later position that matters to one output."""
         length = self.original.shape[1]
         later = length - 1 - position
         return later - _first_true(lambda j: self._matters(position, range(length - 1 - j, length)), later)
 
     def _matters(self, position: int, replaced: range) -> bool:
         """Whether replacing these input positions changes the output at one position."""
+        return bool(self._differs(replaced)[:, position].any())
+
+    def _differs(self, replaced: range) -> Bool[Tensor, "batch length *features"]:
+        """Which outputs change when some input positions are replaced."""
         mixed = self.original.clone()
         mixed[:, replaced.start : replaced.stop] = self.changed[:, replaced.start : replaced.stop]
-        return bool((self._run(mixed) != self.baseline)[:, position].any())
+        return self._run(mixed) != self.baseline
 
     def mixes_batch(self) -> bool:
         """Whether changing the first sequence changes others, or the last one does."""

@@ -13,6 +13,9 @@ from typing import Any, Literal, final
 from attnlab.core.contracts import Floor, Metric
 from attnlab.studies.judge.verdicts import Look, Verdict, verdicts
 
+UNBELIEVABLE = ("causality", "batch", "floor", "best known")
+"""Alarms that say that a number cannot be true, or is one of another task."""
+
 
 @final
 @dataclass(frozen=True)
@@ -158,6 +161,7 @@ class StudyResults:
             looks=looks_in(self.rules, len(self.variants) - 1),
             confidence=self.confidence,
             untuned={variant.name for variant in self.variants if variant.untuned},
+            suspect={alarm.variant for alarm in self.alarms if alarm.variant and alarm.check in UNBELIEVABLE},
         )
 
     @property

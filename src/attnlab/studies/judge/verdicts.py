@@ -59,6 +59,7 @@ def verdicts(
     looks: Sequence[Look],
     confidence: float = 0.95,
     untuned: Collection[str] = (),
+    suspect: Collection[str] = (),
     advise: bool = True,
 ) -> tuple[Verdict, ...]:
     """Judge every variant against the baseline, at the first look that decides.
@@ -79,6 +80,8 @@ def verdicts(
         Share of studies in which all intervals of all looks hold.
     untuned : collection of str
         Variants whose best setting lies at the edge of what was tried.
+    suspect : collection of str
+        Variants whose numbers cannot be true, or mean something else: they see what they should predict.
     advise : bool
         Whether to reckon how many seeds would decide what stays undecided.
 
@@ -99,8 +102,9 @@ def verdicts(
        spread the true ones.
 
     What a word says of the mean is taken back where the median says the contrary, where runs failed that would have to
-    be as good (`better` and `equivalent` for the variant's own, `worse` and `equivalent` for the baseline's), and where
-    better tuning could change it: an untuned variant that is *better* all the same stays so.
+    be as good (`better` and `equivalent` for the variant's own, `worse` and `equivalent` for the baseline's), where
+    better tuning could change it (an untuned variant that is *better* all the same stays so), and where an alarm says
+    that a number cannot be true: a suspect variant may be *worse*, and one may be *better* than a suspect baseline.
 
     Raises
     ------
@@ -111,8 +115,18 @@ def verdicts(
         raise SpecError(f"the baseline must be one of the variants; got {baseline!r}; known: {', '.join(runs)}")
     if not (math.isfinite(smallest_effect) and smallest_effect >= 0):
         raise SpecError(f"smallest_effect must be a number >= 0 in the metric's unit; got {smallest_effect!r}")
-    judge = _Judge(runs, baseline, metric, smallest_effect, tuple(looks), 1 - confidence, frozenset(untuned), advise)
+    doubts = _Doubts(frozenset(untuned), frozenset(suspect))
+    judge = _Judge(runs, baseline, metric, smallest_effect, tuple(looks), 1 - confidence, doubts, advise)
     return tuple(judge.verdict(name) for name in runs if name != baseline)
+
+
+@final
+@dataclass(frozen=True)
+class _Doubts:
+    """Hold the variants whose numbers are not what they seem."""
+
+    untuned: frozenset[str]
+    suspect: frozenset[str]
 
 
 @final
@@ -126,7 +140,7 @@ class _Judge:
     smallest_effect: float
     looks: tuple[Look, ...]
     error: float
-    untuned: frozenset[str]
+    doubts: _Doubts
     advise: bool
 
     def verdict(self, variant: str) -> Verdict:
@@ -163,7 +177,7 @@ class _Judge:
         if one.sd == 0:
             return replace(draft, settled=True, reason=_WITHOUT_SPREAD)
         word = self._word(one)
-        for against in (self._against_tuning, self._against_failures, self._against_mean):
+        for against in (self._against_alarms, self._against_tuning, self._against_failures, self._against_mean):
             reason, settled = against(draft, word, look)
             if reason:
                 return replace(draft, reason=reason, settled=settled)
@@ -184,10 +198,19 @@ class _Judge:
             return "undecided"
         return "better" if one.improves else "worse"
 
+    def _against_alarms(self, draft: Verdict, word: Word, look: Look) -> tuple[str, bool]:
+        """Why an alarm forbids the word: what is too good to be true is no reason to believe in it."""
+        del look
+        if draft.variant in self.doubts.suspect and word != "worse":
+            return "its numbers are not to be believed before its alarm is explained", True
+        if draft.baseline in self.doubts.suspect and word != "better":
+            return "the baseline's numbers are not to be believed before its alarm is explained", True
+        return "", False
+
     def _against_tuning(self, draft: Verdict, word: Word, look: Look) -> tuple[str, bool]:
         """Why tuning forbids the word; what could only get better and is better already is better."""
         del look
-        blamed = [name for name in (draft.variant, draft.baseline) if name in self.untuned]
+        blamed = [name for name in (draft.variant, draft.baseline) if name in self.doubts.untuned]
         a_fortiori = blamed == [draft.variant if word == "better" else draft.baseline] and word in ("better", "worse")
         if not blamed or a_fortiori:
             return "", False

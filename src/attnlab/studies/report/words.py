@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from attnlab.studies.judge.results import UNBELIEVABLE
 from attnlab.studies.report import numbers
 
 if TYPE_CHECKING:
@@ -113,13 +114,16 @@ def sentences(results: StudyResults) -> list[str]:
     """The answer of a study, the most important sentence first."""
     found = results.verdicts
     alarmed = {alarm.variant for alarm in results.alarms if alarm.check not in HARMLESS}
+    unbelievable = {alarm.variant for alarm in results.alarms if alarm.check in UNBELIEVABLE}
     groups = {word: _by_effect(found, word) for word in ("better", "worse", "equivalent", "undecided")}
     suspect = [one for one in groups["better"] if one.variant in alarmed]
-    groups["better"] = [one for one in groups["better"] if one.variant not in alarmed]
+    suspect += [one for one in groups["undecided"] if one.variant in unbelievable]
+    for word in ("better", "undecided"):
+        groups[word] = [one for one in groups[word] if one not in suspect]
     first, told = _lead(results, groups)
     rest = [
         _listed("Also better", [one for one in groups["better"] if one.variant not in told]),
-        _listed("Better by the numbers, but not to be believed before its alarm is explained", suspect),
+        _listed("Not to be believed before its alarm is explained", suspect),
         _listed("Worse", groups["worse"]),
         _listed(_equivalent_label(results), groups["equivalent"]),
         _undecided(groups["undecided"]) if len(groups["undecided"]) < len(found) else "",
@@ -153,17 +157,21 @@ def _by_effect(found: Sequence[Verdict], word: str) -> list[Verdict]:
 def _lead(results: StudyResults, groups: Mapping[str, list[Verdict]]) -> tuple[str, set[str]]:
     """The first sentence, and the variants it has dealt with."""
     baseline = named(results.baseline)
-    others = sum(map(len, groups.values()))
+    others = len(results.verdicts)
     if groups["better"]:
         best = groups["better"][0]
         return _best_sentence(results, best), {best.variant}
     if others == 0:
         return f"There is nothing to compare with the baseline {baseline}.", set()
-    if groups["worse"]:
-        lead = "Nothing is shown to beat" if groups["undecided"] else "Nothing beats"
-        return f"{lead} the baseline {baseline}, which reaches {_baseline_value(results)}.", set()
     if len(groups["equivalent"]) == others:
         return f"It makes no difference that matters: every variant is equivalent to the baseline {baseline}.", set()
+    if groups["worse"] or not groups["undecided"]:
+        lead = (
+            "Nothing beats"
+            if len(groups["worse"]) + len(groups["equivalent"]) == others
+            else "Nothing is shown to beat"
+        )
+        return f"{lead} the baseline {baseline}, which reaches {_baseline_value(results)}.", set()
     reasons = {one.reason for one in groups["undecided"]}
     why = reasons.pop() if len(reasons) == 1 else _undecided(groups["undecided"]).removesuffix(".")
     return f"Undecided: {why[:1].lower() + why[1:]}.".replace("Undecided: undecided: ", "Undecided: "), set()
