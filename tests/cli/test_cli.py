@@ -85,6 +85,14 @@ def test_a_failed_run_is_exit_code_1(study, capfd):
     assert "no more" in capfd.readouterr().out
 
 
+def test_plan_with_as_many_seeds_as_it_takes(study, capfd):
+    assert call(["plan", str(study), "--seeds", "3-5", "--no-calibrate", "--json"]) == FINE
+    rules = json.loads(capfd.readouterr().out)["rules"]
+    assert (rules["seeds"], rules["looks"]) == ({"at_least": 3, "at_most": 5}, [3, 4, 5])
+    assert call(["plan", str(study), "--seeds", "3-5", "--no-calibrate"]) == FINE
+    assert "x 3 to 5 seeds" in " ".join(capfd.readouterr().out.split())
+
+
 def test_plan(study, capfd):
     assert call(["plan", str(study)]) == FINE
     assert "2 variants x 2 seeds" in capfd.readouterr().out
@@ -144,7 +152,9 @@ def test_a_reader_that_has_seen_enough_is_no_error(capfd, monkeypatch):
         (["run", "mine.yaml", "--scale", "smal"], "did you mean 'small'"),
         (["run", "mine.yaml", "--seeds", "0"], "--seeds must be at least 1; got 0"),
         (["run", "mine.yaml", "--out", "mine.yaml"], "mine.yaml"),
-        (["run", "mine.yaml", "--seeds", "many"], "many"),
+        (["run", "mine.yaml", "--seeds", "many"], "--seeds must be a whole number, or two such as 3-20; got many"),
+        (["run", "mine.yaml", "--seeds", "3..20"], "--seeds must be a whole number, or two such as 3-20; got 3..20"),
+        (["run", "mine.yaml", "--seeds", "20-3"], "at_most must not be below at_least; got 3 below 20"),
         (["report", "nowhere"], "holds no study"),
         (["list", "scroes"], "did you mean 'scores'"),
         (["bench", "lop"], "did you mean 'loop'"),

@@ -8,8 +8,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from attnlab.cli.words import Seeds
-
 MANY = 999.5
 """From here on three digits would need an exponent."""
 MOST_HOURS = 48
@@ -21,7 +19,7 @@ def plan(
     /,
     *,
     scale: str | None = None,
-    seeds: Seeds | None = None,
+    seeds: str | None = None,
     calibrate: bool = True,
     json: bool = False,
 ) -> int:
@@ -33,7 +31,7 @@ def plan(
         Name of a study of the library, or a YAML file.
     scale : str, optional
         One of the study's scales, for example ``small``.
-    seeds : int or range, optional
+    seeds : str, optional
         Number of seeds, instead of the study's own, or two such as ``3-20``.
     calibrate : bool
         Time a few training steps of every variant.

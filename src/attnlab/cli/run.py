@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from attnlab.cli.words import Seeds, Whole
+from attnlab.cli.words import Whole
 from attnlab.core.errors import SpecError
 
 
@@ -20,7 +20,7 @@ def run(
     *,
     scale: str | None = None,
     out: Path | None = None,
-    seeds: Seeds | None = None,
+    seeds: str | None = None,
     device: str = "auto",
     jobs: Whole | None = None,
     together: Whole | None = None,
@@ -38,7 +38,7 @@ def run(
         One of the study's scales, for example ``small``.
     out : Path, optional
         Folder of the study; ``runs/STUDY`` (``runs/STUDY-SCALE``) by default.
-    seeds : int or range, optional
+    seeds : str, optional
         Number of seeds, instead of the study's own; ``3-20``: as many as it takes to decide, within these bounds.
     device : str
         ``cpu``, ``cuda``, or ``auto``.
@@ -75,13 +75,18 @@ def run(
     return int(any(alarm.check == "failed" for alarm in results.alarms))
 
 
-def seed_changes(seeds: int | dict[str, int] | None) -> dict[str, Any]:
-    """What ``--seeds`` changes in a study; a number below 1 is refused."""
+def seed_changes(seeds: str | None) -> dict[str, Any]:
+    """What ``--seeds`` changes in a study: a number, or two with a hyphen between them, at least and at most."""
     if seeds is None:
         return {}
-    if isinstance(seeds, int) and seeds < 1:
+    least, hyphen, most = seeds.partition("-")
+    try:
+        wanted = {"at_least": int(least), "at_most": int(most)} if least and hyphen else int(seeds)
+    except ValueError:
+        raise SpecError(f"--seeds must be a whole number, or two such as 3-20; got {seeds}") from None
+    if isinstance(wanted, int) and wanted < 1:
         raise SpecError(f"--seeds must be at least 1; got {seeds}")
-    return {"rules": {"seeds": seeds}}
+    return {"rules": {"seeds": wanted}}
 
 
 def own_prints_to_stderr(json: bool) -> contextlib.AbstractContextManager[Any]:

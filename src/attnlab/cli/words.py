@@ -17,18 +17,7 @@ def _whole(_: type, tokens: Sequence[Token]) -> int:
         raise ValueError(f"must be a whole number; got {tokens[0].value}") from None
 
 
-def _seeds(_: type, tokens: Sequence[Token]) -> int | dict[str, int]:
-    """A number of seeds, or two with a hyphen between them: at least and at most."""
-    least, hyphen, most = tokens[0].value.partition("-")
-    try:
-        return {"at_least": int(least), "at_most": int(most)} if least and hyphen else int(tokens[0].value)
-    except ValueError:
-        raise ValueError(f"must be a whole number, or two such as 3-20; got {tokens[0].value}") from None
-
-
 Whole = Annotated[int, Parameter(converter=_whole)]
 """A whole number, written as one."""
-Seeds = Annotated[int | dict[str, int], Parameter(converter=_seeds, accepts_keys=False)]
-"""A number of seeds, or how many at least and at most."""
 Runs = Annotated[tuple[Path, ...], Parameter(negative="")]
 """Folders of runs; there is no option that empties the list."""
