@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.core.contracts import Batch, StudyTask
+from attnlab.core.draws import drawn_by_name
 from attnlab.core.errors import Interrupted
 from attnlab.core.files import write_json
 from attnlab.inspection.capture import capture
@@ -60,8 +61,7 @@ def run_cells(
 
 
 def _fresh_model(spec: Mapping[str, Any], task: StudyTask, device: str) -> nn.Module:
-    torch.manual_seed(spec["seed"])
-    return build_model(spec["model"], task).to(device)
+    return drawn_by_name(lambda: build_model(spec["model"], task), spec["seed"]).to(device)
 
 
 def _train(

@@ -1,0 +1,87 @@
+"""Random numbers by name: what two models have in common starts alike, whatever else they have.
+
+A model draws its weights one after the other from one stream. Where one variant has a part more, or one of another
+shape, everything after it starts elsewhere in the stream, and two variants with the same seed share nothing. Here each
+tensor gets a stream of its own, from the seed and its name in the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+def drawn_by_name(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Build a model whose every parameter and buffer is drawn from the seed and its name.
+
+    Parameters
+    ----------
+    make : callable
+        Builds the model; it is called twice, the first time to see which draw fills which tensor.
+    seed : int
+        The seed; the default generator stands where it stands after ``torch.manual_seed(seed)`` when this returns.
+
+    Returns
+    -------
+    nn.Module
+        The model. Draws that end up in no tensor of it (a random choice, a factor of a matrix) are numbered in place
+        of a name. If the two calls do not draw the same, it is drawn as one stream, as by ``make`` alone.
+    """
+    torch.manual_seed(seed)
+    with _Draws() as first:
+        model = make()
+    names = _names(first.drawn, model)
+    del model
+    torch.manual_seed(seed)
+    with _Draws(lambda index: torch.manual_seed(_seed_of(seed, names, index))) as second:
+        model = make()
+    torch.manual_seed(seed)
+    if [one.shape for one in first.drawn] != [one.shape for one in second.drawn]:
+        model = make()
+        torch.manual_seed(seed)
+    return model
+
+
+def _names(drawn: list[Tensor], model: nn.Module) -> list[str]:
+    """For each draw the tensor of a model that it filled, and the how manieth draw into it it was."""
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    owners = {tensor.untyped_storage()._cdata: name for name, tensor in reversed(tensors)}  # of shared ones the first
+    seen: Counter[str] = Counter()
+    names = []
+    for one in drawn:
+        name = owners.get(one.untyped_storage()._cdata, "")
+        seen[name] += 1
+        names.append(f"{name} {seen[name]}")
+    return names
+
+
+def _seed_of(seed: int, names: list[str], index: int) -> int:
+    """The seed of one draw."""
+    name = names[index] if index < len(names) else str(index)
+    return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:7], "little")
+
+
+@final
+class _Draws(TorchDispatchMode):
+    """Note every tensor that is drawn, and tell before each draw which one it is."""
+
+    def __init__(self, before: Callable[[int], object] | None = None) -> None:
+        super().__init__()
+        self.drawn: list[Tensor] = []
+        self._before = before
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation, noted if it is random."""
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **(kwargs or {}))
+        if self._before:
+            self._before(len(self.drawn))
+        out = func(*args, **(kwargs or {}))
+        self.drawn.append(out if isinstance(out, Tensor) else torch.empty(0))
+        return out
