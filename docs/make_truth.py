@@ -100,7 +100,8 @@ def study(values: np.ndarray, looks: Sequence[Look], smallest_effect: float = 0.
         name: {seed: None if np.isnan(v) else float(v) for seed, v in enumerate(row)}
         for name, row in zip(names, values, strict=True)
     }
-    return verdicts(runs, BASELINE, metric=METRIC, smallest_effect=smallest_effect, looks=looks, advise=False)
+    contrasts = [(name, BASELINE) for name in names[1:]]
+    return verdicts(runs, contrasts, metric=METRIC, smallest_effect=smallest_effect, looks=looks, advise=False)
 
 
 def cell(noise: str, seeds: int | Seeds, comparisons: int, *, studies: int) -> Cell:

@@ -20,6 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("doctor",),
     ("studies", "benchmarks"),
     ("cli",),
+    ("__main__",),
 )
 """Packages that lie beside each other never import each other."""
 FORBIDDEN: dict[str, set[str]] = {

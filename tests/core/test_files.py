@@ -8,7 +8,16 @@ import json
 import pytest
 
 from attnlab.core.errors import RunError
-from attnlab.core.files import new_name, old_name, read_json, recover_folder, replace_folder, write_json, writing
+from attnlab.core.files import (
+    fingerprint,
+    new_name,
+    old_name,
+    read_json,
+    recover_folder,
+    replace_folder,
+    write_json,
+    writing,
+)
 
 
 def folder_with(path, text):
@@ -77,3 +86,8 @@ def test_recovery_after_a_kill(tmp_path, present, expected):
 def test_json_is_readable_text(tmp_path):
     write_json(tmp_path / "x.json", {"unit": "µs"})
     assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == {"unit": "µs"}
+
+
+def test_the_fingerprint_knows_content_and_not_order():
+    assert fingerprint({"a": 1, "b": [2]}) == fingerprint({"b": [2], "a": 1})
+    assert fingerprint({"a": 1}) != fingerprint({"a": 2})

@@ -25,6 +25,10 @@ VAL_MSE = Metric("val_mse", "normalized squared error", "lower", "validation MSE
 LADDER = (("n-gram that sees 0 characters", 3.347, 0), ("bigram (sees 1)", 2.486, 1), ("trigram (sees 2)", 2.049, 2))
 
 
+def against(baseline, variants):
+    return tuple((variant.name, baseline) for variant in variants if variant.name != baseline)
+
+
 def attention(rng, layers=2, heads=3, length=37, labels=()):
     out = []
     for index in range(layers):
@@ -118,6 +122,7 @@ def parts(seeds=5, variants=7, *, name="attention only <script>alert(1)</script>
         floors=tuple(floors),
         rules=rules | {"hash": "9f2c" * 16},
         baseline="attention + residual + norm",
+        contrasts=against("attention + residual + norm", rows),
         scale="small",
         variants=tuple(rows),
         alarms=(Alarm("floor", "leaky", "1.21 nats lies below what its reach allows: leak or mixing suspected."),),
@@ -186,6 +191,7 @@ def shapes(seeds=3):
         ),
         rules={"budget": {"steps": 1200}, "seeds": seeds, "smallest_effect": 0.001, "hash": "ab12" * 16},
         baseline="CNN",
+        contrasts=against("CNN", variants),
         scale=None,
         variants=variants,
         alarms=(),
@@ -227,4 +233,10 @@ def translations():
         }
         cells = tuple(CellResults(**(vars(cell) | looked)) for cell in variant.cells)
         rows.append(VariantResults(**(vars(variant) | {"cells": cells})))
-    return StudyResults(**(vars(found) | {"variants": tuple(rows), "baseline": rows[1].name, "alarms": ()}))
+    changed = {
+        "variants": tuple(rows),
+        "baseline": rows[1].name,
+        "contrasts": against(rows[1].name, rows),
+        "alarms": (),
+    }
+    return StudyResults(**(vars(found) | changed))

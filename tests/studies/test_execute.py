@@ -16,12 +16,12 @@ from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.rules import TUNING_SEED
 from attnlab.studies.define.study import parse_study, slug
 from attnlab.studies.execute import run_study
-from attnlab.studies.judge.collect import judged_so_far, read_results
+from attnlab.studies.judge.collect import read_results, so_far
 from attnlab.studies.plan.plan import plan_study
 from attnlab.studies.report import tables, write_report
 from attnlab.studies.run.executor import InProcess
 from attnlab.studies.run.folder import prepare
-from attnlab.studies.run.tuning import read_scores
+from attnlab.studies.run.tuning import cells_again, record_tuning
 
 LEAK = """
 import torch
@@ -114,8 +114,9 @@ def test_a_folder_from_before_runs_trained_together_is_reported(tiny, tmp_path):
     tiny["rules"] |= {"seeds": 1, "budget": {"steps": 1}}
     results = run_study(parse_study(tiny), tmp_path / "study", jobs=1)
     for path in (tmp_path / "study").rglob("result.json"):
-        old = {key: value for key, value in json.loads(path.read_text()).items() if not key.startswith("together")}
-        path.write_text(json.dumps(old))
+        record = json.loads(path.read_text())
+        later = {"together", "together_note", "seal"}  # what an earlier version did not write
+        path.write_text(json.dumps({key: value for key, value in record.items() if key not in later}))
     assert read_results(tmp_path / "study").variants == results.variants
 
 
@@ -193,6 +194,12 @@ def test_seeds_are_run_until_each_variant_is_decided(tiny, tmp_path):
     assert not read_results(out).complete
 
 
+def write_result(folder, plan, value):
+    """Leave what a finished run leaves that judging looks at."""
+    how = {"seconds": 1.0, "precision": "float32", "compiled": False}
+    write_json(folder / "result.json", {"metrics": {plan.metric.name: value}, **how})
+
+
 @pytest.mark.parametrize(
     ("spread", "failed", "expected"),
     [(0.001, (), [0, 1, 2]), (0.4, (), [0, 1, 2, 3]), (0.001, (1,), [0, 1, 2])],
@@ -212,10 +219,71 @@ def test_the_next_look_is_asked_for_where_the_one_before_leaves_it_open(tiny, tm
         if cell.variant == other and cell.seed in failed:
             write_json(folder / "failed.json", {"error": "it failed"})
         else:
-            write_json(folder / "result.json", {"metrics": {plan.metric.name: value}})
-    cells = judged_so_far(plan, chosen, out)
+            write_result(folder, plan, value)
+    cells, _ = so_far(plan, chosen, out)
     assert [cell.seed for cell in cells if cell.variant == other] == expected
     assert [cell.seed for cell in cells if cell.variant == plan.study.baseline] == expected
+
+
+def test_seeds_are_spent_on_the_comparisons_of_the_rules_alone(tiny, tmp_path):
+    tiny["rules"] |= {"seeds": {"at_least": 3, "at_most": 20}, "smallest_effect": 0.01}
+    tiny["variants"] |= {"third": {"channels": 7}, "fourth": {"channels": 8}}
+    names = list(tiny["variants"])
+    tiny["compare"] = {"third": [names[1]], "fourth": names[1]}
+    plan, out = plan_study(parse_study(tiny)), tmp_path / "out"
+    out.mkdir()
+    prepare(plan, out)
+    chosen = {name: {} for name in names}
+    wide = {names[1]: 0.0, "third": 0.3, "fourth": 0.0}
+    for cell in plan.judged_cells(chosen, dict.fromkeys(names, 4)):
+        (out / cell.folder).mkdir(parents=True)
+        shift = {"fourth": -0.5}.get(cell.variant, 0.0) + 0.001 * cell.seed * names.index(cell.variant)
+        write_result(out / cell.folder, plan, 1.0 + shift + wide.get(cell.variant, 0.0) * (-1) ** cell.seed)
+    cells, results = so_far(plan, chosen, out)
+    seeds = {name: 1 + max(cell.seed for cell in cells if cell.variant == name) for name in names}
+    assert seeds == {names[0]: 3, names[1]: 5, "third": 5, "fourth": 3}
+    assert [(one.variant, one.baseline) for one in results.verdicts] == [("third", names[1]), ("fourth", names[1])]
+    decided = {one.variant: one.verdict for one in results.verdicts}
+    assert decided == {"third": "undecided", "fourth": "better"}
+    (beside,) = results.exploratory
+    assert (beside.variant, beside.baseline, beside.verdict) == (names[1], names[0], "exploratory")
+    rows = {row["name"]: row["verdict"] for row in tables.verdicts(results)}
+    assert rows[f"fourth against {names[1]}"] == "better"
+    assert rows[names[1]] == "exploratory"
+    assert rows[names[0]] == "baseline"
+
+
+def with_effect(text, smallest):
+    return json.dumps(json.loads(text) | {"smallest_effect": smallest})
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize(
+    ("file", "change", "told"),
+    [
+        ("rules.json", lambda text: with_effect(text, 5.0), "was changed after the study began"),
+        (
+            "study.json",
+            lambda text: text.replace("[2]", "[3]").replace('"n_heads": 2', '"n_heads": 3'),
+            "after the study",
+        ),
+        ("plain/seed-0/result.json", lambda text: text.replace('"test_mse": ', '"test_mse": 1'), "after the run ended"),
+        ("plain/seed-1/metrics.jsonl", lambda text: text.replace('"val_mse": ', '"val_mse": 1'), "after the run ended"),
+    ],
+    ids=["rules", "study", "result", "curve"],
+)
+def test_what_was_changed_afterwards_is_not_judged(tiny, tmp_path, file, change, told):
+    out = tmp_path / "out"
+    run_study(parse_study(tiny), out, jobs=1)
+    before = (out / file).read_text()
+    assert change(before) != before
+    (out / file).write_text(change(before))
+    with pytest.raises(RunError, match=told):
+        read_results(out)
+    with pytest.raises(RunError, match=told):
+        run_study(parse_study(tiny), out, jobs=1)
+    (out / file).write_text(before)
+    assert read_results(out).complete
 
 
 @pytest.mark.usefixtures("in_process")
@@ -314,6 +382,7 @@ def test_tuning_that_failed_altogether_gives_no_verdict_and_a_choice_stays(tiny,
 @pytest.mark.usefixtures("in_process")
 def test_tuning_looks_at_the_mean_of_its_seeds_and_leaves_out_settings_that_failed_once(tiny, tmp_path):
     tiny["rules"] |= {"seeds": 1, "budget": {"steps": 3}, "tune": {"lr": [1e-3, 1e-2, 1e-1]}, "tune_seeds": 2}
+    tiny["rules"] |= {"tune_again": 0}
     out = tmp_path / "out"
     run_study(parse_study(tiny), out, jobs=2)
     reached = numbers(out)
@@ -325,10 +394,48 @@ def test_tuning_looks_at_the_mean_of_its_seeds_and_leaves_out_settings_that_fail
     tuned = read_results(out).variant("plain").tuning
     assert tuned["scores"] == pytest.approx({setting: sum(pair) / 2 for setting, pair in of.items()})
     assert tuned["chosen"] == min(tuned["scores"], key=tuned["scores"].get)
-    assert "mean of 2 runs" in tables.tuning(read_results(out))[0]["setting"]
+    assert all(told.endswith("(2 runs)") for _, told in tables.tuning(read_results(out))[0]["tried"])
 
     (out / "plain" / "tune-lr-0.01" / f"seed-{TUNING_SEED + 1}" / "result.json").unlink()
-    assert read_scores(plan_study(parse_study(tiny)), out)["plain"]["0.01"] is None
+    (out / "plain" / "seed-0" / "spec.json").unlink()
+    tuned = record_tuning(plan_study(parse_study(tiny)), out)
+    assert tuned["plain"] == {"lr": float(min((key for key in of if key != "0.01"), key=lambda key: sum(of[key])))}
+
+
+def tuned_runs(plan, out, values):
+    """Leave what tuning runs leave: for each learning rate the values of its seeds, the same for every variant."""
+    twice = plan.tuning_cells_again({variant.name: list(plan.study.rules.grid()) for variant in plan.variants})
+    for cell in [*plan.tuning_cells(), *twice]:
+        reached = values[cell.tuned["lr"]][cell.tuning_run - 1 : cell.tuning_run]
+        if reached:
+            (out / cell.folder).mkdir(parents=True)
+            write_json(out / cell.folder / "result.json", {"metrics": {plan.tune_metric.name: reached[0]}})
+
+
+@pytest.mark.parametrize(
+    ("values", "chosen", "at_edge", "as_good"),
+    [
+        ({0.1: [3.0], 0.2: [2.0, 2.0], 0.3: [1.0, 4.0]}, "0.2", False, []),
+        ({0.1: [3.0], 0.2: [2.0, 2.0], 0.3: [1.0, 1.5]}, "0.3", True, []),
+        ({0.1: [3.0], 0.2: [2.0, 2.0], 0.3: [1.0, 2.5]}, "0.3", False, ["0.2"]),
+        ({0.1: [3.0], 0.2: [2.0, 2.0], 0.3: [1.995, 1.999]}, "0.3", False, ["0.2"]),
+        ({0.1: [1.5, 9.0], 0.2: [2.0], 0.3: [1.0, 1.5]}, "0.3", True, []),
+    ],
+    ids=["luck of one seed", "slope", "seeds disagree", "less than matters", "neighbor not tried again"],
+)
+def test_the_best_settings_are_tried_again_and_an_edge_may_be_a_plateau(
+    tiny, tmp_path, values, chosen, at_edge, as_good
+):
+    tiny["rules"] |= {"seeds": 1, "tune": {"lr": list(values)}, "smallest_effect": 0.01}
+    plan = plan_study(parse_study(tiny))
+    tuned_runs(plan, tmp_path, values)
+    twice = [lr for lr, reached in values.items() if len(reached) == 2]
+    again = cells_again(plan, tmp_path)
+    assert sorted(cell.tuned["lr"] for cell in again if cell.variant == "plain") == sorted(twice)
+    record_tuning(plan, tmp_path)
+    record = json.loads((tmp_path / "tuning.json").read_text())["plain"]
+    assert (record["chosen"], record["at_edge"], record["as_good"]) == (chosen, at_edge, as_good)
+    assert record["runs"] == {f"{lr:g}": len(reached) for lr, reached in values.items()}
 
 
 def test_two_processes_may_not_write_one_study(tiny, tmp_path):

@@ -13,6 +13,7 @@ import torch
 from tests.studies.conftest import TINY
 
 from attnlab.core.errors import RunError, SpecError
+from attnlab.studies.define.rules import TUNING_SEED
 from attnlab.studies.define.study import parse_study
 from attnlab.studies.execute import run_study
 from attnlab.studies.plan.plan import CellPlan, plan_study
@@ -164,9 +165,10 @@ def test_a_study_trained_together_is_the_study_trained_one_by_one(tiny, tmp_path
     assert found.keys() == expected.keys()
     for cell, result in found.items():
         assert result["metrics"] == pytest.approx(expected[cell]["metrics"], rel=1e-3)
-        size = 1 if cell.startswith("lstm") else 3 if "tune" in cell else 2
+        size = 1 if cell.startswith("lstm") else 3 if cell.endswith(f"seed-{TUNING_SEED}") else 2
         assert result["together"] == size
     assert ("tuning runs", 6, 0) in heard
+    assert ("tuning runs of the best settings, again", 4, 0) in heard
     assert {cell for cell, *rest in heard if rest == ["finished"]} == set(found)
     said = results.environment["trained_together"]
     assert "plain: 2 seeds together. lstm: one by one: " in said

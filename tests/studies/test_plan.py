@@ -227,13 +227,15 @@ def test_cells_pair_over_seeds_and_tuning_has_a_seed_of_its_own(tiny):
     tuning = plan.tuning_cells()
     assert len(tuning) == 6
     assert {cell.seed for cell in tuning} == {TUNING_SEED}
-    scores = {"plain": {"0.1": 3.0, "0.2": 1.0, "0.3": 2.0}, "with attention": {"0.1": None, "0.2": 5.0, "0.3": 4.0}}
-    chosen = choose(plan, scores)
-    assert chosen == {"plain": {"lr": 0.2}, "with attention": {"lr": 0.3}}
+    runs = {"0.1": [3.0], "0.2": [1.0, 4.0], "0.3": [2.0, 2.0]}
+    chosen = {"plain": choose(plan, runs), "with attention": choose(plan, {"0.1": [None], "0.2": [5.0], "0.3": [6.0]})}
+    assert chosen == {"plain": {"lr": 0.3}, "with attention": {"lr": 0.2}}
+    again = plan.tuning_cells_again({"plain": [{"lr": 0.2}], "with attention": []})
+    assert [(cell.seed, cell.tuning_run) for cell in again] == [(TUNING_SEED + 1, 2)]
     judged = plan.judged_cells(chosen)
     assert [(cell.variant, cell.seed) for cell in judged[:2]] == [("plain", 0), ("with attention", 0)]
     assert len({cell.folder for cell in tuning + judged}) == 10
-    assert judged[0].spec["recipe"]["lr"] == 0.2
+    assert judged[0].spec["recipe"]["lr"] == 0.3
 
 
 def test_tuning_may_have_several_seeds(tiny):
@@ -250,7 +252,8 @@ def test_one_value_is_no_tuning(tiny):
     tiny["rules"]["tune"] = {"lr": [0.1]}
     plan = plan_of(tiny)
     assert plan.tuning_cells() == []
-    assert plan.judged_cells(choose(plan, {}))[0].spec["recipe"]["lr"] == 0.1
+    assert plan.tried_again == 0
+    assert plan.judged_cells({v.name: choose(plan, {}) for v in plan.variants})[0].spec["recipe"]["lr"] == 0.1
 
 
 def test_what_was_found_out_about_an_own_module_is_in_the_notes(tiny, tmp_path):

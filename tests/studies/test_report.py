@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 from rich.console import Console
-from tests.studies.example_results import ACCURACY, parts, shapes, translations
+from tests.studies.example_results import ACCURACY, against, parts, shapes, translations
 
 from attnlab.core.contracts import Metric
 from attnlab.core.errors import RunError
@@ -258,12 +258,27 @@ def test_an_untuned_variant_gets_no_verdict():
 def test_the_headline_says_when_nothing_beats_the_baseline():
     full = shapes()
     kept = tuple(one for one in full.variants if one.name == "CNN" or "batch" in one.name)
-    assert headline(dataclasses.replace(full, variants=kept)).startswith("Nothing beats the baseline “CNN”")
+    few = dataclasses.replace(full, variants=kept, contrasts=against("CNN", kept))
+    assert headline(few).startswith("Nothing beats the baseline “CNN”")
+
+
+def test_comparisons_that_leave_the_baseline_aside_are_told_with_both_names(tmp_path):
+    full = parts()
+    first, second = "attention + residual + norm, 4 heads", "no attention"
+    few = dataclasses.replace(full, contrasts=((first, second), (second, first)))
+    assert headline(few).startswith(f"“{first}” is better than “{second}”")
+    assert f"Worse: “{second}” against “{first}”" in headline(few)
+    page = write_report(few, tmp_path).read_text()
+    told = json.loads((tmp_path / "report.json").read_text())["verdicts"]
+    assert (told[0]["variant"], told[0]["baseline"]) == (first, second)
+    assert [one["verdict"] for one in told[2:]] == ["exploratory"] * (len(full.variants) - 3)
+    assert "not among the comparisons of the rules" in page
+    assert "exploratory" in (tmp_path / "report.md").read_text()
 
 
 def test_the_headline_says_when_there_is_nothing_to_compare():
     full = shapes()
-    assert "nothing to compare" in headline(dataclasses.replace(full, variants=full.variants[:1]))
+    assert "nothing to compare" in headline(dataclasses.replace(full, variants=full.variants[:1], contrasts=()))
 
 
 @pytest.mark.parametrize("make", [lambda: parts(seeds=1), lambda: parts(2, 11)])

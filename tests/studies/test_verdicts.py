@@ -28,7 +28,9 @@ def judged(shifts: dict[str, object], *, smallest_effect=0.05, metric=LOSS, look
     base = by_seed([1.0] * 20) if base is None else base
     values = {"base": base} | {name: by_seed(1.0 + np.asarray(shift)) for name, shift in shifts.items()}
     looks = looks or fixed(5, len(shifts))
-    found = verdicts(values, "base", metric=metric, smallest_effect=smallest_effect, looks=looks, **rest)
+    found = verdicts(
+        values, [(name, "base") for name in shifts], metric=metric, smallest_effect=smallest_effect, looks=looks, **rest
+    )
     return {one.variant: one for one in found}
 
 
@@ -67,7 +69,7 @@ def test_no_smallest_effect_means_no_equivalence():
 
 def of(base, new, seeds, **rest):
     (found,) = verdicts(
-        {"base": base, "new": new}, "base", metric=LOSS, smallest_effect=0.01, looks=fixed(seeds), **rest
+        {"base": base, "new": new}, [("new", "base")], metric=LOSS, smallest_effect=0.01, looks=fixed(seeds), **rest
     )
     return found
 
@@ -132,9 +134,9 @@ def test_the_same_difference_in_every_seed_decides_nothing():
     assert "do the seeds reach the run?" in one.reason
 
 
-def test_the_baseline_must_be_a_variant():
-    with pytest.raises(SpecError, match="the baseline must be one of the variants; got 'nobody'; known: base"):
-        verdicts({"base": {}}, "nobody", metric=LOSS, smallest_effect=0.01, looks=fixed(3))
+def test_what_is_compared_must_be_variants():
+    with pytest.raises(SpecError, match="what is compared must be one of the variants; got 'nobody'; known: base"):
+        verdicts({"base": {}}, [("base", "nobody")], metric=LOSS, smallest_effect=0.01, looks=fixed(3))
 
 
 @pytest.mark.parametrize("smallest_effect", [-0.1, math.nan, math.inf])

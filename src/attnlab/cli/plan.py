@@ -77,8 +77,9 @@ def _print(planned: Any) -> None:
         kind = "" if floor.kind == floor.name else f"{floor.kind}: "
         console.print(f"  {kind}{floor.name}: {floor.value:.4g} {floor.unit}", markup=False)
     (kind, amount) = next(iter(rules.budget.items()))
-    tuning = len(planned.tuning_cells())
-    variants, (least, most) = len(planned.variants), (rules.looks[0], rules.looks[-1])
+    variants = len(planned.variants)
+    tuning = len(planned.tuning_cells()) + variants * planned.tried_again
+    least, most = rules.looks[0], rules.looks[-1]
     seeds, runs = (
         str(count) if least == most else f"{count} to {other}"
         for count, other in ((least, most), (tuning + variants * least, tuning + variants * most))
@@ -98,7 +99,7 @@ def _what_can_be_told(planned: Any) -> str:
     """The smallest difference that the rules tell from none, and the spread above which one that matters is lost."""
     from attnlab.studies.judge.statistics import POWER, detectable_effect
 
-    rules, comparisons = planned.study.rules, len(planned.variants) - 1
+    rules, comparisons = planned.study.rules, len(planned.study.contrasts)
     most = rules.looks[-1]
     if most < 2 or comparisons < 1:
         return "one seed shows nothing: this study cannot decide anything; give it three or more (--seeds 3-20)"
@@ -167,7 +168,7 @@ def _print_total(planned: Any, console: Console) -> None:
 
     if any(variant.seconds_per_seed is None for variant in planned.variants):
         return
-    runs = len(planned.tuning_cells()) // len(planned.variants) + planned.study.rules.looks[0]
+    runs = len(planned.tuning_cells()) // len(planned.variants) + planned.tried_again + planned.study.rules.looks[0]
     seconds = runs * sum(variant.seconds_per_seed for variant in planned.variants) / usable_cores()
     console.print(
         f"{_duration(seconds)} or more on this machine's {usable_cores()} cores: without optimizer, evaluation, "

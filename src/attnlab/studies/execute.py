@@ -11,14 +11,14 @@ from attnlab.core.errors import RunError
 from attnlab.core.files import write_json, writing
 from attnlab.core.machine import require_device
 from attnlab.studies.define.study import Study
-from attnlab.studies.judge.collect import collect, judged_so_far
+from attnlab.studies.judge.collect import so_far
 from attnlab.studies.judge.results import StudyResults
 from attnlab.studies.plan.plan import CellPlan, Plan, plan_study
 from attnlab.studies.run.executor import Executor, Job, LocalProcesses
 from attnlab.studies.run.folder import is_done, prepare
 from attnlab.studies.run.layout import WORKERS_LOG, Layout, Wishes, layout_for
 from attnlab.studies.run.pool import BROKEN
-from attnlab.studies.run.tuning import record_tuning
+from attnlab.studies.run.tuning import cells_again, record_tuning
 from attnlab.training.keeping.runs import FAILED, lock
 
 
@@ -100,11 +100,12 @@ def run_study(
             executor = held.enter_context(LocalProcesses(layout.workers, layout.threads, out / WORKERS_LOG))
         phases = _Phases(executor, out, layout, tensorboard=tensorboard, watcher=watcher)
         phases.run("tuning runs", plan.tuning_cells())
+        phases.run("tuning runs of the best settings, again", cells_again(plan, out))
         chosen = record_tuning(plan, out)
-        judged = judged_so_far(plan, chosen, out)
+        judged, results = so_far(plan, chosen, out)
         while phases.run(f"judged runs{_of_looks(plan, judged)}", judged):
-            judged = judged_so_far(plan, chosen, out)
-    return collect(plan, judged, out)
+            judged, results = so_far(plan, chosen, out)
+    return results
 
 
 def _of_looks(plan: Plan, judged: Sequence[CellPlan]) -> str:

@@ -12,7 +12,7 @@ from attnlab.core.errors import nearest
 from attnlab.studies.define.reading import line_of
 from attnlab.studies.define.rules import Rules
 
-FILE_KEYS = ("question", "task", "model", "baseline", "variants", "rules", "training", "published")
+FILE_KEYS = ("question", "task", "model", "baseline", "variants", "compare", "rules", "training", "published")
 
 
 def places_of(raw: Mapping[str, Any], path: Path | None) -> dict[str, str]:

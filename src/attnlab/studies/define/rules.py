@@ -5,9 +5,7 @@ They are fixed, hashed and written to disk before the first step.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, final
 
@@ -40,6 +38,9 @@ class Rules(BaseModel):
         combination at the full budget, with seeds that no judged run has; the best on `tune_by` is used.
     tune_seeds : int
         Number of tuning runs of every combination; with several their mean is what tuning looks at.
+    tune_again : int
+        How many of a variant's best combinations get one more tuning run each, before the best of them is used; 0 for
+        none.
     tune_by : str, optional
         Metric that tuning looks at; by default the task's first, or the time to the target. Never one of a test part.
     match : {"none", "parameters", "flops"}
@@ -58,6 +59,7 @@ class Rules(BaseModel):
     seeds: int | Seeds = 5
     tune: dict[str, list[int | float]] = Field(default_factory=dict)
     tune_seeds: int = Field(default=1, ge=1)
+    tune_again: int = Field(default=2, ge=0)
     tune_by: str | None = None
     match: Literal["none", "parameters", "flops"] = "none"
     smallest_effect: float = Field(ge=0)
@@ -136,18 +138,14 @@ class Rules(BaseModel):
             yield dict(zip(self.tune, values, strict=True))
 
 
-def at_edge(rules: Rules, chosen: Mapping[str, int | float]) -> bool:
-    """Whether a chosen setting is the smallest or largest of its grid.
+def at_edge(rules: Rules, chosen: Mapping[str, int | float]) -> list[dict[str, int | float]]:
+    """For every value of a setting that is the smallest or largest of its grid the setting one value further inside.
 
     A grid of one value is no tuning and has no edge. Zero is no edge either: nothing lies beyond "none at all".
     """
-    return any(
-        len(values) > 1 and chosen[key] != 0 and chosen[key] in (min(values), max(values))
-        for key, values in rules.tune.items()
-    )
-
-
-def fingerprint(content: Mapping[str, Any]) -> str:
-    """The sha256 of a mapping of JSON types, whatever the order of its keys."""
-    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    inside = []
+    for key, values in rules.tune.items():
+        ordered = sorted(values)
+        if len(ordered) > 1 and chosen[key] != 0 and chosen[key] in (ordered[0], ordered[-1]):
+            inside.append({**chosen, key: ordered[1 if chosen[key] == ordered[0] else -2]})
+    return inside

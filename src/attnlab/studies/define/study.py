@@ -13,11 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from attnlab.core.build import is_path
 from attnlab.core.errors import SpecError, nearest
+from attnlab.core.files import fingerprint
 from attnlab.studies.define.complaints import explain, places_of
 from attnlab.studies.define.reading import find, plain_types, read
-from attnlab.studies.define.rules import Rules, fingerprint
+from attnlab.studies.define.rules import Rules
 
 SpecValue = str | dict[str, Any]
+Contrast = tuple[str, str]
+"""The variant that is judged, and what it is compared with."""
 OWN_FILES = {
     *("study.json", "rules.json", "environment.json", "layout.json", "tuning.json", "workers.log"),
     *("report.json", "report.md", "report.html", "charts"),
@@ -68,6 +71,9 @@ class Study(BaseModel):
         The key ``training`` merges over `training`, and ``task`` over `task`, where it may set batch and context.
     rules : Rules
         How the variants are compared.
+    compare : dict, optional
+        For each variant that is judged what it is compared with, one variant or several: the comparisons whose
+        intervals hold together, and for which seeds are spent. By default every variant with the baseline.
     training : dict
         Settings of the training recipe that all variants share.
     published : Published, optional
@@ -92,6 +98,7 @@ class Study(BaseModel):
     baseline: str
     variants: dict[str, dict[str, Any] | None] = Field(min_length=1)
     rules: Rules
+    compare: dict[str, str | list[str]] | None = None
     training: dict[str, Any] = Field(default_factory=dict)
     published: Published | None = None
     name: str = "study"
@@ -123,6 +130,24 @@ class Study(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _check_compare(self) -> Self:
+        if self.compare is None:
+            return self
+        if not self.contrasts:
+            raise ValueError("compare: names no comparison; leave it out to compare every variant with the baseline")
+        seen: set[frozenset[str]] = set()
+        for variant, other in self.contrasts:
+            for name in (variant, other):
+                if name not in self.variants:
+                    raise ValueError(f"compare: '{name}' is no variant; {nearest(name, self.variants)}")
+            if variant == other:
+                raise ValueError(f"compare: '{variant}' is compared with itself")
+            if frozenset((variant, other)) in seen:
+                raise ValueError(f"compare: '{variant}' and '{other}' are compared twice")
+            seen.add(frozenset((variant, other)))
+        return self
+
+    @model_validator(mode="after")
     def _check_published(self) -> Self:
         for name in self.published.parameters if self.published else ():
             if name not in self.variants:
@@ -145,9 +170,20 @@ class Study(BaseModel):
         return [self.training, *own]
 
     @property
+    def contrasts(self) -> tuple[Contrast, ...]:
+        """The comparisons that are judged: those of `compare`, else every variant with the baseline."""
+        if self.compare is None:
+            return tuple((name, self.baseline) for name in self.variants if name != self.baseline)
+        return tuple(
+            (variant, other)
+            for variant, others in self.compare.items()
+            for other in ([others] if isinstance(others, str) else others)
+        )
+
+    @property
     def hash(self) -> str:
         """The sha256 of what the study file says at this scale, and of the user's files it names."""
-        return fingerprint({"content": self.content, "files": self.files()})
+        return study_hash(self.content, self.files())
 
     def files(self) -> dict[str, str]:
         """The sha256 of every ``path.py`` that the study names, by the path as written."""
@@ -170,6 +206,11 @@ class Study(BaseModel):
     def training_settings(self, variant: str) -> dict[str, Any]:
         """The training settings of a variant, without the rules' budget and tuned settings."""
         return merge(self.training, (self.variants[variant] or {}).get("training") or {})
+
+
+def study_hash(content: Mapping[str, Any], files: Mapping[str, str]) -> str:
+    """The sha256 of a study's content and of the files it names, by theirs."""
+    return fingerprint({"content": content, "files": files})
 
 
 def slug(name: str) -> str:

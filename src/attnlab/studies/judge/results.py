@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
 from attnlab.core.contracts import Floor, Metric
-from attnlab.studies.judge.verdicts import Look, Verdict, verdicts
+from attnlab.studies.define.study import Contrast
+from attnlab.studies.judge.verdicts import Look, Verdict, exploratory, verdicts
 
 UNBELIEVABLE = ("causality", "batch", "floor", "best known")
 """Alarms that say that a number cannot be true, or is one of another task."""
@@ -28,6 +29,8 @@ class CellResults:
     """Final value of every metric of the task; empty unless done."""
     seconds: float | None = None  # wall-clock training time, with the time spent on choosing how to compute
     setting: str | None = None  # how its steps were computed, as ``bf16, compiled``
+    together: int = 1  # with how many runs, itself included, it was trained as one program
+    together_note: str = ""  # why not with all it might have been trained with
     curve: list[Mapping[str, Any]] = field(default_factory=list)
     """Lines of the cell's ``metrics.jsonl``: step, tokens, seconds, train_loss, and metrics where evaluated."""
     error: str | None = None  # why a failed cell stopped
@@ -121,6 +124,8 @@ class StudyResults:
         The rules fixed beforehand, with their ``hash``.
     baseline : str
         Name of the variant that the others are compared with.
+    contrasts : tuple of Contrast
+        The comparisons that are judged.
     scale : str or None
         Name of the scale the study ran at.
     variants : tuple of VariantResults
@@ -143,6 +148,7 @@ class StudyResults:
     floors: tuple[Floor, ...]
     rules: Mapping[str, Any]
     baseline: str
+    contrasts: tuple[Contrast, ...]
     scale: str | None
     variants: tuple[VariantResults, ...]
     alarms: tuple[Alarm, ...]
@@ -152,17 +158,40 @@ class StudyResults:
 
     @functools.cached_property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """What the study's rules conclude, one verdict a variant: computed once, read by every form of the report."""
+        """What the rules conclude, one verdict a comparison: computed once, read by every form of the report."""
         return verdicts(
-            {variant.name: variant.settled(self.metric.name) for variant in self.variants},
-            self.baseline,
+            self._runs,
+            self.contrasts,
             metric=self.metric,
             smallest_effect=self.smallest_effect,
-            looks=looks_in(self.rules, len(self.variants) - 1),
+            looks=self.looks,
             confidence=self.confidence,
             untuned={variant.name for variant in self.variants if variant.untuned},
             suspect={alarm.variant for alarm in self.alarms if alarm.variant and alarm.check in UNBELIEVABLE},
         )
+
+    @functools.cached_property
+    def exploratory(self) -> tuple[Verdict, ...]:
+        """Variants that the rules compare with nothing, beside the baseline: nothing is concluded of them."""
+        judged = {self.baseline, *(variant for variant, _ in self.contrasts)}
+        beside = [(variant.name, self.baseline) for variant in self.variants if variant.name not in judged]
+        return exploratory(self._runs, beside, metric=self.metric, confidence=self.confidence)
+
+    def concluded(self, variant: str) -> tuple[Verdict, ...]:
+        """What is concluded of a variant, or its exploratory comparison; nothing for one that is only compared with."""
+        return tuple(one for one in (*self.verdicts, *self.exploratory) if one.variant == variant)
+
+    @property
+    def _runs(self) -> dict[str, dict[int, float | None]]:
+        return {variant.name: variant.settled(self.metric.name) for variant in self.variants}
+
+    @property
+    def looks(self) -> tuple[Look, ...]:
+        """The looks that the rules fixed; those of earlier versions had one, of all variants alike."""
+        error = 1 - self.confidence
+        looks = self.rules.get("looks", [self.rules["seeds"]])
+        levels = self.rules.get("levels", [error / max(1, len(self.contrasts))])
+        return tuple(Look(int(seeds), float(level)) for seeds, level in zip(looks, levels, strict=True))
 
     @property
     def smallest_effect(self) -> float:
@@ -177,10 +206,3 @@ class StudyResults:
     def variant(self, name: str) -> VariantResults:
         """The variant of a name."""
         return {variant.name: variant for variant in self.variants}[name]
-
-
-def looks_in(rules: Mapping[str, Any], comparisons: int) -> tuple[Look, ...]:
-    """The looks that rules fixed; those of earlier versions had one, of all variants alike."""
-    error = 1 - float(rules.get("confidence") or 0.95)
-    looks, levels = rules.get("looks", [rules["seeds"]]), rules.get("levels", [error / max(1, comparisons)])
-    return tuple(Look(int(seeds), float(level)) for seeds, level in zip(looks, levels, strict=True))

@@ -1,6 +1,6 @@
-"""The conclusion of a study in one word per variant: better, worse, equivalent or undecided.
+"""The conclusion of a study in one word per comparison: better, worse, equivalent or undecided.
 
-The word is read off an interval: those of all variants and all looks hold together, with the confidence the rules name.
+The word is read off an interval: those of all comparisons and all looks hold together, with the rules' confidence.
 The measuring is in `statistics`; how wide the intervals are is fixed beforehand, in `define.looks`.
 """
 
@@ -13,9 +13,11 @@ from typing import Literal, final
 
 from attnlab.core.contracts import Metric
 from attnlab.core.errors import SpecError
+from attnlab.studies.define.study import Contrast
 from attnlab.studies.judge.statistics import Comparison, compare, seeds_needed
 
-Word = Literal["better", "worse", "equivalent", "undecided"]
+Word = Literal["better", "worse", "equivalent", "undecided", "exploratory"]
+"""What is concluded; *exploratory* is a comparison beside those of the rules, of which nothing is concluded."""
 
 Runs = Mapping[str, Mapping[int, float | None]]
 """For every variant the metric by seed; None for a run that failed or never measured it. Runs to come are not there."""
@@ -33,7 +35,7 @@ class Look:
 @final
 @dataclass(frozen=True)
 class Verdict:
-    """Hold what a study concludes about one variant."""
+    """Hold what a study concludes about one comparison."""
 
     variant: str  # the variant judged
     baseline: str  # what it is compared with
@@ -42,7 +44,7 @@ class Verdict:
     verdict: Word = "undecided"  # the conclusion
     look: int | None = None  # after how many seeds it was decided, or looked at last; None before the first look
     p_adjusted: float | None = None
-    """p of "no difference" over all variants and all looks so far: small where an interval excluded 0."""
+    """p of "no difference" over all comparisons and all looks so far: small where an interval excluded 0."""
     failures: int = 0  # runs of the variant that failed or never measured the metric, up to this look
     settled: bool = False  # whether more seeds would change nothing: it is decided, or cannot be
     seeds_needed: int | None = None
@@ -52,7 +54,7 @@ class Verdict:
 
 def verdicts(
     runs: Runs,
-    baseline: str,
+    contrasts: Sequence[Contrast],
     *,
     metric: Metric,
     smallest_effect: float,
@@ -62,14 +64,14 @@ def verdicts(
     suspect: Collection[str] = (),
     advise: bool = True,
 ) -> tuple[Verdict, ...]:
-    """Judge every variant against the baseline, at the first look that decides.
+    """Judge every comparison, at the first look that decides it.
 
     Parameters
     ----------
     runs : mapping
         See `Runs`.
-    baseline : str
-        What all others are compared with.
+    contrasts : sequence of Contrast
+        The variants that are judged, each with the baseline of its comparison.
     metric : Metric
         What is compared.
     smallest_effect : float
@@ -88,7 +90,7 @@ def verdicts(
     Returns
     -------
     tuple of Verdict
-        One for every variant but the baseline, in their order.
+        One for every comparison, in their order.
 
     Notes
     -----
@@ -109,15 +111,27 @@ def verdicts(
     Raises
     ------
     SpecError
-        If the baseline is no variant, or `smallest_effect` is negative or not finite.
+        If a comparison names no variant, or `smallest_effect` is negative or not finite.
     """
-    if baseline not in runs:
-        raise SpecError(f"the baseline must be one of the variants; got {baseline!r}; known: {', '.join(runs)}")
+    for name in (name for contrast in contrasts for name in contrast):
+        if name not in runs:
+            raise SpecError(f"what is compared must be one of the variants; got {name!r}; known: {', '.join(runs)}")
     if not (math.isfinite(smallest_effect) and smallest_effect >= 0):
         raise SpecError(f"smallest_effect must be a number >= 0 in the metric's unit; got {smallest_effect!r}")
     doubts = _Doubts(frozenset(untuned), frozenset(suspect))
-    judge = _Judge(runs, baseline, metric, smallest_effect, tuple(looks), 1 - confidence, doubts, advise)
-    return tuple(judge.verdict(name) for name in runs if name != baseline)
+    judge = _Judge(runs, metric, smallest_effect, tuple(looks), 1 - confidence, doubts, advise)
+    return tuple(judge.verdict(*contrast) for contrast in contrasts)
+
+
+def exploratory(runs: Runs, contrasts: Sequence[Contrast], *, metric: Metric, confidence: float) -> tuple[Verdict, ...]:
+    """Measure comparisons beside those of the rules, each with an interval of its own that is not corrected."""
+    found = []
+    for variant, baseline in contrasts:
+        ours, theirs = (_finished(runs[name]) for name in (variant, baseline))
+        one = compare(ours, theirs, better=metric.better, level=1 - confidence)
+        reason = "not among the comparisons of the rules: the interval is its own, and nothing is concluded"
+        found.append(Verdict(variant, baseline, metric.name, one, "exploratory", settled=True, reason=reason))
+    return tuple(found)
 
 
 @final
@@ -132,10 +146,9 @@ class _Doubts:
 @final
 @dataclass(frozen=True)
 class _Judge:
-    """Hold what is the same for all variants."""
+    """Hold what is the same for all comparisons."""
 
     runs: Runs
-    baseline: str
     metric: Metric
     smallest_effect: float
     looks: tuple[Look, ...]
@@ -143,35 +156,35 @@ class _Judge:
     doubts: _Doubts
     advise: bool
 
-    def verdict(self, variant: str) -> Verdict:
+    def verdict(self, variant: str, baseline: str) -> Verdict:
         """The verdict of the first look that settles, or of the last that is reached."""
-        found, p_adjusted = self._before_any_look(variant), None
+        found, p_adjusted = self._before_any_look(variant, baseline), None
         for look in self.looks:
-            if any(seed not in self.runs[name] for name in (variant, self.baseline) for seed in range(look.seeds)):
+            if any(seed not in self.runs[name] for name in (variant, baseline) for seed in range(look.seeds)):
                 break
-            one = self._compared(variant, look)
+            one = self._compared(variant, baseline, look)
             if one.p is not None:
                 p_adjusted = min(1.0, one.p * self.error / look.level, 1.0 if p_adjusted is None else p_adjusted)
-            found = replace(self._judged(variant, one, look), p_adjusted=p_adjusted)
+            draft = Verdict(variant, baseline, self.metric.name, one, look=look.seeds)
+            found = replace(self._judged(draft, look), p_adjusted=p_adjusted)
             if found.settled:
                 return found
         return self._open(found) if self.advise and not found.reason else found
 
-    def _before_any_look(self, variant: str) -> Verdict:
+    def _before_any_look(self, variant: str, baseline: str) -> Verdict:
         """What is known while the seeds of the first look are still running."""
-        one = self._compared(variant, replace(self.looks[0], seeds=max(look.seeds for look in self.looks)))
+        one = self._compared(variant, baseline, replace(self.looks[0], seeds=max(look.seeds for look in self.looks)))
         reason = f"{one.pairs} of {self.looks[0].seeds} seeds so far"
-        return Verdict(variant, self.baseline, self.metric.name, one, reason=reason)
+        return Verdict(variant, baseline, self.metric.name, one, reason=reason)
 
-    def _compared(self, variant: str, look: Look) -> Comparison:
+    def _compared(self, variant: str, baseline: str, look: Look) -> Comparison:
         """The comparison over the seeds of a look that both finished."""
-        ours, theirs = (_finished(self.runs[name], look.seeds) for name in (variant, self.baseline))
+        ours, theirs = (_finished(self.runs[name], look.seeds) for name in (variant, baseline))
         return compare(ours, theirs, better=self.metric.better, level=look.level)
 
-    def _judged(self, variant: str, one: Comparison, look: Look) -> Verdict:
+    def _judged(self, draft: Verdict, look: Look) -> Verdict:
         """The verdict of one look, what is said against it included."""
-        draft = Verdict(variant, self.baseline, self.metric.name, one, look=look.seeds)
-        draft = replace(draft, failures=self._failures(variant, look))
+        one, draft = draft.comparison, replace(draft, failures=self._failures(draft.variant, look))
         if one.sd is None or one.difference is None:
             return replace(draft, reason=_too_few(one))
         if one.sd == 0:
@@ -263,7 +276,7 @@ class _Judge:
 _WITHOUT_SPREAD = "every seed gave exactly this difference, which says nothing of chance; do the seeds reach the run?"
 
 
-def _finished(values: Mapping[int, float | None], seeds: int) -> dict[int, float]:
+def _finished(values: Mapping[int, float | None], seeds: float = math.inf) -> dict[int, float]:
     """The values of the first seeds that there are."""
     return {seed: v for seed, v in values.items() if seed < seeds and v is not None and math.isfinite(v)}
 

@@ -15,11 +15,12 @@ import torch
 
 from attnlab.core.contracts import Floor, Metric, ReportedTask, StudyTask
 from attnlab.core.errors import AttnlabError, SpecError
+from attnlab.core.files import fingerprint
 from attnlab.inspection.cost import Cost, cost
 from attnlab.nn.foreign import ForeignMixer
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.studies.define.metrics import rules_metric, study_metrics
-from attnlab.studies.define.rules import TUNING_SEED, fingerprint
+from attnlab.studies.define.rules import TUNING_SEED
 from attnlab.studies.define.study import Study, slug
 from attnlab.studies.plan.estimate import flops_per_second_on_one_thread, step_seconds_on_one_thread
 from attnlab.studies.plan.matching import match_width
@@ -123,11 +124,9 @@ class Plan:
         """The rules with everything that fixes the comparison, and their hash."""
         rules = self.study.rules.model_dump(exclude_none=True)
         rules |= {"metric": self.metric.name, "tune_by": self.tune_metric.name, "baseline": self.study.baseline}
-        rules |= {"scale": self.study.scale}
-        own = self.study.rules
-        looks = {"looks": list(own.looks), "levels": list(own.levels(len(self.variants) - 1))}  # follow from the others
-        hashed = fingerprint({"rules": rules, "study": self.study.hash, "data": self.data()})
-        return {**rules, **looks, "hash": hashed}
+        rules |= {"scale": self.study.scale, "looks": list(self.study.rules.looks)}
+        rules |= {"levels": list(self.study.rules.levels(len(self.study.contrasts)))}
+        return {**rules, "hash": rules_hash(rules, self.study.hash, self.data())}
 
     def data(self) -> str | None:
         """The sha256 of the task's text; None where the data is generated from the task's own arguments."""
@@ -140,6 +139,17 @@ class Plan:
             return []
         seeds = range(TUNING_SEED, TUNING_SEED + self.study.rules.tune_seeds)
         return [self._cell(v, seed, tuned) for seed in seeds for tuned in grid for v in self.variants]
+
+    @property
+    def tried_again(self) -> int:
+        """How many settings of each variant get one more tuning run."""
+        grid = len(list(self.study.rules.grid()))
+        return min(grid, self.study.rules.tune_again) if grid > 1 else 0
+
+    def tuning_cells_again(self, settings: Mapping[str, Sequence[Mapping[str, int | float]]]) -> list[CellPlan]:
+        """One more tuning run of some settings of each variant."""
+        seed = TUNING_SEED + self.study.rules.tune_seeds
+        return [self._cell(v, seed, dict(tuned)) for v in self.variants for tuned in settings[v.name]]
 
     def judged_cells(
         self, chosen: Mapping[str, Mapping[str, int | float]], seeds: Mapping[str, int] | None = None
@@ -179,6 +189,11 @@ class Plan:
             "variants": [{key: getattr(variant, key) for key in keys} for variant in self.variants],
             "published": self.study.published and self.study.published.model_dump(),
         }
+
+
+def rules_hash(rules: Mapping[str, Any], study: str, data: str | None) -> str:
+    """What changes when rules, the study (by its hash) or its data (by theirs) do."""
+    return fingerprint({"rules": rules, "study": study, "data": data})
 
 
 def plan_study(study: Study, *, calibrate: bool = False) -> Plan:

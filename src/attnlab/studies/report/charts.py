@@ -19,6 +19,8 @@ EFFECT_WIDTH, ROW_HEIGHT = 430, 40
 PANEL_WIDTH, PANEL_HEIGHT = 250, 250
 OUTLYING = 8.0
 """How many times the median effect the largest must be before the axis is compressed."""
+OPEN = ("undecided", "exploratory")
+"""What is drawn hollow: nothing is concluded of it."""
 POINT_SIZE = 19.0
 """Diameter of a numbered point in px."""
 SPREAD_FOR_LOG = 5.0
@@ -28,10 +30,10 @@ CURVED_FOR_LOG = 30.0
 
 
 def effects(results: StudyResults) -> Any:
-    """The chart of effects: each variant's difference to the baseline with its interval."""
+    """The chart of effects: the difference of each comparison with its interval."""
     import altair as alt
 
-    rows = [_effect_row(one) for one in _ranked(results.verdicts, results.metric)]
+    rows = [_effect_row(results, one) for one in _ranked((*results.verdicts, *results.exploratory), results.metric)]
     y = _rows_axis(alt, rows)
     base = alt.Chart(alt.Data(values=rows)).encode(y=y)
     scale, axis = _effect_scale(alt, rows, results)
@@ -46,10 +48,8 @@ def effects(results: StudyResults) -> Any:
         .mark_circle(size=16, opacity=0.45, yOffset=11)
         .encode(x=alt.X("value:Q", scale=scale), y=y, color=color),
         base.mark_rule(strokeWidth=2.5).encode(x=alt.X("low:Q", scale=scale), x2="high:Q", color=color),
-        base.transform_filter("datum.verdict != 'undecided'")
-        .mark_point(size=95, filled=True, opacity=1)
-        .encode(x=x, color=color),
-        base.transform_filter("datum.verdict == 'undecided'")
+        base.transform_filter("datum.decided").mark_point(size=95, filled=True, opacity=1).encode(x=x, color=color),
+        base.transform_filter("!datum.decided")
         .mark_point(size=85, filled=True, fill=PAPER, opacity=1, strokeWidth=2)
         .encode(x=x, stroke=color),
         base.mark_text(align="left", fontSize=NORMAL, fontWeight="bold", dy=-8).encode(
@@ -72,15 +72,17 @@ def _ranked(found: tuple[Verdict, ...], metric: Metric) -> list[Verdict]:
     return sorted(found, key=place)
 
 
-def _effect_row(one: Verdict) -> dict[str, Any]:
+def _effect_row(results: StudyResults, one: Verdict) -> dict[str, Any]:
     """One row of the chart of effects."""
     measured = words.difference(one.comparison)
     if one.comparison.low is not None:
         measured = f"{measured}  ({words.interval(one.comparison)})"
     return {
         "variant": one.variant,
-        "label": label(one.variant),
+        "baseline": one.baseline,
+        "label": label(words.title(results, one)),
         "verdict": one.verdict,
+        "decided": one.verdict not in OPEN,
         "difference": one.comparison.difference,
         "low": one.comparison.low,
         "high": one.comparison.high,
@@ -90,12 +92,12 @@ def _effect_row(one: Verdict) -> dict[str, Any]:
 
 def _seed_rows(results: StudyResults, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The difference of every seed, the raw data behind an interval."""
-    name = results.metric.name
-    baseline = results.variant(results.baseline).values(name)
+    values = {variant.name: variant.values(results.metric.name) for variant in results.variants}
     return [
         {"label": row["label"], "verdict": row["verdict"], "value": value - baseline[seed]}
         for row in rows
-        for seed, value in results.variant(row["variant"]).values(name).items()
+        for baseline in [values[row["baseline"]]]
+        for seed, value in values[row["variant"]].items()
         if seed in baseline and math.isfinite(value - baseline[seed])
     ]
 
@@ -124,7 +126,7 @@ def _effect_scale(alt: Any, rows: list[dict[str, Any]], results: StudyResults) -
     limit = max(-low, high) or 1.0
     sizes = sorted(abs(row["difference"]) for row in rows if row["difference"] is not None)
     middle = max(sizes[len(sizes) // 2], band)
-    title = f"difference to the baseline in {words.metric_title(results.metric)} ({results.metric.unit})"
+    title = f"difference in {words.metric_title(results.metric)} ({results.metric.unit})"
     if middle > 0 and limit > OUTLYING * middle:
         domain = [min(1.3 * low, -middle), max(1.3 * high, middle)]
         form = number_format(*domain)
@@ -176,11 +178,12 @@ def effect_caption(results: StudyResults) -> str:
     within = (
         f" The shaded band marks differences below {numbers.number(band)}, too small to matter here." if band else ""
     )
+    sure = numbers.percent(results.confidence)
+    beside = f" An exploratory interval is of its own: it holds with {sure}, alone." if results.exploratory else ""
     return (
-        f"Difference to the baseline {words.named(results.baseline)}, paired over seeds. Lines are "
-        f"t intervals that hold together, over all variants and looks, with {numbers.percent(results.confidence)} "
-        f"confidence; small dots single seeds.{within} "
-        "A hollow point is undecided."
+        f"Difference to the baseline {words.named(results.baseline)} unless another is named, paired over seeds. "
+        f"Lines are t intervals that hold together, over all comparisons and looks, with {sure} confidence; small "
+        f"dots single seeds.{within} A hollow point is undecided.{beside}"
     )
 
 
@@ -214,12 +217,12 @@ def cost(results: StudyResults) -> Any:
 
 def _cost_rows(results: StudyResults) -> list[dict[str, Any]]:
     """One row per variant that finished a seed."""
-    words_of = {one.variant: one.verdict for one in results.verdicts} | {results.baseline: "baseline"}
     rows = []
     for place, variant in enumerate(results.variants, start=1):
         values = [value for value in variant.values(results.metric.name).values() if math.isfinite(value)]
         if values:
-            rows.append(_cost_row(place, variant, values, words_of[variant.name]))
+            found = sorted(results.concluded(variant.name), key=lambda one: one.baseline != results.baseline)
+            rows.append(_cost_row(place, variant, values, found[0].verdict if found else "baseline"))
     return rows
 
 
@@ -228,6 +231,7 @@ def _cost_row(place: int, variant: VariantResults, values: list[float], verdict:
     return {
         "number": str(place),
         "verdict": verdict,
+        "decided": verdict not in OPEN,
         "parameters": variant.parameters,
         "flops": variant.flops_per_token,
         "seconds": words.mean_seconds(variant),
@@ -251,7 +255,7 @@ def _cost_panel(
     base = alt.Chart(alt.Data(values=placed)).encode(
         x=alt.X("place:Q", scale=across.scale(alt), axis=x_axis), color=_verdict_color(alt)
     )
-    hollow = "datum.verdict == 'undecided'"
+    hollow = "!datum.decided"
     text = {"fontSize": 10, "fontWeight": "bold", "dy": 0.5}
     return alt.layer(
         base.mark_rule(strokeWidth=2, opacity=0.5).encode(
@@ -283,6 +287,7 @@ def quality_span(values: Iterable[float]) -> Span:
 COST_CAPTION = (
     "The number in a point is the variant's number in the verdict table; a bar spans its seeds; a point that would "
     "cover another is moved sideways. "
-    "Blue is better than the baseline, orange worse, gray equivalent or (hollow) undecided, black the baseline."
+    "Blue is better than what it is compared with, orange worse, gray equivalent or (hollow) undecided, black the "
+    "baseline."
 )
 """What the cost chart shows, in words."""

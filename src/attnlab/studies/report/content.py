@@ -50,7 +50,7 @@ def report(results: StudyResults) -> dict[str, Any]:
             "floors": [{key: asdict(floor)[key] for key in FLOOR_KEYS} for floor in results.floors],
             "complete": results.complete,
             "variants": [_variant(variant, results) for variant in results.variants],
-            "verdicts": [_verdict(one) for one in results.verdicts],
+            "verdicts": [_verdict(one) for one in (*results.verdicts, *results.exploratory)],
             "alarms": [asdict(alarm) for alarm in results.alarms],
             "environment": results.environment,
         }

@@ -20,6 +20,7 @@ VERDICT_COLORS = {
     "worse": "#cc5500",
     "equivalent": "#7d8590",
     "undecided": "#7d8591",
+    "exploratory": "#7d8592",
     "baseline": "#1f2431",
 }
 """Blue and vermilion differ for every kind of color vision; what is not decided stays gray."""

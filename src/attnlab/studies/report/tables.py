@@ -44,31 +44,32 @@ def failed_runs(results: StudyResults) -> list[tuple[str, int, str]]:
 
 
 def verdicts(results: StudyResults) -> list[dict[str, Any]]:
-    """The rows of the verdict table in the order of the study, numbers as text."""
-    found = {one.variant: one for one in results.verdicts}
+    """The rows of the verdict table in the order of the study, numbers as text; one for each comparison."""
     alarmed = {alarm.variant for alarm in words.alarms(results)}
     return [
-        _row(place, variant, found.get(variant.name), results.metric.name) | {"alarmed": variant.name in alarmed}
+        _row(results, place, variant, one) | {"alarmed": variant.name in alarmed}
         for place, variant in enumerate(results.variants, start=1)
+        for one in results.concluded(variant.name) or (None,)
     ]
 
 
 def _reason(one: Verdict) -> str:
     """Why a verdict is what it is, and at which look it was drawn where there could be several."""
-    return f"{one.reason}; decided after {one.look} seeds" if one.verdict != "undecided" else one.reason
+    decided = one.verdict in ("better", "worse", "equivalent")
+    return f"{one.reason}; decided after {one.look} seeds" if decided else one.reason
 
 
-def _row(place: int, variant: VariantResults, one: Verdict | None, metric: str) -> dict[str, Any]:
+def _row(results: StudyResults, place: int, variant: VariantResults, one: Verdict | None) -> dict[str, Any]:
     """One row of the verdict table."""
     return {
         "number": place,
-        "name": variant.name,
+        "name": words.title(results, one) if one else variant.name,
         "verdict": one.verdict if one else "baseline",
         "reason": _reason(one) if one else "what the others are compared with",
         "difference": words.difference(one.comparison) if one else "",
         "interval": words.interval(one.comparison) if one else "",
         "p": numbers.number(one.p_adjusted, 2) if one else "",
-        "reached": _reached(variant, metric),
+        "reached": _reached(variant, results.metric.name),
         "seeds": f"{len(variant.done)} of {len(variant.cells)}",
         "parameters": numbers.number(variant.parameters, 12),
         "flops": numbers.flops(variant.flops_per_token),
@@ -114,9 +115,9 @@ def tuning(results: StudyResults) -> list[dict[str, Any]]:
     return [
         {
             "name": variant.name,
-            "setting": f"{variant.tuning['setting']} by {variant.tuning['metric']}" + _mean_of(variant.tuning),
-            "tried": [(value, numbers.number(reached)) for value, reached in variant.tuning["scores"].items()],
-            "chosen": variant.tuning["chosen"],
+            "setting": f"{variant.tuning['setting']} by {variant.tuning['metric']}",
+            "tried": [(value, _tried(variant.tuning, value)) for value in variant.tuning["scores"]],
+            "chosen": _chosen(variant.tuning),
             "at_edge": variant.untuned,
         }
         for variant in results.variants
@@ -124,10 +125,16 @@ def tuning(results: StudyResults) -> list[dict[str, Any]]:
     ]
 
 
-def _mean_of(tuning: Mapping[str, Any]) -> str:
-    """Of how many runs a tried value is the mean; nothing where it is one run's."""
-    seeds = tuning.get("seeds", 1)  # not in reports made before there could be several
-    return f", mean of {seeds} runs" if seeds > 1 else ""
+def _tried(tuning: Mapping[str, Any], value: str) -> str:
+    """What a tried value reached, and of how many runs that is the mean."""
+    runs = tuning.get("runs", {}).get(value, tuning.get("seeds", 1))  # earlier versions had the same number for all
+    return numbers.number(tuning["scores"][value]) + (f" ({runs} runs)" if runs > 1 else "")
+
+
+def _chosen(tuning: Mapping[str, Any]) -> str:
+    """The value that is used, and those within the grid that are as good where it lies at the edge."""
+    as_good = tuning.get("as_good", [])
+    return tuning["chosen"] + (f" (as good: {', '.join(as_good)})" if as_good else "")
 
 
 def seeds(results: StudyResults) -> list[tuple[str, list[str]]]:

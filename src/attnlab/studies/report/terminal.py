@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from attnlab.studies.judge.results import StudyResults, VariantResults
     from attnlab.studies.judge.verdicts import Verdict
 
-STYLES = {"better": "bold blue", "worse": "bold dark_orange3", "equivalent": "dim", "undecided": "italic"}
+STYLES = {"better": "bold blue", "worse": "bold dark_orange3", "equivalent": "dim", "undecided": "italic"} | {
+    "exploratory": "italic dim"
+}
 """Rich styles of the verdicts: the same hues as in the report."""
 NARROWEST_NAME = 22
 """Columns a variant's name keeps on a narrow terminal, where it is folded."""
@@ -30,7 +32,7 @@ def verdict_table(results: StudyResults) -> Table:
     Returns
     -------
     rich.table.Table
-        The baseline first, then one row per variant in the order of the study.
+        The baseline first, then one row per comparison in the order of the study.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -46,20 +48,20 @@ def verdict_table(results: StudyResults) -> Table:
     table.add_column("mean ± sd", justify="right", no_wrap=True)
     table.add_column("difference, interval", justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    found = {one.variant: one for one in results.verdicts}
     for variant in sorted(results.variants, key=lambda one: one.name != results.baseline):
-        table.add_row(*_row(variant, found.get(variant.name), metric.name))
+        for one in results.concluded(variant.name) or (None,):
+            table.add_row(*_row(results, variant, one))
     return table
 
 
-def _row(variant: VariantResults, one: Verdict | None, metric: str) -> tuple[str | Text, ...]:
+def _row(results: StudyResults, variant: VariantResults, one: Verdict | None) -> tuple[str | Text, ...]:
     """One row: the baseline's where there is no verdict."""
     from rich.text import Text
 
-    name = Text(variant.name)
+    name = Text(words.title(results, one) if one else variant.name)
     seconds = numbers.duration(words.mean_seconds(variant))
     name.append(f"\n{_short(variant.parameters)} params, {seconds}", style="dim")
-    reached = numbers.spread(list(variant.values(metric).values()))
+    reached = numbers.spread(list(variant.values(results.metric.name).values()))
     if one is None:
         return (name, reached, "", Text("baseline", style="bold"))
     difference = Text(words.difference(one.comparison))

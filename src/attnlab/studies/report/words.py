@@ -7,7 +7,7 @@ output turns into its own emphasis after it has escaped the rest.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnlab.studies.judge.results import UNBELIEVABLE
@@ -62,6 +62,11 @@ def interval(one: Comparison) -> str:
     return (
         f"{numbers.fixed(one.low, places_of(one), sign=True)} to {numbers.fixed(one.high, places_of(one), sign=True)}"
     )
+
+
+def title(results: StudyResults, one: Verdict, mark: Callable[[str], str] = str) -> str:
+    """What a comparison is called: its variant, and what it is compared with where that is not the study's baseline."""
+    return mark(one.variant) + ("" if one.baseline == results.baseline else f" against {mark(one.baseline)}")
 
 
 def metric_title(metric: Metric) -> str:
@@ -122,11 +127,11 @@ def sentences(results: StudyResults) -> list[str]:
         groups[word] = [one for one in groups[word] if one not in suspect]
     first, told = _lead(results, groups)
     rest = [
-        _listed("Also better", [one for one in groups["better"] if one.variant not in told]),
-        _listed("Not to be believed before its alarm is explained", suspect),
-        _listed("Worse", groups["worse"]),
-        _listed(_equivalent_label(results), groups["equivalent"]),
-        _undecided(groups["undecided"]) if len(groups["undecided"]) < len(found) else "",
+        _listed(results, "Also better", [one for one in groups["better"] if one is not told]),
+        _listed(results, "Not to be believed before its alarm is explained", suspect),
+        _listed(results, "Worse", groups["worse"]),
+        _listed(results, _equivalent_label(results), groups["equivalent"]),
+        _undecided(results, groups["undecided"]) if len(groups["undecided"]) < len(found) else "",
         _trouble(results),
     ]
     return [first, *(sentence for sentence in rest if sentence)]
@@ -154,27 +159,27 @@ def _by_effect(found: Sequence[Verdict], word: str) -> list[Verdict]:
     return sorted(chosen, key=lambda one: -abs(one.comparison.difference or 0.0))
 
 
-def _lead(results: StudyResults, groups: Mapping[str, list[Verdict]]) -> tuple[str, set[str]]:
-    """The first sentence, and the variants it has dealt with."""
+def _lead(results: StudyResults, groups: Mapping[str, list[Verdict]]) -> tuple[str, Verdict | None]:
+    """The first sentence, and the verdict it has dealt with."""
     baseline = named(results.baseline)
     others = len(results.verdicts)
     if groups["better"]:
-        best = groups["better"][0]
-        return _best_sentence(results, best), {best.variant}
+        return _best_sentence(results, groups["better"][0]), groups["better"][0]
     if others == 0:
-        return f"There is nothing to compare with the baseline {baseline}.", set()
+        return f"There is nothing to compare with the baseline {baseline}.", None
+    own = all(one.baseline == results.baseline for one in results.verdicts)
     if len(groups["equivalent"]) == others:
-        return f"It makes no difference that matters: every variant is equivalent to the baseline {baseline}.", set()
+        which = f"every variant is equivalent to the baseline {baseline}" if own else "all comparisons are equivalent"
+        return f"It makes no difference that matters: {which}.", None
     if groups["worse"] or not groups["undecided"]:
-        lead = (
-            "Nothing beats"
-            if len(groups["worse"]) + len(groups["equivalent"]) == others
-            else "Nothing is shown to beat"
-        )
-        return f"{lead} the baseline {baseline}, which reaches {_baseline_value(results)}.", set()
+        sure = len(groups["worse"]) + len(groups["equivalent"]) == others
+        if not own:
+            return f"No comparison {'gives' if sure else 'is shown to give'} an improvement.", None
+        lead = "Nothing beats" if sure else "Nothing is shown to beat"
+        return f"{lead} the baseline {baseline}, which reaches {_baseline_value(results)}.", None
     reasons = {one.reason for one in groups["undecided"]}
-    why = reasons.pop() if len(reasons) == 1 else _undecided(groups["undecided"]).removesuffix(".")
-    return f"Undecided: {why[:1].lower() + why[1:]}.".replace("Undecided: undecided: ", "Undecided: "), set()
+    why = reasons.pop() if len(reasons) == 1 else _undecided(results, groups["undecided"]).removesuffix(".")
+    return f"Undecided: {why[:1].lower() + why[1:]}.".replace("Undecided: undecided: ", "Undecided: "), None
 
 
 def _best_sentence(results: StudyResults, best: Verdict) -> str:
@@ -182,12 +187,14 @@ def _best_sentence(results: StudyResults, best: Verdict) -> str:
     metric = results.metric
     ours = mean_of(results.variant(best.variant), metric.name)
     theirs = mean_of(results.variant(best.baseline), metric.name)
-    reached = f"{numbers.number(ours)} where the baseline reaches {numbers.number(theirs)} {metric.unit}"
+    own = best.baseline == results.baseline
+    other = f"the baseline {named(best.baseline)}" if own else named(best.baseline)
+    reached = f"{numbers.number(ours)} where {'the baseline' if own else 'the other'} reaches {numbers.number(theirs)}"
     sure = f"joint {numbers.percent(results.confidence)} interval {interval(best.comparison)}"
     apart = f"{sure}, {best.comparison.pairs} seeds"
     return (
-        f"{named(best.variant)} is better than the baseline {named(best.baseline)}: "
-        f"it reaches a {metric_title(metric)} of {reached}{_ratio(metric, ours, theirs)}. "
+        f"{named(best.variant)} is better than {other}: "
+        f"it reaches a {metric_title(metric)} of {reached} {metric.unit}{_ratio(metric, ours, theirs)}. "
         f"The difference is {difference(best.comparison)} ({apart})."
     )
 
@@ -211,19 +218,19 @@ def _equivalent_label(results: StudyResults) -> str:
     return f"Equivalent (less than {numbers.number(results.smallest_effect)} {results.metric.unit} apart)"
 
 
-def _listed(label: str, found: Sequence[Verdict]) -> str:
-    """Say which variants share a verdict, the largest few with their differences."""
+def _listed(results: StudyResults, label: str, found: Sequence[Verdict]) -> str:
+    """Say which comparisons share a verdict, the largest few with their differences."""
     if not found:
         return ""
-    told = [f"{named(one.variant)} ({difference(one.comparison)})" for one in found[:LISTED]]
+    told = [f"{title(results, one, named)} ({difference(one.comparison)})" for one in found[:LISTED]]
     return f"{label}: {_and(told, len(found) - len(told))}."
 
 
-def _undecided(found: Sequence[Verdict]) -> str:
-    """Say which variants are undecided, and what would decide them."""
+def _undecided(results: StudyResults, found: Sequence[Verdict]) -> str:
+    """Say which comparisons are undecided, and what would decide them."""
     if not found:
         return ""
-    told = [f"{named(one.variant)} ({_what_decides(one)})" for one in found[:LISTED]]
+    told = [f"{title(results, one, named)} ({_what_decides(one)})" for one in found[:LISTED]]
     return f"Undecided: {_and(told, len(found) - len(told))}."
 
 

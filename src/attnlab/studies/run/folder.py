@@ -15,14 +15,15 @@ from typing import Any, NoReturn
 from attnlab.core.errors import RunError
 from attnlab.core.files import read_json, write_json
 from attnlab.core.machine import environment
-from attnlab.studies.define.study import OWN_FILES
-from attnlab.studies.plan.plan import Plan
+from attnlab.studies.define.study import OWN_FILES, study_hash
+from attnlab.studies.plan.plan import Plan, rules_hash
 from attnlab.studies.run.task_record import TaskRecord
 from attnlab.training.keeping.runs import RESULT, SPEC
 
 RULES, STUDY, ENVIRONMENT = "rules.json", "study.json", "environment.json"
 INSIDE = "inside.json"
 """File of a cell with predictions, attention maps and measured reach."""
+_BESIDE_RULES = ("hash", "fixed_at")
 _PREFIX = {"content": "", "files": "file", "scale": "scale"}
 
 
@@ -37,9 +38,29 @@ def prepare(plan: Plan, out: Path) -> None:
         write_json(out / ENVIRONMENT, environment())
         write_json(out / RULES, {**rules, "fixed_at": _now()})
         return
-    written = read_json(out / RULES)
+    written = read_rules(out)
     if written["hash"] != rules["hash"]:
         _refuse(plan, out, written)
+
+
+def read_rules(out: Path) -> dict[str, Any]:
+    """The rules as they were written before the first step.
+
+    Raises
+    ------
+    RunError
+        If they, or the study, are not what the study began with.
+    """
+    rules, study = read_json(out / RULES), read_json(out / STUDY)
+    if "extended" in rules or not {"files", "data"} <= study.keys():  # folders of earlier versions
+        return rules
+    own = {key: value for key, value in rules.items() if key not in _BESIDE_RULES}
+    if rules_hash(own, study_hash(study["content"], study["files"]), study["data"]) != rules["hash"]:
+        raise RunError(
+            f"{out}: {RULES} or {STUDY} was changed after the study began, so nothing can be judged by them; put back "
+            "what was changed, or run the study anew in another folder"
+        )
+    return rules
 
 
 def is_done(folder: Path, spec: Mapping[str, Any]) -> bool:

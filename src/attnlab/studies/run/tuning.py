@@ -10,65 +10,77 @@ from typing import Any
 from attnlab.core.files import read_json, write_json
 from attnlab.studies.define.rules import at_edge
 from attnlab.studies.define.study import slug
-from attnlab.studies.plan.plan import Plan
+from attnlab.studies.plan.plan import CellPlan, Plan
+from attnlab.training.keeping.result import read_record
 
 TUNING = "tuning.json"
 """File of a study with what tuning tried and chose."""
 
+Runs = Mapping[str, Mapping[str, Sequence[float | None]]]
+"""By variant and setting the metric of each tuning run, in the order of seeds; None for one that has no such number."""
+
+
+def cells_again(plan: Plan, out: Path) -> list[CellPlan]:
+    """One more run of each variant's best settings: the luck of one seed chooses less."""
+    first = _read(plan, out, plan.tuning_cells())
+    ranked = {name: _ranked(plan, of) for name, of in first.items()}
+    return plan.tuning_cells_again({name: settings[: plan.tried_again] for name, settings in ranked.items()})
+
 
 def record_tuning(plan: Plan, out: Path) -> dict[str, dict[str, int | float]]:
     """Choose each variant's settings from the tuning runs, and write down what was tried."""
-    scores = read_scores(plan, out)
-    chosen = _chosen(plan, out, scores)
+    runs = _all_runs(plan, out)
+    chosen = _chosen(plan, out, runs)
     if plan.tuning_cells():
-        record = {v.name: _tuning_record(plan, v.name, scores[v.name], chosen[v.name]) for v in plan.variants}
-        write_json(out / TUNING, record)
+        write_json(out / TUNING, {v.name: _record(plan, v.name, runs[v.name], chosen[v.name]) for v in plan.variants})
     return chosen
 
 
 def chosen_settings(plan: Plan, out: Path) -> dict[str, dict[str, int | float]]:
     """The settings of every variant: those tuning chose, fixed once a judged run has begun with them."""
-    return _chosen(plan, out, read_scores(plan, out))
+    return _chosen(plan, out, _all_runs(plan, out))
 
 
-def _chosen(
-    plan: Plan, out: Path, scores: Mapping[str, Mapping[str, float | None]]
-) -> dict[str, dict[str, int | float]]:
+def _chosen(plan: Plan, out: Path, runs: Runs) -> dict[str, dict[str, int | float]]:
     written = read_json(out / TUNING) if (out / TUNING).exists() else {}
     begun = {v.name for v in plan.variants if any((out / slug(v.name)).glob("seed-*/spec.json"))}
     fixed = {name: record["settings"] for name, record in written.items() if name in begun}
-    return choose(plan, scores) | fixed
+    return {name: choose(plan, of) for name, of in runs.items()} | fixed
 
 
-def read_scores(plan: Plan, out: Path) -> dict[str, dict[str, float | None]]:
-    """The tuning metric of every combination of settings, as a mean over its runs."""
+def _all_runs(plan: Plan, out: Path) -> Runs:
+    """What all tuning runs reached, those of the best settings again included."""
+    return _read(plan, out, [*plan.tuning_cells(), *cells_again(plan, out)])
+
+
+def _read(plan: Plan, out: Path, cells: Sequence[CellPlan]) -> Runs:
     found: dict[str, dict[str, list[float | None]]] = {variant.name: {} for variant in plan.variants}
-    for cell in plan.tuning_cells():
-        result = out / cell.folder / "result.json"
-        value = read_json(result)["metrics"].get(plan.tune_metric.name) if result.exists() else None
+    for cell in cells:
+        result = read_record(out / cell.folder)
+        value = None if result is None else result["metrics"].get(plan.tune_metric.name)
         found[cell.variant].setdefault(setting_key(cell.tuned), []).append(value)
-    return {name: {key: _mean(values) for key, values in of.items()} for name, of in found.items()}
+    return found
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
     """The mean of values; None where one is missing."""
     there = [value for value in values if value is not None]
-    return fmean(there) if len(there) == len(values) else None
+    return fmean(there) if there and len(there) == len(values) else None
 
 
-def choose(plan: Plan, scores: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, int | float]]:
-    """For each variant the settings with the best tuning score."""
-    grid = list(plan.study.rules.grid())
-    chosen = {}
-    for variant in plan.variants:
-        best = grid[0]
-        best_score = None
-        for setting in grid:
-            score = scores.get(variant.name, {}).get(setting_key(setting))
-            if score is not None and (best_score is None or plan.tune_metric.improves(score, best_score)):
-                best, best_score = setting, score
-        chosen[variant.name] = best
-    return chosen
+def _ranked(plan: Plan, runs: Mapping[str, Sequence[float | None]]) -> list[dict[str, int | float]]:
+    """The settings that have a mean, the best first."""
+    means = [(setting, _mean(runs.get(setting_key(setting), ()))) for setting in plan.study.rules.grid()]
+    there = [(mean, setting) for setting, mean in means if mean is not None]
+    there.sort(key=lambda each: each[0], reverse=plan.tune_metric.better == "higher")
+    return [setting for _, setting in there]
+
+
+def choose(plan: Plan, runs: Mapping[str, Sequence[float | None]]) -> dict[str, int | float]:
+    """The settings of one variant with the best mean, of those with the most runs; the first if none finished."""
+    most = max((len(values) for values in runs.values() if _mean(values) is not None), default=0)
+    tried = {key: values for key, values in runs.items() if len(values) == most}
+    return next(iter(_ranked(plan, tried)), next(iter(plan.study.rules.grid())))
 
 
 def setting_key(setting: Mapping[str, int | float]) -> str:
@@ -78,19 +90,40 @@ def setting_key(setting: Mapping[str, int | float]) -> str:
     return ", ".join(f"{key} {value:g}" for key, value in setting.items())
 
 
-def _tuning_record(
-    plan: Plan, variant: str, scores: Mapping[str, float | None], chosen: Mapping[str, Any]
+def _record(
+    plan: Plan, variant: str, runs: Mapping[str, Sequence[float | None]], chosen: Mapping[str, int | float]
 ) -> dict[str, Any]:
     """What tuning tried and chose for a variant, as it is saved and reported."""
-    finished = any(score is not None for score in scores.values())
+    scores = {key: _mean(values) for key, values in runs.items()}
+    inside = at_edge(plan.study.rules, chosen)
+    as_good = [setting_key(other) for other in inside if _as_good(plan, runs, chosen, other)]
     return {
         "setting": ", ".join(plan.study.rules.tune),
-        "scores": dict(scores),
+        "scores": scores,
         "metric": plan.tune_metric.name,
-        "seeds": plan.study.rules.tune_seeds,
+        "runs": {key: len(values) for key, values in runs.items()},
         "chosen": setting_key(chosen),
         "settings": dict(chosen),
-        "at_edge": at_edge(plan.study.rules, chosen) or not finished,
+        "at_edge": len(as_good) < len(inside) or all(score is None for score in scores.values()),
+        "as_good": as_good,
         "failed": [setting for setting, score in scores.items() if score is None],
         "variant": variant,
     }
+
+
+def _as_good(
+    plan: Plan,
+    runs: Mapping[str, Sequence[float | None]],
+    chosen: Mapping[str, int | float],
+    other: Mapping[str, int | float],
+) -> bool:
+    """Whether a setting further inside the grid is as good as the best: by less than matters, or by what seeds say.
+
+    The best value then lies on a plateau, which its edge of the grid may cut, and not on a slope.
+    """
+    pairs = zip(runs[setting_key(chosen)], runs.get(setting_key(other), ()), strict=False)
+    apart = [ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
+    if not apart:
+        return False
+    matters = plan.study.rules.smallest_effect if plan.tune_metric.unit == plan.metric.unit else 0.0
+    return abs(fmean(apart)) < matters or min(apart) < 0 < max(apart)

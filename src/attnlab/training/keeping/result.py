@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, final
 
 from attnlab.core.errors import RunError
-from attnlab.core.files import read_json, write_json
-from attnlab.training.keeping.runs import RESULT
+from attnlab.core.files import fingerprint, read_json, write_json
+from attnlab.training.keeping.runs import METRICS, RESULT
 from attnlab.training.speed.settings import Choice, Setting
+
+SEAL = "seal"
+"""Key of ``result.json``: what it and ``metrics.jsonl`` hashed to when the run ended."""
 
 
 @dataclass(kw_only=True)
@@ -117,7 +121,35 @@ class Result(AbstractOutcome):
 def write_result(folder: Path, result: Result) -> None:
     """Write ``result.json``, which marks the run as done."""
     record = {name: value for name, value in asdict(result).items() if name != "curve"}
-    write_json(folder / RESULT, record)
+    write_json(folder / RESULT, {**record, SEAL: _seal(folder, record)})
+
+
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """Read what ``result.json`` holds; None if the run is not done.
+
+    Raises
+    ------
+    RunError
+        If the file, or ``metrics.jsonl``, was changed after the run ended.
+    """
+    path = folder / RESULT
+    if not path.exists():
+        return None
+    record = read_json(path)
+    seal = record.pop(SEAL, None) if isinstance(record, dict) else None
+    if seal is not None and seal != _seal(folder, record):  # results of earlier versions have none
+        raise RunError(
+            f"{folder}: {RESULT} or {METRICS} was changed after the run ended; put back what was changed, or remove "
+            "the folder and run it again"
+        )
+    return record
+
+
+def _seal(folder: Path, record: dict[str, Any]) -> str:
+    """The sha256 of a result and of the records that led to it."""
+    path = folder / METRICS
+    curve = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+    return fingerprint({"result": record, "curve": curve})
 
 
 def read_result(folder: Path | str, curve: list[dict[str, Any]] | None = None) -> Result | None:
@@ -141,9 +173,9 @@ def read_result(folder: Path | str, curve: list[dict[str, Any]] | None = None) -
         If the file is damaged.
     """
     path = Path(folder) / RESULT
-    if not path.exists():
+    record = read_record(Path(folder))
+    if record is None:
         return None
-    record = read_json(path)
     wanted = {one.name for one in fields(Result)} - {"curve"}
     if not isinstance(record, dict) or wanted != record.keys():
         raise RunError(f"{path} is not a result of this version: it must have {sorted(wanted)}")
