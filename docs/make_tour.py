@@ -18,9 +18,9 @@ def tour(layers: tuple[tuple[str, ...], ...]) -> str:
     """The tour, layer by layer from the lowest."""
     lines = []
     for depth, packages in enumerate(layers):
-        lines += [f"\n### Layer {depth}\n", "| room | what it is |", "|---|---|"]
-        for package in packages:
-            lines += [_line(folder) for folder in _rooms(PACKAGE / package)]
+        rooms = [folder for package in packages for folder in _rooms(PACKAGE / package)]
+        if rooms:
+            lines += [f"\n### Layer {depth}\n", "| room | what it is |", "|---|---|", *map(_line, rooms)]
     return "\n".join(lines) + "\n\n"
 
 

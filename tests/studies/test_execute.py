@@ -486,6 +486,20 @@ def test_a_leak_raises_the_alarms(tmp_path, mine):
 
 
 @pytest.mark.usefixtures("in_process")
+def test_a_study_that_cannot_answer_says_so(tiny, tmp_path):
+    tiny["rules"] |= {"seeds": 3, "smallest_effect": 1e-6, "budget": {"steps": 1}}
+    results = run_study(parse_study(tiny), tmp_path / "short", jobs=1)
+    alarms = {alarm.check: alarm for alarm in results.alarms}
+    assert "no variant is better than constant predictor: " in alarms["not learned"].message
+    assert alarms["not learned"].variant is None
+    assert "times the smallest effect of interest, which is too much to see such effects: " in alarms["spread"].message
+    tiny["rules"] |= {"smallest_effect": 0.5, "budget": {"steps": 60}}
+    tiny["training"] = {"lr": 0.02}
+    tiny["task"] |= {"n_train": 600}
+    assert not run_study(parse_study(tiny), tmp_path / "long", jobs=1).alarms
+
+
+@pytest.mark.usefixtures("in_process")
 def test_variants_computed_in_different_settings_are_told_apart(tiny, tmp_path):
     tiny["variants"] = {"plain": {}, "short": {"training": {"precision": "bf16"}}}
     tiny["rules"]["seeds"] = 1

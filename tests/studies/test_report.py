@@ -16,15 +16,15 @@ from attnlab.core.contracts import Metric
 from attnlab.core.errors import RunError
 from attnlab.studies.judge.results import Alarm, CellResults
 from attnlab.studies.report import headline, report, verdict_table, write_report
-from attnlab.studies.report.charts import _compressed_ticks
+from attnlab.studies.report.charts import _compressed_ticks, effects
 from attnlab.studies.report.figures import figures
 from attnlab.studies.report.html import page
 from attnlab.studies.report.markdown import escape, markdown
-from attnlab.studies.report.numbers import number, spread
+from attnlab.studies.report.numbers import duration, number, spread
 from attnlab.studies.report.span import Span, apart, beside, span_of
 from attnlab.studies.report.style import label
-from attnlab.studies.report.tables import facts, measures, specifications
-from attnlab.studies.report.words import CLOSE, OPEN
+from attnlab.studies.report.tables import facts, measures, specifications, verdicts
+from attnlab.studies.report.words import CLOSE, OPEN, mean_seconds, title
 
 NAME = "attention only <script>alert(1)</script>"
 
@@ -274,6 +274,34 @@ def test_comparisons_that_leave_the_baseline_aside_are_told_with_both_names(tmp_
     assert [one["verdict"] for one in told[2:]] == ["exploratory"] * (len(full.variants) - 3)
     assert "not among the comparisons of the rules" in page
     assert "exploratory" in (tmp_path / "report.md").read_text()
+
+
+def test_a_comparison_is_shown_once_and_what_others_are_compared_with_says_so():
+    full = parts()
+    other = next(variant.name for variant in full.variants if variant.name != full.baseline)
+    few = dataclasses.replace(full, contrasts=((full.baseline, other),))
+    assert other not in {one.variant for one in few.exploratory}
+    row = next(row for row in verdicts(few) if row["name"] == other)
+    assert (row["verdict"], row["reason"]) == ("compared with", f"what {full.baseline} is compared with")
+
+
+def test_an_open_question_has_its_price():
+    full = parts()
+    one = next(one for one in full.verdicts if one.seeds_needed)
+    seconds = sum(mean_seconds(full.variant(name)) for name in (one.variant, one.baseline))
+    price = duration((one.seeds_needed - one.comparison.pairs) * seconds)
+    row = next(row for row in verdicts(full) if row["name"] == title(full, one))
+    assert row["reason"] == f"{one.reason}: {price} of training"
+
+
+def test_comparisons_with_long_names_keep_rows_of_their_own():
+    full = parts()
+    long = [dataclasses.replace(variant, name="part of the block " * 6 + variant.name) for variant in full.variants]
+    few = dataclasses.replace(
+        full, variants=tuple(long), baseline=long[0].name, contrasts=against(long[0].name, long), alarms=()
+    )
+    axis = effects(few).to_dict()["layer"][2]["encoding"]["y"]
+    assert len(axis["scale"]["domain"]) == len(set(axis["scale"]["domain"])) == len(long) - 1
 
 
 def test_the_headline_says_when_there_is_nothing_to_compare():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from attnlab.core.contracts import Metric
 from attnlab.core.errors import SpecError
@@ -126,6 +128,19 @@ def test_hopeless_noise_is_said():
     one = judged({"noisy": 1000 * NOISE}, smallest_effect=0.001)["noisy"]
     assert one.seeds_needed is None
     assert "any practical number" in one.reason
+
+
+@pytest.mark.parametrize(
+    ("better", "text"), [("lower", "at most 0.3 better and 0.5"), ("higher", "at most 0.5 better and 0.3")]
+)
+def test_what_is_undecided_says_which_differences_are_excluded(better, text):
+    half = float(stats.t.ppf(0.975, 3)) * np.std(NOISE[:4], ddof=1) / 2
+    values = 0.1 + (NOISE[:4] - np.mean(NOISE[:4])) * 0.4 / half  # an interval of -0.3 to +0.5
+    runs = {"base": dict.fromkeys(range(4), 0.0), "new": dict(enumerate(values))}
+    metric = dataclasses.replace(LOSS, better=better)
+    (one,) = verdicts(runs, [("new", "base")], metric=metric, smallest_effect=0.01, looks=fixed(4))
+    assert one.verdict == "undecided"
+    assert one.reason.startswith(f"{text} worse; about ")
 
 
 def test_the_same_difference_in_every_seed_decides_nothing():

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from statistics import fmean
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean, stdev
 from typing import Any
 
 from attnlab.core.contracts import Floor
 from attnlab.studies.judge.results import Alarm, VariantResults
 from attnlab.studies.plan.plan import Plan
 from attnlab.training.recipe.target import SECONDS_TO_TARGET
+
+WIDE = 10.0
+"""How many times the smallest effect of interest seeds must differ before a study cannot answer its question."""
 
 
 def alarms_of(plan: Plan, variants: tuple[VariantResults, ...], rules: Mapping[str, Any]) -> Iterator[Alarm]:
@@ -23,6 +26,8 @@ def alarms_of(plan: Plan, variants: tuple[VariantResults, ...], rules: Mapping[s
         yield from _target_alarms(plan, variant)
         yield from _run_alarms(variant)
     yield from _setting_alarms(plan, variants)
+    yield from _unlearned(plan, variants)
+    yield from _spread(plan, variants)
     if plan.study.rules.looks[-1] == 1:
         yield Alarm("one seed", None, "the difference of two runs may be noise")
     for step in rules.get("extended", []):
@@ -76,6 +81,51 @@ def _beats(plan: Plan, value: float, floor: Floor) -> bool:
     metric = next(metric for metric in plan.task.metrics if metric.name == floor.metric)
     limit = floor.value - floor.tolerance if metric.better == "lower" else floor.value + floor.tolerance
     return metric.improves(value, limit)
+
+
+def _unlearned(plan: Plan, variants: tuple[VariantResults, ...]) -> Iterator[Alarm]:
+    """An alarm where no variant is better than what needs no context, or one position of it."""
+    metric = plan.metric
+    values = [list(variant.values(metric.name).values()) for variant in variants]
+    if not all(values):
+        return
+    best = (min if metric.better == "lower" else max)(fmean(of) for of in values)
+    unbeaten = [
+        floor
+        for floor in plan.task.floors()
+        if floor.metric == metric.name
+        and _is_simple(floor, [_reach(variant) for variant in variants])
+        and not metric.improves(best, floor.value)
+    ]
+    if unbeaten:
+        floor = (max if metric.better == "lower" else min)(unbeaten, key=lambda one: one.value)
+        message = (
+            f"no variant is better than {floor.name}: {best:.4g} against {floor.value:.4g} {floor.unit}; what is "
+            "compared has not learned the task, and may rank otherwise once it has"
+        )
+        yield Alarm("not learned", None, message)
+
+
+def _is_simple(floor: Floor, reaches: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a network that sees all it might must reach a value: chance, a reference, counts of one position."""
+    if floor.reach is None:
+        return floor.kind in ("chance", "reference")
+    return floor.reach <= 1 and not all(_applies(floor, reached) for reached in reaches)
+
+
+def _spread(plan: Plan, variants: tuple[VariantResults, ...]) -> Iterator[Alarm]:
+    """An alarm where seeds lie much farther apart than what is asked for."""
+    smallest = plan.study.rules.smallest_effect
+    values = {variant.name: list(variant.values(plan.metric.name).values()) for variant in variants}
+    spreads = {name: stdev(of) for name, of in values.items() if len(of) > 2}
+    wide = {name: sd for name, sd in spreads.items() if smallest and sd >= WIDE * smallest}
+    if wide:
+        most = max(wide.values())
+        message = (
+            f"seeds have a standard deviation of up to {most:.2g} {plan.metric.unit}, {most / smallest:.0f} times the "
+            f"smallest effect of interest, which is too much to see such effects: {', '.join(wide)}"
+        )
+        yield Alarm("spread", None, message)
 
 
 def _target_alarms(plan: Plan, variant: VariantResults) -> Iterator[Alarm]:

@@ -174,6 +174,7 @@ class StudyResults:
     def exploratory(self) -> tuple[Verdict, ...]:
         """Variants that the rules compare with nothing, beside the baseline: nothing is concluded of them."""
         judged = {self.baseline, *(variant for variant, _ in self.contrasts)}
+        judged |= {other for variant, other in self.contrasts if variant == self.baseline}
         beside = [(variant.name, self.baseline) for variant in self.variants if variant.name not in judged]
         return exploratory(self._runs, beside, metric=self.metric, confidence=self.confidence)
 

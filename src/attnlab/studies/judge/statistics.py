@@ -28,7 +28,7 @@ SIGNIFICANCE = 0.05
 POWER = 0.80
 """Chance of detecting an effect that `seeds_needed` plans for; the usual convention."""
 
-MOST_SEEDS = 10_000
+MOST_SEEDS = 1_000
 """Where the search for a number of seeds gives up: nobody runs more."""
 
 ROUNDING = 8 * np.finfo(float).eps

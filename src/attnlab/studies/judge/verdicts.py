@@ -270,7 +270,14 @@ class _Judge:
         else:
             more = needed - one.pairs
             reason = f"about {more} more seed{'s' if more > 1 else ''} ({needed} in all) would decide"
-        return replace(draft, seeds_needed=needed, reason=reason)
+        return replace(draft, seeds_needed=needed, reason=f"{self._excluded(one)}; {reason}")
+
+    def _excluded(self, one: Comparison) -> str:
+        """Which differences the interval of an undecided comparison rules out."""
+        better, worse = (-(one.low or 0.0), one.high or 0.0)
+        if self.metric.better == "higher":
+            better, worse = worse, better
+        return f"at most {better:.2g} better and {worse:.2g} worse"
 
 
 _WITHOUT_SPREAD = "every seed gave exactly this difference, which says nothing of chance; do the seeds reach the run?"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from attnlab.studies.report import numbers, words
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from attnlab.studies.judge.results import StudyResults, VariantResults
     from attnlab.studies.judge.verdicts import Verdict
 
-EFFECT_WIDTH, ROW_HEIGHT = 430, 40
+EFFECT_WIDTH, ROW_HEIGHT, LABEL_LINES, LINE_HEIGHT = 430, 40, 3, 15
 PANEL_WIDTH, PANEL_HEIGHT = 250, 250
 OUTLYING = 8.0
 """How many times the median effect the largest must be before the axis is compressed."""
@@ -34,7 +35,9 @@ def effects(results: StudyResults) -> Any:
     import altair as alt
 
     rows = [_effect_row(results, one) for one in _ranked((*results.verdicts, *results.exploratory), results.metric)]
-    y = _rows_axis(alt, rows)
+    labels = {row["title"]: label(row["title"], most=LABEL_LINES) for row in rows}
+    height = max(ROW_HEIGHT, *(LINE_HEIGHT * (text.count("\n") + 2) for text in labels.values()), 0)
+    y = _rows_axis(alt, labels)
     base = alt.Chart(alt.Data(values=rows)).encode(y=y)
     scale, axis = _effect_scale(alt, rows, results)
     x = alt.X("difference:Q", scale=scale, axis=axis)
@@ -58,7 +61,7 @@ def effects(results: StudyResults) -> Any:
         base.mark_text(align="left", color=MUTED, dy=9).encode(x=alt.value(EFFECT_WIDTH + 20), text="measured:N"),
         *_directions(alt, results.metric),
     ]
-    return alt.layer(*layers).properties(width=EFFECT_WIDTH, height=ROW_HEIGHT * len(rows))
+    return alt.layer(*layers).properties(width=EFFECT_WIDTH, height=height * len(rows))
 
 
 def _ranked(found: tuple[Verdict, ...], metric: Metric) -> list[Verdict]:
@@ -80,7 +83,7 @@ def _effect_row(results: StudyResults, one: Verdict) -> dict[str, Any]:
     return {
         "variant": one.variant,
         "baseline": one.baseline,
-        "label": label(words.title(results, one)),
+        "title": words.title(results, one),
         "verdict": one.verdict,
         "decided": one.verdict not in OPEN,
         "difference": one.comparison.difference,
@@ -94,7 +97,7 @@ def _seed_rows(results: StudyResults, rows: list[dict[str, Any]]) -> list[dict[s
     """The difference of every seed, the raw data behind an interval."""
     values = {variant.name: variant.values(results.metric.name) for variant in results.variants}
     return [
-        {"label": row["label"], "verdict": row["verdict"], "value": value - baseline[seed]}
+        {"title": row["title"], "verdict": row["verdict"], "value": value - baseline[seed]}
         for row in rows
         for baseline in [values[row["baseline"]]]
         for seed, value in values[row["variant"]].items()
@@ -102,20 +105,21 @@ def _seed_rows(results: StudyResults, rows: list[dict[str, Any]]) -> list[dict[s
     ]
 
 
-def _rows_axis(alt: Any, rows: list[dict[str, Any]]) -> Any:
-    """The axis with the names of the variants."""
+def _rows_axis(alt: Any, labels: Mapping[str, str]) -> Any:
+    """The axis with the names of the comparisons, over several lines."""
     axis = alt.Axis(
-        labelExpr="split(datum.label, '\\n')",
+        labelExpr=f"split({json.dumps(labels)}[datum.value], '\\n')",
         labelLimit=280,
         labelFontSize=NORMAL,
         labelColor=INK,
+        labelLineHeight=LINE_HEIGHT,
         labelPadding=14,
         title=None,
         ticks=False,
         domain=False,
         grid=False,
     )
-    return alt.Y("label:N", scale=alt.Scale(domain=[row["label"] for row in rows]), axis=axis)
+    return alt.Y("title:N", scale=alt.Scale(domain=list(labels)), axis=axis)
 
 
 def _effect_scale(alt: Any, rows: list[dict[str, Any]], results: StudyResults) -> tuple[Any, Any]:

@@ -106,12 +106,11 @@ def theme() -> dict[str, Any]:
     }
 
 
-def label(name: str, width: int = LABEL_WIDTH) -> str:
-    """A name over at most two lines, the end of a longer one cut."""
-    balanced = (textwrap.wrap(name, narrow, break_long_words=False) for narrow in range(len(name) // 2 + 1, width))
-    both = (
-        next((lines for lines in balanced if len(lines) == 2 and len(max(lines, key=len)) <= width), None)
-        if len(name) > width
-        else None
-    )
-    return "\n".join(both or textwrap.wrap(name, width, max_lines=2, placeholder=" …")) or name
+def label(name: str, width: int = LABEL_WIDTH, most: int = 2) -> str:
+    """A name over as few lines as it needs, evenly filled; beyond the most lines its end is cut."""
+    for count in range(1, most + 1):
+        for narrow in range(len(name) // count, width + 1):
+            lines = textwrap.wrap(name, max(1, narrow), break_long_words=False)
+            if len(lines) == count and max(map(len, lines)) <= width:
+                return "\n".join(lines)
+    return "\n".join(textwrap.wrap(name, width, max_lines=most, placeholder=" …")) or name

@@ -53,19 +53,22 @@ def verdicts(results: StudyResults) -> list[dict[str, Any]]:
     ]
 
 
-def _reason(one: Verdict) -> str:
-    """Why a verdict is what it is, and at which look it was drawn where there could be several."""
-    decided = one.verdict in ("better", "worse", "equivalent")
-    return f"{one.reason}; decided after {one.look} seeds" if decided else one.reason
+def _reason(results: StudyResults, one: Verdict) -> str:
+    """Why a verdict is what it is, and at which look it was drawn or what it would cost to draw one."""
+    if one.verdict in ("better", "worse", "equivalent"):
+        return f"{one.reason}; decided after {one.look} seeds"
+    price = words.price(results, one)
+    return f"{one.reason}: {price} of training" if price else one.reason
 
 
 def _row(results: StudyResults, place: int, variant: VariantResults, one: Verdict | None) -> dict[str, Any]:
     """One row of the verdict table."""
+    verdict, reason = (one.verdict, _reason(results, one)) if one else words.not_judged(results, variant)
     return {
         "number": place,
         "name": words.title(results, one) if one else variant.name,
-        "verdict": one.verdict if one else "baseline",
-        "reason": _reason(one) if one else "what the others are compared with",
+        "verdict": verdict,
+        "reason": reason,
         "difference": words.difference(one.comparison) if one else "",
         "interval": words.interval(one.comparison) if one else "",
         "p": numbers.number(one.p_adjusted, 2) if one else "",

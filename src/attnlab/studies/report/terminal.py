@@ -55,7 +55,7 @@ def verdict_table(results: StudyResults) -> Table:
 
 
 def _row(results: StudyResults, variant: VariantResults, one: Verdict | None) -> tuple[str | Text, ...]:
-    """One row: the baseline's where there is no verdict."""
+    """One row: without a verdict for what others are compared with."""
     from rich.text import Text
 
     name = Text(words.title(results, one) if one else variant.name)
@@ -63,7 +63,7 @@ def _row(results: StudyResults, variant: VariantResults, one: Verdict | None) ->
     name.append(f"\n{_short(variant.parameters)} params, {seconds}", style="dim")
     reached = numbers.spread(list(variant.values(results.metric.name).values()))
     if one is None:
-        return (name, reached, "", Text("baseline", style="bold"))
+        return (name, reached, "", Text(words.not_judged(results, variant)[0], style="bold"))
     difference = Text(words.difference(one.comparison))
     difference.append(f"\n{words.interval(one.comparison)}", style="dim")
     return (name, reached, difference, _verdict_text(one, untuned=variant.untuned))

@@ -69,6 +69,22 @@ def title(results: StudyResults, one: Verdict, mark: Callable[[str], str] = str)
     return mark(one.variant) + ("" if one.baseline == results.baseline else f" against {mark(one.baseline)}")
 
 
+def not_judged(results: StudyResults, variant: VariantResults) -> tuple[str, str]:
+    """What stands in place of a verdict, and of its reason, for a variant that others are compared with."""
+    if variant.name == results.baseline:
+        return "baseline", "what the others are compared with"
+    others = [one.variant for one in results.verdicts if one.baseline == variant.name]
+    return "compared with", f"what {_and(others, 0)} is compared with"
+
+
+def price(results: StudyResults, one: Verdict) -> str:
+    """How long the runs would train that would decide; nothing where that is not known."""
+    times = [mean_seconds(results.variant(name)) for name in (one.variant, one.baseline)]
+    if one.seeds_needed is None or None in times:
+        return ""
+    return numbers.duration((one.seeds_needed - one.comparison.pairs) * math.fsum(time or 0.0 for time in times))
+
+
 def metric_title(metric: Metric) -> str:
     """A metric's name as a reader would say it."""
     return metric.title or metric.name.replace("_", " ")
@@ -235,11 +251,11 @@ def _undecided(results: StudyResults, found: Sequence[Verdict]) -> str:
 
 
 def _what_decides(one: Verdict) -> str:
-    """What it would take to decide, in a few words."""
+    """What is known, and what it would take to decide, in a few words."""
     if one.seeds_needed is None:
         return one.reason if one.failures else one.reason.split(":")[0]
     more = one.seeds_needed - one.comparison.pairs
-    return f"about {more} more seed{'s' if more > 1 else ''}"
+    return f"{interval(one.comparison)}; about {more} more seed{'s' if more > 1 else ''}"
 
 
 def _and(words: Sequence[str], more: int) -> str:
