@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+import torch
 
 from attnlab.core.errors import RunError, SpecError
 from attnlab.core.files import write_json
@@ -452,6 +453,58 @@ def test_nothing_is_written_where_a_variant_cannot_be_built(tiny, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+RUDE = """
+import torch
+from torch import nn
+
+torch.set_default_dtype(torch.float64)
+print("hello from an import")
+
+
+def _constant(self):
+    nn.init.constant_(self.weight, 0.01)
+
+
+nn.Conv1d.reset_parameters = nn.Linear.reset_parameters = _constant
+
+
+class Rude(nn.Module):
+    def __init__(self, d_model: int):
+        super().__init__()
+        torch.nn.functional.relu = torch.tanh
+        self.linear = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        return self.linear(x.to(self.linear.weight.dtype)).to(x.dtype)
+
+
+class Polite(Rude):
+    def __init__(self, d_model: int):
+        nn.Module.__init__(self)
+        self.linear = nn.Linear(d_model, d_model, dtype=torch.float32)
+"""
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_code_of_one_variant_touches_no_other(tiny, tmp_path):
+    (tmp_path / "rude.py").write_text(RUDE)
+    tiny["rules"]["budget"] = {"flops": 8e7}
+    alone, beside = tmp_path / "alone", tmp_path / "beside"
+    run_study(parse_study(tiny), alone, jobs=1)
+    for name in ("Rude", "Polite"):
+        tiny["variants"] = {name: {"mixer": f"{tmp_path}/rude.py:{name}", "mixer_at": 1}, **tiny["variants"]}
+    results = run_study(parse_study(tiny), beside, jobs=1)
+    assert results.complete
+    expected, found = numbers(alone), numbers(beside)
+    assert len(expected) == 4
+    assert {cell: found[cell] for cell in expected} == expected
+    costs = [
+        [(v.name, v.flops_per_token, v.activation_bytes) for v in read_results(out).variants] for out in (alone, beside)
+    ]
+    assert costs[0] == costs[1][-2:]
+    assert torch.get_default_dtype() is torch.float32
+
+
 def test_a_folder_without_a_study(tmp_path):
     with pytest.raises(RunError, match="holds no study"):
         read_results(tmp_path)
@@ -485,7 +538,7 @@ def test_a_leak_raises_the_alarms(tmp_path, mine):
     assert not any(variant == "honest" for _, variant in checks)
 
 
-@pytest.mark.usefixtures("in_process")
+@pytest.mark.usefixtures("in_process", "one_thread")
 def test_a_study_that_cannot_answer_says_so(tiny, tmp_path):
     tiny["rules"] |= {"seeds": 3, "smallest_effect": 1e-6, "budget": {"steps": 1}}
     results = run_study(parse_study(tiny), tmp_path / "short", jobs=1)
@@ -493,9 +546,7 @@ def test_a_study_that_cannot_answer_says_so(tiny, tmp_path):
     assert "no variant is better than constant predictor: " in alarms["not learned"].message
     assert alarms["not learned"].variant is None
     assert "times the smallest effect of interest, which is too much to see such effects: " in alarms["spread"].message
-    tiny["rules"] |= {"smallest_effect": 0.5, "budget": {"steps": 60}}
-    tiny["training"] = {"lr": 0.02}
-    tiny["task"] |= {"n_train": 600}
+    tiny["rules"] |= {"smallest_effect": 0.5, "budget": {"steps": 60}, "tune": {"lr": [0.02]}}
     assert not run_study(parse_study(tiny), tmp_path / "long", jobs=1).alarms
 
 

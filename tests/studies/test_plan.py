@@ -32,6 +32,17 @@ def test_costs_are_read_off_the_built_module(tiny):
     assert plain.seconds_per_seed is None
 
 
+def test_code_that_ends_its_process_is_said(tiny, tmp_path):
+    (tmp_path / "mine.py").write_text("import os\nos._exit(0)\n")
+    tiny["variants"]["mine"] = {"mixer": f"{tmp_path}/mine.py:Mixer", "mixer_at": 1}
+    tiny["variants"]["wrong"] = {"channels": "many"}
+    with pytest.raises(SpecError) as refused:
+        plan_of(tiny)
+    first, second = str(refused.value).splitlines()
+    assert first == "variant 'mine': its code ended the process in which it was tried, with exit code 0"
+    assert second.startswith("variant 'wrong': ")
+
+
 def test_calibration_gives_seconds(tiny):
     plan = plan_of(tiny, calibrate=True)
     assert all(variant.seconds_per_seed > 0 for variant in plan.variants)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, final
 
+from attnlab.core.apart import names_own_code
 from attnlab.core.errors import RunError
 from attnlab.core.files import write_json, writing
 from attnlab.core.machine import require_device
@@ -162,6 +163,7 @@ class _Phases:
             specs=tuple(cell.spec for cell in cohort),
             threads=self._layout.threads,
             device=self._layout.device,
+            apart=cohort[0].variant if names_own_code([cohort[0].spec["model"], cohort[0].spec["recipe"]]) else "",
             tensorboard=self._tensorboard,
             setting=self._layout.settings.get(cohort[0].variant, {}),
         )

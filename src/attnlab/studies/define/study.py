@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, final
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from attnlab.core.apart import texts_in
 from attnlab.core.build import is_path
 from attnlab.core.errors import SpecError, nearest
 from attnlab.core.files import fingerprint
@@ -185,9 +186,13 @@ class Study(BaseModel):
         """The sha256 of what the study file says at this scale, and of the user's files it names."""
         return study_hash(self.content, self.files())
 
+    def to_json(self) -> dict[str, Any]:
+        """What `restore_study` needs to make the same study."""
+        return {"name": self.name, "scale": self.scale, "folder": self.folder, "content": self.content}
+
     def files(self) -> dict[str, str]:
         """The sha256 of every ``path.py`` that the study names, by the path as written."""
-        named = {text.rpartition(":")[0] for text in _texts(self.content) if is_path(text)}
+        named = {text.rpartition(":")[0] for text in texts_in(self.content) if is_path(text)}
         files = {name: Path(self.folder) / Path(name).expanduser() for name in sorted(named)}
         return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.is_file()}
 
@@ -206,6 +211,12 @@ class Study(BaseModel):
     def training_settings(self, variant: str) -> dict[str, Any]:
         """The training settings of a variant, without the rules' budget and tuned settings."""
         return merge(self.training, (self.variants[variant] or {}).get("training") or {})
+
+
+def restore_study(saved: Mapping[str, Any]) -> Study:
+    """The study of which `Study.to_json` was kept."""
+    study = parse_study(saved["content"], name=saved["name"], path=Path(saved["folder"]) / "study.yaml")
+    return study.model_copy(update={"scale": saved["scale"]})
 
 
 def study_hash(content: Mapping[str, Any], files: Mapping[str, str]) -> str:
@@ -371,12 +382,3 @@ def _resolve_text(study: dict[str, Any], folder: Path) -> dict[str, Any]:
 def _begins_a_name(path: Path) -> bool:
     """Whether there is a folder of this name, or files whose names begin with it and a dot."""
     return path.is_dir() or any(path.parent.glob(f"{path.name}.*"))
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Every text within nested values."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _texts(item)

@@ -10,7 +10,7 @@ from typing import Any, final
 from attnlab.core.errors import RunError
 from attnlab.core.files import read_json
 from attnlab.studies.define.assemble import build_task
-from attnlab.studies.define.study import parse_study
+from attnlab.studies.define.study import restore_study
 from attnlab.studies.judge.alarms import alarms_of
 from attnlab.studies.judge.results import CellResults, StudyResults, VariantResults
 from attnlab.studies.plan.plan import CellPlan, Plan, PlannedVariant, restore_plan
@@ -31,10 +31,10 @@ def load_plan(out: Path) -> Plan:
     if not path.exists():
         raise RunError(f"{out} holds no study: no {STUDY} in it. Run one with: attnlab run STUDY --out {out}")
     saved = read_json(path)
-    study = parse_study(saved["content"], name=saved["name"], path=Path(saved["folder"]) / "study.yaml")
+    study = restore_study(saved)
     kept = saved.get("task")  # none in folders of earlier versions
     task = TaskRecord.from_json(kept) if kept else build_task(study.model_dump()["task"])
-    return restore_plan(study.model_copy(update={"scale": saved["scale"]}), task, saved["variants"])
+    return restore_plan(study, task, saved["variants"])
 
 
 def read_results(out: Path) -> StudyResults:

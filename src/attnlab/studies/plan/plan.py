@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
 import torch
 
+from attnlab.core.apart import call_apart, names_own_code
 from attnlab.core.contracts import Floor, Metric, ReportedTask, StudyTask
 from attnlab.core.errors import AttnlabError, SpecError
 from attnlab.core.files import fingerprint
@@ -21,13 +22,15 @@ from attnlab.nn.foreign import ForeignMixer
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.studies.define.metrics import rules_metric, study_metrics
 from attnlab.studies.define.rules import TUNING_SEED
-from attnlab.studies.define.study import Study, slug
+from attnlab.studies.define.study import Study, restore_study, slug
 from attnlab.studies.plan.estimate import flops_per_second_on_one_thread, step_seconds_on_one_thread
 from attnlab.studies.plan.matching import match_width
 from attnlab.tasks.codecs import codec_of
 from attnlab.training.recipe.recipe import Recipe
 from attnlab.training.recipe.target import SECONDS_TO_TARGET, check_target
 
+MATCHED = {"parameters": "parameters", "flops": "flops_per_token"}
+"""What is counted of a variant for each way of matching."""
 OWN_START = "a module of your own keeps the weights it starts with; the model's init draws the lab's layers alone"
 ABOUT_PADDING = "padding"
 """How notes about padding begin; they are left out where the task does not pad."""
@@ -229,10 +232,8 @@ def plan_study(study: Study, *, calibrate: bool = False) -> Plan:
             f"rules.tune_by: '{tune_metric.name}' is measured on the test part; tune on a validation metric"
         )
     variants = _plan_variants(study)
-    if study.rules.match != "none":
-        variants = _match(study, variants)
     if calibrate:
-        variants = tuple(_calibrated(variant, study) for variant in variants)
+        variants = tuple(_here_or_apart("calibrate", study, variant.name, asdict(variant)) for variant in variants)
     return Plan(study, task, metric, tune_metric, variants)
 
 
@@ -248,19 +249,49 @@ def _restore_variant(fields: Mapping[str, Any]) -> PlannedVariant:
 
 
 def _plan_variants(study: Study) -> tuple[PlannedVariant, ...]:
-    """Plan every variant, or raise one error that names the problems of all."""
-    planned, problems = [], []
-    for name in study.variants:
+    """Plan every variant, the baseline first, or raise one error that names the problems of all."""
+    planned: dict[str, PlannedVariant] = {}
+    problems: dict[str, str] = {}
+    for name in sorted(study.variants, key=lambda name: name != study.baseline):
+        baseline = planned.get(study.baseline)
+        quantity = MATCHED.get(study.rules.match)
+        target = float(getattr(baseline, quantity)) if baseline and quantity else None
         try:
-            planned.append(_plan_variant(study, name, study.model_spec(name)))
+            planned[name] = _here_or_apart("plan", study, name, target)
         except AttnlabError as error:
-            problems.append(f"{study.places.get(f'variants.{name}', '')}variant '{name}': {error}")
+            problems[name] = f"{study.places.get(f'variants.{name}', '')}variant '{name}': {error}"
     if problems:
-        raise SpecError("\n".join(problems))
-    return tuple(planned)
+        raise SpecError("\n".join(problems[name] for name in study.variants if name in problems))
+    return tuple(planned[name] for name in study.variants)
 
 
-def _plan_variant(study: Study, name: str, model: dict[str, Any], notes: tuple[str, ...] = ()) -> PlannedVariant:
+def _here_or_apart(step: str, study: Study, name: str, given: Any) -> PlannedVariant:
+    """Take a step of planning; in a process of its own where the variant has code of a person's own."""
+    if names_own_code([study.model_spec(name), study.training_settings(name)]):
+        return _restore_variant(call_apart(_taken_apart, step, study.to_json(), name, given))
+    return _STEPS[step](study, name, given)
+
+
+def _taken_apart(step: str, study: Mapping[str, Any], name: str, given: Any) -> dict[str, Any]:
+    """Take a step of planning with a study as it was kept."""
+    return asdict(_STEPS[step](restore_study(study), name, given))
+
+
+def _plan_variant(study: Study, name: str, target: float | None) -> PlannedVariant:
+    """Plan a variant, with the width at which the matched quantity is closest to the target, where there is one."""
+    planned = _with_model(study, name, study.model_spec(name))
+    if target is None:
+        return planned
+    quantity, task = MATCHED[study.rules.match], build_task(study.task_spec(name))
+
+    def measure(model: Mapping[str, Any]) -> float:
+        return float(getattr(count(model, task), quantity))
+
+    model, note = match_width(planned.model, target, measure, quantity=quantity)
+    return _with_model(study, name, model, (note,))
+
+
+def _with_model(study: Study, name: str, model: dict[str, Any], notes: tuple[str, ...] = ()) -> PlannedVariant:
     task = build_task(study.task_spec(name))
     training = study.training_settings(name)
     recipe = _check_recipe(study, training)
@@ -312,32 +343,12 @@ def count(model: Mapping[str, Any], task: StudyTask) -> Cost:
     return cost(lambda: build_model(copy.deepcopy(dict(model)), task), task.train_batch(0, 0).inputs)
 
 
-def _match(study: Study, variants: tuple[PlannedVariant, ...]) -> tuple[PlannedVariant, ...]:
-    """Give every variant the width at which the matched quantity is closest to the baseline's."""
-    quantity = "parameters" if study.rules.match == "parameters" else "flops_per_token"
-    baseline = next(variant for variant in variants if variant.name == study.baseline)
-    target = float(getattr(baseline, quantity))
-    matched = []
-    for variant in variants:
-        if variant is baseline:
-            matched.append(variant)
-            continue
-        model, note = match_width(variant.model, target, _counter(study, variant.name, quantity), quantity=quantity)
-        matched.append(_plan_variant(study, variant.name, model, (note,)))
-    return tuple(matched)
-
-
-def _counter(study: Study, name: str, quantity: str) -> Callable[[Mapping[str, Any]], float]:
-    """What counts a quantity of model specifications on the task as a variant sees it."""
-    task = build_task(study.task_spec(name))
-    return lambda spec: float(getattr(count(spec, task), quantity))
-
-
-def _calibrated(variant: PlannedVariant, study: Study) -> PlannedVariant:
-    """A variant with the seconds of one run on one thread, estimated from a few timed steps."""
+def _calibrated(study: Study, name: str, planned: Mapping[str, Any]) -> PlannedVariant:
+    """A planned variant with the seconds of one run on one thread, estimated from a few timed steps."""
+    variant = _restore_variant(planned)
     if variant.steps is None:
         return replace(variant, seconds_per_seed=float(study.rules.ends(variant.training)["budget"]["seconds"]))
-    task = build_task(study.task_spec(variant.name))
+    task = build_task(study.task_spec(name))
     precision = variant.training.get("precision", "float32")
     least = task.tokens_per_step * variant.flops_per_token / flops_per_second_on_one_thread(precision)
     if least > LONGEST_TIMED_STEP_S:
@@ -345,3 +356,7 @@ def _calibrated(variant: PlannedVariant, study: Study) -> PlannedVariant:
     seconds = step_seconds_on_one_thread(build_model(variant.model, task), task, precision)
     notes = (*variant.notes, NOT_COMPILED) if variant.training.get("compile", False) else variant.notes
     return replace(variant, seconds_per_seed=variant.steps * seconds, notes=notes)
+
+
+_STEPS: Mapping[str, Callable[[Study, str, Any], PlannedVariant]] = {"plan": _plan_variant, "calibrate": _calibrated}
+"""The steps of planning a variant: each is given the study, the variant's name, and what stands before it."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self, final
 
-from attnlab.core.errors import AttnlabError
+from attnlab.core.apart import in_words
 from attnlab.studies.run.pool import Pool
 
 OnMessage = Callable[[int, Mapping[str, Any]], None]
@@ -25,6 +24,7 @@ class Job:
     specs: tuple[Mapping[str, Any], ...]  # what identifies each cell
     threads: int  # threads of its numerical libraries
     device: str  # ``cpu`` or ``cuda``
+    apart: str = ""  # whose own code it runs; such jobs share no process with others; empty for the lab's code alone
     tensorboard: bool = False  # whether TensorBoard events are written beside
     setting: Mapping[str, Any] = field(default_factory=dict)
     """``precision`` and ``compile``, where they are to be those of another study; empty leaves them to the recipe."""
@@ -112,11 +112,3 @@ def compute(job: Job, tell: Callable[[Mapping[str, Any]], None]) -> Iterator[dic
             yield {"kind": "failed", "cell": cell, "error": in_words(outcome)}
         else:
             yield {"kind": "finished", "cell": cell, "metrics": outcome}
-
-
-def in_words(error: Exception) -> str:
-    """An error's text; one that was not raised on purpose goes to the log with its traceback."""
-    if isinstance(error, AttnlabError):
-        return str(error)
-    traceback.print_exception(error)
-    return f"{type(error).__name__}: {error}"

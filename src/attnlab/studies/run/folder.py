@@ -73,9 +73,8 @@ def is_done(folder: Path, spec: Mapping[str, Any]) -> bool:
 def _study_record(plan: Plan) -> dict[str, Any]:
     study = plan.study
     variants = [asdict(variant) for variant in plan.variants]
-    record = {"name": study.name, "scale": study.scale, "folder": study.folder, "content": study.content}
     task = TaskRecord.of(plan.task).to_json()
-    return {**record, "files": study.files(), "data": plan.data(), "task": task, "variants": variants}
+    return {**study.to_json(), "files": study.files(), "data": plan.data(), "task": task, "variants": variants}
 
 
 def _refuse(plan: Plan, out: Path, written: Mapping[str, Any]) -> NoReturn:

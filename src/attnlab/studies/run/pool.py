@@ -48,6 +48,7 @@ class Worker:
     def __init__(self, number: int, threads: int, inbox: queue.Queue[tuple[Worker, Any]], log: Path) -> None:
         self.number = number
         self.request: int | None = None
+        self.serves: str | None = None  # whose own code it may run; None before its first request
         with log.open("ab") as log_file:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "attnlab.studies.run.worker"],  # -P: a queue.py of the user's is not ours
@@ -71,7 +72,7 @@ class Worker:
 
     def ask(self, index: int, request: Mapping[str, Any]) -> None:
         """Hand over one request; its answers carry no number, so one at a time."""
-        self.request = index
+        self.request, self.serves = index, request["apart"]
         pipe: IO[str] = self.process.stdin  # type: ignore[assignment]
         with contextlib.suppress(BrokenPipeError):  # a dead worker is noticed by its listener
             pipe.write(json.dumps(request) + "\n")
@@ -138,6 +139,8 @@ class Pool:
             self._hand_out(waiting)
             while served < len(requests):
                 worker, message = self._next_message()
+                if worker is not self._workers[worker.number]:  # one that made room for another
+                    continue
                 index = worker.request
                 if message is None:
                     message = self._replace(worker)
@@ -162,9 +165,17 @@ class Pool:
                     raise RunError(f"no worker process is alive; see {self._log}") from None
 
     def _hand_out(self, waiting: deque[tuple[int, Mapping[str, Any]]]) -> None:
-        for worker in self._workers:
-            if waiting and worker.request is None:
-                worker.ask(*waiting.popleft())
+        """Give free workers the first requests they may serve: a process has run the code of one person at most."""
+        for number, worker in enumerate(self._workers):
+            if not waiting or worker.request is not None:
+                continue
+            fits = [one for one in waiting if worker.serves in (None, one[1]["apart"])]
+            if not fits:
+                worker.end()
+                self._workers[number] = self._start(number)
+            chosen = (fits or waiting)[0]
+            waiting.remove(chosen)
+            self._workers[number].ask(*chosen)
 
     def _replace(self, worker: Worker) -> dict[str, Any]:
         """Replace a worker that died, and return the message about its request."""

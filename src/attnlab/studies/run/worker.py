@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
+from attnlab.core.apart import in_words, take_stdout
 from attnlab.core.errors import Interrupted
 from attnlab.studies.run.pool import BROKEN
 
@@ -21,18 +22,10 @@ READY = "ready"
 
 def main() -> None:
     """Serve the parent until it goes away."""
-    channel = _take_stdout()
+    channel = take_stdout()
     _send(channel, {"kind": READY})
     for request in _requests():
         _send(channel, _serve(request, channel))
-
-
-def _take_stdout() -> IO[str]:
-    """Keep the real standard output for the protocol, and send everything else to standard error."""
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
-    return channel
 
 
 def _requests() -> Iterator[dict[str, Any]]:
@@ -57,7 +50,7 @@ def _send(channel: IO[str], message: Mapping[str, Any]) -> None:
 
 def _serve(request: Mapping[str, Any], channel: IO[str]) -> dict[str, Any]:
     """Do what is asked and return the last message about it."""
-    from attnlab.studies.run.executor import Job, compute, in_words
+    from attnlab.studies.run.executor import Job, compute
 
     try:
         for message in compute(Job(**request), lambda message: _send(channel, message)):
