@@ -32,6 +32,45 @@ def test_costs_are_read_off_the_built_module(tiny):
     assert plain.seconds_per_seed is None
 
 
+LATE = """
+import torch
+from torch import nn
+
+
+class Late(nn.Module):
+    # one position ahead takes the place of each from position {first} on
+
+    def __init__(self, d_model: int):
+        super().__init__()
+        self.map = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        ahead = torch.cat((x[:, 1:], x[:, -1:]), 1)
+        late = torch.arange(x.shape[1], device=x.device)[None, :, None] >= {first}
+        return self.map(torch.where(late, ahead, x))
+"""
+
+
+@pytest.mark.parametrize(("first", "sees"), [(9, True), (1000, False)])
+def test_what_sees_ahead_only_late_is_said_before_training(first, sees, tmp_path, words, capsys):
+    (tmp_path / "text.txt").write_text(words)
+    (tmp_path / "late.py").write_text(LATE.format(first=first))
+    study = {
+        "question": "Does it see ahead?",
+        "task": {"name": "char-lm", "text": str(tmp_path / "text.txt"), "context": 20, "batch": 2},
+        "model": {"name": "decoder", "n_layers": 1, "d_model": 8, "mixer": {"name": "attention", "n_heads": 1}},
+        "baseline": "lab",
+        "variants": {"lab": {}, "late": {"mixer": f"{tmp_path}/late.py:Late"}},
+        "rules": {"budget": {"steps": 1}, "seeds": 3, "smallest_effect": 0.01},
+    }
+    (tmp_path / "study.yaml").write_text(json.dumps(study))
+    assert call(["plan", str(tmp_path / "study.yaml"), "--no-calibrate", "--json"]) == FINE
+    alarms = json.loads(capsys.readouterr().out)["alarms"]
+    message = "its outputs depend on inputs up to 1 position ahead: it sees what it should predict"
+    expected = {"check": "causality", "variant": "late", "message": message}
+    assert [alarm for alarm in alarms if alarm["check"] == "causality"] == ([expected] if sees else [])
+
+
 def test_code_that_ends_its_process_is_said(tiny, tmp_path):
     (tmp_path / "mine.py").write_text("import os\nos._exit(0)\n")
     tiny["variants"]["mine"] = {"mixer": f"{tmp_path}/mine.py:Mixer", "mixer_at": 1}

@@ -43,14 +43,17 @@ def plan(
     int
         0.
     """
+    from dataclasses import asdict
+
     from attnlab.cli.run import own_prints_to_stderr, print_json, seed_changes
     from attnlab.studies.define.study import load_study
+    from attnlab.studies.judge.alarms import alarms_before
     from attnlab.studies.plan.plan import plan_study
 
     with own_prints_to_stderr(json):
         planned = plan_study(load_study(study, scale=scale, changes=seed_changes(seeds)), calibrate=calibrate)
     if json:
-        print_json(planned.to_json())
+        print_json(planned.to_json() | {"alarms": [asdict(alarm) for alarm in alarms_before(planned)]})
     else:
         _print(planned)
     return 0
@@ -59,6 +62,7 @@ def plan(
 def _print(planned: Any) -> None:
     """Print a plan as a person reads it."""
     from attnlab.cli.progress import print_alarm
+    from attnlab.studies.judge.alarms import alarms_before
 
     console = Console()
     rules = planned.study.rules
@@ -71,8 +75,8 @@ def _print(planned: Any) -> None:
         named = [variant.name for variant in planned.variants if note in variant.notes]
         of_all = len(named) == len(planned.variants) > 1
         console.print(f"  {'all variants' if of_all else ', '.join(named)}: {note}", markup=False)
-    for message in planned.task.alarms():
-        print_alarm(console, "data", message)
+    for alarm in alarms_before(planned):
+        print_alarm(console, alarm)
     for floor in planned.floors:
         kind = "" if floor.kind == floor.name else f"{floor.kind}: "
         console.print(f"  {kind}{floor.name}: {floor.value:.4g} {floor.unit}", markup=False)

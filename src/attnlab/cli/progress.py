@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from attnlab.studies.judge.results import Alarm
 from attnlab.studies.plan.plan import CellPlan
 
 
@@ -50,10 +51,10 @@ class TerminalWatcher:
         """Leave the terminal as it was."""
         self._progress.stop()
 
-    def alarms(self, messages: Sequence[str]) -> None:
-        """Show what is suspicious about the data."""
-        for message in messages:
-            print_alarm(self._console, "data", message)
+    def alarms(self, found: Sequence[Alarm]) -> None:
+        """Show what is suspicious before anything is trained."""
+        for alarm in found:
+            print_alarm(self._console, alarm)
 
     def phase(self, title: str, cells: Sequence[CellPlan], done: int) -> None:
         """Begin a phase of the study."""
@@ -107,7 +108,7 @@ def title_of(cell: CellPlan) -> str:
     return f"{cell.variant}, {run}" + (f", {tuned}" if tuned else "")
 
 
-def print_alarm(console: Console, check: str, message: str) -> None:
+def print_alarm(console: Console, alarm: Alarm) -> None:
     """Print one alarm."""
-    console.print(f"[bold yellow]! {check}[/] ", end="")
-    console.print(message, markup=False)
+    console.print(f"[bold yellow]! {alarm.check}[/] ", end="")
+    console.print(f"{alarm.variant}: {alarm.message}" if alarm.variant else alarm.message, markup=False)

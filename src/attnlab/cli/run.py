@@ -110,8 +110,7 @@ def show(results: Any, page: Path, *, json: bool) -> None:
     console = Console()
     console.print(verdict_table(results))
     for alarm in results.alarms:
-        about = f"{alarm.variant}: " if alarm.variant else ""
-        print_alarm(console, alarm.check, about + alarm.message)
+        print_alarm(console, alarm)
     console.print()
     console.print(headline(results), markup=False)
     console.print(f"\nreport: {page}", markup=False, soft_wrap=True)

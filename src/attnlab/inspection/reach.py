@@ -16,6 +16,7 @@ from attnlab.core.errors import ModuleError
 
 SAMPLES = 4  # sequences tried at once, so that one dead unit or chance cancellation hides nothing
 MOST_CUTS = 128  # places at which the sequence is cut in two; of a longer one both ends and as many between
+MOST_CALLS = MOST_CUTS + 32  # of the model, roughly: bisections take the rest
 ENDS = 32  # cuts at either end, one after each position
 LEAKS = 3  # outputs of which it is asked how far ahead they see
 PROBE_SEED = 0  # the same random numbers in every forward pass, so that only the input differs

@@ -12,8 +12,9 @@ from attnlab.core.errors import RunError
 from attnlab.core.files import write_json, writing
 from attnlab.core.machine import require_device
 from attnlab.studies.define.study import Study
+from attnlab.studies.judge.alarms import alarms_before
 from attnlab.studies.judge.collect import so_far
-from attnlab.studies.judge.results import StudyResults
+from attnlab.studies.judge.results import Alarm, StudyResults
 from attnlab.studies.plan.plan import CellPlan, Plan, plan_study
 from attnlab.studies.run.executor import Executor, Job, LocalProcesses
 from attnlab.studies.run.folder import is_done, prepare
@@ -26,8 +27,8 @@ from attnlab.training.keeping.runs import FAILED, lock
 class Watcher(Protocol):
     """What a study tells whoever watches it."""
 
-    def alarms(self, messages: Sequence[str]) -> None:
-        """Say what is suspicious about the data, before anything is trained on it."""
+    def alarms(self, found: Sequence[Alarm]) -> None:
+        """Say what is suspicious about the data and the variants, before anything is trained."""
         ...
 
     def phase(self, title: str, cells: Sequence[CellPlan], done: int) -> None:
@@ -93,7 +94,7 @@ def run_study(
     wishes.check()
     plan = plan_study(study)
     if watcher:
-        watcher.alarms(plan.task.alarms())
+        watcher.alarms(alarms_before(plan))
     with lock(out), contextlib.ExitStack() as held:
         prepare(plan, out)
         layout = layout_for(plan, out, wishes)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from typing import Any, cast
+from dataclasses import asdict
+from typing import Any, cast, final
 
-from torch import nn
+from torch import Tensor, nn
 
 from attnlab.core.build import Spec, build, parse
 from attnlab.core.constructors import is_required, signature_of
 from attnlab.core.contracts import StudyTask
 from attnlab.core.errors import SpecError
+from attnlab.inspection.reach import reach
 from attnlab.models import MODELS
 from attnlab.tasks import TASKS
 
@@ -69,7 +71,26 @@ def build_model_offered(spec: Mapping[str, Any], offered: Mapping[str, Any]) -> 
     return cast(nn.Module, build(spec, MODELS, axis="model", offered=offered))
 
 
+def measured_reach(model: nn.Module, task: StudyTask, device: str = "cpu") -> dict[str, Any]:
+    """The fields of `Reach` of a model on a task's own sequences: how far back and ahead of the last input it sees."""
+    *given, changed = task.train_batch(0, 0).to(device).inputs
+    return asdict(reach(_LastFirst(model) if given else model, (changed, *given)))
+
+
 def _asked_by(name: str) -> set[str]:
     """The arguments that a model of the table cannot do without; none for one of a person's own."""
     parameters = signature_of(MODELS[name]) if name in MODELS else {}
     return {argument for argument, parameter in parameters.items() if is_required(parameter)}
+
+
+@final
+class _LastFirst(nn.Module):
+    """Call a model with its last input given first: the one whose reach is measured."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, last: Tensor, *before: Tensor) -> Tensor:
+        """The model's outputs."""
+        return self.model(*before, last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
@@ -20,8 +21,8 @@ def alarms_of(plan: Plan, variants: tuple[VariantResults, ...], rules: Mapping[s
     for message in plan.task.alarms():
         yield Alarm("data", None, message)
     for variant in variants:
-        reached = _reach(variant)
-        yield from _reach_alarms(plan, variant, reached)
+        reached = _reach(plan, variant)
+        yield from _reach_alarms(plan, variant.name, reached)
         yield from _floor_alarms(plan, variant, reached)
         yield from _target_alarms(plan, variant)
         yield from _run_alarms(variant)
@@ -37,20 +38,28 @@ def alarms_of(plan: Plan, variants: tuple[VariantResults, ...], rules: Mapping[s
         yield Alarm("extended", None, message)
 
 
-def _reach(variant: VariantResults) -> Mapping[str, Any]:
-    """The measured reach of the first model that was looked into, or an empty mapping."""
-    return next((cell.reach for cell in variant.cells if cell.reach), {})
+def alarms_before(plan: Plan) -> list[Alarm]:
+    """What is doubtful before anything is trained: about the data, and about variants that see ahead already."""
+    of_reach = (_reach_alarms(plan, variant.name, variant.reach or {}) for variant in plan.variants)
+    return [*(Alarm("data", None, message) for message in plan.task.alarms()), *itertools.chain(*of_reach)]
 
 
-def _reach_alarms(plan: Plan, variant: VariantResults, reached: Mapping[str, Any]) -> Iterator[Alarm]:
-    if reached.get("future") and plan.task.causal:
-        message = (
-            f"its outputs depend on inputs up to {reached['future']} positions ahead: it sees what it should predict"
-        )
-        yield Alarm("causality", variant.name, message)
+def _reach(plan: Plan, variant: VariantResults) -> Mapping[str, Any]:
+    """The measured reach: the farthest before training and of the first trained model that was looked into."""
+    trained = next((cell.reach for cell in variant.cells if cell.reach), {})
+    before = plan.variant(variant.name).reach or {}
+    return {key: max(one[key] for one in (before, trained) if key in one) for key in {*before, *trained}}
+
+
+def _reach_alarms(plan: Plan, variant: str, reached: Mapping[str, Any]) -> Iterator[Alarm]:
+    ahead = reached.get("future", 0)
+    if ahead and plan.task.causal:
+        far = f"{ahead} position{'' if ahead == 1 else 's'}"
+        message = f"its outputs depend on inputs up to {far} ahead: it sees what it should predict"
+        yield Alarm("causality", variant, message)
     if reached.get("mixes_batch"):
         message = "its outputs depend on other samples of the batch: samples see each other, its numbers mean nothing"
-        yield Alarm("batch", variant.name, message)
+        yield Alarm("batch", variant, message)
 
 
 def _floor_alarms(plan: Plan, variant: VariantResults, reached: Mapping[str, Any]) -> Iterator[Alarm]:
@@ -94,7 +103,7 @@ def _unlearned(plan: Plan, variants: tuple[VariantResults, ...]) -> Iterator[Ala
         floor
         for floor in plan.task.floors()
         if floor.metric == metric.name
-        and _is_simple(floor, [_reach(variant) for variant in variants])
+        and _is_simple(floor, [_reach(plan, variant) for variant in variants])
         and not metric.improves(best, floor.value)
     ]
     if unbeaten:

@@ -18,8 +18,9 @@ from attnlab.core.contracts import Floor, Metric, ReportedTask, StudyTask
 from attnlab.core.errors import AttnlabError, SpecError
 from attnlab.core.files import fingerprint
 from attnlab.inspection.cost import Cost, cost
+from attnlab.inspection.reach import MOST_CALLS, SAMPLES
 from attnlab.nn.foreign import ForeignMixer
-from attnlab.studies.define.assemble import build_model, build_task
+from attnlab.studies.define.assemble import build_model, build_task, measured_reach
 from attnlab.studies.define.metrics import rules_metric, study_metrics
 from attnlab.studies.define.rules import TUNING_SEED
 from attnlab.studies.define.study import Study, restore_study, slug
@@ -37,6 +38,9 @@ ABOUT_PADDING = "padding"
 LONGEST_TIMED_STEP_S = 5.0
 """A step that takes longer by its FLOPs alone is not tried: a dozen of them, with their memory, is no longer a plan."""
 NOT_TIMED = "a step takes too long to be timed here; seconds are reckoned at the pace of large matrix products"
+LONGEST_LOOK_AHEAD_S = 60.0
+"""Measuring whether a model sees ahead is left to the end of training where it would take longer, by its FLOPs."""
+NOT_LOOKED_AHEAD = "too large to measure here whether its outputs see ahead; that is done after training"
 NOT_COMPILED = "the time is that of steps that are not compiled; compiling takes some time and may make them faster"
 
 
@@ -55,6 +59,8 @@ class PlannedVariant:
     seconds_per_seed: float | None = None
     """Estimated training time of one run on one core; None where it was not calibrated."""
     notes: tuple[str, ...] = ()  # what matching chose, what could not be counted
+    reach: Mapping[str, Any] | None = None
+    """Fields of `Reach` before training, of code of a person's own on a task where no output may see ahead."""
 
 
 @final
@@ -279,16 +285,25 @@ def _taken_apart(step: str, study: Mapping[str, Any], name: str, given: Any) -> 
 
 def _plan_variant(study: Study, name: str, target: float | None) -> PlannedVariant:
     """Plan a variant, with the width at which the matched quantity is closest to the target, where there is one."""
-    planned = _with_model(study, name, study.model_spec(name))
-    if target is None:
+    planned, task = _with_model(study, name, study.model_spec(name)), build_task(study.task_spec(name))
+    planned = planned if target is None else _matched(planned, study, target)
+    if not (task.causal and names_own_code(planned.model)):
         return planned
-    quantity, task = MATCHED[study.rules.match], build_task(study.task_spec(name))
+    length = task.train_batch(0, 0).inputs[-1].shape[1]
+    seconds = MOST_CALLS * SAMPLES * length * planned.flops_per_token / flops_per_second_on_one_thread("float32")
+    if seconds > LONGEST_LOOK_AHEAD_S:
+        return replace(planned, notes=(*planned.notes, NOT_LOOKED_AHEAD))
+    return replace(planned, reach=measured_reach(build_model(copy.deepcopy(planned.model), task), task))
+
+
+def _matched(planned: PlannedVariant, study: Study, target: float) -> PlannedVariant:
+    quantity, task = MATCHED[study.rules.match], build_task(study.task_spec(planned.name))
 
     def measure(model: Mapping[str, Any]) -> float:
         return float(getattr(count(model, task), quantity))
 
     model, note = match_width(planned.model, target, measure, quantity=quantity)
-    return _with_model(study, name, model, (note,))
+    return _with_model(study, planned.name, model, (note,))
 
 
 def _with_model(study: Study, name: str, model: dict[str, Any], notes: tuple[str, ...] = ()) -> PlannedVariant:

@@ -6,9 +6,8 @@ A cell that was killed goes on from its last checkpoint; one that is complete is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +18,7 @@ from attnlab.core.errors import Interrupted
 from attnlab.core.files import write_json
 from attnlab.inspection.capture import capture
 from attnlab.inspection.maps import attention_maps
-from attnlab.inspection.reach import reach
-from attnlab.studies.define.assemble import build_model, build_task
+from attnlab.studies.define.assemble import build_model, build_task, measured_reach
 from attnlab.studies.run.folder import INSIDE
 from attnlab.studies.using.kept_task import keep_task
 from attnlab.studies.using.translating import judge_of, sides_of_maps, with_translations
@@ -130,19 +128,8 @@ def look_inside(model: nn.Module, task: StudyTask, device: str = "cpu") -> dict[
         with capture(model) as trace:
             model(*inputs)
     attention = attention_maps(trace, predictions.get("labels", ()), axes=sides_of_maps(model, trace))
-    *given, changed = task.train_batch(0, 0).to(device).inputs
-    measured = asdict(reach(_LastFirst(model) if given else model, (changed, *given)))
-    return {"predictions": predictions, "attention": attention if attention["layers"] else None, "reach": measured}
-
-
-@final
-class _LastFirst(nn.Module):
-    """Call a model with its last input given first: the one whose reach is measured."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, last: Tensor, *before: Tensor) -> Tensor:
-        """The model's outputs."""
-        return self.model(*before, last)
+    return {
+        "predictions": predictions,
+        "attention": attention if attention["layers"] else None,
+        "reach": measured_reach(model, task, device),
+    }
