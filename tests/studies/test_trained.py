@@ -490,6 +490,6 @@ def test_a_decoder_that_sees_the_token_it_predicts_raises_an_alarm(runs, tmp_pat
     }
     results = run_study(parse_study(study, name="cheats", path=tmp_path / "study.yaml"), tmp_path / "out", jobs=1)
     alarms = {(alarm.check, alarm.variant): alarm.message for alarm in results.alarms}
-    assert "positions ahead: it sees what it should predict" in alarms["causality", "leaks"]
+    assert "up to 1 position ahead: it sees what it should predict" in alarms["causality", "leaks"]
     assert ("causality", "honest") not in alarms
     assert report(read_results(tmp_path / "out")) == report(results), "the folder alone says everything"
