@@ -62,23 +62,53 @@ def copy_report(folder: Path) -> None:
 
 
 def table(report: dict[str, Any]) -> str:
-    """Return the verdicts of a report as a Markdown table; costs are one token's, one batch's and one run's."""
+    """Return what a report concludes and what it measured as two Markdown tables.
+
+    Costs are those of one token, one batch and one run.
+    """
     metric = report["rules"]["metric"]
     places = DECIMALS.get(metric, 4)
-    verdicts = {verdict["variant"]: verdict for verdict in report["verdicts"]}
+    concluded = [
+        [_title(report, one), _difference(one, places), str(_seeds(report, one)), one["verdict"]]
+        for one in report["verdicts"]
+    ]
     costs = [cost for cost in COSTS if all(cost.key in variant for variant in report["variants"])]
     measures = report["variants"][0]["metrics"]
     beside = [name for name in BESIDE if name in measures and metric not in BESIDE][:1]
-    shown = [f"{name}, mean ± sd" for name in beside]
-    names = [f"{metric}, mean ± sd", "difference [interval]", "verdict", *shown, *(cost.name for cost in costs)]
-    lines = [f"| variant | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
-    for variant in report["variants"]:
-        verdict = verdicts.get(variant["name"])
-        measured = variant["metrics"].get(metric, {})
-        cells = [_pair(measured, places), _difference(verdict, places), verdict["verdict"] if verdict else "baseline"]
-        cells += [_pair(variant["metrics"][name], 1) for name in beside]
-        lines.append(f"| {' | '.join([variant['name'], *cells, *(cost.of(variant) for cost in costs)])} |")
-    return "\n".join(lines)
+    measured = [
+        [
+            variant["name"],
+            _pair(variant["metrics"].get(metric, {}), places),
+            str(_finished(variant, metric)),
+            *(_pair(variant["metrics"][name], 1) for name in beside),
+            *(cost.of(variant) for cost in costs),
+        ]
+        for variant in report["variants"]
+    ]
+    shown = [f"{name}, mean ± sd" for name in (metric, *beside)]
+    names = ["variant", shown[0], "seeds", *shown[1:], *(cost.name for cost in costs)]
+    found = [_lines(["comparison", "difference [interval]", "seeds", "verdict"], concluded)] if concluded else []
+    return "\n\n".join([*found, _lines(names, measured)])
+
+
+def _lines(names: list[str], rows: list[list[str]]) -> str:
+    """Return a Markdown table."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (names, ["---"] * len(names), *rows))
+
+
+def _title(report: dict[str, Any], verdict: dict[str, Any]) -> str:
+    """Return what is compared with what."""
+    return f"{verdict['variant']} against {verdict.get('baseline') or report['rules']['baseline']}"
+
+
+def _seeds(report: dict[str, Any], verdict: dict[str, Any]) -> int:
+    """Return after how many seeds a comparison was judged; in reports of earlier versions all of them."""
+    variant = next(one for one in report["variants"] if one["name"] == verdict["variant"])
+    return verdict.get("look") or _finished(variant, verdict["metric"])
+
+
+def _finished(variant: dict[str, Any], metric: str) -> int:
+    return sum(value is not None for value in variant["metrics"].get(metric, {}).get("values", []))
 
 
 def _pair(measured: dict[str, Any], places: int) -> str:
@@ -88,8 +118,8 @@ def _pair(measured: dict[str, Any], places: int) -> str:
     return f"{measured['mean']:.{places}f}{spread}"
 
 
-def _difference(verdict: dict[str, Any] | None, places: int) -> str:
-    if verdict is None or verdict["difference"] is None:
+def _difference(verdict: dict[str, Any], places: int) -> str:
+    if verdict["difference"] is None:
         return ""
     interval = "" if verdict["low"] is None else f" [{verdict['low']:+.{places}f}, {verdict['high']:+.{places}f}]"
     return f"{verdict['difference']:+.{places}f}{interval}"

@@ -25,8 +25,7 @@ def test_times_have_the_digits_of_a_clock():
     variants = [{"name": "fast", "metrics": measured, "parameters": 9, "seconds": 6.0}]
     variants[0] |= {"flops_per_token": 1.25e6, "activation_bytes": 3 * 2**20}
     report = {"rules": {"metric": "seconds_to_target"}, "verdicts": [], "variants": variants}
-    assert "| fast | 6.54 ± 0.12 |" in make_results.table(report)
-    assert "| 9 | 1.25 | 3 | 6.0 |" in make_results.table(report)
+    assert "| fast | 6.54 ± 0.12 | 0 | 9 | 1.25 | 3 | 6.0 |" in make_results.table(report)
 
 
 def test_a_study_that_has_not_run_has_no_numbers():
@@ -45,4 +44,6 @@ def test_what_a_command_printed_is_shown_as_it_is(tmp_path, monkeypatch):
 
 def test_a_changed_number_would_be_found():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert make_results.filled(text.replace("| baseline |", "| winner |")) == text
+    changed = text.replace("| better |", "| worse |", 1)
+    assert changed != text
+    assert make_results.filled(changed) == text

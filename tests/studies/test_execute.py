@@ -226,6 +226,23 @@ def test_the_next_look_is_asked_for_where_the_one_before_leaves_it_open(tiny, tm
     assert [cell.seed for cell in cells if cell.variant == plan.study.baseline] == expected
 
 
+def test_seeds_that_fall_into_two_groups_are_named(tiny, tmp_path):
+    tiny["rules"] |= {"seeds": 6}
+    plan, out = plan_study(parse_study(tiny)), tmp_path / "out"
+    out.mkdir()
+    prepare(plan, out)
+    other = next(variant.name for variant in plan.variants if variant.name != plan.study.baseline)
+    for cell in plan.judged_cells({variant.name: {} for variant in plan.variants}):
+        (out / cell.folder).mkdir(parents=True)
+        stuck = cell.variant == other and cell.seed % 3 == 0
+        write_result(out / cell.folder, plan, (0.5 if stuck else 0.1) + 0.001 * cell.seed)
+    (alarm,) = [alarm for alarm in read_results(out).alarms if alarm.check == "groups"]
+    assert (alarm.variant, alarm.message) == (
+        other,
+        "its 6 seeds fall into two groups, 4 around 0.103 and 2 around 0.5015: their mean describes neither",
+    )
+
+
 def test_seeds_are_spent_on_the_comparisons_of_the_rules_alone(tiny, tmp_path):
     tiny["rules"] |= {"seeds": {"at_least": 3, "at_most": 20}, "smallest_effect": 0.01}
     tiny["variants"] |= {"third": {"channels": 7}, "fourth": {"channels": 8}}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnlab.core.errors import SpecError
-from attnlab.studies.judge.statistics import compare, detectable_effect, paired_power, seeds_needed
+from attnlab.studies.judge.statistics import compare, detectable_effect, paired_power, seeds_needed, two_groups
 
 TRIALS = 1500
 FOUR_SIGMA = 4.0  # a correct procedure fails such a test once in 16,000 seeds
@@ -184,3 +184,27 @@ def test_swapping_variant_and_baseline_mirrors_everything(differences):
 def test_level_must_be_a_probability(level):
     with pytest.raises(SpecError, match=r"level must lie between 0 and 1; got"):
         compared([1, 2], level=level)
+
+
+@pytest.mark.parametrize("count", [5, 8, 20])
+def test_normal_seeds_fall_into_groups_as_seldom_as_promised(count):
+    samples = np.random.default_rng(0).normal(2.0, 0.1, (TRIALS, count))
+    share = np.mean([two_groups(list(sample)) is not None for sample in samples])
+    assert abs(share - 0.01) <= binomial_margin(0.01, TRIALS)
+
+
+def test_seeds_on_a_plateau_are_a_group_of_their_own():
+    rng = np.random.default_rng(1)
+    low, high = rng.normal(2.1, 0.02, 9), rng.normal(2.5, 0.02, 3)
+    mixed = rng.permutation(np.concatenate([low, high]))
+    assert two_groups(list(mixed)) == (sorted(low), sorted(high))
+    assert two_groups(list(1000 - 7 * mixed)) is not None, "neither unit nor direction matters"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[], [1.0], [1.0, 1.0, 2.0, 2.0], [3.0] * 9, [1e9, 1e9 + 1e-7] * 4, [1.0, 1.1, 1.2, 1.3, 9.0]],
+    ids=["none", "one", "four", "equal", "rounding", "one far away"],
+)
+def test_too_little_makes_no_groups(values):
+    assert two_groups(values) is None

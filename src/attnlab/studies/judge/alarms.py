@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
 from attnlab.core.contracts import Floor
 from attnlab.studies.judge.results import Alarm, VariantResults
+from attnlab.studies.judge.statistics import two_groups
 from attnlab.studies.plan.plan import Plan
 from attnlab.training.recipe.target import SECONDS_TO_TARGET
 
@@ -26,6 +28,7 @@ def alarms_of(plan: Plan, variants: tuple[VariantResults, ...], rules: Mapping[s
         yield from _floor_alarms(plan, variant, reached)
         yield from _target_alarms(plan, variant)
         yield from _run_alarms(variant)
+        yield from _groups(plan, variant)
     yield from _setting_alarms(plan, variants)
     yield from _unlearned(plan, variants)
     yield from _spread(plan, variants)
@@ -135,6 +138,15 @@ def _spread(plan: Plan, variants: tuple[VariantResults, ...]) -> Iterator[Alarm]
             f"smallest effect of interest, which is too much to see such effects: {', '.join(wide)}"
         )
         yield Alarm("spread", None, message)
+
+
+def _groups(plan: Plan, variant: VariantResults) -> Iterator[Alarm]:
+    """An alarm where some seeds of a variant arrive somewhere else than the others."""
+    found = two_groups([value for value in variant.values(plan.metric.name).values() if math.isfinite(value)])
+    if found:
+        told = " and ".join(f"{len(group)} around {fmean(group):.4g}" for group in found)
+        message = f"its {sum(map(len, found))} seeds fall into two groups, {told}: their mean describes neither"
+        yield Alarm("groups", variant.name, message)
 
 
 def _target_alarms(plan: Plan, variant: VariantResults) -> Iterator[Alarm]:

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 OPEN, CLOSE = "\x02", "\x03"
 """Control characters around a variant's name: no name contains them by accident."""
 
-HARMLESS = ("failed", "untuned", "setting")
-"""Alarms that do not make the metrics of the finished seeds suspect; failed runs are told apart from alarms."""
-
 LISTED = 3
 """Variants of one verdict that the headline spells out; the table has the rest."""
 
@@ -134,13 +131,10 @@ def flat(mapping: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 def sentences(results: StudyResults) -> list[str]:
     """The answer of a study, the most important sentence first."""
     found = results.verdicts
-    alarmed = {alarm.variant for alarm in results.alarms if alarm.check not in HARMLESS}
     unbelievable = {alarm.variant for alarm in results.alarms if alarm.check in UNBELIEVABLE}
     groups = {word: _by_effect(found, word) for word in ("better", "worse", "equivalent", "undecided")}
-    suspect = [one for one in groups["better"] if one.variant in alarmed]
-    suspect += [one for one in groups["undecided"] if one.variant in unbelievable]
-    for word in ("better", "undecided"):
-        groups[word] = [one for one in groups[word] if one not in suspect]
+    suspect = [one for one in groups["undecided"] if one.variant in unbelievable]
+    groups["undecided"] = [one for one in groups["undecided"] if one not in suspect]
     first, told = _lead(results, groups)
     rest = [
         _listed(results, "Also better", [one for one in groups["better"] if one is not told]),
