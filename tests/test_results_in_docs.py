@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -47,3 +49,66 @@ def test_a_changed_number_would_be_found():
     changed = text.replace("| better |", "| worse |", 1)
     assert changed != text
     assert make_results.filled(changed) == text
+
+
+ANSWERS = ROOT / "docs" / "answers.md"
+LABELS = {"In words.", "How sure."}
+VERDICTS = {"better", "worse", "equivalent", "undecided"}
+BOLD = re.compile(r"\*\*(.+?)\*\*", re.DOTALL)
+HELD = re.compile(r"<!-- (verdict|alarm) \| ([\w-]+) \| ([\w-]+) \| (.+?) -->")
+
+
+def claims(page: str) -> list[tuple[str, list[tuple[str, ...]]]]:
+    """Return the bold words of each paragraph and bullet under *In words*, with what they are held against."""
+    found = []
+    for section in page.split("\n## "):
+        _, _, words = section.partition("**In words.**")
+        for item in re.split(r"\n\n|\n(?=- )", words):
+            bold = " ".join(run for run in BOLD.findall(item) if run not in LABELS)
+            if bold or HELD.search(item):
+                found.append((bold, HELD.findall(item)))
+    return found
+
+
+def reported(kind: str, study: str, word: str, about: str) -> bool:
+    """Return whether the report of a study has a verdict or an alarm."""
+    report = json.loads((ROOT / "docs" / "studies" / study / "report.json").read_text(encoding="utf-8"))
+    if kind == "alarm":
+        return any(alarm["check"] == word and alarm["variant"] == about for alarm in report["alarms"])
+    return any(
+        f"{one['variant']} against {one.get('baseline') or report['rules']['baseline']}" == about
+        and one["verdict"] == word
+        for one in report["verdicts"]
+    )
+
+
+def wrong(page: str) -> list[str]:
+    """Return every bold claim that the reports do not carry."""
+    found = []
+    for bold, held in claims(page):
+        said = VERDICTS & set(re.findall(r"\w+", bold))
+        if said != {word for kind, _, word, _ in held if kind == "verdict"} or not held:
+            found.append(f"says {sorted(said)}, held against {held}: {bold}")
+        found += [f"not in the report: {one}" for one in held if not reported(*one)]
+    return found
+
+
+def test_what_the_answers_say_in_bold_is_a_verdict_of_the_report():
+    page = ANSWERS.read_text(encoding="utf-8")
+    assert len(claims(page)) > 20
+    assert not wrong(page)
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        "**Attention is better.**",
+        "**Attention is worse.** <!-- verdict | shapes | worse | CNN + attention against CNN (sees 21 of 100) -->",
+        "**Attention wins.** <!-- verdict | shapes | better | CNN + attention against CNN (sees 21 of 100) -->",
+        "**Better, or worse.** <!-- verdict | shapes | better | CNN + attention against CNN (sees 21 of 100) -->",
+        "**Its samples see each other.** <!-- alarm | shapes | batch | CNN + attention -->",
+    ],
+    ids=["held against nothing", "another verdict", "no verdict", "two of them", "no such alarm"],
+)
+def test_a_bold_claim_that_no_report_carries_would_be_found(claim):
+    assert wrong(f"## shapes\n\n**In words.**\n\n- {claim}\n")
