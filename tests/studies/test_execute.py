@@ -77,6 +77,31 @@ def numbers(out):
     }
 
 
+def test_every_seed_may_have_data_of_its_own(tiny, tmp_path, one_thread):
+    tiny["rules"] |= {"split": {"seed": "per run"}}
+    study = parse_study(tiny)
+    results = run_study(study, tmp_path / "out", executor=InProcess())
+    specs = [json.loads(path.read_text()) for path in (tmp_path / "out").rglob("spec.json")]
+    assert all(spec["task"]["data_seed"] == spec["seed"] for spec in specs)
+    assert len({spec["seed"] for spec in specs if spec["seed"] < TUNING_SEED}) == study.rules.seeds
+    assert results.task["data_seed"] == 0
+    assert all("for the data of seed 0" in source for *_, source in tables.floors(results))
+    assert "data of its own" in (write_report(results, tmp_path / "out").parent / "report.md").read_text()
+
+
+def test_floors_are_those_of_the_data_of_seed_0(tiny, tmp_path, one_thread):
+    tiny["rules"] |= {"split": {"seed": "per run"}}
+    out = tmp_path / "out"
+    results = run_study(parse_study(tiny), out, executor=InProcess())
+    noise = next(floor.value for floor in results.floors if floor.kind == "floor")
+    for seed, value in ((0, 1.1 * noise), (1, 0.0)):  # the second and the mean lie below the noise
+        path = out / "plain" / f"seed-{seed}" / "result.json"
+        result = json.loads(path.read_text())
+        del result["seal"]
+        write_json(path, result | {"metrics": dict.fromkeys(result["metrics"], value)})
+    assert not any(alarm.check == "floor" for alarm in read_results(out).alarms)
+
+
 def test_a_study_runs_ends_in_a_report_and_runs_only_what_is_missing(tiny, tmp_path):
     tiny["rules"]["tune"] = {"lr": [1e-3, 3e-3, 1e-2]}
     out = tmp_path / "study"

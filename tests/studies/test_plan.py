@@ -8,6 +8,7 @@ import torch
 from attnlab.cli import FINE, call
 from attnlab.cli.progress import title_of
 from attnlab.core.errors import SpecError
+from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.rules import TUNING_SEED
 from attnlab.studies.define.study import load_study, parse_study
 from attnlab.studies.plan.estimate import PRODUCTS, flops_per_second_on_one_thread
@@ -30,6 +31,24 @@ def test_costs_are_read_off_the_built_module(tiny):
     )  # forward + backward; the input has no gradient
     assert plain.steps == 5
     assert plain.seconds_per_seed is None
+
+
+def test_data_is_drawn_per_run_where_the_task_can(tiny, words, tmp_path):
+    tiny["rules"] |= {"split": {"seed": "per run"}}
+    cells = plan_of(tiny).judged_cells({name: {} for name in tiny["variants"]}, dict.fromkeys(tiny["variants"], 2))
+    assert [cell.spec["task"]["data_seed"] for cell in cells] == [cell.seed for cell in cells]
+    sets = [build_task(cell.spec["task"]).train_batch(0, 0).inputs[0] for cell in cells[:: len(tiny["variants"])]]
+    assert not torch.equal(*sets)
+
+
+def test_data_that_cannot_be_drawn_per_run_is_an_error(tmp_path):
+    split = {"budget": {"steps": 1}, "smallest_effect": 0.1, "split": {"seed": "per run"}}
+    model = {"name": "encoder-decoder", "d_model": 8, "n_layers": 1}
+    study = {"question": "?", "model": model, "baseline": "a", "variants": {"a": {}}, "rules": split}
+    with pytest.raises(SpecError, match=r"task 'translation' cannot draw its data per run \(rules\.split\)"):
+        plan_of(study | {"task": {"name": "translation", "corpus": "multi30k"}})
+    with pytest.raises(SpecError, match=r"task sets 'data_seed', and rules\.split draws one for every run"):
+        plan_of(study | {"task": {"name": "shapes", "data_seed": 3}})
 
 
 LATE = """

@@ -238,7 +238,17 @@ def test_best_known_results_are_for_the_usual_split_of_that_text(task, text_file
     monkeypatch.setitem(BEST_KNOWN, task.text.sha256, (1.25, "someone"))
     best = {floor.metric: floor.value for floor in task.floors() if floor.kind == "best"}
     assert best == {"val_loss": 1.25, "val_bits_per_character": 1.25 / math.log(2)}
-    assert "best" not in {floor.kind for floor in CharLM(text_file, CONTEXT, test=True).floors()}
+    for other in ({"test": True}, {"data_seed": 0}):
+        assert "best" not in {floor.kind for floor in CharLM(text_file, CONTEXT, **other).floors()}
+
+
+def test_a_data_seed_says_which_tenth_is_held_out(tmp_path):
+    text = "".join(f"{number:04d}" for number in range(400))
+    tasks = [CharLM(write(tmp_path, text), CONTEXT, data_seed=seed) for seed in (0, 0, 1, 2)]
+    held_out = [task.examples(logits_of(task))["text"] for task in tasks]
+    assert held_out[0] == held_out[1]
+    assert len(set(held_out)) == 3
+    assert [task.describe()["data_seed"] for task in tasks] == [0, 0, 1, 2]
 
 
 @pytest.mark.data

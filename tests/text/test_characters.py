@@ -30,6 +30,19 @@ def test_parts_are_contiguous_and_complete(text, test):
     assert list(parts) == ["train", "validation", "test"][: 3 if test else 2]
 
 
+@given(st.text(min_size=1, max_size=211), st.booleans(), st.integers(0, 10**6))
+def test_a_seed_holds_out_a_tenth_that_begins_anywhere(text, test, seed):
+    usual, parts = split_text(text, test=test), split_text(text, test=test, seed=seed)
+    assert {part: len(content) for part, content in parts.items()} == {p: len(c) for p, c in usual.items()}
+    held = "".join(content for part, content in parts.items() if part != "train")
+    assert any(parts["train"][:begin] + held + parts["train"][begin:] == text for begin in range(len(text)))
+
+
+def test_seeds_hold_out_different_parts():
+    text = "".join(map(chr, range(1000)))
+    assert len({split_text(text, test=False, seed=seed)["validation"] for seed in range(20)}) > 15
+
+
 def test_shares_are_ninety_ten_or_ninety_five_five():
     assert [len(part) for part in split_text("x" * 1000, test=False).values()] == [900, 100]
     assert [len(part) for part in split_text("x" * 1000, test=True).values()] == [900, 50, 50]

@@ -92,7 +92,8 @@ def _print(planned: Any) -> None:
         f"\n{variants} variant{'' if variants == 1 else 's'} x {seeds} seed{'' if most == 1 else 's'} + "
         f"{tuning} tuning runs = {runs} runs of {amount:g} {kind}; "
         f"metric {planned.metric.name} [{planned.metric.unit}]; "
-        f"smallest effect of interest {rules.smallest_effect:g}; match {rules.match}",
+        f"smallest effect of interest {rules.smallest_effect:g}; match {rules.match}"
+        + ("; every seed draws data of its own" if rules.split else ""),
         markup=False,
     )
     console.print(_what_can_be_told(planned), markup=False)

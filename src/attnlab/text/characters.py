@@ -30,12 +30,18 @@ def decode_utf8(content: bytes, where: str) -> str:
         ) from error
 
 
-def split_text(text: str, *, test: bool) -> dict[str, str]:
-    """Cut a text into contiguous parts, before any window is taken from it."""
-    train_end, middle = len(text) * 9 // 10, len(text) * 19 // 20
+def split_text(text: str, *, test: bool, seed: int | None = None) -> dict[str, str]:
+    """Cut a text into contiguous parts, before any window is taken from it.
+
+    A tenth is held out: the last, or with a seed one that begins anywhere; what stands around it is then joined.
+    """
+    held = len(text) - len(text) * 9 // 10
+    begin = len(text) - held if seed is None else int(np.random.default_rng(seed).integers(len(text) - held + 1))
+    middle, end = begin + len(text) * 19 // 20 - len(text) * 9 // 10, begin + held
+    train = text[:begin] + text[end:]
     if not test:
-        return {"train": text[:train_end], "validation": text[train_end:]}
-    return {"train": text[:train_end], "validation": text[train_end:middle], "test": text[middle:]}
+        return {"train": train, "validation": text[begin:end]}
+    return {"train": train, "validation": text[begin:middle], "test": text[middle:end]}
 
 
 @final

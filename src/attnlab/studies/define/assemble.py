@@ -10,7 +10,7 @@ from typing import Any, cast, final
 
 from torch import Tensor, nn
 
-from attnlab.core.build import Spec, build, parse
+from attnlab.core.build import Spec, build, class_of, parse
 from attnlab.core.constructors import is_required, signature_of
 from attnlab.core.contracts import StudyTask
 from attnlab.core.errors import SpecError
@@ -33,6 +33,11 @@ def build_task(spec: Spec) -> StudyTask:
         The task. Tasks keep no state between calls, so sharing one is safe.
     """
     return _build_task(json.dumps(spec, sort_keys=True))
+
+
+def draws_data(spec: Spec) -> bool:
+    """Whether a task's constructor takes a ``data_seed``, so that runs may have data of their own."""
+    return "data_seed" in signature_of(class_of(spec, TASKS, "task"))
 
 
 @functools.lru_cache(maxsize=8)  # as many as the variants of a study may see

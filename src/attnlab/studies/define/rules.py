@@ -18,6 +18,21 @@ TUNING_SEED = 1_000_003
 
 
 @final
+class Split(BaseModel):
+    """State that every run draws data of its own.
+
+    Parameters
+    ----------
+    seed : {"per run"}
+        The seed of a run is also that of its data; all variants share it within a seed.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    seed: Literal["per run"]
+
+
+@final
 class Rules(BaseModel):
     """State how the variants of a study are compared.
 
@@ -33,6 +48,8 @@ class Rules(BaseModel):
     seeds : int or Seeds
         Number of runs of every variant, which share data order within a seed; or how many at least and at most: then a
         study goes on until each variant is decided.
+    split : Split, optional
+        Whether seeds draw data as well, the ``data_seed`` of the task; by default all runs have the same data.
     tune : dict
         For each training setting the values tried, the same for every variant. `tune_seeds` tuning runs per
         combination at the full budget, with seeds that no judged run has; the best on `tune_by` is used.
@@ -57,6 +74,7 @@ class Rules(BaseModel):
     budget: dict[str, int | float]
     target: dict[str, int | float] | None = None
     seeds: int | Seeds = 5
+    split: Split | None = None
     tune: dict[str, list[int | float]] = Field(default_factory=dict)
     tune_seeds: int = Field(default=1, ge=1)
     tune_again: int = Field(default=2, ge=0)
@@ -78,6 +96,14 @@ class Rules(BaseModel):
         if isinstance(seeds, int) and seeds < 1:
             raise ValueError(f"must be at least 1; got {seeds}")
         return seeds
+
+    @field_validator("split", mode="before")
+    @classmethod
+    def _check_split(cls, split: object) -> object:
+        """Say in one sentence what a split may be."""
+        if split not in (None, {"seed": "per run"}) and not isinstance(split, Split):
+            raise ValueError(f"must be {{seed: per run}}; got {split!r}")
+        return split
 
     @field_validator("budget", mode="before")
     @classmethod

@@ -149,6 +149,12 @@ class Study(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _check_split(self) -> Self:
+        if self.rules.split and isinstance(self.task, dict) and "data_seed" in self.task:
+            raise ValueError("task sets 'data_seed', and rules.split draws one for every run; leave one of them out")
+        return self
+
+    @model_validator(mode="after")
     def _check_published(self) -> Self:
         for name in self.published.parameters if self.published else ():
             if name not in self.variants:
@@ -201,12 +207,13 @@ class Study(BaseModel):
         override = {key: value for key, value in (self.variants[variant] or {}).items() if key not in BESIDE_MODEL}
         return merge(self.model, override)
 
-    def task_spec(self, variant: str) -> SpecValue:
-        """The task as a variant sees it."""
-        shown = (self.variants[variant] or {}).get("task")
-        if not shown:
+    def task_spec(self, variant: str | None = None, seed: int = 0) -> SpecValue:
+        """The task as a run of a variant sees it; without one, what all variants share of it."""
+        shown = ((self.variants[variant] or {}).get("task") if variant else None) or {}
+        drawn = {} if self.rules.split is None else {"data_seed": seed}
+        if not (shown or drawn):
             return self.model_dump()["task"]
-        return merge({"name": self.task} if isinstance(self.task, str) else self.task, shown)
+        return merge({"name": self.task} if isinstance(self.task, str) else self.task, {**shown, **drawn})
 
     def training_settings(self, variant: str) -> dict[str, Any]:
         """The training settings of a variant, without the rules' budget and tuned settings."""

@@ -68,7 +68,7 @@ def _reach_alarms(plan: Plan, variant: str, reached: Mapping[str, Any]) -> Itera
 def _floor_alarms(plan: Plan, variant: VariantResults, reached: Mapping[str, Any]) -> Iterator[Alarm]:
     """An alarm for every limit and best known result that a variant's mean beats."""
     for floor in plan.task.floors():
-        values = list(variant.values(floor.metric).values())
+        values = _beside_floors(plan, variant, floor.metric)
         if not values or not _beats(plan, fmean(values), floor):
             continue
         got = f"{floor.metric} {fmean(values):.4g} {floor.unit}"
@@ -82,6 +82,12 @@ def _floor_alarms(plan: Plan, variant: VariantResults, reached: Mapping[str, Any
             seen = "" if floor.reach is None else f" although its outputs depend on {reached['past']} input position(s)"
             message = f"{got} lies below the floor '{floor.name}' of {floor.value:.4g}{seen}: leak or mixing suspected"
             yield Alarm("floor", variant.name, message)
+
+
+def _beside_floors(plan: Plan, variant: VariantResults, metric: str) -> list[float]:
+    """The values that floors may be held against: where every run draws its data, floors are those of seed 0's."""
+    values = variant.values(metric)
+    return [value for seed, value in values.items() if plan.study.rules.split is None or seed == 0]
 
 
 def _applies(floor: Floor, reached: Mapping[str, Any]) -> bool:
@@ -98,7 +104,7 @@ def _beats(plan: Plan, value: float, floor: Floor) -> bool:
 def _unlearned(plan: Plan, variants: tuple[VariantResults, ...]) -> Iterator[Alarm]:
     """An alarm where no variant is better than what needs no context, or one position of it."""
     metric = plan.metric
-    values = [list(variant.values(metric.name).values()) for variant in variants]
+    values = [_beside_floors(plan, variant, metric.name) for variant in variants]
     if not all(values):
         return
     best = (min if metric.better == "lower" else max)(fmean(of) for of in values)

@@ -33,7 +33,7 @@ def load_plan(out: Path) -> Plan:
     saved = read_json(path)
     study = restore_study(saved)
     kept = saved.get("task")  # none in folders of earlier versions
-    task = TaskRecord.from_json(kept) if kept else build_task(study.model_dump()["task"])
+    task = TaskRecord.from_json(kept) if kept else build_task(study.task_spec())
     return restore_plan(study, task, saved["variants"])
 
 

@@ -170,6 +170,11 @@ class StudyResults:
             suspect={alarm.variant for alarm in self.alarms if alarm.variant and alarm.check in UNBELIEVABLE},
         )
 
+    @property
+    def draws_data(self) -> bool:
+        """Whether every seed has data of its own."""
+        return bool(self.rules.get("split"))
+
     @functools.cached_property
     def exploratory(self) -> tuple[Verdict, ...]:
         """Variants that the rules compare with nothing, beside the baseline: nothing is concluded of them."""

@@ -14,13 +14,14 @@ from typing import Any, final
 import torch
 
 from attnlab.core.apart import call_apart, names_own_code
+from attnlab.core.build import parse
 from attnlab.core.contracts import Floor, Metric, ReportedTask, StudyTask
 from attnlab.core.errors import AttnlabError, SpecError
 from attnlab.core.files import fingerprint
 from attnlab.inspection.cost import Cost, cost
 from attnlab.inspection.reach import MOST_CALLS, SAMPLES
 from attnlab.nn.foreign import ForeignMixer
-from attnlab.studies.define.assemble import build_model, build_task, measured_reach
+from attnlab.studies.define.assemble import build_model, build_task, draws_data, measured_reach
 from attnlab.studies.define.metrics import rules_metric, study_metrics
 from attnlab.studies.define.rules import TUNING_SEED
 from attnlab.studies.define.study import Study, restore_study, slug
@@ -95,7 +96,8 @@ class Plan:
     study : Study
         The study.
     task : ReportedTask
-        The built task, without what variants set of it, or what a folder kept of it.
+        The built task, without what variants set of it, or what a folder kept of it; where runs draw their data that of
+        seed 0.
     metric : Metric
         What the verdict is about.
     tune_metric : Metric
@@ -174,7 +176,7 @@ class Plan:
 
     def _cell(self, variant: PlannedVariant, seed: int, tuned: dict[str, int | float]) -> CellPlan:
         spec = {
-            "task": self.study.task_spec(variant.name),
+            "task": self.study.task_spec(variant.name, seed),
             "model": variant.model,
             "recipe": {**variant.training, **tuned, **self.study.rules.ends(variant.training)},
             "flops_per_token": variant.flops_per_token,
@@ -226,7 +228,10 @@ def plan_study(study: Study, *, calibrate: bool = False) -> Plan:
         If the metric, a training setting, or any variant is wrong; all variants are named at once.
     """
     try:
-        task = build_task(study.model_dump()["task"])
+        if study.rules.split and not draws_data(study.task):
+            name, _ = parse(study.task, "task")
+            raise SpecError(f"task '{name}' cannot draw its data per run (rules.split): it has no 'data_seed'")
+        task = build_task(study.task_spec())
     except SpecError as error:
         raise SpecError(f"{study.places.get('task', '')}{error}") from error
     if study.rules.target:

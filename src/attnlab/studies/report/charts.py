@@ -184,9 +184,10 @@ def effect_caption(results: StudyResults) -> str:
     )
     sure = numbers.percent(results.confidence)
     beside = f" An exploratory interval is of its own: it holds with {sure}, alone." if results.exploratory else ""
+    drawn = ", each of which has data of its own" if results.draws_data else ""
     return (
-        f"Difference to the baseline {words.named(results.baseline)} unless another is named, paired over seeds. "
-        f"Lines are t intervals that hold together, over all comparisons and looks, with {sure} confidence; small "
+        f"Difference to the baseline {words.named(results.baseline)} unless another is named, paired over "
+        f"seeds{drawn}. Lines are t intervals that hold together, over all comparisons and looks, with {sure} confidence; small "
         f"dots single seeds.{within} A hollow point is undecided.{beside}"
     )
 

@@ -157,8 +157,9 @@ def seeds(results: StudyResults) -> list[tuple[str, list[str]]]:
 
 def floors(results: StudyResults) -> list[tuple[str, str, str, str]]:
     """Name, value with unit, metric and source of the reference values."""
+    of = " (for the data of seed 0)" if results.draws_data else ""
     return [
-        (floor.name, f"{numbers.number(floor.value)} {floor.unit}", floor.metric, floor.source)
+        (floor.name, f"{numbers.number(floor.value)} {floor.unit}", floor.metric, floor.source + of)
         for floor in results.floors
     ]
 

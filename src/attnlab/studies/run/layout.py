@@ -81,7 +81,7 @@ def layout_for(plan: Plan, out: Path, wishes: Wishes) -> Layout:
 def most_together(plan: Plan) -> int:
     """How many runs of one variant there are to train together; 1 where each needs its own time."""
     rules = plan.study.rules
-    if plan.judges_time or "seconds" in rules.budget or rules.target:
+    if plan.judges_time or "seconds" in rules.budget or rules.target or rules.split:
         return 1
     return max(rules.looks[-1], len(list(rules.grid())))
 
