@@ -2,6 +2,9 @@
 
 Every study goes through the functions that judge real ones. The table stands in ``docs/verdicts.md``; ``make truth``
 makes it anew, ``tests/studies/test_truth.py`` a short form of it.
+
+Some of the noise is real: ``docs/pools/NAME.yaml`` trains one variant 800 times, ``NAME.json`` holds what came of it.
+Anew: ``attnlab run docs/pools/NAME.yaml --out pools/NAME``, then ``python docs/make_truth.py pools/NAME``.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from attnlab.studies.define.looks import Seeds, levels_of, looks_of
 from attnlab.studies.judge.verdicts import Look, Verdict, verdicts
 
 PAGE = Path(__file__).resolve().parent / "verdicts.md"
+POOLS = PAGE.parent / "pools"
 BEGIN, END = "<!-- truth: written by docs/make_truth.py -->\n", "<!-- end of truth -->\n"
 METRIC = Metric("loss", "nats", "lower")
 ERROR = 0.05
@@ -71,6 +75,22 @@ NOISES: dict[str, Noise] = {
     "a fifth stuck": plateau,
     "a tenth failing": failing,
 }
+
+
+def values_of(pool: Path) -> np.ndarray:
+    """The runs of a pool, in its mean and standard deviation."""
+    values = np.array(json.loads(pool.read_text(encoding="utf-8"))["values"])
+    return (values - values.mean()) / values.std(ddof=1)
+
+
+def drawn_from(pool: Path) -> Noise:
+    """Real runs of one variant, each used once in a study."""
+    values = values_of(pool)
+
+    def draw(generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+        return generator.choice(values, shape, replace=False)
+
+    return draw
 
 
 @dataclass(frozen=True)
@@ -127,10 +147,21 @@ def _holds(one: Verdict, truth: float) -> bool:
     return low is not None and high is not None and low <= truth <= high
 
 
+def alike() -> tuple[int, int]:
+    """Judge real studies of one variant under two names: how many there are, and how many said *better* or *worse*.
+
+    No run is in two of them.
+    """
+    looks = looks_for(DESIGNS[-1], 1)
+    pools = [values_of(pool).reshape(-1, 2, looks[-1].seeds) for pool in sorted(POOLS.glob("*.json"))]
+    words = [study(pair, looks)[0].verdict for pair in np.concatenate(pools)]
+    return len(words), sum(word != "undecided" for word in words)
+
+
 def library_effects() -> list[list[tuple[float, float]]]:
     """Of each study in docs/studies every difference and the smallest effect, in standard deviations of differences.
 
-    Of three seeds the largest of many observed effects flatter: each is taken at three quarters of its size.
+    The largest of many observed effects flatter: each is taken at three quarters of its size.
     """
     studies = []
     for path in sorted(PAGE.parent.glob("studies/*/report.json")):
@@ -138,7 +169,7 @@ def library_effects() -> list[list[tuple[float, float]]]:
         found = []
         for one in report["verdicts"]:
             values = {each["name"]: each["metrics"][one["metric"]]["values"] for each in report["variants"]}
-            pairs = zip(values[one["variant"]], values[one["baseline"]], strict=True)
+            pairs = zip(values[one["variant"]], values[one["baseline"]], strict=False)  # of the same seeds
             differences = np.array([a - b for a, b in pairs if a is not None and b is not None])
             spread = differences.std(ddof=1) if len(differences) > 1 else 0.0
             if spread > 0:
@@ -190,15 +221,33 @@ def _named(seeds: int | Seeds) -> str:
     return str(seeds) if isinstance(seeds, int) else f"{seeds.at_least} to {seeds.at_most}"
 
 
+def keep_pool(folder: Path) -> None:
+    """Put the runs of a study of one variant into the docs."""
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    (variant,) = report["variants"]
+    metric = report["rules"]["metric"]
+    values = variant["metrics"][metric]["values"]
+    kept = {"metric": metric, "values": [round(value, 6) for value in values]}
+    (POOLS / f"{folder.name}.json").write_text(json.dumps(kept) + "\n", encoding="utf-8")
+
+
 def main() -> None:
-    """Simulate every cell and write the page."""
+    """Keep the pools that are given, then simulate every cell and write the page."""
+    for folder in sys.argv[1:]:
+        keep_pool(Path(folder))
+    NOISES.update({f"800 runs on {path.stem}": drawn_from(path) for path in sorted(POOLS.glob("*.json"))})
     cells = []
     for noise, seeds, comparisons in itertools.product(NOISES, DESIGNS, COMPARISONS):
         cells.append(cell(noise, seeds, comparisons, studies=STUDIES))
         print(cells[-1], file=sys.stderr, flush=True)
     page = PAGE.read_text(encoding="utf-8")
     words = f"Shares of {STUDIES:,} simulated studies a row (standard error at 5 %: 0.7 %).\n\n"
-    text = words + table(cells) + "\n" + library_table()
+    studies, differing = alike()
+    real = (
+        f"Of {studies} studies of one real variant under two names, {_named(DESIGNS[-1])} seeds each and no run in\n"
+        f"two of them, {differing} said *better* or *worse*.\n\n"
+    )
+    text = words + table(cells) + "\n" + real + library_table()
     PAGE.write_text(page[: page.index(BEGIN) + len(BEGIN)] + text + page[page.index(END) :], "utf-8")
 
 

@@ -32,6 +32,12 @@ def test_verdicts_err_no_more_often_than_is_said(truth, noise, seeds):
     assert found.wrong_sign <= 0.05
 
 
+def test_real_studies_of_one_variant_under_two_names_differ_rarely(truth):
+    studies, differing = truth.alike()
+    assert studies == 40
+    assert differing / studies <= 0.05 + 4 * (0.05 * 0.95 / studies) ** 0.5
+
+
 def test_the_table_has_a_row_for_every_cell(truth):
     text = truth.table([truth.cell("normal", 3, 1, studies=2), truth.cell("lognormal", 5, 2, studies=2)])
     assert len(text.splitlines()) == 4

@@ -21,6 +21,7 @@ def plan(
     scale: str | None = None,
     seeds: str | None = None,
     calibrate: bool = True,
+    runs: str = "runs",
     json: bool = False,
 ) -> int:
     """Say what a study would cost, before a second is spent.
@@ -35,6 +36,8 @@ def plan(
         Number of seeds, instead of the study's own, or two such as ``3-20``.
     calibrate : bool
         Time a few training steps of every variant.
+    runs : str
+        Folder of earlier studies: how far their seeds lay apart says which differences this one will see.
     json : bool
         Print the plan as JSON.
 
@@ -44,22 +47,31 @@ def plan(
         0.
     """
     from dataclasses import asdict
+    from pathlib import Path
 
     from attnlab.cli.run import own_prints_to_stderr, print_json, seed_changes
     from attnlab.studies.define.study import load_study
     from attnlab.studies.judge.alarms import alarms_before
+    from attnlab.studies.judge.earlier import earlier_spread
     from attnlab.studies.plan.plan import plan_study
 
     with own_prints_to_stderr(json):
         planned = plan_study(load_study(study, scale=scale, changes=seed_changes(seeds)), calibrate=calibrate)
+    spread = earlier_spread(planned, Path(runs)) if _compares(planned) else None
     if json:
-        print_json(planned.to_json() | {"alarms": [asdict(alarm) for alarm in alarms_before(planned)]})
+        alarms = [asdict(alarm) for alarm in alarms_before(planned)]
+        print_json(planned.to_json() | {"alarms": alarms, "spread": spread and spread.to_json(planned)})
     else:
-        _print(planned)
+        _print(planned, spread)
     return 0
 
 
-def _print(planned: Any) -> None:
+def _compares(planned: Any) -> bool:
+    """Whether a study can decide anything: it compares something, with more than one seed."""
+    return planned.study.rules.looks[-1] > 1 and bool(planned.study.contrasts)
+
+
+def _print(planned: Any, spread: Any) -> None:
     """Print a plan as a person reads it."""
     from attnlab.cli.progress import print_alarm
     from attnlab.studies.judge.alarms import alarms_before
@@ -97,6 +109,8 @@ def _print(planned: Any) -> None:
         markup=False,
     )
     console.print(_what_can_be_told(planned), markup=False)
+    if spread is not None:
+        console.print(_told_by_earlier(planned, spread), markup=False)
     _print_total(planned, console)
 
 
@@ -106,7 +120,7 @@ def _what_can_be_told(planned: Any) -> str:
 
     rules, comparisons = planned.study.rules, len(planned.study.contrasts)
     most = rules.looks[-1]
-    if most < 2 or comparisons < 1:
+    if not _compares(planned):
         return "one seed shows nothing: this study cannot decide anything; give it three or more (--seeds 3-20)"
     effect = detectable_effect(most, alpha=rules.levels(comparisons)[-1])
     told = f"{most} seeds tell a difference of {effect:.2g} standard deviations from none ({POWER:.0%} power)"
@@ -114,6 +128,24 @@ def _what_can_be_told(planned: Any) -> str:
         return told
     spread, unit = rules.smallest_effect / effect, planned.metric.unit
     return f"{told}: the smallest effect of interest, if that is at most {spread:.2g} {unit}".rstrip()
+
+
+def _told_by_earlier(planned: Any, spread: Any) -> str:
+    """The smallest difference that a study will see, in its metric's unit, and whether that is small enough."""
+    unit, wanted, seen = planned.metric.unit, planned.study.rules.smallest_effect, spread.detectable(planned)
+    least, most = (f"{value:.2g}" for value in (spread.deviations[0], spread.deviations[-1]))
+    scattered = least if least == most else f"{least} to {most}, typically {spread.typical:.2g}"
+    told = (
+        f"earlier runs of this task ({', '.join(spread.folders)}): over seeds, differences had a standard deviation of "
+        f"{scattered} {unit}; with such a spread this study sees differences from {seen:.2g} on"
+    )
+    if not wanted:
+        return told
+    if seen <= wanted:
+        return f"{told}, and so those of {wanted:g} that matter"
+    needed = spread.seeds_for_smallest_effect(planned)
+    remedy = f"about {needed:,} seeds would show it" if needed else "no number of seeds worth naming would show it"
+    return f"{told}, and mostly not one of {wanted:g}, which is said to matter: {remedy}"
 
 
 def _costs(planned: Any) -> Table:

@@ -187,8 +187,8 @@ def effect_caption(results: StudyResults) -> str:
     drawn = ", each of which has data of its own" if results.draws_data else ""
     return (
         f"Difference to the baseline {words.named(results.baseline)} unless another is named, paired over "
-        f"seeds{drawn}. Lines are t intervals that hold together, over all comparisons and looks, with {sure} confidence; small "
-        f"dots single seeds.{within} A hollow point is undecided.{beside}"
+        f"seeds{drawn}. Lines are t intervals that hold together, over all comparisons and looks, with {sure} "
+        f"confidence; small dots single seeds.{within} A hollow point is undecided.{beside}"
     )
 
 
