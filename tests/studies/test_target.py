@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from attnlab.core.errors import SpecError
-from attnlab.studies.define.study import load_study, parse_study
+from attnlab.studies.define.study import load_study, parse_study, slug
 from attnlab.studies.execute import run_study
 from attnlab.studies.plan.plan import plan_study
 from attnlab.studies.report import headline, report
@@ -141,6 +142,26 @@ def test_a_study_about_time_runs_one_cell_at_a_time_and_ends_at_the_target(timed
     assert verdicts["never"]["verdict"] == "undecided"
     assert verdicts["more at once"]["metric"] == SECONDS_TO_TARGET
     assert "never" in headline(results)
+
+
+class Recorder:
+    """Note which cells an executor is given, and run none."""
+
+    def __init__(self):
+        self.folders = []
+
+    def run(self, jobs, tell):
+        self.folders += [tuple(Path(job.folders[0]).parts[-2:]) for job in jobs]
+
+
+@pytest.mark.parametrize("metric", [SECONDS_TO_TARGET, "val_loss"])
+def test_runs_come_in_random_order_where_time_is_judged(timed, tmp_path, metric):
+    timed["rules"] |= {"seeds": 8, "metric": metric}
+    recorder = Recorder()
+    run_study(parse_study(timed), tmp_path / "runs", executor=recorder)
+    usual = [(slug(name), f"seed-{seed}") for seed in range(8) for name in timed["variants"]]
+    assert sorted(recorder.folders) == sorted(usual)
+    assert (recorder.folders != usual) == (metric == SECONDS_TO_TARGET)
 
 
 @pytest.fixture

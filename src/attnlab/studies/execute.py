@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, final
@@ -100,7 +101,7 @@ def run_study(
         layout = layout_for(plan, out, wishes)
         if executor is None:
             executor = held.enter_context(LocalProcesses(layout.workers, layout.threads, out / WORKERS_LOG))
-        phases = _Phases(executor, out, layout, tensorboard=tensorboard, watcher=watcher)
+        phases = _Phases(executor, out, layout, shuffled=plan.judges_time, tensorboard=tensorboard, watcher=watcher)
         phases.run("tuning runs", plan.tuning_cells())
         phases.run("tuning runs of the best settings, again", cells_again(plan, out))
         chosen = record_tuning(plan, out)
@@ -118,13 +119,23 @@ def _of_looks(plan: Plan, judged: Sequence[CellPlan]) -> str:
 
 @final
 class _Phases:
-    """Run the cells of a study's phases with an executor."""
+    """Run the cells of a study's phases with an executor.
+
+    Shuffled, where time is judged, so that no variant has always the same one before it, or the start of the day.
+    """
 
     def __init__(
-        self, executor: Executor, out: Path, layout: Layout, *, tensorboard: bool, watcher: Watcher | None
+        self,
+        executor: Executor,
+        out: Path,
+        layout: Layout,
+        *,
+        shuffled: bool,
+        tensorboard: bool,
+        watcher: Watcher | None,
     ) -> None:
         self._executor, self._out, self._layout, self._watcher = executor, out, layout, watcher
-        self._tensorboard = tensorboard
+        self._shuffled, self._tensorboard = shuffled, tensorboard
         self._tried: set[str] = set()
 
     def run(self, title: str, cells: Sequence[CellPlan]) -> bool:
@@ -133,6 +144,8 @@ class _Phases:
         self._tried |= {cell.folder for cell in missing}
         if not missing:
             return False
+        if self._shuffled:
+            random.Random(title).shuffle(missing)
         if self._watcher:
             self._watcher.phase(title, missing, len(cells) - len(missing))
         suspects = self._run_cohorts(self._layout.cohorts(missing))
