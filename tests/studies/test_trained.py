@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from attnlab.studies.report import report
 from attnlab.studies.run.executor import InProcess
 from attnlab.studies.using.kept_task import keep_task
 from attnlab.studies.using.trained import generate, load_run, score, translate
+from attnlab.tasks.translation.data import held_out_pairs
 from attnlab.text.tokenizers import Tokenizer
 
 END = 2
@@ -256,6 +258,27 @@ def test_case_does_not_count_where_the_tokenizer_has_no_capitals(translator):
     assert found.scores[2] == score([translator], "test").scores[3]
 
 
+def test_a_run_is_held_against_another_on_the_same_sentences(translator):
+    found = score([translator], "test", against=[translator])
+    assert list(found.above) == [str(translator.folder)]
+    assert [(one.name, one.low, one.high) for one in found.above[str(translator.folder)]] == [
+        ("BLEU", 0.0, 0.0),
+        ("chrF", 0.0, 0.0),
+    ]
+
+
+def test_a_run_is_not_held_against_one_with_other_sentences(translator, monkeypatch):
+    task = dataclasses.replace(translator.task, data={**translator.task.data, "pair": "other"})
+    other = dataclasses.replace(translator, task=task, folder=Path("runs/other"))
+    pairs = held_out_pairs(translator.task.data, "test")
+    monkeypatch.setattr(
+        "attnlab.studies.using.trained.held_out_pairs",
+        lambda data, part: pairs[1:] if data.get("pair") == "other" else pairs,
+    )
+    with pytest.raises(RunError, match=r"runs/other translates other sentences than .*, or in another case"):
+        score([translator], "test", against=[other])
+
+
 def test_an_unknown_part(translator):
     with pytest.raises(SpecError, match="part must be one of validation, test; got 'tset'; did you mean 'test'"):
         score([translator], "tset")
@@ -289,6 +312,9 @@ def test_the_command_scores(runs, capsys, tmp_path):
     alone = ["--batch", "1", "--no-cached", "--out", str(tmp_path / "alone.txt")]
     assert call(["score", run, *alone]) == FINE
     assert (tmp_path / "alone.txt").read_text(encoding="utf-8").splitlines() == written
+    assert call(["score", run, "--against", run]) == FINE
+    printed = capsys.readouterr().out
+    assert f"against {run}:\nBLEU            +0.00  +0.00 to +0.00\n" in printed
     assert call(["score", run, "--batch", "0"]) == WRONG_USE
     assert "batch must be at least 1; got 0" in capsys.readouterr().err
     assert call(["score", run, "--out", str(tmp_path)]) == WRONG_USE

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from attnlab.core.errors import DataError
-from attnlab.text.scores import bleu, chrf, tokenised_bleu
+from attnlab.text.scores import bleu, chrf, differences, tokenised_bleu
 
 REFERENCES = ["Ein Mann steht im Park.", "Zwei Hunde laufen über die Wiese.", 'Er sagt: "Komm!"']
 
@@ -64,3 +65,44 @@ def test_errors(score):
         score(["a", "b"], ["a"])
     with pytest.raises(DataError, match="there is no sentence to score"):
         score([], [])
+
+
+def spoiled(share):
+    """Return fifty sentences, of which some have lost their last word."""
+    sentences = [f"Satz {number} hat genau sieben Wörter hier" for number in range(50)]
+    cut = round(share * len(sentences))
+    return sentences, [text.rsplit(" ", 1)[0] + " x" for text in sentences[:cut]] + sentences[cut:]
+
+
+def test_a_difference_in_all_sentences_is_no_chance_and_in_one_it_may_be():
+    references, worse = spoiled(1.0)
+    found = {one.name: one for one in differences(references, worse, references)}
+    assert found["BLEU"].value == pytest.approx(100.0 - bleu(worse, references).value)
+    assert found["chrF"].value == pytest.approx(100.0 - chrf(worse, references).value)
+    assert all(0 < one.low <= one.value <= one.high for one in found.values())
+    _, hardly = spoiled(0.02)
+    assert all(one.low == 0 < one.value < one.high for one in differences(references, hardly, references))
+
+
+def test_the_interval_holds_the_difference_of_other_sentences_as_often_as_it_says():
+    """Half of all sentences are spoiled: the difference of very many is known, and texts of fifty are drawn."""
+    references, worse = spoiled(1.0)
+    truth = 0.5 * (100.0 - chrf(worse, references).value)
+    held = []
+    for seed in range(40):
+        bad = np.random.default_rng(seed).random(len(references)) < 0.5
+        some = [spoilt if one else text for one, spoilt, text in zip(bad, worse, references, strict=True)]
+        found = differences(references, some, references)[1]
+        held.append(found.low <= truth <= found.high)
+    assert sum(held) >= 33
+
+
+def test_the_same_translations_do_not_differ():
+    _, some = spoiled(0.5)
+    references, _ = spoiled(0.0)
+    assert [(one.low, one.value, one.high) for one in differences(some, some, references)] == [(0.0, 0.0, 0.0)] * 2
+
+
+def test_the_other_text_needs_one_sentence_for_each():
+    with pytest.raises(DataError, match="1 translations and 2 references"):
+        differences(["a", "b"], ["a"], ["a", "b"])

@@ -13,6 +13,7 @@ def score(
     *,
     part: str = "",
     also: Runs = (),
+    against: Runs = (),
     beam: Whole | None = None,
     alpha: float | None = None,
     batch: Whole = 64,
@@ -31,6 +32,9 @@ def score(
         ``validation`` or ``test``; by default the test part, where the study's task names one.
     also : tuple of Path
         One more run of the same task, which writes together with the first: an ensemble. Once for each.
+    against : tuple of Path
+        A run that translates the same sentences, to see by a paired bootstrap over them how much the difference in BLEU
+        and chrF depends on which sentences they are. Once for each.
     beam : int, optional
         Beginnings that are kept of each translation; 1 takes the likeliest token each time. Unless given, as in the
         study of the run.
@@ -55,11 +59,14 @@ def score(
     from attnlab.cli.translate import warnings_said
     from attnlab.studies.using import trained
 
-    models = [trained.load_run(folder, which=weights, device=device) for folder in (run, *also)]
+    models, others = (
+        [trained.load_run(folder, which=weights, device=device) for folder in folders]
+        for folders in ((run, *also), against)
+    )
     if out is not None:
         out.open("a").close()  # before the work, so that a path that cannot be written costs nothing
     with warnings_said():
-        scored = trained.score(models, part, beam=beam, alpha=alpha, batch=batch, cached=cached)
+        scored = trained.score(models, part, against=others, beam=beam, alpha=alpha, batch=batch, cached=cached)
     if out is not None:
         out.write_text("".join(f"{line}\n" for line in scored.translations), encoding="utf-8")
     count = len(scored.translations)
@@ -67,4 +74,10 @@ def score(
     print(f"{count:,} sentences in {pace}")
     for one in scored.scores:
         print(f"{one.name:15s} {one.value:5.2f}  {one.details}".rstrip() + f"\n{'':22s}{one.signature}")
+    for folder, differences in scored.above.items():
+        print(f"against {folder}:")
+        for one in differences:
+            print(f"{one.name:15s} {one.value:+5.2f}  {one.low:+.2f} to {one.high:+.2f}")
+    if scored.above:
+        print("95 % intervals of a paired bootstrap over the sentences: of these models, not of other seeds")
     return 0

@@ -6,10 +6,10 @@ import dataclasses
 import itertools
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import nn
@@ -25,7 +25,7 @@ from attnlab.studies.using.kept_task import KeptTask, kept_task
 from attnlab.studies.using.translating import BATCH, Written, translations
 from attnlab.tasks.codecs import SentenceCodec
 from attnlab.tasks.translation.data import held_out_pairs
-from attnlab.tasks.translation.scores import Score, all_scores
+from attnlab.tasks.translation.scores import Difference, Score, all_scores, judged_differences
 from attnlab.training.keeping.checkpoints import load_model_weights
 
 MOST_NAMED = 10  # sentences in a warning
@@ -161,12 +161,15 @@ class Scored:
     translations: list[str]  # in the order of the part
     seconds: float  # what translating took
     scores: list[Score]  # BLEU, chrF and others, with signatures
+    above: Mapping[str, list[Difference]]
+    """By folder of a run that it was held against, how much more BLEU and chrF have."""
 
 
 def score(
     trained: Sequence[Trained],
     part: str = "",
     *,
+    against: Sequence[Trained] = (),
     beam: int | None = None,
     alpha: float | None = None,
     batch: int = BATCH,
@@ -180,6 +183,8 @@ def score(
         As `translate` takes them.
     part : str
         ``validation`` or ``test``; the last that the first run's task has, unless given.
+    against : sequence of Trained
+        Runs that translate the same sentences, each by itself, for a paired bootstrap over them.
     beam, alpha, batch, cached
         As `translate` takes them.
 
@@ -191,20 +196,32 @@ def score(
     Raises
     ------
     RunError
-        As in `translate`.
+        As in `translate`; or if a run that is held against has other sentences in that part.
     SpecError
         If the task has no such part.
     DataError
         If the part is missing, or has changed since the run was made.
     """
     codec, data = sentence_codec(trained), trained[0].task.data
-    pairs = held_out_pairs(data, part or list(data["parts"])[-1])
+    part = part or list(data["parts"])[-1]
+    pairs = held_out_pairs(data, part)
+    for other in against:
+        lower = sentence_codec([other]).tokenizer.lowercase
+        if held_out_pairs(other.task.data, part) != pairs or lower != codec.tokenizer.lowercase:
+            raise RunError(f"{other.folder} translates other sentences than {trained[0].folder}, or in another case")
+    how: dict[str, Any] = {"beam": beam, "alpha": alpha, "batch": batch, "cached": cached}
+    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     began = time.perf_counter()
-    sources = [pair.source for pair in pairs]
-    found = translate(trained, sources, beam=beam, alpha=alpha, batch=batch, cached=cached)
+    found = translate(trained, sources, **how)
     seconds = time.perf_counter() - began
-    references, lowercase = [pair.target for pair in pairs], codec.tokenizer.lowercase
-    return Scored(found, seconds, all_scores(found, references, codec.languages[1], lowercase=lowercase))
+    lowercase = codec.tokenizer.lowercase
+    above = {
+        str(other.folder): judged_differences(
+            found, translate([other], sources, **how), references, lowercase=lowercase
+        )
+        for other in against
+    }
+    return Scored(found, seconds, all_scores(found, references, codec.languages[1], lowercase=lowercase), above)
 
 
 def sentence_codec(trained: Sequence[Trained]) -> SentenceCodec:

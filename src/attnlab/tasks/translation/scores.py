@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnlab.core.contracts import Metric
-from attnlab.text.scores import Score, bleu, chrf, tokenised_bleu
+from attnlab.text.scores import Difference, Score, bleu, chrf, differences, tokenised_bleu
 
 BLEU, CHRF = "bleu", "chrf"
 
@@ -44,3 +44,10 @@ def all_scores(
     ]
     plain = (score(translations, references, lowercase=lowercase) for score in (bleu, chrf))
     return [*plain, *cut]
+
+
+def judged_differences(
+    translations: Sequence[str], others: Sequence[str], references: Sequence[str], *, lowercase: bool = False
+) -> list[Difference]:
+    """How much more of what is judged translations have than others, whatever the sentences."""
+    return differences(translations, others, references, lowercase=lowercase)
