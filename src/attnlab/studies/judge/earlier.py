@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, stdev
+from statistics import median
 from typing import Any, final
 
 from attnlab.core.errors import AttnlabError
@@ -92,12 +92,8 @@ def _asked(plan: Plan) -> tuple[Any, ...]:
 
 def _deviations(results: StudyResults) -> list[float]:
     """The standard deviations of the differences of all comparisons with enough seeds."""
-    values = {variant.name: variant.values(results.metric.name) for variant in results.variants}
-    differences = [
-        [values[variant][seed] - values[other][seed] for seed in values[variant].keys() & values[other].keys()]
-        for variant, other in results.contrasts
-    ]
-    return [stdev(each) for each in differences if len(each) >= LEAST_SEEDS and len(set(each)) > 1]
+    compared = [one.comparison for one in results.verdicts]
+    return [one.sd for one in compared if one.pairs >= LEAST_SEEDS and one.sd]
 
 
 def _last_level(plan: Plan) -> float:
