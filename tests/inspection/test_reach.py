@@ -78,6 +78,16 @@ def test_a_tiny_influence_is_seen(tokens: Tensor) -> None:
     assert reach(model, (tokens,)).past == LENGTH
 
 
+def in_an_order_that_others_choose(x: Tensor) -> Tensor:
+    """Return three fifths of `x`, summed in one order or the other by what stands in the last position of all."""
+    last = x[-1:, -1:] > 0
+    return torch.where(last, (0.1 * x + 0.2 * x) + 0.3 * x, 0.1 * x + (0.2 * x + 0.3 * x))
+
+
+def test_the_order_of_a_sum_is_no_influence(tokens: Tensor) -> None:
+    assert reach(Tokens(Over(in_an_order_that_others_choose)), (tokens,)) == Reach(1, 0, mixes_batch=False)
+
+
 def test_float_inputs_and_a_single_sequence() -> None:
     model = Convolution(2, 3)
     assert reach(model, (torch.randn(1, LENGTH, WIDTH),)) == Reach(3, 3, mixes_batch=False)
