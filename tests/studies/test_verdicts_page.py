@@ -15,6 +15,7 @@ from scipy import stats
 
 from attnlab.core.contracts import Metric
 from attnlab.studies.define.looks import Seeds, levels_of, looks_of
+from attnlab.studies.judge.claims import Target
 from attnlab.studies.judge.statistics import POWER, paired_power
 from attnlab.studies.judge.verdicts import Look, verdicts
 
@@ -190,7 +191,7 @@ def test_failed_runs_take_words_back(runs, smallest, failed):
     assert ours.failures == len(failed)
 
 
-@says("A run that never measured the metric (that missed a target of time) counts as failed.")
+@says("A run that never measured the metric counts as failed.")
 @given(studies(5), SMALLEST, st.sampled_from([math.nan, math.inf, -math.inf]), st.integers(0, 4))
 def test_what_is_no_number_has_failed(runs, smallest, value, seed):
     broken = runs | {"variant": runs["variant"] | {seed: value}}
@@ -269,3 +270,24 @@ def test_only_what_tuning_could_confirm_stays(runs, smallest, untuned):
     one, tuned = (judged(runs, smallest=smallest, looks=FIVE, untuned=names) for names in (untuned, []))
     confirmed = {("variant",): "better", ("base",): "worse"}.get(tuple(untuned))
     assert one.verdict == (confirmed if tuned.verdict == confirmed else "undecided")
+
+
+@says(
+    "such that over all looks a variant that does not reach it is said to with a chance of at most 1 %",
+    "it may be *worse*, and one may be *better* than such a baseline; nothing else is said.",
+    "What is shown to miss the target needs no more seeds.",
+)
+@given(studies(), SMALLEST, st.sampled_from(["variant", "base"]), st.sampled_from([-50.0, 0.0, 50.0]))
+def test_a_time_counts_where_the_target_is_reached(runs, smallest, name, beyond):
+    seeds = tuple(look.seeds for look in LOOKS)
+    sure = {seed: -9 + seed % 2 for seed in range(MOST)}
+    ends = {"variant": sure, "base": sure, name: {seed: beyond + (-1) ** seed for seed in range(MOST)}}
+    goal = Target(LOSS, 0.0, ends, seeds, tuple(level / 2 for level in levels_of(seeds, 1, 0.02)))
+    one, alone = judged(runs, smallest=smallest, target=goal), judged(runs, smallest=smallest)
+    state = goal.claim(name).state
+    assert state == {-50.0: "reached", 0.0: "open", 50.0: "missed"}[beyond]
+    allowed = {"reached": ("better", "worse", "equivalent"), "variant": ("worse",), "base": ("better",)}
+    if one.verdict != "undecided":
+        assert one.verdict in allowed["reached" if state == "reached" else name]
+    elif state == "missed":
+        assert one.settled == (alone.verdict != "undecided")

@@ -65,9 +65,9 @@ def test_the_direction_is_the_metric_s():
         metrics = (Metric("accuracy", "fraction", "higher"), Metric("loss", "nats", "lower"))
 
     found = {"accuracy": 0.5, "loss": 2.0}
-    reached = [is_reached({"accuracy": value}, Task(), found) for value in (0.4, 0.5, 0.6)]
+    reached = [is_reached({"accuracy": value}, Task().metrics, found) for value in (0.4, 0.5, 0.6)]
     assert reached == [True, True, False]
-    assert [is_reached({"loss": value}, Task(), found) for value in (1.9, 2.0, 2.1)] == [False, True, True]
+    assert [is_reached({"loss": value}, Task().metrics, found) for value in (1.9, 2.0, 2.1)] == [False, True, True]
 
 
 def test_the_metric_says_what_it_measures():

@@ -7,14 +7,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, final
+from typing import Any, Literal, Self, final
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from attnlab.studies.define.looks import Seeds, checked_seeds, levels_of, looks_of
 
 TUNING_SEED = 1_000_003
 """First seed of tuning runs: far from the seeds 0, 1, 2 ... that are judged, so that tuning never sees them."""
+
+LENGTH = "length"
+"""What tuning calls the share of its budget that a variant runs, in a study with a target."""
+
+NO_SECONDS = "with a target the budget must be in steps, tokens or flops: seconds are what is measured"
+"""What is wrong with a budget in seconds."""
+
+CLAIM_ERROR = 0.01
+"""Share of variants which miss a target in the mean, that are said to reach it all the same."""
 
 
 @final
@@ -43,8 +52,8 @@ class Rules(BaseModel):
     budget : dict
         Exactly one of ``steps``, ``tokens``, ``flops``, ``seconds``, the same for every variant.
     target : dict, optional
-        One validation metric and the value at which a run ends. What is compared is then the time to the target:
-        runs have the machine to themselves, and a variant's ``training`` may set a budget of its own.
+        One validation metric and the value that its mean must reach at the end of a variant's runs. What is compared is
+        then the time of these runs, which have the machine to themselves; a variant may have a budget of its own.
     seeds : int or Seeds
         Number of runs of every variant, which share data order within a seed; or how many at least and at most: then a
         study goes on until each variant is decided.
@@ -52,7 +61,8 @@ class Rules(BaseModel):
         Whether seeds draw data as well, the ``data_seed`` of the task; by default all runs have the same data.
     tune : dict
         For each training setting the values tried, the same for every variant. `tune_seeds` tuning runs per
-        combination at the full budget, with seeds that no judged run has; the best on `tune_by` is used.
+        combination at the full budget, with seeds that no judged run has; the best on `tune_by` is used. With a target
+        `LENGTH` may be among them: the share of its budget that a variant runs.
     tune_seeds : int
         Number of tuning runs of every combination; with several their mean is what tuning looks at.
     tune_again : int
@@ -144,6 +154,16 @@ class Rules(BaseModel):
                 )
         return tune
 
+    @model_validator(mode="after")
+    def _check_what_a_target_asks(self) -> Self:
+        if self.target and "seconds" in self.budget:
+            raise ValueError(NO_SECONDS)
+        if LENGTH in self.tune and not self.target:
+            raise ValueError(f"tune.{LENGTH} asks for the shortest runs that reach a target; the rules have no target")
+        if any(share <= 0 for share in self.tune.get(LENGTH, ())):
+            raise ValueError(f"tune.{LENGTH} takes shares of the budget above 0; got {self.tune[LENGTH]}")
+        return self
+
     @property
     def looks(self) -> tuple[int, ...]:
         """The numbers of seeds at which results are looked at; the last is the end."""
@@ -153,10 +173,17 @@ class Rules(BaseModel):
         """The level of each look's intervals; see `levels_of`."""
         return levels_of(self.looks, comparisons, round(1 - self.confidence, 12))
 
-    def ends(self, training: Mapping[str, Any]) -> dict[str, Any]:
-        """What a recipe says of the end of a run: the rules' budget and target."""
-        budget = {"budget": training.get("budget", self.budget)}
-        return budget if self.target is None else budget | {"stop_at": self.target}
+    def claim_levels(self) -> tuple[float, ...]:
+        """The level of each look's one-sided test that a variant reaches the target in the mean."""
+        return tuple(level / 2 for level in levels_of(self.looks, 1, 2 * CLAIM_ERROR))
+
+    def recipe(self, training: Mapping[str, Any], tuned: Mapping[str, int | float]) -> dict[str, Any]:
+        """The settings of one run: those of a variant, with the tuned ones and a budget."""
+        ((unit, amount),) = training.get("budget", self.budget).items()
+        if LENGTH in tuned:
+            amount = amount * tuned[LENGTH] if unit == "flops" else max(1, round(amount * tuned[LENGTH]))
+        settings = {key: value for key, value in tuned.items() if key != LENGTH}
+        return {**training, **settings, "budget": {unit: amount}}
 
     def grid(self) -> Iterator[dict[str, int | float]]:
         """Every combination of the tuned settings, in the order written."""
@@ -167,11 +194,13 @@ class Rules(BaseModel):
 def at_edge(rules: Rules, chosen: Mapping[str, int | float]) -> list[dict[str, int | float]]:
     """For every value of a setting that is the smallest or largest of its grid the setting one value further inside.
 
-    A grid of one value is no tuning and has no edge. Zero is no edge either: nothing lies beyond "none at all".
+    A grid of one value is no tuning and has no edge. Zero is none, as nothing lies beyond "none at all", and nor is the
+    greatest length, as a longer run takes longer.
     """
     inside = []
     for key, values in rules.tune.items():
         ordered = sorted(values)
-        if len(ordered) > 1 and chosen[key] != 0 and chosen[key] in (ordered[0], ordered[-1]):
+        ends = {ordered[0]} if key == LENGTH else {ordered[0], ordered[-1]}
+        if len(ordered) > 1 and chosen[key] != 0 and chosen[key] in ends:
             inside.append({**chosen, key: ordered[1 if chosen[key] == ordered[0] else -2]})
     return inside

@@ -17,7 +17,7 @@ from attnlab.core.errors import SpecError, nearest
 from attnlab.core.files import fingerprint
 from attnlab.studies.define.complaints import explain, places_of
 from attnlab.studies.define.reading import find, plain_types, read
-from attnlab.studies.define.rules import Rules
+from attnlab.studies.define.rules import NO_SECONDS, Rules
 
 SpecValue = str | dict[str, Any]
 Contrast = tuple[str, str]
@@ -116,11 +116,6 @@ class Study(BaseModel):
             raise ValueError("model needs a 'name'")
         for variant, override in self.variants.items():
             self._check_beside_model(variant, override or {})
-        for settings in self._all_training():
-            if "budget" in settings and self.rules.target is None:
-                raise ValueError("training may not set 'budget': every variant has that of the rules")
-            if "stop_at" in settings:
-                raise ValueError("training may not set 'stop_at': the target of all variants stands in the rules")
         slugs: dict[str, str] = {}
         for variant in self.variants:
             if slug(variant) in OWN_FILES or len(slug(variant)) > LONGEST_NAME:
@@ -128,6 +123,17 @@ class Study(BaseModel):
             other = slugs.setdefault(slug(variant), variant)
             if other != variant:
                 raise ValueError(f"variants '{other}' and '{variant}' would share the folder '{slug(variant)}'")
+        return self
+
+    @model_validator(mode="after")
+    def _check_ends(self) -> Self:
+        for settings in self._all_training():
+            if "budget" in settings and self.rules.target is None:
+                raise ValueError("training may not set 'budget': every variant has that of the rules")
+            if "seconds" in (settings.get("budget") or {}):
+                raise ValueError(NO_SECONDS)
+            if "stop_at" in settings:
+                raise ValueError("training may not set 'stop_at': every run of a study uses its whole budget")
         return self
 
     @model_validator(mode="after")

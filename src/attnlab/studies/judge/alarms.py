@@ -12,7 +12,7 @@ from attnlab.core.contracts import Floor
 from attnlab.studies.judge.results import Alarm, VariantResults
 from attnlab.studies.judge.statistics import two_groups
 from attnlab.studies.plan.plan import Plan
-from attnlab.training.recipe.target import SECONDS_TO_TARGET
+from attnlab.training.recipe.target import is_reached
 
 WIDE = 10.0
 """How many times the smallest effect of interest seeds must differ before a study cannot answer its question."""
@@ -156,10 +156,11 @@ def _groups(plan: Plan, variant: VariantResults) -> Iterator[Alarm]:
 
 
 def _target_alarms(plan: Plan, variant: VariantResults) -> Iterator[Alarm]:
-    """An alarm for every run that used its budget and did not reach the target."""
-    for name, value in (plan.study.rules.target or {}).items():
+    """An alarm for every run that did not reach the target with its budget."""
+    target = plan.study.rules.target or {}
+    for name, value in target.items():
         for cell in variant.done:
-            if SECONDS_TO_TARGET not in cell.metrics:
+            if not is_reached(target, plan.metrics, cell.metrics):
                 steps = cell.curve[-1]["step"] if cell.curve else "all"
                 message = f"seed {cell.seed} ends at {name} {cell.metrics[name]:.4f} after {steps} steps"
                 yield Alarm("target", variant.name, f"{message}: the target of {value:g} was not reached")

@@ -20,6 +20,7 @@ from attnlab.studies.run.task_record import TaskRecord
 from attnlab.studies.run.tuning import TUNING, chosen_settings
 from attnlab.training.keeping.result import read_record
 from attnlab.training.keeping.runs import FAILED, SPEC, read_metrics
+from attnlab.training.recipe.target import SECONDS_TO_TARGET
 from attnlab.training.speed.settings import Setting
 
 
@@ -71,10 +72,10 @@ def so_far(
     judged = plan.judged_cells(chosen, counts)
     results = folder.results(judged)
     for look, following in itertools.pairwise(results.looks):
-        left_open = [one for one in results.verdicts if not one.settled and one.look == look.seeds]
+        left_open = results.left_open(look.seeds)
         if not (results.complete and left_open):
             break
-        counts |= {name: following.seeds for one in left_open for name in (one.variant, one.baseline)}
+        counts |= dict.fromkeys(left_open, following.seeds)
         judged = plan.judged_cells(chosen, counts)
         results = folder.results(judged)
     return judged, results
@@ -130,7 +131,7 @@ class _Folder:
 
     def _cell(self, cell: CellPlan) -> CellResults:
         if cell.folder not in self._cells:
-            self._cells[cell.folder] = _cell(self._out / cell.folder, cell.seed)
+            self._cells[cell.folder] = _cell(self._out / cell.folder, cell.seed, timed="claim_levels" in self._rules)
         return self._cells[cell.folder]
 
 
@@ -157,14 +158,15 @@ def _company(variants: Sequence[VariantResults]) -> dict[str, Any]:
     return {"trained_together": ". ".join(words)} if words else {}
 
 
-def _cell(folder: Path, seed: int) -> CellResults:
+def _cell(folder: Path, seed: int, *, timed: bool) -> CellResults:
+    """What one run reached; where it is timed, with the seconds of all its steps as the time to the target."""
     result = read_record(folder)
     if result is not None:
         inside = read_json(folder / INSIDE) if (folder / INSIDE).exists() else {}
         return CellResults(
             seed=seed,
             status="done",
-            metrics=result["metrics"],
+            metrics={SECONDS_TO_TARGET: result["seconds"], **result["metrics"]} if timed else result["metrics"],
             seconds=result["seconds"],
             setting=str(Setting(result["precision"], result["compiled"])),
             together=result.get("together", 1),  # not in results of earlier versions

@@ -12,7 +12,9 @@ from typing import Any, Literal, final
 
 from attnlab.core.contracts import Floor, Metric
 from attnlab.studies.define.study import Contrast
+from attnlab.studies.judge.claims import Claim, Target
 from attnlab.studies.judge.verdicts import Look, Verdict, exploratory, verdicts
+from attnlab.training.recipe.target import SECONDS_TO_TARGET
 
 UNBELIEVABLE = ("causality", "batch", "floor", "best known")
 """Alarms that say that a number cannot be true, or is one of another task."""
@@ -74,7 +76,7 @@ class VariantResults:
 
     @property
     def untuned(self) -> bool:
-        """Whether the best learning rate lay at the edge of its grid, so that a better one may lie outside."""
+        """Whether the best setting lay at the edge of its grid, so that a better one may lie outside."""
         return bool(self.tuning and self.tuning.get("at_edge"))
 
     @property
@@ -168,7 +170,39 @@ class StudyResults:
             confidence=self.confidence,
             untuned={variant.name for variant in self.variants if variant.untuned},
             suspect={alarm.variant for alarm in self.alarms if alarm.variant and alarm.check in UNBELIEVABLE},
+            target=self._target,
         )
+
+    @functools.cached_property
+    def _target(self) -> Target | None:
+        """What a variant must reach before its time counts; none where time is not judged, or by earlier rules."""
+        levels = self.rules.get("claim_levels")
+        if levels is None or self.metric.name != SECONDS_TO_TARGET:
+            return None
+        ((name, value),) = self.rules["target"].items()
+        metric = next(metric for metric in self.metrics if metric.name == name)
+        runs = {variant.name: variant.settled(name) for variant in self.variants}
+        return Target(metric, value, runs, tuple(look.seeds for look in self.looks), tuple(levels))
+
+    @functools.cached_property
+    def claims(self) -> Mapping[str, Claim]:
+        """Of every variant whether its runs are shown to reach the target; nothing where time is not judged."""
+        target = self._target
+        return {} if target is None else {variant.name: target.claim(variant.name) for variant in self.variants}
+
+    def left_open(self, seeds: int) -> set[str]:
+        """The variants that need more runs after a look at so many seeds: those of comparisons that it left open.
+
+        So does a baseline that is neither shown to reach the target nor to miss it: it is what times are compared with.
+        """
+        names = {
+            name
+            for one in self.verdicts
+            if not one.settled and one.look == seeds
+            for name in (one.variant, one.baseline)
+        }
+        claim = self.claims.get(self.baseline)
+        return names | {self.baseline} if claim and (claim.state, claim.look) == ("open", seeds) else names
 
     @property
     def draws_data(self) -> bool:

@@ -203,6 +203,22 @@ def _split_ratios(ordered: np.ndarray) -> np.ndarray:
     return 1 - (below**2 / sizes + below**2 / (count - sizes)) / (centered**2).sum(axis=1, keepdims=True)
 
 
+def chance_above(values: Sequence[float], limit: float) -> float:
+    """The p of a one-sided t test of "the true mean lies above a limit": small where values show that it does not.
+
+    Values that are all equal, or fewer than two, show nothing: 0.5.
+
+    Examples
+    --------
+    >>> round(chance_above([1.86, 1.87, 1.85, 1.86], 1.88), 4)
+    0.0069
+    """
+    if len(values) < 2 or np.std(values) <= ROUNDING * abs(limit):
+        return 0.5
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return _t_tail((limit - float(np.mean(values))) / error, len(values) - 1)
+
+
 def _t_quantile(probability: float, freedom: int) -> float:
     """The quantile of Student's t."""
     from scipy import special

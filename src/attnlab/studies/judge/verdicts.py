@@ -14,6 +14,7 @@ from typing import Literal, final
 from attnlab.core.contracts import Metric
 from attnlab.core.errors import SpecError
 from attnlab.studies.define.study import Contrast
+from attnlab.studies.judge.claims import Target
 from attnlab.studies.judge.statistics import Comparison, compare, seeds_needed
 
 Word = Literal["better", "worse", "equivalent", "undecided", "exploratory"]
@@ -62,6 +63,7 @@ def verdicts(
     confidence: float = 0.95,
     untuned: Collection[str] = (),
     suspect: Collection[str] = (),
+    target: Target | None = None,
     advise: bool = True,
 ) -> tuple[Verdict, ...]:
     """Judge every comparison, at the first look that decides it.
@@ -84,6 +86,8 @@ def verdicts(
         Variants whose best setting lies at the edge of what was tried.
     suspect : collection of str
         Variants whose numbers cannot be true, or mean something else: they see what they should predict.
+    target : Target, optional
+        What variants must be shown to reach, where the metric is the time to it.
     advise : bool
         Whether to reckon how many seeds would decide what stays undecided.
 
@@ -107,6 +111,8 @@ def verdicts(
     be as good (`better` and `equivalent` for the variant's own, `worse` and `equivalent` for the baseline's), where
     better tuning could change it (an untuned variant that is *better* all the same stays so), and where an alarm says
     that a number cannot be true: a suspect variant may be *worse*, and one may be *better* than a suspect baseline.
+    With a target, times of runs that are not shown to reach it in the mean (a one-sided t test at each look) are lower
+    bounds: such a variant may be *worse*, and one may be *better* than such a baseline.
 
     Raises
     ------
@@ -119,7 +125,7 @@ def verdicts(
     if not (math.isfinite(smallest_effect) and smallest_effect >= 0):
         raise SpecError(f"smallest_effect must be a number >= 0 in the metric's unit; got {smallest_effect!r}")
     doubts = _Doubts(frozenset(untuned), frozenset(suspect))
-    judge = _Judge(runs, metric, smallest_effect, tuple(looks), 1 - confidence, doubts, advise)
+    judge = _Judge(runs, metric, smallest_effect, tuple(looks), 1 - confidence, doubts, target, advise)
     return tuple(judge.verdict(*contrast) for contrast in contrasts)
 
 
@@ -154,6 +160,7 @@ class _Judge:
     looks: tuple[Look, ...]
     error: float
     doubts: _Doubts
+    target: Target | None
     advise: bool
 
     def verdict(self, variant: str, baseline: str) -> Verdict:
@@ -190,7 +197,14 @@ class _Judge:
         if one.sd == 0:
             return replace(draft, settled=True, reason=_WITHOUT_SPREAD)
         word = self._word(one)
-        for against in (self._against_alarms, self._against_tuning, self._against_failures, self._against_mean):
+        against_word = (
+            self._against_alarms,
+            self._against_tuning,
+            self._against_failures,
+            self._against_target,
+            self._against_mean,
+        )
+        for against in against_word:
             reason, settled = against(draft, word, look)
             if reason:
                 return replace(draft, reason=reason, settled=settled)
@@ -228,7 +242,7 @@ class _Judge:
         if not blamed or a_fortiori:
             return "", False
         which = " and ".join(f"{one!r}" for one in blamed)
-        return f"untuned: the best learning rate of {which} lies at the edge of the grid; widen the grid", True
+        return f"untuned: the best setting of {which} lies at the edge of the grid; widen the grid", True
 
     def _against_failures(self, draft: Verdict, word: Word, look: Look) -> tuple[str, bool]:
         """Why runs that failed forbid the word: nothing says that they would have been as good."""
@@ -237,6 +251,21 @@ class _Judge:
             return f"{word} where it trains: {_failed_of(draft, look)}", True
         if theirs and word in ("worse", "equivalent"):
             return f"{word} where the baseline trains: {theirs} of its {look.seeds} runs failed", True
+        return "", False
+
+    def _against_target(self, draft: Verdict, word: Word, look: Look) -> tuple[str, bool]:
+        """Why a target that is not shown to be reached forbids the word: the time to it is longer."""
+        if self.target is None:
+            return "", False
+        believed = {
+            "better": (draft.variant,),
+            "worse": (draft.baseline,),
+            "equivalent": (draft.variant, draft.baseline),
+        }
+        for name in believed.get(word, ()):
+            claim = self.target.claim(name, look.seeds)
+            if claim.state != "reached":
+                return f"{word} in time, but '{name}' {claim.reason}", claim.state == "missed"
         return "", False
 
     def _against_mean(self, draft: Verdict, word: Word, look: Look) -> tuple[str, bool]:

@@ -137,6 +137,8 @@ class Plan:
         rules |= {"metric": self.metric.name, "tune_by": self.tune_metric.name, "baseline": self.study.baseline}
         rules |= {"scale": self.study.scale, "looks": list(self.study.rules.looks)}
         rules |= {"levels": list(self.study.rules.levels(len(self.study.contrasts)))}
+        if self.study.rules.target:
+            rules |= {"claim_levels": list(self.study.rules.claim_levels())}
         return {**rules, "hash": rules_hash(rules, self.study.hash, self.data())}
 
     def data(self) -> str | None:
@@ -178,7 +180,7 @@ class Plan:
         spec = {
             "task": self.study.task_spec(variant.name, seed),
             "model": variant.model,
-            "recipe": {**variant.training, **tuned, **self.study.rules.ends(variant.training)},
+            "recipe": self.study.rules.recipe(variant.training, tuned),
             "flops_per_token": variant.flops_per_token,
             "seed": seed,
             "look_inside": seed == 0,
@@ -351,10 +353,8 @@ def _foreign_notes(model: Mapping[str, Any], task: StudyTask) -> list[str]:
 
 def _check_recipe(study: Study, training: Mapping[str, Any]) -> Recipe:
     """The recipe with the first settings of the grid; every one of the grid must be valid."""
-    recipes = [
-        Recipe.parse({**training, **setting, **study.rules.ends(training)}, "training")
-        for setting in study.rules.grid()
-    ]
+    rules = study.rules
+    recipes = [Recipe.parse(rules.recipe(training, setting), "training") for setting in rules.grid()]
     return recipes[0]
 
 
@@ -367,7 +367,7 @@ def _calibrated(study: Study, name: str, planned: Mapping[str, Any]) -> PlannedV
     """A planned variant with the seconds of one run on one thread, estimated from a few timed steps."""
     variant = _restore_variant(planned)
     if variant.steps is None:
-        return replace(variant, seconds_per_seed=float(study.rules.ends(variant.training)["budget"]["seconds"]))
+        return replace(variant, seconds_per_seed=float(study.rules.budget["seconds"]))
     task = build_task(study.task_spec(name))
     precision = variant.training.get("precision", "float32")
     least = task.tokens_per_step * variant.flops_per_token / flops_per_second_on_one_thread(precision)

@@ -4,7 +4,8 @@ Keys: ``study``, ``question``, ``task``, ``rules`` (with ``hash``), ``floors``, 
 ``parameters``, ``flops_per_token``, ``activation_bytes``, ``seconds``, ``settings``, ``spec``, ``metrics``: name
 to ``mean``, ``std``, ``values``),
 ``verdicts`` (``variant``, ``baseline``, ``metric``, ``difference``, ``low``, ``high``, ``p_adjusted``, ``verdict``,
-``seeds_needed``, ``look``, ``failures``, ``median``, ``better_share``, ``reason``), ``alarms`` (``check``, ``variant``,
+``seeds_needed``, ``look``, ``failures``, ``median``, ``better_share``, ``reason``), ``claims`` (that variants reach a
+target of time: ``variant``, ``state``, ``look``, ``mean``, ``p``, ``reason``), ``alarms`` (``check``, ``variant``,
 ``message``), ``environment``.
 
 Every number is finite or null. ``values`` has one entry per seed in the order of the rules, null for a seed that did
@@ -51,6 +52,7 @@ def report(results: StudyResults) -> dict[str, Any]:
             "complete": results.complete,
             "variants": [_variant(variant, results) for variant in results.variants],
             "verdicts": [_verdict(one) for one in (*results.verdicts, *results.exploratory)],
+            "claims": [asdict(claim) for claim in results.claims.values()],
             "alarms": [asdict(alarm) for alarm in results.alarms],
             "environment": results.environment,
         }

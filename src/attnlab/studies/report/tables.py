@@ -56,9 +56,9 @@ def verdicts(results: StudyResults) -> list[dict[str, Any]]:
 def _reason(results: StudyResults, one: Verdict) -> str:
     """Why a verdict is what it is, and at which look it was drawn or what it would cost to draw one."""
     if one.verdict in ("better", "worse", "equivalent"):
-        return f"{one.reason}; decided after {one.look} seeds"
+        return f"{one.reason}; decided after {one.look} seeds{words.claimed(results, one.variant)}"
     price = words.price(results, one)
-    return f"{one.reason}: {price} of training" if price else one.reason
+    return (f"{one.reason}: {price} of training" if price else one.reason) + words.claimed(results, one.variant)
 
 
 def _row(results: StudyResults, place: int, variant: VariantResults, one: Verdict | None) -> dict[str, Any]:

@@ -69,9 +69,15 @@ def title(results: StudyResults, one: Verdict, mark: Callable[[str], str] = str)
 def not_judged(results: StudyResults, variant: VariantResults) -> tuple[str, str]:
     """What stands in place of a verdict, and of its reason, for a variant that others are compared with."""
     if variant.name == results.baseline:
-        return "baseline", "what the others are compared with"
+        return "baseline", "what the others are compared with" + claimed(results, variant.name)
     others = [one.variant for one in results.verdicts if one.baseline == variant.name]
     return "compared with", f"what {_and(others, 0)} is compared with"
+
+
+def claimed(results: StudyResults, variant: str) -> str:
+    """What is known of a variant and the target, after another reason; nothing where time is not judged."""
+    claim = results.claims.get(variant)
+    return f"; {claim.reason}" if claim else ""
 
 
 def price(results: StudyResults, one: Verdict) -> str:
@@ -142,6 +148,7 @@ def sentences(results: StudyResults) -> list[str]:
         _listed(results, "Worse", groups["worse"]),
         _listed(results, _equivalent_label(results), groups["equivalent"]),
         _undecided(results, groups["undecided"]) if len(groups["undecided"]) < len(found) else "",
+        _not_reached(results),
         _trouble(results),
     ]
     return [first, *(sentence for sentence in rest if sentence)]
@@ -176,7 +183,7 @@ def _lead(results: StudyResults, groups: Mapping[str, list[Verdict]]) -> tuple[s
     if groups["better"]:
         return _best_sentence(results, groups["better"][0]), groups["better"][0]
     if others == 0:
-        return f"There is nothing to compare with the baseline {baseline}.", None
+        return _alone(results, baseline), None
     own = all(one.baseline == results.baseline for one in results.verdicts)
     if len(groups["equivalent"]) == others:
         which = f"every variant is equivalent to the baseline {baseline}" if own else "all comparisons are equivalent"
@@ -190,6 +197,23 @@ def _lead(results: StudyResults, groups: Mapping[str, list[Verdict]]) -> tuple[s
     reasons = {one.reason for one in groups["undecided"]}
     why = reasons.pop() if len(reasons) == 1 else _undecided(results, groups["undecided"]).removesuffix(".")
     return f"Undecided: {why[:1].lower() + why[1:]}.".replace("Undecided: undecided: ", "Undecided: "), None
+
+
+def _alone(results: StudyResults, baseline: str) -> str:
+    """Say what a study of one variant has found."""
+    claim = results.claims.get(results.baseline)
+    if claim is None:
+        return f"There is nothing to compare with the baseline {baseline}."
+    return f"{baseline} {claim.reason}; it has {_baseline_value(results)}."
+
+
+def _not_reached(results: StudyResults) -> str:
+    """Say which variants are not shown to reach the target, so that their times are lower bounds."""
+    names = [name for name, claim in results.claims.items() if claim.state != "reached"]
+    if not names or len(results.variants) == 1:
+        return ""
+    told = _and([named(name) for name in names[:LISTED]], len(names) - LISTED)
+    return f"Not shown to reach the target in the mean, so that the time is a lower bound: {told}."
 
 
 def _best_sentence(results: StudyResults, best: Verdict) -> str:

@@ -8,10 +8,11 @@ from statistics import fmean
 from typing import Any
 
 from attnlab.core.files import read_json, write_json
-from attnlab.studies.define.rules import at_edge
+from attnlab.studies.define.rules import LENGTH, at_edge
 from attnlab.studies.define.study import slug
 from attnlab.studies.plan.plan import CellPlan, Plan
 from attnlab.training.keeping.result import read_record
+from attnlab.training.recipe.target import SECONDS_TO_TARGET, is_reached
 
 TUNING = "tuning.json"
 """File of a study with what tuning tried and chose."""
@@ -57,9 +58,17 @@ def _read(plan: Plan, out: Path, cells: Sequence[CellPlan]) -> Runs:
     found: dict[str, dict[str, list[float | None]]] = {variant.name: {} for variant in plan.variants}
     for cell in cells:
         result = read_record(out / cell.folder)
-        value = None if result is None else result["metrics"].get(plan.tune_metric.name)
+        value = None if result is None else _value(plan, result)
         found[cell.variant].setdefault(setting_key(cell.tuned), []).append(value)
     return found
+
+
+def _value(plan: Plan, result: Mapping[str, Any]) -> float | None:
+    """The metric that tuning looks at; no time for a run that missed the target."""
+    target, metrics = plan.study.rules.target, result["metrics"]
+    if target is None or plan.tune_metric.name != SECONDS_TO_TARGET:
+        return metrics.get(plan.tune_metric.name)
+    return metrics.get(SECONDS_TO_TARGET, result["seconds"]) if is_reached(target, plan.metrics, metrics) else None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -77,10 +86,14 @@ def _ranked(plan: Plan, runs: Mapping[str, Sequence[float | None]]) -> list[dict
 
 
 def choose(plan: Plan, runs: Mapping[str, Sequence[float | None]]) -> dict[str, int | float]:
-    """The settings of one variant with the best mean, of those with the most runs; the first if none finished."""
+    """The settings of one variant with the best mean, of those with the most runs.
+
+    If none has a mean, the first: of the longest, where none of several lengths reached a target.
+    """
     most = max((len(values) for values in runs.values() if _mean(values) is not None), default=0)
     tried = {key: values for key, values in runs.items() if len(values) == most}
-    return next(iter(_ranked(plan, tried)), next(iter(plan.study.rules.grid())))
+    untried = max(plan.study.rules.grid(), key=lambda setting: setting.get(LENGTH, 1))
+    return next(iter(_ranked(plan, tried)), untried)
 
 
 def setting_key(setting: Mapping[str, int | float]) -> str:

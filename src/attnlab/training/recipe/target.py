@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from attnlab.core.contracts import Metric, Task
 from attnlab.core.errors import SpecError, nearest
@@ -33,13 +33,18 @@ def check_target(target: Mapping[str, float], task: Task, where: str = "stop_at"
         raise SpecError(f"{where}: '{name}' is measured on the test part; stop at a validation metric")
 
 
-def is_reached(target: Mapping[str, float], task: Task, metrics: Mapping[str, float]) -> bool:
-    """Whether an evaluation is as good as the target."""
-    ((name, value),) = target.items()
+def check_measured(target: Mapping[str, float], task: Task, metrics: Mapping[str, float]) -> None:
+    """Refuse a target that the part which is evaluated in training does not have."""
+    (name,) = target
     if name not in metrics:
         raise SpecError(
             f"stop_at: '{name}' is not measured on '{task.parts[0]}', the part that is evaluated in training; "
             f"that has {', '.join(metrics)}"
         )
-    metric = next(metric for metric in task.metrics if metric.name == name)
-    return metrics[name] == value or metric.improves(metrics[name], value)
+
+
+def is_reached(target: Mapping[str, float], known: Iterable[Metric], measured: Mapping[str, float]) -> bool:
+    """Whether what was measured is as good as the target, which is one of the known metrics."""
+    ((name, value),) = target.items()
+    metric = next(metric for metric in known if metric.name == name)
+    return measured[name] == value or metric.improves(measured[name], value)

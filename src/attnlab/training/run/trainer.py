@@ -24,7 +24,7 @@ from attnlab.training.keeping.diagnosis import NonFiniteError, non_finite_step
 from attnlab.training.keeping.keeping import AbstractKeeper
 from attnlab.training.keeping.result import Result, RunState
 from attnlab.training.recipe.recipe import Recipe
-from attnlab.training.recipe.target import SECONDS_TO_TARGET, check_target, is_reached
+from attnlab.training.recipe.target import SECONDS_TO_TARGET, check_measured, check_target, is_reached
 from attnlab.training.run.course import Course, Marks
 from attnlab.training.run.evaluation import evaluate, is_better, judged
 from attnlab.training.run.events import OnEvent, Pace
@@ -225,9 +225,11 @@ class Trainer:
         state, part, came_to_its_end = self.state, self.task.parts[0], bool(self.state.stopped)
         with self.evaluation_time():
             metrics = evaluate(self.caller, self.task, part, state.setting, step=state.step)
-        if self.recipe.stop_at and is_reached(self.recipe.stop_at, self.task, metrics):
-            state.stopped = "target"
-            metrics[SECONDS_TO_TARGET] = state.seconds + state.evaluation_seconds
+        if self.recipe.stop_at:
+            check_measured(self.recipe.stop_at, self.task, metrics)
+            if is_reached(self.recipe.stop_at, self.task.metrics, metrics):
+                state.stopped = "target"
+                metrics[SECONDS_TO_TARGET] = state.seconds + state.evaluation_seconds
         better = is_better(self.task, metrics, state.best.get("metrics", {}))
         state.metrics = metrics
         state.since_best = 0 if better else state.since_best + 1
