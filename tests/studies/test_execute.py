@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import copy
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import time
 
 import pytest
 import torch
+from tests.studies.conftest import TINY
 
 from attnlab.core.errors import RunError, SpecError
 from attnlab.core.files import write_json
@@ -94,10 +97,10 @@ def test_floors_are_those_of_the_data_of_seed_0(tiny, tmp_path, one_thread):
     out = tmp_path / "out"
     results = run_study(parse_study(tiny), out, executor=InProcess())
     noise = next(floor.value for floor in results.floors if floor.kind == "floor")
+    unseal(out)
     for seed, value in ((0, 1.1 * noise), (1, 0.0)):  # the second and the mean lie below the noise
         path = out / "plain" / f"seed-{seed}" / "result.json"
         result = json.loads(path.read_text())
-        del result["seal"]
         write_json(path, result | {"metrics": dict.fromkeys(result["metrics"], value)})
     assert not any(alarm.check == "floor" for alarm in read_results(out).alarms)
 
@@ -139,9 +142,10 @@ def test_a_study_runs_ends_in_a_report_and_runs_only_what_is_missing(tiny, tmp_p
 def test_a_folder_from_before_runs_trained_together_is_reported(tiny, tmp_path):
     tiny["rules"] |= {"seeds": 1, "budget": {"steps": 1}}
     results = run_study(parse_study(tiny), tmp_path / "study", jobs=1)
+    unseal(tmp_path / "study")
     for path in (tmp_path / "study").rglob("result.json"):
         record = json.loads(path.read_text())
-        later = {"together", "together_note", "seal"}  # what an earlier version did not write
+        later = {"together", "together_note"}  # what an earlier version did not write
         path.write_text(json.dumps({key: value for key, value in record.items() if key not in later}))
     assert read_results(tmp_path / "study").variants == results.variants
 
@@ -220,6 +224,23 @@ def test_seeds_are_run_until_each_variant_is_decided(tiny, tmp_path):
     assert not read_results(out).complete
 
 
+def unseal(out):
+    """Make a folder one of an earlier version, whose records had no seals."""
+    for path in out.rglob("*.json"):
+        record = json.loads(path.read_text())
+        record.pop("seal", None)
+        path.write_text(json.dumps(record))
+
+
+def begun(study, out):
+    """Begin a study whose results a test makes up."""
+    plan = plan_study(parse_study(study))
+    out.mkdir()
+    prepare(plan, out)
+    unseal(out)
+    return plan, out
+
+
 def write_result(folder, plan, value):
     """Leave what a finished run leaves that judging looks at."""
     how = {"seconds": 1.0, "precision": "float32", "compiled": False}
@@ -233,9 +254,7 @@ def write_result(folder, plan, value):
 )
 def test_the_next_look_is_asked_for_where_the_one_before_leaves_it_open(tiny, tmp_path, spread, failed, expected):
     tiny["rules"] |= {"seeds": {"at_least": 3, "at_most": 20}, "smallest_effect": 0.01}
-    plan, out = plan_study(parse_study(tiny)), tmp_path / "out"
-    out.mkdir()
-    prepare(plan, out)
+    plan, out = begun(tiny, tmp_path / "out")
     chosen = {variant.name: {} for variant in plan.variants}
     other = next(variant.name for variant in plan.variants if variant.name != plan.study.baseline)
     for cell in plan.judged_cells(chosen):
@@ -253,9 +272,7 @@ def test_the_next_look_is_asked_for_where_the_one_before_leaves_it_open(tiny, tm
 
 def test_seeds_that_fall_into_two_groups_are_named(tiny, tmp_path):
     tiny["rules"] |= {"seeds": 6}
-    plan, out = plan_study(parse_study(tiny)), tmp_path / "out"
-    out.mkdir()
-    prepare(plan, out)
+    plan, out = begun(tiny, tmp_path / "out")
     other = next(variant.name for variant in plan.variants if variant.name != plan.study.baseline)
     for cell in plan.judged_cells({variant.name: {} for variant in plan.variants}):
         (out / cell.folder).mkdir(parents=True)
@@ -273,9 +290,7 @@ def test_seeds_are_spent_on_the_comparisons_of_the_rules_alone(tiny, tmp_path):
     tiny["variants"] |= {"third": {"channels": 7}, "fourth": {"channels": 8}}
     names = list(tiny["variants"])
     tiny["compare"] = {"third": [names[1]], "fourth": names[1]}
-    plan, out = plan_study(parse_study(tiny)), tmp_path / "out"
-    out.mkdir()
-    prepare(plan, out)
+    plan, out = begun(tiny, tmp_path / "out")
     chosen = {name: {} for name in names}
     wide = {names[1]: 0.0, "third": 0.3, "fourth": 0.0}
     for cell in plan.judged_cells(chosen, dict.fromkeys(names, 4)):
@@ -296,37 +311,93 @@ def test_seeds_are_spent_on_the_comparisons_of_the_rules_alone(tiny, tmp_path):
     assert rows[names[0]] == "baseline"
 
 
-def with_effect(text, smallest):
-    return json.dumps(json.loads(text) | {"smallest_effect": smallest})
+def with_keys(**changes):
+    return lambda text: json.dumps(json.loads(text) | changes)
 
 
-@pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize(
-    ("file", "change", "told"),
-    [
-        ("rules.json", lambda text: with_effect(text, 5.0), "was changed after the study began"),
-        (
-            "study.json",
-            lambda text: text.replace("[2]", "[3]").replace('"n_heads": 2', '"n_heads": 3'),
-            "after the study",
-        ),
-        ("plain/seed-0/result.json", lambda text: text.replace('"test_mse": ', '"test_mse": 1'), "after the run ended"),
-        ("plain/seed-1/metrics.jsonl", lambda text: text.replace('"val_mse": ', '"val_mse": 1'), "after the run ended"),
-    ],
-    ids=["rules", "study", "result", "curve"],
-)
-def test_what_was_changed_afterwards_is_not_judged(tiny, tmp_path, file, change, told):
-    out = tmp_path / "out"
-    run_study(parse_study(tiny), out, jobs=1)
+def without(key):
+    return lambda text: json.dumps({name: value for name, value in json.loads(text).items() if name != key})
+
+
+def put(old, new):
+    return lambda text: text.replace(old, new)
+
+
+BY_HAND = {
+    "rules": ("rules.json", with_keys(smallest_effect=5.0), "was changed after the study began"),
+    "rules made older": ("rules.json", with_keys(smallest_effect=5.0, extended=[]), "changed after the study began"),
+    "study": ("study.json", put('"channels": 6', '"channels": 9'), "was changed after it was written"),
+    "study made older": ("study.json", without("data"), "was changed after it was written"),
+    "plan": ("study.json", put('"parameters": ', '"parameters": 1'), "was changed after it was written"),
+    "tuning": ("tuning.json", put('"chosen": "', '"chosen": "1'), "was changed after it was written"),
+    "inside": ("plain/seed-0/inside.json", put('"past": ', '"past": 1'), "was changed after it was written"),
+    "result": ("plain/seed-0/result.json", put('"test_mse": ', '"test_mse": 1'), "after the run ended"),
+    "result unsealed": ("plain/seed-0/result.json", without("seal"), "after the run ended"),
+    "curve": ("plain/seed-1/metrics.jsonl", put('"val_mse": ', '"val_mse": 1'), "after the run ended"),
+    "spec": ("plain/seed-1/spec.json", put('"steps": ', '"steps": 1'), "after the run ended"),
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Return a study that has run, tuning included, and its folder."""
+    study = copy.deepcopy(TINY)
+    study["variants"] = {"plain": {}, "wide": {"channels": 7}}
+    study["rules"] |= {"budget": {"steps": 2}, "tune": {"lr": [1e-3, 1e-2, 1e-1]}}
+    out = tmp_path_factory.mktemp("finished") / "out"
+    run_study(parse_study(study), out, jobs=1, executor=InProcess())
+    return study, out
+
+
+@pytest.mark.parametrize("what", BY_HAND)
+def test_what_was_changed_afterwards_is_not_judged(finished, what):
+    (study, out), (file, change, told) = finished, BY_HAND[what]
     before = (out / file).read_text()
     assert change(before) != before
     (out / file).write_text(change(before))
-    with pytest.raises(RunError, match=told):
-        read_results(out)
-    with pytest.raises(RunError, match=told):
-        run_study(parse_study(tiny), out, jobs=1)
-    (out / file).write_text(before)
+    try:
+        with pytest.raises(RunError, match=told):
+            read_results(out)
+        with pytest.raises(RunError, match=told):
+            run_study(parse_study(study), out, jobs=1, executor=InProcess())
+    finally:
+        (out / file).write_text(before)
     assert read_results(out).complete
+
+
+def test_a_run_put_in_the_place_of_another_is_not_judged(finished):
+    _, out = finished
+    for other in ("plain/seed-1", "wide/seed-0"):
+        kept = shutil.copytree(out / "plain/seed-0", out / "kept")
+        shutil.rmtree(out / "plain/seed-0")
+        shutil.copytree(out / other, out / "plain/seed-0")
+        with pytest.raises(RunError, match=r"plain/seed-0 holds another run \(it differs in: "):
+            read_results(out)
+        shutil.rmtree(out / "plain/seed-0")
+        kept.rename(out / "plain/seed-0")
+
+
+def test_what_tuning_chose_is_missed(finished):
+    _, out = finished
+    kept = (out / "tuning.json").rename(out / "kept.json")
+    with pytest.raises(RunError, match=r"tuning\.json is missing, which says what was chosen"):
+        read_results(out)
+    kept.rename(out / "tuning.json")
+
+
+def test_rules_of_an_earlier_version_are_judged_and_it_is_said(tiny, tmp_path):
+    plan, out = begun(tiny, tmp_path / "out")
+    rules = json.loads((out / "rules.json").read_text())
+    (out / "rules.json").write_text(json.dumps({k: v for k, v in rules.items() if k not in ("levels", "looks")}))
+    for cell in plan.judged_cells({variant.name: {} for variant in plan.variants}):
+        (out / cell.folder).mkdir(parents=True)
+        write_result(out / cell.folder, plan, 1.0 + 0.01 * cell.seed)
+    results = read_results(out)
+    assert [alarm.message for alarm in results.alarms if alarm.check == "earlier rules"] == [
+        "the rules are of an earlier version: they are judged here by one look, with intervals that hold together, and "
+        "nothing shows whether records in the folder were changed"
+    ]
+    assert len(results.looks) == 1
 
 
 @pytest.mark.usefixtures("in_process")

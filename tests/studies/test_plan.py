@@ -101,6 +101,13 @@ def test_code_that_ends_its_process_is_said(tiny, tmp_path):
     assert second.startswith("variant 'wrong': ")
 
 
+def test_a_task_that_ends_its_process_is_said(tiny, tmp_path):
+    (tmp_path / "mine.py").write_text("import os\nos._exit(0)\n")
+    tiny["task"] = {"name": f"{tmp_path}/mine.py:Task"}
+    with pytest.raises(SpecError, match="its code ended the process in which it was tried, with exit code 0"):
+        plan_of(tiny)
+
+
 def test_calibration_gives_seconds(tiny):
     plan = plan_of(tiny, calibrate=True)
     assert all(variant.seconds_per_seed > 0 for variant in plan.variants)

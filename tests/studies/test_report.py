@@ -16,7 +16,7 @@ from attnlab.core.contracts import Metric
 from attnlab.core.errors import RunError
 from attnlab.studies.judge.results import Alarm, CellResults
 from attnlab.studies.report import headline, report, verdict_table, write_report
-from attnlab.studies.report.charts import _compressed_ticks, effects
+from attnlab.studies.report.charts import _compressed_ticks, effect_caption, effects
 from attnlab.studies.report.figures import figures
 from attnlab.studies.report.html import page
 from attnlab.studies.report.markdown import escape, markdown
@@ -24,7 +24,7 @@ from attnlab.studies.report.numbers import duration, number, spread
 from attnlab.studies.report.span import Span, apart, beside, span_of
 from attnlab.studies.report.style import label
 from attnlab.studies.report.tables import facts, measures, specifications, verdicts
-from attnlab.studies.report.words import CLOSE, OPEN, mean_seconds, title
+from attnlab.studies.report.words import CLOSE, OPEN, mean_seconds, price, title
 
 NAME = "attention only <script>alert(1)</script>"
 
@@ -81,6 +81,18 @@ def with_value(results, name, seed, value):
         ]
         variants.append(dataclasses.replace(variant, cells=tuple(cells)))
     return dataclasses.replace(results, variants=tuple(variants))
+
+
+def with_values(*values):
+    """Give as many variants, the first the baseline, these losses by seed."""
+    full = parts(seeds=len(values[0]))
+    rows = [
+        tuple(CellResults(seed, "done", {"val_loss": loss}) for seed, loss in enumerate(losses)) for losses in values
+    ]
+    variants = [dataclasses.replace(one, tuning={}, cells=row) for one, row in zip(full.variants, rows, strict=False)]
+    first = variants[0].name
+    changed = {"variants": tuple(variants), "contrasts": against(first, variants), "alarms": ()}
+    return dataclasses.replace(full, baseline=first, **changed)
 
 
 def computed_in(results, setting):
@@ -289,9 +301,12 @@ def test_an_open_question_has_its_price():
     full = parts()
     one = next(one for one in full.verdicts if one.seeds_needed)
     seconds = sum(mean_seconds(full.variant(name)) for name in (one.variant, one.baseline))
-    price = duration((one.seeds_needed - one.comparison.pairs) * seconds)
     row = next(row for row in verdicts(full) if row["name"] == title(full, one))
-    assert row["reason"] == f"{one.reason}: {price} of training"
+    assert row["reason"] == f"{one.reason}: {duration(one.seeds_needed * seconds)} of training"  # begun anew
+    looks = {"looks": [one.look, 2 * one.look], "levels": [0.01, 0.01]}
+    going_on = dataclasses.replace(full, rules={**full.rules, **looks})
+    same = next(each for each in going_on.verdicts if each.variant == one.variant)
+    assert price(going_on, same) == duration((same.seeds_needed - same.comparison.pairs) * seconds)
 
 
 def test_comparisons_with_long_names_keep_rows_of_their_own():
@@ -302,6 +317,34 @@ def test_comparisons_with_long_names_keep_rows_of_their_own():
     )
     axis = effects(few).to_dict()["layer"][2]["encoding"]["y"]
     assert len(axis["scale"]["domain"]) == len(set(axis["scale"]["domain"])) == len(long) - 1
+
+
+def test_seeds_beyond_the_axis_of_effects_are_counted_at_its_ends():
+    usual = [0.01 * (seed % 3) for seed in range(30)]
+    results = with_values([0.0] * 30, [-2.0, *usual[1:28], 3.0, 4.0])
+    (dots,) = (layer for layer in effects(results).to_dict()["layer"] if layer["mark"].get("opacity") == 0.45)
+    low, high = dots["encoding"]["x"]["scale"]["domain"]
+    shown = [row["value"] for row in dots["data"]["values"]]
+    assert len(shown) == 27
+    assert -2 < low <= min(shown) <= max(shown) <= high < 3
+    effect = figures(results)[0]
+    assert re.findall(">([^<>]*[\u25c4\u25ba][^<>]*)<", effect.drawing.svg) == ["\u25c4\u00a01", "2\u00a0\u25ba"]
+    assert "those beyond the axis counted" in effect.caption
+    assert "beyond" not in effect_caption(parts())
+
+
+def test_the_median_and_the_chance_to_be_better_stand_beside_the_mean():
+    results = with_values([10.0, 20.0, 30.0], [9.0, 18.0, 33.0])
+    first, second = verdicts(results)
+    assert (first["median"], first["chance"]) == ("", "")
+    assert (second["difference"], second["median"], second["chance"]) == ("+0.0", "\u22121.0", "55.6\u202f%")
+    assert "| \u22121.0 / 55.6 % |" in markdown(results, ())
+    assert '<td class="n">\u22121.0<small>55.6\u202f%</small></td>' in page(results, ())
+
+
+def test_a_comparison_without_a_pair_has_neither_median_nor_chance():
+    results = with_values([10.0], [math.nan])
+    assert [(row["median"], row["chance"]) for row in verdicts(results)] == [("", "")] * 2
 
 
 def test_the_headline_says_when_there_is_nothing_to_compare():

@@ -137,6 +137,13 @@ def test_nothing_but_charts_and_tables_scrolls_sideways(opened, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_the_verdict_table_fits_a_page_of_usual_width(opened):
+    page, _, _ = opened
+    table = page.locator("table.verdicts")
+    assert "chance to\nbe better" in table.locator("thead").inner_text()
+    assert table.evaluate("table => table.scrollWidth <= table.parentElement.clientWidth")
+
+
 def test_dark_ground_is_readable(opened):
     page, _, _ = opened
     page.emulate_media(color_scheme="dark")

@@ -105,6 +105,16 @@ def test_a_variant_of_another_model_replaces_and_training_is_its_own():
         ("rules:\n", "compare: {two: oen}\nrules:\n", "compare: 'oen' is no variant; did you mean 'one'?"),
         ("rules:\n", "compare: {two: [one, two]}\nrules:\n", "compare: 'two' is compared with itself"),
         ("rules:\n", "compare: {two: one, one: two}\nrules:\n", "compare: 'one' and 'two' are compared twice"),
+        (
+            "rules:\n",
+            "compare: [two]\nrules:\n",
+            "compare: must be {variant: other} or {variant: [other, another]}; got ['t",
+        ),
+        (
+            "rules:\n",
+            "compare: {two: 3}\nrules:\n",
+            "compare: must be {variant: other} or {variant: [other, another]}; got {'t",
+        ),
         ("rules:\n", "compare: {two: []}\nrules:\n", "compare: names no comparison; leave it out to compare every"),
     ],
 )

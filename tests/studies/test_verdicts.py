@@ -121,7 +121,7 @@ def test_more_variants_need_more_evidence():
     assert among.verdict == "undecided"
     assert among.p_adjusted == pytest.approx(7 * alone.p_adjusted)
     assert among.seeds_needed > 5
-    assert f"{among.seeds_needed - 5} more seed" in among.reason
+    assert f"about {among.seeds_needed} seeds in a study begun anew would decide" in among.reason
 
 
 def test_hopeless_noise_is_said():
@@ -220,7 +220,7 @@ def test_the_first_look_that_decides_counts():
     found = judged({"far": spread / 100 - 0.5, "near": spread / 6 + 0.3, "open": spread}, looks=LOOKS)
     assert [(one.verdict, one.look) for one in found.values()] == [("better", 3), ("worse", 5), ("undecided", 8)]
     assert found["far"].comparison.pairs == 3
-    assert found["open"].seeds_needed > 8
+    assert "too much for any practical number" in found["open"].reason
     assert not found["open"].settled
 
 

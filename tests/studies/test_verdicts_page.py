@@ -244,7 +244,7 @@ def test_what_is_undecided_says_what_is_excluded(runs):
     "the total number of seeds at which a paired t test would detect the effect with a power of 80 %",
     "at the level of the last look",
     "The effect is the larger of two distances",
-    "It is absent where more seeds would not help: an untuned variant, or more than 1,000 seeds.",
+    "It is absent where more seeds would not help: an untuned variant, failed runs, or more than 100 seeds.",
 )
 @given(studies(5), SMALLEST)
 def test_so_many_seeds_have_the_power_and_one_less_has_not(runs, smallest):
@@ -253,12 +253,13 @@ def test_so_many_seeds_have_the_power_and_one_less_has_not(runs, smallest):
     effect = max(abs(one.comparison.difference), smallest - abs(one.comparison.difference)) / one.comparison.sd
     needed = one.seeds_needed
     if needed is None:
-        assert paired_power(effect, 1000, alpha=0.05) < POWER
+        assert paired_power(effect, 100, alpha=0.05) < POWER
         return
-    assert 5 < needed <= 1000
+    assert 5 < needed <= 100
     assert paired_power(effect, needed, alpha=0.05) >= POWER
     assert needed == 6 or paired_power(effect, needed - 1, alpha=0.05) < POWER
     assert judged(runs, smallest=smallest, looks=FIVE, untuned=["variant", "base"]).seeds_needed is None
+    assert judged(without_runs(runs, "base", {4}), smallest=smallest, looks=FIVE).seeds_needed is None
 
 
 @says(

@@ -20,6 +20,9 @@ from safetensors import SafetensorError
 
 from attnlab.core.errors import RunError
 
+SEAL = "seal"
+"""Key of a record that holds a fingerprint of all the others."""
+
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers that mean that what is to be written does not fit."""
 
@@ -58,6 +61,30 @@ def fingerprint(content: Mapping[str, Any]) -> str:
 def write_json(path: Path, value: Any) -> None:
     """Write JSON without NaN so that a reader finds the old content or the new, never a part."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record with a fingerprint of itself."""
+    plain = json.loads(json.dumps(record))  # keys as they will be read
+    return {**plain, SEAL: fingerprint(plain)}
+
+
+def read_sealed(path: Path, *, required: bool) -> dict[str, Any]:
+    """Read what was written with a fingerprint of itself.
+
+    Raises
+    ------
+    RunError
+        If it was changed since, or has no fingerprint where one is required.
+    """
+    record = read_json(path)
+    seal = record.pop(SEAL, None) if isinstance(record, dict) else None
+    if seal != fingerprint(record) and (required or seal is not None):
+        raise RunError(
+            f"{path} was changed after it was written, so nothing can be judged by it; put back what was changed, or "
+            "run the study anew in another folder"
+        )
+    return record
 
 
 def write_text(path: Path, text: str) -> None:

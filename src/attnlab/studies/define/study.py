@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self, final
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from attnlab.core.apart import texts_in
 from attnlab.core.build import is_path
@@ -107,6 +107,16 @@ class Study(BaseModel):
     folder: str = "."
     content: dict[str, Any] = Field(default_factory=dict, repr=False)
     places: dict[str, str] = Field(default_factory=dict, repr=False, exclude=True)
+
+    @field_validator("compare", mode="before")
+    @classmethod
+    def _check_form_of_compare(cls, compare: object) -> object:
+        """Say in one sentence how comparisons are written."""
+        rows = compare.values() if isinstance(compare, Mapping) else [compare]
+        texts = [one for row in rows for one in (row if isinstance(row, list) else [row])]
+        if compare is not None and not (isinstance(compare, Mapping) and all(isinstance(one, str) for one in texts)):
+            raise ValueError(f"must be {{variant: other}} or {{variant: [other, another]}}; got {compare!r}")
+        return compare
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:

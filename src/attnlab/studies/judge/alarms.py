@@ -14,6 +14,10 @@ from attnlab.studies.judge.statistics import two_groups
 from attnlab.studies.plan.plan import Plan
 from attnlab.training.recipe.target import is_reached
 
+FAR = 0.25
+"""Part of the lowest loss that n-grams reach below which a result looks like a leak. The best known result on
+tinyshakespeare is nine tenths of it."""
+
 WIDE = 10.0
 """How many times the smallest effect of interest seeds must differ before a study cannot answer its question."""
 
@@ -26,12 +30,20 @@ def alarms_of(plan: Plan, variants: tuple[VariantResults, ...], rules: Mapping[s
         reached = _reach(plan, variant)
         yield from _reach_alarms(plan, variant.name, reached)
         yield from _floor_alarms(plan, variant, reached)
+        yield from _far_alarms(plan, variant)
         yield from _target_alarms(plan, variant)
         yield from _run_alarms(variant)
+        yield from _tuned_by_luck(variant)
         yield from _groups(plan, variant)
     yield from _setting_alarms(plan, variants)
     yield from _unlearned(plan, variants)
     yield from _spread(plan, variants)
+    if "levels" not in rules:
+        message = (
+            "the rules are of an earlier version: they are judged here by one look, with intervals that hold together, "
+            "and nothing shows whether records in the folder were changed"
+        )
+        yield Alarm("earlier rules", None, message)
     if plan.study.rules.looks[-1] == 1:
         yield Alarm("one seed", None, "the difference of two runs may be noise")
     for step in rules.get("extended", []):
@@ -51,7 +63,16 @@ def _reach(plan: Plan, variant: VariantResults) -> Mapping[str, Any]:
     """The measured reach: the farthest before training and of the first trained model that was looked into."""
     trained = next((cell.reach for cell in variant.cells if cell.reach), {})
     before = plan.variant(variant.name).reach or {}
-    return {key: max(one[key] for one in (before, trained) if key in one) for key in {*before, *trained}}
+    reached = {key: max(one[key] for one in (before, trained) if key in one) for key in {*before, *trained}}
+    window = _window(plan, variant)
+    return reached if window is None else reached | {"past": min(window, reached.get("past", window))}
+
+
+def _window(plan: Plan, variant: VariantResults) -> int | None:
+    """How many positions a variant is shown at once; None where the task does not say."""
+    said = variant.spec["task"]
+    own = said.get("context") if isinstance(said, Mapping) else None
+    return own or plan.task.describe().get("context")
 
 
 def _reach_alarms(plan: Plan, variant: str, reached: Mapping[str, Any]) -> Iterator[Alarm]:
@@ -84,6 +105,20 @@ def _floor_alarms(plan: Plan, variant: VariantResults, reached: Mapping[str, Any
             yield Alarm("floor", variant.name, message)
 
 
+def _far_alarms(plan: Plan, variant: VariantResults) -> Iterator[Alarm]:
+    """An alarm for every loss that lies far below what counts of the training part reach, however much they see."""
+    for metric in (one for one in plan.task.metrics if one.better == "lower"):
+        values = _beside_floors(plan, variant, metric.name)
+        counted = [floor for floor in plan.task.floors() if (floor.metric, floor.kind) == (metric.name, "floor")]
+        lowest = min((floor for floor in counted if floor.reach is not None), key=lambda one: one.value, default=None)
+        if values and lowest and fmean(values) < FAR * (lowest.value - lowest.tolerance):
+            message = (
+                f"{metric.name} {fmean(values):.4g} {metric.unit} is less than a quarter of the best n-gram "
+                f"({lowest.name}: {lowest.value:.4g}): does it see what it should predict, or has it seen it before?"
+            )
+            yield Alarm("floor", variant.name, message)
+
+
 def _beside_floors(plan: Plan, variant: VariantResults, metric: str) -> list[float]:
     """The values that floors may be held against: where every run draws its data, floors are those of seed 0's."""
     values = variant.values(metric)
@@ -104,8 +139,8 @@ def _beats(plan: Plan, value: float, floor: Floor) -> bool:
 def _unlearned(plan: Plan, variants: tuple[VariantResults, ...]) -> Iterator[Alarm]:
     """An alarm where no variant is better than what needs no context, or one position of it."""
     metric = plan.metric
-    values = [_beside_floors(plan, variant, metric.name) for variant in variants]
-    if not all(values):
+    values = [of for variant in variants if (of := _beside_floors(plan, variant, metric.name))]
+    if not values:
         return
     best = (min if metric.better == "lower" else max)(fmean(of) for of in values)
     unbeaten = [
@@ -144,6 +179,24 @@ def _spread(plan: Plan, variants: tuple[VariantResults, ...]) -> Iterator[Alarm]
             f"smallest effect of interest, which is too much to see such effects: {', '.join(wide)}"
         )
         yield Alarm("spread", None, message)
+
+
+def _tuned_by_luck(variant: VariantResults) -> Iterator[Alarm]:
+    """An alarm where one run chose among settings that lie no farther apart than seeds do."""
+    tuning = variant.tuning or {}
+    chosen, scores = tuning.get("chosen"), tuning.get("scores", {})
+    seeds = list(variant.values(tuning.get("metric", "")).values())
+    if len(seeds) < 3 or scores.get(chosen) is None or tuning.get("runs", {}).get(chosen) != 1:
+        return
+    near = [
+        key for key, score in scores.items() if score is not None and 0 < abs(score - scores[chosen]) < stdev(seeds)
+    ]
+    if near:
+        message = (
+            f"one run chose {tuning['setting']} {chosen}, and {', '.join(near)} came within a standard deviation of "
+            "seeds: luck may have chosen; tune_again or tune_seeds would say"
+        )
+        yield Alarm("tuning", variant.name, message)
 
 
 def _groups(plan: Plan, variant: VariantResults) -> Iterator[Alarm]:

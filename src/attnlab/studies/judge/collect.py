@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any, final
 
 from attnlab.core.errors import RunError
-from attnlab.core.files import read_json
+from attnlab.core.files import read_json, read_sealed
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.study import restore_study
 from attnlab.studies.judge.alarms import alarms_of
 from attnlab.studies.judge.results import CellResults, StudyResults, VariantResults
 from attnlab.studies.plan.plan import CellPlan, Plan, PlannedVariant, restore_plan
-from attnlab.studies.run.folder import ENVIRONMENT, INSIDE, STUDY, read_rules
+from attnlab.studies.run.folder import ENVIRONMENT, INSIDE, STUDY, is_sealed, read_cell, read_rules, read_study
 from attnlab.studies.run.layout import LAYOUT
 from attnlab.studies.run.task_record import TaskRecord
-from attnlab.studies.run.tuning import TUNING, chosen_settings
-from attnlab.training.keeping.result import read_record
+from attnlab.studies.run.tuning import TUNING, chosen_settings, read_tuning
 from attnlab.training.keeping.runs import FAILED, SPEC, read_metrics
 from attnlab.training.recipe.target import SECONDS_TO_TARGET
 from attnlab.training.speed.settings import Setting
@@ -31,7 +30,7 @@ def load_plan(out: Path) -> Plan:
         raise RunError(f"{out} is one run of a study; its report is that of the study's folder: {out.parent.parent}")
     if not path.exists():
         raise RunError(f"{out} holds no study: no {STUDY} in it. Run one with: attnlab run STUDY --out {out}")
-    saved = read_json(path)
+    saved = read_study(out)
     study = restore_study(saved)
     kept = saved.get("task")  # none in folders of earlier versions
     task = TaskRecord.from_json(kept) if kept else build_task(study.task_spec())
@@ -88,7 +87,8 @@ class _Folder:
     def __init__(self, plan: Plan, out: Path) -> None:
         self._plan, self._out = plan, out
         self._rules = read_rules(out)
-        self._tuning = read_json(out / TUNING) if (out / TUNING).exists() else {}
+        self._tuning = read_tuning(out)
+        self._sealed = is_sealed(out)
         self._environment = read_json(out / ENVIRONMENT) | _layout(out)
         self._cells: dict[str, CellResults] = {}
 
@@ -118,6 +118,9 @@ class _Folder:
 
     def _variant(self, planned: PlannedVariant, cells: Sequence[CellPlan]) -> VariantResults:
         run = cells[0].spec
+        read = tuple(self._cell(cell) for cell in cells)
+        if self._plan.tuning_cells() and planned.name not in self._tuning and any(one.status == "done" for one in read):
+            raise RunError(f"{self._out / TUNING} is missing, which says what was chosen; attnlab run writes it again")
         return VariantResults(
             name=planned.name,
             spec={"task": run["task"], "model": run["model"], "training": run["recipe"]},
@@ -126,13 +129,38 @@ class _Folder:
             activation_bytes=planned.activation_bytes,
             notes=planned.notes,
             tuning=self._tuning.get(planned.name),
-            cells=tuple(self._cell(cell) for cell in cells),
+            cells=read,
         )
 
     def _cell(self, cell: CellPlan) -> CellResults:
         if cell.folder not in self._cells:
-            self._cells[cell.folder] = _cell(self._out / cell.folder, cell.seed, timed="claim_levels" in self._rules)
+            self._cells[cell.folder] = self._read(cell)
         return self._cells[cell.folder]
+
+    def _read(self, cell: CellPlan) -> CellResults:
+        """What one run reached; where it is timed, with the seconds of all its steps as the time to the target."""
+        folder, timed = self._out / cell.folder, "claim_levels" in self._rules
+        result = read_cell(self._out, cell, required=self._sealed)
+        if result is not None:
+            inside = folder / INSIDE
+            looked = read_sealed(inside, required=self._sealed) if inside.exists() else {}
+            return CellResults(
+                seed=cell.seed,
+                status="done",
+                metrics={SECONDS_TO_TARGET: result["seconds"], **result["metrics"]} if timed else result["metrics"],
+                seconds=result["seconds"],
+                setting=str(Setting(result["precision"], result["compiled"])),
+                together=result.get("together", 1),  # not in results of earlier versions
+                together_note=result.get("together_note", ""),
+                curve=list(read_metrics(folder)),
+                predictions=looked.get("predictions"),
+                attention=looked.get("attention"),
+                reach=looked.get("reach"),
+            )
+        if (folder / FAILED).exists():
+            error = read_json(folder / FAILED)["error"]
+            return CellResults(seed=cell.seed, status="failed", error=error, curve=list(read_metrics(folder)))
+        return CellResults(seed=cell.seed, status="missing")
 
 
 def _layout(out: Path) -> dict[str, Any]:
@@ -156,27 +184,3 @@ def _company(variants: Sequence[VariantResults]) -> dict[str, Any]:
                 ": ".join([variant.name, "; ".join([*([f"{most} seeds together"] if most > 1 else []), *notes])])
             )
     return {"trained_together": ". ".join(words)} if words else {}
-
-
-def _cell(folder: Path, seed: int, *, timed: bool) -> CellResults:
-    """What one run reached; where it is timed, with the seconds of all its steps as the time to the target."""
-    result = read_record(folder)
-    if result is not None:
-        inside = read_json(folder / INSIDE) if (folder / INSIDE).exists() else {}
-        return CellResults(
-            seed=seed,
-            status="done",
-            metrics={SECONDS_TO_TARGET: result["seconds"], **result["metrics"]} if timed else result["metrics"],
-            seconds=result["seconds"],
-            setting=str(Setting(result["precision"], result["compiled"])),
-            together=result.get("together", 1),  # not in results of earlier versions
-            together_note=result.get("together_note", ""),
-            curve=list(read_metrics(folder)),
-            predictions=inside.get("predictions"),
-            attention=inside.get("attention"),
-            reach=inside.get("reach"),
-        )
-    if (folder / FAILED).exists():
-        error = read_json(folder / FAILED)["error"]
-        return CellResults(seed=seed, status="failed", error=error, curve=list(read_metrics(folder)))
-    return CellResults(seed=seed, status="missing")

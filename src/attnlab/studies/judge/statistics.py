@@ -30,8 +30,8 @@ SIGNIFICANCE = 0.05
 POWER = 0.80
 """Chance of detecting an effect that `seeds_needed` plans for; the usual convention."""
 
-MOST_SEEDS = 1_000
-"""Where the search for a number of seeds gives up: nobody runs more."""
+MOST_SEEDS = 100
+"""Where the search for a number of seeds gives up: more is no advice."""
 
 GROUPED = 0.01
 """Chance that seeds of one normal distribution are said to fall into two groups."""

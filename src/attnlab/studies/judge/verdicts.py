@@ -291,15 +291,27 @@ class _Judge:
 
     def _open(self, draft: Verdict) -> Verdict:
         """An undecided verdict, with what would decide it."""
+        if against := self._failed_at(draft):
+            return replace(draft, reason=f"{self._excluded(draft.comparison)}; {against}")
         one, level = draft.comparison, next(look.level for look in self.looks if look.seeds == draft.look)
         effect = max(abs(one.difference or 0.0), self.smallest_effect - abs(one.difference or 0.0))
         needed = seeds_needed(one.sd or 0.0, effect, present=one.pairs, alpha=level)
         if needed is None:
             reason = "the seeds differ too much for any practical number of them to decide"
         else:
-            more = needed - one.pairs
-            reason = f"about {more} more seed{'s' if more > 1 else ''} ({needed} in all) would decide"
+            anew = " in a study begun anew" if draft.look == self.looks[-1].seeds else ""
+            reason = f"about {needed} seeds{anew} would decide"
         return replace(draft, seeds_needed=needed, reason=f"{self._excluded(one)}; {reason}")
+
+    def _failed_at(self, draft: Verdict) -> str:
+        """What failed runs leave open, where there are any."""
+        look = next(look for look in self.looks if look.seeds == draft.look)
+        if draft.failures:
+            return f"{_failed_of(draft, look)}, so more seeds could only show it worse"
+        theirs = self._failures(draft.baseline, look)
+        return (
+            f"{theirs} of the baseline's {look.seeds} runs failed, so more could only show it better" if theirs else ""
+        )
 
     def _excluded(self, one: Comparison) -> str:
         """Which differences the interval of an undecided comparison rules out."""

@@ -233,6 +233,8 @@ def plan_study(study: Study, *, calibrate: bool = False) -> Plan:
         if study.rules.split and not draws_data(study.task):
             name, _ = parse(study.task, "task")
             raise SpecError(f"task '{name}' cannot draw its data per run (rules.split): it has no 'data_seed'")
+        if names_own_code(study.task):
+            call_apart(_task_apart, study.to_json())  # whatever its import does, this process goes on
         task = build_task(study.task_spec())
     except SpecError as error:
         raise SpecError(f"{study.places.get('task', '')}{error}") from error
@@ -288,6 +290,11 @@ def _here_or_apart(step: str, study: Study, name: str, given: Any) -> PlannedVar
 def _taken_apart(step: str, study: Mapping[str, Any], name: str, given: Any) -> dict[str, Any]:
     """Take a step of planning with a study as it was kept."""
     return asdict(_STEPS[step](restore_study(study), name, given))
+
+
+def _task_apart(study: Mapping[str, Any]) -> None:
+    """Build the task of a study as it was kept."""
+    build_task(restore_study(study).task_spec())
 
 
 def _plan_variant(study: Study, name: str, target: float | None) -> PlannedVariant:

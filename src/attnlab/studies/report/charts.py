@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from attnlab.studies.report import numbers, words
 from attnlab.studies.report.span import Span, beside, number_format, span_of
-from attnlab.studies.report.style import BAND, GRID, INK, MUTED, NORMAL, PAPER, VERDICT_COLORS, label
+from attnlab.studies.report.style import BAND, GRID, INK, MUTED, NORMAL, PAPER, SMALL, VERDICT_COLORS, label
 
 if TYPE_CHECKING:
     from attnlab.core.contracts import Metric
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from attnlab.studies.judge.verdicts import Verdict
 
 EFFECT_WIDTH, ROW_HEIGHT, LABEL_LINES, LINE_HEIGHT = 430, 40, 3, 15
+SEEDS_BELOW = 11
+"""How far below its interval the single seeds of a row stand, in px."""
+BESIDE = 40
+"""Room between the axis and the words at either side, in px: seeds beyond the axis are counted there."""
 PANEL_WIDTH, PANEL_HEIGHT = 250, 250
 OUTLYING = 8.0
 """How many times the median effect the largest must be before the axis is compressed."""
@@ -34,34 +39,43 @@ def effects(results: StudyResults) -> Any:
     """The chart of effects: the difference of each comparison with its interval."""
     import altair as alt
 
-    rows = [_effect_row(results, one) for one in _ranked((*results.verdicts, *results.exploratory), results.metric)]
+    rows, domain, middle = _effect_rows(results)
     labels = {row["title"]: label(row["title"], most=LABEL_LINES) for row in rows}
     height = max(ROW_HEIGHT, *(LINE_HEIGHT * (text.count("\n") + 2) for text in labels.values()), 0)
     y = _rows_axis(alt, labels)
     base = alt.Chart(alt.Data(values=rows)).encode(y=y)
-    scale, axis = _effect_scale(alt, rows, results)
+    scale, axis = _effect_scale(alt, domain, middle, results.metric)
     x = alt.X("difference:Q", scale=scale, axis=axis)
     color = _verdict_color(alt)
+    seeds = _seed_rows(results, rows)
+    within = [seed for seed in seeds if domain[0] <= seed["value"] <= domain[1]]
     layers = [
         *_band(alt, results, scale),
         alt.Chart(alt.Data(values=[{"zero": 0}]))
         .mark_rule(color=INK, strokeWidth=1)
         .encode(x=alt.X("zero:Q", scale=scale)),
-        alt.Chart(alt.Data(values=_seed_rows(results, rows)))
-        .mark_circle(size=16, opacity=0.45, yOffset=11)
+        alt.Chart(alt.Data(values=within))
+        .mark_circle(size=16, opacity=0.45, yOffset=SEEDS_BELOW)
         .encode(x=alt.X("value:Q", scale=scale), y=y, color=color),
+        *_beyond(alt, seeds, domain, y, color),
         base.mark_rule(strokeWidth=2.5).encode(x=alt.X("low:Q", scale=scale), x2="high:Q", color=color),
         base.transform_filter("datum.decided").mark_point(size=95, filled=True, opacity=1).encode(x=x, color=color),
         base.transform_filter("!datum.decided")
         .mark_point(size=85, filled=True, fill=PAPER, opacity=1, strokeWidth=2)
         .encode(x=x, stroke=color),
         base.mark_text(align="left", fontSize=NORMAL, fontWeight="bold", dy=-8).encode(
-            x=alt.value(EFFECT_WIDTH + 20), text="verdict:N", color=color
+            x=alt.value(EFFECT_WIDTH + BESIDE), text="verdict:N", color=color
         ),
-        base.mark_text(align="left", color=MUTED, dy=9).encode(x=alt.value(EFFECT_WIDTH + 20), text="measured:N"),
+        base.mark_text(align="left", color=MUTED, dy=9).encode(x=alt.value(EFFECT_WIDTH + BESIDE), text="measured:N"),
         *_directions(alt, results.metric),
     ]
     return alt.layer(*layers).properties(width=EFFECT_WIDTH, height=height * len(rows))
+
+
+def _effect_rows(results: StudyResults) -> tuple[list[dict[str, Any]], list[float], float]:
+    """The rows of the chart of effects, the range of its axis, and what compresses it, as `_effect_domain` has it."""
+    rows = [_effect_row(results, one) for one in _ranked((*results.verdicts, *results.exploratory), results.metric)]
+    return rows, *_effect_domain(rows, results.smallest_effect)
 
 
 def _ranked(found: tuple[Verdict, ...], metric: Metric) -> list[Verdict]:
@@ -113,7 +127,7 @@ def _rows_axis(alt: Any, labels: Mapping[str, str]) -> Any:
         labelFontSize=NORMAL,
         labelColor=INK,
         labelLineHeight=LINE_HEIGHT,
-        labelPadding=14,
+        labelPadding=BESIDE - 6,
         title=None,
         ticks=False,
         domain=False,
@@ -122,23 +136,50 @@ def _rows_axis(alt: Any, labels: Mapping[str, str]) -> Any:
     return alt.Y("title:N", scale=alt.Scale(domain=list(labels)), axis=axis)
 
 
-def _effect_scale(alt: Any, rows: list[dict[str, Any]], results: StudyResults) -> tuple[Any, Any]:
-    """Scale and axis of differences; compressed where one effect would hide all others."""
+def _beyond(alt: Any, seeds: list[dict[str, Any]], domain: list[float], y: Any, color: Any) -> list[Any]:
+    """How many seeds of each row lie beyond either end of the axis, beside that end."""
+    ends = (
+        (-4, "right", "◄\u00a0{}", [seed for seed in seeds if seed["value"] < domain[0]]),
+        (EFFECT_WIDTH + 4, "left", "{}\u00a0►", [seed for seed in seeds if seed["value"] > domain[1]]),
+    )
+    return [
+        alt.Chart(alt.Data(values=_counted(outside, text)))
+        .mark_text(align=align, fontSize=SMALL - 1, yOffset=SEEDS_BELOW + 0.5)
+        .encode(x=alt.value(x), y=y, text="seeds:N", color=color)
+        for x, align, text, outside in ends
+        if outside
+    ]
+
+
+def _counted(seeds: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+    """How many of the seeds each row has, as text."""
+    counts = Counter((seed["title"], seed["verdict"]) for seed in seeds)
+    return [
+        {"title": title, "verdict": verdict, "seeds": text.format(count)} for (title, verdict), count in counts.items()
+    ]
+
+
+def _effect_domain(rows: list[dict[str, Any]], band: float) -> tuple[list[float], float]:
+    """The range of differences, and the effect that compresses it where one would hide all others; else zero."""
     ends = [row[key] for row in rows for key in ("low", "high", "difference") if row[key] is not None]
-    band = results.smallest_effect
     low, high = min([*ends, -1.5 * band, 0.0]), max([*ends, 1.5 * band, 0.0])
     limit = max(-low, high) or 1.0
     sizes = sorted(abs(row["difference"]) for row in rows if row["difference"] is not None)
     middle = max(sizes[len(sizes) // 2], band)
-    title = f"difference in {words.metric_title(results.metric)} ({results.metric.unit})"
     if middle > 0 and limit > OUTLYING * middle:
-        domain = [min(1.3 * low, -middle), max(1.3 * high, middle)]
-        form = number_format(*domain)
+        return [min(1.3 * low, -middle), max(1.3 * high, middle)], middle
+    margin = 0.05 * ((high - low) or 1.0)
+    return [low - margin, high + margin], 0.0
+
+
+def _effect_scale(alt: Any, domain: list[float], middle: float, metric: Metric) -> tuple[Any, Any]:
+    """Scale and axis of differences, compressed around the middle effect where there is one."""
+    title = f"difference in {words.metric_title(metric)} ({metric.unit})"
+    form = number_format(*domain)
+    if middle:
         axis = alt.Axis(values=_compressed_ticks(middle, domain), format=form, title=f"{title}, compressed axis")
         return alt.Scale(type="symlog", constant=middle, domain=domain, nice=False), axis
-    margin = 0.05 * ((high - low) or 1.0)
-    scale = alt.Scale(domain=[low - margin, high + margin], nice=False)
-    return scale, alt.Axis(title=title, tickCount=6, format=number_format(low, high))
+    return alt.Scale(domain=domain, nice=False), alt.Axis(title=title, tickCount=6, format=form)
 
 
 def _compressed_ticks(middle: float, domain: list[float]) -> list[float]:
@@ -184,12 +225,19 @@ def effect_caption(results: StudyResults) -> str:
     )
     sure = numbers.percent(results.confidence)
     beside = f" An exploratory interval is of its own: it holds with {sure}, alone." if results.exploratory else ""
+    beyond = ", those beyond the axis counted at its ends" if _any_beyond(results) else ""
     drawn = ", each of which has data of its own" if results.draws_data else ""
     return (
         f"Difference to the baseline {words.named(results.baseline)} unless another is named, paired over "
         f"seeds{drawn}. Lines are t intervals that hold together, over all comparisons and looks, with {sure} "
-        f"confidence; small dots single seeds.{within} A hollow point is undecided.{beside}"
+        f"confidence; small dots single seeds{beyond}.{within} A hollow point is undecided.{beside}"
     )
+
+
+def _any_beyond(results: StudyResults) -> bool:
+    """Whether a seed lies beyond the axis of effects."""
+    rows, (low, high), _ = _effect_rows(results)
+    return any(not low <= seed["value"] <= high for seed in _seed_rows(results, rows))
 
 
 def cost(results: StudyResults) -> Any:

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|])")
 """Characters that Markdown, or the HTML inside it, would take as markup."""
+MEDIAN = (
+    "The median is that of the differences, and the chance to be better the share of all pairs of a run of the variant "
+    "and one of what it is compared with in which the variant's is better, ties as half."
+)
+"""How to read the column of the verdict table beside the mean difference."""
 
 
 def markdown(results: StudyResults, figures: Sequence[Figure]) -> str:
@@ -27,6 +32,7 @@ def markdown(results: StudyResults, figures: Sequence[Figure]) -> str:
         *_charts(figures, ("effects",)),
         "## Verdicts",
         _verdicts(results),
+        *([MEDIAN] if results.verdicts or results.exploratory else []),
         *_charts(figures, ("curves", "cost", "predictions")),
         *_background(results),
     ]
@@ -77,11 +83,14 @@ def _charts(figures: Sequence[Figure], names: Sequence[str]) -> list[str]:
 def _verdicts(results: StudyResults) -> str:
     """The verdict table."""
     metric = f"{words.metric_title(results.metric)} ({results.metric.unit}, {words.direction(results.metric)})"
-    header = ("", "variant", "verdict", "difference", "interval", "p, adjusted", metric, "seeds", "parameters")
-    header = (*header, "FLOPs/token", "time a seed", "why")
-    keys = ("number", "name", "verdict", "difference", "interval", "p", "reached", "seeds", "parameters")
-    keys = (*keys, "flops", "seconds", "reason")
-    return table(header, ([str(row[key]) for key in keys] for row in tables.verdicts(results)))
+    header = ("", "variant", "verdict", "difference", "interval", "median / chance to be better", "p, adjusted", metric)
+    header = (*header, "seeds", "parameters", "FLOPs/token", "time a seed", "why")
+    keys = ("number", "name", "verdict", "difference", "interval", "typical", "p", "reached")
+    keys = (*keys, "seeds", "parameters", "flops", "seconds", "reason")
+    rows = [
+        row | {"typical": " / ".join(filter(None, (row["median"], row["chance"])))} for row in tables.verdicts(results)
+    ]
+    return table(header, ([str(row[key]) for key in keys] for row in rows))
 
 
 def _background(results: StudyResults) -> list[str]:

@@ -10,6 +10,7 @@ from attnlab.studies.report import numbers, words
 
 if TYPE_CHECKING:
     from attnlab.studies.judge.results import StudyResults, VariantResults
+    from attnlab.studies.judge.statistics import Comparison
     from attnlab.studies.judge.verdicts import Verdict
 
 PLAIN = "float32"
@@ -71,6 +72,8 @@ def _row(results: StudyResults, place: int, variant: VariantResults, one: Verdic
         "reason": reason,
         "difference": words.difference(one.comparison) if one else "",
         "interval": words.interval(one.comparison) if one else "",
+        "median": _median(one.comparison) if one else "",
+        "chance": _chance(one.comparison) if one else "",
         "p": numbers.number(one.p_adjusted, 2) if one else "",
         "reached": _reached(variant, results.metric.name),
         "seeds": f"{len(variant.done)} of {len(variant.cells)}",
@@ -79,6 +82,16 @@ def _row(results: StudyResults, place: int, variant: VariantResults, one: Verdic
         "memory": numbers.size(variant.activation_bytes),
         "seconds": numbers.duration(words.mean_seconds(variant)),
     }
+
+
+def _median(one: Comparison) -> str:
+    """The median of the differences, signed, with the decimals of their mean."""
+    return "" if one.median is None else numbers.fixed(one.median, words.places_of(one), sign=True)
+
+
+def _chance(one: Comparison) -> str:
+    """The chance that a run is better than one of what it is compared with."""
+    return "" if one.better_share is None else numbers.percent(round(one.better_share, 3))
 
 
 @final

@@ -81,11 +81,15 @@ def claimed(results: StudyResults, variant: str) -> str:
 
 
 def price(results: StudyResults, one: Verdict) -> str:
-    """How long the runs would train that would decide; nothing where that is not known."""
+    """How long the runs would train that would decide; nothing where that is not known.
+
+    A study that has ended takes no more seeds: then all of them are to be run anew.
+    """
     times = [mean_seconds(results.variant(name)) for name in (one.variant, one.baseline)]
     if one.seeds_needed is None or None in times:
         return ""
-    return numbers.duration((one.seeds_needed - one.comparison.pairs) * math.fsum(time or 0.0 for time in times))
+    there = 0 if one.look == results.looks[-1].seeds else one.comparison.pairs
+    return numbers.duration((one.seeds_needed - there) * math.fsum(time or 0.0 for time in times))
 
 
 def metric_title(metric: Metric) -> str:
@@ -272,8 +276,7 @@ def _what_decides(one: Verdict) -> str:
     """What is known, and what it would take to decide, in a few words."""
     if one.seeds_needed is None:
         return one.reason if one.failures else one.reason.split(":")[0]
-    more = one.seeds_needed - one.comparison.pairs
-    return f"{interval(one.comparison)}; about {more} more seed{'s' if more > 1 else ''}"
+    return f"{interval(one.comparison)}; about {one.seeds_needed} seeds"
 
 
 def _and(words: Sequence[str], more: int) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attnlab.core.contracts import Batch, StudyTask
 from attnlab.core.draws import drawn_by_name
 from attnlab.core.errors import Interrupted
-from attnlab.core.files import write_json
+from attnlab.core.files import sealed, write_json
 from attnlab.inspection.capture import capture
 from attnlab.inspection.maps import attention_maps
 from attnlab.studies.define.assemble import build_model, build_task, measured_reach
@@ -107,7 +107,7 @@ def _train(
 def _keep_look_inside(folder: Path, model: nn.Module, task: StudyTask, device: str) -> Exception | None:
     """Write down what a trained model does; return why not, if it cannot be."""
     try:
-        write_json(folder / INSIDE, look_inside(model, task, device))
+        write_json(folder / INSIDE, sealed(look_inside(model, task, device)))
     except Exception as error:
         return error
     return None

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from attnlab.core.errors import RunError
-from attnlab.core.files import read_json, write_json
+from attnlab.core.files import SEAL, read_json, read_sealed, sealed, write_json
 from attnlab.core.machine import environment
 from attnlab.studies.define.study import OWN_FILES, study_hash
-from attnlab.studies.plan.plan import Plan, rules_hash
+from attnlab.studies.plan.plan import CellPlan, Plan, rules_hash
 from attnlab.studies.run.task_record import TaskRecord
+from attnlab.training.keeping.result import read_record
 from attnlab.training.keeping.runs import RESULT, SPEC
 
 RULES, STUDY, ENVIRONMENT = "rules.json", "study.json", "environment.json"
@@ -34,7 +35,7 @@ def prepare(plan: Plan, out: Path) -> None:
         reports = sorted(name for name in OWN_FILES if name.startswith(("report.", "charts")) and (out / name).exists())
         if reports:
             raise RunError(f"{out} is no study's folder and holds {', '.join(reports)}; choose another with --out")
-        write_json(out / STUDY, _study_record(plan))
+        write_json(out / STUDY, sealed(_study_record(plan)))
         write_json(out / ENVIRONMENT, environment())
         write_json(out / RULES, {**rules, "fixed_at": _now()})
         return
@@ -51,16 +52,51 @@ def read_rules(out: Path) -> dict[str, Any]:
     RunError
         If they, or the study, are not what the study began with.
     """
-    rules, study = read_json(out / RULES), read_json(out / STUDY)
-    if "extended" in rules or not {"files", "data"} <= study.keys():  # folders of earlier versions
+    rules, study = read_json(out / RULES), read_study(out)
+    if "levels" not in rules:  # folders of earlier versions
         return rules
     own = {key: value for key, value in rules.items() if key not in _BESIDE_RULES}
-    if rules_hash(own, study_hash(study["content"], study["files"]), study["data"]) != rules["hash"]:
+    if not {"files", "data"} <= study.keys() or rules["hash"] != rules_hash(
+        own, study_hash(study["content"], study["files"]), study["data"]
+    ):
         raise RunError(
             f"{out}: {RULES} or {STUDY} was changed after the study began, so nothing can be judged by them; put back "
             "what was changed, or run the study anew in another folder"
         )
     return rules
+
+
+def read_study(out: Path) -> dict[str, Any]:
+    """The study, its task and its plan as they were written before the first step.
+
+    Raises
+    ------
+    RunError
+        If they were changed.
+    """
+    return read_sealed(out / STUDY, required=False)
+
+
+def is_sealed(out: Path) -> bool:
+    """Whether all records of a folder carry a fingerprint; those of earlier versions do not."""
+    return (out / STUDY).exists() and SEAL in read_json(out / STUDY)
+
+
+def read_cell(out: Path, cell: CellPlan, *, required: bool) -> dict[str, Any] | None:
+    """The result of a planned run; None if it is not done.
+
+    Raises
+    ------
+    RunError
+        If it was changed, or is that of another run.
+    """
+    folder = out / cell.folder
+    result = read_record(folder, required=required)
+    if result is not None and required:
+        changed = _difference(read_json(folder / SPEC), json.loads(json.dumps(cell.spec)))
+        if changed:
+            raise RunError(f"{folder} holds another run (it differs in: {', '.join(changed)}); put back the right one")
+    return result
 
 
 def is_done(folder: Path, spec: Mapping[str, Any]) -> bool:
@@ -79,11 +115,11 @@ def _study_record(plan: Plan) -> dict[str, Any]:
 
 def _refuse(plan: Plan, out: Path, written: Mapping[str, Any]) -> NoReturn:
     """Say in what a study differs from the one that its folder was begun with."""
-    before = read_json(out / STUDY)
+    before = read_study(out)
     now = _study_record(plan)
-    if before["data"] != now["data"]:
+    if before.get("data", now["data"]) != now["data"]:
         raise RunError(f"{out} holds runs on another text: it has changed since; choose another folder with --out")
-    changed = [f for key in ("content", "files", "scale") for f in _difference(before[key], now[key], _PREFIX[key])]
+    changed = [f for key in ("content", "files", "scale") for f in _difference(before.get(key), now[key], _PREFIX[key])]
     if changed and all(key.startswith("rules.seeds") for key in changed):
         raise RunError(
             f"{out} was begun with seeds {_seeds(written['seeds'])}, and seeds added after a look at the results make "

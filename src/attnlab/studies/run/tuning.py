@@ -7,11 +7,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from attnlab.core.files import read_json, write_json
+from attnlab.core.files import read_sealed, sealed, write_json
 from attnlab.studies.define.rules import LENGTH, at_edge
 from attnlab.studies.define.study import slug
 from attnlab.studies.plan.plan import CellPlan, Plan
-from attnlab.training.keeping.result import read_record
+from attnlab.studies.run.folder import is_sealed, read_cell
 from attnlab.training.recipe.target import SECONDS_TO_TARGET, is_reached
 
 TUNING = "tuning.json"
@@ -33,7 +33,8 @@ def record_tuning(plan: Plan, out: Path) -> dict[str, dict[str, int | float]]:
     runs = _all_runs(plan, out)
     chosen = _chosen(plan, out, runs)
     if plan.tuning_cells():
-        write_json(out / TUNING, {v.name: _record(plan, v.name, runs[v.name], chosen[v.name]) for v in plan.variants})
+        record = {v.name: _record(plan, v.name, runs[v.name], chosen[v.name]) for v in plan.variants}
+        write_json(out / TUNING, sealed(record))
     return chosen
 
 
@@ -43,10 +44,15 @@ def chosen_settings(plan: Plan, out: Path) -> dict[str, dict[str, int | float]]:
 
 
 def _chosen(plan: Plan, out: Path, runs: Runs) -> dict[str, dict[str, int | float]]:
-    written = read_json(out / TUNING) if (out / TUNING).exists() else {}
+    written = read_tuning(out)
     begun = {v.name for v in plan.variants if any((out / slug(v.name)).glob("seed-*/spec.json"))}
     fixed = {name: record["settings"] for name, record in written.items() if name in begun}
     return {name: choose(plan, of) for name, of in runs.items()} | fixed
+
+
+def read_tuning(out: Path) -> dict[str, Any]:
+    """What tuning tried and chose, by variant; nothing before it ended."""
+    return read_sealed(out / TUNING, required=is_sealed(out)) if (out / TUNING).exists() else {}
 
 
 def _all_runs(plan: Plan, out: Path) -> Runs:
@@ -56,8 +62,9 @@ def _all_runs(plan: Plan, out: Path) -> Runs:
 
 def _read(plan: Plan, out: Path, cells: Sequence[CellPlan]) -> Runs:
     found: dict[str, dict[str, list[float | None]]] = {variant.name: {} for variant in plan.variants}
+    required = is_sealed(out)
     for cell in cells:
-        result = read_record(out / cell.folder)
+        result = read_cell(out, cell, required=required)
         value = None if result is None else _value(plan, result)
         found[cell.variant].setdefault(setting_key(cell.tuned), []).append(value)
     return found

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, final
 
 from attnlab.core.errors import RunError
-from attnlab.core.files import fingerprint, read_json, write_json
-from attnlab.training.keeping.runs import METRICS, RESULT
+from attnlab.core.files import SEAL, fingerprint, read_json, write_json
+from attnlab.training.keeping.runs import METRICS, RESULT, SPEC
 from attnlab.training.speed.settings import Choice, Setting
-
-SEAL = "seal"
-"""Key of ``result.json``: what it and ``metrics.jsonl`` hashed to when the run ended."""
 
 
 @dataclass(kw_only=True)
@@ -124,32 +122,34 @@ def write_result(folder: Path, result: Result) -> None:
     write_json(folder / RESULT, {**record, SEAL: _seal(folder, record)})
 
 
-def read_record(folder: Path) -> dict[str, Any] | None:
+def read_record(folder: Path, *, required: bool = False) -> dict[str, Any] | None:
     """Read what ``result.json`` holds; None if the run is not done.
 
     Raises
     ------
     RunError
-        If the file, or ``metrics.jsonl``, was changed after the run ended.
+        If the file, ``metrics.jsonl`` or ``spec.json`` was changed after the run ended, or lacks a required seal.
     """
     path = folder / RESULT
     if not path.exists():
         return None
     record = read_json(path)
     seal = record.pop(SEAL, None) if isinstance(record, dict) else None
-    if seal is not None and seal != _seal(folder, record):  # results of earlier versions have none
+    known = (_seal(folder, record), _seal(folder, record, beside=(METRICS,)), *([] if required else [None]))
+    if seal not in known:  # results of earlier versions have none, or do not cover what was run
         raise RunError(
-            f"{folder}: {RESULT} or {METRICS} was changed after the run ended; put back what was changed, or remove "
-            "the folder and run it again"
+            f"{folder}: {RESULT}, {METRICS} or {SPEC} was changed after the run ended; put back what was changed, or "
+            "remove the folder and run it again"
         )
     return record
 
 
-def _seal(folder: Path, record: dict[str, Any]) -> str:
-    """The sha256 of a result and of the records that led to it."""
-    path = folder / METRICS
-    curve = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
-    return fingerprint({"result": record, "curve": curve})
+def _seal(folder: Path, record: dict[str, Any], beside: Sequence[str] = (METRICS, SPEC)) -> str:
+    """The sha256 of a result, of the records that led to it and of what was run."""
+    names = {METRICS: "curve", SPEC: "spec"}
+    files = {names[name]: folder / name for name in beside}
+    hashes = {k: hashlib.sha256(f.read_bytes()).hexdigest() if f.exists() else None for k, f in files.items()}
+    return fingerprint({"result": record, **hashes})
 
 
 def read_result(folder: Path | str, curve: list[dict[str, Any]] | None = None) -> Result | None:

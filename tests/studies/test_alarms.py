@@ -1,0 +1,85 @@
+"""Numbers of a study that cannot be true, or were chosen by luck: made-up results beside real data."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from attnlab.studies.define.study import parse_study
+from attnlab.studies.judge.alarms import alarms_of
+from attnlab.studies.judge.results import CellResults, VariantResults
+from attnlab.studies.plan.plan import plan_study
+
+RULES = {"levels": [0.05]}
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """Return a function that plans a study on characters of pure chance: no count of them gets below ln 8 = 2.08."""
+    (tmp_path / "text.txt").write_text("".join(random.Random(0).choices("abcdefgh", k=20_000)))
+
+    def planned(**task):
+        study = {
+            "question": "Can it be?",
+            "task": {"name": "char-lm", "text": str(tmp_path / "text.txt"), "context": 16, "batch": 20, **task},
+            "model": {"name": "decoder", "n_layers": 1, "d_model": 8, "mixer": "none"},
+            "baseline": "one",
+            "variants": {"one": {}, "other": {}},
+            "rules": {"budget": {"steps": 1}, "seeds": 3, "smallest_effect": 0.01},
+        }
+        return plan_study(parse_study(study))
+
+    return planned
+
+
+def found(plan, losses, *, reach=None, tuning=None):
+    """Return the alarms about a variant that ended with such losses, beside one that learned nothing."""
+    variants = [
+        VariantResults(
+            name,
+            {"task": plan.study.task_spec(name), "model": {}, "training": {}},
+            parameters=1,
+            flops_per_token=1.0,
+            activation_bytes=1,
+            tuning=tuning if name == "one" else None,
+            cells=tuple(CellResults(seed, "done", {"val_loss": loss}, reach=reach) for seed, loss in enumerate(values)),
+        )
+        for name, values in (("one", losses), ("other", []))
+    ]
+    return [alarm for alarm in alarms_of(plan, tuple(variants), RULES) if alarm.check not in ("data", "failed")]
+
+
+CLEAN = {"past": 16, "future": 0, "mixes_batch": False}
+
+
+@pytest.mark.parametrize("reach", [None, CLEAN])
+def test_a_loss_far_below_all_counts_is_suspicious_whatever_the_reach(plan, reach):
+    (alarm,) = found(plan(), [0.4, 0.41, 0.42], reach=reach)
+    assert (alarm.check, alarm.variant) == ("floor", "one")
+    assert "val_loss 0.41 nats/character is less than a quarter of the best n-gram" in alarm.message
+    assert not found(plan(), [0.6, 0.61, 0.62], reach=reach)
+
+
+@pytest.mark.parametrize("task", [{"test": True}, {"data_seed": 1}])
+def test_it_needs_no_best_known_result(plan, task):
+    assert [alarm.check for alarm in found(plan(**task), [0.4, 0.41, 0.42])] == ["floor"]
+
+
+def test_no_variant_sees_more_than_its_window(plan):
+    alarms = found(plan(context=1), [1.0, 1.01, 1.02])
+    assert {alarm.check for alarm in alarms} == {"floor"}
+    (bigram,) = [alarm.message for alarm in alarms if "bigram" in alarm.message]
+    assert "although its outputs depend on 1 input position(s): leak or mixing suspected" in bigram
+    assert not found(plan(), [1.0, 1.01, 1.02])
+
+
+def test_a_variant_without_results_hides_no_alarm(plan):
+    assert [alarm.check for alarm in found(plan(), [2.2, 2.21, 2.22])] == ["not learned"]
+
+
+@pytest.mark.parametrize(("runs", "near", "raised"), [(1, 0.601, True), (1, 0.7, False), (2, 0.601, False)])
+def test_one_tuning_run_among_settings_as_close_as_seeds_is_luck(plan, runs, near, raised):
+    tuning = {"setting": "lr", "metric": "val_loss", "chosen": "0.1", "scores": {"0.1": 0.6, "0.2": near, "0.3": None}}
+    alarms = found(plan(), [0.6, 0.61, 0.62], tuning={**tuning, "runs": {"0.1": runs, "0.2": runs}, "at_edge": False})
+    assert ["one run chose lr 0.1, and 0.2 came within" in alarm.message for alarm in alarms] == [True] * raised
