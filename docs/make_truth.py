@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,21 +22,27 @@ import numpy as np
 
 from attnlab.core.contracts import Metric
 from attnlab.studies.define.looks import Seeds, levels_of, looks_of
+from attnlab.studies.judge.luck import Tuned
 from attnlab.studies.judge.verdicts import Look, Verdict, verdicts
 
 PAGE = Path(__file__).resolve().parent / "verdicts.md"
 POOLS = PAGE.parent / "pools"
 BEGIN, END = "<!-- truth: written by docs/make_truth.py -->\n", "<!-- end of truth -->\n"
 METRIC = Metric("loss", "nats", "lower")
-ERROR = 0.05
-STUDIES = 1000
+ERROR, WRONG_SIGN, MISSED, MOST_COVERAGE = 0.05, 0.01, 0.06, 0.96
+"""Aims: shares of studies with a wrong word, a wrong sign, an interval without the truth; an interval of one comparison
+should not be wider than it need be either."""
+STUDIES = {1: 10_000, 4: 5_000, 19: 2_000}
+"""Simulated studies of a row, by its number of comparisons, which is what they cost."""
 REPEATS = 100
 DESIGNS: tuple[int | Seeds, ...] = (3, 5, Seeds(at_least=3, at_most=20))
-COMPARISONS = (1, 4, 19)
+RATES, CURVATURE = 5, 2.0
+"""A grid of tuning: how many values, and how much is lost one of them away from the best, in standard deviations."""
 BASELINE = "baseline"
 
-Noise = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
-"""Draws the metric of (variants, seeds) around zero; NaN for a run that failed."""
+Drawn = tuple[np.ndarray, Sequence[Tuned]]
+Noise = Callable[[np.random.Generator, tuple[int, int]], np.ndarray | Drawn]
+"""Draws the metric of (variants, seeds) around zero, NaN for a run that failed; and what tuning tried, if it did."""
 
 
 def normal(generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
@@ -67,6 +75,28 @@ def failing(generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarra
     return np.where(generator.random(shape) < 0.1, np.nan, generator.standard_normal(shape))
 
 
+def tuned(generator: np.random.Generator, shape: tuple[int, int]) -> Drawn:
+    """Every variant as good at its best value, and run at the one that tuning chose: one run each, two once more."""
+    values = np.arange(RATES) - RATES // 2 + generator.uniform(-0.5, 0.5, (shape[0], 1))
+    lost = CURVATURE * values**2
+    lost -= lost.min(axis=1, keepdims=True)
+    first = lost + generator.standard_normal(lost.shape)
+    again = np.argsort(first, axis=1)[:, :2]
+    second = np.take_along_axis(lost, again, 1) + generator.standard_normal(again.shape)
+    means, runs = first.copy(), np.ones_like(first, dtype=int)
+    np.put_along_axis(means, again, (np.take_along_axis(first, again, 1) + second) / 2, 1)
+    np.put_along_axis(runs, again, 2, 1)
+    chosen = np.where(runs == 2, means, np.inf).argmin(axis=1)
+    drawn = lost[np.arange(len(lost)), chosen][:, None] + generator.standard_normal(shape)
+    return drawn, [_tuned(*each) for each in zip(chosen, means, runs, drawn, strict=True)]
+
+
+def _tuned(chosen: int, means: np.ndarray, runs: np.ndarray, drawn: np.ndarray) -> Tuned:
+    """What tuning tried for one variant."""
+    by_value = ({str(n): of.item() for n, of in enumerate(each)} for each in (means, runs))
+    return Tuned(str(chosen), *by_value, dict(enumerate(drawn.tolist())), METRIC.better)
+
+
 NOISES: dict[str, Noise] = {
     "normal": normal,
     "normal, unequal spreads": unequal,
@@ -74,6 +104,7 @@ NOISES: dict[str, Noise] = {
     "lognormal": skewed,
     "a fifth stuck": plateau,
     "a tenth failing": failing,
+    "normal, each tuned": tuned,
 }
 
 
@@ -104,6 +135,7 @@ class Cell:
     wrong_equivalence: float  # any "equivalent" where all differ by exactly the smallest effect
     coverage: float  # all intervals contain the true difference
     wrong_sign: float  # any "better" where all are worse, by half a standard deviation
+    studies: int  # simulated
 
 
 def looks_for(seeds: int | Seeds, comparisons: int) -> list[Look]:
@@ -113,7 +145,9 @@ def looks_for(seeds: int | Seeds, comparisons: int) -> list[Look]:
     return [Look(*each) for each in zip(looks, levels, strict=True)]
 
 
-def study(values: np.ndarray, looks: Sequence[Look], smallest_effect: float = 0.0) -> tuple[Verdict, ...]:
+def study(
+    values: np.ndarray, looks: Sequence[Look], smallest_effect: float = 0.0, tuning: Sequence[Tuned] = ()
+) -> tuple[Verdict, ...]:
     """Judge made-up runs: the metric of (variants, seeds), the baseline first, NaN where a run failed."""
     names = [BASELINE, *(f"variant {index}" for index in range(1, len(values)))]
     runs: Mapping[str, dict[int, float | None]] = {
@@ -121,7 +155,15 @@ def study(values: np.ndarray, looks: Sequence[Look], smallest_effect: float = 0.
         for name, row in zip(names, values, strict=True)
     }
     contrasts = [(name, BASELINE) for name in names[1:]]
-    return verdicts(runs, contrasts, metric=METRIC, smallest_effect=smallest_effect, looks=looks, advise=False)
+    return verdicts(
+        runs,
+        contrasts,
+        metric=METRIC,
+        smallest_effect=smallest_effect,
+        looks=looks,
+        tuned=dict(zip(names, tuning, strict=False)),
+        advise=False,
+    )
 
 
 def cell(noise: str, seeds: int | Seeds, comparisons: int, *, studies: int) -> Cell:
@@ -129,17 +171,18 @@ def cell(noise: str, seeds: int | Seeds, comparisons: int, *, studies: int) -> C
     generator, looks = np.random.default_rng(comparisons), looks_for(seeds, comparisons)
     wrong = np.zeros(4)
     for _ in range(studies):
-        values = NOISES[noise](generator, (comparisons + 1, looks[-1].seeds))
-        found = study(values, looks)
+        drawn = NOISES[noise](generator, (comparisons + 1, looks[-1].seeds))
+        values, tuning = drawn if isinstance(drawn, tuple) else (drawn, ())
+        found = study(values, looks, tuning=tuning)
         wrong[0] += any(one.verdict in ("better", "worse") for one in found)
         wrong[2] += any(one.comparison.low is not None and not _holds(one, 0.0) for one in found)
         edge, worse = values.copy(), values.copy()
         edge[1:] += 1.0
         worse[1:] += 0.5
-        wrong[1] += any(one.verdict == "equivalent" for one in study(edge, looks, smallest_effect=1.0))
-        wrong[3] += any(one.verdict == "better" for one in study(worse, looks))
+        wrong[1] += any(one.verdict == "equivalent" for one in study(edge, looks, 1.0, tuning))
+        wrong[3] += any(one.verdict == "better" for one in study(worse, looks, tuning=tuning))
     shares = wrong / studies
-    return Cell(noise, seeds, comparisons, shares[0], shares[1], 1 - shares[2], shares[3])
+    return Cell(noise, seeds, comparisons, shares[0], shares[1], 1 - shares[2], shares[3], studies)
 
 
 def _holds(one: Verdict, truth: float) -> bool:
@@ -167,7 +210,7 @@ def library_effects() -> list[list[tuple[float, float]]]:
     for path in sorted(PAGE.parent.glob("studies/*/report.json")):
         report = json.loads(path.read_text(encoding="utf-8"))
         found = []
-        for one in report["verdicts"]:
+        for one in (one for one in report["verdicts"] if one["verdict"] != "exploratory"):
             values = {each["name"]: each["metrics"][one["metric"]]["values"] for each in report["variants"]}
             pairs = zip(values[one["variant"]], values[one["baseline"]], strict=False)  # of the same seeds
             differences = np.array([a - b for a, b in pairs if a is not None and b is not None])
@@ -191,6 +234,22 @@ def decided(seeds: int | Seeds, *, studies: int) -> tuple[float, float]:
     return float(np.mean(words)), float(np.mean(looks_taken))
 
 
+def aims_met(one: Cell) -> tuple[bool, bool, bool, bool]:
+    """Which of the four shares are as they should be, or miss it by no more than two standard errors."""
+
+    def few(share: float, most: float) -> bool:
+        return share <= most + 2 * math.sqrt(most * (1 - most) / one.studies)
+
+    missed = 1 - one.coverage
+    exact = one.comparisons > 1 or few(one.coverage, MOST_COVERAGE)
+    return (
+        few(one.wrong_difference, ERROR),
+        few(one.wrong_equivalence, ERROR),
+        few(missed, MISSED) and exact,
+        few(one.wrong_sign, WRONG_SIGN),
+    )
+
+
 def table(cells: Sequence[Cell]) -> str:
     """The table of the page."""
     lines = [
@@ -200,11 +259,9 @@ def table(cells: Sequence[Cell]) -> str:
     ]
     for one in cells:
         shares = (one.wrong_difference, one.wrong_equivalence, one.coverage, one.wrong_sign)
-        lines.append(
-            f"| {one.noise} | {_named(one.seeds)} | {one.comparisons} | "
-            + " | ".join(f"{s:.1%}" for s in shares)
-            + " |"
-        )
+        marks = ["" if met else "**" for met in aims_met(one)]
+        told = [f"{mark}{share:.1%}{mark}" for share, mark in zip(shares, marks, strict=True)]
+        lines.append(f"| {one.noise} | {_named(one.seeds)} | {one.comparisons} | {' | '.join(told)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -231,17 +288,33 @@ def keep_pool(folder: Path) -> None:
     (POOLS / f"{folder.name}.json").write_text(json.dumps(kept) + "\n", encoding="utf-8")
 
 
+def real_noises() -> dict[str, Noise]:
+    """The noise of each pool."""
+    return {f"800 runs on {path.stem}": drawn_from(path) for path in sorted(POOLS.glob("*.json"))}
+
+
+def row(kind: tuple[str, int | Seeds, int]) -> Cell:
+    """Simulate one row of the table."""
+    NOISES.update(real_noises())
+    found = cell(*kind, studies=STUDIES[kind[-1]])
+    print(found, file=sys.stderr, flush=True)
+    return found
+
+
 def main() -> None:
     """Keep the pools that are given, then simulate every cell and write the page."""
     for folder in sys.argv[1:]:
         keep_pool(Path(folder))
-    NOISES.update({f"800 runs on {path.stem}": drawn_from(path) for path in sorted(POOLS.glob("*.json"))})
-    cells = []
-    for noise, seeds, comparisons in itertools.product(NOISES, DESIGNS, COMPARISONS):
-        cells.append(cell(noise, seeds, comparisons, studies=STUDIES))
-        print(cells[-1], file=sys.stderr, flush=True)
+    kinds = list(itertools.product([*NOISES, *real_noises()], DESIGNS, STUDIES))
+    with ProcessPoolExecutor() as processes:
+        cells = list(processes.map(row, kinds))
     page = PAGE.read_text(encoding="utf-8")
-    words = f"Shares of {STUDIES:,} simulated studies a row (standard error at 5 %: 0.7 %).\n\n"
+    errors = [f"{math.sqrt(ERROR * (1 - ERROR) / studies):.1%}" for studies in STUDIES.values()]
+    words = (
+        f"Shares of {_listed([f'{studies:,}' for studies in STUDIES.values()])} simulated studies a row, with\n"
+        f"{_listed([str(count) for count in STUDIES])} comparisons (standard error at 5 %: {_listed(errors)}).\n"
+        "In bold: what misses its aim by more than two standard errors.\n\n"
+    )
     studies, differing = alike()
     real = (
         f"Of {studies} studies of one real variant under two names, {_named(DESIGNS[-1])} seeds each and no run in\n"
@@ -249,6 +322,10 @@ def main() -> None:
     )
     text = words + table(cells) + "\n" + real + library_table()
     PAGE.write_text(page[: page.index(BEGIN) + len(BEGIN)] + text + page[page.index(END) :], "utf-8")
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(words[:-1]) + f" and {words[-1]}"
 
 
 if __name__ == "__main__":

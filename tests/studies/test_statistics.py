@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnlab.core.errors import SpecError
-from attnlab.studies.judge.statistics import compare, detectable_effect, paired_power, seeds_needed, two_groups
+from attnlab.studies.judge.statistics import (
+    compare,
+    detectable_effect,
+    paired_power,
+    seeds_needed,
+    two_groups,
+)
 
 TRIALS = 1500
 FOUR_SIGMA = 4.0  # a correct procedure fails such a test once in 16,000 seeds

@@ -16,6 +16,7 @@ from scipy import stats
 from attnlab.core.contracts import Metric
 from attnlab.studies.define.looks import Seeds, levels_of, looks_of
 from attnlab.studies.judge.claims import Target
+from attnlab.studies.judge.luck import Tuned
 from attnlab.studies.judge.statistics import POWER, paired_power
 from attnlab.studies.judge.verdicts import Look, verdicts
 
@@ -271,6 +272,17 @@ def test_only_what_tuning_could_confirm_stays(runs, smallest, untuned):
     one, tuned = (judged(runs, smallest=smallest, looks=FIVE, untuned=names) for names in (untuned, []))
     confirmed = {("variant",): "better", ("base",): "worse"}.get(tuple(untuned))
     assert one.verdict == (confirmed if tuned.verdict == confirmed else "undecided")
+
+
+@says("A word that would be another one if a variant gained that much is taken back")
+@given(studies(5), st.sampled_from(["variant", "base"]), st.floats(0, 3))
+def test_no_word_stands_that_luck_in_tuning_may_have_made(runs, name, gap):
+    tuned = Tuned("a", {"a": 0.0, "b": gap}, {"a": 1, "b": 1}, runs[name], "lower")
+    gained = {seed: value - tuned.lost(5, 0.05) for seed, value in runs[name].items()}
+    one = judged(runs, looks=FIVE, tuned={name: tuned})
+    alone, lucky = judged(runs, looks=FIVE), judged(runs | {name: gained}, looks=FIVE)
+    assume(alone.verdict != "undecided" and "by the mean" not in lucky.reason)
+    assert one.verdict == (alone.verdict if lucky.verdict == alone.verdict else "undecided")
 
 
 @says(

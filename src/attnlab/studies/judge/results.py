@@ -13,6 +13,7 @@ from typing import Any, Literal, final
 from attnlab.core.contracts import Floor, Metric
 from attnlab.studies.define.study import Contrast
 from attnlab.studies.judge.claims import Claim, Target
+from attnlab.studies.judge.luck import Tuned
 from attnlab.studies.judge.verdicts import Look, Verdict, exploratory, verdicts
 from attnlab.training.recipe.target import SECONDS_TO_TARGET
 
@@ -171,7 +172,16 @@ class StudyResults:
             untuned={variant.name for variant in self.variants if variant.untuned},
             suspect={alarm.variant for alarm in self.alarms if alarm.variant and alarm.check in UNBELIEVABLE},
             target=self._target,
+            tuned={variant.name: tuned for variant in self.variants if (tuned := self._tuned(variant))},
         )
+
+    def _tuned(self, variant: VariantResults) -> Tuned | None:
+        """What tuning tried for a variant; none where it looked at something that the verdict is not about."""
+        tuning = variant.tuning or {}
+        metric = next((metric for metric in self.metrics if metric.name == tuning.get("metric")), None)
+        if metric is None or metric.unit != self.metric.unit or "runs" not in tuning:
+            return None
+        return Tuned(tuning["chosen"], tuning["scores"], tuning["runs"], variant.values(metric.name), metric.better)
 
     @functools.cached_property
     def _target(self) -> Target | None:

@@ -15,6 +15,7 @@ from attnlab.core.contracts import Metric
 from attnlab.core.errors import SpecError
 from attnlab.studies.define.study import Contrast
 from attnlab.studies.judge.claims import Target
+from attnlab.studies.judge.luck import Tuned
 from attnlab.studies.judge.statistics import Comparison, compare, seeds_needed
 
 Word = Literal["better", "worse", "equivalent", "undecided", "exploratory"]
@@ -64,6 +65,7 @@ def verdicts(
     untuned: Collection[str] = (),
     suspect: Collection[str] = (),
     target: Target | None = None,
+    tuned: Mapping[str, Tuned] | None = None,
     advise: bool = True,
 ) -> tuple[Verdict, ...]:
     """Judge every comparison, at the first look that decides it.
@@ -88,6 +90,8 @@ def verdicts(
         Variants whose numbers cannot be true, or mean something else: they see what they should predict.
     target : Target, optional
         What variants must be shown to reach, where the metric is the time to it.
+    tuned : mapping of str to Tuned, optional
+        By variant what tuning tried, where it looked at what is judged.
     advise : bool
         Whether to reckon how many seeds would decide what stays undecided.
 
@@ -111,6 +115,7 @@ def verdicts(
     be as good (`better` and `equivalent` for the variant's own, `worse` and `equivalent` for the baseline's), where
     better tuning could change it (an untuned variant that is *better* all the same stays so), and where an alarm says
     that a number cannot be true: a suspect variant may be *worse*, and one may be *better* than a suspect baseline.
+    So it is where another of the tried settings might be so much better that the word would be another: see `Tuned`.
     With a target, times of runs that are not shown to reach it in the mean (a one-sided t test at each look) are lower
     bounds: such a variant may be *worse*, and one may be *better* than such a baseline.
 
@@ -125,7 +130,8 @@ def verdicts(
     if not (math.isfinite(smallest_effect) and smallest_effect >= 0):
         raise SpecError(f"smallest_effect must be a number >= 0 in the metric's unit; got {smallest_effect!r}")
     doubts = _Doubts(frozenset(untuned), frozenset(suspect))
-    judge = _Judge(runs, metric, smallest_effect, tuple(looks), 1 - confidence, doubts, target, advise)
+    rules = (metric, smallest_effect, tuple(looks), 1 - confidence, len(contrasts))
+    judge = _Judge(runs, *rules, doubts, target, tuned or {}, advise)
     return tuple(judge.verdict(*contrast) for contrast in contrasts)
 
 
@@ -159,8 +165,10 @@ class _Judge:
     smallest_effect: float
     looks: tuple[Look, ...]
     error: float
+    comparisons: int
     doubts: _Doubts
     target: Target | None
+    tuned: Mapping[str, Tuned]
     advise: bool
 
     def verdict(self, variant: str, baseline: str) -> Verdict:
@@ -202,6 +210,7 @@ class _Judge:
             self._against_tuning,
             self._against_failures,
             self._against_target,
+            self._against_luck,
             self._against_mean,
         )
         for against in against_word:
@@ -267,6 +276,19 @@ class _Judge:
             if claim.state != "reached":
                 return f"{word} in time, but '{name}' {claim.reason}", claim.state == "missed"
         return "", False
+
+    def _against_luck(self, draft: Verdict, word: Word, look: Look) -> tuple[str, bool]:
+        """Why luck in tuning forbids the word: with the best of the settings that were tried it might be another."""
+        one = draft.comparison
+        lost = {
+            name: self.tuned[name].lost(look.seeds, self.error / self.comparisons) if name in self.tuned else 0.0
+            for name in (draft.variant, draft.baseline)
+        }
+        less, more = lost.values() if self.metric.better == "lower" else reversed(lost.values())
+        if self._word(replace(one, low=(one.low or 0.0) - less, high=(one.high or 0.0) + more)) == word:
+            return "", False
+        told = " and ".join(f"'{name}' {cost:.2g}" for name, cost in lost.items() if cost)
+        return f"{word} as tuned, but luck in tuning may have cost {told}; tune_seeds would say", False
 
     def _against_mean(self, draft: Verdict, word: Word, look: Look) -> tuple[str, bool]:
         """Why the median forbids the word: a few runs far from the others make the mean."""
