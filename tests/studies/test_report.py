@@ -124,7 +124,7 @@ def test_json_has_the_documented_keys_only(folder):
         *("variants", "verdicts", "claims", "alarms", "environment"),
     }
     costs = {"parameters", "flops_per_token", "activation_bytes", "seconds"}
-    assert set(found["variants"][0]) == {"name", "settings", "spec", "metrics"} | costs
+    assert set(found["variants"][0]) == {"name", "settings", "spec", "tuning", "metrics"} | costs
     assert set(found["variants"][0]["metrics"]["val_loss"]) == {"mean", "std", "values"}
     assert set(found["verdicts"][0]) == {
         *("variant", "baseline", "metric", "difference", "low", "high"),
@@ -222,6 +222,8 @@ def test_the_headline_names_the_best_variant_and_by_how_much():
     text = headline(shapes())
     assert text.startswith("“CNN + attention” is better than the baseline “CNN”: it reaches a test MSE of 0.0013")
     assert "times as much" in text
+    nats = dataclasses.replace(shapes().metric, unit="nats/token")
+    assert "times as much" not in headline(dataclasses.replace(shapes(), metric=nats))
 
 
 def test_the_headline_does_not_lead_with_a_variant_that_raised_an_alarm():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -15,8 +16,10 @@ from scipy import stats
 
 from attnlab.core.contracts import Metric
 from attnlab.studies.define.looks import Seeds, levels_of, looks_of
+from attnlab.studies.judge import alarms
 from attnlab.studies.judge.claims import Target
 from attnlab.studies.judge.luck import Tuned
+from attnlab.studies.judge.results import UNBELIEVABLE
 from attnlab.studies.judge.statistics import POWER, paired_power
 from attnlab.studies.judge.verdicts import Look, verdicts
 
@@ -64,6 +67,14 @@ def differences(runs, seeds=MOST):
 
 def test_every_sentence_stands_on_the_page():
     assert [one for one in SENTENCES if one not in PAGE] == []
+
+
+def test_the_page_names_every_alarm():
+    source = Path(alarms.__file__).read_text(encoding="utf-8")
+    table = (Path(__file__).parents[2] / "docs" / "verdicts.md").read_text(encoding="utf-8").split("## Alarms")[1]
+    raised = set(re.findall(r'Alarm\(\s*"([a-z ]+)"', source))
+    assert raised == set(re.findall(r"^\| `([a-z ]+)` \|", table, re.MULTILINE))
+    assert raised >= set(UNBELIEVABLE)
 
 
 @says("Nothing else is judged.")

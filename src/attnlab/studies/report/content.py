@@ -1,8 +1,8 @@
 """The machine-readable report: the dictionary behind ``report.json``, with stable keys.
 
 Keys: ``study``, ``question``, ``task``, ``rules`` (with ``hash``), ``floors``, ``complete``, ``variants`` (``name``,
-``parameters``, ``flops_per_token``, ``activation_bytes``, ``seconds``, ``settings``, ``spec``, ``metrics``: name
-to ``mean``, ``std``, ``values``),
+``parameters``, ``flops_per_token``, ``activation_bytes``, ``seconds``, ``settings``, ``spec``, ``tuning``, ``metrics``:
+name to ``mean``, ``std``, ``values``),
 ``verdicts`` (``variant``, ``baseline``, ``metric``, ``difference``, ``low``, ``high``, ``p_adjusted``, ``verdict``,
 ``seeds_needed``, ``look``, ``failures``, ``median``, ``better_share``, ``reason``), ``claims`` (that variants reach a
 target of time: ``variant``, ``state``, ``look``, ``mean``, ``p``, ``reason``), ``alarms`` (``check``, ``variant``,
@@ -69,6 +69,7 @@ def _variant(variant: VariantResults, results: StudyResults) -> dict[str, Any]:
         "seconds": mean_seconds(variant),
         "settings": variant.settings,
         "spec": variant.spec,
+        "tuning": variant.tuning,
         "metrics": {metric.name: summary(variant, metric.name) for metric in results.metrics},
     }
 

@@ -28,6 +28,9 @@ LISTED = 3
 WORTH_A_RATIO = 1.5
 """How many times lower a value must be before the headline says so."""
 
+LOGARITHMIC = ("nats", "bits")
+"""How units begin of which a difference is a ratio already."""
+
 
 def named(name: str) -> str:
     """A variant's name between the control characters that outputs turn into emphasis."""
@@ -239,7 +242,9 @@ def _best_sentence(results: StudyResults, best: Verdict) -> str:
 
 def _ratio(metric: Metric, ours: float | None, theirs: float | None) -> str:
     """Say how many times lower a value is, where that is much."""
-    if metric.better != "lower" or not ours or not theirs or min(ours, theirs) <= 0 or theirs / ours < WORTH_A_RATIO:
+    if metric.better != "lower" or metric.unit.startswith(LOGARITHMIC) or not ours or not theirs:
+        return ""
+    if min(ours, theirs) <= 0 or theirs / ours < WORTH_A_RATIO:
         return ""
     return f", {numbers.number(theirs / ours, 2)} times as much"
 
