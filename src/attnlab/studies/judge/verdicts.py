@@ -129,9 +129,8 @@ def verdicts(
             raise SpecError(f"what is compared must be one of the variants; got {name!r}; known: {', '.join(runs)}")
     if not (math.isfinite(smallest_effect) and smallest_effect >= 0):
         raise SpecError(f"smallest_effect must be a number >= 0 in the metric's unit; got {smallest_effect!r}")
-    doubts = _Doubts(frozenset(untuned), frozenset(suspect))
-    rules = (metric, smallest_effect, tuple(looks), 1 - confidence, len(contrasts))
-    judge = _Judge(runs, *rules, doubts, target, tuned or {}, advise)
+    doubts = _Doubts(frozenset(untuned), frozenset(suspect), target, tuned or {})
+    judge = _Judge(runs, metric, smallest_effect, tuple(looks), 1 - confidence, len(contrasts), doubts, advise)
     return tuple(judge.verdict(*contrast) for contrast in contrasts)
 
 
@@ -149,10 +148,12 @@ def exploratory(runs: Runs, contrasts: Sequence[Contrast], *, metric: Metric, co
 @final
 @dataclass(frozen=True)
 class _Doubts:
-    """Hold the variants whose numbers are not what they seem."""
+    """Hold what may take a word back: numbers that are not what they seem."""
 
     untuned: frozenset[str]
     suspect: frozenset[str]
+    target: Target | None
+    tuned: Mapping[str, Tuned]
 
 
 @final
@@ -167,8 +168,6 @@ class _Judge:
     error: float
     comparisons: int
     doubts: _Doubts
-    target: Target | None
-    tuned: Mapping[str, Tuned]
     advise: bool
 
     def verdict(self, variant: str, baseline: str) -> Verdict:
@@ -264,7 +263,8 @@ class _Judge:
 
     def _against_target(self, draft: Verdict, word: Word, look: Look) -> tuple[str, bool]:
         """Why a target that is not shown to be reached forbids the word: the time to it is longer."""
-        if self.target is None:
+        target = self.doubts.target
+        if target is None:
             return "", False
         believed = {
             "better": (draft.variant,),
@@ -272,18 +272,16 @@ class _Judge:
             "equivalent": (draft.variant, draft.baseline),
         }
         for name in believed.get(word, ()):
-            claim = self.target.claim(name, look.seeds)
+            claim = target.claim(name, look.seeds)
             if claim.state != "reached":
                 return f"{word} in time, but '{name}' {claim.reason}", claim.state == "missed"
         return "", False
 
     def _against_luck(self, draft: Verdict, word: Word, look: Look) -> tuple[str, bool]:
         """Why luck in tuning forbids the word: with the best of the settings that were tried it might be another."""
-        one = draft.comparison
-        lost = {
-            name: self.tuned[name].lost(look.seeds, self.error / self.comparisons) if name in self.tuned else 0.0
-            for name in (draft.variant, draft.baseline)
-        }
+        one, tuned, error = draft.comparison, self.doubts.tuned, self.error / self.comparisons
+        names = (draft.variant, draft.baseline)
+        lost = {name: tuned[name].lost(look.seeds, error) if name in tuned else 0.0 for name in names}
         less, more = lost.values() if self.metric.better == "lower" else reversed(lost.values())
         if self._word(replace(one, low=(one.low or 0.0) - less, high=(one.high or 0.0) + more)) == word:
             return "", False
