@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from dataclasses import replace
@@ -13,15 +14,20 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from tests.studies.conftest import TINY
 
 from attnlab.core.contracts import Metric
 from attnlab.studies.define.looks import Seeds, levels_of, looks_of
+from attnlab.studies.define.rules import at_edge
+from attnlab.studies.define.study import parse_study
 from attnlab.studies.judge import alarms
 from attnlab.studies.judge.claims import Target
 from attnlab.studies.judge.luck import Tuned
 from attnlab.studies.judge.results import UNBELIEVABLE
 from attnlab.studies.judge.statistics import POWER, paired_power
-from attnlab.studies.judge.verdicts import Look, verdicts
+from attnlab.studies.judge.verdicts import Look, exploratory, verdicts
+from attnlab.studies.plan.plan import plan_study
+from attnlab.studies.run.tuning import choose, record_of, setting_key
 
 PAGE = " ".join((Path(__file__).parents[2] / "docs" / "verdicts.md").read_text(encoding="utf-8").split())
 LOSS = Metric("loss", "nats", "lower")
@@ -315,3 +321,39 @@ def test_a_time_counts_where_the_target_is_reached(runs, smallest, name, beyond)
         assert one.verdict in allowed["reached" if state == "reached" else name]
     elif state == "missed":
         assert one.settled == (alone.verdict != "undecided")
+
+
+@says("with an interval that holds for itself alone, and without a verdict.")
+@given(studies(), st.integers(2, MOST), st.sampled_from([0.8, 0.95, 0.99]))
+def test_what_is_shown_beside_has_an_interval_of_its_own(runs, seeds, confidence):
+    few = {name: {seed: row[seed] for seed in range(seeds)} for name, row in runs.items()}
+    (beside,) = exploratory(few, [("variant", "base")], metric=LOSS, confidence=confidence)
+    alone = judged(few, looks=(Look(seeds, 1 - confidence),)).comparison
+    assert beside.verdict == "exploratory"
+    assert (beside.comparison.low, beside.comparison.high) == (alone.low, alone.high)
+
+
+@pytest.fixture(scope="module")
+def plan():
+    """Return a plan whose rules tune one setting over four values."""
+    study = copy.deepcopy(TINY)
+    study["rules"] |= {"tune": {"lr": [1.0, 2.0, 3.0, 4.0]}, "smallest_effect": 0.1, "metric": "val_mse"}
+    return plan_study(parse_study(study))
+
+
+@says(
+    "If the best value of a tuned setting is the smallest or the largest of its grid, a better one may lie outside",
+    "better than its neighbor by more than `smallest_effect`, and on every seed that tuning tried with both",
+)
+@given(st.lists(st.lists(st.floats(0, 1), min_size=2, max_size=2), min_size=4, max_size=4))
+def test_an_edge_counts_where_it_is_better_than_its_neighbor(plan, values):
+    runs = {f"{setting:g}": of for setting, of in zip((1, 2, 3, 4), values, strict=True)}
+    chosen = choose(plan, runs)
+    best = min(runs, key=lambda key: sum(runs[key]))
+    assert setting_key(chosen) == best
+    neighbor = {"1": "2", "4": "3"}.get(best)
+    if neighbor is None:
+        assert not at_edge(plan.study.rules, chosen)
+        return
+    apart = [theirs - ours for ours, theirs in zip(runs[best], runs[neighbor], strict=True)]
+    assert record_of(plan, "plain", runs, chosen)["at_edge"] == (sum(apart) / 2 >= 0.1 and min(apart) >= 0)

@@ -33,7 +33,7 @@ def record_tuning(plan: Plan, out: Path) -> dict[str, dict[str, int | float]]:
     runs = _all_runs(plan, out)
     chosen = _chosen(plan, out, runs)
     if plan.tuning_cells():
-        record = {v.name: _record(plan, v.name, runs[v.name], chosen[v.name]) for v in plan.variants}
+        record = {v.name: record_of(plan, v.name, runs[v.name], chosen[v.name]) for v in plan.variants}
         write_json(out / TUNING, sealed(record))
     return chosen
 
@@ -110,7 +110,7 @@ def setting_key(setting: Mapping[str, int | float]) -> str:
     return ", ".join(f"{key} {value:g}" for key, value in setting.items())
 
 
-def _record(
+def record_of(
     plan: Plan, variant: str, runs: Mapping[str, Sequence[float | None]], chosen: Mapping[str, int | float]
 ) -> dict[str, Any]:
     """What tuning tried and chose for a variant, as it is saved and reported."""
