@@ -19,6 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("training", "inspection"),
     ("doctor",),
     ("studies", "benchmarks"),
+    ("explain",),
     ("cli",),
     ("__main__",),
 )
@@ -32,6 +33,7 @@ FORBIDDEN: dict[str, set[str]] = {
     "doctor": {"nn", "models", "tasks", "training"},
     "studies": {"text", "strangers", "doctor"},
     "benchmarks": {"text", "strangers", "doctor"},
+    "explain": {"text", "strangers", "benchmarks"},
 }
 """What a package does without although it lies below: so `train` works for any model, the doctor for any module."""
 ROOMS: dict[str, tuple[str, ...]] = {
