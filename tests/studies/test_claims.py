@@ -108,6 +108,12 @@ def test_a_time_counts_for_what_reaches_the_target(seconds, losses, word):
         assert ("misses the target" in found.reason) == found.settled
 
 
+def test_where_neither_reaches_the_target_no_seeds_help():
+    found = judged(seconds=0.3, losses=(ABOVE, ABOVE))
+    assert (found.verdict, found.settled) == ("undecided", True)
+    assert found.reason.startswith("neither reaches the target: 'new' misses the target (mean val_loss 1.1 over 5 runs")
+
+
 def test_a_study_goes_on_while_its_baseline_is_not_shown_to_reach_the_target():
     ends = {"val_loss": [1.01, 0.99, 1.0], TIME.name: [5.0, 5.1, 5.2]}
     example = parts()

@@ -18,10 +18,10 @@ from attnlab.core.errors import RunError, SpecError
 from attnlab.core.files import write_json
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.rules import TUNING_SEED
-from attnlab.studies.define.study import parse_study, slug
+from attnlab.studies.define.study import parse_study, slug, study_hash
 from attnlab.studies.execute import run_study
 from attnlab.studies.judge.collect import read_results, so_far
-from attnlab.studies.plan.plan import plan_study
+from attnlab.studies.plan.plan import plan_study, rules_hash
 from attnlab.studies.report import tables, write_report
 from attnlab.studies.run.executor import InProcess
 from attnlab.studies.run.folder import prepare
@@ -230,6 +230,10 @@ def unseal(out):
         record = json.loads(path.read_text())
         record.pop("seal", None)
         path.write_text(json.dumps(record))
+    rules, study = (json.loads((out / name).read_text()) for name in ("rules.json", "study.json"))
+    own = {key: value for key, value in rules.items() if key not in ("hash", "fixed_at", "records")}
+    own["hash"] = rules_hash(own, study_hash(study["content"], study["files"]), study["data"])
+    (out / "rules.json").write_text(json.dumps(own | {"fixed_at": rules["fixed_at"]}))
 
 
 def begun(study, out):
@@ -326,6 +330,11 @@ def put(old, new):
 BY_HAND = {
     "rules": ("rules.json", with_keys(smallest_effect=5.0), "was changed after the study began"),
     "rules made older": ("rules.json", with_keys(smallest_effect=5.0, extended=[]), "changed after the study began"),
+    "rules of old": (
+        "rules.json",
+        lambda text: json.dumps({k: v for k, v in json.loads(text).items() if k not in ("levels", "looks", "records")}),
+        "was changed after the study began",
+    ),
     "study": ("study.json", put('"channels": 6', '"channels": 9'), "was changed after it was written"),
     "study made older": ("study.json", without("data"), "was changed after it was written"),
     "plan": ("study.json", put('"parameters": ', '"parameters": 1'), "was changed after it was written"),
@@ -375,6 +384,19 @@ def test_a_run_put_in_the_place_of_another_is_not_judged(finished):
             read_results(out)
         shutil.rmtree(out / "plain/seed-0")
         kept.rename(out / "plain/seed-0")
+
+
+def test_what_was_seen_inside_belongs_to_its_run(finished):
+    _, out = finished
+    inside, other = out / "plain/seed-0/inside.json", out / "wide/seed-0/inside.json"
+    before = inside.read_text()
+    inside.write_text(other.read_text())
+    with pytest.raises(RunError, match=r"inside\.json was seen inside another run"):
+        read_results(out)
+    inside.unlink()
+    assert not read_results(out).complete
+    inside.write_text(before)
+    assert read_results(out).complete
 
 
 def test_what_tuning_chose_is_missed(finished):

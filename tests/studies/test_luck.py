@@ -55,9 +55,9 @@ def test_nothing_is_lost_with_one_setting_or_one_seed():
     )
 
 
-def judged(shift, tuned, *, better="lower"):
+def judged(shift, tuned, *, better="lower", spread=SPREAD):
     sign = 1 if better == "lower" else -1
-    runs = {"base": dict.fromkeys(SPREAD, 1.0), "new": {seed: 1.0 + sign * shift + v for seed, v in SPREAD.items()}}
+    runs = {"base": dict.fromkeys(spread, 1.0), "new": {seed: 1.0 + sign * shift + v for seed, v in spread.items()}}
     (found,) = verdicts(
         runs,
         [("new", "base")],
@@ -67,6 +67,15 @@ def judged(shift, tuned, *, better="lower"):
         tuned=tuned,
     )
     return found
+
+
+def test_no_number_of_seeds_is_named_where_luck_may_have_made_the_difference():
+    wide = dict(enumerate([-0.5, 0.4, 0.1, 0.3, -0.2]))
+    one, sure = (judged(0.3, {"new": of(2.0, other, values=wide)}, spread=wide) for other in (2.001, 9.0))
+    assert (one.verdict, one.seeds_needed, one.settled) == ("undecided", None, False)
+    assert "luck in tuning may have cost 'new' 0.8" in one.reason
+    assert "no number of seeds would decide" in one.reason
+    assert sure.seeds_needed > 5
 
 
 LUCKY, SURE = of(2.0, 2.001), of(2.0, 9.0)

@@ -185,6 +185,13 @@ def test_a_variant_is_not_called_worse_than_a_baseline_whose_runs_fail():
     assert found.reason == "worse where the baseline trains: 1 of its 7 runs failed"
 
 
+def test_where_runs_of_both_failed_no_seeds_help():
+    runs = {"base": by_seed([1.0] * 5) | {1: None}, "new": by_seed(1.0 + 9 * NOISE) | {2: None}}
+    found = of(runs["base"], runs["new"], 5)
+    assert (found.verdict, found.settled, found.seeds_needed) == ("undecided", True, None)
+    assert found.reason == "runs of both failed: 1 of its 5 runs failed, and 1 of the baseline's"
+
+
 def test_no_verdict_on_a_mean_that_the_median_contradicts():
     seeds = np.full(20, 0.03) + np.tile(NOISE / 10, 4)
     seeds[:5] = -1.0

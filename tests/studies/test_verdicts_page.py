@@ -319,8 +319,8 @@ def test_a_time_counts_where_the_target_is_reached(runs, smallest, name, beyond)
     allowed = {"reached": ("better", "worse", "equivalent"), "variant": ("worse",), "base": ("better",)}
     if one.verdict != "undecided":
         assert one.verdict in allowed["reached" if state == "reached" else name]
-    elif state == "missed":
-        assert one.settled == (alone.verdict != "undecided")
+    elif state == "missed" and alone.verdict != "undecided":
+        assert one.settled
 
 
 @says("with an interval that holds for itself alone, and without a verdict.")

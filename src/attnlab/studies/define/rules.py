@@ -62,14 +62,14 @@ class Rules(BaseModel):
     tune : dict
         For each training setting the values tried, the same for every variant. `tune_seeds` tuning runs per
         combination at the full budget, with seeds that no judged run has; the best on `tune_by` is used. With a target
-        `LENGTH` may be among them: the share of its budget that a variant runs.
+        `LENGTH`, alone: shares of a variant's budget, of which the least that reaches the target is used.
     tune_seeds : int
         Number of tuning runs of every combination; with several their mean is what tuning looks at.
     tune_again : int
         How many of a variant's best combinations get one more tuning run each, before the best of them is used; 0 for
         none.
     tune_by : str, optional
-        Metric that tuning looks at; by default the task's first, or the time to the target. Never one of a test part.
+        Metric that tuning looks at; by default the task's first, or that of the target. Never one of a test part.
     match : {"none", "parameters", "flops"}
         Quantity made equal to the baseline's by solving for each variant's width.
     smallest_effect : float
@@ -147,7 +147,7 @@ class Rules(BaseModel):
                 raise ValueError("the budget cannot be tuned: every variant has that of the rules")
             if not values or len({f"{value:g}" for value in values}) != len(values):
                 raise ValueError(f"{setting} needs one or more different values; got {values!r}")
-            if len(values) == 2 and min(values) != 0:
+            if len(values) == 2 and min(values) != 0 and setting != LENGTH:
                 raise ValueError(
                     f"{setting}: the better of two values always lies at the edge of the grid, so there would be no "
                     "verdict; give one value, or three and more"
@@ -162,6 +162,10 @@ class Rules(BaseModel):
             raise ValueError(f"tune.{LENGTH} asks for the shortest runs that reach a target; the rules have no target")
         if any(share <= 0 for share in self.tune.get(LENGTH, ())):
             raise ValueError(f"tune.{LENGTH} takes shares of the budget above 0; got {self.tune[LENGTH]}")
+        if LENGTH in self.tune and len(self.tune) > 1:
+            raise ValueError(
+                f"tune.{LENGTH} is tuned alone: runs of one length take the same time whatever else is tried"
+            )
         return self
 
     @property

@@ -142,6 +142,8 @@ class Study(BaseModel):
                 raise ValueError("training may not set 'budget': every variant has that of the rules")
             if "seconds" in (settings.get("budget") or {}):
                 raise ValueError(NO_SECONDS)
+            if settings.get("early_stop") and self.rules.target:
+                raise ValueError("with a target training may not set 'early_stop': every run uses its whole budget")
             if "stop_at" in settings:
                 raise ValueError("training may not set 'stop_at': every run of a study uses its whole budget")
         return self

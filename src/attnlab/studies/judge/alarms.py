@@ -113,7 +113,7 @@ def _far_alarms(plan: Plan, variant: VariantResults) -> Iterator[Alarm]:
         lowest = min((floor for floor in counted if floor.reach is not None), key=lambda one: one.value, default=None)
         if values and lowest and fmean(values) < FAR * (lowest.value - lowest.tolerance):
             message = (
-                f"{metric.name} {fmean(values):.4g} {metric.unit} is less than a quarter of the best n-gram "
+                f"{metric.name} {fmean(values):.4g} {metric.unit} is less than a quarter of what counts reach at best "
                 f"({lowest.name}: {lowest.value:.4g}): does it see what it should predict, or has it seen it before?"
             )
             yield Alarm("floor", variant.name, message)
@@ -188,9 +188,8 @@ def _tuned_by_luck(variant: VariantResults) -> Iterator[Alarm]:
     seeds = list(variant.values(tuning.get("metric", "")).values())
     if len(seeds) < 3 or scores.get(chosen) is None or tuning.get("runs", {}).get(chosen) != 1:
         return
-    near = [
-        key for key, score in scores.items() if score is not None and 0 < abs(score - scores[chosen]) < stdev(seeds)
-    ]
+    others = {key: score for key, score in scores.items() if score is not None and key != chosen}
+    near = [key for key, score in others.items() if abs(score - scores[chosen]) < stdev(seeds)]
     if near:
         message = (
             f"one run chose {tuning['setting']} {chosen}, and {', '.join(near)} came within a standard deviation of "
@@ -215,7 +214,8 @@ def _target_alarms(plan: Plan, variant: VariantResults) -> Iterator[Alarm]:
         for cell in variant.done:
             if not is_reached(target, plan.metrics, cell.metrics):
                 steps = cell.curve[-1]["step"] if cell.curve else "all"
-                message = f"seed {cell.seed} ends at {name} {cell.metrics[name]:.4f} after {steps} steps"
+                reached = f"{cell.metrics[name]:.4f}" if name in cell.metrics else "that nobody measured"
+                message = f"seed {cell.seed} ends at {name} {reached} after {steps} steps"
                 yield Alarm("target", variant.name, f"{message}: the target of {value:g} was not reached")
 
 

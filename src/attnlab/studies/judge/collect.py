@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, final
 
 from attnlab.core.errors import RunError
-from attnlab.core.files import read_json, read_sealed
+from attnlab.core.files import read_json
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.study import restore_study
 from attnlab.studies.judge.alarms import alarms_of
 from attnlab.studies.judge.results import CellResults, StudyResults, VariantResults
 from attnlab.studies.plan.plan import CellPlan, Plan, PlannedVariant, restore_plan
-from attnlab.studies.run.folder import ENVIRONMENT, INSIDE, STUDY, is_sealed, read_cell, read_rules, read_study
+from attnlab.studies.run.folder import ENVIRONMENT, STUDY, is_sealed, read_cell, read_inside, read_rules, read_study
 from attnlab.studies.run.layout import LAYOUT
 from attnlab.studies.run.task_record import TaskRecord
 from attnlab.studies.run.tuning import TUNING, chosen_settings, read_tuning
@@ -141,9 +141,8 @@ class _Folder:
         """What one run reached; where it is timed, with the seconds of all its steps as the time to the target."""
         folder, timed = self._out / cell.folder, "claim_levels" in self._rules
         result = read_cell(self._out, cell, required=self._sealed)
-        if result is not None:
-            inside = folder / INSIDE
-            looked = read_sealed(inside, required=self._sealed) if inside.exists() else {}
+        looked = read_inside(self._out, cell, required=self._sealed)
+        if result is not None and looked is not None:
             return CellResults(
                 seed=cell.seed,
                 status="done",

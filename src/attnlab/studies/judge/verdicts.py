@@ -255,6 +255,8 @@ class _Judge:
     def _against_failures(self, draft: Verdict, word: Word, look: Look) -> tuple[str, bool]:
         """Why runs that failed forbid the word: nothing says that they would have been as good."""
         theirs = self._failures(draft.baseline, look)
+        if draft.failures and theirs:
+            return f"runs of both failed: {_failed_of(draft, look)}, and {theirs} of the baseline's", True
         if draft.failures and word in ("better", "equivalent"):
             return f"{word} where it trains: {_failed_of(draft, look)}", True
         if theirs and word in ("worse", "equivalent"):
@@ -266,27 +268,31 @@ class _Judge:
         target = self.doubts.target
         if target is None:
             return "", False
-        believed = {
-            "better": (draft.variant,),
-            "worse": (draft.baseline,),
-            "equivalent": (draft.variant, draft.baseline),
-        }
+        both = (draft.variant, draft.baseline)
+        claims = {name: target.claim(name, look.seeds) for name in both}
+        if all(claim.state == "missed" for claim in claims.values()):
+            return f"neither reaches the target: '{draft.variant}' {claims[draft.variant].reason}", True
+        believed = {"better": both[:1], "worse": both[1:], "equivalent": both}
         for name in believed.get(word, ()):
-            claim = target.claim(name, look.seeds)
-            if claim.state != "reached":
-                return f"{word} in time, but '{name}' {claim.reason}", claim.state == "missed"
+            if claims[name].state != "reached":
+                return f"{word} in time, but '{name}' {claims[name].reason}", claims[name].state == "missed"
         return "", False
 
     def _against_luck(self, draft: Verdict, word: Word, look: Look) -> tuple[str, bool]:
         """Why luck in tuning forbids the word: with the best of the settings that were tried it might be another."""
-        one, tuned, error = draft.comparison, self.doubts.tuned, self.error / self.comparisons
-        names = (draft.variant, draft.baseline)
-        lost = {name: tuned[name].lost(look.seeds, error) if name in tuned else 0.0 for name in names}
+        del look
+        one, lost = draft.comparison, self._lost(draft)
         less, more = lost.values() if self.metric.better == "lower" else reversed(lost.values())
         if self._word(replace(one, low=(one.low or 0.0) - less, high=(one.high or 0.0) + more)) == word:
             return "", False
         told = " and ".join(f"'{name}' {cost:.2g}" for name, cost in lost.items() if cost)
         return f"{word} as tuned, but luck in tuning may have cost {told}; tune_seeds would say", False
+
+    def _lost(self, draft: Verdict) -> dict[str, float]:
+        """What luck in tuning may have cost the variant and the baseline, in this order."""
+        tuned, error, seeds = self.doubts.tuned, self.error / self.comparisons, draft.look or 0
+        names = (draft.variant, draft.baseline)
+        return {name: tuned[name].lost(seeds, error) if name in tuned else 0.0 for name in names}
 
     def _against_mean(self, draft: Verdict, word: Word, look: Look) -> tuple[str, bool]:
         """Why the median forbids the word: a few runs far from the others make the mean."""
@@ -314,12 +320,18 @@ class _Judge:
         if against := self._failed_at(draft):
             return replace(draft, reason=f"{self._excluded(draft.comparison)}; {against}")
         one, level = draft.comparison, next(look.level for look in self.looks if look.seeds == draft.look)
-        effect = max(abs(one.difference or 0.0), self.smallest_effect - abs(one.difference or 0.0))
-        needed = seeds_needed(one.sd or 0.0, effect, present=one.pairs, alpha=level)
-        if needed is None:
+        difference, lost = abs(one.difference or 0.0), self._lost(draft)
+        loser = draft.baseline if one.improves else draft.variant
+        effect = max(difference - lost[loser], self.smallest_effect - difference - max(lost.values()))
+        needed = seeds_needed(one.sd or 0.0, effect, present=one.pairs, alpha=level) if effect > 0 else None
+        if effect <= 0 and lost[loser]:
+            reason = (
+                f"luck in tuning may have cost '{loser}' {lost[loser]:.2g}, so that no number of seeds would decide"
+            )
+        elif needed is None:
             reason = "the seeds differ too much for any practical number of them to decide"
         else:
-            anew = " in a study begun anew" if draft.look == self.looks[-1].seeds else ""
+            anew = " in a study begun anew" if needed > self.looks[-1].seeds else ""
             reason = f"about {needed} seeds{anew} would decide"
         return replace(draft, seeds_needed=needed, reason=f"{self._excluded(one)}; {reason}")
 

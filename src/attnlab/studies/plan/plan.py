@@ -44,6 +44,9 @@ LONGEST_LOOK_AHEAD_S = 60.0
 NOT_LOOKED_AHEAD = "too large to measure here whether its outputs see ahead; that is done after training"
 NOT_COMPILED = "the time is that of steps that are not compiled; compiling takes some time and may make them faster"
 
+SEALED = "sealed"
+"""What rules say of the records in a folder: each carries a fingerprint of itself."""
+
 
 @final
 @dataclass(frozen=True)
@@ -137,6 +140,7 @@ class Plan:
         rules |= {"metric": self.metric.name, "tune_by": self.tune_metric.name, "baseline": self.study.baseline}
         rules |= {"scale": self.study.scale, "looks": list(self.study.rules.looks)}
         rules |= {"levels": list(self.study.rules.levels(len(self.study.contrasts)))}
+        rules |= {"records": SEALED}
         if self.study.rules.target:
             rules |= {"claim_levels": list(self.study.rules.claim_levels())}
         return {**rules, "hash": rules_hash(rules, self.study.hash, self.data())}
@@ -359,10 +363,10 @@ def _foreign_notes(model: Mapping[str, Any], task: StudyTask) -> list[str]:
 
 
 def _check_recipe(study: Study, training: Mapping[str, Any]) -> Recipe:
-    """The recipe with the first settings of the grid; every one of the grid must be valid."""
+    """The longest recipe of the grid, the first if all are as long; every one of the grid must be valid."""
     rules = study.rules
     recipes = [Recipe.parse(rules.recipe(training, setting), "training") for setting in rules.grid()]
-    return recipes[0]
+    return max(recipes, key=lambda recipe: max(amount or 0 for amount in recipe.budget.model_dump().values()))
 
 
 def count(model: Mapping[str, Any], task: StudyTask) -> Cost:

@@ -80,7 +80,8 @@ def not_judged(results: StudyResults, variant: VariantResults) -> tuple[str, str
 def claimed(results: StudyResults, variant: str) -> str:
     """What is known of a variant and the target, after another reason; nothing where time is not judged."""
     claim = results.claims.get(variant)
-    return f"; {claim.reason}" if claim else ""
+    said = claim is None or any(claim.reason in one.reason for one in results.concluded(variant))
+    return "" if claim is None or said else f"; {claim.reason}"
 
 
 def price(results: StudyResults, one: Verdict) -> str:
@@ -91,7 +92,7 @@ def price(results: StudyResults, one: Verdict) -> str:
     times = [mean_seconds(results.variant(name)) for name in (one.variant, one.baseline)]
     if one.seeds_needed is None or None in times:
         return ""
-    there = 0 if one.look == results.looks[-1].seeds else one.comparison.pairs
+    there = 0 if one.seeds_needed > results.looks[-1].seeds else one.comparison.pairs
     return numbers.duration((one.seeds_needed - there) * math.fsum(time or 0.0 for time in times))
 
 

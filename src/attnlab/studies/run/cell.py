@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attnlab.core.contracts import Batch, StudyTask
 from attnlab.core.draws import drawn_by_name
 from attnlab.core.errors import Interrupted
-from attnlab.core.files import sealed, write_json
+from attnlab.core.files import fingerprint, sealed, write_json
 from attnlab.inspection.capture import capture
 from attnlab.inspection.maps import attention_maps
 from attnlab.studies.define.assemble import build_model, build_task, measured_reach
@@ -53,7 +53,7 @@ def run_cells(
     outcomes: list[dict[str, float] | Exception] = []
     for result, model, folder, spec in zip(results, models, folders, specs, strict=True):
         look = spec["look_inside"] and not (folder / INSIDE).exists() and not isinstance(result, Exception)
-        error = _keep_look_inside(folder, model, task, device) if look else None
+        error = _keep_look_inside(folder, spec, model, task, device) if look else None
         outcomes.append(error or (result if isinstance(result, Exception) else dict(result.metrics)))
     return outcomes
 
@@ -104,10 +104,12 @@ def _train(
         return [error]
 
 
-def _keep_look_inside(folder: Path, model: nn.Module, task: StudyTask, device: str) -> Exception | None:
+def _keep_look_inside(
+    folder: Path, spec: Mapping[str, Any], model: nn.Module, task: StudyTask, device: str
+) -> Exception | None:
     """Write down what a trained model does; return why not, if it cannot be."""
     try:
-        write_json(folder / INSIDE, sealed(look_inside(model, task, device)))
+        write_json(folder / INSIDE, sealed({**look_inside(model, task, device), "of": fingerprint(spec)}))
     except Exception as error:
         return error
     return None

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from attnlab.core.errors import RunError
-from attnlab.core.files import SEAL, read_json, read_sealed, sealed, write_json
+from attnlab.core.files import SEAL, fingerprint, read_json, read_sealed, sealed, write_json
 from attnlab.core.machine import environment
 from attnlab.studies.define.study import OWN_FILES, study_hash
-from attnlab.studies.plan.plan import CellPlan, Plan, rules_hash
+from attnlab.studies.plan.plan import SEALED, CellPlan, Plan, rules_hash
 from attnlab.studies.run.task_record import TaskRecord
 from attnlab.training.keeping.result import read_record
 from attnlab.training.keeping.runs import RESULT, SPEC
@@ -53,7 +53,7 @@ def read_rules(out: Path) -> dict[str, Any]:
         If they, or the study, are not what the study began with.
     """
     rules, study = read_json(out / RULES), read_study(out)
-    if "levels" not in rules:  # folders of earlier versions
+    if "levels" not in rules and SEAL not in read_json(out / STUDY):  # folders of earlier versions
         return rules
     own = {key: value for key, value in rules.items() if key not in _BESIDE_RULES}
     if not {"files", "data"} <= study.keys() or rules["hash"] != rules_hash(
@@ -74,12 +74,12 @@ def read_study(out: Path) -> dict[str, Any]:
     RunError
         If they were changed.
     """
-    return read_sealed(out / STUDY, required=False)
+    return read_sealed(out / STUDY, required=is_sealed(out))
 
 
 def is_sealed(out: Path) -> bool:
-    """Whether all records of a folder carry a fingerprint; those of earlier versions do not."""
-    return (out / STUDY).exists() and SEAL in read_json(out / STUDY)
+    """Whether the records of a folder carry fingerprints; those of earlier versions do not."""
+    return (out / RULES).exists() and read_json(out / RULES).get("records") == SEALED
 
 
 def read_cell(out: Path, cell: CellPlan, *, required: bool) -> dict[str, Any] | None:
@@ -97,6 +97,23 @@ def read_cell(out: Path, cell: CellPlan, *, required: bool) -> dict[str, Any] | 
         if changed:
             raise RunError(f"{folder} holds another run (it differs in: {', '.join(changed)}); put back the right one")
     return result
+
+
+def read_inside(out: Path, cell: CellPlan, *, required: bool) -> dict[str, Any] | None:
+    """What was seen inside a trained model; nothing where it is not looked into, None where it is still to be.
+
+    Raises
+    ------
+    RunError
+        If it was changed, or is that of another run.
+    """
+    path = out / cell.folder / INSIDE
+    if not path.exists():
+        return None if required and cell.spec["look_inside"] else {}
+    looked = read_sealed(path, required=required)
+    if required and looked["of"] != fingerprint(json.loads(json.dumps(cell.spec))):
+        raise RunError(f"{path} was seen inside another run; put back the right one")
+    return looked
 
 
 def is_done(folder: Path, spec: Mapping[str, Any]) -> bool:

@@ -8,11 +8,12 @@ from statistics import fmean
 from typing import Any
 
 from attnlab.core.files import read_sealed, sealed, write_json
+from attnlab.studies.define.metrics import SHORTEST
 from attnlab.studies.define.rules import LENGTH, at_edge
 from attnlab.studies.define.study import slug
 from attnlab.studies.plan.plan import CellPlan, Plan
 from attnlab.studies.run.folder import is_sealed, read_cell
-from attnlab.training.recipe.target import SECONDS_TO_TARGET, is_reached
+from attnlab.training.recipe.target import is_reached
 
 TUNING = "tuning.json"
 """File of a study with what tuning tried and chose."""
@@ -65,17 +66,16 @@ def _read(plan: Plan, out: Path, cells: Sequence[CellPlan]) -> Runs:
     required = is_sealed(out)
     for cell in cells:
         result = read_cell(out, cell, required=required)
-        value = None if result is None else _value(plan, result)
+        value = None if result is None else _value(plan, cell, result["metrics"])
         found[cell.variant].setdefault(setting_key(cell.tuned), []).append(value)
     return found
 
 
-def _value(plan: Plan, result: Mapping[str, Any]) -> float | None:
-    """The metric that tuning looks at; no time for a run that missed the target."""
-    target, metrics = plan.study.rules.target, result["metrics"]
-    if target is None or plan.tune_metric.name != SECONDS_TO_TARGET:
+def _value(plan: Plan, cell: CellPlan, metrics: Mapping[str, float]) -> float | None:
+    """The metric that tuning looks at, or the length of a run that reached the target."""
+    if plan.tune_metric != SHORTEST:
         return metrics.get(plan.tune_metric.name)
-    return metrics.get(SECONDS_TO_TARGET, result["seconds"]) if is_reached(target, plan.metrics, metrics) else None
+    return float(cell.tuned[LENGTH]) if is_reached(plan.study.rules.target or {}, plan.metrics, metrics) else None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -44,7 +44,9 @@ def check_measured(target: Mapping[str, float], task: Task, metrics: Mapping[str
 
 
 def is_reached(target: Mapping[str, float], known: Iterable[Metric], measured: Mapping[str, float]) -> bool:
-    """Whether what was measured is as good as the target, which is one of the known metrics."""
+    """Whether a target, one of the known metrics, was measured and is reached."""
     ((name, value),) = target.items()
+    if name not in measured:
+        return False
     metric = next(metric for metric in known if metric.name == name)
     return measured[name] == value or metric.improves(measured[name], value)
