@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 demo: setup
-	$(BIN)/attnlab run shapes
+	$(BIN)/attnlab run shapes --seeds 3-8
 
 lint: setup
 	$(BIN)/ruff format --check src tests

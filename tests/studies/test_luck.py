@@ -69,6 +69,11 @@ def judged(shift, tuned, *, better="lower", spread=SPREAD):
     return found
 
 
+def test_only_the_loser_s_luck_is_told():
+    found = judged(-0.2, {"new": of(2.0, 1.9), "base": of(2.0, 1.7)})
+    assert found.reason == "better as tuned, but luck in tuning may have cost 'base' 0.34; tune_seeds would say"
+
+
 def test_no_number_of_seeds_is_named_where_luck_may_have_made_the_difference():
     wide = dict(enumerate([-0.5, 0.4, 0.1, 0.3, -0.2]))
     one, sure = (judged(0.3, {"new": of(2.0, other, values=wide)}, spread=wide) for other in (2.001, 9.0))

@@ -48,7 +48,7 @@ def test_what_misses_its_aim_is_bold(truth):
     kind = ("normal", 3, 1)
     fine, bad = truth.Cell(*kind, 0.051, 0.01, 0.951, 0.009, 10_000), truth.Cell(*kind, 0.06, 0.06, 0.93, 0.02, 10_000)
     wide = truth.Cell(*kind, 0.01, 0.01, 0.98, 0.0, 10_000)
-    told = [line.split(" | ")[3:] for line in truth.table([fine, bad, wide]).splitlines()[2:]]
+    told = [line.split(" | ")[4:] for line in truth.table([fine, bad, wide]).splitlines()[2:]]
     assert told[0] == ["5.1%", "1.0%", "95.1%", "0.9% |"]
     assert told[1] == ["**6.0%**", "**6.0%**", "**93.0%**", "**2.0%** |"]
     assert told[2] == ["1.0%", "1.0%", "**98.0%**", "0.0% |"]

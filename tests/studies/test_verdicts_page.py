@@ -305,7 +305,7 @@ def test_no_word_stands_that_luck_in_tuning_may_have_made(runs, name, gap):
 @says(
     "such that over all looks a variant that does not reach it is said to with a chance of at most 1 %",
     "it may be *worse*, and one may be *better* than such a baseline; nothing else is said.",
-    "What is shown to miss the target needs no more seeds.",
+    "Where a word would need one that is shown to miss the target, or neither reaches it, no more seeds are spent.",
 )
 @given(studies(), SMALLEST, st.sampled_from(["variant", "base"]), st.sampled_from([-50.0, 0.0, 50.0]))
 def test_a_time_counts_where_the_target_is_reached(runs, smallest, name, beyond):

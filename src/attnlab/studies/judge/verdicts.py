@@ -285,7 +285,8 @@ class _Judge:
         less, more = lost.values() if self.metric.better == "lower" else reversed(lost.values())
         if self._word(replace(one, low=(one.low or 0.0) - less, high=(one.high or 0.0) + more)) == word:
             return "", False
-        told = " and ".join(f"'{name}' {cost:.2g}" for name, cost in lost.items() if cost)
+        loser = {"better": draft.baseline, "worse": draft.variant}.get(word)
+        told = " and ".join(f"'{name}' {cost:.2g}" for name, cost in lost.items() if cost and loser in (name, None))
         return f"{word} as tuned, but luck in tuning may have cost {told}; tune_seeds would say", False
 
     def _lost(self, draft: Verdict) -> dict[str, float]:
