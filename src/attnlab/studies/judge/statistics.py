@@ -211,7 +211,7 @@ def chance_above(values: Sequence[float], limit: float) -> float:
     Examples
     --------
     >>> round(chance_above([1.86, 1.87, 1.85, 1.86], 1.88), 4)
-    0.0069
+    0.0081
     """
     if len(values) < 2 or np.std(values) <= ROUNDING * abs(limit):
         return 0.5
