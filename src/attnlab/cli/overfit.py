@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +70,7 @@ def overfit(
 
 def _print(console: Console, one: Memory) -> None:
     """Print what came of one variant, with its curve."""
-    console.print(f"\n[bold]{one.variant}[/]: {one.verdict}", highlight=False)
+    console.print(f"\n[bold]{escape(one.variant)}[/]: {one.verdict}", highlight=False)
     console.print(
         f"  loss {one.start:.4g} -> {one.end:.4g} on {one.items} items in {one.steps} steps of rate {one.lr:.2g} "
         f"({one.seconds:.1f} s); the same answer for all gives {one.same_answer:.4g}",
