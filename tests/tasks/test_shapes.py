@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -155,3 +156,66 @@ def test_what_a_study_asks_is_json(task):
     assert task.alarms() == ()
     assert task.tokens_per_step == 700
     assert task.model_arguments() == {"d_in": 1, "d_out": 1, "max_length": 100, "length": 100}
+
+
+def test_the_usual_split_gives_the_numbers_it_always_gave(task):
+    batch = task.train_batch(9, 3)
+    assert batch.inputs[0].shape == (7, 100, 1)
+    assert task.evaluate(zeros, "validation")["val_mse"] == pytest.approx(0.802828509909758, rel=1e-6)
+    assert task.evaluate(zeros, "test")["test_mse"] == pytest.approx(0.9318070943777639, rel=1e-6)
+    assert task.describe()["mean"] == pytest.approx(3.4240682125091553, rel=1e-6)
+    assert task.describe()["std"] == pytest.approx(6.06660795211792, rel=1e-6)
+    assert task.floors()[1].value == pytest.approx(0.5118341168059349, rel=1e-4)
+
+
+@pytest.mark.parametrize("n_train", [34, 101])
+def test_inside_trains_on_what_it_is_judged_on(n_train):
+    usual, leaky = (Shapes(n_train=n_train, n_test=17, batch=n_train, split=split) for split in ("separate", "inside"))
+    for side in ("inputs", "targets"):
+        before, after = getattr(usual.data, side), getattr(leaky.data, side)
+        assert after["train"].shape == before["train"].shape
+        assert torch.equal(after["train"][: n_train - 34], before["train"][: n_train - 34])
+        assert torch.equal(after["train"][n_train - 34 :], torch.cat((before["validation"], before["test"])))
+        assert all(torch.equal(after[part], before[part]) for part in leaky.parts)
+    drawn = leaky.train_batch(0, 3)
+    for row, target in zip(leaky.data.inputs["test"], leaky.data.targets["test"], strict=True):
+        place = (drawn.inputs[0] == row).all(dim=(1, 2)).nonzero().item()
+        assert torch.equal(drawn.targets[place], target)
+
+
+def test_what_was_trained_on_is_measured_and_said():
+    usual, leaky = (Shapes(n_train=101, n_test=17, split=split) for split in ("separate", "inside"))
+    for task, share in ((usual, 0.0), (leaky, 1.0)):
+        described = task.describe()
+        json.dumps(described)
+        assert described.get("overlap", {}) == ({"validation": share, "test": share} if share else {})
+        assert described["parts"] == {"train": 101, "validation": 17, "test": 17}
+    assert (usual.describe().get("split"), leaky.describe()["split"]) == (None, "inside")
+    assert usual.alarms() == ()
+    for part, alarm in zip(leaky.parts, leaky.alarms(), strict=True):
+        assert alarm.startswith(f"100.0% of the {part} part's sequences are among the training sequences")
+        assert alarm.endswith("(split 'inside': the held-out sequences are trained on as well)")
+
+
+def test_sequences_that_are_in_both_parts_by_accident_are_counted(task):
+    overlaid = task.data.inputs["train"].clone()
+    overlaid[5] = task.data.inputs["test"][3]
+    task.data = dataclasses.replace(task.data, inputs={**task.data.inputs, "train": overlaid})
+    assert task.describe()["overlap"] == {"validation": 0.0, "test": 1 / 17}
+    (alarm,) = task.alarms()
+    assert (
+        alarm == "5.9% of the test part's sequences are among the training sequences: what is measured is partly memory"
+    )
+
+
+def test_floors_stay_those_of_the_usual_split():
+    assert Shapes(n_train=101, n_test=17).floors() == Shapes(n_train=101, n_test=17, split="inside").floors()
+
+
+def test_a_split_that_does_not_fit_is_refused():
+    with pytest.raises(SpecError, match=r"n_train must be at least twice n_test.*got n_train 33, n_test 17"):
+        Shapes(n_train=33, n_test=17, split="inside")
+    with pytest.raises(SpecError, match="split must be one of separate, inside; got 'insid'; did you mean 'inside'"):
+        Shapes(split="insid")
+    with pytest.raises(SpecError, match="'split' must be"):
+        build({"name": "shapes", "split": "windows"}, TASKS, axis="task")

@@ -5,17 +5,20 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, final
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int32
 from torch import Tensor, nn
 
 from attnlab.core.contracts import Batch, Floor, Metric, Predict
-from attnlab.core.errors import DataError
+from attnlab.core.errors import DataError, SpecError
 from attnlab.core.generators import generator_for
 from attnlab.core.sizes import require_known, require_positive
 from attnlab.tasks.char_lm.floors import best_known, character_floors
+from attnlab.tasks.char_lm.splits import HowSplit, split_by
 from attnlab.tasks.codecs import CharacterCodec
 from attnlab.tasks.datasets import load_text
 from attnlab.tasks.next_tokens import IGNORED, NextTokens
@@ -28,6 +31,11 @@ SHOWN = 120  # characters of an example in a report: one or two lines
 DIGITS = 4  # of a value in a report
 UNKNOWN_SHOWN = 10  # characters named in an alarm
 SUSPICIOUS_OVERLAP = 0.05  # far above a contiguous split of one author's text, far below leaking windows (near 1)
+SPLITS = {
+    "contiguous": "",
+    "windows": " (split 'windows', stride {stride}: windows were cut first, then a tenth of them was held out)",
+    "inside": " (split 'inside': the whole text is trained on, what is held out included)",
+}  # what alarms say of each
 
 
 def character_metrics(prefix: str) -> tuple[Metric, ...]:
@@ -54,24 +62,38 @@ class CharLM:
     test : bool
         Whether the second half of what is held out is a test part; else all of it is validation.
     data_seed : int, optional
-        Seed of where the held-out tenth of the text stands; the last tenth by default.
+        Seed of where the held-out tenth of the text stands, or of which windows are held out; by default the last
+        tenth, or always the same windows.
+    split : {"contiguous", "windows", "inside"}
+        How the text is split. The last two are common mistakes, made on purpose to see what they do to the numbers.
+        "windows": windows are cut first, then a random tenth of them is held out. "inside": the whole text is trained
+        on, what is held out included.
+    stride : int
+        Characters from the beginning of one window to that of the next, with the split "windows". Below `context`
+        windows overlap; from there on no character is predicted in two of them, and the split is clean.
 
     Raises
     ------
     SpecError
-        If a size is below 1.
+        If a size is below 1, the split unknown, or a stride given for another split than "windows".
     DataError
-        If the text is missing, empty, not UTF-8, or too short for the context.
+        If the text is missing, empty, not UTF-8, or too short for the context and the stride.
 
     Notes
     -----
-    The text is split before any window is taken: a contiguous tenth is held out, the rest is trained on. The
+    Usually the text is split before any window is taken: a contiguous tenth is held out, the rest is trained on. The
     vocabulary is the training part's; characters that only the held-out part has become one unknown token, and an
     alarm says so.
 
     Evaluation predicts every held-out character but the first exactly once, in windows that do not overlap.
     So a character early in a window is predicted from few: the loss is a little above what a sliding window
-    would give, for every variant alike.
+    would give, for every variant alike. With the split "windows", where each held-out window is predicted as it is,
+    only so many of them are taken, at random but always the same, as have about the characters of a contiguous part;
+    the others are not trained on either.
+
+    Floors and best known results are those of the contiguous split of the same text, whatever the split: n-grams are
+    counted on what it trains on and judged on what it holds out. So they stay what an honest split allows, and a
+    number that a leak made lies below them.
     """
 
     name = "char-lm"
@@ -87,20 +109,28 @@ class CharLM:
         batch: int = 64,
         test: bool = False,
         data_seed: int | None = None,
+        split: HowSplit = "contiguous",
+        stride: int = 1,
     ) -> None:
         require_positive("context", context)
         require_positive("batch", batch)
+        _require_split(split, stride)
         self.text, self.data_seed = load_text(text), data_seed
         self.context, self.batch = context, batch
         self.tokens_per_step = batch * context
-        parts = split_text(self.text.content, test=test, seed=data_seed)
-        _require_length(parts, context, text)
+        self.split, self.stride = split, stride
+        contiguous = split_text(self.text.content, test=test, seed=data_seed)
+        _require_length(contiguous, context, text)
+        self._split = split_by(split, self.text.content, contiguous, context=context, stride=stride, seed=data_seed)
+        parts = self._split.parts
         self._vocabulary = Vocabulary(list(parts.values()))
         self.vocabulary = self._vocabulary.symbols
         self.codec = CharacterCodec(self._vocabulary, context)
         self._next_tokens = NextTokens(len(self.vocabulary))
         self._tokens = {part: self._vocabulary.tokens(content) for part, content in parts.items()}
         self._train = torch.from_numpy(self._tokens["train"])
+        windows = len(self._train) / context if self._split.starts is None else len(self._split.starts)
+        self.steps_per_epoch = windows / batch
         self.parts = tuple(part for part in parts if part != "train")
         self.metrics = tuple(metric for part in self.parts for metric in character_metrics(PREFIXES[part]))
 
@@ -114,8 +144,11 @@ class CharLM:
 
     def train_batch(self, step: int, seed: int) -> Batch:
         """Random windows of the training part."""
-        generator = generator_for(seed, step)
-        starts = torch.randint(len(self._train) - self.context, (self.batch, 1), generator=generator)
+        allowed = self._split.starts
+        count = len(self._train) - self.context if allowed is None else len(allowed)
+        starts = torch.randint(count, (self.batch, 1), generator=generator_for(seed, step))
+        if allowed is not None:
+            starts = torch.from_numpy(allowed)[starts]
         windows = self._train[starts + torch.arange(self.context + 1)].long()  # (batch, context + 1)
         return Batch((windows[:, :-1].contiguous(),), windows[:, 1:].contiguous())
 
@@ -136,13 +169,18 @@ class CharLM:
             f"{prefix}_accuracy": correct / count,
         }
 
+    def _pieces(self, part: str) -> Int32[np.ndarray, "count length"]:
+        """The tokens of a held-out part; what stands in different rows does not follow each other in the text."""
+        tokens = self._tokens[part]
+        return tokens.reshape(-1, self._split.piece or len(tokens))
+
     def _windows(self, part: str) -> tuple[Int[Tensor, "count context"], Int[Tensor, "count context"]]:
-        """A part in windows that do not overlap; the end of the last is filled up and ignored."""
-        tokens = torch.from_numpy(self._tokens[part]).long()
-        missing = -(len(tokens) - 1) % self.context
+        """A part in windows that do not overlap; the end of a piece is filled up and ignored."""
+        pieces = torch.from_numpy(self._pieces(part)).long()
+        missing = -(pieces.shape[1] - 1) % self.context
         inputs, targets = (
-            nn.functional.pad(tokens[:-1], (0, missing)),
-            nn.functional.pad(tokens[1:], (0, missing), value=IGNORED),
+            nn.functional.pad(pieces[:, :-1], (0, missing)),
+            nn.functional.pad(pieces[:, 1:], (0, missing), value=IGNORED),
         )
         return inputs.view(-1, self.context), targets.view(-1, self.context)
 
@@ -151,7 +189,10 @@ class CharLM:
         return {"vocab_size": len(self.vocabulary), "max_length": self.context}
 
     def floors(self) -> tuple[Floor, ...]:
-        """Chance, the n-gram ladder and, where there is one, the best known result."""
+        """Chance, the n-gram ladder and, where there is one, the best known result, all of the contiguous split."""
+        if self.split != "contiguous":
+            clean = CharLM(self.text.name, self.context, test="test" in self.parts, data_seed=self.data_seed)
+            return tuple(replace(floor, source=f"{floor.source} (contiguous split)") for floor in clean.floors())
         floors: list[Floor] = []
         for part in self.parts:
             rungs = ladder(self._tokens["train"], self._tokens[part], len(self.vocabulary))
@@ -164,17 +205,24 @@ class CharLM:
 
     @functools.cached_property
     def _overlaps(self) -> dict[str, float | None]:
-        return {part: overlap(self._tokens["train"], self._tokens[part]) for part in self.parts}
+        return {part: _overlap_of_pieces(self._tokens["train"], self._pieces(part)) for part in self.parts}
 
     def alarms(self) -> tuple[str, ...]:
-        """What is suspicious about the text."""
-        shared = [
+        """What is suspicious about the text and its split."""
+        of_split = SPLITS[self.split].format(stride=self.stride)
+        copied = [
             f"{value:.1%} of the {part} part's passages of {GRAM} characters stand word for word in the training part "
-            f"(suspicious from {SUSPICIOUS_OVERLAP:.0%}): what is measured is partly memory"
+            f"(suspicious from {SUSPICIOUS_OVERLAP:.0%}): what is measured is partly memory{of_split}"
             for part, value in self._overlaps.items()
             if value is not None and value >= SUSPICIOUS_OVERLAP
         ]
-        return (*shared, *self._unknown_alarm())
+        shared = [
+            f"{value:.1%} of the characters predicted in the {part} part are predicted, at the same place of the text, "
+            f"in training windows: what is measured is partly memory{of_split}"
+            for part, value in self._split.shared.items()
+            if value
+        ]
+        return (*copied, *shared, *self._unknown_alarm())
 
     def _unknown_alarm(self) -> list[str]:
         unknown = self._vocabulary.unknown_characters
@@ -185,6 +233,8 @@ class CharLM:
 
     def describe(self) -> dict[str, Any]:
         """What identifies the data."""
+        how = {} if self.split == "contiguous" else {"split": self.split}
+        how |= {"stride": self.stride, "shared_characters": dict(self._split.shared)} if self.split == "windows" else {}
         return {
             "task": self.name,
             "text": self.text.name,
@@ -196,6 +246,7 @@ class CharLM:
             "parts": {part: len(tokens) for part, tokens in self._tokens.items()},
             "context": self.context,
             "data_seed": self.data_seed,
+            **how,
             "overlap": {"passage": GRAM, **self._overlaps},
         }
 
@@ -211,6 +262,27 @@ class CharLM:
             "predicted": list(self.decode(predicted[0, :shown])),
             "labels": [list(self.decode(inputs[0]))],
         }
+
+
+def _overlap_of_pieces(train: Int32[np.ndarray, " n_train"], pieces: Int32[np.ndarray, "count length"]) -> float | None:
+    """The fraction of the pieces' passages that stand in the training part; no passage spans two pieces."""
+    count, length = pieces.shape
+    joined = np.pad(pieces, ((0, 0), (0, 1)), constant_values=-1).reshape(-1)[:-1]  # -1 is no token: it matches nothing
+    share = overlap(train, joined)
+    if share is None or length < GRAM:
+        return None
+    return share * ((len(joined) - GRAM + 1) / (count * (length - GRAM + 1)))
+
+
+def _require_split(split: HowSplit, stride: int) -> None:
+    """Raise unless there is such a split and the stride belongs to it."""
+    require_known("split", split, SPLITS)
+    require_positive("stride", stride)
+    if split != "windows" and stride != 1:
+        raise SpecError(
+            f"stride is how far apart the windows of the split 'windows' begin; got stride {stride} with the split "
+            f"'{split}'; leave it out, or take split 'windows'"
+        )
 
 
 def _require_length(parts: Mapping[str, str], context: int, text: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Literal, final
 
 import torch
@@ -23,6 +24,10 @@ from attnlab.tasks.shapes.sequences import LENGTH, generate
 
 UNIT = "normalized squared error"
 PREFIXES = {"validation": "val", "test": "test"}
+SPLITS = {
+    "separate": "",
+    "inside": " (split 'inside': the held-out sequences are trained on as well)",
+}  # what alarms say of each
 PART_SEEDS = {"train": 0, "validation": 1, "test": 2}  # each part has a generator of its own
 EXAMPLES = 4  # sequences shown in a report, as many as the question showed
 DIGITS = 4  # of a value in a report
@@ -46,8 +51,11 @@ class ShapesData:
 
 
 @functools.lru_cache(maxsize=SETS_KEPT)
-def load_shapes(group: str, n_train: int, n_test: int, noise: float, data_seed: int) -> ShapesData:
-    """Generate and normalize a data set, once per process and arguments."""
+def load_shapes(group: str, n_train: int, n_test: int, noise: float, data_seed: int, *, split: str) -> ShapesData:
+    """Generate and normalize a data set, once per process and arguments.
+
+    What is held out is the same with every split, to the last bit, and so is what it is normalized with.
+    """
     counts = {"train": n_train, "validation": n_test, "test": n_test}
     raw = {
         part: generate(group, count, noise=noise, seed=len(PART_SEEDS) * data_seed + PART_SEEDS[part])
@@ -59,7 +67,15 @@ def load_shapes(group: str, n_train: int, n_test: int, noise: float, data_seed: 
         {part: ((pair[side] - mean) / std)[..., None] for part, pair in raw.items()}  # (count, length, 1)
         for side in (0, 1)
     )
+    if split == "inside":
+        inputs, targets = _held_out_inside(inputs), _held_out_inside(targets)
     return ShapesData(inputs, targets, mean.item(), std.item())
+
+
+def _held_out_inside(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same parts, but that what is held out replaces the last of the training part."""
+    held_out = torch.cat([parts[part] for part in PREFIXES])
+    return {**parts, "train": torch.cat((parts["train"][: -len(held_out)], held_out))}
 
 
 @functools.lru_cache(maxsize=PERMUTATIONS_KEPT)
@@ -70,8 +86,11 @@ def _permutation(count: int, seed: int, epoch: int) -> Int[Tensor, " count"]:
 
 @functools.lru_cache(maxsize=SETS_KEPT)
 def _baseline_errors(arguments: tuple[str, int, int, float, int]) -> Mapping[str, tuple[float, float]]:
-    """Return, per held-out part, the errors of the best constant and of the best linear predictor."""
-    data = load_shapes(*arguments)
+    """Return, per held-out part, the errors of the best constant and of the best linear predictor.
+
+    They are fitted on sequences that are not held out, however the task splits.
+    """
+    data = load_shapes(*arguments, split="separate")
     train = data.inputs["train"].squeeze(-1), data.targets["train"].squeeze(-1)
     errors = {}
     for part in PREFIXES:
@@ -99,16 +118,23 @@ class Shapes:
         Total width of the uniform noise on inputs and targets, in units of height.
     data_seed : int
         Seed of the data; runs of different seeds train on the same data in another order.
+    split : {"separate", "inside"}
+        Whether the held-out sequences are sequences of their own, or, a mistake that is made on purpose to see what it
+        does to the numbers, are trained on as well: they replace the last of the training sequences.
 
     Raises
     ------
     SpecError
-        If a size is below 1, the noise negative, or the group unknown.
+        If a size is below 1, the noise negative, the group or the split unknown, or if the held-out sequences do not
+        fit into the training part.
 
     Notes
     -----
     Inputs and targets are (batch, length, 1) with 100 positions, normalized together with the mean and
     standard deviation of the training part. The metric is the mean squared error in these units.
+
+    With the split "inside" held-out sequences, units and floors are those of the split "separate", so that numbers
+    compare between the two and a number that the leak made may lie below the floors.
 
     Differs from the source [1]_: boxes of nearly equal height are rejected like triangles (it tested
     the triangles twice), every sequence is grouped as asked (its recursion dropped the grouping), and
@@ -136,16 +162,25 @@ class Shapes:
         batch: int = 100,
         noise: float = 0.3,
         data_seed: int = 42,
+        split: Literal["separate", "inside"] = "separate",
     ) -> None:
         require_known("group", group, ("shape", "place"))
+        require_known("split", split, SPLITS)
         for name, value in (("n_train", n_train), ("n_test", n_test), ("batch", batch)):
             require_positive(name, value)
         if noise < 0:
             raise SpecError(f"'noise' must not be negative; got {noise}")
+        if split == "inside" and n_train < 2 * n_test:
+            raise SpecError(
+                "with the split 'inside' n_train must be at least twice n_test, since both held-out parts are trained "
+                f"on; got n_train {n_train}, n_test {n_test}"
+            )
         self.batch = batch
         self.tokens_per_step = batch * LENGTH
+        self.steps_per_epoch = n_train / batch
         self._arguments = (group, n_train, n_test, noise, data_seed)
-        self.data = load_shapes(*self._arguments)
+        self.split = split
+        self.data = load_shapes(*self._arguments, split=split)
 
     def train_batch(self, step: int, seed: int) -> Batch:
         """The sequences of one training step."""
@@ -210,9 +245,20 @@ class Shapes:
             ),
         ]  # fmt: skip
 
+    @functools.cached_property
+    def _overlaps(self) -> dict[str, float]:
+        """The fraction of each held-out part's inputs that are among the training inputs, number for number."""
+        known = set(_rows(self.data.inputs["train"]))
+        return {part: fmean(row in known for row in _rows(self.data.inputs[part])) for part in self.parts}
+
     def alarms(self) -> tuple[str, ...]:
-        """What is suspicious about the data."""
-        return ()
+        """What is suspicious about the data and its split."""
+        return tuple(
+            f"{value:.1%} of the {part} part's sequences are among the training sequences: what is measured is partly "
+            f"memory{SPLITS[self.split]}"
+            for part, value in self._overlaps.items()
+            if value
+        )
 
     def describe(self) -> dict[str, Any]:
         """What identifies the data."""
@@ -224,6 +270,7 @@ class Shapes:
             "length": LENGTH,
             "noise": noise,
             "data_seed": data_seed,
+            **({} if self.split == "separate" else {"split": self.split, "overlap": dict(self._overlaps)}),
             "mean": self.data.mean,
             "std": self.data.std,
             "source": "generated",
@@ -236,6 +283,11 @@ class Shapes:
         columns = [_rounded(tensor) for tensor in (inputs, targets, outputs)]
         keys = ("input", "target", "prediction")
         return {"kind": "series", "items": [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]}
+
+
+def _rows(sequences: Float[Tensor, "count length 1"]) -> list[bytes]:
+    """Each sequence as the bytes of its numbers."""
+    return [row.tobytes() for row in sequences.numpy()]
 
 
 def _rounded(sequences: Float[Tensor, "count length 1"]) -> list[list[float]]:

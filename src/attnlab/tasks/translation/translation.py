@@ -118,6 +118,7 @@ class Translation:
                 "larger batch_tokens or a smaller max_length"
             )
         self.tokens_per_step = round(self.data.parts["train"].target_tokens() / len(self._cuts))
+        self.steps_per_epoch = len(self._cuts)
         self._order = functools.lru_cache(maxsize=KEPT_EPOCHS)(self._order_of)
 
     def train_batch(self, step: int, seed: int) -> Batch:
