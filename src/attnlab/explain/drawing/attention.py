@@ -1,0 +1,311 @@
+"""An attention layer by itself: its heads, and what happens inside each of them, in the order of its formula."""
+
+# ruff: noqa: ARG001 -- entries of one function share its signature; not every entry needs all of it
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import nn
+
+from attnlab.explain.drawing import masks
+from attnlab.explain.drawing.known import ByClass
+from attnlab.explain.drawing.letters import TIMES, counted, product
+from attnlab.explain.drawing.nodes import Beside, Box, Caption, Column, Join, Node, Plus, column
+from attnlab.explain.drawing.reading import Reading, Use, arrow, read
+from attnlab.nn.attention import Attention
+from attnlab.nn.axes.combiners import (
+    AbstractCombiner,
+    Concatenate,
+    Convolution,
+    Project,
+    Sum,
+    TalkingHeads,
+)
+from attnlab.nn.axes.heads import AbstractHeads, AbstractPackedHeads
+from attnlab.nn.axes.masks import Full
+from attnlab.nn.axes.normalizers import (
+    AbstractNormalizer,
+    LinearWeights,
+    Sigmoid,
+    Softmax,
+    SoftmaxPlusOne,
+    Sparsemax,
+)
+from attnlab.nn.axes.relative_positions import AbstractScorePositions, LinearBias, RelativeBias, RotaryPositions
+from attnlab.nn.axes.scores import (
+    AbstractScore,
+    AdditiveScore,
+    BilinearScore,
+    CosineScore,
+    DotScore,
+    ScaledDotScore,
+)
+
+SCORES: dict[type[AbstractScore], str] = {
+    DotScore: "dot-product",
+    ScaledDotScore: "scaled dot-product",
+    BilinearScore: "bilinear",
+    AdditiveScore: "additive",
+    CosineScore: "cosine",
+}
+NORMALIZERS: dict[type[AbstractNormalizer], tuple[str, str]] = {
+    Softmax: ("Softmax", "over the keys"),
+    SoftmaxPlusOne: ("Softmax plus one", "over the keys and one of score 0"),
+    Sparsemax: ("Sparsemax", "over the keys"),
+    Sigmoid: ("Sigmoid", "of each score minus log(keys)"),
+    LinearWeights: ("No normalizer", "the scores are the weights"),
+}
+POSITIONS: dict[type[AbstractScorePositions], tuple[str, str]] = {
+    RotaryPositions: ("Rotate", "rotary positions"),
+    LinearBias: ("Linear bias", "minus slope times distance"),
+    RelativeBias: ("Relative bias", "learned, by distance"),
+}
+"""How parts are called; one that is not here, of a person's own, by the name of its class."""
+
+EVERYTHING = masks.in_words(Full())
+
+
+@final
+@dataclass(frozen=True)
+class Layer:
+    """Hold the two figures of an attention layer, and where in the model it is used how."""
+
+    title: str  # what it is called
+    heads: Column  # its projections, its heads, and what becomes of them
+    inside: Column  # what happens inside each head
+    uses: tuple[Use, ...]  # the layers that look like this
+
+
+def kind_of(layer: Attention) -> str:
+    """What an attention layer is called, by its heads and its mask."""
+    many = "multi-head attention" if layer.heads.n_heads > 1 else "attention"
+    name = f"masked {many}" if layer.mask.blocks_future else many
+    return name[:1].upper() + name[1:]
+
+
+@read.register
+def _(layer: Attention, path: str, reading: Reading) -> Node:
+    reading.uses.append(Use(layer, path, reading.source, reading.pads))
+    heads, score = layer.heads, SCORES.get(type(layer.scores), type(layer.scores).__name__)
+    count = f"{counted(heads.n_heads, 'head')} {TIMES} {heads.d_head}"
+    mask = "" if layer.mask.kind in ("full", "causal") else masks.in_words(layer.mask)
+    plain = type(layer.normalizer) is Softmax
+    normalizer = "" if plain else NORMALIZERS.get(type(layer.normalizer), (type(layer.normalizer).__name__,))[0].lower()
+    notes = [f"{count}, {score}", mask, normalizer]
+    return reading.box(kind_of(layer), notes, kind="attention", of=layer, path=path)
+
+
+def layers(uses: Sequence[Use]) -> list[Layer]:
+    """The attention layers of a model in the order they are met, those that differ in nothing but masks as one."""
+    found: dict[tuple[Column, Column], list[Use]] = {}
+    for use in uses:
+        found.setdefault((_heads(use), _inside(use, [])), []).append(use)
+    return [
+        Layer(_title(same[0].attention), heads, _inside(same[0], _masked(same)), tuple(same))
+        for (heads, _), same in found.items()
+    ]
+
+
+def _title(layer: Attention) -> str:
+    count = layer.heads.n_heads
+    return f"Multi-head attention, {count} heads" if count > 1 else "Attention, one head"
+
+
+def _heads(use: Use) -> Column:
+    """The layer as a whole: projections, heads, and their way back to the width of the model."""
+    layer, reading = use.attention, Reading()
+    score = SCORES.get(type(layer.scores), f"{type(layer.scores).__name__}")
+    name = f"{score[:1].upper()}{score[1:]} attention"
+    count = layer.heads.n_heads
+    own, _ = reading.claim(_inner_parameters(layer), use.path)
+    attend = Box(name, (), "attention", own, use.path, count, f"h = {count}" if count > 1 else "")
+    below = _projected(layer.heads, f"{use.path}.heads", reading, attend)
+    return column(below, _combined(layer.combiner, f"{use.path}.combiner", reading, layer.heads), Caption("output"))
+
+
+def _inner_parameters(layer: Attention) -> Iterator[nn.Parameter]:
+    """Yield the parameters that act between projections and the heads' outputs."""
+    for part in (layer.positions, layer.scores, layer.normalizer):
+        yield from part.parameters()
+    if layer.combiner.mixes_heads:
+        yield from layer.combiner.parameters(recurse=False)
+
+
+def _projected(heads: AbstractHeads, path: str, reading: Reading, attend: Box) -> Node:
+    """From the inputs to the heads."""
+    if not isinstance(heads, AbstractPackedHeads):
+        made = reading.box(type(heads).__name__, ["queries, keys and values"], kind="own", of=heads, path=path)
+        return column(Caption("input"), made, attend)
+    linear, packed = heads.packed.linear, heads.packed
+    branches = []
+    for name, rows, count in zip("QKV", packed.rows, packed.counts, strict=True):
+        width = rows // count
+        size = product(count, width) if count > 1 else f"{width}"
+        shared = f"each for {heads.n_heads // count} query heads" if count < heads.n_heads else ""
+        numbers = rows * (linear.in_features + (linear.bias is not None))
+        notes = tuple(note for note in (f"{linear.in_features} → {size}", shared) if note)
+        box = Box("Linear", notes, "linear", numbers, f"{path}.packed.linear", count)
+        branches.append(column(Caption(name), box))
+    return Join(tuple(branches), attend)
+
+
+@ByClass
+def _combined(combiner: AbstractCombiner, path: str, reading: Reading, heads: AbstractHeads) -> list[Node]:
+    """From the heads to the width of the model."""
+    return [reading.box(type(combiner).__name__, ["of all heads"], kind="own", of=combiner, path=path)]
+
+
+@_combined.register(Project)
+@_combined.register(TalkingHeads)
+def _(combiner: Project | TalkingHeads, path: str, reading: Reading, heads: AbstractHeads) -> list[Node]:
+    back = read(combiner.to_residual, f"{path}.to_residual", reading)
+    return [*_concatenated(heads), back]
+
+
+@_combined.register
+def _(combiner: Concatenate, path: str, reading: Reading, heads: AbstractHeads) -> list[Node]:
+    return _concatenated(heads)
+
+
+@_combined.register
+def _(combiner: Sum, path: str, reading: Reading, heads: AbstractHeads) -> list[Node]:
+    return [Box("Sum over heads", small=True), read(combiner.to_residual, f"{path}.to_residual", reading)]
+
+
+@_combined.register
+def _(combiner: Convolution, path: str, reading: Reading, heads: AbstractHeads) -> list[Node]:
+    convolutions, count = combiner.convolutions, heads.n_heads
+    each = arrow(convolutions.in_channels // count, convolutions.out_channels // count)
+    numbers, _ = reading.claim(combiner.parameters(), path)
+    box = Box(
+        "Convolution", (f"kernel {convolutions.kernel_size[0]}, {each}",), "convolution", numbers, path, copies=count
+    )
+    return [box, *_concatenated(heads)]
+
+
+def _concatenated(heads: AbstractHeads) -> list[Node]:
+    return [Box("Concat", small=True)] if heads.n_heads > 1 else []
+
+
+def _inside(use: Use, mask: Sequence[Node]) -> Column:
+    """One head, from its query, key and value to its output."""
+    layer, reading = use.attention, Reading()
+    scored = _scored(layer.scores, f"{use.path}.scores", reading, *_turned(layer))
+    weights = column(scored, _biased(layer, use.path, reading), _mixed(layer.combiner, "scores", use.path, reading))
+    weights = column(weights, mask, _normalized(layer.normalizer, use.path, reading))
+    weights = column(weights, _mixed(layer.combiner, "weights", use.path, reading))
+    if layer.dropout:
+        weights = column(weights, Box(f"Dropout {layer.dropout:g}", small=True))
+    return column(Join((weights, Caption("V")), Box("MatMul", ("weights times values",))), Caption("output of a head"))
+
+
+def _turned(layer: Attention) -> tuple[Column, Column]:
+    """Query and key, with what positions do to them."""
+    q, k = (torch.empty(1, layer.heads.n_heads, 2, layer.heads.d_head, device="meta") for _ in range(2))
+    turned = layer.positions.rotate(q, k)
+    title, note = _position_words(layer.positions)
+    step = Box(title, (note,) if note else (), "embedding")
+    both = zip("QK", turned, (q, k), strict=True)
+    q_column, k_column = (column(Caption(name), [step] if after is not before else []) for name, after, before in both)
+    return q_column, k_column
+
+
+def _position_words(positions: AbstractScorePositions) -> tuple[str, str]:
+    return POSITIONS.get(type(positions), (type(positions).__name__, "positions of its own"))
+
+
+@ByClass
+def _scored(score: AbstractScore, path: str, reading: Reading, q: Column, k: Column) -> Node:
+    """From query and key to one number for each pair."""
+    name = type(score).__name__
+    return Join((q, k), reading.box(name, ["a number for every pair"], kind="own", of=score, path=path))
+
+
+def _multiplied(q: Column, k: Column) -> Join:
+    return Join((q, k), Box("MatMul", ("queries times keys",)))
+
+
+@_scored.register
+def _(score: DotScore, path: str, reading: Reading, q: Column, k: Column) -> Node:
+    return _multiplied(q, k)
+
+
+@_scored.register
+def _(score: ScaledDotScore, path: str, reading: Reading, q: Column, k: Column) -> Node:
+    return column(_multiplied(q, k), _scaled(score.scale))
+
+
+@_scored.register
+def _(score: BilinearScore, path: str, reading: Reading, q: Column, k: Column) -> Node:
+    heads, width, _ = score.weight.shape
+    numbers, _ = reading.claim([score.weight], path)
+    box = Box("Linear", (f"{arrow(width, width)}, each head its own",), "linear", numbers, path, copies=heads)
+    return column(_multiplied(column(q, box), k), _scaled(score.scale))
+
+
+@_scored.register
+def _(score: AdditiveScore, path: str, reading: Reading, q: Column, k: Column) -> Node:
+    q = column(q, read(score.from_q, f"{path}.from_q", reading))
+    k = column(k, read(score.from_k, f"{path}.from_k", reading))
+    added = Join((q, k), Box("Add", ("every query to every key",)))
+    return column(added, Box("Tanh", small=True), read(score.to_score, f"{path}.to_score", reading))
+
+
+@_scored.register
+def _(score: CosineScore, path: str, reading: Reading, q: Column, k: Column) -> Node:
+    length = Box("To length 1", small=True)
+    numbers, _ = reading.claim(score.parameters(), path)
+    factor = Box("Scale", ("times a learned factor",), "plain", numbers, path)
+    return column(_multiplied(column(q, length), column(k, length)), factor)
+
+
+def _scaled(scale: float) -> Box:
+    """The factor of scores, as the root that it is one over."""
+    return Box("Scale", (f"1 / √{scale**-2:.6g}",))
+
+
+def _biased(layer: Attention, path: str, reading: Reading) -> list[Node]:
+    """What positions add to the scores."""
+    bias = layer.positions.bias(range(2), range(2), dtype=torch.float32, device=torch.device("meta"))
+    if bias is None:
+        return []
+    title, note = _position_words(layer.positions)
+    box = reading.box(title, [note], kind="embedding", of=layer.positions, path=f"{path}.positions")
+    return [Beside(Plus(), box)]
+
+
+def _mixed(combiner: AbstractCombiner, what: str, path: str, reading: Reading) -> list[Node]:
+    """What heads do to each other's scores or weights."""
+    if not combiner.mixes_heads:
+        return []
+    name = {"scores": "score_mixing", "weights": "weight_mixing"}[what]
+    held = [one for key, one in combiner.named_parameters(recurse=False) if key == name]
+    numbers, _ = reading.claim(held, f"{path}.combiner.{name}")
+    return [Box(f"Mix {what}", ("linear over heads",), "linear", numbers, f"{path}.combiner.{name}")]
+
+
+def _masked(uses: Sequence[Use]) -> list[Node]:
+    """Which keys are left; where the layers differ in that, one box for all."""
+    seen = {seen_by(use): None for use in uses}
+    if len(seen) > 1:
+        return [Box("Mask", ("as listed below",))]
+    return [] if set(seen) == {EVERYTHING} else [Box("Mask", tuple(seen))]
+
+
+def seen_by(use: Use) -> str:
+    """Which keys a layer sees, in words."""
+    what = masks.in_words(use.attention.mask)
+    return f"{what}, no padding" if use.pads else what
+
+
+def _normalized(normalizer: AbstractNormalizer, path: str, reading: Reading) -> list[Node]:
+    """From scores to weights."""
+    known = NORMALIZERS.get(type(normalizer))
+    if known is None:
+        name = type(normalizer).__name__
+        return [reading.box(name, ["scores to weights"], kind="own", of=normalizer, path=f"{path}.normalizer")]
+    return [Box(known[0], (known[1],), "softmax")]

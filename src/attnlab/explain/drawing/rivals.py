@@ -1,0 +1,113 @@
+"""The rivals of the Transformer that translate: recurrent networks with attention, and convolutions."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from attnlab.explain.drawing.blocks import RELU
+from attnlab.explain.drawing.models import Halves, embedding, halves, logits, positions
+from attnlab.explain.drawing.nodes import Beside, Box, Caption, Column, Frame, Node, Port, Skip, column, folded
+from attnlab.explain.drawing.reading import Reading, parts, read
+from attnlab.models.convolutional_translation import ByteNet, ConvS2S
+from attnlab.models.recurrent_translation import AdditiveRnn, MultiplicativeRnn
+from attnlab.models.translator import AbstractRival
+
+TANH, GLU = Box("Tanh", small=True), Box("Gate", ("one half by the sigmoid of the other",))
+STATES = "states"
+
+
+def _embedded(model: AbstractRival, side: str, reading: Reading) -> Column:
+    """The tokens of one side as vectors."""
+    table = model.get_submodule(f"{side}_embedding")
+    title = f"{side.capitalize()} embedding"
+    tokens = Caption("source tokens" if side == "source" else "target tokens so far")
+    return column(tokens, embedding(table, f"{side}_embedding", title, reading))
+
+
+def _dropped(model: AbstractRival, reading: Reading) -> list[Node]:
+    return parts(model.drop, "drop", reading)
+
+
+@halves.register
+def _(model: AdditiveRnn, reading: Reading) -> Halves:
+    drop = _dropped(model, reading)
+    encoder = column(_embedded(model, "source", reading), drop, read(model.encoder, "encoder", reading))
+    below = column(_embedded(model, "target", reading), drop)
+    scores = [model.query, model.key, model.alignment]
+    notes = ["of the state before, to every token", "w · tanh(A state + B key)", "softmax, mean of the states"]
+    attend = reading.box("Additive attention", notes, kind="attention", of=scores, path="query, key, alignment")
+    first = reading.box("Linear, tanh", ["makes the first state"], kind="linear", of=model.start, path="start")
+    sizes = [f"{model.decoder.input_size:,} → {model.decoder.hidden_size:,}"]
+    cell = reading.box("GRU cell", sizes, kind="recurrent", of=model.decoder, path="decoder")
+    step = column(
+        Beside(Box("Concat", ("token and context",)), Beside(attend, Port(STATES), inward=True), inward=True),
+        Beside(cell, Beside(first, Port("last state"), inward=True), inward=True),
+        Box("Concat", ("state, context and token",)),
+    )
+    loop = Frame(step, title="one target token after another")
+    return Halves((encoder, column(below, loop, _read_out(model, reading), logits(model.logits, reading))), STATES)
+
+
+def _read_out(model: AdditiveRnn | MultiplicativeRnn, reading: Reading) -> Column:
+    """From what was found to what the logits are made of."""
+    return column(read(model.readout, "readout", reading), TANH, _dropped(model, reading))
+
+
+@halves.register
+def _(model: MultiplicativeRnn, reading: Reading) -> Halves:
+    drop = _dropped(model, reading)
+    encoder = column(_embedded(model, "source", reading), drop, read(model.encoder, "encoder", reading))
+    decoder = Beside(read(model.decoder, "decoder", reading), Port("last state"), inward=True)
+    score = "state times W times source state" if isinstance(model.key, nn.Linear) else "state times source state"
+    notes = [score, "softmax, mean of the states"]
+    attend = reading.box("Multiplicative attention", notes, kind="attention", of=model.key, path="key")
+    looked = Skip(Beside(attend, Port(STATES), inward=True), Box("Concat", small=True))
+    below = column(_embedded(model, "target", reading), drop, decoder, looked)
+    return Halves((encoder, column(below, _read_out(model, reading), logits(model.logits, reading))), STATES)
+
+
+@halves.register
+def _(model: ConvS2S, reading: Reading) -> Halves:
+    drop, halved = _dropped(model, reading), Box("Add, times √½", small=True)
+    layers = []
+    for i, layer in enumerate(model.encoder):
+        path = f"encoder.{i}.convolution"
+        layers.append(Skip(column(drop, read(layer.get_submodule("convolution"), path, reading), GLU), halved))
+    marked = positions(model.source_positions, "source_positions", reading)
+    encoder = column(_embedded(model, "source", reading), marked, drop, folded(layers, "encoder"))
+    looking = []
+    for i, (layer, query) in enumerate(zip(model.decoder, model.queries, strict=True)):
+        convolved = read(layer.get_submodule("convolution"), f"decoder.{i}.convolution", reading)
+        notes = ["Linear of the state, plus the token", "dot product, softmax", "mean of source states"]
+        attend = reading.box("Attention", notes, kind="attention", of=query, path=f"queries.{i}")
+        looked = Skip(Beside(attend, Port(STATES), inward=True), halved)
+        looking.append(Skip(column(drop, convolved, GLU, looked), halved))
+    marked = positions(model.target_positions, "target_positions", reading)
+    decoder = column(_embedded(model, "target", reading), marked, drop, folded(looking, "decoder"), drop)
+    return Halves((encoder, column(decoder, logits(model.logits, reading))), STATES)
+
+
+@halves.register
+def _(model: ByteNet, reading: Reading) -> Halves:
+    drop = _dropped(model, reading)
+    encoder = column(_embedded(model, "source", reading), drop, _dilated(model.encoder, "encoder", reading))
+    joined = Beside(Box("Concat", ("token, and source at its place",)), Port("source"), inward=True)
+    below = column(_embedded(model, "target", reading), drop, joined, read(model.join, "join", reading))
+    above = column(read(model.norm, "norm", reading), RELU, logits(model.logits, reading))
+    unfolded = f"source, {model.unfold:g} times as long"
+    return Halves((encoder, column(below, _dilated(model.decoder, "decoder", reading), above)), unfolded)
+
+
+def _dilated(blocks: nn.ModuleList, path: str, reading: Reading) -> list[Node]:
+    """The residual blocks of ByteNet."""
+    found: list[Node] = []
+    for i, block in enumerate(blocks):
+        convolution = next(one for one in block.modules() if isinstance(one, nn.Conv1d))
+        half, width = convolution.in_channels, convolution.in_channels * 2
+        seen = f"kernel {convolution.kernel_size[0]}, dilation {convolution.dilation[0]}"
+        notes = [f"norm, ReLU, Linear {width} → {half}", "norm, ReLU, convolution", seen]
+        notes.append(f"norm, ReLU, Linear {half} → {width}")
+        notes += [f"dropout {one.p:g}" for one in block.modules() if isinstance(one, nn.Dropout) and one.p]
+        box = reading.box("Dilated convolution", notes, kind="convolution", of=block, path=f"{path}.{i}")
+        found.append(Skip(box))
+    return folded(found, path, framed=False)
