@@ -12,7 +12,7 @@ from attnlab.core.lazy import contents
 
 if TYPE_CHECKING:
     from attnlab.doctor import assert_healthy, doctor
-    from attnlab.explain import overfit
+    from attnlab.explain import explain, overfit
     from attnlab.inspection import capture, cost, reach
     from attnlab.models import Decoder, Encoder, EncoderDecoder
     from attnlab.nn import Attention, Block

@@ -52,6 +52,8 @@ class Finding:
         What it means for the verdict; by default an error is a bug, a warning a known effect, an info a fact.
     accepted : bool
         Whether a person accepts it: it is told, and means nothing for the verdict.
+    scores_times : float, optional
+        Of a wrong scale: what the scores would have to be multiplied by, at the sizes that were examined.
     """
 
     check: str
@@ -62,6 +64,7 @@ class Finding:
     source: str = ""
     nature: Nature | None = None
     accepted: bool = False
+    scores_times: float | None = None
 
     @property
     def weighs(self) -> Nature:
@@ -78,7 +81,7 @@ class Finding:
         """The finding as plain data."""
         data = asdict(self)
         del data["nature"]
-        return data
+        return {key: value for key, value in data.items() if key != "scores_times" or value is not None}
 
 
 @final

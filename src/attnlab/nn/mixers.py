@@ -21,6 +21,7 @@ from attnlab.core.sizes import check_positive
 from attnlab.nn.attention import Attention
 from attnlab.nn.fitting import check_fit
 from attnlab.nn.key_values import AbstractKeylessMixer, AbstractMixer
+from attnlab.nn.mended import MendedMixer
 from attnlab.nn.recurrences import Fastformer, LinearAttention, LstmMixer, refuse_memory
 
 
@@ -107,6 +108,7 @@ MIXERS: Mapping[str, Callable[..., AbstractMixer]] = {
     "attention": Attention,
     "linear-attention": LinearAttention,
     "fastformer": Fastformer,
+    "mended": MendedMixer,
 }
 
 

@@ -205,7 +205,7 @@ def _error(exam: Examination, logits: LogitSize, slopes: Slopes) -> Finding:
         f" {_factors(logits)}"
     )
     message, remedy = _reading(exam, logits, grows=slopes.plain > 0)
-    return Finding(_ID, "error", message, evidence, remedy, _SOURCE)
+    return Finding(_ID, "error", message, evidence, remedy, _SOURCE, scores_times=1 / logits.relative)
 
 
 def _factors(logits: LogitSize) -> str:
@@ -261,7 +261,7 @@ def _by_factor(exam: Examination, logits: LogitSize) -> Iterator[Finding]:
         f"d_head {logits.d_head}: std of queries {logits.q_std:.3g}, of keys {logits.k_std:.3g}, of logits"
         f" {logits.std:.3g}; the factor is {_factors(logits)}"
     )
-    yield Finding(_ID, "error", message, evidence, remedy, _SOURCE)
+    yield Finding(_ID, "error", message, evidence, remedy, _SOURCE, scores_times=1 / logits.relative)
 
 
 def _one_head(exam: Examination, logits: LogitSize, slopes: Slopes | None) -> Iterator[Finding]:

@@ -1,0 +1,219 @@
+"""What explaining ends with: how far what was seen lies from what was expected, and what carries how much of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, final
+
+from attnlab.explain.causes import Nature
+from attnlab.explain.effects import Estimate
+from attnlab.explain.overfit import Memory
+from attnlab.explain.own_code import Examined
+from attnlab.explain.possible import Impossible
+
+Word = Literal["bug", "known effect", "set-up", "noise", "cannot be", "unexplained", "as expected", "not again"]
+CARRIES = 0.25
+"""Part of the distance that what gives the answer its word carries; else the word is "unexplained"."""
+
+
+@final
+@dataclass(frozen=True)
+class Share:
+    """Hold what one cause carries, in the order in which causes were removed.
+
+    Parameters
+    ----------
+    name, nature, removed, evidence, source : str
+        As of the cause.
+    amount : Estimate
+        What its removal changed, those before it being gone: before minus after.
+    alone : Estimate, optional
+        The same with nothing else of its phase removed.
+    last : Estimate, optional
+        The same with everything else removed, where there is something else.
+    detail : str
+        What was chosen, such as the rates that a search ended with.
+    """
+
+    name: str
+    nature: Nature
+    removed: str
+    amount: Estimate
+    alone: Estimate | None = None
+    last: Estimate | None = None
+    evidence: str = ""
+    source: str = ""
+    detail: str = ""
+
+    @property
+    def interacts(self) -> bool:
+        """Whether it carries another amount when it is removed last."""
+        return self.last is not None and not (self.amount.low <= self.last.mean <= self.amount.high)
+
+
+@final
+@dataclass(frozen=True)
+class Again:
+    """Hold what runs of the set-up as it was gave for one number that was seen."""
+
+    variant: str  # name in the case, or what a wrong split is called
+    metric: str  # name of the metric
+    seen: float  # in its unit
+    found: Estimate  # what runs gave
+    within: bool | None  # whether what was seen lies within the noise of runs; None where nothing says
+
+
+@final
+@dataclass(frozen=True)
+class Answer:
+    """Hold the answer to a case.
+
+    Parameters
+    ----------
+    name : str
+        Name of the case.
+    question : str
+        What was asked.
+    quantity : str
+        The number that is explained, in words.
+    unit : str
+        Its unit.
+    seen, expected : float
+        What was seen, and the nearest value that would not have surprised.
+    fraction : float
+        Part of the steps with which runs were made; 1 is the whole of them.
+    seeds : int
+        Runs of every set-up.
+    again : tuple of Again
+        What the set-up as it was gave, for every number that was seen.
+    start : Estimate or None
+        The number that is explained, in runs of the set-up as it was; None where none finished.
+    noise : bool or None
+        Whether what was seen lies within the noise of these runs; None where nothing says.
+    shares : tuple of Share
+        What carries it.
+    end : Estimate or None
+        The number with all of these removed.
+    without_effect : tuple of str
+        What was removed and changed nothing that is decided.
+    not_tried : tuple of str
+        What was not removed, and why.
+    impossible : tuple of Impossible
+        Numbers that cannot be what they seem.
+    made : tuple of Again
+        What wrong splits gave.
+    examined : tuple of Examined
+        What the doctor said of own modules.
+    memories : tuple of Memory
+        Whether a few items can be learned by heart.
+    effects : mapping
+        By variant and known effect the evidence that it is at work before training.
+    error : str
+        Why runs of the set-up as it was did not finish.
+    notes : tuple of str
+        How the case was read.
+    scale : str or None
+        The scale at which runs were made; None for what was run by who asked.
+    seconds : float
+        How long it took, over all commands.
+    """
+
+    name: str
+    question: str
+    quantity: str
+    unit: str
+    seen: float
+    expected: float
+    fraction: float
+    seeds: int
+    again: tuple[Again, ...] = ()
+    start: Estimate | None = None
+    noise: bool | None = None
+    shares: tuple[Share, ...] = ()
+    end: Estimate | None = None
+    without_effect: tuple[str, ...] = ()
+    not_tried: tuple[str, ...] = ()
+    impossible: tuple[Impossible, ...] = ()
+    made: tuple[Again, ...] = ()
+    examined: tuple[Examined, ...] = ()
+    memories: tuple[Memory, ...] = ()
+    effects: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    error: str = ""
+    notes: tuple[str, ...] = ()
+    scale: str | None = None
+    seconds: float = 0.0
+
+    @property
+    def comparable(self) -> bool:
+        """Whether runs can be held against what was seen: they have its size and all of its steps."""
+        return self.fraction == 1.0 and self.scale is None
+
+    @property
+    def distance(self) -> float:
+        """What is to be explained: seen minus expected; of other runs than those seen, their own start minus expected.
+
+        It is 0 where these are as expected already, although what was seen is not.
+        """
+        seen = self.seen - self.expected
+        if self.comparable or self.start is None:
+            return seen
+        found = self.start.mean - self.expected
+        return found if found * seen > 0 else 0.0
+
+    @property
+    def steps(self) -> tuple[tuple[str, str, float], ...]:
+        """The way from seen to expected: what carries it, its nature, and how much; nothing where no run finished."""
+        return tuple(self._steps())
+
+    def _steps(self) -> Iterator[tuple[str, str, float]]:
+        if self.start is None or self.end is None or not self.distance:
+            return
+        if self.comparable:
+            luck = "noise" if self.noise else "not in the case" if self.noise is False else "noise or not in the case"
+            yield luck, "noise" if self.noise else "unexplained", self.seen - self.start.mean
+        for share in self.shares:
+            yield share.name, share.nature, share.amount.mean
+        yield "unexplained", "unexplained", self.end.mean - self.expected
+
+    @property
+    def verdict(self) -> Word:
+        """What carries most of the distance, in a word."""
+        if any(one.kind == "impossible" for one in self.impossible):
+            return "cannot be"
+        if self.distance == 0:
+            return "as expected" if self.seen == self.expected else "not again"
+        if self.start is None:
+            return "bug" if any(one.errors for one in self.examined) else "unexplained"
+        largest = self.largest
+        return "unexplained" if largest is None else largest[1]  # pyrefly: ignore
+
+    @property
+    def largest(self) -> tuple[str, str, float] | None:
+        """The step that carries most of the distance, the unexplained ones left out; None where none carries much."""
+        sign = math.copysign(1.0, self.distance)
+        named = [step for step in self.steps if step[1] != "unexplained"]
+        most = max(named, key=lambda step: step[2] * sign, default=None)
+        return most if most and most[2] * sign >= CARRIES * abs(self.distance) else None
+
+    def part(self, amount: float) -> str:
+        """An amount as a part of the distance, in words; nothing where there is none."""
+        return f"{amount / self.distance:.0%}" if self.distance else ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as plain data, with the verdict and the paragraph."""
+        from attnlab.explain.words import paragraph, what_next
+
+        data = asdict(self) | {"verdict": self.verdict, "answer": paragraph(self), "next": what_next(self)}
+        data["steps"] = [dict(zip(("name", "nature", "amount"), step, strict=True)) for step in self.steps]
+        return _finite(data)
+
+
+def _finite(value: Any) -> Any:
+    """A value without numbers that JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,406 @@
+"""A case: what a person ran, what they saw, and what they expected instead."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, final
+
+from attnlab.core.apart import names_own_code
+from attnlab.core.contracts import Metric, Task
+from attnlab.core.errors import SpecError, nearest
+from attnlab.studies.define.assemble import build_task
+from attnlab.studies.define.reading import line_of, plain_types, read
+from attnlab.studies.define.study import Study, merge, parse_study
+
+KEYS = ("question", "task", "model", "variants", "training", "saw", "expected", "runs", "reported", "scales")
+"""What a case may say."""
+NEEDED = ("question", "task", "model", "variants", "training", "saw", "expected")
+REPORTED = ("last", "best")
+"""Whether numbers are those at the end of training, or the best of all evaluations."""
+FORMS = (
+    "'A is better than B', 'A is worse than B', 'A is as good as B' (each perhaps with 'by 0.1'), "
+    "'A reaches METRIC 1.5', or a mapping {variant: {metric: value}}"
+)
+"""How an expectation may be written."""
+HELD_OUT = ("val", "test")
+"""How names of metrics of held-out parts begin."""
+_COMPARED = re.compile(r"(.+?) is (better than|worse than|as good as) (.+?)(?: by ([\d.eE+-]+))?", re.DOTALL)
+_REACHED = re.compile(r"(.+?) reaches (\w+) (?:of )?([\d.eE+-]+)", re.DOTALL)
+
+Numbers = Mapping[str, Mapping[str, float]]
+"""By variant and metric."""
+Relation = Literal["better than", "worse than", "as good as"]
+
+
+@final
+@dataclass(frozen=True)
+class Quantity:
+    """Hold the one number that is explained: a metric of a variant, or its difference from another's.
+
+    Parameters
+    ----------
+    metric : Metric
+        What was measured.
+    variant : str
+        Of which variant.
+    beside : str, optional
+        The variant that is subtracted; None for the metric itself.
+    seen : float
+        What the person saw.
+    expected : float
+        The value nearest to it that would not have surprised.
+    """
+
+    metric: Metric
+    variant: str
+    beside: str | None
+    seen: float
+    expected: float
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """The variants it is about."""
+        return (self.variant,) if self.beside is None else (self.variant, self.beside)
+
+    @property
+    def words(self) -> str:
+        """What it is called."""
+        of = f"{self.metric.name} of '{self.variant}'"
+        return of if self.beside is None else f"{of} minus that of '{self.beside}'"
+
+    @property
+    def distance(self) -> float:
+        """What is to be explained: seen minus expected."""
+        return self.seen - self.expected
+
+    def value(self, numbers: Numbers) -> float:
+        """The quantity of some numbers."""
+        own = numbers[self.variant][self.metric.name]
+        return own if self.beside is None else own - numbers[self.beside][self.metric.name]
+
+
+@final
+@dataclass(frozen=True)
+class Case:
+    """Hold a number that surprised somebody.
+
+    Parameters
+    ----------
+    study : Study
+        What they ran: task, models, recipe and budget; its baseline is the first variant.
+    saw : mapping
+        The numbers they saw, by variant and metric.
+    quantity : Quantity
+        The one that is explained, with what was expected.
+    runs : int
+        How many runs each number is the mean of.
+    reported : {"last", "best"}
+        Whether they are the numbers at the end, or the best of all evaluations.
+    notes : tuple of str
+        How the case was read where it left a choice.
+    scale : str, optional
+        The scale that was merged in: then runs are of another size, and what was seen is not held against them.
+    """
+
+    study: Study
+    saw: Numbers
+    quantity: Quantity
+    runs: int = 1
+    reported: Literal["last", "best"] = "last"
+    notes: tuple[str, ...] = ()
+    scale: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What identifies the case, as plain data."""
+        asked = {key: getattr(self.quantity, key) for key in ("variant", "beside", "seen", "expected")}
+        asked |= {"metric": self.quantity.metric.name}
+        return {
+            "study": self.study.to_json(),
+            "files": self.study.files(),
+            "saw": {name: dict(row) for name, row in self.saw.items()},
+            "quantity": asked,
+            "runs": self.runs,
+            "reported": self.reported,
+            "scale": self.scale,
+        }
+
+
+def library() -> dict[str, Path]:
+    """The cases that come with the lab, by name."""
+    folder = Path(str(resources.files("attnlab.explain") / "library"))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def load_case(source: str | Path, *, scale: str | None = None) -> Case:
+    """Read a case from a file or from the library.
+
+    Parameters
+    ----------
+    source : str or Path
+        Path of a YAML file, or the name of a case of the library.
+    scale : str, optional
+        Name of one of the file's ``scales``, merged over the rest.
+
+    Returns
+    -------
+    Case
+        The checked case.
+
+    Raises
+    ------
+    SpecError
+        If there is no such case, or with file and line of what is wrong with it.
+    DataError
+        If its data are missing.
+    """
+    path = Path(source).expanduser()
+    if not (path.suffix in {".yaml", ".yml"} or path.is_file()):
+        known = library()
+        if str(source) not in known:
+            raise SpecError(
+                f"no case '{source}' in the library and no file of that name; {nearest(str(source), known)}"
+            )
+        path = known[str(source)]
+    if not path.is_file():
+        raise SpecError(f"no case file {path}")
+    return parse_case(read(path), path=path.resolve(), scale=scale)
+
+
+def parse_case(raw: Mapping[str, Any], *, path: Path | None = None, scale: str | None = None) -> Case:
+    """Check a case given as a mapping.
+
+    Parameters
+    ----------
+    raw : mapping
+        The case, as a file would say it.
+    path : Path, optional
+        Where it was read; relative paths start at its folder, else at the current one.
+    scale : str, optional
+        Name of one of its ``scales``, merged over the rest.
+
+    Returns
+    -------
+    Case
+        The checked case.
+
+    Raises
+    ------
+    SpecError
+        With the key that is wrong, and its line in the file.
+    """
+    if not isinstance(raw, Mapping):
+        raise SpecError(f"{path or 'case'}: a case must be a mapping; got {type(raw).__name__}")
+    said = plain_types(raw)
+    scales = said.pop("scales", None) or {}
+    if scale is not None and scale not in scales:
+        raise SpecError(f"{path or 'case'}: no scale '{scale}'; {nearest(scale, scales) if scales else 'it has none'}")
+    said = merge(said, scales[scale]) if scale else said
+    return _Reader(said, raw if scale is None else said, path).case(scale)
+
+
+@final
+class _Reader:
+    """Read one case, and know where each of its keys stands."""
+
+    def __init__(self, said: dict[str, Any], raw: Mapping[str, Any], path: Path | None) -> None:
+        self._said, self._raw, self._path = said, raw, path
+
+    def case(self, scale: str | None) -> Case:
+        """The case."""
+        self._check_keys()
+        study, steps_notes = self._study()
+        task = build_task(study.task_spec())
+        saw, notes = self._saw(study, task)
+        return Case(
+            study,
+            saw,
+            self._quantity(study, task, saw),
+            self._runs(),
+            self._reported(),
+            (*steps_notes, *notes),
+            scale,
+        )
+
+    def _check_keys(self) -> None:
+        for key in self._said:
+            if key not in KEYS:
+                raise self._wrong(key, f"unknown key '{key}'; {nearest(key, KEYS)}")
+        for key in NEEDED:
+            if not self._said.get(key):
+                raise self._wrong(key, f"'{key}' is missing; a case says {', '.join(NEEDED)}")
+        if not isinstance(self._said["training"], dict) or not isinstance(self._said["variants"], dict):
+            raise self._wrong("training", "training and variants must be mappings")
+
+    def _study(self) -> tuple[Study, tuple[str, ...]]:
+        """What was run, as a study of one seed that judges nothing."""
+        training = dict(self._said["training"])
+        budget = training.pop("budget", None)
+        budget = {k: v for k, v in budget.items() if v is not None} if isinstance(budget, dict) else budget
+        if not isinstance(budget, dict) or len(budget) != 1 or not {*budget} <= {"steps", "epochs", "tokens"}:
+            raise self._wrong("training", f"training.budget must be one of steps, epochs, tokens; got {budget!r}")
+        notes: tuple[str, ...] = ()
+        if "epochs" in budget:
+            budget, notes = self._in_steps(budget["epochs"])
+        said = {key: self._said[key] for key in ("question", "task", "model", "variants")}
+        said |= {"baseline": next(iter(self._said["variants"])), "training": training}
+        said |= {"rules": {"budget": budget, "seeds": 1, "smallest_effect": 0.0}}
+        name = self._path.stem if self._path else "case"
+        return parse_study(self._placed(said), name=name, path=self._path), notes
+
+    def _placed(self, said: dict[str, Any]) -> Mapping[str, Any]:
+        """What a study is made of, with the lines of the case's file where there is one."""
+        copy = getattr(self._raw, "copy", None)
+        if copy is None or not hasattr(self._raw, "lc"):
+            return said
+        placed = copy()
+        for key in [key for key in placed if key not in said]:
+            del placed[key]
+        for key in ("baseline", "training", "rules"):
+            placed[key] = said[key]
+        return placed
+
+    def _in_steps(self, epochs: Any) -> tuple[dict[str, int], tuple[str, ...]]:
+        """A budget in epochs as steps."""
+        if not isinstance(epochs, int | float) or isinstance(epochs, bool) or not 0 < epochs < math.inf:
+            raise self._wrong("training", f"training.budget.epochs must be a positive number; got {epochs!r}")
+        said = {"question": "?", "task": self._said["task"], "model": {"name": "decoder"}, "variants": {"_": {}}}
+        rules = {"budget": {"steps": 1}, "seeds": 1, "smallest_effect": 0.0}
+        study = parse_study(said | {"baseline": "_", "rules": rules}, path=self._path)
+        if names_own_code(study.task) and not hasattr(build_task(study.task_spec()), "steps_per_epoch"):
+            raise self._wrong("training", "the task does not say steps_per_epoch; give the budget in steps")
+        per_epoch: float = getattr(build_task(study.task_spec()), "steps_per_epoch")  # noqa: B009 tasks may lack it
+        steps = max(1, round(epochs * per_epoch))
+        return {"steps": steps}, (f"{epochs:g} epochs are {steps} steps of this task ({per_epoch:.5g} an epoch)",)
+
+    def _saw(self, study: Study, task: Any) -> tuple[Numbers, tuple[str, ...]]:
+        said, read, notes = self._said["saw"], {}, []
+        if not isinstance(said, dict):
+            raise self._wrong("saw", f"saw must be a mapping {{variant: {{metric: value}}}}; got {said!r}")
+        if len(study.variants) == 1 and not any(isinstance(row, dict) for row in said.values()):
+            said = {next(iter(study.variants)): said}
+        for variant, row in said.items():
+            if variant not in study.variants:
+                raise self._wrong("saw", f"saw: '{variant}' is no variant; {nearest(variant, study.variants)}")
+            if not isinstance(row, dict):
+                raise self._wrong("saw", f"saw: {variant}: a number without a metric: write {{metric: {row!r}}}")
+            read[variant], told = self._row(f"saw.{variant}", row, task)
+            notes += told
+        return read, tuple(dict.fromkeys(notes))
+
+    def _row(self, where: str, row: Mapping[str, Any], task: Any) -> tuple[dict[str, float], list[str]]:
+        """The numbers of one variant by the task's names of metrics."""
+        found, notes = {}, []
+        for said, value in row.items():
+            metric = metric_of(said, task)
+            if metric is None:
+                known = ", ".join(one.name for one in task.metrics)
+                raise self._wrong("saw", f"{where}: task '{task.name}' has no metric '{said}'; it has {known}")
+            _check_value(where, metric, value)
+            found[metric.name] = float(value)
+            if metric.name != said:
+                notes.append(f"'{said}' is read as {metric.name}, {metric.title}")
+        return found, notes
+
+    def _quantity(self, study: Study, task: Any, saw: Numbers) -> Quantity:
+        said = self._said["expected"]
+        if isinstance(said, Mapping):
+            return self._of_mapping(said, study, task, saw)
+        if isinstance(said, str):
+            text = " ".join(said.split()).rstrip(".")
+            compared, reached = _COMPARED.fullmatch(text), _REACHED.fullmatch(text)
+            if compared:
+                return self._of_comparison(*compared.groups(), study=study, saw=saw, task=task)
+            if reached:
+                variant, metric, value = reached.groups()
+                found = self._of_mapping({self._variant(variant, study): {metric: _number(value)}}, study, task, saw)
+                already = found.metric.improves(found.seen, found.expected)
+                return replace(found, expected=found.seen) if already else found
+        raise self._wrong("expected", f"expected cannot be read: {said!r}; it may be {FORMS}")
+
+    def _of_mapping(self, said: Mapping[str, Any], study: Study, task: Any, saw: Numbers) -> Quantity:
+        """The first number of a mapping that was seen too."""
+        if len(study.variants) == 1 and not any(isinstance(row, Mapping) for row in said.values()):
+            said = {next(iter(study.variants)): said}
+        for variant, row in said.items():
+            if not isinstance(row, Mapping):
+                raise self._wrong("expected", f"expected: {variant}: a number without a metric; it may be {FORMS}")
+            name = self._variant(variant, study)
+            numbers, _ = self._row(f"expected.{name}", row, task)
+            for metric, value in numbers.items():
+                if metric in saw.get(name, {}):
+                    return Quantity(metric_of(metric, task) or task.metrics[0], name, None, saw[name][metric], value)
+        raise self._wrong("expected", "expected names no number that saw has: one variant and metric must be in both")
+
+    def _of_comparison(
+        self, one: str, relation: str, other: str, by: str | None, *, study: Study, saw: Numbers, task: Any
+    ) -> Quantity:
+        """The difference of two variants on the first metric seen of both."""
+        variant, beside = self._variant(one, study), self._variant(other, study)
+        if variant == beside:
+            raise self._wrong("expected", f"expected compares '{variant}' with itself")
+        shared = [metric for metric in saw.get(variant, {}) if metric in saw.get(beside, {})]
+        if not shared:
+            raise self._wrong("expected", f"saw has no metric of both '{variant}' and '{beside}'")
+        metric = metric_of(shared[0], task) or task.metrics[0]
+        size = 0.0 if by is None else _number(by)
+        seen = saw[variant][metric.name] - saw[beside][metric.name]
+        better = {"better than": 1, "worse than": -1, "as good as": 0}[relation]
+        sign = -better if metric.better == "lower" else better
+        expected = sign * max(size, sign * seen)  # what is as expected, or more so, needs no explanation
+        return Quantity(metric, variant, beside, seen, expected)
+
+    def _variant(self, said: str, study: Study) -> str:
+        name = said.strip().strip("'\"")
+        if name not in study.variants:
+            raise self._wrong("expected", f"expected: '{name}' is no variant; {nearest(name, study.variants)}")
+        return name
+
+    def _runs(self) -> int:
+        runs = self._said.get("runs", 1)
+        if not isinstance(runs, int) or isinstance(runs, bool) or runs < 1:
+            raise self._wrong("runs", f"runs must be the number of runs behind each number, 1 or more; got {runs!r}")
+        return runs
+
+    def _reported(self) -> Any:
+        reported = self._said.get("reported", "last")
+        if reported not in REPORTED:
+            raise self._wrong("reported", f"reported must be one of {', '.join(REPORTED)}; got {reported!r}")
+        return reported
+
+    def _wrong(self, key: str, text: str) -> SpecError:
+        """An error with file and line."""
+        if self._path is None:
+            return SpecError(text)
+        line = line_of(self._raw, [key])
+        return SpecError(f"{self._path}{f' line {line}' if line else ''}: {text}")
+
+
+def metric_of(said: str, task: Task) -> Metric | None:
+    """The metric of a task that a person means: by its name, by the part that is held out, or by its last word."""
+    by_name = {metric.name: metric for metric in task.metrics}
+    part, _, kind = said.partition("_")
+    named = [said, *(f"{other}_{kind}" for other in HELD_OUT if part in HELD_OUT and kind)]
+    named += [f"{other}_{said}" for other in HELD_OUT]
+    return next((by_name[name] for name in named if name in by_name), None)
+
+
+def _check_value(where: str, metric: Metric, value: Any) -> None:
+    """Raise unless a value is one that the metric can have."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise SpecError(f"{where}: {metric.name} must be a number in {metric.unit}; got {value!r}")
+    if metric.unit == "fraction" and not 0 <= value <= 1:
+        raise SpecError(f"{where}: {metric.name} is a fraction of 1; got {value:g} (53.1 % is 0.531)")
+    if metric.better == "lower" and value < 0:
+        raise SpecError(f"{where}: {metric.name} cannot be below 0; got {value:g}")
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise SpecError(f"expected: '{text}' is no number") from None

@@ -1,0 +1,419 @@
+"""Causes that can be removed: for each, what a set-up becomes without it, if it has it at all.
+
+A cause is never believed, only tried: what it explains is the difference that its removal makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, final
+
+from attnlab.core.build import class_of, is_path, parse
+from attnlab.core.constructors import signature_of
+from attnlab.core.contracts import StudyTask
+from attnlab.explain.own_code import Examined, own_specs
+from attnlab.explain.setups import Setup
+from attnlab.explain.signatures import SIGNATURES, Measured
+from attnlab.models import MODELS
+from attnlab.nn.mixers import MIXERS
+
+Nature = Literal["bug", "known effect", "set-up"]
+NATURES: tuple[Nature, ...] = ("bug", "known effect", "set-up")
+"""What a cause may be."""
+
+MORE_STEPS = 4
+"""How many times as many steps, where too few may be the cause."""
+WARM_UP = 0.1
+"""Part of the steps over which the rate rises, where it did not."""
+LEAK = 0.1
+"""Slope of a rectifier below zero, where it was dead."""
+CLIP = 1.0
+"""Longest gradient, where there was no limit."""
+NARROW = 16
+"""Width of a head below which wider ones are tried: fewer, in the same width of the model."""
+LIVING = f"rectifiers let {LEAK:g} of what is below zero through, or are smooth"
+DEAD = ("dead-parts", "overfit")
+"""Checks that find what dead rectifiers do."""
+WHOLE = "the lab's own attention stands in its place"
+NO_PATH, IDENTITY = "no identity path", "every layer's input is added to its output"
+_LOW_RANK = "Bhojanapalli 2020, arXiv:2002.07028"
+
+MENDINGS: Mapping[str, Mapping[str, Any]] = {
+    "causality": {"masked": True},
+    "batch-independence": {"swapped": True},
+}
+"""By the doctor's check, how a mixer is called without the fault; a wrong scale brings its factor with it."""
+ELSEWHERE = frozenset({"dtype-device", "precision", "determinism", "cache", "cost"})
+"""Checks whose errors do not change what a run on this machine computes."""
+TITLES = {
+    "scale": "wrong scale of the scores",
+    "causality": "outputs that see ahead",
+    "batch-independence": "the batch read as time",
+}
+"""What these faults are called."""
+
+
+@final
+@dataclass(frozen=True)
+class Known:
+    """Hold what is known of one variant before anything is removed.
+
+    Parameters
+    ----------
+    setup : Setup
+        As the person ran it.
+    task : StudyTask
+        Its task.
+    examined : sequence of Examined
+        What the doctor said of its own modules.
+    measured : mapping
+        What the table of signatures reads, before training.
+    as_meant : mapping, optional
+        What of the model is otherwise where its mixer is given the layout in which it does not read the batch as time.
+    """
+
+    setup: Setup
+    task: StudyTask
+    examined: Sequence[Examined] = ()
+    measured: Measured = field(default_factory=dict)
+    as_meant: Mapping[str, Any] | None = None
+
+    @property
+    def model(self) -> Mapping[str, Any]:
+        """The model's specification."""
+        return self.setup.model
+
+    def said(self, key: str) -> Any:
+        """An argument of a model of the lab: as it was said, else its default; None for one it does not take."""
+        name = str(self.model["name"])
+        parameters = {} if is_path(name) else signature_of(class_of(name, MODELS, "model"))
+        if key not in parameters:
+            return None
+        return self.model.get(key, parameters[key].default)
+
+    def takes(self, key: str) -> bool:
+        """Whether the model has such an argument."""
+        name = str(self.model["name"])
+        return not is_path(name) and key in signature_of(class_of(name, MODELS, "model"))
+
+    @property
+    def mixer(self) -> str:
+        """The name of the mixer; empty where the model has none, or several."""
+        mixer = self.said("mixer")
+        return "" if mixer is None or isinstance(mixer, list) else parse(mixer, "mixer")[0]
+
+    def signature(self, name: str) -> str:
+        """The evidence of a known effect at the start; empty where it is not at work."""
+        return next(one.of(self.measured) for one in SIGNATURES if one.name == name)
+
+
+Change = Mapping[str, Mapping[str, Any]]
+"""What is merged over a set-up, by ``task``, ``model`` and ``training``."""
+
+
+@final
+@dataclass(frozen=True)
+class Cause:
+    """Hold one thing that may have made a number what it is, and the same without it.
+
+    Parameters
+    ----------
+    name : str
+        What it is called; equal for all variants that have it.
+    nature : {"bug", "known effect", "set-up"}
+        What it would be, were it the cause.
+    removed : str
+        What was done to remove it, in words.
+    changes : mapping
+        By variant what is merged over its set-up; variants that do not have it are not there.
+    evidence : str
+        What else speaks for it; empty if nothing does.
+    source : str
+        Where it is described.
+    tunes : bool
+        Whether the rate of each variant is searched instead.
+    grows : bool
+        Whether there may be more of it: it is removed again and again, as long as that helps.
+    whole : bool
+        Whether a module is replaced as a whole, which removes more than what was found.
+    """
+
+    name: str
+    nature: Nature
+    removed: str
+    changes: Mapping[str, Change]
+    evidence: str = ""
+    source: str = ""
+    tunes: bool = False
+    grows: bool = False
+    whole: bool = False
+
+
+PHASES = 3
+
+
+def phase_of(cause: Cause) -> int:
+    """When a cause is removed: single bugs, then modules as a whole, then all else.
+
+    What is measured with a bug in it says little about what comes after, and a module that is replaced as a whole
+    little about the bug.
+    """
+    return 1 if cause.whole else 0 if cause.nature == "bug" else 2
+
+
+@final
+@dataclass(frozen=True)
+class Removal:
+    """Hold how one cause is removed from a variant that has it."""
+
+    name: str  # what the cause is called
+    nature: Nature  # what it would be
+    removed: str  # what is done, in words
+    change: Callable[[Known], Change | None]  # what is merged over a set-up; None where there is nothing to remove
+    signatures: tuple[str, ...] = ()  # known effects that speak for it
+    source: str = ""  # where the effect is described
+    grows: bool = False  # whether there may be more of it
+
+
+def candidates(situations: Mapping[str, Known], *, comparison: Mapping[str, Change] | None = None) -> list[Cause]:
+    """Every cause that could be removed from some variant, in the order of their natures.
+
+    Parameters
+    ----------
+    situations : mapping
+        What is known, by variant.
+    comparison : mapping, optional
+        What makes the parameters of the compared variants equal, by variant.
+
+    Returns
+    -------
+    list of Cause
+        Bugs first; causes of one nature in the order of the table.
+    """
+    found = [*_bugs(situations)]
+    for removal in REMOVALS:
+        changes = {name: change for name, one in situations.items() if (change := removal.change(one)) is not None}
+        if changes and removal.name not in {cause.name for cause in found}:
+            told = [one.signature(sign) for one in situations.values() for sign in removal.signatures]
+            evidence = "; ".join(dict.fromkeys(filter(None, told)))
+            fields = (removal.name, removal.nature, removal.removed, changes, evidence, removal.source)
+            found.append(Cause(*fields, grows=removal.grows))
+    if comparison:
+        words = "the width is changed until both have as many parameters"
+        found.append(Cause("unequal parameters", "set-up", words, comparison, source="Narang 2021, arXiv:2102.11972"))
+    rates: dict[str, Change] = {name: {} for name in situations}
+    source = "Bouthillier 2021, arXiv:2103.03098; Narang 2021, arXiv:2102.11972"
+    found.append(Cause("untuned rate", "set-up", "the learning rate is searched", rates, source=source, tunes=True))
+    return sorted(found, key=lambda cause: NATURES.index(cause.nature))
+
+
+def _bugs(situations: Mapping[str, Known]) -> Iterator[Cause]:
+    """A cause for every error that the doctor found and a mended mixer removes; else the module as a whole."""
+    meant = {name: {"model": one.as_meant} for name, one in situations.items() if one.as_meant}
+    if meant:
+        warnings = [one for name in meant for each in situations[name].examined for one in each.warnings]
+        evidence = next(one["message"] for one in warnings if one["check"] == "batch-independence")
+        source = "PyTorch documentation, nn.LSTM and nn.MultiheadAttention, batch_first; pytorch#25100"
+        yield Cause(TITLES["batch-independence"], "bug", _done({"swapped": True}), meant, evidence, source)
+    found: dict[str, Cause] = {}
+    for name, situation in situations.items():
+        errors = ((one, finding) for one in situation.examined for finding in one.errors)
+        found_here = ((one, finding) for one, finding in errors if finding["check"] not in ELSEWHERE)
+        for one, finding in found_here:
+            title, removed, change = _remedy(situation, one, finding)
+            if change:
+                evidence, source = finding["message"].rstrip("."), finding["source"]
+                before = found.get(title)
+                changes = {**(before.changes if before else {}), name: {"model": change}}
+                whole = removed == WHOLE
+                found[title] = Cause(title, "bug", removed, changes, evidence, source, whole=whole)
+    yield from found.values()
+
+
+def _remedy(situation: Known, one: Examined, finding: Mapping[str, Any]) -> tuple[str, str, Mapping[str, Any] | None]:
+    """What an error of the doctor is called, how it is removed in words, and what of the model is otherwise then."""
+    mending = _mending(finding) if one.place == "mixer" else None
+    if mending:
+        return TITLES[finding["check"]], _done(mending), _mended(situation, mending)
+    path = _identity_path(situation) if finding["check"] == "residual" else None
+    if path:
+        return NO_PATH, IDENTITY, path["model"]
+    rectifiers = _living_rectifiers(situation) if finding["check"] in DEAD else None
+    if rectifiers:
+        return "dead rectifiers", LIVING, rectifiers["model"]
+    return f"bugs of {one.name.rpartition(':')[2]}", WHOLE, _replaced(situation)
+
+
+def _mending(finding: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    if finding["check"] == "scale" and finding.get("scores_times"):
+        return {"scores_times": round(float(finding["scores_times"]), 6)}
+    return MENDINGS.get(finding["check"])
+
+
+def _done(mending: Mapping[str, Any]) -> str:
+    """What is done to remove a bug, in words."""
+    words = {
+        "scores_times": "the scores are multiplied by {value:.3g} before the softmax",
+        "masked": "scores of later positions are masked before the softmax",
+        "swapped": "it is given (length, batch, d_model)",
+    }
+    return "; ".join(words[key].format(value=value) for key, value in mending.items())
+
+
+def _mended(situation: Known, mending: Mapping[str, Any]) -> dict[str, Any]:
+    """A person's own mixers with a fault removed, beside those that were removed before."""
+
+    def mended(mixer: Any) -> Any:
+        if not any(own_specs({"name": "", "mixer": mixer})):
+            return mixer
+        known = mixer if isinstance(mixer, Mapping) and mixer.get("name") == "mended" else {"part": mixer}
+        return {**known, "name": "mended", **mending}
+
+    mixers = situation.model["mixer"]
+    return {"mixer": [mended(one) for one in mixers] if isinstance(mixers, list) else mended(mixers)}
+
+
+def swapped(situation: Known) -> dict[str, Any]:
+    """A person's own mixers given the other layout of batch and length."""
+    return _mended(situation, {"swapped": True})
+
+
+def _replaced(situation: Known) -> dict[str, Any] | None:
+    """The lab's attention in the place of a person's own mixer."""
+    if not is_path(situation.mixer):
+        return None
+    _, arguments = parse(situation.model["mixer"], "mixer")
+    heads = next((arguments[key] for key in ("n_heads", "num_heads", "heads", "nhead") if key in arguments), 1)
+    return {"mixer": {"name": "attention", "n_heads": heads}}
+
+
+# Known effects and set-ups
+
+
+def _if_said(key: str, value: Any, **change: Any) -> Callable[[Known], Change | None]:
+    """A change of the model where one of its arguments has a value."""
+    return lambda one: {"model": change} if one.takes(key) and one.said(key) == value else None
+
+
+def _identity_path(one: Known) -> Change | None:
+    if one.takes("block") and one.said("block") is not None and parse(one.said("block"), "block")[0] == "literal":
+        return {"model": {"block": {"name": "transformer"}, "feedforward": "relu", "residual": True}}
+    return {"model": {"residual": True}} if one.takes("residual") and one.said("residual") is False else None
+
+
+def _wider_heads(one: Known) -> Change | None:
+    width, mixer = one.said("d_model"), one.model.get("mixer")
+    heads = mixer.get("n_heads") if isinstance(mixer, Mapping) else None
+    if one.mixer not in MIXERS or not isinstance(heads, int) or not isinstance(width, int) or width // heads >= NARROW:
+        return None
+    fewer = next((n for n in range(heads - 1, 0, -1) if width % n == 0 and width // n >= NARROW), 1)
+    return {"model": {"mixer": {"n_heads": fewer}}} if fewer < heads else None
+
+
+def _living_rectifiers(one: Known) -> Change | None:
+    if not one.signature("dead rectifiers"):
+        return None
+    if is_path(one.mixer):
+        return {"model": _mended(one, {"leak": LEAK})}
+    return {"model": {"feedforward": "gelu"}} if one.said("feedforward") == "relu" else None
+
+
+def _sequences_as_time(one: Known) -> Change | None:
+    kept = {key: one.model[key] for key in ("hidden", "n_layers") if key in one.model}
+    return {"model": {"name": "lstm", **kept}} if one.model["name"] == "lstm-batch-as-time" else None
+
+
+def _sees_all(one: Known) -> Change | None:
+    """One layer of attention in a model of the lab that sees a part of its input."""
+    if not one.signature("small reach"):
+        return None
+    if one.takes("mixer_at") and one.said("mixer") is None:
+        return {"model": {"mixer": {"name": "attention", "n_heads": 1}, "mixer_at": one.said("n_layers") // 2}}
+    attention = {"name": "attention", "n_heads": 4}
+    return {"model": {"mixer": attention}} if one.mixer in MIXERS and one.mixer not in {"attention", "none"} else None
+
+
+def _clean(one: Known) -> Change | None:
+    """The task's own split, where another one was named."""
+    split = one.setup.task.get("split")
+    clean = {"char-lm": "contiguous", "shapes": "separate"}.get(str(one.setup.task["name"]))
+    return (
+        {"task": {"split": clean, "stride": 1} if "stride" in one.setup.task else {"split": clean}}
+        if (split is not None and clean is not None and split != clean)
+        else None
+    )
+
+
+def _trained(key: str, wrong: Sequence[Any], value: Any) -> Callable[[Known], Change | None]:
+    """A change of the recipe where it says one of some values."""
+    return lambda one: (
+        {"training": {key: value}} if key in one.setup.training and one.setup.training[key] in wrong else None
+    )
+
+
+def _zero(where: str, key: str) -> Callable[[Known], Change | None]:
+    """A setting taken away, where it was said to be above zero."""
+
+    def change(one: Known) -> Change | None:
+        said = one.setup.training.get(key) if where == "training" else one.said(key)
+        return {where: {key: 0.0}} if isinstance(said, int | float) and said > 0 else None
+
+    return change
+
+
+def _more_steps(one: Known) -> Change:
+    return more_steps(one.setup)
+
+
+def more_steps(setup: Setup) -> Change:
+    """A longer run."""
+    return {"training": {"budget": {"steps": MORE_STEPS * setup.steps}}}
+
+
+REMOVALS: tuple[Removal, ...] = (
+    Removal("leaking split", "set-up", "what is held out shares nothing with what is trained on", _clean),
+    Removal(
+        NO_PATH, "known effect", IDENTITY, _identity_path,
+        ("signal shrink", "rank collapse"), "He 2023, arXiv:2302.10322; Dong 2021, arXiv:2103.03404",
+    ),
+    Removal(TITLES["batch-independence"], "bug", "the LSTM reads positions as time", _sequences_as_time),
+    Removal(
+        "dead rectifiers", "known effect", LIVING,
+        _living_rectifiers, ("dead rectifiers",), "Maas 2013, ICML workshop on deep learning for speech",
+    ),
+    Removal(
+        "no positions", "known effect", "learned positions are added",
+        _if_said("positions", "none", positions="learned"), ("missing positions",),
+        "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466",
+    ),
+    Removal(
+        "small reach", "known effect", "attention stands in the place of a layer, and sees all", _sees_all,
+        ("small reach",), "measured: what lies outside its reach cannot matter",
+    ),
+    Removal(
+        "post-norm", "known effect", "the norm stands before each part", _if_said("norm", "post", norm="pre"),
+        ("gradient by depth",), "Xiong 2020, arXiv:2002.04745; Liu 2020, arXiv:2004.08249",
+    ),
+    Removal(
+        "no norm", "known effect", "a norm stands before each part", _if_said("norm", "none", norm="pre"),
+        ("signal growth", "logit growth", "entropy collapse"), "Xiong 2020, arXiv:2002.04745",
+    ),
+    Removal(
+        "narrow heads", "known effect", "fewer and wider heads", _wider_heads, (), _LOW_RANK,
+    ),
+    Removal(
+        "no warm-up", "set-up", "the rate rises over a tenth of the steps", _trained("warmup", (0, 0.0), WARM_UP),
+        ("gradient by depth",), "Xiong 2020, arXiv:2002.04745",
+    ),
+    Removal(
+        "no limit of gradients", "set-up", f"gradients are cut at {CLIP:g}", _trained("clip", (None,), CLIP),
+        ("signal growth", "logit growth"),
+    ),
+    Removal("constant rate", "set-up", "the rate falls to zero", _trained("schedule", ("constant",), "cosine")),
+    Removal("dropout", "set-up", "nothing is dropped", _zero("model", "dropout")),
+    Removal("weight decay", "set-up", "weights do not decay", _zero("training", "weight_decay")),
+    Removal("label smoothing", "set-up", "targets are not smoothed", _zero("training", "label_smoothing")),
+    Removal("too few steps", "set-up", f"{MORE_STEPS} times as many steps", _more_steps, grows=True),
+)  # fmt: skip
+"""What is tried of every case; bugs come from the doctor, and the rate is searched for each variant."""

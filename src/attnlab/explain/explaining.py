@@ -1,0 +1,386 @@
+"""Explain a case: can it be, is it a bug, does it come again, what carries it. Each step lies in the folder at once."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, final
+
+from attnlab.core.errors import AttnlabError, RunError, SpecError
+from attnlab.core.files import fingerprint, read_json, write_json
+from attnlab.core.machine import usable_cores
+from attnlab.explain.answer import Again, Answer
+from attnlab.explain.case import Case, load_case
+from attnlab.explain.causes import Cause, Change, Known, candidates, swapped
+from attnlab.explain.effects import Estimate, mean_of, within_noise
+from attnlab.explain.measuring import Measuring
+from attnlab.explain.overfit import Memory, overfit
+from attnlab.explain.own_code import examine
+from attnlab.explain.possible import Impossible, impossible, leaks
+from attnlab.explain.removing import Removing
+from attnlab.explain.setups import Runs, Setup
+from attnlab.explain.signatures import SIGNATURES, measure
+from attnlab.studies.define.assemble import build_task
+from attnlab.studies.define.study import merge, restore_study
+from attnlab.studies.plan.plan import Plan, plan_study
+from attnlab.studies.run.executor import Executor, LocalProcesses
+from attnlab.studies.run.layout import WORKERS_LOG
+from attnlab.training.keeping.runs import HOLDER, LOCK, lock
+
+CASE, ANSWER, FOUND = "case.json", "answer.json", "found.json"
+"""Files of a case's folder: what is explained, the answer, and what was found before anything was trained."""
+BY_HAND = {"weight_decay": 0.0, "schedule": "constant", "warmup": 0.0, "clip": None}
+"""What a case's training has where it says nothing: what a plain loop around Adam does."""
+MOST_SEEDS, SEEDS = 5, 3
+"""Runs of every set-up: five where there is time, three else."""
+FEWEST_STEPS = 30
+"""Of a shortened run; fewer say nothing."""
+NEARLY = 0.8
+"""Part of the plan that fits the time, from which runs are not shortened: what is over is left out at the end."""
+OTHERWISE = 1.5
+"""What runs take beside the steps that were timed: building, evaluation, the processes' start."""
+HEART_S = 10.0
+"""How long a variant may take to learn a few items by heart."""
+
+Tell = Callable[[str], None]
+"""Told of each thing that is found, in a line."""
+
+
+def explain(
+    case: Case | str | Path,
+    out: Path | None = None,
+    *,
+    minutes: float = 15.0,
+    jobs: int | None = None,
+    seeds: int | None = None,
+    tell: Tell | None = None,
+    executor: Executor | None = None,
+) -> Answer:
+    """Explain a number that surprised somebody.
+
+    Parameters
+    ----------
+    case : Case, str or Path
+        What they ran, saw, and expected; or a file that says it, or the name of a case of the library.
+    out : Path, optional
+        Folder of the case; one that was begun is gone on with. By default ``runs/explain-NAME``.
+    minutes : float
+        How long it may take. Runs are shortened until the plan fits, which is then said.
+    jobs : int, optional
+        Worker processes; by default one a core.
+    seeds : int, optional
+        Runs of every set-up; by default as many as there is time for, three to five.
+    tell : callable, optional
+        Told of each thing as it is found.
+    executor : Executor, optional
+        Computes the runs; by default processes of this machine.
+
+    Returns
+    -------
+    Answer
+        What carries how much of the distance between seen and expected.
+
+    Raises
+    ------
+    SpecError
+        If a variant cannot be built, or the minutes do not suffice for the shortest plan.
+    RunError
+        If the folder belongs to another case or another process.
+    """
+    if not (math.isfinite(minutes) and minutes > 0):
+        raise SpecError(f"minutes must be a positive number; got {minutes!r}")
+    if seeds is not None and seeds < 2:
+        raise SpecError(f"seeds must be 2 or more, as one run says nothing about noise; got {seeds}")
+    begun = time.monotonic()
+    case = case if isinstance(case, Case) else load_case(case)
+    out = out or folder_of(case)
+    plan = plan_study(case.study, calibrate=True)
+    with lock(out), contextlib.ExitStack() as held:
+        _keep(case, out)
+        workers = jobs or usable_cores()
+        if executor is None:
+            executor = held.enter_context(LocalProcesses(workers, 1, out / WORKERS_LOG))
+        explaining = _Explaining(case, plan, out, tell or _silent, executor)
+        answer = explaining.answer(begun, begun + 60 * minutes, workers, seeds)
+        write_json(out / ANSWER, answer.to_json())
+    return answer
+
+
+def folder_of(case: Case) -> Path:
+    """Where a case lies unless told otherwise: ``runs/explain-NAME``, or ``runs/explain-NAME-SCALE``."""
+    return Path("runs") / "-".join(filter(None, ("explain", case.study.name, case.scale)))
+
+
+def _silent(_: str) -> None:
+    """Tell nobody."""
+
+
+def _keep(case: Case, out: Path) -> None:
+    """Write down what is explained, or check that it is what the folder was begun with."""
+    said = case.to_json()
+    if not (out / CASE).exists():
+        if out.exists() and any(path.name not in {HOLDER, LOCK} for path in out.iterdir()):
+            raise RunError(f"{out} is no case's folder and holds files; choose another with --out")
+        write_json(out / CASE, said)
+    elif fingerprint(read_json(out / CASE)) != fingerprint(said):
+        raise RunError(f"{out} was begun with another case, or its files have changed; choose another with --out")
+
+
+@final
+@dataclass
+class _Explaining:
+    """Hold what is known while one case is explained."""
+
+    case: Case
+    plan: Plan
+    out: Path
+    tell: Tell
+    executor: Executor
+    not_tried: list[str] = field(default_factory=list)
+    fraction: float = 1.0
+    seeds: Sequence[int] = ()
+
+    def answer(self, begun: float, deadline: float, workers: int, seeds: int | None) -> Answer:
+        """The answer, step by step."""
+        quantity = self.case.quantity
+        self.tell(f"seen {quantity.seen:.4g}, expected {quantity.expected:.4g}: {quantity.words}")
+        whole = {variant.name: self._setup(variant.name) for variant in self.plan.variants}
+        found = self._before_training(whole)
+        equal = self._equal_parameters(whole)
+        self._pace(self._causes(found, whole, equal), deadline - time.monotonic(), workers, seeds)
+        runs = Runs(self.out / "runs", self.executor, self._on_run)
+        self.measuring = Measuring(self.case, runs, self.seeds, self.fraction, deadline)
+        setups = self._as_called(found, {name: self._shortened(setup) for name, setup in whole.items()})
+        causes = self._causes(found, setups, equal)
+        again, error = self._again(setups)
+        base = {name: setups[name] for name in quantity.variants}
+        start = self.measuring.quantity(base)
+        made = self._made(found.impossible, setups)
+        removing = Removing(self.measuring, base, self.plan.task.metrics[0], self.tell)
+        if mean_of(start):
+            self.tell("what carries it?")
+            removing.carry(causes)
+        noise = within_noise(start, quantity.seen, self.case.runs) if self.measuring.comparable else None
+        return Answer(
+            self.case.study.name, self.case.study.question, quantity.words, quantity.metric.unit,
+            quantity.seen, quantity.expected, self.fraction, len(self.seeds),
+            again=tuple(again), start=mean_of(start), noise=noise, shares=tuple(removing.shares),
+            end=mean_of(removing.end()),
+            without_effect=tuple(dict.fromkeys(removing.without_effect)),
+            not_tried=tuple(dict.fromkeys([*self.not_tried, *removing.not_tried])),
+            impossible=tuple(found.impossible), made=tuple(made),
+            examined=tuple({(one.name, str(one.errors)): one for each in found.situations.values()
+                            for one in each.examined}.values()),
+            memories=tuple(found.memories), effects=found.effects, error=error, notes=self.case.notes,
+            scale=self.case.scale, seconds=self._seconds(time.monotonic() - begun),
+        )  # fmt: skip
+
+    def _causes(self, found: _Found, setups: Mapping[str, Setup], equal: Mapping[str, Change] | None) -> list[Cause]:
+        """Every cause that could be removed from the variants that are explained."""
+        names = self.case.quantity.variants
+        situations = {name: replace(found.situations[name], setup=setups[name]) for name in names}
+        return candidates(situations, comparison=equal)
+
+    def _as_called(self, found: _Found, setups: Mapping[str, Setup]) -> dict[str, Setup]:
+        """Set-ups as the person called them, where nobody says in which layout: in the one that comes nearer.
+
+        A module that reads the batch as time, but for the layout in which it does not, may have been called in either.
+        """
+        called = dict(setups)
+        for name, situation in found.situations.items():
+            if not any(one.layout_in_question for one in situation.examined) or name not in self.case.saw:
+                continue
+            literal = setups[name].changed(model=swapped(situation))
+            literal = replace(literal, name=f"{name}, given (batch, length, d_model)")
+            metric, seen = next(iter(self.case.saw[name].items()))
+            runs = self.measuring.runs.of([setups[name], literal], self.measuring.seeds[:1])
+            meant, said = (runs[one.name][0].metrics.get(metric, math.inf) for one in (setups[name], literal))
+            self.tell(
+                f"'{name}': {metric} {said:.4g} given (batch, length, d_model), {meant:.4g} given the other layout"
+            )
+            if not self.measuring.comparable or abs(said - seen) < abs(meant - seen):
+                called[name] = replace(literal, name=name)
+                found.situations[name] = replace(situation, as_meant={"mixer": setups[name].model["mixer"]})
+        return called
+
+    def _seconds(self, now: float) -> float:
+        """How long it took, with earlier commands."""
+        before = read_json(self.out / ANSWER).get("seconds", 0.0) if (self.out / ANSWER).exists() else 0.0
+        return round(before + now, 1)
+
+    def _setup(self, name: str) -> Setup:
+        """A variant as the person ran it, evaluated at the end alone where that is what they report."""
+        variant = self.plan.variant(name)
+        task = self.case.study.task_spec(name)
+        if variant.steps is None:
+            raise SpecError("training.budget must be in steps, epochs or tokens")
+        training = BY_HAND | variant.training | {"budget": {"steps": variant.steps}}
+        if self.case.reported == "last":
+            training["evaluate_every"] = variant.steps
+        return Setup(name, task if isinstance(task, Mapping) else {"name": task}, variant.model, training)
+
+    # Before training
+
+    def _before_training(self, setups: Mapping[str, Setup]) -> _Found:
+        """What is known of every variant before anything is trained."""
+        task = build_task(self.case.study.task_spec())
+        found = _Found()
+        for name, setup in setups.items():
+            measured = _or_nothing(lambda setup=setup: measure(setup), {}, self.tell, f"'{name}' could not be measured")
+            examined = examine(setup)
+            found.situations[name] = Known(setup, task, examined, measured)
+            for one in examined:
+                self.tell(f"doctor, {one.name.rpartition(':')[2]}: {one.verdict or one.error}")
+                for finding in one.errors:
+                    self.tell(f"  {finding['message']} {finding['evidence']}")
+            told = {sign.name: evidence for sign in SIGNATURES if (evidence := sign.of(measured))}
+            found.effects[name] = told
+            for effect, evidence in told.items():
+                self.tell(f"'{name}': {effect}: {evidence}")
+        clean = build_task(_clean_spec(setups[self.case.quantity.variant]))
+        measured = {name: one.measured for name, one in found.situations.items()}
+        found.impossible = impossible(self.case, clean, measured)
+        for one in found.impossible:
+            self.tell(f"can it be? {one.words}")
+        found.memories = self._by_heart()
+        return found
+
+    def _by_heart(self) -> list[Memory]:
+        """Whether the variants that are explained can learn a few items by heart."""
+        kept = self.out / FOUND
+        if kept.exists():
+            return [Memory(**one | {"curve": tuple(map(tuple, one["curve"]))}) for one in read_json(kept)["memories"]]
+        names = self.case.quantity.variants
+        learned = _or_nothing(
+            lambda: list(overfit(self.case.study, variants=names, seconds=HEART_S)),
+            [],
+            self.tell,
+            "nothing was learned",
+        )
+        for one in learned:
+            self.tell(f"'{one.variant}', {one.items} items by heart: {one.verdict}")
+        write_json(
+            kept, {"memories": [{**vars(one), "curve": [list(point) for point in one.curve]} for one in learned]}
+        )
+        return learned
+
+    def _equal_parameters(self, setups: Mapping[str, Setup]) -> Mapping[str, Change] | None:
+        """What makes the compared variants' parameters equal; None where they are, or it cannot be."""
+        quantity = self.case.quantity
+        if quantity.beside is None:
+            return None
+        own, other = (self.plan.variant(name).parameters for name in quantity.variants)
+        if abs(own / other - 1) <= 0.05:
+            return None
+        kept = self.case.study.to_json()
+        matching = {"rules": {"match": "parameters"}, "baseline": quantity.beside}
+        with contextlib.suppress(AttnlabError):
+            study = restore_study({**kept, "content": merge(kept["content"], matching)})
+            matched = plan_study(study).variant(quantity.variant).model
+            return {quantity.variant: {"model": matched}} if matched != setups[quantity.variant].model else None
+        return None
+
+    def _pace(self, causes: Sequence[Cause], seconds: float, workers: int, seeds: int | None) -> None:
+        """How many seeds, and which part of the steps, so that the plan fits the time."""
+        takes = {variant.name: variant.seconds_per_seed or 0.0 for variant in self.plan.variants}
+        own = sum(takes[name] for name in self.case.quantity.variants) * OTHERWISE / max(1, workers)
+        others = sum(takes.values()) * OTHERWISE / max(1, workers) - own
+
+        def cost(runs: int) -> float:
+            removals = sum(4 if cause.name == "too few steps" else 1 for cause in causes)
+            return own * (runs * (1 + removals + 2) + 8) + others * runs
+
+        fits = [runs for runs in (MOST_SEEDS, SEEDS) if cost(runs) <= seconds]
+        runs = seeds or (fits[0] if fits else SEEDS)
+        self.seeds = range(runs)
+        fits_by = seconds / cost(runs) if cost(runs) > 0 else 1.0
+        self.fraction = fits_by if fits_by < NEARLY else 1.0
+        shortest = min(variant.steps or 1 for variant in self.plan.variants)
+        if self.fraction < 1 and shortest * self.fraction < FEWEST_STEPS:
+            least = cost(runs) * min(1.0, FEWEST_STEPS / shortest) / 60
+            raise SpecError(
+                f"{max(0.0, seconds) / 60:.2g} minutes are too few: with {FEWEST_STEPS} steps a run the plan takes "
+                f"about {math.ceil(least)} minutes, with all {shortest} about {math.ceil(cost(runs) / 60)}"
+            )
+        part = "" if self.fraction == 1 else f", shortened to {self.fraction:.2g} of their steps"
+        self.tell(f"plan: {runs} runs of every set-up{part}; about {cost(runs) * self.fraction / 60:.1f} minutes")
+
+    def _shortened(self, setup: Setup) -> Setup:
+        if self.fraction == 1:
+            return setup
+        steps = max(1, round(setup.steps * self.fraction))
+        shorter: dict[str, Any] = {"budget": {"steps": steps}}
+        if "evaluate_every" in setup.training:
+            shorter["evaluate_every"] = steps
+        return setup.changed(training=shorter)
+
+    # With runs
+
+    def _on_run(self, name: str, seed: int, message: Mapping[str, Any]) -> None:
+        metric = self.case.quantity.metric.name
+        value = message.get("metrics", {}).get(metric)
+        self.tell(f"  {name}, seed {seed}: " + (message.get("error") or f"{metric} {value:.4g}" if value else "done"))
+
+    def _again(self, setups: Mapping[str, Setup]) -> tuple[list[Again], str]:
+        """Every number that was seen, in runs of the set-up as it was; and why runs did not finish."""
+        self.tell("does it come again?")
+        seen = {name: setup for name, setup in setups.items() if name in self.case.saw}
+        runs = self.measuring.runs.of(list(seen.values()), self.measuring.seeds)
+        metrics = {metric.name: metric for metric in self.plan.task.metrics}
+        found, errors = [], []
+        for name, row in self.case.saw.items():
+            errors += [run.error for run in runs[name].values() if run.error]
+            for metric, value in row.items():
+                values = {s: run.value(metrics[metric], self.case.reported) for s, run in runs[name].items()}
+                estimate = mean_of(values)
+                if estimate:
+                    within = within_noise(values, value, self.case.runs) if self.measuring.comparable else None
+                    found.append(Again(name, metric, value, estimate, within))
+        return found, errors[0] if errors else ""
+
+    def _made(self, impossibles: Sequence[Impossible], setups: Mapping[str, Setup]) -> list[Again]:
+        """What wrong splits give for the numbers that cannot be: one run each."""
+        found = []
+        metrics = {metric.name: metric for metric in self.plan.task.metrics}
+        for one in (one for one in impossibles if one.kind != "unlearned"):
+            wrong = leaks(setups[one.variant])
+            if not wrong or self.measuring.late(wrong):
+                self.not_tried += [f"a leaking split of '{one.variant}' (no time)"] if wrong else []
+                continue
+            runs = self.measuring.runs.of(wrong, self.measuring.seeds[:1])
+            for setup in wrong:
+                value = runs[setup.name][0].value(metrics[one.metric], self.case.reported)
+                if math.isfinite(value):
+                    estimate = Estimate(value, -math.inf, math.inf, 1)
+                    found.append(Again(setup.name, one.metric, one.value, estimate, None))
+                    self.tell(f"made: {setup.name}: {one.metric} {value:.4g} (seen {one.value:.4g})")
+        return found
+
+
+@final
+@dataclass
+class _Found:
+    """Hold what is known before training."""
+
+    situations: dict[str, Known] = field(default_factory=dict)
+    effects: dict[str, dict[str, str]] = field(default_factory=dict)
+    impossible: list[Impossible] = field(default_factory=list)
+    memories: list[Memory] = field(default_factory=list)
+
+
+def _clean_spec(setup: Setup) -> dict[str, Any]:
+    """A task without a split of its own."""
+    return {key: value for key, value in setup.task.items() if key not in ("split", "stride")}
+
+
+def _or_nothing(step: Callable[[], Any], nothing: Any, tell: Tell, words: str) -> Any:
+    """What a step gives, or nothing where it raises on purpose, which is told."""
+    try:
+        return step()
+    except AttnlabError as error:
+        tell(f"{words}: {error}")
+        return nothing

@@ -1,0 +1,64 @@
+"""Measure the number that is explained, of any set-ups, within the time that there is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from attnlab.core.machine import usable_cores
+from attnlab.explain.case import Case
+from attnlab.explain.setups import Runs, Setup
+
+Setups = Mapping[str, Setup]
+"""A set-up for each variant."""
+
+
+@final
+@dataclass
+class Measuring:
+    """Make runs, and read the number that is explained off them.
+
+    Parameters
+    ----------
+    case : Case
+        What is explained.
+    runs : Runs
+        Makes the runs.
+    seeds : sequence of int
+        The seeds of every set-up.
+    fraction : float
+        Part of their steps with which runs are made.
+    deadline : float
+        When to end, on the monotonic clock.
+    """
+
+    case: Case
+    runs: Runs
+    seeds: Sequence[int]
+    fraction: float
+    deadline: float
+
+    @property
+    def comparable(self) -> bool:
+        """Whether runs can be held against what was seen."""
+        return self.fraction == 1 and self.case.scale is None
+
+    def quantity(self, setups: Setups) -> dict[int, float]:
+        """The number that is explained, of one set-up for each variant it is about, by seed."""
+        asked, metric = self.case.quantity, self.case.quantity.metric
+        runs = self.runs.of(list(setups.values()), self.seeds)
+        rows = {
+            seed: {
+                name: {metric.name: runs[setup.name][seed].value(metric, self.case.reported)}
+                for name, setup in setups.items()
+            }
+            for seed in self.seeds
+        }
+        return {seed: asked.value(row) for seed, row in rows.items()}
+
+    def late(self, setups: Sequence[Setup]) -> bool:
+        """Whether runs of set-ups would end after the deadline, by the slowest step so far."""
+        needed = self.runs.seconds_per_step() * sum(setup.steps for setup in setups) * len(self.seeds) / usable_cores()
+        return time.monotonic() + needed > self.deadline

@@ -1,0 +1,99 @@
+"""Is it a bug? The doctor on every module of a person's own in a set-up, as it stands there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, final
+
+from attnlab.core.apart import call_apart
+from attnlab.core.build import class_of, is_path, parse, prepare
+from attnlab.core.constructors import signature_of
+from attnlab.core.errors import AttnlabError
+from attnlab.doctor import doctor
+from attnlab.explain.setups import Setup
+from attnlab.models import MODELS
+from attnlab.studies.define.assemble import build_task
+
+
+@final
+@dataclass(frozen=True)
+class Examined:
+    """Hold what the doctor said of one module of a person's own."""
+
+    name: str  # ``path.py:Class``
+    place: str  # "mixer" or "model"
+    verdict: str = ""  # in the doctor's words; empty where it could not be examined
+    findings: list[dict[str, Any]] = field(default_factory=list)  # worst first, as plain data
+    error: str = ""  # why it could not be examined
+
+    @property
+    def errors(self) -> list[dict[str, Any]]:
+        """The findings that are bugs in any use."""
+        return [finding for finding in self.findings if finding["severity"] == "error"]
+
+    @property
+    def layout_in_question(self) -> bool:
+        """Whether it is a mixer that reads the batch as time in one layout, and nobody says which one is meant."""
+        return self.place == "mixer" and any(one["check"] == "batch-independence" for one in self.warnings)
+
+    @property
+    def warnings(self) -> list[dict[str, Any]]:
+        """The findings that are known effects or risks."""
+        return [finding for finding in self.findings if finding["severity"] == "warning"]
+
+
+def examine(setup: Setup) -> list[Examined]:
+    """Examine every module of a person's own that a set-up names, in a process of its own.
+
+    Parameters
+    ----------
+    setup : Setup
+        The set-up.
+
+    Returns
+    -------
+    list of Examined
+        One for each class, in the order in which the model names them; nothing for a model of the lab alone.
+    """
+    if not any(own_specs(setup.model)):
+        return []
+    return [Examined(**found) for found in call_apart(_examine, dict(setup.task), dict(setup.model))]
+
+
+def own_specs(model: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Where a model's specification names a person's own class, as "model" or "mixer", and how."""
+    if is_path(str(model["name"])):
+        yield "model", model
+    mixers = model.get("mixer")
+    for mixer in mixers if isinstance(mixers, list) else [mixers]:
+        while isinstance(mixer, Mapping) and mixer.get("name") == "mended":
+            mixer = mixer.get("part")  # noqa: PLW2901 what is mended is what is examined
+        if mixer is not None and is_path(parse(mixer, "mixer")[0]):
+            yield "mixer", mixer
+
+
+def _examine(task_spec: Any, model: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Examine the own modules of a model, each class once."""
+    task = build_task(task_spec)
+    found: dict[str, Examined] = {}
+    for place, spec in own_specs(model):
+        offered = dict(task.model_arguments()) if place == "model" else _offered_by(model, task.causal)
+        name, _ = parse(spec, place)
+        try:
+            arguments = {**prepare(spec, {}, axis=place, offered=offered).arguments}
+            diagnosis = doctor(name, arguments=arguments, causal=task.causal)
+            findings = [finding.to_json() for finding in diagnosis.findings]
+            found[name] = Examined(name, place, diagnosis.verdict, findings)
+        except AttnlabError as error:
+            found[name] = Examined(name, place, error=str(error))
+    return [asdict(one) for one in found.values()]
+
+
+def _offered_by(model: Mapping[str, Any], causal: bool) -> dict[str, Any]:
+    """What a model offers to a mixer within it."""
+    name = str(model["name"])
+    signature = {} if is_path(name) else signature_of(class_of(name, MODELS, "model"))
+    width = next((key for key in ("d_model", "channels") if key in signature), "d_model")
+    given = model.get(width, signature[width].default if width in signature else None)
+    return {"d_model": given, "causal": causal, "dropout": model.get("dropout", 0.0)}

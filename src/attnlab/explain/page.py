@@ -1,0 +1,202 @@
+"""The answer to a case as a page, as a document, and as a chart from seen to expected."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attnlab.core.files import write_text
+from attnlab.explain.answer import Answer
+from attnlab.explain.words import interval, paragraph, what_next
+from attnlab.studies.report.style import FAINT, GRID, INK, MUTED, NORMAL, VERDICT_COLORS, Drawing, draw, label
+
+COLORS = {
+    "bug": VERDICT_COLORS["worse"],
+    "known effect": VERDICT_COLORS["better"],
+    "set-up": "#009e73",
+    "noise": VERDICT_COLORS["equivalent"],
+    "unexplained": FAINT,
+    "end": INK,
+}
+"""A color for each nature; what was seen and what was expected are ink."""
+WIDTH, ROW = 520, 38
+THINNEST = 0.004
+"""Part of the axis that the thinnest bar takes, so that it can be seen."""
+PAGE, DOCUMENT, PICTURE = "answer.html", "answer.md", "waterfall.png"
+
+
+def write_answer(answer: Answer, folder: Path) -> Path:
+    """Write an answer in all its forms.
+
+    Parameters
+    ----------
+    answer : Answer
+        What was found.
+    folder : Path
+        The case's folder.
+
+    Returns
+    -------
+    Path
+        The page.
+    """
+    drawing = draw(waterfall(answer), "waterfall") if answer.steps else None
+    if drawing:
+        (folder / PICTURE).write_bytes(drawing.png)
+    write_text(folder / DOCUMENT, document(answer, drawing))
+    write_text(folder / PAGE, page(answer, drawing))
+    return folder / PAGE
+
+
+def waterfall(answer: Answer) -> Any:
+    """The chart from what was seen to what was expected, a row for each thing that carries a part of it."""
+    import altair as alt
+
+    rows = waterfall_rows(answer)
+    labels = {row["row"]: label(row["row"], most=2) for row in rows}
+    ends = [value for row in rows for value in (row["from"], row["to"])]
+    low, high = min(ends), max(ends)
+    room = 0.12 * ((high - low) or abs(high) or 1.0)
+    scale = alt.Scale(domain=[low - room, high + room], zero=False, nice=False)
+    y = alt.Y("row:N", sort=None, title=None, axis=alt.Axis(
+        labelExpr="split(" + _lookup(labels) + ", '\\n')", labelLimit=280, labelColor=INK, labelFontSize=NORMAL,
+        domain=False, ticks=False))  # fmt: skip
+    base = alt.Chart(alt.Data(values=rows)).encode(y=y)
+    color = alt.Color("color:N", scale=None)
+    axis = alt.Axis(title=f"{answer.quantity}, {answer.unit}", grid=True, gridColor=GRID, tickCount=6)
+    bars = base.transform_filter("datum.kind == 'step'").mark_bar(height=16).encode(
+        x=alt.X("from:Q", scale=scale, axis=axis), x2="to:Q", color=color
+    )  # fmt: skip
+    points = base.transform_filter("datum.kind == 'end'").mark_tick(thickness=4, size=24).encode(
+        x=alt.X("to:Q", scale=scale), color=color
+    )  # fmt: skip
+    links = base.transform_filter("datum.next != null").mark_rule(color=MUTED, strokeDash=[2, 3]).encode(
+        x=alt.X("to:Q", scale=scale), y2=alt.Y2("next:N")
+    )  # fmt: skip
+    text = base.mark_text(align="left", fontSize=NORMAL).encode(x=alt.value(WIDTH + 14), text="text:N")
+    return alt.layer(links, bars, points, text).properties(width=WIDTH, height=ROW * len(rows))
+
+
+def waterfall_rows(answer: Answer) -> list[dict[str, Any]]:
+    """The rows of the chart: the start, each step with where it begins and ends, and what was expected."""
+    at = answer.seen if answer.comparable or answer.start is None else answer.start.mean
+    first = "seen" if answer.comparable else "found, with fewer steps"
+    rows = [{"row": first, "kind": "end", "from": at, "to": at, "nature": "end", "text": f"{at:.4g}"}]
+    for name, nature, amount in answer.steps:
+        part = answer.part(amount)
+        told = f"{-amount:+.3g}" + (f"  ({part})" if part else "")
+        row = name if name not in {one["row"] for one in rows} else f"{name} (rest)"
+        rows.append({"row": row, "kind": "step", "from": at, "to": at - amount, "nature": nature, "text": told})
+        at -= amount
+    wanted = answer.expected
+    rows.append(
+        {"row": "expected", "kind": "end", "from": wanted, "to": wanted, "nature": "end", "text": f"{wanted:.4g}"}
+    )
+    following = [row["row"] for row in rows[1:]] + [None]
+    for row, after in zip(rows, following, strict=True):
+        row |= {"color": COLORS[row["nature"]], "next": after}
+    return rows
+
+
+def _lookup(labels: Mapping[str, str]) -> str:
+    """A Vega expression that gives a row's label."""
+    import json
+
+    return f"({json.dumps(dict(labels))})[datum.label]"
+
+
+def page(answer: Answer, drawing: Drawing | None) -> str:
+    """The answer as an HTML page."""
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    loader = ChoiceLoader([PackageLoader("attnlab.explain"), PackageLoader("attnlab.studies.report")])
+    environment = Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+    )
+    return environment.get_template("answer.html.j2").render(
+        answer=answer,
+        paragraph=paragraph(answer),
+        next=what_next(answer),
+        chart=Markup(drawing.svg) if drawing else "",
+        natures=sorted({step[1] for step in answer.steps}),
+        colors=COLORS,
+        shares=_shares(answer),
+        again=_again(answer),
+        facts=_facts(answer),
+    )
+
+
+def _facts(answer: Answer) -> list[str]:
+    whole = "all of their steps" if answer.comparable else f"{answer.fraction:.2g} of their steps"
+    return [
+        f"verdict: {answer.verdict}",
+        f"{answer.seeds} runs of every set-up, with {whole}",
+        f"{answer.seconds:.0f} s",
+    ]
+
+
+def _shares(answer: Answer) -> list[dict[str, str]]:
+    """The table of causes, in the order in which they were removed."""
+    return [
+        {
+            "name": share.name,
+            "nature": share.nature,
+            "removed": share.removed + (f" ({share.detail})" if share.detail else ""),
+            "amount": f"{share.amount.mean:+.3g}{interval(share.amount)}",
+            "part": answer.part(share.amount.mean),
+            "alone": f"{share.alone.mean:+.3g}" if share.alone else "",
+            "last": f"{share.last.mean:+.3g}" if share.last else "",
+            "evidence": share.evidence,
+            "source": share.source,
+        }
+        for share in answer.shares
+    ]
+
+
+def _again(answer: Answer) -> list[dict[str, str]]:
+    """The table of what was seen beside what runs gave."""
+    words = {True: "within their noise", False: "outside their noise", None: ""}
+    return [
+        {
+            "variant": one.variant,
+            "metric": one.metric,
+            "seen": f"{one.seen:.4g}",
+            "found": f"{one.found.mean:.4g}{interval(one.found)}",
+            "within": words[one.within],
+        }
+        for one in itertools.chain(answer.again, answer.made)
+    ]
+
+
+def document(answer: Answer, drawing: Drawing | None) -> str:
+    """The answer as Markdown."""
+    lines = [
+        f"# {answer.question}",
+        "",
+        f"**{answer.verdict}.** {paragraph(answer)}",
+        "",
+        f"Next: {what_next(answer)}",
+        "",
+    ]
+    if drawing:
+        lines += [f"![from seen to expected]({PICTURE})", ""]
+    lines += _table(("removed", "nature", "carries", "part", "alone", "last"), [
+        (one["name"], one["nature"], one["amount"], one["part"], one["alone"], one["last"]) for one in _shares(answer)
+    ])  # fmt: skip
+    lines += _table(("variant", "metric", "seen", "found", ""), [tuple(one.values()) for one in _again(answer)])
+    told = [f"- {name}: {effect}: {text}" for name, row in answer.effects.items() for effect, text in row.items()]
+    lines += ["Known effects before training:", "", *told, ""] if told else []
+    lines += [f"Removed without effect: {', '.join(answer.without_effect)}.", ""] if answer.without_effect else []
+    lines += [f"Not tried: {', '.join(answer.not_tried)}.", ""] if answer.not_tried else []
+    lines += [f"- {note}" for note in answer.notes]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    if not rows:
+        return []
+    ruled = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    return [*ruled, *(f"| {' | '.join(row)} |" for row in rows), ""]

@@ -1,0 +1,109 @@
+"""Can it be? Every number that was seen, held against what its task allows and its variant's reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from attnlab.core.contracts import Floor, Metric, StudyTask
+from attnlab.explain.case import Case
+from attnlab.explain.setups import Setup
+from attnlab.explain.signatures import Measured
+
+LEAKS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
+    "char-lm": ({"split": "windows"}, {"split": "inside"}),
+    "shapes": ({"split": "inside"},),
+}
+"""By task the wrong splits that it can make: held-out windows that overlap others, and what is held out trained on."""
+
+
+@final
+@dataclass(frozen=True)
+class Impossible:
+    """Hold a number that nothing honest reaches, or that is no better than knowing nothing."""
+
+    variant: str  # name in the case
+    metric: str  # name of the metric
+    value: float  # what was seen
+    floor: str  # what it is held against
+    limit: float  # its value
+    kind: str  # "impossible" below a limit, "unknown" beyond the best known result, "unlearned" at chance or worse
+    sees: int | None = None  # input positions that the variant's outputs depend on, where that sets the limit
+
+    @property
+    def words(self) -> str:
+        """What is wrong with it, in a sentence."""
+        got = f"{self.metric} {self.value:.4g} of '{self.variant}'"
+        if self.kind == "unlearned":
+            return f"{got} is no better than {self.floor} ({self.limit:.4g}): nothing was learned of the task"
+        if self.kind == "unknown":
+            return f"{got} is better than the best known result, {self.floor} ({self.limit:.4g})"
+        positions = "one input position" if self.sees == 1 else f"{self.sees} input positions"
+        seen = "" if self.sees is None else f", and its outputs depend on {positions}"
+        return f"{got} lies beyond {self.floor} ({self.limit:.4g}){seen}"
+
+
+def impossible(case: Case, task: StudyTask, measured: Mapping[str, Measured]) -> list[Impossible]:
+    """The numbers of a case that cannot be what they seem.
+
+    Parameters
+    ----------
+    case : Case
+        The case.
+    task : StudyTask
+        Its task, with a clean split.
+    measured : mapping
+        By variant what was measured of it before training.
+
+    Returns
+    -------
+    list of Impossible
+        In the order of the case; of each variant the first.
+    """
+    metrics = {metric.name: metric for metric in task.metrics}
+    found: dict[str, Impossible] = {}
+    for variant, row in case.saw.items():
+        for name, value in row.items():
+            for one in _held_against(variant, metrics[name], value, task, measured.get(variant, {})):
+                found.setdefault(variant, one)
+    return list(found.values())
+
+
+def _held_against(
+    variant: str, metric: Metric, value: float, task: StudyTask, measured: Measured
+) -> Iterator[Impossible]:
+    """The strictest limit that a value breaks, else that it is no better than chance."""
+    floors = [floor for floor in task.floors() if floor.metric == metric.name]
+    broken = [
+        floor for floor in floors if floor.kind == "floor" and _holds(floor, measured) and _beats(metric, value, floor)
+    ]
+    if broken:
+        floor = max(broken, key=lambda one: one.value if metric.better == "lower" else -one.value)
+        sees = int(measured["reach"]) if floor.reach is not None else None
+        yield Impossible(variant, metric.name, value, f"the limit '{floor.name}'", floor.value, "impossible", sees)
+        return
+    for floor in floors:
+        if floor.kind == "best" and _beats(metric, value, floor):
+            yield Impossible(variant, metric.name, value, floor.name, floor.value, "unknown")
+        if floor.kind == "chance" and not metric.improves(value, floor.value):
+            yield Impossible(variant, metric.name, value, floor.name, floor.value, "unlearned")
+
+
+def _holds(floor: Floor, measured: Measured) -> bool:
+    return floor.reach is None or measured.get("reach", floor.reach + 1) <= floor.reach
+
+
+def _beats(metric: Metric, value: float, floor: Floor) -> bool:
+    limit = floor.value - floor.tolerance if metric.better == "lower" else floor.value + floor.tolerance
+    return metric.improves(value, limit)
+
+
+def leaks(setup: Setup) -> list[Setup]:
+    """The same set-up with every wrong split that its task can make."""
+    name = str(setup.task["name"])
+    return [
+        Setup(f"{setup.name}, {split['split']} split", {**setup.task, **split}, setup.model, setup.training)
+        for split in LEAKS.get(name, ())
+        if setup.task.get("split") != split["split"]
+    ]

@@ -1,0 +1,59 @@
+"""Search a learning rate: as far from the person's own as it takes to see it get worse again."""
+
+from __future__ import annotations
+
+import math
+
+from attnlab.core.contracts import Metric
+from attnlab.explain.setups import TUNING_SEED, Runs, Setup
+
+FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
+"""Rates that are tried first, as multiples of the person's own."""
+FURTHER = 3.0
+"""Factor between further rates, while the best lies at the edge."""
+MOST_ROUNDS = 4
+"""How often the search goes on beyond its edge, two rates at a time."""
+
+
+def tuned(runs: Runs, setup: Setup, metric: Metric) -> float:
+    """The learning rate of a set-up with the best validation metric, by one run each that is not judged.
+
+    Parameters
+    ----------
+    runs : Runs
+        Makes the runs.
+    setup : Setup
+        Whose rate is searched.
+    metric : Metric
+        What is looked at, of a part that is held out.
+
+    Returns
+    -------
+    float
+        The rate; the person's own where no run finished.
+    """
+    own = float(setup.training.get("lr", 1e-3))
+    scores: dict[float, float] = {}
+    wanted = [own * factor for factor in FACTORS]
+    for _ in range(MOST_ROUNDS):
+        scores |= _scores(runs, setup, metric, wanted)
+        finished = {rate: score for rate, score in scores.items() if math.isfinite(score)}
+        if not finished:
+            return own
+        best = (min if metric.better == "lower" else max)(finished, key=lambda rate: finished[rate])
+        if best == min(scores):
+            wanted = [best / FURTHER, best / FURTHER**2]
+        elif best == max(scores):
+            wanted = [best * FURTHER, best * FURTHER**2]
+        else:
+            break
+    return best
+
+
+def _scores(runs: Runs, setup: Setup, metric: Metric, rates: list[float]) -> dict[float, float]:
+    """The metric at the end of one run for each rate."""
+    rates = [float(f"{rate:.3g}") for rate in rates]
+    setups = {rate: Setup(f"{setup.name}, rate {rate:.3g}", setup.task, setup.model, {**setup.training, "lr": rate})
+              for rate in rates}  # fmt: skip
+    found = runs.of(list(setups.values()), [TUNING_SEED])
+    return {rate: found[one.name][TUNING_SEED].value(metric, "last") for rate, one in setups.items()}

@@ -1,0 +1,201 @@
+"""Remove causes one after another, and see what of the surprise goes with each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import final
+
+from attnlab.core.contracts import Metric
+from attnlab.explain.answer import Share
+from attnlab.explain.causes import PHASES, Cause, Change, more_steps, phase_of
+from attnlab.explain.effects import ERROR, Estimate, effects, mean_of
+from attnlab.explain.measuring import Measuring
+from attnlab.explain.rates import tuned
+from attnlab.explain.setups import Setup
+
+MATTERS = 0.1
+"""Part of the distance that a cause must carry to be named, and below which nothing is left to explain."""
+MOST_CAUSES = 4
+"""How many causes are removed one after another in one phase."""
+MOST_AGAIN = 2
+"""How often more of a cause is removed that there may be more of."""
+SEEMS_MUCH = 0.3
+"""Part of what is left from which a cause that is not decided gets twice the seeds."""
+
+Removed = tuple[Cause, Mapping[str, Change]]
+"""A cause with what was changed to remove it, by variant."""
+
+
+@final
+@dataclass
+class Removing:
+    """Remove causes from the set-ups of the variants that are explained.
+
+    Parameters
+    ----------
+    measuring : Measuring
+        Measures what is explained.
+    base : mapping
+        The set-ups as they were, by variant.
+    tuned_by : Metric
+        What the search of a rate looks at.
+    tell : callable
+        Told of each thing that is found.
+    shares : list of Share
+        What each cause carries that was removed, in this order.
+    applied : list of Removed
+        How each of them was removed.
+    without_effect : list of str
+        What was removed and changed nothing that is decided.
+    not_tried : list of str
+        What there was no time for.
+    """
+
+    measuring: Measuring
+    base: Mapping[str, Setup]
+    tuned_by: Metric
+    tell: Callable[[str], None]
+    shares: list[Share] = field(default_factory=list)
+    applied: list[Removed] = field(default_factory=list)
+    without_effect: list[str] = field(default_factory=list)
+    not_tried: list[str] = field(default_factory=list)
+
+    def carry(self, causes: Sequence[Cause]) -> None:
+        """Remove causes, phase by phase; within one those that carry most first."""
+        for number in range(PHASES):
+            phase = [cause for cause in causes if phase_of(cause) == number]
+            if phase and self._left() is not None:
+                self._remove(phase)
+        self._removed_last()
+
+    def _left(self) -> float | None:
+        """How far the number still lies from what was expected; None where nothing is left that matters."""
+        now = mean_of(self.measuring.quantity(self._with(self.applied)))
+        if now is None:
+            return None
+        left, distance = now.mean - self.measuring.case.quantity.expected, self.measuring.case.quantity.distance
+        toward = math.copysign(1.0, distance or left)
+        return left if left * toward > MATTERS * abs(distance if self.measuring.comparable else left) else None
+
+    def _remove(self, phase: Sequence[Cause]) -> None:
+        """Remove each cause of a phase alone, then those that help one after another."""
+        left = self._left()
+        if left is None:
+            return
+        tried = {cause.name: (cause, changes) for cause in phase if (changes := self._changes(cause)) is not None}
+        alone = self._alone(tried, left)
+        helping = [name for name, one in alone.items() if one.excludes_zero and one.mean * left > 0]
+        helping = [name for name in helping if abs(alone[name].mean) > MATTERS * abs(left)]
+        self.without_effect += [name for name in tried if name not in helping]
+        for name, one in alone.items():
+            self.tell(f"without '{name}': {-one.mean:+.3g} [{-one.high:.3g}, {-one.low:.3g}]")
+        begun = len(self.applied)
+        for name in sorted(helping, key=lambda one: -abs(alone[one].mean))[:MOST_CAUSES]:
+            if self._left() is None:
+                break
+            self._accept(tried[name][0], alone[name], first=len(self.applied) == begun)
+
+    def _alone(self, tried: Mapping[str, Removed], left: float) -> dict[str, Estimate]:
+        """What each cause changes by itself; with twice the seeds where it seems much and is not decided."""
+        if not tried:
+            return {}
+        setups = {name: self._with([*self.applied, one]) for name, one in tried.items()}
+        after = {name: self.measuring.quantity(these) for name, these in setups.items()}
+        found = effects(dict.fromkeys(tried, self.measuring.quantity(self._with(self.applied))), after, error=ERROR / 2)
+        open_ones = [n for n, one in found.items() if not one.excludes_zero and one.mean * left > SEEMS_MUCH * left**2]
+        again = [setup for name in open_ones for setup in setups[name].values()]
+        if not open_ones or self.measuring.late(again):
+            return found
+        self.measuring.seeds = range(2 * len(self.measuring.seeds))
+        after |= {name: self.measuring.quantity(setups[name]) for name in open_ones}
+        now = self.measuring.quantity(self._with(self.applied))
+        second = effects(dict.fromkeys(tried, now), after, error=ERROR / 2)
+        self.measuring.seeds = range(len(self.measuring.seeds) // 2)
+        return found | {name: second[name] for name in open_ones}
+
+    def _accept(self, cause: Cause, alone: Estimate, *, first: bool) -> None:
+        """Remove a cause for good, if it still carries something beside those before it in its phase."""
+        changes = self._changes(cause)
+        if changes is None:
+            return
+        before = self.measuring.quantity(self._with(self.applied))
+        after = self.measuring.quantity(self._with([*self.applied, (cause, changes)]))
+        amount = alone if first else effects({cause.name: before}, {cause.name: after}).get(cause.name)
+        if amount is None or amount.mean * alone.mean <= 0 or not amount.excludes_zero:
+            self.without_effect.append(cause.name)
+            return
+        self.applied.append((cause, changes))
+        words = {"evidence": cause.evidence, "source": cause.source, "detail": _chosen(changes)}
+        self.shares.append(Share(cause.name, cause.nature, cause.removed, amount, alone, **words))
+        self.tell(f"removed '{cause.name}': it carries {amount.mean:+.3g}")
+        if cause.grows:
+            self._remove_more(cause, before)
+
+    def _remove_more(self, cause: Cause, before: Mapping[int, float]) -> None:
+        """Remove more of a cause, as long as that helps and there is time."""
+        for _ in range(MOST_AGAIN):
+            now, left = self._with(self.applied), self._left()
+            changes = {name: more_steps(setup) for name, setup in now.items()}
+            longer = self._with([*self.applied, (cause, changes)])
+            if left is None or self.measuring.late(list(longer.values())):
+                return
+            after = self.measuring.quantity(longer)
+            gained = effects({cause.name: self.measuring.quantity(now)}, {cause.name: after}).get(cause.name)
+            if gained is None or not gained.excludes_zero or gained.mean * left <= MATTERS * left**2:
+                return
+            amount = effects({cause.name: before}, {cause.name: after})[cause.name]
+            self.applied[-1] = (cause, changes)
+            self.shares[-1] = replace(self.shares[-1], amount=amount, detail=_chosen(changes))
+            self.tell(f"removed more of '{cause.name}': it carries {amount.mean:+.3g}")
+
+    def _removed_last(self) -> None:
+        """What each cause carries when all others are gone: another amount where causes interact."""
+        if len(self.applied) < 2:
+            return
+        end = self.measuring.quantity(self._with(self.applied))
+        for number, (cause, _) in enumerate(self.applied):
+            others = [one for one in self.applied if one[0] is not cause]
+            setups = self._with(others)
+            if self.measuring.late(list(setups.values())):
+                self.not_tried.append(f"'{cause.name}' removed last (no time)")
+                continue
+            last = effects({cause.name: self.measuring.quantity(setups)}, {cause.name: end}).get(cause.name)
+            self.shares[number] = replace(self.shares[number], last=last)
+
+    def _changes(self, cause: Cause) -> Mapping[str, Change] | None:
+        """What removing a cause changes, searched where it is a rate; None where there is no time or it failed."""
+        setups = self._with([*self.applied, (cause, cause.changes)])
+        if self.measuring.late(list(setups.values())):
+            self.not_tried.append(f"'{cause.name}' (no time)")
+            return None
+        if not cause.tunes:
+            return cause.changes
+        first = self.tuned_by
+        return {name: {"training": {"lr": tuned(self.measuring.runs, setup, first)}} for name, setup in setups.items()}
+
+    def _with(self, applied: Sequence[Removed]) -> dict[str, Setup]:
+        """The set-ups with causes removed, named after what was removed."""
+        changed = dict(self.base)
+        for cause, changes in applied:
+            for name, change in changes.items():
+                without = changed[name].changed(**change)
+                if "evaluate_every" in without.training and self.measuring.case.reported == "last":
+                    without = without.changed(training={"evaluate_every": without.steps})
+                changed[name] = replace(without, name=f"{changed[name].name}, {cause.name} removed")
+        return changed
+
+    def end(self) -> dict[int, float]:
+        """The number that is explained with all causes removed that carry it."""
+        return self.measuring.quantity(self._with(self.applied))
+
+
+def _chosen(changes: Mapping[str, Change]) -> str:
+    """The rates and steps that were chosen for each variant, in words."""
+    told = []
+    for name, change in changes.items():
+        training = change.get("training", {})
+        told += [f"{name}: rate {training['lr']:.2g}"] if "lr" in training else []
+        told += [f"{name}: {training['budget']['steps']} steps"] if "budget" in training else []
+    return "; ".join(told)

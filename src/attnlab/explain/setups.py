@@ -1,0 +1,175 @@
+"""Set-ups: one way to train one variant, and the runs of it, each made once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, final
+
+from attnlab.core.apart import names_own_code
+from attnlab.core.contracts import Metric
+from attnlab.core.files import fingerprint, read_json
+from attnlab.studies.define.study import merge, slug
+from attnlab.studies.run.executor import Executor, Job
+from attnlab.studies.run.folder import is_done
+from attnlab.training.keeping.result import read_record
+from attnlab.training.keeping.runs import FAILED, read_metrics
+
+TUNING_SEED = 1000
+"""The first seed of runs that choose a setting; no run that is judged has it."""
+
+OnRun = Callable[[str, int, Mapping[str, Any]], None]
+"""Told of every run that ended: its set-up's name, its seed, and its metrics or error."""
+
+
+@final
+@dataclass(frozen=True)
+class Setup:
+    """Hold all that fixes how one variant is trained, but for the seed.
+
+    Parameters
+    ----------
+    name : str
+        What it is called, for people and folders.
+    task : mapping
+        The task's specification.
+    model : mapping
+        The model's.
+    training : mapping
+        Settings of the recipe, the budget in steps among them.
+    """
+
+    name: str
+    task: Mapping[str, Any]
+    model: Mapping[str, Any]
+    training: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """What is equal for equal set-ups, whatever they are called."""
+        return fingerprint({"task": self.task, "model": self.model, "training": self.training})[:10]
+
+    @property
+    def steps(self) -> int:
+        """Training steps of a run."""
+        return self.training["budget"]["steps"]
+
+    def changed(
+        self,
+        *,
+        task: Mapping[str, Any] | None = None,
+        model: Mapping[str, Any] | None = None,
+        training: Mapping[str, Any] | None = None,
+    ) -> Setup:
+        """The same with other settings merged over."""
+        return replace(
+            self,
+            task=merge(self.task, task or {}),
+            model=merge(self.model, model or {}),
+            training=merge(self.training, training or {}),
+        )
+
+    def spec(self, seed: int) -> dict[str, Any]:
+        """What a worker is given for one run."""
+        return {
+            "task": dict(self.task),
+            "model": dict(self.model),
+            "recipe": dict(self.training),
+            "flops_per_token": 1.0,  # read by budgets in FLOPs alone
+            "seed": seed,
+            "look_inside": False,
+            "judge": False,
+        }
+
+
+@final
+@dataclass(frozen=True)
+class Run:
+    """Hold what one run reached."""
+
+    metrics: Mapping[str, float]  # at the end; empty where it failed
+    curve: Sequence[Mapping[str, float]] = ()  # one row an evaluation
+    seconds: float = 0.0  # of training
+    error: str = ""  # why it failed
+
+    def value(self, metric: Metric, reported: str) -> float:
+        """A metric at the end, or the best of all evaluations; not a number where the run failed."""
+        values = [row[metric.name] for row in self.curve if metric.name in row] if reported == "best" else []
+        values += [self.metrics[metric.name]] if metric.name in self.metrics else []
+        return (min if metric.better == "lower" else max)(values, default=math.nan)
+
+
+@final
+@dataclass
+class Runs:
+    """Make runs of set-ups, and remember what each reached: in this folder, for good.
+
+    Parameters
+    ----------
+    folder : Path
+        Where runs lie, each in a folder of its own.
+    executor : Executor
+        What computes them.
+    on_run : callable
+        Told of every run that ends.
+    device : str
+        ``cpu`` or ``cuda``.
+    """
+
+    folder: Path
+    executor: Executor
+    on_run: OnRun
+    device: str = "cpu"
+    _known: dict[tuple[str, int], Run] = field(default_factory=dict)  # by key of the set-up, and seed
+    _seconds_per_step: list[float] = field(default_factory=list)  # of every run that was read
+
+    def of(self, setups: Sequence[Setup], seeds: Sequence[int]) -> dict[str, dict[int, Run]]:
+        """The runs of set-ups, by their names and seeds; those that are not there yet are made, seed by seed."""
+        wanted = {(setup.key, seed): setup for seed in seeds for setup in setups}
+        missing = [(setup, seed) for (key, seed), setup in wanted.items() if (key, seed) not in self._known]
+        todo = [(setup, seed) for setup, seed in missing if not is_done(self._place(setup, seed), setup.spec(seed))]
+        errors: dict[int, str] = {}
+
+        def tell(number: int, message: Mapping[str, Any]) -> None:
+            setup, seed = todo[number]
+            if message["kind"] in ("failed", "broken"):
+                errors[number] = message["error"]
+            if message["kind"] in ("finished", "failed", "broken"):
+                self.on_run(setup.name, seed, message)
+
+        if todo:
+            self.executor.run([self._job(setup, seed) for setup, seed in todo], tell)
+        failed = {(todo[number][0].key, todo[number][1]): error for number, error in errors.items()}
+        for setup, seed in missing:
+            place = (setup.key, seed)
+            self._known[place] = self._read(setup, seed, failed.get(place, "it left no result"))
+        return {setup.name: {seed: self._known[setup.key, seed] for seed in seeds} for setup in setups}
+
+    def seconds_per_step(self) -> float:
+        """The slowest step of any run so far; 0 before the first."""
+        return max(self._seconds_per_step, default=0.0)
+
+    def place(self, setup: Setup) -> Path:
+        """The folder of a set-up: by its name where it is new, where it was begun otherwise."""
+        begun = sorted(self.folder.glob(f"*-{setup.key}"))
+        return begun[0] if begun else self.folder / f"{slug(setup.name)[:60]}-{setup.key}"
+
+    def _place(self, setup: Setup, seed: int) -> Path:
+        return self.place(setup) / f"seed-{seed}"
+
+    def _job(self, setup: Setup, seed: int) -> Job:
+        own = names_own_code([setup.model, setup.training, setup.task])
+        folder = str(self._place(setup, seed))
+        apart = setup.key if own else ""
+        return Job((folder,), (setup.spec(seed),), threads=1, device=self.device, apart=apart)
+
+    def _read(self, setup: Setup, seed: int, otherwise: str) -> Run:
+        folder = self._place(setup, seed)
+        if is_done(folder, setup.spec(seed)):
+            result = read_record(folder, required=True) or {}
+            self._seconds_per_step.append(result["seconds"] / setup.steps)
+            return Run(result["metrics"], read_metrics(folder), result["seconds"])
+        failure = folder / FAILED
+        return Run({}, error=read_json(failure)["error"] if failure.exists() else otherwise)

@@ -1,0 +1,263 @@
+"""Known effects as measurements: what a model does to signal, gradients, scores and rectifiers at its start."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.core.apart import call_apart, names_own_code
+from attnlab.core.contracts import Batch, StudyTask
+from attnlab.core.draws import drawn_by_name
+from attnlab.explain.setups import Setup
+from attnlab.inspection.reach import reach
+from attnlab.nn.mended import ChangedCalls
+from attnlab.studies.define.assemble import build_model, build_task
+
+ITEMS = 8
+"""Sequences that are looked at."""
+SHRINKS, GROWS = 0.7, 1.5
+"""Factor of the size of the signal per layer, from the first on, beyond which it is said to shrink or to grow."""
+ALIKE, ROSE = 0.95, 0.3
+"""Mean cosine of two positions from which they count as one direction, and how much of it the layers must have made."""
+LOPSIDED = 10.0
+"""Gradient of the last layer over that of the first, or the reverse."""
+LARGE_SCORES = 5.0
+"""Standard deviation of scores: of a dozen keys the largest then holds most of the weight."""
+PEAKED = 0.2
+"""Mean entropy of attention weights, as a part of that of equal weights."""
+DEAD = 0.5
+"""Share of rectified units that are zero at every position of every item."""
+
+Measured = Mapping[str, float]
+"""What was measured, by name; what a model does not have is not there."""
+
+
+@final
+@dataclass(frozen=True)
+class Signature:
+    """Name a known effect by what is measured where it is at work.
+
+    Parameters
+    ----------
+    name : str
+        What it is called.
+    holds : callable
+        Whether it is at work, from what was measured.
+    evidence : str
+        What was measured, in words with places for the values.
+    source : str
+        Where it is described.
+    """
+
+    name: str
+    holds: Callable[[Measured], bool]
+    evidence: str
+    source: str
+
+    def of(self, measured: Measured) -> str:
+        """The evidence, empty where the effect is not at work."""
+        try:
+            return self.evidence.format(**measured) if self.holds(measured) else ""
+        except KeyError:
+            return ""
+
+
+SIGNATURES: tuple[Signature, ...] = (
+    Signature(
+        "signal shrink",
+        lambda m: m["signal"] < SHRINKS,
+        "every layer after the first leaves {signal:.2g} of the size of the signal",
+        "He 2023, arXiv:2302.10322; Noci 2022, arXiv:2206.03126",
+    ),
+    Signature(
+        "signal growth",
+        lambda m: m["signal"] > GROWS,
+        "every layer after the first makes the signal {signal:.3g} times as large",
+        "He 2023, arXiv:2302.10322",
+    ),
+    Signature(
+        "rank collapse",
+        lambda m: m["likeness"] > ALIKE and m["likeness"] - m["first_likeness"] > ROSE,
+        "mean cosine of two positions {first_likeness:.2f} behind the first layer, {likeness:.2f} behind the last",
+        "Dong 2021, arXiv:2103.03404; Noci 2022, arXiv:2206.03126",
+    ),
+    Signature(
+        "gradient by depth",
+        lambda m: not 1 / LOPSIDED < m["gradient"] < LOPSIDED,
+        "the gradient of the last layer is {gradient:.3g} times that of the first",
+        "Xiong 2020, arXiv:2002.04745; Liu 2020, arXiv:2004.08249",
+    ),
+    Signature(
+        "logit growth",
+        lambda m: m["scores"] > LARGE_SCORES,
+        "scores have a standard deviation of {scores:.3g} before training",
+        "Wortsman 2023, arXiv:2309.14322; Vaswani 2017, arXiv:1706.03762, section 3.2.1",
+    ),
+    Signature(
+        "entropy collapse",
+        lambda m: m["entropy"] < PEAKED,
+        "attention weights have {entropy:.0%} of the entropy of equal ones before training",
+        "Zhai 2023, arXiv:2303.06296",
+    ),
+    Signature(
+        "dead rectifiers",
+        lambda m: m["dead"] > DEAD,
+        "{dead:.0%} of the units of a rectifier are zero at every position",
+        "Glorot, Bordes, Bengio 2011, AISTATS; Maas 2013, ICML workshop (leaky rectifiers)",
+    ),
+    Signature(
+        "missing positions",
+        lambda m: m["order"] == 0.0,
+        "with its inputs in another order it gives the same outputs in that order",
+        "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466",
+    ),
+    Signature(
+        "small reach",
+        lambda m: m["reach"] < m["length"],
+        "an output depends on {reach:.0f} of {length:.0f} input positions at most",
+        "measured: all else is replaced, and the output stays",
+    ),
+)
+"""Each with the source that describes it; the thresholds are this lab's."""
+
+
+def measure(setup: Setup) -> dict[str, float]:
+    """Measure a set-up's model before training; with code of a person's own, in a process of its own.
+
+    Parameters
+    ----------
+    setup : Setup
+        The set-up.
+
+    Returns
+    -------
+    dict
+        What the table of signatures reads.
+    """
+    if names_own_code([setup.model, setup.task]):
+        return call_apart(_measure, dict(setup.task), dict(setup.model))
+    return _measure(setup.task, setup.model)
+
+
+def _measure(task_spec: Any, model_spec: Mapping[str, Any]) -> dict[str, float]:
+    task = build_task(task_spec)
+    model = drawn_by_name(lambda: build_model(model_spec, task), 0)
+    batch = task.train_batch(0, 0)
+    few = Batch(tuple(one[:ITEMS] for one in batch.inputs), batch.targets[:ITEMS])
+    found = {**_by_depth(model, task, few), **_sees(model, few, causal=task.causal)}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _by_depth(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, float]:
+    """Size and likeness of the signal, gradients, scores and rectifiers."""
+    layers = _layers(model)
+    outputs: list[Tensor] = []
+    hooks = [layer.register_forward_hook(lambda _m, _i, output: outputs.append(_first(output))) for layer in layers]
+    seen = _Seen()
+    model.train()
+    with seen.watching():
+        loss = task.loss(model(*batch.inputs).float(), batch)
+    loss.backward()
+    for hook in hooks:
+        hook.remove()
+    found = seen.found()
+    if len(outputs) >= 2 and outputs[0].shape == outputs[-1].shape and outputs[0].ndim == 3:
+        found["signal"] = (_size(outputs[-1]) / max(_size(outputs[0]), 1e-30)) ** (1 / (len(outputs) - 1))
+        found["first_likeness"], found["likeness"] = _likeness(outputs[0]), _likeness(outputs[-1])
+        found["gradient"] = _gradient(layers[-1]) / max(_gradient(layers[0]), 1e-30)
+    return found
+
+
+def _sees(model: nn.Module, batch: Batch, *, causal: bool) -> dict[str, float]:
+    """How far an output sees, and whether the order of inputs matters to it."""
+    *given, last = batch.inputs
+    if given or last.ndim < 2:
+        return {}
+    length = last.shape[1]
+    middle = length - 1 if causal else length // 2
+    seen = reach(model, (last,), position=middle)
+    found = {"reach": float(seen.past if causal else seen.past + min(seen.future, length - 1 - middle))}
+    found |= {"length": float(length), "ahead": float(seen.future if causal else 0), "mixes": float(seen.mixes_batch)}
+    if not causal:
+        order = torch.randperm(length, generator=torch.Generator().manual_seed(0))
+        model.eval()
+        with torch.no_grad():
+            one, other = model(last)[:, order], model(last[:, order])
+        found["order"] = 0.0 if torch.allclose(one, other, atol=1e-4, rtol=1e-3) else 1.0
+    return found
+
+
+def _layers(model: nn.Module) -> list[nn.Module]:
+    """The longest list of layers in a model; nothing where there is none of two and more."""
+    lists = [list(part) for part in model.modules() if isinstance(part, nn.ModuleList | nn.Sequential)]
+    return max((layers for layers in lists if len(layers) > 1), key=len, default=[])
+
+
+def _first(output: Any) -> Tensor:
+    return (output[0] if isinstance(output, tuple) else output).detach()
+
+
+def _size(x: Tensor) -> float:
+    return float(x.double().square().mean().sqrt())
+
+
+def _likeness(x: Tensor) -> float:
+    """The mean cosine of two positions of a sequence (batch, length, features)."""
+    directions = nn.functional.normalize(x.double(), dim=-1)
+    length = x.shape[1]
+    total = directions.sum(1).square().sum(-1) - directions.square().sum((1, 2))
+    return float(total.mean()) / max(1, length * (length - 1))
+
+
+def _gradient(layer: nn.Module) -> float:
+    return math.sqrt(sum(float(p.grad.double().square().sum()) for p in layer.parameters() if p.grad is not None))
+
+
+@final
+class _Seen:
+    """Note what is normalized and what is rectified while a model computes."""
+
+    def __init__(self) -> None:
+        self._scores: list[float] = []
+        self._entropy: list[float] = []
+        self._dead: list[float] = []
+
+    def watching(self) -> ChangedCalls:
+        """A context in which calls of torch are noted."""
+        return ChangedCalls(self._note_scores, self._note_rectified)
+
+    def found(self) -> dict[str, float]:
+        """The largest scores, the most peaked attention, the rectifier with most dead units."""
+        return dict(self._extremes())
+
+    def _extremes(self) -> Iterator[tuple[str, float]]:
+        if self._scores:
+            yield "scores", max(self._scores)
+            yield "entropy", min(self._entropy, default=1.0)
+        if self._dead:
+            yield "dead", max(self._dead)
+
+    def _note_scores(self, scores: Tensor) -> Tensor:
+        if scores.ndim > 2 and scores.shape[-1] == scores.shape[-2] > 2:
+            kept = scores.detach().double()
+            allowed = kept > kept.abs().nan_to_num(0.0, 0.0, 0.0).max().clamp(min=1.0) * -1e3
+            allowed &= kept > -1e4
+            self._scores.append(float(kept[allowed].std()))
+            weights = torch.softmax(kept, -1)
+            entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1)
+            most = allowed.sum(-1).clamp(min=1).double().log()
+            rows = most > math.log(4)  # of few keys nothing is said
+            if rows.any():
+                self._entropy.append(float((entropy[rows] / most[rows]).mean()))
+        return scores
+
+    def _note_rectified(self, x: Tensor) -> Tensor:
+        y = x.clamp(min=0)
+        if y.ndim > 1 and y.shape[-1] > 1:
+            self._dead.append(float((y.detach().reshape(-1, y.shape[-1]) == 0).all(0).double().mean()))
+        return y

@@ -1,0 +1,153 @@
+"""The answer in words: one paragraph, and what to try next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from attnlab.explain.answer import Again, Answer, Share
+from attnlab.explain.effects import Estimate
+
+HALF = 0.5
+SMALL = 0.1
+"""Part of the distance below which nothing is said of what is left."""
+
+
+def paragraph(answer: Answer) -> str:
+    """The answer to a case in plain words."""
+    return " ".join(_sentences(answer))
+
+
+def _sentences(answer: Answer) -> Iterator[str]:
+    yield _headline(answer)
+    yield from (f"{one.words}." for one in answer.impossible)
+    yield from _made(answer)
+    yield from _again(answer)
+    yield from (_share(answer, share) for share in answer.shares)
+    yield from _bugs(answer)
+    yield from _rest(answer)
+
+
+def _headline(answer: Answer) -> str:
+    distance = f"{answer.seen:.4g} was seen and {answer.expected:.4g} expected: {answer.quantity}, {answer.unit}."
+    return f"{_verdict(answer)} {distance[0].upper()}{distance[1:]}"
+
+
+def _verdict(answer: Answer) -> str:
+    """What the answer is, as it begins."""
+    largest = answer.largest
+    if answer.verdict == "cannot be":
+        return "The number cannot be what it seems."
+    if answer.verdict == "as expected":
+        return "What was seen is what was expected."
+    if answer.verdict == "not again":
+        return "What surprised does not come again in runs of another size."
+    if answer.start is None:
+        return "It does not train." if answer.verdict == "unexplained" else "It does not train, and has a bug."
+    if largest is None:
+        return "Nothing that was tried carries much of it."
+    name, nature, amount = largest
+    called = {"bug": f"A bug, {name},", "known effect": f"A known effect, {name},", "set-up": f"The set-up, {name},"}
+    most = "most" if amount / answer.distance >= HALF else "a part"
+    return f"{called.get(nature, 'Noise')} carries {most} of it ({answer.part(amount)})."
+
+
+def _made(answer: Answer) -> Iterator[str]:
+    """What wrong splits gave, where they were made."""
+    if answer.made:
+        told = "; ".join(
+            f"{one.variant}: {one.metric} {one.found.mean:.4g} (seen {one.seen:.4g})" for one in answer.made
+        )
+        yield f"Made on purpose, one run each: {told}."
+
+
+def _again(answer: Answer) -> Iterator[str]:
+    if answer.error:
+        yield f"Runs of the set-up as it was do not finish: {answer.error}."
+    if answer.start is None:
+        return
+    runs = f"{answer.start.runs} run{'' if answer.start.runs == 1 else 's'}"
+    found = f"{runs} with fresh seeds gave {answer.start.mean:.4g}{interval(answer.start)}"
+    if not answer.comparable:
+        how = [f"at scale '{answer.scale}'"] if answer.scale else []
+        how += [f"with {answer.fraction:.2g} of the steps"] if answer.fraction < 1 else []
+        yield f"{found}, {' and '.join(how)}, so that what was seen cannot be held against it."
+        return
+    meaning = {
+        True: "what was seen lies within their noise",
+        False: "what was seen lies outside their noise: something differs that the case does not say",
+        None: "which says nothing about their noise",
+    }
+    yield f"{found}: {meaning[answer.noise]}."
+    others = [
+        one for one in answer.again if one.within is False and f"{one.metric} of '{one.variant}'" != answer.quantity
+    ]
+    if others:
+        yield f"Outside the noise of runs are also: {'; '.join(map(_other, others))}."
+
+
+def _other(one: Again) -> str:
+    return f"{one.metric} of '{one.variant}' (seen {one.seen:.4g}, found {one.found.mean:.4g}{interval(one.found)})"
+
+
+def _share(answer: Answer, share: Share) -> str:
+    part = answer.part(share.amount.mean)
+    carries = f"carries {share.amount.mean:+.3g}{interval(share.amount)}" + (
+        f", {part} of the distance" if part else ""
+    )
+    detail = f" ({share.detail})" if share.detail else ""
+    order = f" Removed last it carries {share.last.mean:+.3g}: it interacts." if share.interacts and share.last else ""
+    why = f" {share.evidence[0].upper()}{share.evidence[1:]}." if share.evidence else ""
+    source = f" See {share.source}." if share.source else ""
+    name = f"{share.name[0].upper()}{share.name[1:]}"
+    return f"{name} ({share.nature}; {share.removed}{detail}) {carries}.{order}{why}{source}"
+
+
+def _bugs(answer: Answer) -> Iterator[str]:
+    """Errors of the doctor that no removal measured."""
+    measured = " ".join(share.evidence for share in answer.shares)
+    for one in answer.examined:
+        for finding in one.errors:
+            message = finding["message"].rstrip(".")
+            if message not in measured:
+                yield f"The doctor also finds an error in {one.name.rpartition(':')[2]}: {message}."
+        if one.error:
+            yield f"{one.name.rpartition(':')[2]} could not be examined: {one.error}."
+
+
+def _rest(answer: Answer) -> Iterator[str]:
+    if answer.end is None or not answer.distance:
+        return
+    left = answer.end.mean - answer.expected
+    if left * math.copysign(1.0, answer.distance) > SMALL * abs(answer.distance):
+        yield f"{left:+.3g} ({answer.part(left)}) stay unexplained: no cause that was removed carries them."
+    elif answer.shares:
+        yield "Nothing that matters is left."
+
+
+def what_next(answer: Answer) -> str:
+    """The next experiment worth doing."""
+    largest = max(answer.shares, key=lambda share: abs(share.amount.mean), default=None)
+    if answer.verdict == "cannot be":
+        text = "Check how the data were split and what the model around these modules sees, before comparing anything."
+    elif answer.fraction < 1:
+        minutes = math.ceil(answer.seconds / 60 / answer.fraction)
+        text = f"Run it with all of its steps: --minutes {minutes} would be about enough."
+    elif answer.noise is False:
+        text = "Give the run whose number this is as a case of its own, with its data and its split."
+    elif largest:
+        text = f"Remove '{largest.name}' ({largest.removed}) and compare again, with three seeds and more."
+    elif answer.verdict == "noise":
+        text = "Compare with more seeds: attnlab run adds them until a difference is decided."
+    elif answer.not_tried:
+        text = f"Try what was not tried here: {'; '.join(answer.not_tried)}."
+    else:
+        text = "Ask a smaller question: attnlab run with one part changed at a time."
+    return text
+
+
+def interval(estimate: Estimate) -> str:
+    """An interval in brackets; nothing where there is none."""
+    if not math.isfinite(estimate.low):
+        return ""
+    return f" [{estimate.low:.4g}, {estimate.high:.4g}]"

@@ -1,0 +1,183 @@
+"""A mixer with one fault removed, unchanged otherwise: what the fault alone is worth is the difference.
+
+The mixer's own code runs. What it passes to softmax, to fused attention and to rectifiers is changed on the way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from attnlab.core.build import Spec
+from attnlab.core.errors import SpecError
+from attnlab.core.layouts import Activations, Memory, Real
+from attnlab.nn.key_values import AbstractKeylessMixer
+from attnlab.nn.recurrences import refuse_memory
+
+SOFTMAX = frozenset({torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax})
+RECTIFIERS = frozenset({torch.relu, F.relu, Tensor.relu, torch.relu_, Tensor.relu_})
+WITH_INNER_CALLS = (F.multi_head_attention_forward,)
+"""Functions in Python whose calls within are what is changed."""
+
+
+@final
+class MendedMixer(AbstractKeylessMixer):
+    """Call another mixer with a fault removed.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the activations.
+    part : Spec
+        The mixer; entry of `MIXERS` or ``path.py:Class``.
+    scores_times : float
+        What scores are multiplied by before their softmax.
+    masked : bool
+        Whether scores of later positions are masked before their softmax, whatever the mixer masks itself.
+    swapped : bool
+        Whether the mixer is given ``(length, batch, d_model)``: it reads the first axis as time.
+    leak : float
+        Slope of rectifiers below zero; 0 leaves them as they are.
+    causal : bool
+        Whether a position sees itself and earlier ones only.
+    max_length : int, optional
+        Longest sequence it meets.
+    dropout : float
+        Offered to the mixer.
+
+    Raises
+    ------
+    SpecError
+        If the mixer cannot be built, or a factor is not a positive number.
+
+    Notes
+    -----
+    Scores are what is normalized over its last axis and has two equal last axes. A mixer that normalizes by code of its
+    own (an exponential over its sum) is not reached.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        part: Spec = "position-wise",
+        *,
+        scores_times: float = 1.0,
+        masked: bool = False,
+        swapped: bool = False,
+        leak: float = 0.0,
+        causal: bool = False,
+        max_length: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        from attnlab.nn.mixers import build_mixer
+
+        super().__init__()
+        if not (math.isfinite(scores_times) and scores_times > 0):
+            raise SpecError(f"scores_times must be a positive number; got {scores_times!r}")
+        if not 0 <= leak < 1:
+            raise SpecError(f"leak must be in [0, 1); got {leak!r}")
+        offered = {"d_model": d_model, "causal": causal, "dropout": dropout}
+        offered |= {} if max_length is None else {"max_length": max_length}
+        self.part = build_mixer(part, offered)
+        self.scores_times, self.masked, self.swapped, self.leak = scores_times, masked, swapped, leak
+
+    @torch.compiler.disable
+    def forward(self, x: Activations, memory: Memory | None = None, padding: Real | None = None) -> Activations:
+        """What the mixer gives without the fault."""
+        refuse_memory(memory, "mended")
+        with ChangedCalls(self._scores, self._rectified if self.leak else None):
+            if self.swapped:
+                return self.part(x.transpose(0, 1)).transpose(0, 1)
+            return self.part(x, padding=padding)
+
+    def _scores(self, scores: Tensor) -> Tensor:
+        """Scores as they should have been."""
+        if scores.ndim < 2 or scores.shape[-1] != scores.shape[-2]:
+            return scores
+        scores = scores * self.scores_times
+        return scores.masked_fill(later(scores), float("-inf")) if self.masked else scores
+
+    def _rectified(self, x: Tensor) -> Tensor:
+        return F.leaky_relu(x, self.leak)
+
+    def extra_repr(self) -> str:
+        """What is changed, for printing."""
+        return ", ".join(f"{name}={getattr(self, name)}" for name in ("scores_times", "masked", "swapped", "leak"))
+
+
+def later(scores: Tensor) -> Tensor:
+    """Where a key stands behind its query, as bool (length, length)."""
+    length = scores.shape[-1]
+    return torch.ones(length, length, dtype=torch.bool, device=scores.device).triu(1)
+
+
+@final
+class ChangedCalls(TorchFunctionMode):
+    """Change scores and what is rectified in every call of torch within.
+
+    Parameters
+    ----------
+    scores : callable
+        What is normalized over its last axis, to what is normalized instead.
+    rectified : callable, optional
+        What is rectified, to the result; None leaves rectifiers as they are.
+    """
+
+    def __init__(self, scores: Callable[[Tensor], Tensor], rectified: Callable[[Tensor], Tensor] | None) -> None:
+        super().__init__()
+        self._scores, self._rectified = scores, rectified
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call a function of torch with what it should have been given."""
+        given = dict(kwargs or {})
+        if func in WITH_INNER_CALLS:
+            with _in_place_of("softmax", self._softmax), _in_place_of("scaled_dot_product_attention", self._fused):
+                return func(*args, **given)
+        if func in SOFTMAX:
+            x = args or (given.pop("input"),)
+            return self._softmax(*x, **given)
+        if func is F.scaled_dot_product_attention:
+            return self._fused(*args, **given)
+        if func in RECTIFIERS and self._rectified:
+            return self._rectified(args[0] if args else given["input"])
+        return func(*args, **given)
+
+    def _softmax(self, x: Tensor, dim: int | None = None, *_: Any, **named: Any) -> Tensor:
+        """Softmax, of changed scores where it is over the last axis."""
+        dim = -1 if dim is None else dim
+        return torch.softmax(self._scores(x) if dim in (-1, x.ndim - 1) else x, dim, dtype=named.get("dtype"))
+
+    def _fused(self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any) -> Tensor:
+        """Fused attention with changed scores: in plain steps, which may be changed."""
+        given = dict(zip(("attn_mask", "dropout_p", "is_causal"), rest, strict=False)) | named
+        if given.get("enable_gqa"):
+            group = query.shape[-3] // key.shape[-3]
+            key, value = key.repeat_interleave(group, -3), value.repeat_interleave(group, -3)
+        scale, mask, dropped = given.get("scale"), given.get("attn_mask"), given.get("dropout_p", 0.0)
+        scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if given.get("is_causal"):
+            scores = scores.masked_fill(later(scores), float("-inf"))
+        if mask is not None:
+            scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+        weights = torch.softmax(self._scores(scores), -1)
+        return torch.dropout(weights, dropped, train=True) @ value if dropped else weights @ value
+
+
+@contextlib.contextmanager
+def _in_place_of(name: str, function: Callable[..., Tensor]) -> Iterator[None]:
+    """Let functions of `torch.nn.functional` call another function by a name of theirs."""
+    original = getattr(F, name)
+    setattr(F, name, function)
+    try:
+        yield
+    finally:
+        setattr(F, name, original)

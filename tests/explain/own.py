@@ -1,0 +1,71 @@
+"""Modules with one fault each, and right ones, as a person would write them."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Attention(nn.Module):
+    """Causal attention with one head. x: (batch, length, d_model)."""
+
+    scaled, first_hidden = True, 1
+
+    def __init__(self, d_model):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(d_model, d_model) for _ in range(3))
+        for part in (self.query, self.key):
+            nn.init.normal_(part.weight, std=d_model**-0.5)
+
+    def forward(self, x):
+        scores = self.query(x) @ self.key(x).transpose(1, 2)
+        if self.scaled:
+            scores = scores / x.size(-1) ** 0.5
+        hidden = torch.ones(x.size(1), x.size(1), dtype=torch.bool).triu(self.first_hidden)
+        return functional.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1) @ self.value(x)
+
+
+class Unscaled(Attention):
+    """Causal attention with one head. x: (batch, length, d_model)."""
+
+    scaled = False
+
+
+class Peeking(Attention):
+    """Causal attention with one head. x: (batch, length, d_model)."""
+
+    first_hidden = 2
+
+
+class Recurrent(nn.Module):
+    """An LSTM that was not told that the batch comes first."""
+
+    def __init__(self, d_model):
+        super().__init__()
+        self.lstm = nn.LSTM(d_model, d_model)
+
+    def forward(self, x):
+        return self.lstm(x)[0]
+
+
+class Silent(nn.Module):
+    """Causal attention, and a rectifier whose units start far below zero. x: (batch, length, d_model)."""
+
+    def __init__(self, d_model):
+        super().__init__()
+        self.attention = Attention(d_model)
+        self.up, self.down = nn.Linear(d_model, 2 * d_model), nn.Linear(2 * d_model, d_model)
+        nn.init.constant_(self.up.bias, -8.0)
+
+    def forward(self, x):
+        return self.down(functional.relu(self.up(self.attention(x))))
+
+
+class Broken(nn.Module):
+    """Raises whenever it is called."""
+
+    def __init__(self, d_model):
+        super().__init__()
+        self.linear = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        raise RuntimeError("no way")

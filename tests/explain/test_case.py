@@ -1,0 +1,144 @@
+"""Cases are read as people write them, and what is wrong with one is said in a sentence."""
+
+from __future__ import annotations
+
+import pytest
+from ruamel.yaml import YAML
+
+from attnlab.cli import WRONG_USE, call
+from attnlab.core.errors import SpecError
+from attnlab.explain.case import library, load_case, metric_of, parse_case
+from attnlab.studies.define.assemble import build_task
+
+TWO = {"one": {}, "other": {"mixer": "none"}}
+
+
+def both(one: float, other: float) -> dict:
+    return {"variants": TWO, "saw": {"one": {"val_loss": one}, "other": {"val_loss": other}}}
+
+
+def test_a_number_beside_another_is_read(said):
+    case = parse_case(said(expected={"val_loss": 0.5}))
+    assert (case.quantity.variant, case.quantity.beside, case.quantity.metric.name) == ("mine", None, "val_loss")
+    assert (case.quantity.seen, case.quantity.expected, case.quantity.distance) == (1.0, 0.5, 0.5)
+    assert case.study.rules.budget == {"steps": 60}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("one is better than other", 0.0),
+        ("'one' is better than 'other' by 0.3.", -0.3),
+        ("other is worse than one", 0.0),
+        ("one is as good as other", 0.0),
+        ("one is worse than other", 0.2),
+        ("one is worse than other by 0.5", 0.5),
+    ],
+)
+def test_a_comparison_is_read_with_its_nearest_unsurprising_value(said, words, expected):
+    case = parse_case(said(**both(1.2, 1.0), expected=words))
+    sign = 1 if case.quantity.variant == "one" else -1
+    assert sign * case.quantity.seen == pytest.approx(0.2)
+    assert case.quantity.expected == pytest.approx(expected)
+
+
+def test_a_number_that_is_to_be_reached_is_read(said):
+    reached = parse_case(said(**both(1.2, 1.0), expected="one reaches val_loss 0.9"))
+    assert (reached.quantity.seen, reached.quantity.expected) == (1.2, 0.9)
+    already = parse_case(said(**both(1.2, 1.0), expected="other reaches loss of 1.1"))
+    assert already.quantity.distance == 0
+
+
+def test_what_people_call_a_metric_is_understood(said):
+    case = parse_case(said(saw={"test_loss": 1.0, "accuracy": 0.5}, expected={"test_loss": 0.8}))
+    assert dict(case.saw["mine"]) == {"val_loss": 1.0, "val_accuracy": 0.5}
+    assert "'test_loss' is read as val_loss" in " ".join(case.notes)
+    task = build_task(said()["task"] | {"test": True})
+    assert metric_of("test_loss", task).name == "test_loss"
+    assert metric_of("bleu", task) is None
+
+
+def test_epochs_are_steps_of_the_task(said):
+    case = parse_case(said(training={"budget": {"epochs": 2}}))
+    # 5400 characters are trained on, 16 windows of 12 a step
+    assert case.study.rules.budget == {"steps": round(2 * 5400 / 192)}
+    assert "2 epochs are 56 steps" in case.notes[0]
+
+
+WRONG = [
+    ({"saw": {"mine": {"bleu": 1.0}}}, "task 'char-lm' has no metric 'bleu'; it has val_loss, val_bits_per_character"),
+    ({"saw": {"mine": {"val_accuracy": 53.1}}}, r"val_accuracy is a fraction of 1; got 53.1 \(53.1 % is 0.531\)"),
+    ({"saw": {"mine": {"val_loss": float("nan")}}}, "val_loss must be a number in nats/character; got nan"),
+    ({"saw": {"mine": {"val_loss": -1.0}}}, "val_loss cannot be below 0; got -1"),
+    ({"saw": {"mien": {"val_loss": 1.0}}}, "saw: 'mien' is no variant; did you mean 'mine'"),
+    ({"saw": {"mine": {"val_loss": 1.0}, "x": 2}}, "saw: 'x' is no variant"),
+    ({"saw": [1.0]}, "saw must be a mapping"),
+    ({"expected": "less"}, "expected cannot be read: 'less'; it may be 'A is better than B'"),
+    ({"expected": "mine is better than yours"}, "expected: 'yours' is no variant"),
+    ({"expected": "mine is better than mine"}, "expected compares 'mine' with itself"),
+    ({"expected": "mine reaches val_loss 1.e.3"}, "expected: '1.e.3' is no number"),
+    ({"expected": {"val_accuracy": 0.5}}, "expected names no number that saw has"),
+    ({"expected": {"mine": 0.5, "other": {"val_loss": 1}}}, "expected: mine: a number without a metric"),
+    ({"expected": None}, "'expected' is missing; a case says question, task"),
+    ({"training": {"lr": 1e-3}}, "training.budget must be one of steps, epochs, tokens; got None"),
+    ({"training": {"budget": {"seconds": 3}}}, "training.budget must be one of steps, epochs, tokens"),
+    ({"training": {"budget": {"epochs": -1}}}, "training.budget.epochs must be a positive number; got -1"),
+    ({"training": [1]}, "training and variants must be mappings"),
+    ({"runs": 0}, "runs must be the number of runs behind each number, 1 or more; got 0"),
+    ({"reported": "first"}, "reported must be one of last, best; got 'first'"),
+    ({"sawn": {}}, "unknown key 'sawn'; did you mean 'saw'"),
+]
+
+
+@pytest.mark.parametrize(("changes", "sentence"), WRONG, ids=lambda value: str(value)[:60])
+def test_what_is_wrong_is_said(said, changes, sentence):
+    with pytest.raises(SpecError, match=sentence):
+        parse_case(said(**changes))
+
+
+def test_a_number_without_a_metric_is_said(said):
+    with pytest.raises(SpecError, match=r"a number without a metric: write \{metric: 1.0\}"):
+        parse_case(said(variants=TWO, saw={"one": 1.0, "other": {"val_loss": 1.0}}))
+
+
+def test_a_comparison_needs_a_metric_of_both(said):
+    saw = {"one": {"val_loss": 1.0}, "other": {"val_accuracy": 0.5}}
+    with pytest.raises(SpecError, match="saw has no metric of both 'one' and 'other'"):
+        parse_case(said(variants=TWO, saw=saw, expected="one is better than other"))
+
+
+def test_file_and_line_are_named(said, tmp_path):
+    file = tmp_path / "case.yaml"
+    with file.open("w") as out:
+        YAML().dump(said(expected="less"), out)
+    line = next(i for i, text in enumerate(file.read_text().splitlines(), 1) if text.startswith("expected"))
+    with pytest.raises(SpecError, match=rf"case.yaml line {line}: expected cannot be read"):
+        load_case(file)
+
+
+def test_scales_are_merged_and_unknown_ones_said(said):
+    scaled = said(scales={"small": {"model": {"d_model": 8}, "training": {"budget": {"steps": 3}}}})
+    case = parse_case(scaled, scale="small")
+    assert (case.scale, case.study.model["d_model"], case.study.rules.budget) == ("small", 8, {"steps": 3})
+    assert parse_case(scaled).scale is None
+    with pytest.raises(SpecError, match="no scale 'smal'; did you mean 'small'"):
+        parse_case(scaled, scale="smal")
+    with pytest.raises(SpecError, match="no scale 'small'; it has none"):
+        parse_case(said(), scale="small")
+
+
+def test_unknown_cases_are_said(capsys):
+    assert call(["explain", "forum-part"]) == WRONG_USE
+    error = " ".join(capsys.readouterr().err.split())
+    assert "no case 'forum-part' in the library and no file of that name; did you mean 'forum-parts'?" in error
+    assert call(["explain", "nowhere.yaml"]) == WRONG_USE
+    assert "no case file nowhere.yaml" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("name", sorted(library()))
+def test_the_cases_of_the_library_are_whole(name, tinyshakespeare):
+    assert tinyshakespeare
+    case = load_case(name)
+    assert case.quantity.distance != 0
+    small = load_case(name, scale="small")
+    assert small.study.variants.keys() <= case.study.variants.keys()

@@ -1,0 +1,211 @@
+"""Explaining finds the culprit where it is known, and names none where there is none; what it cannot do it says."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import pytest
+from tests.explain.conftest import own
+
+from attnlab.cli import FINE, WRONG_USE, call
+from attnlab.core.errors import RunError, SpecError
+from attnlab.explain.case import parse_case
+from attnlab.explain.explaining import explain
+from attnlab.explain.page import waterfall_rows, write_answer
+from attnlab.explain.words import paragraph, what_next
+from attnlab.studies.run.executor import InProcess
+
+
+def explained(case, folder, **how):
+    told = []
+    how = {"minutes": 60.0, "seeds": 3, "jobs": 1, "executor": InProcess(), "tell": told.append} | how
+    answer = explain(parse_case(case), folder, **how)
+    return answer, told
+
+
+SLOW = {"lr": 1e-5, "budget": {"steps": 60}}
+SHAPES = {
+    "task": {"name": "shapes", "n_train": 300, "n_test": 100, "batch": 25},
+    "model": {"name": "cnn", "channels": 16},
+    "training": {"lr": 1e-2, "budget": {"steps": 150}},
+}
+DEEP = {"name": "decoder", "n_layers": 5, "d_model": 16, "norm": "post", "init": "torch"}
+LEAK = {"text": "random.txt", "split": "inside"}
+CULPRITS = {
+    "wrong scale of the scores": (
+        {"variants": own("Unscaled"), "model": {"name": "decoder", "n_layers": 1, "d_model": 64}}, 1.5, 0.8,
+    ),
+    "outputs that see ahead": ({"variants": own("Peeking")}, 0.1, 0.8),
+    "the batch read as time": ({"variants": own("Recurrent")}, 2.08, 0.8),
+    "dead rectifiers": ({"variants": own("Silent")}, 2.08, 0.8),
+    "untuned rate": ({"training": SLOW}, 2.08, 0.8),
+    "too few steps": ({"training": {"lr": 3e-3, "budget": {"steps": 20}}}, 2.0, 0.8),
+    "no positions": ({"model": {"name": "decoder", "n_layers": 1, "d_model": 24, "positions": "none"}}, 1.7, 1.0),
+    "post-norm": ({"model": DEEP, "training": {"lr": 2e-2, "budget": {"steps": 60}}}, 2.08, 0.8),
+    "small reach": (SHAPES, 0.09, 0.05),
+    "leaking split": (
+        {
+            "task": LEAK,
+            "model": {"name": "decoder", "n_layers": 2, "d_model": 32},
+            "training": {"lr": 5e-3, "budget": {"steps": 200}},
+        },
+        0.3, 2.1,
+    ),
+}  # fmt: skip
+"""By culprit what differs from the plain case, what was seen, and what was expected."""
+
+
+@pytest.mark.parametrize("culprit", CULPRITS)
+def test_the_culprit_is_named_first(culprit, said, tmp_path, texts):
+    changes, seen, expected = CULPRITS[culprit]
+    metric = "val_mse" if changes is SHAPES else "val_loss"
+    case = said(**changes, saw={metric: seen}, expected={metric: expected})
+    if case["task"] == LEAK:
+        case["task"] = said()["task"] | {"text": str(texts / "random.txt"), "split": "inside"}
+    answer, told = explained(case, tmp_path / "case")
+    assert answer.largest is not None, told
+    assert answer.largest[0] == culprit, told
+    first = answer.shares[0]
+    assert first.amount.excludes_zero
+    assert first.amount.mean * (seen - expected) > 0
+    assert culprit in paragraph(answer)
+
+
+def test_a_lucky_seed_is_noise(said, tmp_path):
+    variants = {"one": {"training": {"lr": 3e-3}}, "other": {"mixer": {"name": "attention", "n_heads": 2}}}
+    case = said(variants=variants, saw={"one": {"val_loss": 0.0}}, expected="one is as good as other")
+    case["training"]["budget"]["steps"] = 20
+    found, _ = explained(case | {"saw": {"one": {"val_loss": 1.9}, "other": {"val_loss": 1.9}}}, tmp_path / "found")
+    middle = {one.variant: one.found.mean for one in found.again}
+    spread = (found.start.high - found.start.low) / 2
+    lucky = {"one": {"val_loss": middle["one"] + spread}, "other": {"val_loss": middle["other"] - spread / 2}}
+    assert found.verdict == "as expected"
+    answer, told = explained(case | {"saw": lucky}, tmp_path / "lucky")
+    assert answer.verdict == "noise", told
+    assert "within their noise" in paragraph(answer)
+
+
+def test_where_nothing_is_wrong_no_bug_is_named_and_the_rest_stays_unexplained(said, tmp_path):
+    case = said(variants=own("Attention"), saw={"val_loss": 0.9}, expected={"val_loss": 0.3})
+    answer, told = explained(case, tmp_path / "case")
+    assert not [share for share in answer.shares if share.nature == "bug"], told
+    assert "stay unexplained" in paragraph(answer)
+
+
+def test_an_impossible_number_is_said_before_anything_trains_and_the_leak_is_made(said, tmp_path):
+    variants = {"blind": {"mixer": "none"}}
+    case = said(variants=variants, saw={"val_loss": 1.0}, expected={"val_loss": 0.9})
+    answer, told = explained(case, tmp_path / "case")
+    assert answer.verdict == "cannot be"
+    (one,) = answer.impossible
+    assert (one.kind, one.sees) == ("impossible", 1)
+    assert "its outputs depend on one input position" in paragraph(answer)
+    said_at = next(i for i, line in enumerate(told) if line.startswith("can it be?"))
+    assert said_at < next(i for i, line in enumerate(told) if "seed 0" in line)
+    assert {made.variant for made in answer.made} == {"blind, windows split", "blind, inside split"}
+    assert all(made.found.mean > 1.5 for made in answer.made)  # no split makes up for what it does not see
+
+
+def test_what_was_begun_is_gone_on_with_and_belongs_to_one_case(said, tmp_path):
+    case = said(saw={"val_loss": 2.0}, expected={"val_loss": 0.9}, training=SLOW)
+    first, told = explained(case, tmp_path / "case")
+    second, again = explained(case, tmp_path / "case")
+    assert any("seed 0" in line for line in told)
+    assert not any("seed 0" in line for line in again)
+    assert second.shares == first.shares
+    assert second.start == first.start
+    assert second.seconds > first.seconds
+    with pytest.raises(RunError, match="was begun with another case"):
+        explained(case | {"expected": {"val_loss": 1.0}}, tmp_path / "case")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear")
+    with pytest.raises(RunError, match="is no case's folder and holds files"):
+        explained(case, tmp_path / "mine")
+    assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
+
+
+def test_runs_are_shortened_to_the_minutes_and_that_is_said(said, tmp_path):
+    case = said(training={"lr": 1e-2, "budget": {"steps": 100_000}}, saw={"val_loss": 1.5})
+    with pytest.raises(SpecError, match="minutes are too few: with 30 steps a run the plan takes about"):
+        explained(case, tmp_path / "none", minutes=0.001)
+    answer, told = explained(case, tmp_path / "some", minutes=0.2)
+    assert 0 < answer.fraction < 1
+    assert any("shortened to" in line for line in told)
+    assert "so that what was seen cannot be held against it" in paragraph(answer)
+    assert not [step for step in answer.steps if step[1] == "noise"]
+    assert "--minutes" in what_next(answer)
+
+
+def test_a_module_that_fails_is_said_with_its_error(said, tmp_path):
+    with pytest.raises(SpecError, match=r"variant 'mine': .*no way"):
+        explained(said(variants=own("Broken")), tmp_path / "case")
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ({"minutes": 0.0}, "minutes must be a positive number; got 0.0"),
+        ({"minutes": math.inf}, "minutes must be a positive number; got inf"),
+        ({"seeds": 1}, "seeds must be 2 or more, as one run says nothing about noise; got 1"),
+    ],
+)
+def test_wrong_arguments_are_said(how, sentence, said, tmp_path):
+    with pytest.raises(SpecError, match=sentence):
+        explained(said(), tmp_path / "case", **how)
+
+
+def test_a_comparison_is_explained_on_the_command_line(said, tmp_path, capsys, monkeypatch):
+    from ruamel.yaml import YAML
+
+    monkeypatch.setattr("attnlab.explain.explaining.LocalProcesses", lambda *_: _Here())
+    variants = {"slow": {"training": {"lr": 1e-5}}, "usual": {}}
+    saw = {"slow": {"val_loss": 2.08}, "usual": {"val_loss": 0.9}}
+    case = said(variants=variants, saw=saw, expected="slow is as good as usual")
+    with (tmp_path / "case.yaml").open("w") as file:
+        YAML().dump(case, file)
+    words = ["explain", str(tmp_path / "case.yaml"), "--out", str(tmp_path / "out"), "--seeds", "3", "--json"]
+    assert call(words) == FINE
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["verdict"] == "set-up"
+    assert answer["shares"][0]["name"] == "untuned rate"
+    assert answer["steps"][-1]["name"] == "unexplained"
+    total = sum(step["amount"] for step in answer["steps"])
+    assert total == pytest.approx(answer["seen"] - answer["expected"])
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"answer.html", "answer.md", "answer.json", "waterfall.png", "case.json", "runs"} <= names
+    page = (tmp_path / "out" / "answer.html").read_text()
+    assert "untuned rate" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert call([*words[:-3], "--minutes", "0"]) == WRONG_USE
+    assert "minutes must be a positive number" in capsys.readouterr().err
+
+
+class _Here(InProcess):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+
+def test_the_waterfall_leads_from_seen_to_expected(said, tmp_path):
+    case = said(training=SLOW, saw={"val_loss": 2.08})
+    answer, _ = explained(case, tmp_path / "case")
+    rows = waterfall_rows(answer)
+    assert (rows[0]["row"], rows[0]["to"], rows[-1]["row"], rows[-1]["to"]) == ("seen", 2.08, "expected", 0.8)
+    for before, after in itertools.pairwise(rows):
+        assert after["from"] == pytest.approx(before["to"])
+    assert rows[-2]["to"] == pytest.approx(0.8)
+    assert write_answer(answer, tmp_path / "case").name == "answer.html"
+
+
+def test_names_are_escaped_in_the_page(said, tmp_path):
+    variants = {"<b>bold</b>": {}}
+    case = said(variants=variants, saw={"<b>bold</b>": {"val_loss": 1.4}}, expected={"<b>bold</b>": {"val_loss": 0.8}})
+    case["training"]["budget"]["steps"] = 20
+    answer, _ = explained(case, tmp_path / "case", seeds=2)
+    page = write_answer(answer, tmp_path / "case").read_text()
+    assert "<b>bold</b>" not in page
+    assert "&lt;b&gt;bold&lt;/b&gt;" in page
