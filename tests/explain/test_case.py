@@ -127,6 +127,18 @@ def test_scales_are_merged_and_unknown_ones_said(said):
         parse_case(said(), scale="small")
 
 
+@pytest.mark.parametrize("scales", [["small"], {"small": None}, {"small": "x"}])
+def test_scales_must_be_mappings(said, scales):
+    with pytest.raises(SpecError, match="scales must be a mapping of names to mappings"):
+        parse_case(said(scales=scales), scale="small")
+
+
+def test_as_good_as_allows_what_it_says(said):
+    case = parse_case(said(**both(1.2, 1.0), expected="one is as good as other by 0.1"))
+    assert (case.quantity.seen, case.quantity.expected) == (pytest.approx(0.2), pytest.approx(0.1))
+    assert parse_case(said(**both(1.2, 1.0), expected="one is as good as other by 5")).quantity.distance == 0
+
+
 def test_unknown_cases_are_said(capsys):
     assert call(["explain", "forum-part"]) == WRONG_USE
     error = " ".join(capsys.readouterr().err.split())

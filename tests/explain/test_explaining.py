@@ -11,6 +11,7 @@ from tests.explain.conftest import own
 
 from attnlab.cli import FINE, WRONG_USE, call
 from attnlab.core.errors import RunError, SpecError
+from attnlab.explain import explaining
 from attnlab.explain.case import parse_case
 from attnlab.explain.explaining import explain
 from attnlab.explain.page import waterfall_rows, write_answer
@@ -135,7 +136,29 @@ def test_runs_are_shortened_to_the_minutes_and_that_is_said(said, tmp_path):
     assert any("shortened to" in line for line in told)
     assert "so that what was seen cannot be held against it" in paragraph(answer)
     assert not [step for step in answer.steps if step[1] == "noise"]
+    assert not {share.name for share in answer.shares} & {"too few steps", "untuned rate"}
+    assert "'too few steps' (runs are shortened)" in answer.not_tried
+    again, _ = explained(case, tmp_path / "some", minutes=0.2)
+    assert again.fraction == answer.fraction
     assert "--minutes" in what_next(answer)
+
+
+def test_what_diverges_is_tried_without_each_cause_until_it_trains(said, tmp_path):
+    case = said(training={"lr": 1e8, "budget": {"steps": 20}}, saw={"val_loss": 3.0})
+    answer, told = explained(case, tmp_path / "case", seeds=2)
+    assert answer.start is None, told
+    assert answer.verdict == "set-up"
+    assert ("untuned rate", "set-up") in answer.cured
+    assert paragraph(answer).startswith("It does not train; without 'untuned rate'")
+    assert answer.error in paragraph(answer)
+
+
+def test_a_bug_that_mending_does_not_reach_is_not_said_to_have_no_effect(said, tmp_path):
+    case = said(variants=own("Rolling"), saw={"val_loss": 0.2}, expected={"val_loss": 0.9})
+    answer, told = explained(case, tmp_path / "case")
+    assert "outputs that see ahead" not in answer.without_effect, told
+    assert "mending 'outputs that see ahead' (its own code is not reached)" in answer.not_tried
+    assert answer.verdict == "bug", told
 
 
 def test_a_module_that_fails_is_said_with_its_error(said, tmp_path):
@@ -159,7 +182,7 @@ def test_wrong_arguments_are_said(how, sentence, said, tmp_path):
 def test_a_comparison_is_explained_on_the_command_line(said, tmp_path, capsys, monkeypatch):
     from ruamel.yaml import YAML
 
-    monkeypatch.setattr("attnlab.explain.explaining.LocalProcesses", lambda *_: _Here())
+    monkeypatch.setattr(explaining, "LocalProcesses", lambda *_: _Here())
     variants = {"slow": {"training": {"lr": 1e-5}}, "usual": {}}
     saw = {"slow": {"val_loss": 2.08}, "usual": {"val_loss": 0.9}}
     case = said(variants=variants, saw=saw, expected="slow is as good as usual")

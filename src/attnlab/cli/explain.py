@@ -55,7 +55,7 @@ def explain(
     console = Console(stderr=json)
     question = load_case(case, scale=scale)
     folder = out or folder_of(question)
-    console.print(f"[bold]{question.study.question}[/]", highlight=False)
+    console.print(question.study.question, style="bold", markup=False, highlight=False)
 
     def tell(line: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

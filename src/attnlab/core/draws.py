@@ -51,7 +51,12 @@ def drawn_by_name(make: Callable[[], nn.Module], seed: int) -> nn.Module:
 def _names(drawn: list[Tensor], model: nn.Module) -> list[str]:
     """For each draw the tensor of a model that it filled, and the how manieth draw into it it was."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
+    wrapped = {
+        f"{name}.{module.same_draws_as}.": f"{name}." for name, module in model.named_modules() if _wraps(module)
+    }
     owners = {tensor.untyped_storage()._cdata: name for name, tensor in reversed(tensors)}  # of shared ones the first
+    for inside, outside in wrapped.items():
+        owners = {place: name.replace(inside, outside) for place, name in owners.items()}
     seen: Counter[str] = Counter()
     names = []
     for one in drawn:
@@ -59,6 +64,11 @@ def _names(drawn: list[Tensor], model: nn.Module) -> list[str]:
         seen[name] += 1
         names.append(f"{name} {seen[name]}")
     return names
+
+
+def _wraps(module: nn.Module) -> bool:
+    """Whether a module only stands around another, named by its `same_draws_as`, which is drawn as if it were alone."""
+    return hasattr(module, "same_draws_as")
 
 
 def _seed_of(seed: int, names: list[str], index: int) -> int:

@@ -50,7 +50,8 @@ class Share:
     @property
     def interacts(self) -> bool:
         """Whether it carries another amount when it is removed last."""
-        return self.last is not None and not (self.amount.low <= self.last.mean <= self.amount.high)
+        last, amount = self.last, self.amount
+        return last is not None and (last.high < amount.low or amount.high < last.low)
 
 
 @final
@@ -114,6 +115,10 @@ class Answer:
         Why runs of the set-up as it was did not finish.
     notes : tuple of str
         How the case was read.
+    variants : tuple of str
+        The variants that the number is about.
+    cured : tuple of tuple
+        Where no run finished: name and nature of every cause without which runs do.
     scale : str or None
         The scale at which runs were made; None for what was run by who asked.
     seconds : float
@@ -142,6 +147,8 @@ class Answer:
     effects: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     error: str = ""
     notes: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    cured: tuple[tuple[str, str], ...] = ()
     scale: str | None = None
     seconds: float = 0.0
 
@@ -180,12 +187,12 @@ class Answer:
     @property
     def verdict(self) -> Word:
         """What carries most of the distance, in a word."""
-        if any(one.kind == "impossible" for one in self.impossible):
+        if any(one.kind == "impossible" and one.variant in self.variants for one in self.impossible):
             return "cannot be"
         if self.distance == 0:
             return "as expected" if self.seen == self.expected else "not again"
         if self.start is None:
-            return "bug" if any(one.errors for one in self.examined) else "unexplained"
+            return self.cured[0][1] if self.cured else "unexplained"  # pyrefly: ignore
         largest = self.largest
         return "unexplained" if largest is None else largest[1]  # pyrefly: ignore
 

@@ -197,6 +197,8 @@ def parse_case(raw: Mapping[str, Any], *, path: Path | None = None, scale: str |
         raise SpecError(f"{path or 'case'}: a case must be a mapping; got {type(raw).__name__}")
     said = plain_types(raw)
     scales = said.pop("scales", None) or {}
+    if not isinstance(scales, dict) or not all(isinstance(one, dict) for one in scales.values()):
+        raise SpecError(f"{path or 'case'}: scales must be a mapping of names to mappings; got {scales!r}")
     if scale is not None and scale not in scales:
         raise SpecError(f"{path or 'case'}: no scale '{scale}'; {nearest(scale, scales) if scales else 'it has none'}")
     said = merge(said, scales[scale]) if scale else said
@@ -351,7 +353,8 @@ class _Reader:
         seen = saw[variant][metric.name] - saw[beside][metric.name]
         better = {"better than": 1, "worse than": -1, "as good as": 0}[relation]
         sign = -better if metric.better == "lower" else better
-        expected = sign * max(size, sign * seen)  # what is as expected, or more so, needs no explanation
+        nearest_to_seen = sign * max(size, sign * seen) if better else max(-size, min(size, seen))
+        expected = nearest_to_seen + 0.0  # what is as expected needs no explanation; no minus before a 0
         return Quantity(metric, variant, beside, seen, expected)
 
     def _variant(self, said: str, study: Study) -> str:

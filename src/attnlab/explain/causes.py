@@ -6,7 +6,7 @@ A cause is never believed, only tried: what it explains is the difference that i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, final
 
 from attnlab.core.build import class_of, is_path, parse
@@ -235,7 +235,7 @@ def _remedy(situation: Known, one: Examined, finding: Mapping[str, Any]) -> tupl
     """What an error of the doctor is called, how it is removed in words, and what of the model is otherwise then."""
     mending = _mending(finding) if one.place == "mixer" else None
     if mending:
-        return TITLES[finding["check"]], _done(mending), _mended(situation, mending)
+        return TITLES[finding["check"]], _done(mending), _mended(situation, mending, one.name)
     path = _identity_path(situation) if finding["check"] == "residual" else None
     if path:
         return NO_PATH, IDENTITY, path["model"]
@@ -261,11 +261,12 @@ def _done(mending: Mapping[str, Any]) -> str:
     return "; ".join(words[key].format(value=value) for key, value in mending.items())
 
 
-def _mended(situation: Known, mending: Mapping[str, Any]) -> dict[str, Any]:
-    """A person's own mixers with a fault removed, beside those that were removed before."""
+def _mended(situation: Known, mending: Mapping[str, Any], path: str | None = None) -> dict[str, Any]:
+    """A person's own mixers, or those of one class, with a fault removed beside those that were removed before."""
 
     def mended(mixer: Any) -> Any:
-        if not any(own_specs({"name": "", "mixer": mixer})):
+        named = [parse(spec, "mixer")[0] for _, spec in own_specs({"name": "", "mixer": mixer})]
+        if not named or path not in (None, *named):
             return mixer
         known = mixer if isinstance(mixer, Mapping) and mixer.get("name") == "mended" else {"part": mixer}
         return {**known, "name": "mended", **mending}
@@ -277,6 +278,13 @@ def _mended(situation: Known, mending: Mapping[str, Any]) -> dict[str, Any]:
 def swapped(situation: Known) -> dict[str, Any]:
     """A person's own mixers given the other layout of batch and length."""
     return _mended(situation, {"swapped": True})
+
+
+def replaced(cause: Cause, situations: Mapping[str, Known]) -> Cause:
+    """A cause whose mending does not reach the fault: the lab's attention stands in the module's place instead."""
+    found = {name: change for name in cause.changes if (change := _replaced(situations[name])) is not None}
+    changes: dict[str, Change] = {name: {"model": change} for name, change in found.items()}
+    return replace(cause, removed=WHOLE, changes=changes)
 
 
 def _replaced(situation: Known) -> dict[str, Any] | None:

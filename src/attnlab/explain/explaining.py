@@ -15,8 +15,8 @@ from attnlab.core.files import fingerprint, read_json, write_json
 from attnlab.core.machine import usable_cores
 from attnlab.explain.answer import Again, Answer
 from attnlab.explain.case import Case, load_case
-from attnlab.explain.causes import Cause, Change, Known, candidates, swapped
-from attnlab.explain.effects import Estimate, mean_of, within_noise
+from attnlab.explain.causes import TITLES, Cause, Change, Known, candidates, replaced, swapped
+from attnlab.explain.effects import ERROR, Estimate, mean_of, within_noise
 from attnlab.explain.measuring import Measuring
 from attnlab.explain.overfit import Memory, overfit
 from attnlab.explain.own_code import examine
@@ -37,6 +37,8 @@ BY_HAND = {"weight_decay": 0.0, "schedule": "constant", "warmup": 0.0, "clip": N
 """What a case's training has where it says nothing: what a plain loop around Adam does."""
 MOST_SEEDS, SEEDS = 5, 3
 """Runs of every set-up: five where there is time, three else."""
+OF_LENGTH = ("too few steps", "untuned rate", "constant rate", "no warm-up")
+"""Causes that a shortened run has of itself."""
 FEWEST_STEPS = 30
 """Of a shortened run; fewer say nothing."""
 NEARLY = 0.8
@@ -104,7 +106,7 @@ def explain(
         workers = jobs or usable_cores()
         if executor is None:
             executor = held.enter_context(LocalProcesses(workers, 1, out / WORKERS_LOG))
-        explaining = _Explaining(case, plan, out, tell or _silent, executor)
+        explaining = _Explaining(case, plan, out, tell or _silent, executor, minutes)
         answer = explaining.answer(begun, begun + 60 * minutes, workers, seeds)
         write_json(out / ANSWER, answer.to_json())
     return answer
@@ -140,6 +142,7 @@ class _Explaining:
     out: Path
     tell: Tell
     executor: Executor
+    minutes: float
     not_tried: list[str] = field(default_factory=list)
     fraction: float = 1.0
     seeds: Sequence[int] = ()
@@ -153,7 +156,7 @@ class _Explaining:
         equal = self._equal_parameters(whole)
         self._pace(self._causes(found, whole, equal), deadline - time.monotonic(), workers, seeds)
         runs = Runs(self.out / "runs", self.executor, self._on_run)
-        self.measuring = Measuring(self.case, runs, self.seeds, self.fraction, deadline)
+        self.measuring = Measuring(self.case, runs, self.seeds, self.fraction, deadline, workers)
         setups = self._as_called(found, {name: self._shortened(setup) for name, setup in whole.items()})
         causes = self._causes(found, setups, equal)
         again, error = self._again(setups)
@@ -161,10 +164,11 @@ class _Explaining:
         start = self.measuring.quantity(base)
         made = self._made(found.impossible, setups)
         removing = Removing(self.measuring, base, self.plan.task.metrics[0], self.tell)
+        self.tell("what carries it?")
         if mean_of(start):
-            self.tell("what carries it?")
-            removing.carry(causes)
-        noise = within_noise(start, quantity.seen, self.case.runs) if self.measuring.comparable else None
+            removing.carry(self._that_work(causes, found, base))
+        cured = [] if mean_of(start) else removing.cures(causes)
+        noise = self._noise(base) if self.measuring.comparable else None
         return Answer(
             self.case.study.name, self.case.study.question, quantity.words, quantity.metric.unit,
             quantity.seen, quantity.expected, self.fraction, len(self.seeds),
@@ -176,14 +180,49 @@ class _Explaining:
             examined=tuple({(one.name, str(one.errors)): one for each in found.situations.values()
                             for one in each.examined}.values()),
             memories=tuple(found.memories), effects=found.effects, error=error, notes=self.case.notes,
-            scale=self.case.scale, seconds=self._seconds(time.monotonic() - begun),
+            scale=self.case.scale, variants=quantity.variants, cured=tuple((one.name, one.nature) for one in cured),
+            seconds=self._seconds(time.monotonic() - begun),
         )  # fmt: skip
 
     def _causes(self, found: _Found, setups: Mapping[str, Setup], equal: Mapping[str, Change] | None) -> list[Cause]:
         """Every cause that could be removed from the variants that are explained."""
         names = self.case.quantity.variants
         situations = {name: replace(found.situations[name], setup=setups[name]) for name in names}
-        return candidates(situations, comparison=equal)
+        causes = candidates(situations, comparison=equal)
+        quantity = self.case.quantity
+        too_good = quantity.beside is None and quantity.metric.improves(quantity.seen, quantity.expected)
+        causes = [cause for cause in causes if not (cause.grows and too_good)]
+        if self.fraction == 1:
+            return causes
+        self.not_tried += [f"'{cause.name}' (runs are shortened)" for cause in causes if cause.name in OF_LENGTH]
+        return [cause for cause in causes if cause.name not in OF_LENGTH]
+
+    def _that_work(self, causes: Sequence[Cause], found: _Found, base: Mapping[str, Setup]) -> list[Cause]:
+        """Causes, but modules as a whole where mending a bug does not reach it."""
+        checked = []
+        for cause in causes:
+            fixed = {name: base[name].changed(**change) for name, change in cause.changes.items()}
+            if cause.name not in TITLES.values() or all(self._is_fixed(cause, one) for one in fixed.values()):
+                checked.append(cause)
+                continue
+            situations = {name: replace(found.situations[name], setup=base[name]) for name in cause.changes}
+            whole = replaced(cause, situations)
+            self.not_tried.append(f"mending '{cause.name}' (its own code is not reached)")
+            checked += [whole] if whole.changes else []
+        return checked
+
+    def _is_fixed(self, cause: Cause, setup: Setup) -> bool:
+        """Whether a set-up without a bug is without it; that scores are scaled is not asked."""
+        measured = _or_nothing(lambda: measure(setup), {}, self.tell, f"'{setup.name}' could not be measured")
+        wrong = {TITLES["causality"]: "ahead", TITLES["batch-independence"]: "mixes"}.get(cause.name)
+        return wrong is None or not measured.get(wrong, 0.0)
+
+    def _noise(self, base: Mapping[str, Setup]) -> bool | None:
+        """Whether what was seen lies within the noise of runs."""
+        metric = self.case.quantity.metric
+        runs = self.measuring.runs.of(list(base.values()), self.measuring.seeds)
+        found = [{seed: run.value(metric, self.case.reported) for seed, run in row.items()} for row in runs.values()]
+        return within_noise(found, self.case.quantity.seen, self.case.runs)
 
     def _as_called(self, found: _Found, setups: Mapping[str, Setup]) -> dict[str, Setup]:
         """Set-ups as the person called them, where nobody says in which layout: in the one that comes nearer.
@@ -192,7 +231,8 @@ class _Explaining:
         """
         called = dict(setups)
         for name, situation in found.situations.items():
-            if not any(one.layout_in_question for one in situation.examined) or name not in self.case.saw:
+            asked = any(one.layout_in_question for one in situation.examined) and name in self.case.saw
+            if not asked or not self.measuring.comparable:  # nothing tells then which layout it was given
                 continue
             literal = setups[name].changed(model=swapped(situation))
             literal = replace(literal, name=f"{name}, given (batch, length, d_model)")
@@ -202,7 +242,7 @@ class _Explaining:
             self.tell(
                 f"'{name}': {metric} {said:.4g} given (batch, length, d_model), {meant:.4g} given the other layout"
             )
-            if not self.measuring.comparable or abs(said - seen) < abs(meant - seen):
+            if abs(said - seen) < abs(meant - seen):
                 called[name] = replace(literal, name=name)
                 found.situations[name] = replace(situation, as_meant={"mixer": setups[name].model["mixer"]})
         return called
@@ -280,12 +320,17 @@ class _Explaining:
         matching = {"rules": {"match": "parameters"}, "baseline": quantity.beside}
         with contextlib.suppress(AttnlabError):
             study = restore_study({**kept, "content": merge(kept["content"], matching)})
-            matched = plan_study(study).variant(quantity.variant).model
-            return {quantity.variant: {"model": matched}} if matched != setups[quantity.variant].model else None
+            matched, before = plan_study(study).variant(quantity.variant).model, setups[quantity.variant].model
+            changed = {key: value for key, value in matched.items() if before.get(key) != value}
+            return {quantity.variant: {"model": changed}} if changed else None
         return None
 
     def _pace(self, causes: Sequence[Cause], seconds: float, workers: int, seeds: int | None) -> None:
         """How many seeds, and which part of the steps, so that the plan fits the time."""
+        kept, asked = read_json(self.out / FOUND), [self.minutes, seeds]
+        if kept.get("plan", {}).get("asked") == asked:  # a command that goes on has the same runs
+            self.seeds, self.fraction = range(kept["plan"]["seeds"]), kept["plan"]["fraction"]
+            return
         takes = {variant.name: variant.seconds_per_seed or 0.0 for variant in self.plan.variants}
         own = sum(takes[name] for name in self.case.quantity.variants) * OTHERWISE / max(1, workers)
         others = sum(takes.values()) * OTHERWISE / max(1, workers) - own
@@ -303,9 +348,10 @@ class _Explaining:
         if self.fraction < 1 and shortest * self.fraction < FEWEST_STEPS:
             least = cost(runs) * min(1.0, FEWEST_STEPS / shortest) / 60
             raise SpecError(
-                f"{max(0.0, seconds) / 60:.2g} minutes are too few: with {FEWEST_STEPS} steps a run the plan takes "
+                f"{self.minutes:g} minutes are too few: with {FEWEST_STEPS} steps a run the plan takes "
                 f"about {math.ceil(least)} minutes, with all {shortest} about {math.ceil(cost(runs) / 60)}"
             )
+        write_json(self.out / FOUND, kept | {"plan": {"asked": asked, "seeds": runs, "fraction": self.fraction}})
         part = "" if self.fraction == 1 else f", shortened to {self.fraction:.2g} of their steps"
         self.tell(f"plan: {runs} runs of every set-up{part}; about {cost(runs) * self.fraction / 60:.1f} minutes")
 
@@ -314,8 +360,9 @@ class _Explaining:
             return setup
         steps = max(1, round(setup.steps * self.fraction))
         shorter: dict[str, Any] = {"budget": {"steps": steps}}
-        if "evaluate_every" in setup.training:
-            shorter["evaluate_every"] = steps
+        every = setup.training.get("evaluate_every")
+        if every:
+            shorter["evaluate_every"] = steps if self.case.reported == "last" else max(1, round(every * self.fraction))
         return setup.changed(training=shorter)
 
     # With runs
@@ -323,7 +370,8 @@ class _Explaining:
     def _on_run(self, name: str, seed: int, message: Mapping[str, Any]) -> None:
         metric = self.case.quantity.metric.name
         value = message.get("metrics", {}).get(metric)
-        self.tell(f"  {name}, seed {seed}: " + (message.get("error") or f"{metric} {value:.4g}" if value else "done"))
+        told = "done" if value is None else f"{metric} {value:.4g}"
+        self.tell(f"  {name}, seed {seed}: {message.get('error') or told}")
 
     def _again(self, setups: Mapping[str, Setup]) -> tuple[list[Again], str]:
         """Every number that was seen, in runs of the set-up as it was; and why runs did not finish."""
@@ -338,7 +386,9 @@ class _Explaining:
                 values = {s: run.value(metrics[metric], self.case.reported) for s, run in runs[name].items()}
                 estimate = mean_of(values)
                 if estimate:
-                    within = within_noise(values, value, self.case.runs) if self.measuring.comparable else None
+                    error = ERROR / sum(map(len, self.case.saw.values()))
+                    comparable = self.measuring.comparable
+                    within = within_noise([values], value, self.case.runs, error=error) if comparable else None
                     found.append(Again(name, metric, value, estimate, within))
         return found, errors[0] if errors else ""
 

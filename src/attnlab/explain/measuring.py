@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from attnlab.core.machine import usable_cores
 from attnlab.explain.case import Case
+from attnlab.explain.rates import FACTORS
 from attnlab.explain.setups import Runs, Setup
 
 Setups = Mapping[str, Setup]
@@ -32,6 +32,8 @@ class Measuring:
         Part of their steps with which runs are made.
     deadline : float
         When to end, on the monotonic clock.
+    workers : int
+        How many runs are made at a time.
     """
 
     case: Case
@@ -39,6 +41,7 @@ class Measuring:
     seeds: Sequence[int]
     fraction: float
     deadline: float
+    workers: int
 
     @property
     def comparable(self) -> bool:
@@ -58,7 +61,8 @@ class Measuring:
         }
         return {seed: asked.value(row) for seed, row in rows.items()}
 
-    def late(self, setups: Sequence[Setup]) -> bool:
-        """Whether runs of set-ups would end after the deadline, by the slowest step so far."""
-        needed = self.runs.seconds_per_step() * sum(setup.steps for setup in setups) * len(self.seeds) / usable_cores()
+    def late(self, setups: Sequence[Setup], *, searched: bool = False) -> bool:
+        """Whether runs of set-ups, with a search of their rates before, would end after the deadline."""
+        count = len(self.seeds) + (len(FACTORS) if searched else 0)
+        needed = self.runs.seconds_per_step() * sum(setup.steps for setup in setups) * count / self.workers
         return time.monotonic() + needed > self.deadline

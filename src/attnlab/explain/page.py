@@ -82,7 +82,7 @@ def waterfall(answer: Answer) -> Any:
 def waterfall_rows(answer: Answer) -> list[dict[str, Any]]:
     """The rows of the chart: the start, each step with where it begins and ends, and what was expected."""
     at = answer.seen if answer.comparable or answer.start is None else answer.start.mean
-    first = "seen" if answer.comparable else "found, with fewer steps"
+    first = "seen" if answer.comparable else "found"
     rows = [{"row": first, "kind": "end", "from": at, "to": at, "nature": "end", "text": f"{at:.4g}"}]
     for name, nature, amount in answer.steps:
         part = answer.part(amount)
@@ -130,7 +130,7 @@ def page(answer: Answer, drawing: Drawing | None) -> str:
 
 
 def _facts(answer: Answer) -> list[str]:
-    whole = "all of their steps" if answer.comparable else f"{answer.fraction:.2g} of their steps"
+    whole = "all of their steps" if answer.fraction == 1 else f"{answer.fraction:.2g} of their steps"
     return [
         f"verdict: {answer.verdict}",
         f"{answer.seeds} runs of every set-up, with {whole}",

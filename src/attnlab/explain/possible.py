@@ -91,7 +91,10 @@ def _held_against(
 
 
 def _holds(floor: Floor, measured: Measured) -> bool:
-    return floor.reach is None or measured.get("reach", floor.reach + 1) <= floor.reach
+    if floor.reach is None:
+        return True
+    sees_more = measured.get("ahead", 0.0) or measured.get("mixes", 0.0)
+    return not sees_more and measured.get("reach", floor.reach + 1) <= floor.reach
 
 
 def _beats(metric: Metric, value: float, floor: Floor) -> bool:

@@ -9,13 +9,15 @@ from attnlab.explain.setups import TUNING_SEED, Runs, Setup
 
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Rates that are tried first, as multiples of the person's own."""
+DOWN = 10.0
+"""Factor between lower rates, while no run finishes."""
 FURTHER = 3.0
 """Factor between further rates, while the best lies at the edge."""
 MOST_ROUNDS = 4
 """How often the search goes on beyond its edge, two rates at a time."""
 
 
-def tuned(runs: Runs, setup: Setup, metric: Metric) -> float:
+def tuned(runs: Runs, setup: Setup, metric: Metric, reported: str = "last") -> float:
     """The learning rate of a set-up with the best validation metric, by one run each that is not judged.
 
     Parameters
@@ -26,6 +28,8 @@ def tuned(runs: Runs, setup: Setup, metric: Metric) -> float:
         Whose rate is searched.
     metric : Metric
         What is looked at, of a part that is held out.
+    reported : str
+        Whether its value at the end counts, or its best.
 
     Returns
     -------
@@ -33,13 +37,14 @@ def tuned(runs: Runs, setup: Setup, metric: Metric) -> float:
         The rate; the person's own where no run finished.
     """
     own = float(setup.training.get("lr", 1e-3))
-    scores: dict[float, float] = {}
+    best, scores = own, dict[float, float]()
     wanted = [own * factor for factor in FACTORS]
     for _ in range(MOST_ROUNDS):
-        scores |= _scores(runs, setup, metric, wanted)
+        scores |= _scores(runs, setup, metric, wanted, reported)
         finished = {rate: score for rate, score in scores.items() if math.isfinite(score)}
-        if not finished:
-            return own
+        if not finished:  # as far down as it takes until a run finishes
+            best, wanted = own, [min(scores) / DOWN**power for power in (1, 2, 3)]
+            continue
         best = (min if metric.better == "lower" else max)(finished, key=lambda rate: finished[rate])
         if best == min(scores):
             wanted = [best / FURTHER, best / FURTHER**2]
@@ -50,10 +55,10 @@ def tuned(runs: Runs, setup: Setup, metric: Metric) -> float:
     return best
 
 
-def _scores(runs: Runs, setup: Setup, metric: Metric, rates: list[float]) -> dict[float, float]:
+def _scores(runs: Runs, setup: Setup, metric: Metric, rates: list[float], reported: str) -> dict[float, float]:
     """The metric at the end of one run for each rate."""
     rates = [float(f"{rate:.3g}") for rate in rates]
     setups = {rate: Setup(f"{setup.name}, rate {rate:.3g}", setup.task, setup.model, {**setup.training, "lr": rate})
               for rate in rates}  # fmt: skip
     found = runs.of(list(setups.values()), [TUNING_SEED])
-    return {rate: found[one.name][TUNING_SEED].value(metric, "last") for rate, one in setups.items()}
+    return {rate: found[one.name][TUNING_SEED].value(metric, reported) for rate, one in setups.items()}

@@ -43,13 +43,15 @@ def _verdict(answer: Answer) -> str:
     if answer.verdict == "not again":
         return "What surprised does not come again in runs of another size."
     if answer.start is None:
-        return "It does not train." if answer.verdict == "unexplained" else "It does not train, and has a bug."
+        cured = " or ".join(f"without '{name}'" for name, _ in answer.cured)
+        return f"It does not train; {cured} it does." if cured else "It does not train."
     if largest is None:
         return "Nothing that was tried carries much of it."
     name, nature, amount = largest
     called = {"bug": f"A bug, {name},", "known effect": f"A known effect, {name},", "set-up": f"The set-up, {name},"}
     most = "most" if amount / answer.distance >= HALF else "a part"
-    return f"{called.get(nature, 'Noise')} carries {most} of it ({answer.part(amount)})."
+    where = "" if answer.comparable else f" in these runs, {_how(answer)}"
+    return f"{called.get(nature, 'Noise')} carries {most} of it ({answer.part(amount)}){where}."
 
 
 def _made(answer: Answer) -> Iterator[str]:
@@ -69,9 +71,7 @@ def _again(answer: Answer) -> Iterator[str]:
     runs = f"{answer.start.runs} run{'' if answer.start.runs == 1 else 's'}"
     found = f"{runs} with fresh seeds gave {answer.start.mean:.4g}{interval(answer.start)}"
     if not answer.comparable:
-        how = [f"at scale '{answer.scale}'"] if answer.scale else []
-        how += [f"with {answer.fraction:.2g} of the steps"] if answer.fraction < 1 else []
-        yield f"{found}, {' and '.join(how)}, so that what was seen cannot be held against it."
+        yield f"{found}, {_how(answer)}, so that what was seen cannot be held against it."
         return
     meaning = {
         True: "what was seen lies within their noise",
@@ -84,6 +84,12 @@ def _again(answer: Answer) -> Iterator[str]:
     ]
     if others:
         yield f"Outside the noise of runs are also: {'; '.join(map(_other, others))}."
+
+
+def _how(answer: Answer) -> str:
+    """In what runs differ from those that were seen."""
+    how = [f"at scale '{answer.scale}'"] if answer.scale else []
+    return " and ".join([*how, *([f"with {answer.fraction:.2g} of the steps"] if answer.fraction < 1 else [])])
 
 
 def _other(one: Again) -> str:
@@ -119,6 +125,8 @@ def _rest(answer: Answer) -> Iterator[str]:
     if answer.end is None or not answer.distance:
         return
     left = answer.end.mean - answer.expected
+    if answer.comparable and answer.noise is False and answer.start is not None:
+        left += answer.seen - answer.start.mean
     if left * math.copysign(1.0, answer.distance) > SMALL * abs(answer.distance):
         yield f"{left:+.3g} ({answer.part(left)}) stay unexplained: no cause that was removed carries them."
     elif answer.shares:

@@ -23,6 +23,7 @@ from attnlab.nn.recurrences import refuse_memory
 
 SOFTMAX = frozenset({torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax})
 RECTIFIERS = frozenset({torch.relu, F.relu, Tensor.relu, torch.relu_, Tensor.relu_})
+_FUSED = F.scaled_dot_product_attention
 WITH_INNER_CALLS = (F.multi_head_attention_forward,)
 """Functions in Python whose calls within are what is changed."""
 
@@ -62,6 +63,8 @@ class MendedMixer(AbstractKeylessMixer):
     Scores are what is normalized over its last axis and has two equal last axes. A mixer that normalizes by code of its
     own (an exponential over its sum) is not reached.
     """
+
+    same_draws_as = "part"
 
     def __init__(
         self,
@@ -151,13 +154,17 @@ class ChangedCalls(TorchFunctionMode):
             return self._rectified(args[0] if args else given["input"])
         return func(*args, **given)
 
-    def _softmax(self, x: Tensor, dim: int | None = None, *_: Any, **named: Any) -> Tensor:
+    def _softmax(self, x: Tensor, dim: int | None = None, *rest: Any, **named: Any) -> Tensor:
         """Softmax, of changed scores where it is over the last axis."""
-        dim = -1 if dim is None else dim
-        return torch.softmax(self._scores(x) if dim in (-1, x.ndim - 1) else x, dim, dtype=named.get("dtype"))
+        if dim is None:  # which axis that is depends on the number of axes: left as it is
+            return F.softmax(x, dim, *rest, **named)
+        dtype = next((one for one in rest if isinstance(one, torch.dtype)), named.get("dtype"))
+        return torch.softmax(self._scores(x) if dim in (-1, x.ndim - 1) else x, dim, dtype=dtype)
 
     def _fused(self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any) -> Tensor:
         """Fused attention with changed scores: in plain steps, which may be changed."""
+        if query.shape[-2] != key.shape[-2]:  # looks at another sequence: nothing is known to be wrong
+            return _FUSED(query, key, value, *rest, **named)
         given = dict(zip(("attn_mask", "dropout_p", "is_causal"), rest, strict=False)) | named
         if given.get("enable_gqa"):
             group = query.shape[-3] // key.shape[-3]
@@ -168,7 +175,7 @@ class ChangedCalls(TorchFunctionMode):
             scores = scores.masked_fill(later(scores), float("-inf"))
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-        weights = torch.softmax(self._scores(scores), -1)
+        weights = torch.softmax(self._scores(scores), -1).nan_to_num(0.0)  # as torch has it, where nothing is allowed
         return torch.dropout(weights, dropped, train=True) @ value if dropped else weights @ value
 
 

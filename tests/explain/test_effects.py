@@ -1,0 +1,123 @@
+"""What removals change is estimated with intervals that hold together; known effects are measured, not guessed."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from attnlab.core.contracts import Metric
+from attnlab.explain.effects import effects, mean_of, within_noise
+from attnlab.explain.rates import tuned
+from attnlab.explain.setups import TUNING_SEED, Run, Setup
+from attnlab.explain.signatures import SIGNATURES, measure
+
+
+def values(*numbers):
+    return dict(enumerate(numbers))
+
+
+def test_an_effect_is_the_mean_of_what_was_lost_over_the_same_seeds():
+    found = effects({"a": values(3.0, 4.0, 5.0)}, {"a": values(2.0, 3.1, 3.9)})["a"]
+    assert found.mean == pytest.approx((1.0 + 0.9 + 1.1) / 3)
+    assert found.runs == 3
+    assert found.excludes_zero
+
+
+def test_runs_that_failed_are_left_out_of_their_pair():
+    found = effects({"a": values(3.0, 4.0, 5.0)}, {"a": values(2.0, math.nan, 3.9)})["a"]
+    assert (found.runs, found.mean) == (2, pytest.approx(1.05))
+    assert effects({"a": values(3.0, 4.0)}, {"a": values(2.0, math.nan)}) == {}
+
+
+@pytest.mark.parametrize("sizes", [[1.0], [1.0, 1.0], [1.0] * 7, [1.0] * 4 + [0.0] * 6, [1.0] * 8 + [10.0] * 2])
+def test_seldom_is_a_cause_without_an_effect_named(sizes):
+    draw, named = np.random.default_rng(0), 0
+    for _ in range(600):
+        before = {str(cause): values(*np.zeros(3)) for cause in range(len(sizes))}
+        after = {str(cause): values(*draw.normal(scale=size, size=3)) for cause, size in enumerate(sizes)}
+        named += any(one.excludes_zero for one in effects(before, after).values())
+    assert named / 600 <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 600)
+
+
+def test_a_clear_effect_of_one_cause_is_found_beside_a_noisy_one():
+    before = values(2.0, 2.01, 2.02)
+    after = {"clear": values(1.5, 1.52, 1.51), "noisy": values(1.0, 2.0, 1.5), "none": values(2.01, 2.0, 2.03)}
+    after |= {"nothing": values(2.02, 2.0, 2.01)}
+    found = effects(dict.fromkeys(after, before), after)
+    assert [name for name, one in found.items() if one.excludes_zero] == ["clear"]
+
+
+def test_noise_is_what_further_runs_would_show():
+    runs = values(1.0, 1.1, 0.9, 1.05)
+    assert within_noise([runs], 1.1, 1) is True
+    assert within_noise([runs], 1.6, 1) is False
+    assert within_noise([runs], 1.25, 1) is True
+    assert within_noise([runs], 1.25, 100) is False  # the mean of a hundred runs lies nearer
+    assert within_noise([values(1.0)], 5.0, 1) is None
+
+
+def test_runs_of_two_variants_that_a_person_saw_are_not_paired():
+    draw, outside = np.random.default_rng(0), 0
+    for _ in range(600):
+        shared = draw.normal(scale=0.05, size=4)
+        one, other = (values(*(shared + draw.normal(scale=0.01, size=4))) for _ in range(2))
+        seen = draw.normal(scale=0.05 * math.sqrt(2))  # of two runs with seeds of their own
+        outside += within_noise([one, other], seen, 1) is False
+    assert outside / 600 <= 0.07
+
+
+def test_what_did_not_run_has_no_mean():
+    assert mean_of(values(math.nan)) is None
+    assert mean_of(values(1.0)).low == -math.inf
+
+
+LOSS = Metric("val_loss", "nats", "lower")
+
+
+class Curve:
+    """Runs whose loss is that of a rate: best at 0.3."""
+
+    def __init__(self, best):
+        self.best, self.asked = best, []
+
+    def of(self, setups, seeds):
+        assert seeds == [TUNING_SEED]
+        self.asked += [setup.training["lr"] for setup in setups]
+        value = {setup.name: abs(math.log(setup.training["lr"] / self.best)) for setup in setups}
+        return {name: {TUNING_SEED: Run({"val_loss": one})} for name, one in value.items()}
+
+
+@pytest.mark.parametrize("best", [3e-4, 1e-3, 0.3, 1e-6])
+def test_a_rate_is_searched_as_far_as_it_gets_better(best):
+    runs = Curve(best)
+    setup = Setup("mine", {}, {}, {"lr": 1e-3, "budget": {"steps": 1}})
+    found = tuned(runs, setup, LOSS)
+    assert abs(math.log(found / best)) < math.log(3.2)
+    assert len(runs.asked) <= 5 + 3 * 4
+
+
+def test_a_search_without_a_run_that_finished_leaves_the_rate():
+    runs = SimpleNamespace(of=lambda setups, _: {one.name: {TUNING_SEED: Run({}, error="nan")} for one in setups})
+    assert tuned(runs, Setup("mine", {}, {}, {"lr": 1e-3, "budget": {"steps": 1}}), LOSS) == 1e-3
+
+
+SHAPES = {"name": "shapes", "n_train": 40, "n_test": 10, "batch": 10}
+
+
+def at_work(model, task=SHAPES):
+    measured = measure(Setup("mine", task, model, {}))
+    return {one.name for one in SIGNATURES if one.of(measured)}
+
+
+def test_known_effects_are_seen_where_they_are_at_work_and_not_elsewhere():
+    deep = {"name": "encoder", "n_layers": 6, "d_model": 16}
+    assert at_work(deep) == set()
+    assert "missing positions" in at_work(deep | {"positions": "none"})
+    bare = {"residual": False, "norm": "none", "init": "torch", "feedforward": "relu"}
+    assert {"dead rectifiers", "gradient by depth"} <= at_work(deep | bare)
+    assert "missing positions" not in at_work(deep | bare)
+    assert "small reach" in at_work({"name": "cnn"})
+    assert "small reach" not in at_work({"name": "lstm"})

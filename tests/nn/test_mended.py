@@ -1,0 +1,178 @@
+"""A mended mixer runs the mixer's own code, and changes on the way what is said to be wrong and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from attnlab.core.errors import SpecError
+from attnlab.inspection.reach import reach
+from attnlab.nn.mended import MendedMixer
+from attnlab.nn.mixers import build_mixer
+
+WIDTH, LENGTH = 16, 9
+OWN = """
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.functional import softmax
+
+def hidden(x, first):
+    return torch.ones(x.size(1), x.size(1), dtype=torch.bool, device=x.device).triu(first)
+
+class Base(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(d_model, d_model) for _ in range(3))
+        self.scale = 1.0
+
+    def forward(self, x):
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        return self.weigh(q @ k.transpose(1, 2) * self.scale, hidden(x, 2), q, k, v)
+
+class Method(Base):
+    def weigh(self, scores, mask, q, k, v):
+        return scores.masked_fill(mask, float("-inf")).softmax(-1) @ v
+
+class Imported(Base):
+    def weigh(self, scores, mask, q, k, v):
+        return softmax(scores.masked_fill(mask, -1e9), dim=2) @ v
+
+class Module(Base):
+    def __init__(self, d_model):
+        super().__init__(d_model)
+        self.normalize = nn.Softmax(dim=-1)
+
+    def weigh(self, scores, mask, q, k, v):
+        return self.normalize(scores.masked_fill(mask, float("-inf"))) @ v
+
+class Fused(Base):
+    def weigh(self, scores, mask, q, k, v):
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=~mask, scale=self.scale)
+
+class Torch(nn.Module):
+    weights = True
+
+    def __init__(self, d_model):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(d_model, 4, batch_first=True)
+
+    def forward(self, x):
+        return self.attention(x, x, x, attn_mask=hidden(x, 2), need_weights=self.weights)[0]
+
+class TorchFused(Torch):
+    weights = False
+
+class Recurrent(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.lstm = nn.LSTM(d_model, d_model)
+
+    def forward(self, x):
+        return self.lstm(x)[0]
+
+class Dead(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.linear = nn.Linear(d_model, d_model)
+        nn.init.constant_(self.linear.bias, -9.0)
+
+    def forward(self, x):
+        return functional.relu(self.linear(x)) + torch.relu(self.linear(x))
+"""
+WITH_SOFTMAX = ("Method", "Imported", "Module", "Fused", "Torch", "TorchFused")
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    file = tmp_path_factory.mktemp("mended") / "own.py"
+    file.write_text(OWN)
+    return file
+
+
+def pair(own, name, **mending):
+    """A module as it is and mended, with the same weights."""
+    offered = {"d_model": WIDTH, "causal": True}
+    torch.manual_seed(0)
+    plain = build_mixer(f"{own}:{name}", offered)
+    mended = build_mixer({"name": "mended", "part": f"{own}:{name}", **mending}, offered)
+    assert isinstance(mended, MendedMixer)
+    mended.part.load_state_dict(plain.state_dict())
+    return plain, mended
+
+
+@pytest.mark.parametrize("name", WITH_SOFTMAX)
+def test_without_a_mending_it_is_the_mixer(own, name):
+    plain, mended = pair(own, name)
+    x = torch.randn(2, LENGTH, WIDTH)
+    torch.testing.assert_close(mended(x), plain(x))
+
+
+@pytest.mark.parametrize("name", WITH_SOFTMAX)
+def test_masked_scores_see_no_later_position(own, name):
+    plain, mended = pair(own, name, masked=True)
+    x = torch.randn(2, LENGTH, WIDTH)
+    assert (reach(plain, (x,)).future, reach(mended, (x,)).future) == (1, 0)
+    mended(x).sum().backward()
+    assert all(parameter.grad is not None for parameter in mended.parameters())
+
+
+@pytest.mark.parametrize("name", ["Method", "Imported", "Module", "Fused"])
+def test_scores_are_multiplied(own, name):
+    plain, mended = pair(own, name, scores_times=0.25)
+    plain.module.scale = 0.25
+    x = torch.randn(2, LENGTH, WIDTH)
+    torch.testing.assert_close(mended(x), plain(x))
+
+
+@pytest.mark.parametrize("name", ["Torch", "TorchFused"])
+def test_scores_of_torchs_attention_are_multiplied(own, name):
+    plain, mended = pair(own, name, scores_times=0.25)
+    attention = plain.module.attention
+    with torch.no_grad():
+        attention.in_proj_weight[:WIDTH] *= 0.25
+        attention.in_proj_bias[:WIDTH] *= 0.25
+    x = torch.randn(2, LENGTH, WIDTH)
+    torch.testing.assert_close(mended(x), plain(x))
+    assert functional.softmax.__module__ == "torch.nn.functional"  # what was put in its place is gone
+
+
+def test_swapped_it_is_given_the_other_layout(own):
+    plain, mended = pair(own, "Recurrent", swapped=True)
+    x = torch.randn(3, LENGTH, WIDTH)
+    expected = plain.module(x)  # called as written: the batch is read as time
+    torch.testing.assert_close(mended(x), expected)
+    assert reach(mended, (x,)).mixes_batch
+    assert not reach(plain, (x,)).mixes_batch
+
+
+def test_a_leak_lets_rectifiers_learn(own):
+    plain, mended = pair(own, "Dead", leak=0.1)
+    x = torch.randn(2, LENGTH, WIDTH)
+    assert plain(x).abs().max() == 0
+    torch.testing.assert_close(mended(x), 2 * functional.leaky_relu(plain.module.linear(x), 0.1))
+
+
+def test_softmax_over_another_axis_is_left_alone():
+    class Gate(nn.Module):
+        def forward(self, x):
+            return x.softmax(dim=1)
+
+    mended = MendedMixer(LENGTH, Gate(), scores_times=0.5)
+    x = torch.randn(2, LENGTH, LENGTH)
+    torch.testing.assert_close(mended(x), x.softmax(dim=1))
+
+
+@pytest.mark.parametrize(
+    ("mending", "sentence"),
+    [
+        ({"scores_times": 0.0}, "scores_times must be a positive number; got 0.0"),
+        ({"scores_times": float("inf")}, "scores_times must be a positive number; got inf"),
+        ({"leak": 1.0}, r"leak must be in \[0, 1\); got 1.0"),
+    ],
+)
+def test_wrong_factors_are_said(mending, sentence):
+    with pytest.raises(SpecError, match=sentence):
+        MendedMixer(WIDTH, **mending)
