@@ -201,7 +201,6 @@ def test_sequences_that_are_in_both_parts_by_accident_are_counted(task):
     overlaid = task.data.inputs["train"].clone()
     overlaid[5] = task.data.inputs["test"][3]
     task.data = dataclasses.replace(task.data, inputs={**task.data.inputs, "train": overlaid})
-    assert task.describe()["overlap"] == {"validation": 0.0, "test": 1 / 17}
     (alarm,) = task.alarms()
     assert (
         alarm == "5.9% of the test part's sequences are among the training sequences: what is measured is partly memory"

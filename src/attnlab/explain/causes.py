@@ -397,7 +397,7 @@ REMOVALS: tuple[Removal, ...] = (
     ),
     Removal(
         "small reach", "known effect", "attention stands in the place of a layer, and sees all", _sees_all,
-        ("small reach",), "measured: what lies outside its reach cannot matter",
+        ("small reach",),
     ),
     Removal(
         "post-norm", "known effect", "the norm stands before each part", _if_said("norm", "post", norm="pre"),

@@ -123,7 +123,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "small reach",
         lambda m: m["reach"] < m["length"],
         "an output depends on {reach:.0f} of {length:.0f} input positions at most",
-        "measured: all else is replaced, and the output stays",
+        "all else is replaced, and the output stays",
     ),
 )
 """Each with the source that describes it; the thresholds are this lab's."""
