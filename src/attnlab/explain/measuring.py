@@ -63,6 +63,7 @@ class Measuring:
 
     def late(self, setups: Sequence[Setup], *, searched: bool = False) -> bool:
         """Whether runs of set-ups, with a search of their rates before, would end after the deadline."""
-        count = len(self.seeds) + (len(FACTORS) if searched else 0)
-        needed = self.runs.seconds_per_step() * sum(setup.steps for setup in setups) * count / self.workers
+        steps = self.runs.missing_steps(setups, self.seeds)
+        steps += sum(setup.steps for setup in setups) * len(FACTORS) if searched else 0
+        needed = self.runs.seconds_per_step() * steps / self.workers
         return time.monotonic() + needed > self.deadline

@@ -96,7 +96,9 @@ class Removing:
         for name in sorted(helping, key=lambda one: -abs(alone[one].mean))[:MOST_CAUSES]:
             if self._left() is None:
                 break
-            self._accept(tried[name][0], alone[name], first=len(self.applied) == begun)
+            first = len(self.applied) == begun
+            cause, changes = tried[name]
+            self._accept(cause, changes if first else self._changes(cause), alone[name], first=first)
 
     def _alone(self, tried: Mapping[str, Removed], left: float) -> dict[str, Estimate]:
         """What each cause changes by itself; with twice the seeds where it seems much and is not decided.
@@ -122,9 +124,8 @@ class Removing:
         self.measuring.seeds = range(len(self.measuring.seeds) // 2)
         return found | {name: second[name] for name in open_ones}
 
-    def _accept(self, cause: Cause, alone: Estimate, *, first: bool) -> None:
+    def _accept(self, cause: Cause, changes: Mapping[str, Change] | None, alone: Estimate, *, first: bool) -> None:
         """Remove a cause for good, if it still carries something beside those before it in its phase."""
-        changes = self._changes(cause)
         if changes is None:
             return
         before = self.measuring.quantity(self._with(self.applied))

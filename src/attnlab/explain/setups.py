@@ -151,6 +151,10 @@ class Runs:
         """The slowest step of any run so far; 0 before the first."""
         return max(self._seconds_per_step, default=0.0)
 
+    def missing_steps(self, setups: Sequence[Setup], seeds: Sequence[int]) -> int:
+        """The steps of the runs that are not made yet."""
+        return sum(setup.steps for setup in setups for seed in seeds if (setup.key, seed) not in self._known)
+
     def place(self, setup: Setup) -> Path:
         """The folder of a set-up: by its name where it is new, where it was begun otherwise."""
         begun = sorted(self.folder.glob(f"*-{setup.key}"))
