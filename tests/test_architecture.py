@@ -48,6 +48,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "doctor": ("", "influence", "measures", "checks", "interview", "engine", "__main__"),
     "studies": ("define", "plan", "using", "run", "judge", "report", "execute"),
     "benchmarks": ("contenders", "measuring", ""),
+    "explain": ("", "drawing"),
 }
 """Rooms of a package from the lowest to the highest: folders, single files by name, and "" for its other own files."""
 MOST_MODULES = 15

@@ -7,7 +7,7 @@ from ruamel.yaml import YAML
 
 from attnlab.cli import WRONG_USE, call
 from attnlab.core.errors import SpecError
-from attnlab.explain.case import library, load_case, metric_of, parse_case
+from attnlab.explain.case import cases, load_case, metric_of, parse_case
 from attnlab.studies.define.assemble import build_task
 
 TWO = {"one": {}, "other": {"mixer": "none"}}
@@ -147,7 +147,7 @@ def test_unknown_cases_are_said(capsys):
     assert "no case file nowhere.yaml" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize("name", sorted(library()))
+@pytest.mark.parametrize("name", sorted(cases()))
 def test_the_cases_of_the_library_are_whole(name, tinyshakespeare):
     assert tinyshakespeare
     case = load_case(name)

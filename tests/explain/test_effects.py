@@ -11,8 +11,9 @@ import pytest
 from attnlab.core.contracts import Metric
 from attnlab.explain.effects import effects, mean_of, within_noise
 from attnlab.explain.rates import tuned
-from attnlab.explain.setups import TUNING_SEED, Run, Setup
+from attnlab.explain.setups import Run, Setup
 from attnlab.explain.signatures import SIGNATURES, measure
+from attnlab.studies.define.rules import TUNING_SEED
 
 
 def values(*numbers):

@@ -89,10 +89,15 @@ def read_sealed(path: Path, *, required: bool) -> dict[str, Any]:
 
 def write_text(path: Path, text: str) -> None:
     """Write a UTF-8 text file so that a reader finds the old content or the new, never a part."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file so that a reader finds the old content or the new, never a part."""
     temporary = path.with_name(f"{path.name}.tmp")
     with writing(path.parent):
         try:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_bytes(content)
             synchronize(temporary)
             os.replace(temporary, path)
         except BaseException:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, final
 
@@ -12,6 +12,7 @@ from attnlab.explain.effects import Estimate
 from attnlab.explain.overfit import Memory
 from attnlab.explain.own_code import Examined
 from attnlab.explain.possible import Impossible
+from attnlab.studies.report.content import finite
 
 Word = Literal["bug", "known effect", "set-up", "noise", "cannot be", "unexplained", "as expected", "not again"]
 CARRIES = 0.25
@@ -214,13 +215,4 @@ class Answer:
 
         data = asdict(self) | {"verdict": self.verdict, "answer": paragraph(self), "next": what_next(self)}
         data["steps"] = [dict(zip(("name", "nature", "amount"), step, strict=True)) for step in self.steps]
-        return _finite(data)
-
-
-def _finite(value: Any) -> Any:
-    """A value without numbers that JSON does not have."""
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return finite(data)

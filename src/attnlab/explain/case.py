@@ -6,16 +6,14 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, final
 
-from attnlab.core.apart import names_own_code
 from attnlab.core.contracts import Metric, Task
 from attnlab.core.errors import SpecError, nearest
 from attnlab.studies.define.assemble import build_task
-from attnlab.studies.define.reading import line_of, plain_types, read
-from attnlab.studies.define.study import Study, merge, parse_study
+from attnlab.studies.define.reading import find, library, line_of, plain_types, read
+from attnlab.studies.define.study import Study, at_scale, parse_study
 
 KEYS = ("question", "task", "model", "variants", "training", "saw", "expected", "runs", "reported", "scales")
 """What a case may say."""
@@ -34,7 +32,6 @@ _REACHED = re.compile(r"(.+?) reaches (\w+) (?:of )?([\d.eE+-]+)", re.DOTALL)
 
 Numbers = Mapping[str, Mapping[str, float]]
 """By variant and metric."""
-Relation = Literal["better than", "worse than", "as good as"]
 
 
 @final
@@ -78,10 +75,10 @@ class Quantity:
         """What is to be explained: seen minus expected."""
         return self.seen - self.expected
 
-    def value(self, numbers: Numbers) -> float:
-        """The quantity of some numbers."""
-        own = numbers[self.variant][self.metric.name]
-        return own if self.beside is None else own - numbers[self.beside][self.metric.name]
+    def value(self, by_variant: Mapping[str, float]) -> float:
+        """The quantity, from its metric by variant."""
+        own = by_variant[self.variant]
+        return own if self.beside is None else own - by_variant[self.beside]
 
 
 @final
@@ -130,10 +127,9 @@ class Case:
         }
 
 
-def library() -> dict[str, Path]:
+def cases() -> dict[str, Path]:
     """The cases that come with the lab, by name."""
-    folder = Path(str(resources.files("attnlab.explain") / "library"))
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return library("attnlab.explain")
 
 
 def load_case(source: str | Path, *, scale: str | None = None) -> Case:
@@ -158,17 +154,8 @@ def load_case(source: str | Path, *, scale: str | None = None) -> Case:
     DataError
         If its data are missing.
     """
-    path = Path(source).expanduser()
-    if not (path.suffix in {".yaml", ".yml"} or path.is_file()):
-        known = library()
-        if str(source) not in known:
-            raise SpecError(
-                f"no case '{source}' in the library and no file of that name; {nearest(str(source), known)}"
-            )
-        path = known[str(source)]
-    if not path.is_file():
-        raise SpecError(f"no case file {path}")
-    return parse_case(read(path), path=path.resolve(), scale=scale)
+    path = find(source, cases(), "case")
+    return parse_case(read(path), path=path, scale=scale)
 
 
 def parse_case(raw: Mapping[str, Any], *, path: Path | None = None, scale: str | None = None) -> Case:
@@ -195,13 +182,7 @@ def parse_case(raw: Mapping[str, Any], *, path: Path | None = None, scale: str |
     """
     if not isinstance(raw, Mapping):
         raise SpecError(f"{path or 'case'}: a case must be a mapping; got {type(raw).__name__}")
-    said = plain_types(raw)
-    scales = said.pop("scales", None) or {}
-    if not isinstance(scales, dict) or not all(isinstance(one, dict) for one in scales.values()):
-        raise SpecError(f"{path or 'case'}: scales must be a mapping of names to mappings; got {scales!r}")
-    if scale is not None and scale not in scales:
-        raise SpecError(f"{path or 'case'}: no scale '{scale}'; {nearest(scale, scales) if scales else 'it has none'}")
-    said = merge(said, scales[scale]) if scale else said
+    said = at_scale(plain_types(raw), scale, str(path or "case"))
     return _Reader(said, raw if scale is None else said, path).case(scale)
 
 
@@ -240,19 +221,23 @@ class _Reader:
 
     def _study(self) -> tuple[Study, tuple[str, ...]]:
         """What was run, as a study of one seed that judges nothing."""
-        training = dict(self._said["training"])
-        budget = training.pop("budget", None)
+        budget = self._said["training"].get("budget")
         budget = {k: v for k, v in budget.items() if v is not None} if isinstance(budget, dict) else budget
         if not isinstance(budget, dict) or len(budget) != 1 or not {*budget} <= {"steps", "epochs", "tokens"}:
             raise self._wrong("training", f"training.budget must be one of steps, epochs, tokens; got {budget!r}")
-        notes: tuple[str, ...] = ()
-        if "epochs" in budget:
-            budget, notes = self._in_steps(budget["epochs"])
+        if "epochs" not in budget:
+            return self._with_budget(budget), ()
+        steps, note = self._in_steps(budget["epochs"], build_task(self._with_budget({"steps": 1}).task_spec()))
+        return self._with_budget({"steps": steps}), (note,)
+
+    def _with_budget(self, budget: Mapping[str, Any]) -> Study:
+        """What was run, with a budget that studies know."""
         said = {key: self._said[key] for key in ("question", "task", "model", "variants")}
+        training = {key: value for key, value in self._said["training"].items() if key != "budget"}
         said |= {"baseline": next(iter(self._said["variants"])), "training": training}
         said |= {"rules": {"budget": budget, "seeds": 1, "smallest_effect": 0.0}}
         name = self._path.stem if self._path else "case"
-        return parse_study(self._placed(said), name=name, path=self._path), notes
+        return parse_study(self._placed(said), name=name, path=self._path)
 
     def _placed(self, said: dict[str, Any]) -> Mapping[str, Any]:
         """What a study is made of, with the lines of the case's file where there is one."""
@@ -266,26 +251,21 @@ class _Reader:
             placed[key] = said[key]
         return placed
 
-    def _in_steps(self, epochs: Any) -> tuple[dict[str, int], tuple[str, ...]]:
-        """A budget in epochs as steps."""
+    def _in_steps(self, epochs: Any, task: Task) -> tuple[int, str]:
+        """A budget in epochs as steps of a task, and in words."""
         if not isinstance(epochs, int | float) or isinstance(epochs, bool) or not 0 < epochs < math.inf:
             raise self._wrong("training", f"training.budget.epochs must be a positive number; got {epochs!r}")
-        said = {"question": "?", "task": self._said["task"], "model": {"name": "decoder"}, "variants": {"_": {}}}
-        rules = {"budget": {"steps": 1}, "seeds": 1, "smallest_effect": 0.0}
-        study = parse_study(said | {"baseline": "_", "rules": rules}, path=self._path)
-        if names_own_code(study.task) and not hasattr(build_task(study.task_spec()), "steps_per_epoch"):
+        per_epoch = getattr(task, "steps_per_epoch", None)
+        if per_epoch is None:
             raise self._wrong("training", "the task does not say steps_per_epoch; give the budget in steps")
-        per_epoch: float = getattr(build_task(study.task_spec()), "steps_per_epoch")  # noqa: B009 tasks may lack it
         steps = max(1, round(epochs * per_epoch))
-        return {"steps": steps}, (f"{epochs:g} epochs are {steps} steps of this task ({per_epoch:.5g} an epoch)",)
+        return steps, f"{epochs:g} epochs are {steps} steps of this task ({per_epoch:.5g} an epoch)"
 
     def _saw(self, study: Study, task: Any) -> tuple[Numbers, tuple[str, ...]]:
         said, read, notes = self._said["saw"], {}, []
         if not isinstance(said, dict):
             raise self._wrong("saw", f"saw must be a mapping {{variant: {{metric: value}}}}; got {said!r}")
-        if len(study.variants) == 1 and not any(isinstance(row, dict) for row in said.values()):
-            said = {next(iter(study.variants)): said}
-        for variant, row in said.items():
+        for variant, row in _by_variant(said, study).items():
             if variant not in study.variants:
                 raise self._wrong("saw", f"saw: '{variant}' is no variant; {nearest(variant, study.variants)}")
             if not isinstance(row, dict):
@@ -326,16 +306,15 @@ class _Reader:
 
     def _of_mapping(self, said: Mapping[str, Any], study: Study, task: Any, saw: Numbers) -> Quantity:
         """The first number of a mapping that was seen too."""
-        if len(study.variants) == 1 and not any(isinstance(row, Mapping) for row in said.values()):
-            said = {next(iter(study.variants)): said}
-        for variant, row in said.items():
+        metrics = {metric.name: metric for metric in task.metrics}
+        for variant, row in _by_variant(said, study).items():
             if not isinstance(row, Mapping):
                 raise self._wrong("expected", f"expected: {variant}: a number without a metric; it may be {FORMS}")
             name = self._variant(variant, study)
             numbers, _ = self._row(f"expected.{name}", row, task)
             for metric, value in numbers.items():
                 if metric in saw.get(name, {}):
-                    return Quantity(metric_of(metric, task) or task.metrics[0], name, None, saw[name][metric], value)
+                    return Quantity(metrics[metric], name, None, saw[name][metric], value)
         raise self._wrong("expected", "expected names no number that saw has: one variant and metric must be in both")
 
     def _of_comparison(
@@ -348,7 +327,7 @@ class _Reader:
         shared = [metric for metric in saw.get(variant, {}) if metric in saw.get(beside, {})]
         if not shared:
             raise self._wrong("expected", f"saw has no metric of both '{variant}' and '{beside}'")
-        metric = metric_of(shared[0], task) or task.metrics[0]
+        metric = next(metric for metric in task.metrics if metric.name == shared[0])
         size = 0.0 if by is None else _number(by)
         seen = saw[variant][metric.name] - saw[beside][metric.name]
         better = {"better than": 1, "worse than": -1, "as good as": 0}[relation]
@@ -381,6 +360,12 @@ class _Reader:
             return SpecError(text)
         line = line_of(self._raw, [key])
         return SpecError(f"{self._path}{f' line {line}' if line else ''}: {text}")
+
+
+def _by_variant(said: Mapping[str, Any], study: Study) -> Mapping[str, Any]:
+    """Numbers by variant and metric; of a case of one variant they may stand without its name."""
+    alone = len(study.variants) == 1 and not any(isinstance(row, Mapping) for row in said.values())
+    return {next(iter(study.variants)): said} if alone else said
 
 
 def metric_of(said: str, task: Task) -> Metric | None:

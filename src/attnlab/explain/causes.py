@@ -9,18 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, final
 
-from attnlab.core.build import class_of, is_path, parse
-from attnlab.core.constructors import signature_of
+from attnlab.core.build import is_path, parse
 from attnlab.core.contracts import StudyTask
-from attnlab.explain.own_code import Examined, own_specs
+from attnlab.explain.own_code import Examined, model_parameters, own_mixer
 from attnlab.explain.setups import Setup
 from attnlab.explain.signatures import SIGNATURES, Measured
-from attnlab.models import MODELS
 from attnlab.nn.mixers import MIXERS
 
 Nature = Literal["bug", "known effect", "set-up"]
-NATURES: tuple[Nature, ...] = ("bug", "known effect", "set-up")
-"""What a cause may be."""
 
 MORE_STEPS = 4
 """How many times as many steps, where too few may be the cause."""
@@ -86,16 +82,12 @@ class Known:
 
     def said(self, key: str) -> Any:
         """An argument of a model of the lab: as it was said, else its default; None for one it does not take."""
-        name = str(self.model["name"])
-        parameters = {} if is_path(name) else signature_of(class_of(name, MODELS, "model"))
-        if key not in parameters:
-            return None
-        return self.model.get(key, parameters[key].default)
+        parameters = model_parameters(self.model)
+        return self.model.get(key, parameters[key].default) if key in parameters else None
 
     def takes(self, key: str) -> bool:
         """Whether the model has such an argument."""
-        name = str(self.model["name"])
-        return not is_path(name) and key in signature_of(class_of(name, MODELS, "model"))
+        return key in model_parameters(self.model)
 
     @property
     def mixer(self) -> str:
@@ -135,8 +127,6 @@ class Cause:
         Whether the rate of each variant is searched instead.
     grows : bool
         Whether there may be more of it: it is removed again and again, as long as that helps.
-    whole : bool
-        Whether a module is replaced as a whole, which removes more than what was found.
     """
 
     name: str
@@ -147,7 +137,11 @@ class Cause:
     source: str = ""
     tunes: bool = False
     grows: bool = False
-    whole: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether a module is replaced as a whole, which removes more than what was found."""
+        return self.removed == WHOLE
 
 
 PHASES = 3
@@ -159,7 +153,9 @@ def phase_of(cause: Cause) -> int:
     What is measured with a bug in it says little about what comes after, and a module that is replaced as a whole
     little about the bug.
     """
-    return 1 if cause.whole else 0 if cause.nature == "bug" else 2
+    if cause.whole:
+        return 1
+    return 0 if cause.nature == "bug" else 2
 
 
 @final
@@ -177,7 +173,7 @@ class Removal:
 
 
 def candidates(situations: Mapping[str, Known], *, comparison: Mapping[str, Change] | None = None) -> list[Cause]:
-    """Every cause that could be removed from some variant, in the order of their natures.
+    """Every cause that could be removed from some variant.
 
     Parameters
     ----------
@@ -189,7 +185,7 @@ def candidates(situations: Mapping[str, Known], *, comparison: Mapping[str, Chan
     Returns
     -------
     list of Cause
-        Bugs first; causes of one nature in the order of the table.
+        What the doctor found, then the table, then what is solved or searched for each variant.
     """
     found = [*_bugs(situations)]
     for removal in REMOVALS:
@@ -205,7 +201,7 @@ def candidates(situations: Mapping[str, Known], *, comparison: Mapping[str, Chan
     rates: dict[str, Change] = {name: {} for name in situations}
     source = "Bouthillier 2021, arXiv:2103.03098; Narang 2021, arXiv:2102.11972"
     found.append(Cause("untuned rate", "set-up", "the learning rate is searched", rates, source=source, tunes=True))
-    return sorted(found, key=lambda cause: NATURES.index(cause.nature))
+    return found
 
 
 def _bugs(situations: Mapping[str, Known]) -> Iterator[Cause]:
@@ -226,8 +222,7 @@ def _bugs(situations: Mapping[str, Known]) -> Iterator[Cause]:
                 evidence, source = finding["message"].rstrip("."), finding["source"]
                 before = found.get(title)
                 changes = {**(before.changes if before else {}), name: {"model": change}}
-                whole = removed == WHOLE
-                found[title] = Cause(title, "bug", removed, changes, evidence, source, whole=whole)
+                found[title] = Cause(title, "bug", removed, changes, evidence, source)
     yield from found.values()
 
 
@@ -265,8 +260,8 @@ def _mended(situation: Known, mending: Mapping[str, Any], path: str | None = Non
     """A person's own mixers, or those of one class, with a fault removed beside those that were removed before."""
 
     def mended(mixer: Any) -> Any:
-        named = [parse(spec, "mixer")[0] for _, spec in own_specs({"name": "", "mixer": mixer})]
-        if not named or path not in (None, *named):
+        own = own_mixer(mixer)
+        if own is None or path not in (None, parse(own, "mixer")[0]):
             return mixer
         known = mixer if isinstance(mixer, Mapping) and mixer.get("name") == "mended" else {"part": mixer}
         return {**known, "name": "mended", **mending}

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean, median, stdev, variance
 from typing import final
 
+from attnlab.studies.judge.statistics import t_quantile
+
 ERROR = 0.05
 """Share of phases in which a cause without any effect is named."""
 
@@ -43,7 +45,7 @@ def mean_of(values: Values) -> Estimate | None:
         return None
     if len(finite) < 2:
         return Estimate(finite[0], -math.inf, math.inf, 1)
-    half = _t(1 - ERROR / 2, len(finite) - 1) * stdev(finite) / math.sqrt(len(finite))
+    half = t_quantile(1 - ERROR / 2, len(finite) - 1) * stdev(finite) / math.sqrt(len(finite))
     return Estimate(fmean(finite), fmean(finite) - half, fmean(finite) + half, len(finite))
 
 
@@ -68,7 +70,7 @@ def within_noise(found: Sequence[Values], seen: float, runs: int, *, error: floa
         return None
     mean = fmean(finite[0]) - sum(map(fmean, finite[1:]))
     spread = math.sqrt(sum(variance(values) * (1 / len(values) + 1 / runs) for values in finite))
-    return abs(seen - mean) <= _t(1 - error / 2, least - 1) * spread
+    return abs(seen - mean) <= t_quantile(1 - error / 2, least - 1) * spread
 
 
 def effects(before: Mapping[str, Values], after: Mapping[str, Values], *, error: float = ERROR) -> dict[str, Estimate]:
@@ -108,7 +110,7 @@ def effects(before: Mapping[str, Values], after: Mapping[str, Values], *, error:
         usual = median(others) if len(others) >= FEWEST else 0.0
         if 0 < own <= usual:
             own, freedom = (freedom * own + PRIOR * usual) / (freedom + PRIOR), freedom + PRIOR
-        half = _t(1 - error / 2 / len(after), freedom) * math.sqrt(own / len(values))
+        half = t_quantile(1 - error / 2 / len(after), freedom) * math.sqrt(own / len(values))
         found[name] = Estimate(fmean(values), fmean(values) - half, fmean(values) + half, len(values))
     return found
 
@@ -116,10 +118,3 @@ def effects(before: Mapping[str, Values], after: Mapping[str, Values], *, error:
 def _paired(before: Values, after: Values) -> Sequence[float]:
     pairs = ((before[seed], after[seed]) for seed in before if seed in after)
     return [one - other for one, other in pairs if math.isfinite(one) and math.isfinite(other)]
-
-
-def _t(probability: float, freedom: int) -> float:
-    """The quantile of Student's t."""
-    from scipy import special
-
-    return float(special.stdtrit(freedom, probability))

@@ -15,7 +15,7 @@ from attnlab.core.files import fingerprint, read_json, write_json
 from attnlab.core.machine import usable_cores
 from attnlab.explain.answer import Again, Answer
 from attnlab.explain.case import Case, load_case
-from attnlab.explain.causes import TITLES, Cause, Change, Known, candidates, replaced, swapped
+from attnlab.explain.causes import MORE_STEPS, TITLES, Cause, Change, Known, candidates, replaced, swapped
 from attnlab.explain.effects import ERROR, Estimate, mean_of, within_noise
 from attnlab.explain.measuring import Measuring
 from attnlab.explain.overfit import Memory, overfit
@@ -23,7 +23,7 @@ from attnlab.explain.own_code import examine
 from attnlab.explain.possible import Impossible, impossible, leaks
 from attnlab.explain.removing import Removing
 from attnlab.explain.setups import Runs, Setup
-from attnlab.explain.signatures import SIGNATURES, measure
+from attnlab.explain.signatures import SIGNATURES, Measured, measure
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.study import merge, restore_study
 from attnlab.studies.plan.plan import Plan, plan_study
@@ -35,6 +35,8 @@ CASE, ANSWER, FOUND = "case.json", "answer.json", "found.json"
 """Files of a case's folder: what is explained, the answer, and what was found before anything was trained."""
 BY_HAND = {"weight_decay": 0.0, "schedule": "constant", "warmup": 0.0, "clip": None}
 """What a case's training has where it says nothing: what a plain loop around Adam does."""
+AT_THE_END = 10**9
+"""Steps between evaluations of runs whose end alone counts: more than any has."""
 MOST_SEEDS, SEEDS = 5, 3
 """Runs of every set-up: five where there is time, three else."""
 OF_LENGTH = ("too few steps", "untuned rate", "constant rate", "no warm-up")
@@ -144,8 +146,6 @@ class _Explaining:
     executor: Executor
     minutes: float
     not_tried: list[str] = field(default_factory=list)
-    fraction: float = 1.0
-    seeds: Sequence[int] = ()
 
     def answer(self, begun: float, deadline: float, workers: int, seeds: int | None) -> Answer:
         """The answer, step by step."""
@@ -154,11 +154,11 @@ class _Explaining:
         whole = {variant.name: self._setup(variant.name) for variant in self.plan.variants}
         found = self._before_training(whole)
         equal = self._equal_parameters(whole)
-        self._pace(self._causes(found, whole, equal), deadline - time.monotonic(), workers, seeds)
+        pace = self._pace(self._causes(found, whole, equal), deadline - time.monotonic(), workers, seeds)
         runs = Runs(self.out / "runs", self.executor, self._on_run)
-        self.measuring = Measuring(self.case, runs, self.seeds, self.fraction, deadline, workers)
+        self.measuring = Measuring(self.case, runs, *pace, deadline, workers)
         setups = self._as_called(found, {name: self._shortened(setup) for name, setup in whole.items()})
-        causes = self._causes(found, setups, equal)
+        causes = self._that_length_spares(self._causes(found, setups, equal))
         again, error = self._again(setups)
         base = {name: setups[name] for name in quantity.variants}
         start = self.measuring.quantity(base)
@@ -171,7 +171,7 @@ class _Explaining:
         noise = self._noise(base) if self.measuring.comparable else None
         return Answer(
             self.case.study.name, self.case.study.question, quantity.words, quantity.metric.unit,
-            quantity.seen, quantity.expected, self.fraction, len(self.seeds),
+            quantity.seen, quantity.expected, self.measuring.fraction, len(self.measuring.seeds),
             again=tuple(again), start=mean_of(start), noise=noise, shares=tuple(removing.shares),
             end=mean_of(removing.end()),
             without_effect=tuple(dict.fromkeys(removing.without_effect)),
@@ -191,9 +191,12 @@ class _Explaining:
         causes = candidates(situations, comparison=equal)
         quantity = self.case.quantity
         too_good = quantity.beside is None and quantity.metric.improves(quantity.seen, quantity.expected)
-        causes = [cause for cause in causes if not (cause.grows and too_good)]
-        if self.fraction == 1:
-            return causes
+        return [cause for cause in causes if not (cause.grows and too_good)]
+
+    def _that_length_spares(self, causes: Sequence[Cause]) -> list[Cause]:
+        """Causes, but those that a run has of being shortened."""
+        if self.measuring.fraction == 1:
+            return list(causes)
         self.not_tried += [f"'{cause.name}' (runs are shortened)" for cause in causes if cause.name in OF_LENGTH]
         return [cause for cause in causes if cause.name not in OF_LENGTH]
 
@@ -213,16 +216,17 @@ class _Explaining:
 
     def _is_fixed(self, cause: Cause, setup: Setup) -> bool:
         """Whether a set-up without a bug is without it; that scores are scaled is not asked."""
-        measured = _or_nothing(lambda: measure(setup), {}, self.tell, f"'{setup.name}' could not be measured")
         wrong = {TITLES["causality"]: "ahead", TITLES["batch-independence"]: "mixes"}.get(cause.name)
-        return wrong is None or not measured.get(wrong, 0.0)
+        return wrong is None or not self._measured(setup).get(wrong, 0.0)
+
+    def _measured(self, setup: Setup) -> Measured:
+        """What the table of signatures reads of a set-up; nothing where it cannot be measured, which is told."""
+        return _or_nothing(lambda: measure(setup), {}, self.tell, f"'{setup.name}' could not be measured")
 
     def _noise(self, base: Mapping[str, Setup]) -> bool | None:
         """Whether what was seen lies within the noise of runs."""
-        metric = self.case.quantity.metric
-        runs = self.measuring.runs.of(list(base.values()), self.measuring.seeds)
-        found = [{seed: run.value(metric, self.case.reported) for seed, run in row.items()} for row in runs.values()]
-        return within_noise(found, self.case.quantity.seen, self.case.runs)
+        found = self.measuring.values(base, self.case.quantity.metric)
+        return within_noise(list(found.values()), self.case.quantity.seen, self.case.runs)
 
     def _as_called(self, found: _Found, setups: Mapping[str, Setup]) -> dict[str, Setup]:
         """Set-ups as the person called them, where nobody says in which layout: in the one that comes nearer.
@@ -260,7 +264,7 @@ class _Explaining:
             raise SpecError("training.budget must be in steps, epochs or tokens")
         training = BY_HAND | variant.training | {"budget": {"steps": variant.steps}}
         if self.case.reported == "last":
-            training["evaluate_every"] = variant.steps
+            training["evaluate_every"] = AT_THE_END
         return Setup(name, task if isinstance(task, Mapping) else {"name": task}, variant.model, training)
 
     # Before training
@@ -270,8 +274,7 @@ class _Explaining:
         task = build_task(self.case.study.task_spec())
         found = _Found()
         for name, setup in setups.items():
-            measured = _or_nothing(lambda setup=setup: measure(setup), {}, self.tell, f"'{name}' could not be measured")
-            examined = examine(setup)
+            measured, examined = self._measured(setup), examine(setup)
             found.situations[name] = Known(setup, task, examined, measured)
             for one in examined:
                 self.tell(f"doctor, {one.name.rpartition(':')[2]}: {one.verdict or one.error}")
@@ -281,9 +284,8 @@ class _Explaining:
             found.effects[name] = told
             for effect, evidence in told.items():
                 self.tell(f"'{name}': {effect}: {evidence}")
-        clean = build_task(_clean_spec(setups[self.case.quantity.variant]))
         measured = {name: one.measured for name, one in found.situations.items()}
-        found.impossible = impossible(self.case, clean, measured)
+        found.impossible = impossible(self.case, task, measured)
         for one in found.impossible:
             self.tell(f"can it be? {one.words}")
         found.memories = self._by_heart()
@@ -325,44 +327,46 @@ class _Explaining:
             return {quantity.variant: {"model": changed}} if changed else None
         return None
 
-    def _pace(self, causes: Sequence[Cause], seconds: float, workers: int, seeds: int | None) -> None:
-        """How many seeds, and which part of the steps, so that the plan fits the time."""
+    def _pace(
+        self, causes: Sequence[Cause], seconds: float, workers: int, seeds: int | None
+    ) -> tuple[Sequence[int], float]:
+        """The seeds, and which part of the steps is made, so that the plan fits the time."""
         kept, asked = read_json(self.out / FOUND), [self.minutes, seeds]
         if kept.get("plan", {}).get("asked") == asked:  # a command that goes on has the same runs
-            self.seeds, self.fraction = range(kept["plan"]["seeds"]), kept["plan"]["fraction"]
-            return
+            return range(kept["plan"]["seeds"]), kept["plan"]["fraction"]
         takes = {variant.name: variant.seconds_per_seed or 0.0 for variant in self.plan.variants}
         own = sum(takes[name] for name in self.case.quantity.variants) * OTHERWISE / max(1, workers)
         others = sum(takes.values()) * OTHERWISE / max(1, workers) - own
 
         def cost(runs: int) -> float:
-            removals = sum(4 if cause.name == "too few steps" else 1 for cause in causes)
+            removals = sum(MORE_STEPS if cause.grows else 1 for cause in causes)
             return own * (runs * (1 + removals + 2) + 8) + others * runs
 
         fits = [runs for runs in (MOST_SEEDS, SEEDS) if cost(runs) <= seconds]
         runs = seeds or (fits[0] if fits else SEEDS)
-        self.seeds = range(runs)
         fits_by = seconds / cost(runs) if cost(runs) > 0 else 1.0
-        self.fraction = fits_by if fits_by < NEARLY else 1.0
+        fraction = fits_by if fits_by < NEARLY else 1.0
         shortest = min(variant.steps or 1 for variant in self.plan.variants)
-        if self.fraction < 1 and shortest * self.fraction < FEWEST_STEPS:
+        if fraction < 1 and shortest * fraction < FEWEST_STEPS:
             least = cost(runs) * min(1.0, FEWEST_STEPS / shortest) / 60
             raise SpecError(
                 f"{self.minutes:g} minutes are too few: with {FEWEST_STEPS} steps a run the plan takes "
                 f"about {math.ceil(least)} minutes, with all {shortest} about {math.ceil(cost(runs) / 60)}"
             )
-        write_json(self.out / FOUND, kept | {"plan": {"asked": asked, "seeds": runs, "fraction": self.fraction}})
-        part = "" if self.fraction == 1 else f", shortened to {self.fraction:.2g} of their steps"
-        self.tell(f"plan: {runs} runs of every set-up{part}; about {cost(runs) * self.fraction / 60:.1f} minutes")
+        write_json(self.out / FOUND, kept | {"plan": {"asked": asked, "seeds": runs, "fraction": fraction}})
+        part = "" if fraction == 1 else f", shortened to {fraction:.2g} of their steps"
+        self.tell(f"plan: {runs} runs of every set-up{part}; about {cost(runs) * fraction / 60:.1f} minutes")
+        return range(runs), fraction
 
     def _shortened(self, setup: Setup) -> Setup:
-        if self.fraction == 1:
+        fraction = self.measuring.fraction
+        if fraction == 1:
             return setup
-        steps = max(1, round(setup.steps * self.fraction))
+        steps = max(1, round(setup.steps * fraction))
         shorter: dict[str, Any] = {"budget": {"steps": steps}}
         every = setup.training.get("evaluate_every")
-        if every:
-            shorter["evaluate_every"] = steps if self.case.reported == "last" else max(1, round(every * self.fraction))
+        if every and self.case.reported == "best":
+            shorter["evaluate_every"] = max(1, round(every * fraction))
         return setup.changed(training=shorter)
 
     # With runs
@@ -383,7 +387,7 @@ class _Explaining:
         for name, row in self.case.saw.items():
             errors += [run.error for run in runs[name].values() if run.error]
             for metric, value in row.items():
-                values = {s: run.value(metrics[metric], self.case.reported) for s, run in runs[name].items()}
+                values = self.measuring.values({name: seen[name]}, metrics[metric])[name]
                 estimate = mean_of(values)
                 if estimate:
                     error = ERROR / sum(map(len, self.case.saw.values()))
@@ -401,9 +405,11 @@ class _Explaining:
             if not wrong or self.measuring.late(wrong):
                 self.not_tried += [f"a leaking split of '{one.variant}' (no time)"] if wrong else []
                 continue
-            runs = self.measuring.runs.of(wrong, self.measuring.seeds[:1])
+            values = self.measuring.values(
+                {setup.name: setup for setup in wrong}, metrics[one.metric], self.measuring.seeds[:1]
+            )
             for setup in wrong:
-                value = runs[setup.name][0].value(metrics[one.metric], self.case.reported)
+                value = values[setup.name][0]
                 if math.isfinite(value):
                     estimate = Estimate(value, -math.inf, math.inf, 1)
                     found.append(Again(setup.name, one.metric, one.value, estimate, None))
@@ -420,11 +426,6 @@ class _Found:
     effects: dict[str, dict[str, str]] = field(default_factory=dict)
     impossible: list[Impossible] = field(default_factory=list)
     memories: list[Memory] = field(default_factory=list)
-
-
-def _clean_spec(setup: Setup) -> dict[str, Any]:
-    """A task without a split of its own."""
-    return {key: value for key, value in setup.task.items() if key not in ("split", "stride")}
 
 
 def _or_nothing(step: Callable[[], Any], nothing: Any, tell: Tell, words: str) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
+from attnlab.core.contracts import Metric
 from attnlab.explain.case import Case
 from attnlab.explain.rates import FACTORS
 from attnlab.explain.setups import Runs, Setup
@@ -48,18 +49,19 @@ class Measuring:
         """Whether runs can be held against what was seen."""
         return self.fraction == 1 and self.case.scale is None
 
-    def quantity(self, setups: Setups) -> dict[int, float]:
-        """The number that is explained, of one set-up for each variant it is about, by seed."""
-        asked, metric = self.case.quantity, self.case.quantity.metric
-        runs = self.runs.of(list(setups.values()), self.seeds)
-        rows = {
-            seed: {
-                name: {metric.name: runs[setup.name][seed].value(metric, self.case.reported)}
-                for name, setup in setups.items()
-            }
-            for seed in self.seeds
+    def values(self, setups: Setups, metric: Metric, seeds: Sequence[int] | None = None) -> dict[str, dict[int, float]]:
+        """A metric of set-ups, as it is reported, by their variants and by seed; by default all seeds."""
+        runs = self.runs.of(list(setups.values()), self.seeds if seeds is None else seeds)
+        return {
+            name: {seed: run.value(metric, self.case.reported) for seed, run in runs[setup.name].items()}
+            for name, setup in setups.items()
         }
-        return {seed: asked.value(row) for seed, row in rows.items()}
+
+    def quantity(self, setups: Setups, seeds: Sequence[int] | None = None) -> dict[int, float]:
+        """The number that is explained, of one set-up for each variant it is about, by seed; by default all seeds."""
+        asked = self.case.quantity
+        found = self.values({name: setups[name] for name in asked.variants}, asked.metric, seeds)
+        return {seed: asked.value({name: row[seed] for name, row in found.items()}) for seed in found[asked.variant]}
 
     def late(self, setups: Sequence[Setup], *, searched: bool = False) -> bool:
         """Whether runs of set-ups, with a search of their rates before, would end after the deadline."""

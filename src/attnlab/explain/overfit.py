@@ -17,7 +17,7 @@ from torch import Tensor
 from attnlab.core.apart import call_apart, names_own_code
 from attnlab.core.contracts import Batch, Metric, Predict, StudyTask
 from attnlab.core.draws import drawn_by_name
-from attnlab.core.errors import SpecError, nearest
+from attnlab.core.errors import SpecError
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.studies.define.study import Study, restore_study
 from attnlab.training.recipe.recipe import Recipe
@@ -135,10 +135,7 @@ def overfit(
     ----------
     .. [1] Karpathy, 2019, A Recipe for Training Neural Networks: overfit one batch.
     """
-    chosen = list(study.variants) if variants is None else list(variants)
-    for name in chosen:
-        if name not in study.variants:
-            raise SpecError(f"'{name}' is no variant of the study; {nearest(name, study.variants)}")
+    chosen = study.named(variants)
     if items < 1 or not (seconds > 0 and math.isfinite(seconds)):
         raise SpecError(f"items must be 1 or more and seconds more than 0; got {items} and {seconds}")
     found = []

@@ -67,10 +67,15 @@ def own_specs(model: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "model", model
     mixers = model.get("mixer")
     for mixer in mixers if isinstance(mixers, list) else [mixers]:
-        while isinstance(mixer, Mapping) and mixer.get("name") == "mended":
-            mixer = mixer.get("part")  # noqa: PLW2901 what is mended is what is examined
-        if mixer is not None and is_path(parse(mixer, "mixer")[0]):
-            yield "mixer", mixer
+        if own := own_mixer(mixer):
+            yield "mixer", own
+
+
+def own_mixer(mixer: Any) -> Any:
+    """The specification of a person's own mixer, mended or not; None where it is one of the lab."""
+    while isinstance(mixer, Mapping) and mixer.get("name") == "mended":
+        mixer = mixer.get("part")
+    return mixer if mixer is not None and is_path(parse(mixer, "mixer")[0]) else None
 
 
 def _examine(task_spec: Any, model: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -90,10 +95,15 @@ def _examine(task_spec: Any, model: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [asdict(one) for one in found.values()]
 
 
+def model_parameters(model: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The parameters of the constructor of a model of the lab, by name; none for a person's own."""
+    name = str(model["name"])
+    return {} if is_path(name) else signature_of(class_of(name, MODELS, "model"))
+
+
 def _offered_by(model: Mapping[str, Any], causal: bool) -> dict[str, Any]:
     """What a model offers to a mixer within it."""
-    name = str(model["name"])
-    signature = {} if is_path(name) else signature_of(class_of(name, MODELS, "model"))
+    signature = model_parameters(model)
     width = next((key for key in ("d_model", "channels") if key in signature), "d_model")
     given = model.get(width, signature[width].default if width in signature else None)
     return {"d_model": given, "causal": causal, "dropout": model.get("dropout", 0.0)}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import json
 from pathlib import Path
 from typing import Any
 
-from attnlab.core.files import write_text
+from attnlab.core.files import write_bytes, write_text
 from attnlab.explain.answer import Answer
 from attnlab.explain.words import interval, paragraph, what_next
+from attnlab.studies.report.html import rendered
+from attnlab.studies.report.markdown import table
 from attnlab.studies.report.style import FAINT, GRID, INK, MUTED, NORMAL, VERDICT_COLORS, Drawing, draw, label
 
 COLORS = {
@@ -22,8 +24,6 @@ COLORS = {
 }
 """A color for each nature; what was seen and what was expected are ink."""
 WIDTH, ROW = 520, 38
-THINNEST = 0.004
-"""Part of the axis that the thinnest bar takes, so that it can be seen."""
 PAGE, DOCUMENT, PICTURE = "answer.html", "answer.md", "waterfall.png"
 
 
@@ -44,7 +44,7 @@ def write_answer(answer: Answer, folder: Path) -> Path:
     """
     drawing = draw(waterfall(answer), "waterfall") if answer.steps else None
     if drawing:
-        (folder / PICTURE).write_bytes(drawing.png)
+        write_bytes(folder / PICTURE, drawing.png)
     write_text(folder / DOCUMENT, document(answer, drawing))
     write_text(folder / PAGE, page(answer, drawing))
     return folder / PAGE
@@ -61,8 +61,8 @@ def waterfall(answer: Answer) -> Any:
     room = 0.12 * ((high - low) or abs(high) or 1.0)
     scale = alt.Scale(domain=[low - room, high + room], zero=False, nice=False)
     y = alt.Y("row:N", sort=None, title=None, axis=alt.Axis(
-        labelExpr="split(" + _lookup(labels) + ", '\\n')", labelLimit=280, labelColor=INK, labelFontSize=NORMAL,
-        domain=False, ticks=False))  # fmt: skip
+        labelExpr=f"split({json.dumps(labels)}[datum.label], '\\n')", labelLimit=280, labelColor=INK,
+        labelFontSize=NORMAL, domain=False, ticks=False))  # fmt: skip
     base = alt.Chart(alt.Data(values=rows)).encode(y=y)
     color = alt.Color("color:N", scale=None)
     axis = alt.Axis(title=f"{answer.quantity}, {answer.unit}", grid=True, gridColor=GRID, tickCount=6)
@@ -100,33 +100,22 @@ def waterfall_rows(answer: Answer) -> list[dict[str, Any]]:
     return rows
 
 
-def _lookup(labels: Mapping[str, str]) -> str:
-    """A Vega expression that gives a row's label."""
-    import json
-
-    return f"({json.dumps(dict(labels))})[datum.label]"
-
-
 def page(answer: Answer, drawing: Drawing | None) -> str:
     """The answer as an HTML page."""
-    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    loader = ChoiceLoader([PackageLoader("attnlab.explain"), PackageLoader("attnlab.studies.report")])
-    environment = Environment(
-        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
-    )
-    return environment.get_template("answer.html.j2").render(
-        answer=answer,
-        paragraph=paragraph(answer),
-        next=what_next(answer),
-        chart=Markup(drawing.svg) if drawing else "",
-        natures=sorted({step[1] for step in answer.steps}),
-        colors=COLORS,
-        shares=_shares(answer),
-        again=_again(answer),
-        facts=_facts(answer),
-    )
+    values = {
+        "answer": answer,
+        "paragraph": paragraph(answer),
+        "next": what_next(answer),
+        "chart": Markup(drawing.svg) if drawing else "",
+        "natures": sorted({step[1] for step in answer.steps}),
+        "colors": COLORS,
+        "shares": _shares(answer),
+        "again": _again(answer),
+        "facts": _facts(answer),
+    }
+    return rendered("answer.html.j2", values, "attnlab.explain")
 
 
 def _facts(answer: Answer) -> list[str]:
@@ -173,30 +162,21 @@ def _again(answer: Answer) -> list[dict[str, str]]:
 
 def document(answer: Answer, drawing: Drawing | None) -> str:
     """The answer as Markdown."""
-    lines = [
-        f"# {answer.question}",
-        "",
-        f"**{answer.verdict}.** {paragraph(answer)}",
-        "",
-        f"Next: {what_next(answer)}",
-        "",
+    shares = [
+        tuple(row[key] for key in ("name", "nature", "amount", "part", "alone", "last")) for row in _shares(answer)
     ]
-    if drawing:
-        lines += [f"![from seen to expected]({PICTURE})", ""]
-    lines += _table(("removed", "nature", "carries", "part", "alone", "last"), [
-        (one["name"], one["nature"], one["amount"], one["part"], one["alone"], one["last"]) for one in _shares(answer)
-    ])  # fmt: skip
-    lines += _table(("variant", "metric", "seen", "found", ""), [tuple(one.values()) for one in _again(answer)])
+    again = [tuple(row.values()) for row in _again(answer)]
     told = [f"- {name}: {effect}: {text}" for name, row in answer.effects.items() for effect, text in row.items()]
-    lines += ["Known effects before training:", "", *told, ""] if told else []
-    lines += [f"Removed without effect: {', '.join(answer.without_effect)}.", ""] if answer.without_effect else []
-    lines += [f"Not tried: {', '.join(answer.not_tried)}.", ""] if answer.not_tried else []
-    lines += [f"- {note}" for note in answer.notes]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    if not rows:
-        return []
-    ruled = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-    return [*ruled, *(f"| {' | '.join(row)} |" for row in rows), ""]
+    blocks = [
+        f"# {answer.question}",
+        f"**{answer.verdict}.** {paragraph(answer)}",
+        f"Next: {what_next(answer)}",
+        f"![from seen to expected]({PICTURE})" if drawing else "",
+        table(("removed", "nature", "carries", "part", "alone", "last"), shares) if shares else "",
+        table(("variant", "metric", "seen", "found", ""), again) if again else "",
+        "\n".join(["Known effects before training:", "", *told]) if told else "",
+        f"Removed without effect: {', '.join(answer.without_effect)}." if answer.without_effect else "",
+        f"Not tried: {', '.join(answer.not_tried)}." if answer.not_tried else "",
+        "\n".join(f"- {note}" for note in answer.notes),
+    ]
+    return "\n\n".join(filter(None, blocks)) + "\n"

@@ -52,7 +52,7 @@ def impossible(case: Case, task: StudyTask, measured: Mapping[str, Measured]) ->
     case : Case
         The case.
     task : StudyTask
-        Its task, with a clean split.
+        Its task; however it splits, its floors are those of a clean split.
     measured : mapping
         By variant what was measured of it before training.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from attnlab.core.contracts import Metric
-from attnlab.explain.setups import TUNING_SEED, Runs, Setup
+from attnlab.explain.setups import Runs, Setup
+from attnlab.studies.define.rules import TUNING_SEED
 
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Rates that are tried first, as multiples of the person's own."""

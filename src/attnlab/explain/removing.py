@@ -117,11 +117,10 @@ class Removing:
         again = [setup for name in open_ones for setup in setups[name].values()]
         if not open_ones or self.measuring.late(again):
             return found
-        self.measuring.seeds = range(2 * len(self.measuring.seeds))
-        after |= {name: self.measuring.quantity(setups[name]) for name in open_ones}
-        now = self.measuring.quantity(self._with(self.applied))
+        more = range(2 * len(self.measuring.seeds))
+        after |= {name: self.measuring.quantity(setups[name], more) for name in open_ones}
+        now = self.measuring.quantity(self._with(self.applied), more)
         second = effects(dict.fromkeys(tried, now), after)
-        self.measuring.seeds = range(len(self.measuring.seeds) // 2)
         return found | {name: second[name] for name in open_ones}
 
     def _accept(self, cause: Cause, changes: Mapping[str, Change] | None, alone: Estimate, *, first: bool) -> None:
@@ -189,10 +188,8 @@ class Removing:
         changed = dict(self.base)
         for cause, changes in applied:
             for name, change in changes.items():
-                without = changed[name].changed(**change)
-                if "evaluate_every" in without.training and self.measuring.case.reported == "last":
-                    without = without.changed(training={"evaluate_every": without.steps})
-                changed[name] = replace(without, name=f"{changed[name].name}, {cause.name} removed")
+                title = f"{changed[name].name}, {cause.name} removed"
+                changed[name] = replace(changed[name].changed(**change), name=title)
         return changed
 
     def cures(self, causes: Sequence[Cause]) -> list[Cause]:

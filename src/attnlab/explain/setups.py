@@ -17,9 +17,6 @@ from attnlab.studies.run.folder import is_done
 from attnlab.training.keeping.result import read_record
 from attnlab.training.keeping.runs import FAILED, read_metrics
 
-TUNING_SEED = 1000
-"""The first seed of runs that choose a setting; no run that is judged has it."""
-
 OnRun = Callable[[str, int, Mapping[str, Any]], None]
 """Told of every run that ended: its set-up's name, its seed, and its metrics or error."""
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from attnlab.core.apart import call_apart, names_own_code
 from attnlab.core.contracts import Batch, StudyTask
 from attnlab.core.draws import drawn_by_name
+from attnlab.doctor.measures.stacks import likeness, size
 from attnlab.explain.setups import Setup
 from attnlab.inspection.reach import reach
 from attnlab.nn.mended import ChangedCalls
@@ -170,8 +171,8 @@ def _by_depth(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, floa
         hook.remove()
     found = seen.found()
     if len(outputs) >= 2 and outputs[0].shape == outputs[-1].shape and outputs[0].ndim == 3:
-        found["signal"] = (_size(outputs[-1]) / max(_size(outputs[0]), 1e-30)) ** (1 / (len(outputs) - 1))
-        found["first_likeness"], found["likeness"] = _likeness(outputs[0]), _likeness(outputs[-1])
+        found["signal"] = (size(outputs[-1]) / max(size(outputs[0]), 1e-30)) ** (1 / (len(outputs) - 1))
+        found["first_likeness"], found["likeness"] = likeness(outputs[0]), likeness(outputs[-1])
         found["gradient"] = _gradient(layers[-1]) / max(_gradient(layers[0]), 1e-30)
     return found
 
@@ -209,18 +210,6 @@ def _layers(model: nn.Module) -> list[nn.Module]:
 
 def _first(output: Any) -> Tensor:
     return (output[0] if isinstance(output, tuple) else output).detach()
-
-
-def _size(x: Tensor) -> float:
-    return float(x.double().square().mean().sqrt())
-
-
-def _likeness(x: Tensor) -> float:
-    """The mean cosine of two positions of a sequence (batch, length, features)."""
-    directions = nn.functional.normalize(x.double(), dim=-1)
-    length = x.shape[1]
-    total = directions.sum(1).square().sum(-1) - directions.square().sum((1, 2))
-    return float(total.mean()) / max(1, length * (length - 1))
 
 
 def _gradient(layer: nn.Module) -> float:

@@ -153,14 +153,15 @@ def _depths(outputs: list[Tensor], parameters: list[list[nn.Parameter]]) -> Dept
         norms.append(float(torch.stack([one.norm() for one in own]).norm()) if own else 0.0)
         at += len(layer)
     values = [output.detach() for output in outputs]
-    return Depths(tuple(map(_size, values)), tuple(map(_likeness, values)), tuple(norms))
+    return Depths(tuple(map(size, values)), tuple(map(likeness, values)), tuple(norms))
 
 
-def _size(values: Tensor) -> float:
+def size(values: Tensor) -> float:
+    """The root mean square."""
     return float(values.double().square().mean().sqrt())
 
 
-def _likeness(values: Float[Tensor, "batch length features"]) -> float:
+def likeness(values: Float[Tensor, "batch length features"]) -> float:
     """The mean cosine between two different positions of one sample."""
     if values.dim() != 3 or values.shape[1] < 2:
         return 0.0

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from attnlab.core.apart import call_apart, names_own_code
-from attnlab.core.errors import SpecError, nearest
 from attnlab.explain.drawing.figure import ModelFigure, draw_model
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.studies.define.study import Study, restore_study
@@ -42,10 +41,7 @@ def draw(study: Study, *, variants: Sequence[str] | None = None) -> dict[str, Mo
     Models are built without weights. Where the rules match parameters or FLOPs it is the model that matching chose. A
     variant with code of a person's own is built in a process of its own.
     """
-    chosen = list(study.variants) if variants is None else list(variants)
-    for name in chosen:
-        if name not in study.variants:
-            raise SpecError(f"'{name}' is no variant of the study; {nearest(name, study.variants)}")
+    chosen = study.named(variants)
     planned = {} if study.rules.match == "none" else {one.name: one.model for one in plan_study(study).variants}
     return {name: _here_or_apart(study, name, planned.get(name)) for name in chosen}
 

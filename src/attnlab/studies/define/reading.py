@@ -16,22 +16,21 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from attnlab.core.errors import SpecError, nearest
 
 
-def library() -> dict[str, Path]:
-    """The studies that come with the lab, by name."""
-    folder = Path(str(resources.files("attnlab.studies") / "library"))
+def library(package: str = "attnlab.studies") -> dict[str, Path]:
+    """The files that come with a package of the lab, by name: by default its studies."""
+    folder = Path(str(resources.files(package) / "library"))
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-def find(source: str | Path) -> Path:
-    """The file of a study."""
+def find(source: str | Path, known: Mapping[str, Path], kind: str) -> Path:
+    """The file that a path or a name of a library means; `kind` says in errors what it holds."""
     path = Path(source).expanduser()
     if path.suffix in {".yaml", ".yml"} or path.is_file():
         if not path.is_file():
-            raise SpecError(f"no study file {path}")
+            raise SpecError(f"no {kind} file {path}")
         return path.resolve()
-    known = library()
     if str(source) not in known:
-        raise SpecError(f"no study '{source}' in the library and no file of that name; {nearest(str(source), known)}")
+        raise SpecError(f"no {kind} '{source}' in the library and no file of that name; {nearest(str(source), known)}")
     return known[str(source)]
 
 

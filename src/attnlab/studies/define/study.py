@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -16,7 +16,7 @@ from attnlab.core.build import is_path
 from attnlab.core.errors import SpecError, nearest
 from attnlab.core.files import fingerprint
 from attnlab.studies.define.complaints import explain, places_of
-from attnlab.studies.define.reading import find, plain_types, read
+from attnlab.studies.define.reading import find, library, plain_types, read
 from attnlab.studies.define.rules import NO_SECONDS, Rules
 
 SpecValue = str | dict[str, Any]
@@ -220,6 +220,14 @@ class Study(BaseModel):
         files = {name: Path(self.folder) / Path(name).expanduser() for name in sorted(named)}
         return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.is_file()}
 
+    def named(self, variants: Sequence[str] | None) -> list[str]:
+        """The names of variants, or of all; one that is unknown raises a `SpecError`."""
+        names = list(self.variants) if variants is None else list(variants)
+        for name in names:
+            if name not in self.variants:
+                raise SpecError(f"'{name}' is no variant of the study; {nearest(name, self.variants)}")
+        return names
+
     def model_spec(self, variant: str) -> dict[str, Any]:
         """The full model specification of a variant."""
         override = {key: value for key, value in (self.variants[variant] or {}).items() if key not in BESIDE_MODEL}
@@ -298,7 +306,7 @@ def load_study(source: str | Path, *, scale: str | None = None, changes: Mapping
     SpecError
         With file and line of every problem.
     """
-    path = find(source)
+    path = find(source, library(), "study")
     raw = read(path)
     return parse_study(raw, name=path.stem, scale=scale, changes=changes, path=path)
 
@@ -343,25 +351,29 @@ def parse_study(
         raise SpecError(f"{path or name}: {error}") from error
     if not isinstance(plain, dict):
         raise SpecError(f"{path or name}: a study file must be a mapping; got {type(plain).__name__}")
-    scales = plain.pop("scales", {}) or {}
-    if not isinstance(scales, dict) or not all(isinstance(one, dict) for one in scales.values()):
-        raise SpecError(f"{path or name}: scales must be a mapping of names to mappings; got {scales!r}")
-    if scale is not None:
-        if scale not in scales:
-            raise SpecError(
-                f"{path or name}: no scale '{scale}'; {nearest(scale, scales) if scales else 'it has none'}"
-            )
-        try:
-            plain = _scaled(plain, scales[scale])
-        except SpecError as error:
-            raise SpecError(f"{path or name}: scales.{scale}.{error}") from error
-    plain = merge(plain, changes or {})
+    plain = merge(at_scale(plain, scale, str(path or name)), changes or {})
     resolved = _resolve_text(_resolve_paths(plain, folder), folder)
     own = {"name": name, "scale": scale, "folder": str(folder), "content": plain, "places": places_of(raw, path)}
     try:
         return Study.model_validate({**resolved, **own})
     except pydantic.ValidationError as error:
         raise SpecError(explain(error, raw, path or Path(name))) from error
+
+
+def at_scale(said: Mapping[str, Any], scale: str | None, where: str) -> dict[str, Any]:
+    """What a file says without its ``scales``, one of them merged over the rest; `where` begins what is wrong."""
+    plain = dict(said)
+    scales = plain.pop("scales", {}) or {}
+    if not isinstance(scales, dict) or not all(isinstance(one, dict) for one in scales.values()):
+        raise SpecError(f"{where}: scales must be a mapping of names to mappings; got {scales!r}")
+    if scale is None:
+        return plain
+    if scale not in scales:
+        raise SpecError(f"{where}: no scale '{scale}'; {nearest(scale, scales) if scales else 'it has none'}")
+    try:
+        return _scaled(plain, scales[scale])
+    except SpecError as error:
+        raise SpecError(f"{where}: scales.{scale}.{error}") from error
 
 
 def _scaled(study: dict[str, Any], scale: dict[str, Any]) -> dict[str, Any]:

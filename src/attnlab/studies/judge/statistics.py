@@ -130,7 +130,7 @@ def compare(
     if sd <= ROUNDING * scale:
         return replace(found, sd=0.0)
     error = sd / math.sqrt(count)
-    half = _t_quantile(1 - level / 2, count - 1) * error
+    half = t_quantile(1 - level / 2, count - 1) * error
     return replace(found, sd=sd, low=mean - half, high=mean + half, p=2 * _t_tail(abs(mean) / error, count - 1))
 
 
@@ -219,7 +219,7 @@ def chance_above(values: Sequence[float], limit: float) -> float:
     return _t_tail((limit - float(np.mean(values))) / error, len(values) - 1)
 
 
-def _t_quantile(probability: float, freedom: int) -> float:
+def t_quantile(probability: float, freedom: int) -> float:
     """The quantile of Student's t."""
     from scipy import special
 

@@ -28,19 +28,20 @@ WORST_SHOWN = 4.5
 
 def page(results: StudyResults, figures: Sequence[Figure]) -> str:
     """The report of a study as an HTML page."""
-    return _rendered(TEMPLATE, context(results, figures))
+    return rendered(TEMPLATE, context(results, figures))
 
 
 def sentences_page(sentences: Sequence[SentenceMaps]) -> str:
     """The attention maps of translated sentences as an HTML page."""
-    return _rendered(SENTENCES, {"sentences": sentences})
+    return rendered(SENTENCES, {"sentences": sentences})
 
 
-def _rendered(template: str, values: Mapping[str, Any]) -> str:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+def rendered(template: str, values: Mapping[str, Any], package: str = "attnlab.studies.report") -> str:
+    """A template filled in; that of another package may include those of reports."""
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("attnlab.studies.report"),
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader("attnlab.studies.report")]),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
