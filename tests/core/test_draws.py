@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import ClassVar
 
 import pytest
 import torch
@@ -52,6 +53,26 @@ class Counts(nn.Module):
 def test_a_model_that_draws_otherwise_every_time_is_drawn_as_one_stream():
     model = drawn_by_name(Counts, 5)
     assert torch.equal(model.weight, torch.randn(len(model.weight), generator=torch.Generator().manual_seed(5)))
+
+
+class Learns(nn.Module):
+    """Draw for itself at the first call, as a person's own module is tried out once, and keep what came of it."""
+
+    known: ClassVar[list[torch.Tensor]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        if not self.known:
+            with torch.random.fork_rng(devices=[]):
+                self.known.append(torch.randn(3))
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 2)
+
+
+def test_what_a_first_call_finds_out_and_keeps_changes_no_draw(monkeypatch):
+    monkeypatch.setattr(Learns, "known", [])
+    first = drawn_by_name(Learns, 5).state_dict()
+    later = drawn_by_name(Learns, 5).state_dict()
+    assert all(torch.equal(first[name], later[name]) for name in later)
 
 
 class Factors(nn.Module):

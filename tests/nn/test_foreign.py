@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from attnlab.core.draws import drawn_by_name
 from attnlab.core.errors import ModuleError, SpecError
 from attnlab.nn.foreign import ForeignMixer, adapt, build_foreign
 
@@ -603,3 +604,22 @@ def test_only_optional_memories_wait_for_one(tmp_path):
     memory = inputs(seed=7, length=13)
     torch.testing.assert_close(mixer(inputs(), memory), mixer.module(inputs(), memory))
     torch.testing.assert_close(mixer(inputs()), mixer.module(inputs()))
+
+
+def test_the_first_model_with_a_module_starts_as_all_later_ones(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from torch import nn\n"
+        "class Own(nn.Module):\n"
+        "    def __init__(self, d_model):\n"
+        "        super().__init__()\n"
+        "        self.attention = nn.MultiheadAttention(d_model, 2, batch_first=True)\n"
+        "    def forward(self, x, mask=None):\n"
+        "        return self.attention(x, x, x, attn_mask=mask)[0]\n"
+    )
+
+    def build_it():
+        return build_foreign(f"{file}:Own", {"d_model": 8, "causal": True})
+
+    first, later = (drawn_by_name(build_it, 3).state_dict() for _ in range(2))  # how to call it is learned at the first
+    assert all(torch.equal(first[name], later[name]) for name in later)

@@ -23,7 +23,9 @@ def drawn_by_name(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     Parameters
     ----------
     make : callable
-        Builds the model; it is called twice, the first time to see which draw fills which tensor.
+        Builds the model; it is called twice, the first time to see which draw fills which tensor, and twice more where
+        the calls did not draw the same: what a first call finds out and keeps, such as how to call a person's own
+        module, later ones do not draw for.
     seed : int
         The seed; the default generator stands where it stands after ``torch.manual_seed(seed)`` when this returns.
 
@@ -31,8 +33,20 @@ def drawn_by_name(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     -------
     nn.Module
         The model. Draws that end up in no tensor of it (a random choice, a factor of a matrix) are numbered in place
-        of a name. If the two calls do not draw the same, it is drawn as one stream, as by ``make`` alone.
+        of a name. If no two calls draw the same, it is drawn as one stream, as by ``make`` alone.
     """
+    for _ in range(2):
+        model = _drawn_twice(make, seed)
+        torch.manual_seed(seed)
+        if model is not None:
+            return model
+    model = make()
+    torch.manual_seed(seed)
+    return model
+
+
+def _drawn_twice(make: Callable[[], nn.Module], seed: int) -> nn.Module | None:
+    """The model of a second call, drawn by the names that the first one showed; None if they do not draw the same."""
     torch.manual_seed(seed)
     with _Draws() as first:
         model = make()
@@ -41,11 +55,7 @@ def drawn_by_name(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     torch.manual_seed(seed)
     with _Draws(lambda index: torch.manual_seed(_seed_of(seed, names, index))) as second:
         model = make()
-    torch.manual_seed(seed)
-    if [one.shape for one in first.drawn] != [one.shape for one in second.drawn]:
-        model = make()
-        torch.manual_seed(seed)
-    return model
+    return model if [one.shape for one in first.drawn] == [one.shape for one in second.drawn] else None
 
 
 def _names(drawn: list[Tensor], model: nn.Module) -> list[str]:
