@@ -105,8 +105,11 @@ def test_an_impossible_number_is_said_before_anything_trains_and_the_leak_is_mad
     assert "its outputs depend on one input position" in paragraph(answer)
     said_at = next(i for i, line in enumerate(told) if line.startswith("can it be?"))
     assert said_at < next(i for i, line in enumerate(told) if "seed 0" in line)
-    assert {made.variant for made in answer.made} == {"blind, windows split", "blind, inside split"}
-    assert all(made.found.mean > 1.5 for made in answer.made)  # no split makes up for what it does not see
+    made = {made.variant: made.found.mean for made in answer.made}
+    read_off = made.pop("blind, one answer read off all positions")
+    assert made.keys() == {"blind, windows split", "blind, inside split"}
+    assert all(loss > 1.5 for loss in made.values())  # no split makes up for what it does not see
+    assert read_off < min(made.values())  # a head over the window does
 
 
 def test_what_was_begun_is_gone_on_with_and_belongs_to_one_case(said, tmp_path):

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.core.errors import SpecError
-from attnlab.inspection import capture, count_parameters, reach
+from attnlab.core.errors import ModuleError, SpecError
+from attnlab.inspection import Reach, capture, count_parameters, reach
 from attnlab.models import Decoder, Encoder
 from attnlab.models.wiring import Unmarked
 from attnlab.nn import AdditiveScore, Attention, GeluFeedForward, RelativeBias
@@ -31,6 +31,23 @@ def decoder(**changes: object) -> Decoder:
 def tokens() -> torch.Tensor:
     torch.manual_seed(2)
     return torch.randint(VOCAB, (BATCH, LENGTH))
+
+
+def test_one_answer_is_read_off_a_whole_window() -> None:
+    model = decoder(readout="window", tied=False, mixer="none", positions="none")
+    tokens = torch.randint(VOCAB, (BATCH, MAX_LENGTH))
+    answer = model(tokens)
+    assert answer.shape == (BATCH, 1, VOCAB)
+    assert reach(model, (tokens,)) == Reach(past=MAX_LENGTH, future=0, mixes_batch=False)
+    states = model.stack(model.embedding(tokens))
+    maps = model.logits.weight.view(VOCAB, MAX_LENGTH, WIDTH)
+    torch.testing.assert_close(answer[:, 0], torch.einsum("blw,vlw->bv", states, maps) + model.logits.bias)
+    with pytest.raises(ModuleError, match=f"the readout 'window' needs all of its {MAX_LENGTH} tokens; got 4"):
+        model(tokens[:, :4])
+    with pytest.raises(SpecError, match="logits cannot be tied"):
+        decoder(readout="window")
+    with pytest.raises(SpecError, match="readout must be one of position, window; got 'windows'"):
+        decoder(readout="windows")
 
 
 def test_parameters_of_the_defaults_by_hand() -> None:

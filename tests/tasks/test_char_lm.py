@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from attnlab.core.build import build
 from attnlab.core.contracts import Batch
@@ -74,6 +75,8 @@ def test_a_missing_text_is_refused(tmp_path):
 def test_every_held_out_part_must_have_something_to_predict(tmp_path):
     with pytest.raises(DataError, match="every held-out part needs at least 2 characters; got 1"):
         CharLM(write(tmp_path, "abcdefghij" * 2), 5, test=True)
+    with pytest.raises(DataError, match="every held-out part needs at least 6 characters; got 5"):
+        CharLM(write(tmp_path, "abcdefghij" * 5), 5, predict="last")
 
 
 def test_windows_are_pieces_of_the_training_part_shifted_by_one(task, words):
@@ -191,6 +194,45 @@ def test_examples_of_a_part_shorter_than_the_context(text_file, words):
     assert len(shown["text"]) == len(shown["loss"]) == len(shown["predicted"]) == 120
     shown = CharLM(text_file, 1009, test=True).examples(lambda batch: torch.zeros(*batch.targets.shape, 6))
     assert shown["text"] == words[len(words) * 9 // 10 + 1 :][:120]
+
+
+def test_only_the_last_is_predicted_each_from_a_whole_window(text_file, words):
+    task = CharLM(text_file, 97, batch=7, predict="last")
+    batch = task.train_batch(0, 1)
+    assert (batch.inputs[0].shape, batch.targets.shape) == ((7, 97), (7, 1))
+    window = torch.cat((batch.inputs[0], batch.targets), 1)[0]
+    assert task.decode(window) in words[: len(words) * 9 // 10]
+    assert task.describe()["predict"] == "last"
+    predicted = []
+
+    def record(batch: Batch) -> torch.Tensor:
+        predicted.extend(task.decode(torch.cat((some, wanted))) for some, wanted in zip(batch.inputs[0], batch.targets))
+        return torch.zeros(*batch.inputs[0].shape, len(task.vocabulary))
+
+    task.evaluate(record, "validation")
+    held_out = words[len(words) * 9 // 10 :]
+    assert predicted == [held_out[start : start + 98] for start in range(0, len(held_out) - 97, 3)]
+
+
+def test_one_answer_for_a_window_is_judged_as_the_last_of_many(text_file):
+    task = CharLM(text_file, CONTEXT, batch=7, predict="last")
+    batch, vocab = task.train_batch(0, 1), len(task.vocabulary)
+    outputs = torch.randn(7, CONTEXT, vocab)
+    expected = nn.functional.cross_entropy(outputs[:, -1], batch.targets[:, 0])
+    for shaped in (outputs, outputs[:, -1:], outputs[:, -1]):
+        torch.testing.assert_close(task.loss(shaped, batch), expected)
+    with pytest.raises(ModuleError, match=r"must have shape \(7, 1, 6\)"):
+        task.loss(outputs[:, -1, :5], batch)
+    shown = task.examples(lambda batch: outputs[:1].expand(len(batch.targets), -1, -1))
+    assert len(shown["text"]) == len(shown["loss"]) == 120
+    with pytest.raises(SpecError, match="predict must be one of each, last; got 'first'"):
+        CharLM(text_file, CONTEXT, predict="first")
+
+
+def test_an_epoch_predicts_each_character_once(text_file):
+    trained = 3600
+    assert CharLM(text_file, CONTEXT, batch=7).steps_per_epoch == trained / CONTEXT / 7
+    assert CharLM(text_file, CONTEXT, batch=7, predict="last").steps_per_epoch == (trained - CONTEXT) / 7
 
 
 def test_the_bigram_lies_above_what_a_model_of_one_character_can_learn(task):

@@ -110,6 +110,17 @@ def test_a_split_is_an_argument_of_a_study_file(random_file):
         build(spec | {"split": "window"}, TASKS, axis="task")
 
 
+def test_where_the_last_is_predicted_windows_share_no_target_but_what_stands_before(random_file, text):
+    task = CharLM(random_file, CONTEXT, split="windows", predict="last")
+    held = held_out(task, "validation", text)
+    assert len(held) == 394  # all of the tenth; the contiguous part has more
+    assert not held & drawn(task, text)
+    assert task.describe()["shared_characters"] == {"validation": 0.0}
+    assert CharLM(random_file, CONTEXT, split="windows").describe()["shared_characters"]["validation"] > 0.99
+    wide = CharLM(random_file, 128, split="windows", predict="last")
+    assert len(held_out(wide, "validation", text)) == 401 // 4  # as many windows as of the contiguous part
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -60,7 +60,7 @@ class Share:
 class Again:
     """Hold what runs of the set-up as it was gave for one number that was seen."""
 
-    variant: str  # name in the case, or what a wrong split is called
+    variant: str  # name in the case, or what another set-up is called
     metric: str  # name of the metric
     seen: float  # in its unit
     found: Estimate  # what runs gave
@@ -105,7 +105,7 @@ class Answer:
     impossible : tuple of Impossible
         Numbers that cannot be what they seem.
     made : tuple of Again
-        What wrong splits gave.
+        What other set-ups gave, tried for numbers that cannot be.
     examined : tuple of Examined
         What the doctor said of own modules.
     memories : tuple of Memory

@@ -20,7 +20,7 @@ from attnlab.explain.effects import ERROR, Estimate, mean_of, within_noise
 from attnlab.explain.measuring import Measuring
 from attnlab.explain.overfit import Memory, overfit
 from attnlab.explain.own_code import examine
-from attnlab.explain.possible import Impossible, impossible, leaks
+from attnlab.explain.possible import Impossible, impossible, ways
 from attnlab.explain.removing import Removing
 from attnlab.explain.setups import Runs, Setup
 from attnlab.explain.signatures import SIGNATURES, Measured, measure
@@ -397,18 +397,18 @@ class _Explaining:
         return found, errors[0] if errors else ""
 
     def _made(self, impossibles: Sequence[Impossible], setups: Mapping[str, Setup]) -> list[Again]:
-        """What wrong splits give for the numbers that cannot be: one run each."""
+        """What other set-ups give for the numbers that cannot be: one run each."""
         found = []
         metrics = {metric.name: metric for metric in self.plan.task.metrics}
         for one in (one for one in impossibles if one.kind != "unlearned"):
-            wrong = leaks(setups[one.variant])
-            if not wrong or self.measuring.late(wrong):
-                self.not_tried += [f"a leaking split of '{one.variant}' (no time)"] if wrong else []
+            others = ways(setups[one.variant], one)
+            if not others or self.measuring.late(others):
+                self.not_tried += [f"{setup.name} (no time)" for setup in others]
                 continue
             values = self.measuring.values(
-                {setup.name: setup for setup in wrong}, metrics[one.metric], self.measuring.seeds[:1]
+                {setup.name: setup for setup in others}, metrics[one.metric], self.measuring.seeds[:1]
             )
-            for setup in wrong:
+            for setup in others:
                 value = values[setup.name][0]
                 if math.isfinite(value):
                     estimate = Estimate(value, -math.inf, math.inf, 1)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from attnlab.core.contracts import Floor, Metric, StudyTask
 from attnlab.explain.case import Case
+from attnlab.explain.own_code import model_parameters
 from attnlab.explain.setups import Setup
 from attnlab.explain.signatures import Measured
 
@@ -102,11 +103,29 @@ def _beats(metric: Metric, value: float, floor: Floor) -> bool:
     return metric.improves(value, limit)
 
 
-def leaks(setup: Setup) -> list[Setup]:
-    """The same set-up with every wrong split that its task can make."""
+def ways(setup: Setup, one: Impossible) -> list[Setup]:
+    """Other set-ups that may give a number which this one cannot.
+
+    Parameters
+    ----------
+    setup : Setup
+        As the variant was said to be run.
+    one : Impossible
+        What is impossible about its number.
+
+    Returns
+    -------
+    list of Setup
+        It with every wrong split that its task can make and, where its outputs see too little and a model of the lab
+        reads them off position by position, with one answer that is read off all positions.
+    """
     name = str(setup.task["name"])
-    return [
+    found = [
         Setup(f"{setup.name}, {split['split']} split", {**setup.task, **split}, setup.model, setup.training)
         for split in LEAKS.get(name, ())
         if setup.task.get("split") != split["split"]
     ]
+    if one.sees is not None and name == "char-lm" and "readout" in model_parameters(setup.model):
+        read_off = setup.changed(task={"predict": "last"}, model={"readout": "window", "tied": False})
+        found.append(replace(read_off, name=f"{setup.name}, one answer read off all positions"))
+    return found

@@ -55,7 +55,7 @@ def _verdict(answer: Answer) -> str:
 
 
 def _made(answer: Answer) -> Iterator[str]:
-    """What wrong splits gave, where they were made."""
+    """What other set-ups gave for numbers that cannot be, where they were made."""
     if answer.made:
         told = "; ".join(
             f"{one.variant}: {one.metric} {one.found.mean:.4g} (seen {one.seen:.4g})" for one in answer.made

@@ -51,8 +51,9 @@ def reach(model: nn.Module, inputs: Sequence[Tensor], position: int = -1) -> Rea
     Parameters
     ----------
     model : nn.Module
-        Called as ``model(*inputs)``, answers ``(batch, length, ...)``. It is copied to float64 and
-        evaluation mode; the original is not touched.
+        Called as ``model(*inputs)``, answers ``(batch, length, ...)``; or, once for a whole sequence,
+        ``(batch, 1, ...)``: the answer of the last position, which sees nothing ahead of it. It is copied to float64
+        and evaluation mode; the original is not touched.
     inputs : sequence of Tensor
         One batch. The first tensor, ``(batch, length)`` tokens or ``(batch, length, features)``, is the
         one that gets changed.
@@ -102,9 +103,11 @@ class _Probe:
         self.rest = tuple(rest)
         self.changed = _changed(first)
         self.baseline = self._run(first)
+        self.answers = self.baseline.shape[1] if self.baseline.ndim > 1 else 0
         known = self.baseline[self.baseline.isfinite()].abs()
         self.rounding = ROUNDING * float(known.max()) if len(known) else 0.0
-        if self.baseline.ndim < 2 or self.baseline.shape[:2] != first.shape[:2]:
+        batch, length = first.shape[:2]
+        if self.baseline.shape[:2] not in {(batch, length), (batch, 1)}:
             raise ModuleError(
                 f"the output must be (batch, length, ...) with {tuple(first.shape[:2])} in front to measure its "
                 f"reach; got {tuple(self.baseline.shape)}"
@@ -116,6 +119,8 @@ class _Probe:
 
     def future(self) -> int:
         """The distance to the farthest later position that matters to any of the first outputs that see ahead."""
+        if self.answers == 1:
+            return 0
         seeing = itertools.islice((one for cut in self._cuts() for one in self._see_beyond(cut)), LEAKS)
         return max(map(self._ahead, seeing), default=0)
 
@@ -142,7 +147,7 @@ class _Probe:
 
     def _matters(self, position: int, replaced: range) -> bool:
         """Whether replacing these input positions changes the output at one position."""
-        return bool(self._differs(replaced)[:, position].any())
+        return bool(self._differs(replaced)[:, min(position, self.answers - 1)].any())
 
     def _differs(self, replaced: range) -> Bool[Tensor, "batch length *features"]:
         """Which outputs change when some input positions are replaced."""

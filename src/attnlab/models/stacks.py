@@ -14,9 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnlab.core.build import Spec, build, look_up
-from attnlab.core.errors import ModuleError
+from attnlab.core.errors import ModuleError, SpecError
 from attnlab.core.layouts import Activations, Memory, Real, RealKeys
-from attnlab.core.sizes import check_positive
+from attnlab.core.sizes import check_positive, require_known
 from attnlab.models.wiring import build_input_positions, check_taken, offer_positions, one_per_layer
 from attnlab.nn.block import BLOCKS, AbstractBlock, BlockCache
 from attnlab.nn.fitting import check_unshared
@@ -24,6 +24,7 @@ from attnlab.nn.init import INITS
 from attnlab.nn.kernels.dropout import Dropout
 
 Norm = Literal["pre", "post", "none"]
+Readout = Literal["position", "window"]
 
 
 class AbstractTransformer(nn.Module, ABC):
@@ -85,6 +86,17 @@ class Decoder(AbstractTransformer):
         Number of distinct tokens.
     tied : bool, default True
         Whether the logits use the embedding's weights (and no bias); else a linear layer of its own.
+    readout : {"position", "window"}, default "position"
+        What logits are read from: each position, or all positions of a window side by side, once. A "window" is
+        `max_length` tokens long, and its logits are those of the token after it: what precedes them need not mix
+        positions for them to depend on all. It needs `tied` to be False, and a task that asks for the last only.
+
+    Raises
+    ------
+    SpecError
+        If the readout is unknown, or "window" with tied logits.
+    ModuleError
+        If the readout is "window" and the tokens are fewer.
 
     Notes
     -----
@@ -112,10 +124,17 @@ class Decoder(AbstractTransformer):
         dropout: float = 0.0,
         positions: Spec = "learned",
         tied: bool = True,
+        readout: Readout = "position",
         init: str = "gpt",
     ) -> None:
         super().__init__()
         check_positive({"vocab_size": vocab_size, "d_model": d_model})
+        require_known("readout", readout, ("position", "window"))
+        if readout == "window" and tied:
+            raise SpecError(
+                "the readout 'window' has weights for every position, the embedding has not: logits cannot be tied; "
+                "got readout='window', tied=True; say tied: false"
+            )
         self.embedding = nn.Embedding(vocab_size, d_model)
         wiring = {"feedforward": feedforward, "norm": norm, "norm_kind": norm_kind, "residual": residual}
         self.stack = Stack(
@@ -129,15 +148,20 @@ class Decoder(AbstractTransformer):
             positions=positions,
             causal=True,
         )
-        self.logits = nn.Linear(d_model, vocab_size, bias=not tied)
+        self.window = max_length if readout == "window" else None
+        self.logits = nn.Linear(d_model * (self.window or 1), vocab_size, bias=not tied)
         if tied:
             self.logits.weight = self.embedding.weight
         look_up(init, INITS, "init")(self, n_layers)
 
-    def forward(self, tokens: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length vocab_size"]:
-        """The logits of the token after each position."""
-        x = self.embedding(tokens)  # (batch, length, d_model)
-        return self.logits(self.stack(x))
+    def forward(self, tokens: Int[Tensor, "batch length"]) -> Float[Tensor, "batch answers vocab_size"]:
+        """The logits of the token after each position, or after the window."""
+        x = self.stack(self.embedding(tokens))  # (batch, length, d_model)
+        if self.window is None:
+            return self.logits(x)
+        if x.shape[1] != self.window:
+            raise ModuleError(f"the readout 'window' needs all of its {self.window} tokens; got {x.shape[1]}")
+        return self.logits(x.flatten(1)).unsqueeze(1)
 
 
 @final

@@ -18,7 +18,7 @@ from attnlab.core.errors import DataError, SpecError
 from attnlab.core.generators import generator_for
 from attnlab.core.sizes import require_known, require_positive
 from attnlab.tasks.char_lm.floors import best_known, character_floors
-from attnlab.tasks.char_lm.splits import HowSplit, split_by
+from attnlab.tasks.char_lm.splits import HowSplit, Predicted, hop, split_by
 from attnlab.tasks.codecs import CharacterCodec
 from attnlab.tasks.datasets import load_text
 from attnlab.tasks.next_tokens import IGNORED, NextTokens
@@ -71,11 +71,15 @@ class CharLM:
     stride : int
         Characters from the beginning of one window to that of the next, with the split "windows". Below `context`
         windows overlap; from there on no character is predicted in two of them, and the split is clean.
+    predict : {"each", "last"}
+        Whether each character of a window is predicted, or only the one after it. "last" makes little of the text that
+        a model reads, and is what a model with one answer for a whole window can do (`readout` of the decoder). What
+        other models answer before the last position is not looked at.
 
     Raises
     ------
     SpecError
-        If a size is below 1, the split unknown, or a stride given for another split than "windows".
+        If a size is below 1, the split or what to predict unknown, or a stride given for another split than "windows".
     DataError
         If the text is missing, empty, not UTF-8, or too short for the context and the stride.
 
@@ -87,9 +91,10 @@ class CharLM:
 
     Evaluation predicts every held-out character but the first exactly once, in windows that do not overlap.
     So a character early in a window is predicted from few: the loss is a little above what a sliding window
-    would give, for every variant alike. With the split "windows", where each held-out window is predicted as it is,
-    only so many of them are taken, at random but always the same, as have about the characters of a contiguous part;
-    the others are not trained on either.
+    would give, for every variant alike. If only the last is predicted, it is predicted from a whole window, and 32
+    windows begin within one context: a sample of the held-out characters. With the split "windows", where each
+    held-out window is predicted as it is, only about as many of them are taken, at random but always the same, as of a
+    contiguous part; the others are not trained on either.
 
     Floors and best known results are those of the contiguous split of the same text, whatever the split: n-grams are
     counted on what it trains on and judged on what it holds out. So they stay what an honest split allows, and a
@@ -111,17 +116,21 @@ class CharLM:
         data_seed: int | None = None,
         split: HowSplit = "contiguous",
         stride: int = 1,
+        predict: Predicted = "each",
     ) -> None:
         require_positive("context", context)
         require_positive("batch", batch)
+        require_known("predict", predict, ("each", "last"))
         _require_split(split, stride)
         self.text, self.data_seed = load_text(text), data_seed
         self.context, self.batch = context, batch
         self.tokens_per_step = batch * context
-        self.split, self.stride = split, stride
+        self.split, self.stride, self.predict = split, stride, predict
         contiguous = split_text(self.text.content, test=test, seed=data_seed)
-        _require_length(contiguous, context, text)
-        self._split = split_by(split, self.text.content, contiguous, context=context, stride=stride, seed=data_seed)
+        _require_length(contiguous, context, text, needed=2 if predict == "each" else context + 1)
+        self._split = split_by(
+            split, self.text.content, contiguous, context=context, stride=stride, seed=data_seed, predict=predict
+        )
         parts = self._split.parts
         self._vocabulary = Vocabulary(list(parts.values()))
         self.vocabulary = self._vocabulary.symbols
@@ -129,7 +138,7 @@ class CharLM:
         self._next_tokens = NextTokens(len(self.vocabulary))
         self._tokens = {part: self._vocabulary.tokens(content) for part, content in parts.items()}
         self._train = torch.from_numpy(self._tokens["train"])
-        windows = len(self._train) / context if self._split.starts is None else len(self._split.starts)
+        windows = self._training_windows()
         self.steps_per_epoch = windows / batch
         self.parts = tuple(part for part in parts if part != "train")
         self.metrics = tuple(metric for part in self.parts for metric in character_metrics(PREFIXES[part]))
@@ -150,18 +159,32 @@ class CharLM:
         if allowed is not None:
             starts = torch.from_numpy(allowed)[starts]
         windows = self._train[starts + torch.arange(self.context + 1)].long()  # (batch, context + 1)
-        return Batch((windows[:, :-1].contiguous(),), windows[:, 1:].contiguous())
+        first = 1 if self.predict == "each" else self.context
+        return Batch((windows[:, :-1].contiguous(),), windows[:, first:].contiguous())
+
+    def _training_windows(self) -> float:
+        """The windows of one epoch, in which each character is predicted once or each allowed window is seen once."""
+        if self._split.starts is not None:
+            return len(self._split.starts)
+        return len(self._train) / self.context if self.predict == "each" else len(self._train) - self.context
 
     def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
         """The mean cross-entropy of a batch in nats per character."""
-        return self._next_tokens.mean_loss(outputs, batch.targets, label_smoothing)
+        return self._next_tokens.mean_loss(self._asked(outputs), batch.targets, label_smoothing)
+
+    def _asked(self, outputs: Tensor) -> Tensor:
+        """The answers at the positions that are to be predicted; one for a whole window is that of the last."""
+        if self.predict == "each":
+            return outputs
+        return outputs.unsqueeze(1) if outputs.ndim == 2 else outputs[:, -1:]
 
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
         """The metrics over a whole held-out part."""
         require_known("part", part, self.parts)
-        inputs, targets = self._windows(part)
+        inputs, targets = self._windows(part, hop(self.context, self.predict))
         windows = zip(inputs.split(self.batch), targets.split(self.batch), strict=True)
-        total, correct, count = self._next_tokens.tally(predict, (Batch((some,), wanted) for some, wanted in windows))
+        batches = (Batch((some,), wanted) for some, wanted in windows)
+        total, correct, count = self._next_tokens.tally(lambda batch: self._asked(predict(batch)), batches)
         prefix, loss = PREFIXES[part], total / count
         return {
             f"{prefix}_loss": loss,
@@ -174,9 +197,16 @@ class CharLM:
         tokens = self._tokens[part]
         return tokens.reshape(-1, self._split.piece or len(tokens))
 
-    def _windows(self, part: str) -> tuple[Int[Tensor, "count context"], Int[Tensor, "count context"]]:
-        """A part in windows that do not overlap; the end of a piece is filled up and ignored."""
+    def _windows(self, part: str, apart: int) -> tuple[Int[Tensor, "count context"], Int[Tensor, "count predicted"]]:
+        """A part in windows that begin so far apart, with what is predicted of them.
+
+        Where each character is predicted the end of a piece is filled up and ignored; else windows that do not fit it
+        are left out.
+        """
         pieces = torch.from_numpy(self._pieces(part)).long()
+        if self.predict == "last":
+            windows = pieces.unfold(1, self.context + 1, apart).flatten(0, 1)
+            return windows[:, :-1], windows[:, -1:]
         missing = -(pieces.shape[1] - 1) % self.context
         inputs, targets = (
             nn.functional.pad(pieces[:, :-1], (0, missing)),
@@ -234,6 +264,7 @@ class CharLM:
     def describe(self) -> dict[str, Any]:
         """What identifies the data."""
         how = {} if self.split == "contiguous" else {"split": self.split}
+        how |= {"predict": self.predict} if self.predict != "each" else {}
         how |= {"stride": self.stride, "shared_characters": dict(self._split.shared)} if self.split == "windows" else {}
         return {
             "task": self.name,
@@ -251,15 +282,19 @@ class CharLM:
         }
 
     def examples(self, predict: Predict) -> dict[str, Any]:
-        """The beginning of the first held-out window with the model's surprise at each character."""
-        inputs, targets = self._windows(self.parts[0])
-        losses, predicted = self._next_tokens.judge(predict, Batch((inputs[:1],), targets[:1]))
-        shown = min(SHOWN, int((targets[0] != IGNORED).sum()))
+        """The beginning of what is held out and predicted, with the model's surprise at each character."""
+        inputs, targets = self._windows(self.parts[0], 1)  # of single characters, those that follow each other
+        few = 1 if self.predict == "each" else SHOWN
+        batch = Batch((inputs[:few],), targets[:few])
+        judged = self._next_tokens.judge(lambda batch: self._asked(predict(batch)), batch)
+        losses, predicted = (of_each.flatten() for of_each in judged)
+        targets = targets[:few].flatten()
+        shown = min(SHOWN, int((targets != IGNORED).sum()))
         return {
             "kind": "text",
-            "text": self.decode(targets[0, :shown]),
-            "loss": [round(value, DIGITS) for value in losses[0, :shown].double().tolist()],
-            "predicted": list(self.decode(predicted[0, :shown])),
+            "text": self.decode(targets[:shown]),
+            "loss": [round(value, DIGITS) for value in losses[:shown].double().tolist()],
+            "predicted": list(self.decode(predicted[:shown])),
             "labels": [list(self.decode(inputs[0]))],
         }
 
@@ -285,7 +320,7 @@ def _require_split(split: HowSplit, stride: int) -> None:
         )
 
 
-def _require_length(parts: Mapping[str, str], context: int, text: str) -> None:
+def _require_length(parts: Mapping[str, str], context: int, text: str, needed: int) -> None:
     """Raise unless one window fits the training part and something can be predicted in the others."""
     characters = sum(map(len, parts.values()))
     train, shortest = len(parts["train"]), min(map(len, parts.values()))
@@ -294,5 +329,5 @@ def _require_length(parts: Mapping[str, str], context: int, text: str) -> None:
             f"{text} is too short: its training part (90 % of {characters} characters) must have more characters than "
             f"the context; got {train} for a context of {context}; take a longer text or a smaller context"
         )
-    if shortest < 2:
-        raise DataError(f"{text} is too short: every held-out part needs at least 2 characters; got {shortest}")
+    if shortest < needed:
+        raise DataError(f"{text} is too short: every held-out part needs at least {needed} characters; got {shortest}")

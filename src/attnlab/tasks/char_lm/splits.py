@@ -13,6 +13,8 @@ from jaxtyping import Bool, Int64
 from attnlab.core.errors import DataError
 
 HowSplit = Literal["contiguous", "windows", "inside"]
+Predicted = Literal["each", "last"]
+PER_CONTEXT = 32  # windows of held-out text that begin within one context, where each predicts one character only
 USUAL_SEED = 0  # of which windows are held out, where no other is given
 
 Starts = Int64[np.ndarray, " count"]
@@ -31,19 +33,33 @@ class SplitText:
     text; measured where windows are cut first."""
 
 
+def hop(context: int, predict: Predicted) -> int:
+    """How far apart held-out windows begin."""
+    return context if predict == "each" else max(1, context // PER_CONTEXT)
+
+
 def split_by(
-    how: HowSplit, text: str, contiguous: Mapping[str, str], *, context: int, stride: int, seed: int | None
+    how: HowSplit,
+    text: str,
+    contiguous: Mapping[str, str],
+    *,
+    context: int,
+    stride: int,
+    seed: int | None,
+    predict: Predicted,
 ) -> SplitText:
     """Split a text in one of three ways, given its contiguous parts."""
     if how == "windows":
-        return _windows(text, contiguous, context, stride, seed)
+        return _windows(text, contiguous, context=context, stride=stride, seed=seed, predict=predict)
     return SplitText({**contiguous, "train": text} if how == "inside" else contiguous)
 
 
-def _windows(text: str, contiguous: Mapping[str, str], context: int, stride: int, seed: int | None) -> SplitText:
+def _windows(
+    text: str, contiguous: Mapping[str, str], *, context: int, stride: int, seed: int | None, predict: Predicted
+) -> SplitText:
     """Cut a text into windows first, then hold out a random tenth of them.
 
-    Of a held-out part, as many windows are kept as predict about as many characters as the contiguous part has. The
+    Of a held-out part, about as many windows are kept as of the contiguous part. The
     training text is what training windows cover, each character once, so that a window is one piece of it.
     """
     starts = np.arange(0, len(text) - context, stride)
@@ -57,12 +73,13 @@ def _windows(text: str, contiguous: Mapping[str, str], context: int, stride: int
     order = np.random.default_rng(USUAL_SEED if seed is None else seed).permutation(starts)
     trained = np.sort(order[held:])
     covered = _covered(trained, context + 1, len(text))
-    predicted = _covered(trained + 1, context, len(text))
+    first = 1 if predict == "each" else context
+    predicted = _covered(trained + first, context + 1 - first, len(text))
     parts, shared = {"train": "".join(itertools.compress(text, covered.tolist()))}, {}
     for part, group in zip(names, np.array_split(order[:held], len(names)), strict=True):
-        chosen = np.sort(group[: max(1, len(contiguous[part]) // context)])
+        chosen = np.sort(group[: max(1, len(contiguous[part]) // hop(context, predict))])
         parts[part] = "".join(text[start : start + context + 1] for start in chosen.tolist())
-        shared[part] = float(predicted[chosen[:, None] + 1 + np.arange(context)].mean())
+        shared[part] = float(predicted[chosen[:, None] + np.arange(first, context + 1)].mean())
     return SplitText(parts, starts=np.cumsum(covered)[trained] - 1, piece=context + 1, shared=shared)
 
 
