@@ -80,3 +80,54 @@ class Broken(nn.Module):
 
     def forward(self, x):
         raise RuntimeError("no way")
+
+
+class Model(nn.Module):
+    """A language model around a mixer. tokens: (batch, length)."""
+
+    mixer = Attention
+
+    def __init__(self, vocab_size, max_length, d_model=64):
+        super().__init__()
+        self.embedding, self.positions = nn.Embedding(vocab_size, d_model), nn.Embedding(max_length, d_model)
+        self.norm, self.mix, self.logits = nn.LayerNorm(d_model), self.mixer(d_model), nn.Linear(d_model, vocab_size)
+
+    def forward(self, tokens):
+        x = self.embedding(tokens) + self.positions.weight[: tokens.shape[1]]
+        return self.logits(x + self.mix(self.norm(x)))
+
+
+class UnscaledModel(Model):
+    """A language model around a mixer. tokens: (batch, length)."""
+
+    mixer = Unscaled
+
+
+class PeekingModel(Model):
+    """A language model around a mixer. tokens: (batch, length)."""
+
+    mixer = Peeking
+
+
+class RecurrentModel(nn.Module):
+    """A language model around an LSTM that was not told that the batch comes first."""
+
+    def __init__(self, vocab_size, d_model=24):
+        super().__init__()
+        self.embedding, self.mix, self.logits = (
+            nn.Embedding(vocab_size, d_model),
+            Recurrent(d_model),
+            nn.Linear(d_model, vocab_size),
+        )
+
+    def forward(self, tokens):
+        return self.logits(self.mix(self.embedding(tokens)))
+
+
+class SilentModel(Model):
+    """A language model that has nothing beside a rectifier whose units start far below zero."""
+
+    mixer = Silent
+
+    def forward(self, tokens):
+        return self.logits(self.mix(self.embedding(tokens) + self.positions.weight[: tokens.shape[1]]))

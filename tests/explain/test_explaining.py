@@ -7,7 +7,7 @@ import json
 import math
 
 import pytest
-from tests.explain.conftest import own
+from tests.explain.conftest import OWN, own
 
 from attnlab.cli import FINE, WRONG_USE, call
 from attnlab.core.errors import RunError, SpecError
@@ -72,6 +72,25 @@ def test_the_culprit_is_named_first(culprit, said, tmp_path, texts):
     assert first.amount.excludes_zero
     assert first.amount.mean * (seen - expected) > 0
     assert culprit in paragraph(answer)
+
+
+WITHIN = {
+    "wrong scale of the scores": ("UnscaledModel", 1.1),
+    "outputs that see ahead": ("PeekingModel", 0.1),
+    "the batch read as time": ("RecurrentModel", 2.08),
+    "dead rectifiers": ("SilentModel", 2.08),
+}
+"""By culprit a model of a person's own that has it, and what was seen."""
+
+
+@pytest.mark.parametrize("culprit", WITHIN)
+def test_the_culprit_within_a_model_of_ones_own_is_named_first(culprit, said, tmp_path):
+    name, seen = WITHIN[culprit]
+    variants = {"mine": {"name": f"{OWN}:{name}"}}
+    answer, told = explained(said(variants=variants, saw={"val_loss": seen}), tmp_path / "case")
+    assert answer.largest is not None, told
+    assert answer.largest[:2] == (culprit, "bug"), told
+    assert answer.shares[0].amount.excludes_zero
 
 
 def test_a_lucky_seed_is_noise(said, tmp_path):

@@ -45,9 +45,11 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "lstm": {"hidden": 5},
     "lstm-batch-as-time": {"hidden": 5, "n_layers": 2},
+    "mended": {"part": {"name": "decoder", "d_model": 20, "n_layers": 2}},
 }
+OF_TOKENS = ("decoder", "mended")
 TRANSLATING = {*TRANSFORMERS, "rnn-additive", "rnn-multiplicative", "convs2s", "bytenet"}
-FEATURES_OUT = dict.fromkeys(("decoder", *TRANSLATING), VOCAB) | {"lstm-batch-as-time": D_IN}
+FEATURES_OUT = dict.fromkeys((*OF_TOKENS, *TRANSLATING), VOCAB) | {"lstm-batch-as-time": D_IN}
 MIXING = {"lstm-batch-as-time"}  # the mistake it is there to show
 
 
@@ -61,7 +63,7 @@ def example(name: str) -> tuple[Tensor, ...]:
     tokens = [torch.randint(1, VOCAB, (BATCH, LENGTH)) for _ in range(2)]
     if name in TRANSLATING:
         return tokens[1], tokens[0]
-    return (tokens[0] if name == "decoder" else torch.randn(BATCH, LENGTH, D_IN),)
+    return (tokens[0] if name in OF_TOKENS else torch.randn(BATCH, LENGTH, D_IN),)
 
 
 @pytest.fixture(params=MODELS)

@@ -62,11 +62,14 @@ def _names(drawn: list[Tensor], model: nn.Module) -> list[str]:
     """For each draw the tensor of a model that it filled, and the how manieth draw into it it was."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
     wrapped = {
-        f"{name}.{module.same_draws_as}.": f"{name}." for name, module in model.named_modules() if _wraps(module)
+        f"{place}{module.same_draws_as}.": place
+        for name, module in model.named_modules()
+        for place in [f"{name}." if name else ""]
+        if _wraps(module)
     }
     owners = {tensor.untyped_storage()._cdata: name for name, tensor in reversed(tensors)}  # of shared ones the first
     for inside, outside in wrapped.items():
-        owners = {place: name.replace(inside, outside) for place, name in owners.items()}
+        owners = {place: _without(inside, outside, name) for place, name in owners.items()}
     seen: Counter[str] = Counter()
     names = []
     for one in drawn:
@@ -74,6 +77,10 @@ def _names(drawn: list[Tensor], model: nn.Module) -> list[str]:
         seen[name] += 1
         names.append(f"{name} {seen[name]}")
     return names
+
+
+def _without(inside: str, outside: str, name: str) -> str:
+    return outside + name.removeprefix(inside) if name.startswith(inside) else name
 
 
 def _wraps(module: nn.Module) -> bool:

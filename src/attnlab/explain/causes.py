@@ -11,7 +11,7 @@ from typing import Any, Literal, final
 
 from attnlab.core.build import is_path, parse
 from attnlab.core.contracts import StudyTask
-from attnlab.explain.own_code import Examined, model_parameters, own_mixer
+from attnlab.explain.own_code import Examined, model_parameters, own_mixer, own_model
 from attnlab.explain.setups import Setup
 from attnlab.explain.signatures import SIGNATURES, Measured
 from attnlab.nn.mixers import MIXERS
@@ -228,8 +228,7 @@ def _bugs(situations: Mapping[str, Known]) -> Iterator[Cause]:
 
 def _remedy(situation: Known, one: Examined, finding: Mapping[str, Any]) -> tuple[str, str, Mapping[str, Any] | None]:
     """What an error of the doctor is called, how it is removed in words, and what of the model is otherwise then."""
-    mending = _mending(finding) if one.place == "mixer" else None
-    if mending:
+    if mending := _mending(finding):
         return TITLES[finding["check"]], _done(mending), _mended(situation, mending, one.name)
     path = _identity_path(situation) if finding["check"] == "residual" else None
     if path:
@@ -257,15 +256,18 @@ def _done(mending: Mapping[str, Any]) -> str:
 
 
 def _mended(situation: Known, mending: Mapping[str, Any], path: str | None = None) -> dict[str, Any]:
-    """A person's own mixers, or those of one class, with a fault removed beside those that were removed before."""
+    """A person's own model or mixers, or those of one class, without a fault and what was removed before."""
+
+    def without(spec: Any) -> dict[str, Any]:
+        known = spec if isinstance(spec, Mapping) and spec.get("name") == "mended" else {"part": spec}
+        return {**known, "name": "mended", **mending}
 
     def mended(mixer: Any) -> Any:
         own = own_mixer(mixer)
-        if own is None or path not in (None, parse(own, "mixer")[0]):
-            return mixer
-        known = mixer if isinstance(mixer, Mapping) and mixer.get("name") == "mended" else {"part": mixer}
-        return {**known, "name": "mended", **mending}
+        return mixer if own is None or path not in (None, parse(own, "mixer")[0]) else without(mixer)
 
+    if own_model(situation.model):
+        return without(situation.model)
     mixers = situation.model["mixer"]
     return {"mixer": [mended(one) for one in mixers] if isinstance(mixers, list) else mended(mixers)}
 
@@ -317,7 +319,7 @@ def _wider_heads(one: Known) -> Change | None:
 def _living_rectifiers(one: Known) -> Change | None:
     if not one.signature("dead rectifiers"):
         return None
-    if is_path(one.mixer):
+    if is_path(one.mixer) or own_model(one.model):
         return {"model": _mended(one, {"leak": LEAK})}
     return {"model": {"feedforward": "gelu"}} if one.said("feedforward") == "relu" else None
 

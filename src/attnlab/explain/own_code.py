@@ -63,19 +63,28 @@ def examine(setup: Setup) -> list[Examined]:
 
 def own_specs(model: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Where a model's specification names a person's own class, as "model" or "mixer", and how."""
-    if is_path(str(model["name"])):
-        yield "model", model
+    if own := own_model(model):
+        yield "model", own
     mixers = model.get("mixer")
     for mixer in mixers if isinstance(mixers, list) else [mixers]:
         if own := own_mixer(mixer):
             yield "mixer", own
 
 
+def own_model(model: Any) -> Any:
+    """The specification of a person's own model, mended or not; None where it is one of the lab."""
+    return _own(model, "model")
+
+
 def own_mixer(mixer: Any) -> Any:
     """The specification of a person's own mixer, mended or not; None where it is one of the lab."""
-    while isinstance(mixer, Mapping) and mixer.get("name") == "mended":
-        mixer = mixer.get("part")
-    return mixer if mixer is not None and is_path(parse(mixer, "mixer")[0]) else None
+    return _own(mixer, "mixer")
+
+
+def _own(spec: Any, axis: str) -> Any:
+    while isinstance(spec, Mapping) and spec.get("name") == "mended":
+        spec = spec.get("part")
+    return spec if spec is not None and is_path(parse(spec, axis)[0]) else None
 
 
 def _examine(task_spec: Any, model: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -87,7 +96,8 @@ def _examine(task_spec: Any, model: Mapping[str, Any]) -> list[dict[str, Any]]:
         name, _ = parse(spec, place)
         try:
             arguments = {**prepare(spec, {}, axis=place, offered=offered).arguments}
-            diagnosis = doctor(name, arguments=arguments, causal=task.causal)
+            layout = "batch first" if place == "model" else None  # as tasks call it; around a mixer others may stand
+            diagnosis = doctor(name, arguments=arguments, causal=task.causal, layout=layout)
             findings = [finding.to_json() for finding in diagnosis.findings]
             found[name] = Examined(name, place, diagnosis.verdict, findings)
         except AttnlabError as error:

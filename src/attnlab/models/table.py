@@ -7,6 +7,7 @@ from torch import nn
 from attnlab.models.convolutional import ConvStack
 from attnlab.models.convolutional_translation import ByteNet, ConvS2S
 from attnlab.models.encoder_decoder import EncoderDecoder
+from attnlab.models.mended import MendedModel
 from attnlab.models.presets import TransformerBase, TransformerBig
 from attnlab.models.recurrent import Lstm, LstmBatchAsTime
 from attnlab.models.recurrent_translation import AdditiveRnn, MultiplicativeRnn
@@ -25,5 +26,6 @@ MODELS: dict[str, type[nn.Module]] = {
     "bytenet": ByteNet,
     "lstm": Lstm,
     "lstm-batch-as-time": LstmBatchAsTime,
+    "mended": MendedModel,
 }
 """Names a study may use for a model."""

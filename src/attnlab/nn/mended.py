@@ -1,6 +1,6 @@
-"""A mixer with one fault removed, unchanged otherwise: what the fault alone is worth is the difference.
+"""A module with one fault removed, unchanged otherwise: what the fault alone is worth is the difference.
 
-The mixer's own code runs. What it passes to softmax, to fused attention and to rectifiers is changed on the way.
+Its own code runs. What it passes to softmax, to fused attention and to rectifiers is changed on the way.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -29,6 +30,56 @@ WITH_INNER_CALLS = (F.multi_head_attention_forward,)
 
 
 @final
+class Mending:
+    """Hold what is removed from a module, and call it so.
+
+    Parameters
+    ----------
+    scores_times : float
+        What scores are multiplied by before their softmax.
+    masked : bool
+        Whether scores of later positions are masked before their softmax, whatever the module masks itself.
+    swapped : bool
+        Whether the module is given ``(length, batch, ...)``: it reads the first axis as time.
+    leak : float
+        Slope of rectifiers below zero; 0 leaves them as they are.
+
+    Raises
+    ------
+    SpecError
+        If a factor is not a positive number.
+    """
+
+    def __init__(self, *, scores_times: float, masked: bool, swapped: bool, leak: float) -> None:
+        if not (math.isfinite(scores_times) and scores_times > 0):
+            raise SpecError(f"scores_times must be a positive number; got {scores_times!r}")
+        if not 0 <= leak < 1:
+            raise SpecError(f"leak must be in [0, 1); got {leak!r}")
+        self.scores_times, self.masked, self.swapped, self.leak = scores_times, masked, swapped, leak
+
+    def call(self, module: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """What a module gives without the fault."""
+        with ChangedCalls(self._scores, self._rectified if self.leak else None):
+            if self.swapped:
+                return module(*(x.transpose(0, 1) for x in inputs)).transpose(0, 1)
+            return module(*inputs)
+
+    def _scores(self, scores: Tensor) -> Tensor:
+        """Scores as they should have been."""
+        if scores.ndim < 2 or scores.shape[-1] != scores.shape[-2]:
+            return scores
+        scores = scores * self.scores_times
+        return scores.masked_fill(later(scores), float("-inf")) if self.masked else scores
+
+    def _rectified(self, x: Tensor) -> Tensor:
+        return F.leaky_relu(x, self.leak)
+
+    def __repr__(self) -> str:
+        """What is changed, for printing."""
+        return ", ".join(f"{name}={value}" for name, value in vars(self).items())
+
+
+@final
 class MendedMixer(AbstractKeylessMixer):
     """Call another mixer with a fault removed.
 
@@ -38,14 +89,8 @@ class MendedMixer(AbstractKeylessMixer):
         Width of the activations.
     part : Spec
         The mixer; entry of `MIXERS` or ``path.py:Class``.
-    scores_times : float
-        What scores are multiplied by before their softmax.
-    masked : bool
-        Whether scores of later positions are masked before their softmax, whatever the mixer masks itself.
-    swapped : bool
-        Whether the mixer is given ``(length, batch, d_model)``: it reads the first axis as time.
-    leak : float
-        Slope of rectifiers below zero; 0 leaves them as they are.
+    scores_times, masked, swapped, leak
+        What is removed, as in `Mending`.
     causal : bool
         Whether a position sees itself and earlier ones only.
     max_length : int, optional
@@ -82,37 +127,20 @@ class MendedMixer(AbstractKeylessMixer):
         from attnlab.nn.mixers import build_mixer
 
         super().__init__()
-        if not (math.isfinite(scores_times) and scores_times > 0):
-            raise SpecError(f"scores_times must be a positive number; got {scores_times!r}")
-        if not 0 <= leak < 1:
-            raise SpecError(f"leak must be in [0, 1); got {leak!r}")
+        self.mending = Mending(scores_times=scores_times, masked=masked, swapped=swapped, leak=leak)
         offered = {"d_model": d_model, "causal": causal, "dropout": dropout}
         offered |= {} if max_length is None else {"max_length": max_length}
         self.part = build_mixer(part, offered)
-        self.scores_times, self.masked, self.swapped, self.leak = scores_times, masked, swapped, leak
 
     @torch.compiler.disable
     def forward(self, x: Activations, memory: Memory | None = None, padding: Real | None = None) -> Activations:
         """What the mixer gives without the fault."""
         refuse_memory(memory, "mended")
-        with ChangedCalls(self._scores, self._rectified if self.leak else None):
-            if self.swapped:
-                return self.part(x.transpose(0, 1)).transpose(0, 1)
-            return self.part(x, padding=padding)
-
-    def _scores(self, scores: Tensor) -> Tensor:
-        """Scores as they should have been."""
-        if scores.ndim < 2 or scores.shape[-1] != scores.shape[-2]:
-            return scores
-        scores = scores * self.scores_times
-        return scores.masked_fill(later(scores), float("-inf")) if self.masked else scores
-
-    def _rectified(self, x: Tensor) -> Tensor:
-        return F.leaky_relu(x, self.leak)
+        return self.mending.call(self.part if self.mending.swapped else partial(self.part, padding=padding), x)
 
     def extra_repr(self) -> str:
         """What is changed, for printing."""
-        return ", ".join(f"{name}={getattr(self, name)}" for name in ("scores_times", "masked", "swapped", "leak"))
+        return repr(self.mending)
 
 
 def later(scores: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from attnlab.core.constructors.configs import is_config_name, settings
-from attnlab.core.constructors.signatures import check_arguments, hints_of, is_required, signature_of
+from attnlab.core.constructors.signatures import check_arguments, hints_of, is_required, signature_of, takes_any
 from attnlab.core.constructors.words import glossary_word, named
 from attnlab.core.errors import SpecError
 
@@ -42,7 +42,8 @@ def fill_in(
     if foreign:
         return _fill_in_foreign(factory, given, offered, keep_defaults)
     wanted = signature_of(factory)
-    return {name: value for name, value in offered.items() if name in wanted} | dict(given)
+    passes_on = takes_any(wanted)
+    return {name: value for name, value in offered.items() if passes_on or name in wanted} | dict(given)
 
 
 def _fill_in_foreign(

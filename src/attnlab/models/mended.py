@@ -1,0 +1,69 @@
+"""A whole model of a person's own with one fault removed, as `attnlab.nn.mended` removes it from a mixer."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.core.build import Spec, build
+from attnlab.nn.mended import Mending
+
+
+@final
+class MendedModel(nn.Module):
+    """Call another model with a fault removed.
+
+    Parameters
+    ----------
+    part : Spec
+        The model; entry of `MODELS` or ``path.py:Class``.
+    scores_times : float
+        What scores are multiplied by before their softmax.
+    masked : bool
+        Whether scores of later positions are masked before their softmax, whatever the model masks itself.
+    swapped : bool
+        Whether the model is given ``(length, batch, ...)``: it reads the first axis as time.
+    leak : float
+        Slope of rectifiers below zero; 0 leaves them as they are.
+    **offered
+        What the task offers, for the model within.
+
+    Raises
+    ------
+    SpecError
+        If the model cannot be built, or a factor is not a positive number.
+
+    Notes
+    -----
+    Scores are what is normalized over its last axis and has two equal last axes. A model that normalizes by code of its
+    own (an exponential over its sum) is not reached.
+    """
+
+    same_draws_as = "part"
+
+    def __init__(
+        self,
+        part: Spec,
+        *,
+        scores_times: float = 1.0,
+        masked: bool = False,
+        swapped: bool = False,
+        leak: float = 0.0,
+        **offered: Any,
+    ) -> None:
+        from attnlab.models.table import MODELS
+
+        super().__init__()
+        self.mending = Mending(scores_times=scores_times, masked=masked, swapped=swapped, leak=leak)
+        self.part = build(part, MODELS, axis="model", offered=offered)
+
+    @torch.compiler.disable
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """What the model gives without the fault."""
+        return self.mending.call(self.part, *inputs)
+
+    def extra_repr(self) -> str:
+        """What is changed, for printing."""
+        return repr(self.mending)
