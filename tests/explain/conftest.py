@@ -34,10 +34,11 @@ def here(function, *arguments):
 
 @pytest.fixture(scope="session")
 def texts(tmp_path_factory):
-    """A folder with a long text, and one short enough to be learned by heart."""
+    """A folder with a long text, one short enough to be learned by heart, and such a one that repeats itself."""
     folder = tmp_path_factory.mktemp("texts")
     (folder / "chain.txt").write_text(chain(6000))
     (folder / "random.txt").write_text("".join(random.Random(1).choices(LETTERS, k=150)))
+    (folder / "repeating.txt").write_text("".join(random.Random(1).choices(LETTERS, k=120)) * 5)
     return folder
 
 

@@ -93,6 +93,20 @@ def test_the_culprit_within_a_model_of_ones_own_is_named_first(culprit, said, tm
     assert answer.shares[0].amount.excludes_zero
 
 
+def test_a_text_that_repeats_itself_is_a_split_that_leaks(said, tmp_path, texts):
+    case = said(
+        task=said()["task"] | {"text": str(texts / "repeating.txt")},
+        model={"name": "decoder", "n_layers": 2, "d_model": 32},
+        training={"lr": 5e-3, "budget": {"steps": 200}},
+        saw={"val_loss": 0.2},
+        expected={"val_loss": 2.1},
+    )
+    answer, told = explained(case, tmp_path / "case")
+    assert answer.largest[0] == "leaking split", told
+    assert any("stand word for word in the training part" in line for line in told)
+    assert "100.0% of the validation part's passages" in paragraph(answer)
+
+
 def test_a_lucky_seed_is_noise(said, tmp_path):
     variants = {"one": {"training": {"lr": 3e-3}}, "other": {"mixer": {"name": "attention", "n_heads": 2}}}
     case = said(variants=variants, saw={"one": {"val_loss": 0.0}}, expected="one is as good as other")

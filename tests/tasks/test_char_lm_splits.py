@@ -121,6 +121,20 @@ def test_where_the_last_is_predicted_windows_share_no_target_but_what_stands_bef
     assert len(held_out(wide, "validation", text)) == 401 // 4  # as many windows as of the contiguous part
 
 
+def test_a_text_that_repeats_itself_can_be_trained_on_without_the_copies(tmp_path, text):
+    path = tmp_path / "text.txt"
+    path.write_text(text[:3600] + text[1000:1300] + text[3900:4000])  # a tenth is held out, most of it a copy
+    copied, clean = (CharLM(str(path), CONTEXT, drop_copies=drop) for drop in (False, True))
+    assert "stand word for word in the training part" in copied.alarms()[0]
+    assert clean.alarms() == ()
+    assert clean.describe()["parts"] == {"train": 3300, "validation": 400}
+    assert clean.describe()["drop_copies"]
+    assert "drop_copies" not in copied.describe()
+    path.write_text(text[:60] * 40)
+    with pytest.raises(DataError, match="without what stands in a held-out part too, 0 characters are left to train"):
+        CharLM(str(path), CONTEXT, drop_copies=True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -128,6 +142,7 @@ def test_where_the_last_is_predicted_windows_share_no_target_but_what_stands_bef
         ({"split": "windows", "stride": 0}, "stride must be at least 1; got 0"),
         ({"stride": 7}, "got stride 7 with the split 'contiguous'; leave it out, or take split 'windows'"),
         ({"split": "inside", "stride": 7}, "got stride 7 with the split 'inside'"),
+        ({"split": "inside", "drop_copies": True}, "got drop_copies=True with it; leave one of them out"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(random_file, arguments, message):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attnlab.text.overlap import overlap
+from attnlab.text.overlap import overlap, without_copies
 
 
 def brute(train: np.ndarray, held_out: np.ndarray, gram: int) -> float:
@@ -34,3 +34,21 @@ def test_repeated_tokens_are_told_apart_by_their_number():
 def test_a_part_shorter_than_a_passage():
     assert overlap(np.zeros(101, dtype=int), np.zeros(49, dtype=int)) is None
     assert overlap(np.zeros(49, dtype=int), np.zeros(101, dtype=int)) == 0.0
+
+
+@pytest.mark.parametrize("gram", [1, 2, 7, 50])
+def test_copies_are_left_out_and_nothing_else(gram):
+    draw = np.random.default_rng(7)
+    train = "".join(draw.choice(list("ab\U0001f600"), 701))
+    held_out = [train[101:191], train[650:] + "x" * 60, "short"]
+    passages = {text[i : i + gram] for text in held_out for i in range(len(text) - gram + 1)}
+    starts = [i for i in range(len(train) - gram + 1) if train[i : i + gram] in passages]
+    copied = {place for start in starts for place in range(start, start + gram)}
+    assert without_copies(train, held_out, gram) == "".join(c for i, c in enumerate(train) if i not in copied)
+
+
+def test_where_nothing_is_copied_nothing_is_left_out():
+    assert without_copies("abc", ["abc"]) == "abc"
+    assert without_copies("a" * 60, ["b" * 60, "a" * 49]) == "a" * 60
+    assert without_copies("a" * 60, []) == "a" * 60
+    assert not without_copies("a" * 60, ["a" * 50])

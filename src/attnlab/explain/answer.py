@@ -104,6 +104,8 @@ class Answer:
         What was not removed, and why.
     impossible : tuple of Impossible
         Numbers that cannot be what they seem.
+    alarms : tuple of str
+        What is suspicious about the task's data and their split.
     made : tuple of Again
         What other set-ups gave, tried for numbers that cannot be.
     examined : tuple of Examined
@@ -142,6 +144,7 @@ class Answer:
     without_effect: tuple[str, ...] = ()
     not_tried: tuple[str, ...] = ()
     impossible: tuple[Impossible, ...] = ()
+    alarms: tuple[str, ...] = ()
     made: tuple[Again, ...] = ()
     examined: tuple[Examined, ...] = ()
     memories: tuple[Memory, ...] = ()

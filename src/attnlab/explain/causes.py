@@ -40,6 +40,8 @@ MENDINGS: Mapping[str, Mapping[str, Any]] = {
     "batch-independence": {"swapped": True},
 }
 """By the doctor's check, how a mixer is called without the fault; a wrong scale brings its factor with it."""
+COPIED = 0.05
+"""Part of the held-out passages from which on those that stand in the training text too may be a cause."""
 ELSEWHERE = frozenset({"dtype-device", "precision", "determinism", "cache", "cost"})
 """Checks whose errors do not change what a run on this machine computes."""
 TITLES = {
@@ -340,14 +342,15 @@ def _sees_all(one: Known) -> Change | None:
 
 
 def _clean(one: Known) -> Change | None:
-    """The task's own split, where another one was named."""
-    split = one.setup.task.get("split")
-    clean = {"char-lm": "contiguous", "shapes": "separate"}.get(str(one.setup.task["name"]))
-    return (
-        {"task": {"split": clean, "stride": 1} if "stride" in one.setup.task else {"split": clean}}
-        if (split is not None and clean is not None and split != clean)
-        else None
-    )
+    """The task's own split, where another one was named; a training text without copies, where it has many."""
+    name, split = str(one.setup.task["name"]), one.setup.task.get("split")
+    clean = {"char-lm": "contiguous", "shapes": "separate"}.get(name)
+    if split is not None and clean is not None and split != clean:
+        return {"task": {"split": clean, "stride": 1} if "stride" in one.setup.task else {"split": clean}}
+    copied = name == "char-lm" and not one.setup.task.get("drop_copies") and one.task.alarms()
+    overlap = one.task.describe()["overlap"] if copied else {}
+    shares = [share for part, share in overlap.items() if part != "passage" and share is not None]
+    return {"task": {"drop_copies": True}} if any(share >= COPIED for share in shares) else None
 
 
 def _trained(key: str, wrong: Sequence[Any], value: Any) -> Callable[[Known], Change | None]:

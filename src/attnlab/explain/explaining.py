@@ -176,7 +176,7 @@ class _Explaining:
             end=mean_of(removing.end()),
             without_effect=tuple(dict.fromkeys(removing.without_effect)),
             not_tried=tuple(dict.fromkeys([*self.not_tried, *removing.not_tried])),
-            impossible=tuple(found.impossible), made=tuple(made),
+            impossible=tuple(found.impossible), alarms=found.alarms, made=tuple(made),
             examined=tuple({(one.name, str(one.errors)): one for each in found.situations.values()
                             for one in each.examined}.values()),
             memories=tuple(found.memories), effects=found.effects, error=error, notes=self.case.notes,
@@ -286,8 +286,9 @@ class _Explaining:
                 self.tell(f"'{name}': {effect}: {evidence}")
         measured = {name: one.measured for name, one in found.situations.items()}
         found.impossible = impossible(self.case, task, measured)
-        for one in found.impossible:
-            self.tell(f"can it be? {one.words}")
+        found.alarms = task.alarms()
+        for words in (*(one.words for one in found.impossible), *found.alarms):
+            self.tell(f"can it be? {words}")
         found.memories = self._by_heart()
         return found
 
@@ -425,6 +426,7 @@ class _Found:
     situations: dict[str, Known] = field(default_factory=dict)
     effects: dict[str, dict[str, str]] = field(default_factory=dict)
     impossible: list[Impossible] = field(default_factory=list)
+    alarms: tuple[str, ...] = ()
     memories: list[Memory] = field(default_factory=list)
 
 

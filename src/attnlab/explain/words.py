@@ -21,6 +21,7 @@ def paragraph(answer: Answer) -> str:
 def _sentences(answer: Answer) -> Iterator[str]:
     yield _headline(answer)
     yield from (f"{one.words}." for one in answer.impossible)
+    yield from (f"{alarm}." for alarm in answer.alarms)
     yield from _made(answer)
     yield from _again(answer)
     yield from (_share(answer, share) for share in answer.shares)

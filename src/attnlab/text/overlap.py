@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 import numpy as np
-from jaxtyping import Int, UInt64
+from jaxtyping import Bool, Int, UInt32, UInt64
 
 GRAM = 50  # characters: about a line of verse; long enough that repeating by chance is out of the question
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, the golden ratio's bits; Steele, Lea, Flood 2014 (SplitMix64)
@@ -22,12 +25,38 @@ def overlap(train: Int[np.ndarray, " length"], held_out: Int[np.ndarray, " other
         return None
     if len(train) < gram:
         return 0.0
-    known, asked = (
-        np.sort(_hashes(train, gram)),
-        np.sort(_hashes(held_out, gram)),
-    )  # in order, the search is kind to the cache
-    places = np.minimum(np.searchsorted(known, asked), len(known) - 1)
-    return float((known[places] == asked).mean())
+    return float(_standing_in(_hashes(train, gram), _hashes(held_out, gram)).mean())
+
+
+def without_copies(train: str, held_out: Sequence[str], gram: int = GRAM) -> str:
+    """The training text without its passages of `gram` characters that stand in a held-out text too.
+
+    Passages are compared as in `overlap`; what stood before and after one is joined.
+    """
+    if len(train) < gram:
+        return train
+    known = [_hashes(_codes(text), gram) for text in held_out if len(text) >= gram]
+    copied = _standing_in(np.concatenate(known), _hashes(_codes(train), gram)) if known else np.zeros(1, dtype=bool)
+    edges = np.zeros(len(train) + 1, dtype=np.int64)
+    starts = np.flatnonzero(copied)
+    edges[starts] += 1
+    edges[starts + gram] -= 1
+    return "".join(itertools.compress(train, (np.cumsum(edges)[:-1] == 0).tolist()))
+
+
+def _standing_in(
+    known: UInt64[np.ndarray, " count"], asked: UInt64[np.ndarray, " other"]
+) -> Bool[np.ndarray, " other"]:
+    """Which of the hashes that are asked for are among those known."""
+    known, order = np.sort(known), np.argsort(asked)  # in order, the search is kind to the cache
+    places = np.minimum(np.searchsorted(known, asked[order]), len(known) - 1)
+    found = np.empty(len(asked), dtype=bool)
+    found[order] = known[places] == asked[order]
+    return found
+
+
+def _codes(text: str) -> UInt32[np.ndarray, " length"]:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
 
 
 def _hashes(tokens: Int[np.ndarray, " length"], gram: int) -> UInt64[np.ndarray, " count"]:

@@ -24,7 +24,7 @@ from attnlab.tasks.datasets import load_text
 from attnlab.tasks.next_tokens import IGNORED, NextTokens
 from attnlab.text.characters import Vocabulary, split_text
 from attnlab.text.ngrams import ladder
-from attnlab.text.overlap import GRAM, overlap
+from attnlab.text.overlap import GRAM, overlap, without_copies
 
 PREFIXES = {"validation": "val", "test": "test"}
 SHOWN = 120  # characters of an example in a report: one or two lines
@@ -75,11 +75,15 @@ class CharLM:
         Whether each character of a window is predicted, or only the one after it. "last" makes little of the text that
         a model reads, and is what a model with one answer for a whole window can do (`readout` of the decoder). What
         other models answer before the last position is not looked at.
+    drop_copies : bool
+        Whether the training part is left without its passages of 50 characters that stand in a held-out part too, as
+        they do in texts that repeat themselves. Only with the split "contiguous".
 
     Raises
     ------
     SpecError
-        If a size is below 1, the split or what to predict unknown, or a stride given for another split than "windows".
+        If a size is below 1, the split or what to predict unknown, or a stride or `drop_copies` given for a split that
+        has none.
     DataError
         If the text is missing, empty, not UTF-8, or too short for the context and the stride.
 
@@ -117,16 +121,26 @@ class CharLM:
         split: HowSplit = "contiguous",
         stride: int = 1,
         predict: Predicted = "each",
+        drop_copies: bool = False,
     ) -> None:
         require_positive("context", context)
         require_positive("batch", batch)
         require_known("predict", predict, ("each", "last"))
-        _require_split(split, stride)
+        _require_split(split, stride, drop_copies=drop_copies)
         self.text, self.data_seed = load_text(text), data_seed
         self.context, self.batch = context, batch
         self.tokens_per_step = batch * context
         self.split, self.stride, self.predict = split, stride, predict
+        self.drop_copies = drop_copies
         contiguous = split_text(self.text.content, test=test, seed=data_seed)
+        if drop_copies:
+            held_out = [content for part, content in contiguous.items() if part != "train"]
+            contiguous["train"] = without_copies(contiguous["train"], held_out)
+            if len(contiguous["train"]) <= context:
+                raise DataError(
+                    f"{text}: without what stands in a held-out part too, {len(contiguous['train'])} characters are "
+                    f"left to train on, not more than the context ({context}); take a longer text or a smaller context"
+                )
         _require_length(contiguous, context, text, needed=2 if predict == "each" else context + 1)
         self._split = split_by(
             split, self.text.content, contiguous, context=context, stride=stride, seed=data_seed, predict=predict
@@ -265,6 +279,7 @@ class CharLM:
         """What identifies the data."""
         how = {} if self.split == "contiguous" else {"split": self.split}
         how |= {"predict": self.predict} if self.predict != "each" else {}
+        how |= {"drop_copies": True} if self.drop_copies else {}
         how |= {"stride": self.stride, "shared_characters": dict(self._split.shared)} if self.split == "windows" else {}
         return {
             "task": self.name,
@@ -309,14 +324,19 @@ def _overlap_of_pieces(train: Int32[np.ndarray, " n_train"], pieces: Int32[np.nd
     return share * ((len(joined) - GRAM + 1) / (count * (length - GRAM + 1)))
 
 
-def _require_split(split: HowSplit, stride: int) -> None:
-    """Raise unless there is such a split and the stride belongs to it."""
+def _require_split(split: HowSplit, stride: int, *, drop_copies: bool) -> None:
+    """Raise unless there is such a split and what else is said belongs to it."""
     require_known("split", split, SPLITS)
     require_positive("stride", stride)
     if split != "windows" and stride != 1:
         raise SpecError(
             f"stride is how far apart the windows of the split 'windows' begin; got stride {stride} with the split "
             f"'{split}'; leave it out, or take split 'windows'"
+        )
+    if split != "contiguous" and drop_copies:
+        raise SpecError(
+            f"the split '{split}' trains on copies of what is held out on purpose; got drop_copies=True with it; leave "
+            "one of them out"
         )
 
 
