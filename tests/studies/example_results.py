@@ -71,7 +71,16 @@ def text_cell(rng, final, seed, shared, *, kept, looks, steps=300):
         curve=curve,
         predictions=text_predictions(rng, final) if kept else None,
         attention=attention(rng, labels=[list(TEXT[:37])]) if kept and looks else None,
+        surface=surface(rng, final) if kept and looks else None,
     )
+
+
+def surface(rng, final):
+    """Three lines, one of which leaves the range of numbers."""
+    at = np.linspace(-0.5, 0.5, 15)
+    loss = [(final + steep * at**2).tolist() for steep in rng.uniform(2, 30, 3)]
+    loss[2][0] = None
+    return {"at": at.tolist(), "loss": loss}
 
 
 def text_variant(name, final, rng, shared, *, looks=True, parameters=812_345, flops=1.6e6, edge=False):

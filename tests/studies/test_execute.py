@@ -390,6 +390,10 @@ def test_what_was_seen_inside_belongs_to_its_run(finished):
     _, out = finished
     inside, other = out / "plain/seed-0/inside.json", out / "wide/seed-0/inside.json"
     before = inside.read_text()
+    around = json.loads(before)["surface"]
+    assert len(around["at"]) == 15
+    assert [len(line) for line in around["loss"]] == [15] * 3
+    assert len({line[7] for line in around["loss"]}) == 1  # all lines meet at the weights
     inside.write_text(other.read_text())
     with pytest.raises(RunError, match=r"inside\.json was seen inside another run"):
         read_results(out)

@@ -113,7 +113,7 @@ def test_every_form_is_written(folder):
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert found == {
         *("report.html", "report.md", "report.json"),
-        *("charts/effects.png", "charts/curves.png", "charts/cost.png"),
+        *("charts/effects.png", "charts/curves.png", "charts/cost.png", "charts/surface.png"),
     }
 
 
@@ -199,7 +199,7 @@ def test_alarms_stand_before_the_verdicts(folder):
 
 def test_markdown_links_the_charts_that_exist(folder):
     links = re.findall(r"\]\((charts/[^)]+)\)", (folder / "report.md").read_text())
-    assert len(links) == 3
+    assert len(links) == 4
     assert all((folder / link).is_file() for link in links)
 
 

@@ -1,18 +1,21 @@
-"""Look inside any module: attention while it runs, maps to draw, reach, and cost."""
+"""Look inside any module: attention while it runs, maps to draw, reach, cost, and the loss around."""
 
 from attnlab.inspection.capture import Captured, capture
 from attnlab.inspection.cost import Cost, cost, count_parameters, seconds_per_step
 from attnlab.inspection.maps import attention_maps
 from attnlab.inspection.reach import Reach, reach
+from attnlab.inspection.surface import Surface, loss_surface
 
 __all__ = [
     "Captured",
     "Cost",
     "Reach",
+    "Surface",
     "attention_maps",
     "capture",
     "cost",
     "count_parameters",
+    "loss_surface",
     "reach",
     "seconds_per_step",
 ]

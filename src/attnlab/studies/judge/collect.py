@@ -155,6 +155,7 @@ class _Folder:
                 predictions=looked.get("predictions"),
                 attention=looked.get("attention"),
                 reach=looked.get("reach"),
+                surface=looked.get("surface"),  # not in results of earlier versions
             )
         if (folder / FAILED).exists():
             error = read_json(folder / FAILED)["error"]

@@ -46,6 +46,8 @@ class CellResults:
     weights are base64 of unsigned bytes and 255 stands for ``max``."""
     reach: Mapping[str, Any] | None = None
     """``past``, ``future`` and ``mixes_batch`` of the trained model, where it was looked into."""
+    surface: Mapping[str, Any] | None = None
+    """``at`` and ``loss`` of the trained model, as in `attnlab.inspection.Surface`, where it was looked into."""
 
 
 @final

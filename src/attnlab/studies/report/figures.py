@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from attnlab.studies.report import charts, curves, words
+from attnlab.studies.report import charts, curves, surfaces, words
 from attnlab.studies.report.style import Drawing, draw
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Figure:
 
 def figures(results: StudyResults) -> list[Figure]:
     """Draw every chart that the results so far allow."""
-    found = [_effects(results), _curves(results), _cost(results), _predictions(results)]
+    found = [_effects(results), _curves(results), _cost(results), _surfaces(results), _predictions(results)]
     return [figure for figure in found if figure is not None]
 
 
@@ -60,6 +60,12 @@ def _cost(results: StudyResults) -> Figure | None:
     if all(words.mean_of(variant, results.metric.name) is None for variant in results.variants):
         return None
     return Figure(draw(charts.cost(results), "cost"), "What does it cost?", charts.COST_CAPTION)
+
+
+def _surfaces(results: StudyResults) -> Figure | None:
+    """Draw the loss around the weights if a variant was looked into."""
+    chart = surfaces.surfaces(results)
+    return chart and Figure(draw(chart, "surface"), "How does the loss rise around the end?", surfaces.CAPTION)
 
 
 def _predictions(results: StudyResults) -> Figure | None:

@@ -33,7 +33,7 @@ def markdown(results: StudyResults, figures: Sequence[Figure]) -> str:
         "## Verdicts",
         _verdicts(results),
         *([MEDIAN] if results.verdicts or results.exploratory else []),
-        *_charts(figures, ("curves", "cost", "predictions")),
+        *_charts(figures, ("curves", "cost", "surface", "predictions")),
         *_background(results),
     ]
     return "\n\n".join(blocks) + "\n"

@@ -5,6 +5,7 @@ A cell that was killed goes on from its last checkpoint; one that is complete is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from attnlab.core.errors import Interrupted
 from attnlab.core.files import fingerprint, sealed, write_json
 from attnlab.inspection.capture import capture
 from attnlab.inspection.maps import attention_maps
+from attnlab.inspection.surface import loss_surface
 from attnlab.studies.define.assemble import build_model, build_task, measured_reach
 from attnlab.studies.run.folder import INSIDE
 from attnlab.studies.using.kept_task import keep_task
@@ -26,6 +28,9 @@ from attnlab.training.keeping.result import Result
 from attnlab.training.recipe.recipe import Recipe
 from attnlab.training.run.loop import train
 from attnlab.training.together.together import OnMemberEvent, train_together
+
+ITEMS = 16
+"""Training sequences whose loss is measured around the weights."""
 
 
 def run_cells(
@@ -116,7 +121,7 @@ def _keep_look_inside(
 
 
 def look_inside(model: nn.Module, task: StudyTask, device: str = "cpu") -> dict[str, Any]:
-    """Predictions, attention maps and reach of a trained model, as JSON types."""
+    """Predictions, attention maps, reach and loss around the weights of a trained model, as JSON types."""
     seen: list[Batch] = []
 
     def predict(batch: Batch) -> Tensor:
@@ -134,4 +139,14 @@ def look_inside(model: nn.Module, task: StudyTask, device: str = "cpu") -> dict[
         "predictions": predictions,
         "attention": attention if attention["layers"] else None,
         "reach": measured_reach(model, task, device),
+        "surface": _surface(model, task, device),
     }
+
+
+def _surface(model: nn.Module, task: StudyTask, device: str) -> dict[str, Any]:
+    """The loss of a few training sequences around the weights of a trained model; None where it is no number."""
+    batch = task.train_batch(0, 0)
+    few = Batch(tuple(one[:ITEMS] for one in batch.inputs), batch.targets[:ITEMS]).to(device)
+    found = loss_surface(model, lambda: task.loss(model(*few.inputs).float(), few))
+    lines = [[loss if math.isfinite(loss) else None for loss in line] for line in found.loss]
+    return {"at": list(found.at), "loss": lines}
