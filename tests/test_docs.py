@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib.util
 import re
 from pathlib import Path
@@ -106,6 +107,20 @@ def test_the_python_page_runs(tmp_path, monkeypatch):
     names: dict[str, object] = {}
     for number, text in enumerate(blocks(DOCS / "python.md", "python"), 1):
         exec(compile(text, f"python.md, block {number}", "exec"), names)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "pycon")], ids=lambda page: page.name)
+def test_what_a_page_shows_of_a_session_is_what_comes_out(page):
+    session = "\n".join(blocks(page, "pycon"))
+    examples = doctest.DocTestParser().get_doctest(session, {}, page.name, str(page), 0)
+    assert len(examples.examples) > 1
+    told: list[str] = []
+    assert doctest.DocTestRunner(verbose=False).run(examples, out=told.append).failed == 0, "".join(told)
+
+
+def test_a_session_that_shows_something_else_would_be_found():
+    examples = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "page", "page", 0)
+    assert doctest.DocTestRunner(verbose=False).run(examples, out=lambda _: None).failed == 1
 
 
 def test_a_new_score_takes_the_one_class_of_the_guide_and_one_table_line(monkeypatch):
