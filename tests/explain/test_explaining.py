@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from tests.explain.conftest import OWN, own
@@ -12,7 +13,9 @@ from tests.explain.conftest import OWN, own
 from attnlab.cli import FINE, WRONG_USE, call
 from attnlab.core.errors import RunError, SpecError
 from attnlab.explain import explaining
+from attnlab.explain.answer import Answer, Share
 from attnlab.explain.case import parse_case
+from attnlab.explain.effects import Estimate
 from attnlab.explain.explaining import explain
 from attnlab.explain.page import waterfall_rows, write_answer
 from attnlab.explain.words import paragraph, what_next
@@ -229,7 +232,7 @@ def test_a_comparison_is_explained_on_the_command_line(said, tmp_path, capsys, m
     answer = json.loads(capsys.readouterr().out)
     assert answer["verdict"] == "set-up"
     assert answer["shares"][0]["name"] == "untuned rate"
-    assert answer["steps"][-1]["name"] == "unexplained"
+    assert answer["steps"][-1]["name"] in {"unexplained", "beyond what was expected"}
     total = sum(step["amount"] for step in answer["steps"])
     assert total == pytest.approx(answer["seen"] - answer["expected"])
     names = {path.name for path in (tmp_path / "out").iterdir()}
@@ -268,3 +271,19 @@ def test_names_are_escaped_in_the_page(said, tmp_path):
     page = write_answer(answer, tmp_path / "case").read_text()
     assert "<b>bold</b>" not in page
     assert "&lt;b&gt;bold&lt;/b&gt;" in page
+
+
+def test_what_ends_beyond_what_was_expected_is_not_unexplained():
+    start, end, carried = (Estimate(mean, mean - 0.01, mean + 0.01, 5) for mean in (0.02, -0.2, 0.22))
+    share = Share("no identity path", "bug", "added", carried)
+    answer = Answer("case", "Why?", "loss", "nats", 0.5, 0.0, 1.0, 5, start=start, noise=True, shares=(share,), end=end)
+    assert [step[:2] for step in answer.steps[1:]] == [
+        ("no identity path", "bug"),
+        ("beyond what was expected", "beyond"),
+    ]
+    assert sum(step[2] for step in answer.steps) == pytest.approx(0.5)
+    assert "unexplained" not in paragraph(answer)
+    assert waterfall_rows(answer)[-2]["text"] == "+0.2"
+    alone = replace(answer, scale="small", seen=0.067)
+    assert alone.part(0.22) == "more than 200%"
+    assert "Nothing that matters is left." in paragraph(alone)

@@ -17,6 +17,8 @@ from attnlab.studies.report.content import finite
 Word = Literal["bug", "known effect", "set-up", "noise", "cannot be", "unexplained", "as expected", "not again"]
 CARRIES = 0.25
 """Part of the distance that what gives the answer its word carries; else the word is "unexplained"."""
+MOST = 2.0
+"""Part of the distance above which no number is said: a short distance makes any large."""
 
 
 @final
@@ -186,7 +188,11 @@ class Answer:
             yield luck, "noise" if self.noise else "unexplained", self.seen - self.start.mean
         for share in self.shares:
             yield share.name, share.nature, share.amount.mean
-        yield "unexplained", "unexplained", self.end.mean - self.expected
+        left = self.end.mean - self.expected
+        if left * self.distance < 0:
+            yield "beyond what was expected", "beyond", left
+        else:
+            yield "unexplained", "unexplained", left
 
     @property
     def verdict(self) -> Word:
@@ -202,15 +208,18 @@ class Answer:
 
     @property
     def largest(self) -> tuple[str, str, float] | None:
-        """The step that carries most of the distance, the unexplained ones left out; None where none carries much."""
+        """The step that carries most of the distance, the unexplained one left out; None where none carries much."""
         sign = math.copysign(1.0, self.distance)
-        named = [step for step in self.steps if step[1] != "unexplained"]
+        named = [step for step in self.steps if step[1] not in {"unexplained", "beyond"}]
         most = max(named, key=lambda step: step[2] * sign, default=None)
         return most if most and most[2] * sign >= CARRIES * abs(self.distance) else None
 
     def part(self, amount: float) -> str:
         """An amount as a part of the distance, in words; nothing where there is none."""
-        return f"{amount / self.distance:.0%}" if self.distance else ""
+        if not self.distance:
+            return ""
+        part = amount / self.distance
+        return f"{part:.0%}" if part <= MOST else f"more than {MOST:.0%}"
 
     def to_json(self) -> dict[str, Any]:
         """The answer as plain data, with the verdict and the paragraph."""

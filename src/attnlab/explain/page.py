@@ -20,6 +20,7 @@ COLORS = {
     "set-up": "#009e73",
     "noise": VERDICT_COLORS["equivalent"],
     "unexplained": FAINT,
+    "beyond": GRID,
     "end": INK,
 }
 """A color for each nature; what was seen and what was expected are ink."""
@@ -85,7 +86,7 @@ def waterfall_rows(answer: Answer) -> list[dict[str, Any]]:
     first = "seen" if answer.comparable else "found"
     rows = [{"row": first, "kind": "end", "from": at, "to": at, "nature": "end", "text": f"{at:.4g}"}]
     for name, nature, amount in answer.steps:
-        part = answer.part(amount)
+        part = answer.part(amount) if nature != "beyond" else ""
         told = f"{-amount:+.3g}" + (f"  ({part})" if part else "")
         row = name if name not in {one["row"] for one in rows} else f"{name} (rest)"
         rows.append({"row": row, "kind": "step", "from": at, "to": at - amount, "nature": nature, "text": told})
