@@ -1,7 +1,8 @@
 """Draw what a run of the study `shapes` attends to, and how its networks learn 20 items by heart.
 
 Use: ``python docs/make_shapes_figures.py runs/shapes-as-written overfit.json``, where the second file is what
-``attnlab overfit shapes --scale as-written --json`` printed.
+``attnlab overfit shapes --scale as-written --json`` printed, with a ``--variant`` for each line that is wanted.
+It also prints the numbers that stand below the figures.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from attnlab.studies.report.style import FAINT, INK, MUTED, PAPER, VARIANT_COLORS, draw
+from attnlab.explain.overfit import ENOUGH
+from attnlab.studies.report.curves import ITEMS
+from attnlab.studies.report.style import INK, MUTED, PAPER, VARIANT_COLORS, draw
 
 IMAGES = Path(__file__).resolve().parent / "images"
 SIZE, STRIP = 420, 70
+TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
 
 
 def attention(inside: dict[str, Any]) -> Any:
@@ -62,24 +66,48 @@ def by_heart(learned: list[dict[str, Any]]) -> Any:
     ]
     names = [one["variant"] for one in learned]
     colors = alt.Scale(domain=names, range=[INK, *VARIANT_COLORS][: len(names)])
-    blind = alt.Chart(alt.Data(values=[{"loss": learned[0]["same_answer"]}])).mark_rule(color=FAINT, strokeDash=[3, 4])
+    same = learned[0]["same_answer"]
+    marks = [
+        {"loss": same, "is": "the best constant answer"},
+        {"loss": ENOUGH * same, "is": f"{ENOUGH:.0%} of its error"},
+    ]
+    level = alt.Chart(alt.Data(values=marks)).encode(y="loss:Q")
+    words = level.mark_text(align="right", baseline="top", dy=4, color=MUTED).encode(x=alt.value("width"), text="is:N")
     lines = alt.Chart(alt.Data(values=rows)).mark_line(strokeWidth=1.6)
     return alt.layer(
-        blind.encode(y="loss:Q"),
+        level.mark_rule(color=MUTED, strokeDash=[3, 4]),
+        words,
         lines.encode(
             x=alt.X("step:Q", axis=alt.Axis(grid=False, format=",d")),
-            y=alt.Y("loss:Q", title="mean squared error of the 20 items", scale=alt.Scale(type="log")),
+            y=alt.Y(
+                "loss:Q",
+                title="mean squared error of the 20 items",
+                scale=alt.Scale(type="log"),
+                axis=alt.Axis(values=TICKS),
+            ),
             color=alt.Color("variant:N", scale=colors, legend=alt.Legend(title=None, orient="top", labelLimit=300)),
         ),
     ).properties(width=SIZE + STRIP, height=260)
 
 
+def errors(inside: dict[str, Any]) -> list[float]:
+    """The mean squared errors of the predictions that a report shows."""
+    items = inside["predictions"]["items"][:ITEMS]
+    return [float(np.square(np.subtract(item["prediction"], item["target"])).mean()) for item in items]
+
+
 def main(folder: str, overfit: str) -> None:
     """Draw both."""
-    inside = json.loads((Path(folder) / "cnn-attention" / "seed-0" / "inside.json").read_text(encoding="utf-8"))
+    seen = {place.parent.parent.name: place for place in sorted(Path(folder).glob("*/seed-0/inside.json"))}
+    looks = {name: json.loads(place.read_text(encoding="utf-8")) for name, place in seen.items()}
+    inside = looks["cnn-attention"]
     learned = json.loads(Path(overfit).read_text(encoding="utf-8"))
     for name, chart in (("shapes-attention", attention(inside)), ("shapes-by-heart", by_heart(learned))):
         (IMAGES / f"{name}.png").write_bytes(draw(chart, name).png)
+    for one in learned:
+        print(f"{one['variant']}: {one['end'] / one['same_answer']:.1%} after {one['steps']} steps at {one['lr']:g}")
+    for name, look in looks.items():
+        print(f"{name}: {', '.join(f'{error:.4f}' for error in errors(look))}")
 
 
 if __name__ == "__main__":
