@@ -79,3 +79,20 @@ def test_zero_negative_and_infinite_weights() -> None:
     (layer,) = attention_maps({"odd": Captured(weights=odd)})["layers"]
     assert layer["max"] == 2
     assert decoded(layer).tolist() == [[[255, 128], [0, 0]]]
+
+
+def test_ranks_stand_beside_the_weights() -> None:
+    eye, same = torch.eye(Q_LEN), torch.full((Q_LEN, Q_LEN), 1 / Q_LEN)
+    both = torch.stack([eye, same])[None]
+    (layer,) = attention_maps({"both": Captured(weights=both, scores=both, q=torch.zeros(1, 2, Q_LEN, 4))})["layers"]
+    assert (layer["rank"]["d_head"], layer["rank"]["length"]) == (4, Q_LEN)
+    np.testing.assert_allclose(layer["rank"]["weights"], [Q_LEN, 1])
+    np.testing.assert_allclose(layer["rank"]["scores"], [Q_LEN - 1, 0])  # less the mean of their row
+    steps = {"rnn" if i == 0 else f"rnn#{i + 1}": Captured(weights=both[:, :, i : i + 1]) for i in range(Q_LEN)}
+    (joined,) = attention_maps(steps)["layers"]
+    np.testing.assert_allclose(joined["rank"]["weights"], [Q_LEN, 1])
+    assert joined["rank"]["scores"] is None
+    (odd,) = attention_maps({"odd": Captured(weights=torch.full((1, 1, 2, 2), float("nan")))})["layers"]
+    assert odd["rank"]["weights"] == [None]
+    (zero,) = attention_maps({"zero": Captured(weights=torch.zeros(1, 1, 2, 2))})["layers"]
+    assert "rank" not in zero

@@ -40,7 +40,9 @@ def attention(rng, layers=2, heads=3, length=37, labels=()):
         levels = np.round(weights / weights.max() * 255).astype(np.uint8)
         text = base64.b64encode(levels.tobytes()).decode()
         shape = list(weights.shape)
-        out.append({"name": f"layers.{index}.mixer", "shape": shape, "max": weights.max(), "weights": text})
+        rank = {"scores": [4.0] * (heads - 1) + [None], "weights": [length / 2] * heads, "d_head": 16, "length": length}
+        layer = {"name": f"layers.{index}.mixer", "shape": shape, "max": weights.max(), "weights": text}
+        out.append(layer | ({"rank": rank} if labels else {}))
     return {"labels": labels, "layers": out}
 
 

@@ -1,4 +1,4 @@
-"""Every study of translation can be built at every scale, and variants are what their names say."""
+"""Every variant of the library can be built or makes a step, and variants are what their names say."""
 
 from __future__ import annotations
 
@@ -63,6 +63,16 @@ def test_narrow_models_with_wide_heads_have_the_parameters_of_the_baseline(scale
 
 
 @needs_data
+@pytest.mark.parametrize("scale", scales("combiners"))
+def test_a_narrow_model_with_convolved_heads_has_the_parameters_of_heads_that_share_the_width(scale):
+    sizes = {variant: count_parameters(model) for variant, model in models("combiners", scale).items()}
+    wanted = sizes["8 heads that share the width, joined by a projection"]
+    narrow = sizes["8 wide heads of a narrower model, joined by convolutions"]
+    assert narrow == pytest.approx(wanted, rel=0.01)
+    assert sizes["8 wide heads joined by convolutions"] > 2 * wanted
+
+
+@needs_data
 @pytest.mark.parametrize("scale", scales("vaswani-table-2"))
 def test_rivals_of_the_transformer_are_of_its_size(scale):
     sizes = {variant: count_parameters(model) for variant, model in models("vaswani-table-2", scale).items()}
@@ -89,3 +99,78 @@ def test_the_dilated_control_of_shapes_sees_all_from_every_position():
     sequence = torch.rand(1, 100, 1, dtype=torch.float64)
     seen = torch.autograd.functional.jacobian(lambda x: model(x)[0, :, 0], sequence)[:, 0, :, 0]
     assert (seen != 0).all()
+
+
+TEXTS = [name for name in sorted(library()) if load_study(name).task["name"] == "char-lm" and len(scales(name)) > 1]
+
+
+def smallest(name):
+    """Return the study at its first scale."""
+    return load_study(name, scale=scales(name)[1])
+
+
+def of_text(study, variant, path, **changes):
+    """Return the task of a variant with a text of a few hundred characters, and its model."""
+    task = build_task({**study.task_spec(variant), "text": str(path), **changes})
+    return task, build_model(study.model_spec(variant), task)
+
+
+@pytest.fixture(scope="module")
+def short_text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("to be or not to be, that is the question: " * 40, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_variant_of_a_text_makes_a_step(name, short_text):
+    study = smallest(name)
+    for variant in study.variants:
+        task, model = of_text(study, variant, short_text, batch=1)
+        batch = task.train_batch(0, 0)
+        task.loss(model(*batch.inputs), batch).backward()
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        assert all(torch.isfinite(gradient).all() for gradient in gradients)
+        assert any(gradient.any() for gradient in gradients), variant
+
+
+@pytest.mark.parametrize("scale", scales("mixers"))
+def test_restricted_attention_is_shown_where_it_costs_less(scale, short_text):
+    study = load_study("mixers", scale=scale)
+    costs = {
+        variant: count(study.model_spec(variant), of_text(study, variant, short_text)[0]).flops_per_token
+        for variant in study.variants
+    }
+    dearer = {variant for variant, cost in costs.items() if cost >= costs["attention"]}
+    assert dearer <= {"attention", "convolution of 16", "LSTM"}
+    assert costs["position-wise layer"] == min(costs.values())
+
+
+def test_positions_beyond_those_trained_are_read_and_not_learned(short_text):
+    study = smallest("positions-long")
+    for variant in study.variants:
+        task, model = of_text(study, variant, short_text, batch=2)
+        assert (task.context, task.long_context) == (64, 256)
+        assert model(torch.zeros(1, task.long_context, dtype=torch.long)).shape[1] == task.long_context
+        batch = task.train_batch(0, 0)
+        task.loss(model(*batch.inputs), batch).backward()
+        if variant == "learned":
+            learned = model.get_parameter("stack.positions.table.weight").grad.any(1)
+            assert learned.tolist() == [True] * task.context + [False] * (task.long_context - task.context)
+    assert study.rules.metric == "val_loss_long"
+
+
+def test_norm_parts_have_the_parts_they_name(short_text):
+    study = smallest("norm-parts")
+    models = {variant: of_text(study, variant, short_text)[1] for variant in study.variants}
+    learned = {
+        variant: {name.rpartition(".")[2] for name, part in model.named_parameters() if is_of_norm(model, name)}
+        for variant, model in models.items()
+    }
+    parts = {"gain and bias": {"weight", "bias"}, "gain": {"weight"}, "neither": set(), "RMS": set()}
+    assert learned == {variant: parts[variant.rpartition(": ")[2].replace("RMS, ", "")] for variant in models}
+
+
+def is_of_norm(model, parameter):
+    """Return whether a parameter belongs to a norm."""
+    return "Norm" in type(model.get_submodule(parameter.rpartition(".")[0])).__name__

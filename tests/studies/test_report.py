@@ -23,7 +23,7 @@ from attnlab.studies.report.markdown import escape, markdown
 from attnlab.studies.report.numbers import duration, number, spread
 from attnlab.studies.report.span import Span, apart, beside, span_of
 from attnlab.studies.report.style import label
-from attnlab.studies.report.tables import facts, measures, specifications, verdicts
+from attnlab.studies.report.tables import RANKS, facts, measures, ranks, specifications, verdicts
 from attnlab.studies.report.words import CLOSE, OPEN, mean_seconds, price, title
 
 NAME = "attention only <script>alert(1)</script>"
@@ -249,6 +249,23 @@ def test_the_headline_says_that_one_seed_shows_nothing():
 def test_what_tuning_tried_is_told(folder):
     for name in ("report.html", "report.md"):
         assert re.search(r"0\.003: \u2013", (folder / name).read_text())
+
+
+def test_ranks_are_means_over_the_heads_of_a_variant_that_was_looked_into(folder):
+    results = parts()
+    told = ranks(results)
+    assert "no attention" not in [name for name, *_ in told]
+    assert told[0][1:] == ("16", "4", "18.5", "50\u202f%")
+    row = f"| {' | '.join(escape(cell) for cell in told[0])} |"
+    assert f"{row}\n" in (folder / "report.md").read_text()
+    assert RANKS in (folder / "report.html").read_text()
+
+
+def test_runs_of_earlier_versions_have_maps_without_ranks():
+    results = translations()
+    assert results.variants[0].attention
+    assert ranks(results) == []
+    assert RANKS not in markdown(results, ()) + page(results, ())
 
 
 def test_what_no_verdict_is_about_is_told_as_well(folder):

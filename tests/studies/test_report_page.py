@@ -89,6 +89,15 @@ def test_a_weight_is_told_with_the_labels_of_both_positions(opened):
     assert '"F" (1) looks at "F" (1): ' in page.locator("article.map output").first.inner_text()
 
 
+def test_the_rank_of_the_head_that_is_drawn_is_told(opened):
+    page, problems, _ = opened
+    told = page.locator("article.map .rank").first
+    assert told.inner_text() == "effective rank of the weights 18.5 of 37, of the scores 4.0 (heads 16 wide)"
+    page.locator("article.map .head").first.select_option(index=2)
+    assert told.inner_text() == "effective rank of the weights 18.5 of 37 (heads 16 wide)"
+    assert problems == []
+
+
 @pytest.mark.parametrize(("layer", "queries", "keys"), [(0, SOURCE, SOURCE), (1, TARGET, TARGET), (2, TARGET, SOURCE)])
 def test_axes_of_maps_have_the_tokens_of_their_sequence(browser, tmp_path, layer, queries, keys):
     page = browser.new_page(viewport={"width": 1200, "height": 900})

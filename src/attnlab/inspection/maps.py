@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlab.inspection.rank import attention_rank, rank_of
 from attnlab.inspection.watch import Captured
 
 NO_AXES: Mapping[str, tuple[int, int]] = {}
@@ -42,7 +44,8 @@ def attention_maps(
     dict
         ``{"labels": [[...], ...], "layers": [{"name", "shape", "max", "weights"}]}``. ``shape`` is
         [heads, q_len, k_len]; ``weights`` is base64 of one byte per weight, row by row, where 255
-        stands for ``max``, the largest weight of the layer; ``axes`` is there for the layers that have them.
+        stands for ``max``, the largest weight of the layer; ``axes`` is there for the layers that have them, and
+        ``rank`` for those that look at something: the fields of `attention_rank`, None for what is no number.
 
     Notes
     -----
@@ -57,7 +60,9 @@ def attention_maps(
     """
     seen = {name: captured.weights[sample] for name, captured in trace.items() if captured.weights is not None}
     layers = [
-        _layer(name, weights) | ({"axes": list(axes[name])} if name in axes else {})
+        _layer(name, weights)
+        | ({"axes": list(axes[name])} if name in axes else {})
+        | _ranks(trace[name], weights, sample)
         for name, weights in _with_steps_joined(seen).items()
     ]
     return {"labels": [list(one) for one in labels], "layers": layers}
@@ -76,6 +81,21 @@ def _with_steps_joined(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
             for name in later:
                 del joined[name]
     return joined
+
+
+def _ranks(captured: Captured, weights: Float[Tensor, "heads q_len k_len"], sample: int) -> dict[str, Any]:
+    """The ranks of a layer; of steps that were joined, whose scores are apart, those of the weights."""
+    joined = captured.weights is None or weights.shape != captured.weights.shape[1:]
+    found = rank_of(weights, None, d_head=None) if joined else attention_rank(captured, sample=sample)
+    if found is None:
+        return {}
+    scores = None if found.scores is None else _finite(found.scores)
+    return {"rank": vars(found) | {"scores": scores, "weights": _finite(found.weights)}}
+
+
+def _finite(numbers: Sequence[float]) -> list[float | None]:
+    """Numbers as JSON has them."""
+    return [number if math.isfinite(number) else None for number in numbers]
 
 
 def _layer(name: str, weights: Float[Tensor, "heads q_len k_len"]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from attnlab.explain.drawing.reading import Reading, Use, arrow, read
 from attnlab.nn.attention import Attention
 from attnlab.nn.axes.combiners import (
     AbstractCombiner,
+    AttentionOverHeads,
     Concatenate,
     Convolution,
     Project,
@@ -185,6 +186,13 @@ def _(combiner: Convolution, path: str, reading: Reading, heads: AbstractHeads) 
         "Convolution", (f"kernel {convolutions.kernel_size[0]}, {each}",), "convolution", numbers, path, copies=count
     )
     return [box, *_concatenated(heads)]
+
+
+@_combined.register
+def _(combiner: AttentionOverHeads, path: str, reading: Reading, heads: AbstractHeads) -> list[Node]:
+    numbers, _ = reading.claim([combiner.queries], f"{path}.queries")
+    box = Box("Attention over heads", ("a learned query for each",), "attention", numbers, f"{path}.queries")
+    return [box, *_concatenated(heads), read(combiner.to_residual, f"{path}.to_residual", reading)]
 
 
 def _concatenated(heads: AbstractHeads) -> list[Node]:

@@ -234,10 +234,47 @@ class TalkingHeads(AbstractCombiner):
         return self.to_residual(concatenate(head_outputs))
 
 
+@final
+class AttentionOverHeads(AbstractSeparateHeads):
+    """Let every position attend over its own heads, then concatenate and project.
+
+    Notes
+    -----
+    ``a = softmax_h(u_h . o_h / sqrt(d_v))`` and ``n_heads * (W_1 a_1 o_1 + ... + W_h a_h o_h) + b``: a second round of
+    attention, whose keys are the heads' outputs, whose values are what `Project` adds up, and whose query is learned,
+    as in [1]_. ``n_heads * d_v`` parameters beside those of `Project`, time O(heads * length * d_v) beside it. The
+    queries start at zero, so that all heads weigh the same and training starts at `Project`. The view of heads as
+    experts to be mixed is that of [2]_, where a network over the whole sequence says how.
+
+    References
+    ----------
+    .. [1] Yang et al., 2016, "Hierarchical Attention Networks for Document Classification", NAACL, section 2.2.
+    .. [2] Peng et al., 2020, arXiv:2005.06537, section 2.
+    """
+
+    def __init__(self, d_model: int, *, n_heads: int, d_v: int, bias: bool = True) -> None:
+        super().__init__()
+        check_positive({"d_model": d_model, "n_heads": n_heads, "d_v": d_v})
+        self.queries = nn.Parameter(torch.zeros(n_heads, d_v))
+        self.scale = d_v**-0.5
+        self.to_residual = nn.Linear(n_heads * d_v, d_model, bias=bias)
+
+    def weights(self, head_outputs: HeadOutputs) -> Float[Tensor, "batch heads length 1"]:
+        """How much of each head a position takes; 1 in sum over heads."""
+        scores = self.scale * (head_outputs @ self.queries.unsqueeze(-1))  # (batch, heads, length, 1)
+        return scores.softmax(dim=1)
+
+    def forward(self, head_outputs: HeadOutputs, padding: Real | None = None) -> Activations:
+        """The projected concatenation of the weighted heads."""
+        weights = len(self.queries) * self.weights(head_outputs)  # 1 where all heads weigh the same
+        return self.to_residual(concatenate(weights * head_outputs))
+
+
 COMBINERS: Mapping[str, Callable[..., AbstractCombiner]] = {
     "project": Project,
     "concatenate": Concatenate,
     "sum": Sum,
     "convolution": Convolution,
     "talking-heads": TalkingHeads,
+    "attention": AttentionOverHeads,
 }

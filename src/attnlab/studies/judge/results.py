@@ -42,8 +42,8 @@ class CellResults:
     ``{"kind": "text", "text", "loss", "predicted"}`` or ``{"kind": "pairs", "pairs": [{"source", "target", "predicted",
     "translation"}]}``."""
     attention: Mapping[str, Any] | None = None
-    """``{"labels": [[...], ...], "layers": [{"name", "shape": [heads, q_len, k_len], "max", "weights"}]}`` where
-    weights are base64 of unsigned bytes and 255 stands for ``max``."""
+    """``{"labels": [[...], ...], "layers": [{"name", "shape": [heads, q_len, k_len], "max", "weights", "rank"}]}`` as
+    `attnlab.inspection.attention_maps` returns it; runs of earlier versions have no ``rank``."""
     reach: Mapping[str, Any] | None = None
     """``past``, ``future`` and ``mixes_batch`` of the trained model, where it was looked into."""
     surface: Mapping[str, Any] | None = None
@@ -81,6 +81,11 @@ class VariantResults:
     def untuned(self) -> bool:
         """Whether the best setting lay at the edge of its grid, so that a better one may lie outside."""
         return bool(self.tuning and self.tuning.get("at_edge"))
+
+    @property
+    def attention(self) -> Mapping[str, Any] | None:
+        """The attention maps of the first seed that kept some."""
+        return next((cell.attention for cell in self.done if cell.attention and cell.attention.get("layers")), None)
 
     @property
     def settings(self) -> tuple[str, ...]:

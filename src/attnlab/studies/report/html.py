@@ -68,6 +68,8 @@ def context(results: StudyResults, figures: Sequence[Figure]) -> dict[str, Any]:
         "texts": _texts(results),
         "written": _written(results),
         "maps": _maps(results),
+        "ranks": tables.ranks(results),
+        "ranks_note": tables.RANKS,
         "rules": words.flat(results.rules),
         "task": words.flat(results.task),
         "environment": words.flat(results.environment),
@@ -145,7 +147,6 @@ def _maps(results: StudyResults) -> list[dict[str, Any]]:
     """The attention maps of the first seed that kept some, for each variant that has any."""
     shown = []
     for variant in results.variants:
-        found = next((cell.attention for cell in variant.done if cell.attention and cell.attention.get("layers")), None)
-        if found is not None:
-            shown.append({"name": variant.name, "data": dict(found)})
+        if variant.attention is not None:
+            shown.append({"name": variant.name, "data": dict(variant.attention)})
     return shown

@@ -20,6 +20,8 @@ MEDIAN = (
 )
 """How to read the column of the verdict table beside the mean difference."""
 
+RANKED = ("variant", "width of a head", "rank of scores", "rank of weights", "of the largest possible")
+
 
 def markdown(results: StudyResults, figures: Sequence[Figure]) -> str:
     """The report of a study as Markdown."""
@@ -108,6 +110,7 @@ def _background(results: StudyResults) -> list[str]:
     floors = tables.floors(results)
     measured, rows = tables.measures(results)
     measures = table(("variant", *measured), ((name, *values) for name, values in rows))
+    ranks = tables.ranks(results)
     sections = (
         ("Answer on record", escape(results.answer or "")),
         ("Reference values", table(("name", "value", "metric", "source"), floors) if floors else ""),
@@ -116,6 +119,7 @@ def _background(results: StudyResults) -> list[str]:
         ("Specifications", _specifications(results)),
         ("Seeds", table(("variant", f"{results.metric.name} by seed"), seeds)),
         ("Everything measured", measures if measured else ""),
+        ("Rank of attention", f"{table(RANKED, ranks)}\n\n{tables.RANKS}" if ranks else ""),
         ("Data", table(("", "value"), words.flat(results.task))),
         ("Versions and hardware", table(("", "value"), words.flat(results.environment))),
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from attnlab.studies.report import numbers, words
@@ -182,6 +183,35 @@ def measures(results: StudyResults) -> tuple[list[str], list[tuple[str, list[str
     others = [metric for metric in results.metrics if metric.name != results.metric.name]
     titles = [f"{metric.name} ({metric.unit})" if metric.unit else metric.name for metric in others]
     return titles, [(one.name, [_reached(one, metric.name) for metric in others]) for one in results.variants]
+
+
+RANKS = (
+    "Effective ranks, means over all heads of one held-out sequence and one seed: how many directions scores and "
+    "weights use. Scores that are products of queries and keys have no larger rank than heads are wide; a softmax "
+    "raises it. No verdict rests on them."
+)
+"""How to read the table of ranks."""
+
+
+def ranks(results: StudyResults) -> list[tuple[str, str, str, str, str]]:
+    """Variant, width of a head, mean ranks of scores and weights, and of the weights the part of the largest rank."""
+    layers = {variant.name: (variant.attention or {}).get("layers", ()) for variant in results.variants}
+    found = {name: [layer["rank"] for layer in some if "rank" in layer] for name, some in layers.items()}
+    return [_ranks(name, some) for name, some in found.items() if some]
+
+
+def _ranks(name: str, found: Sequence[Mapping[str, Any]]) -> tuple[str, str, str, str, str]:
+    """The ranks of all heads in the attentions of one variant."""
+    widths = sorted({one["d_head"] for one in found if one["d_head"]})
+    scores = [value for one in found for value in one["scores"] or () if value is not None]
+    of = [(value, one["length"]) for one in found for value in one["weights"] if value is not None]
+    return (
+        name,
+        ", ".join(map(str, widths)),
+        numbers.number(fmean(scores), 3) if scores else "",
+        numbers.number(fmean(value for value, _ in of), 3) if of else "",
+        numbers.percent(round(fmean(value / length for value, length in of), 3)) if of else "",
+    )
 
 
 def _reached(variant: VariantResults, metric: str) -> str:

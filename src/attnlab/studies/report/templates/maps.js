@@ -29,6 +29,7 @@
     var data = JSON.parse(article.querySelector("script").textContent), canvas = article.querySelector("canvas");
     var queries = article.querySelector(".queries"), keys = article.querySelector(".keys");
     var layers = article.querySelector(".layer"), heads = article.querySelector(".head"), out = article.querySelector("output");
+    var rank = article.querySelector(".rank");
     var scheme = window.matchMedia("(prefers-color-scheme: dark)"), decoded = data.layers.map(function () { return null; });
 
     function layer() { return data.layers[layers.value]; }
@@ -50,12 +51,19 @@
       canvas.style.aspectRatio = columns + " / " + rows;
       axis(queries, 0);
       axis(keys, 1);
+      rank.textContent = ranks(layer().rank, heads.value);
       var context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
       for (var at = 0; at < rows * columns; at++) {
         var color = colors[all[offset + at]];
         image.data.set([color[0], color[1], color[2], 255], 4 * at);
       }
       context.putImageData(image, 0, 0);
+    }
+    function ranks(found, head) { // effective ranks of one head; reports of earlier runs have none
+      if (!found || found.weights[head] === null) return "";
+      var scores = found.scores && found.scores[head] !== null ? ", of the scores " + found.scores[head].toFixed(1) : "";
+      var width = found.d_head === null ? "" : " (heads " + found.d_head + " wide)";
+      return "effective rank of the weights " + found.weights[head].toFixed(1) + " of " + found.length + scores + width;
     }
     function sequence(side) { // whose positions queries (0) or keys (1) are; null where that is not known
       var length = layer().shape[1 + side], known = layer().axes && data.labels[layer().axes[side]];
