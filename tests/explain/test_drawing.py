@@ -30,7 +30,7 @@ from attnlab.inspection import count_parameters
 from attnlab.models import ByteNet, Decoder, Encoder, EncoderDecoder
 from attnlab.nn import Attention
 from attnlab.nn.axes.combiners import COMBINERS
-from attnlab.nn.axes.heads import HEADS
+from attnlab.nn.axes.heads import HEADS, AbstractHeads
 from attnlab.nn.axes.masks import Causal, Full, Window
 from attnlab.nn.axes.normalizers import NORMALIZERS
 from attnlab.nn.axes.positions import POSITIONS
@@ -236,7 +236,7 @@ def test_numbers_of_layers_and_heads_are_those_of_the_model(study):
         stacks = [one.blocks for one in model.modules() if hasattr(one, "blocks")]
         if stacks:
             assert drawn == sum(map(len, stacks)), name
-        heads = [one.heads.n_heads for one in model.modules() if isinstance(one, Attention)]
+        heads = [one.n_heads for one in model.modules() if isinstance(one, AbstractHeads)]
         assert {int(number) for number in re.findall(r"(\d+) heads? ", said(found))} == set(heads), name
 
 

@@ -4,9 +4,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnlab.nn.axes.normalizers import NORMALIZERS, LinearWeights, Sigmoid, Softmax, SoftmaxPlusOne, Sparsemax
+from attnlab.nn.axes.normalizers import (
+    NORMALIZERS,
+    Hardmax,
+    LinearWeights,
+    Sigmoid,
+    Softmax,
+    SoftmaxPlusOne,
+    Sparsemax,
+)
 
-SUM_TO_ONE = [Softmax(), Sparsemax()]
+SUM_TO_ONE = [Softmax(), Sparsemax(), Hardmax()]
 
 
 def scores(scale: float = 2.0) -> Tensor:
@@ -43,7 +51,7 @@ def test_weights_sum_to_one_where_anything_is_allowed(normalizer: torch.nn.Modul
     torch.testing.assert_close(sums, allowed.any(-1).to(sums).expand_as(sums))
 
 
-@pytest.mark.parametrize("normalizer", [Softmax(), SoftmaxPlusOne(), Sparsemax()])
+@pytest.mark.parametrize("normalizer", [Softmax(), SoftmaxPlusOne(), Sparsemax(), Hardmax()])
 @pytest.mark.parametrize("shift", [-1e4, 1e4])
 def test_large_scores_stay_finite(normalizer: torch.nn.Module, shift: float) -> None:
     assert torch.isfinite(normalizer(scores(100.0).float() + shift, mask())).all()
@@ -71,6 +79,26 @@ def test_sparsemax_gradient() -> None:
     allowed = mask()
     given = scores().requires_grad_()
     assert torch.autograd.gradcheck(lambda s: Sparsemax()(s, allowed), given)
+
+
+def test_hardmax_looks_up_the_first_of_the_highest() -> None:
+    given = torch.tensor([[1.0, 3.0, 3.0, 2.0], [5.0, 9.0, 0.0, 5.0], [1.0, 2.0, 3.0, 4.0]])
+    allowed = torch.tensor([[True] * 4, [True, False, True, True], [False] * 4])
+    expected = torch.tensor([[0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [0.0] * 4])
+    assert torch.equal(Hardmax()(given[None, None], allowed)[0, 0], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_hardmax_is_a_lookup_to_the_bit_with_the_gradient_of_softmax(dtype: torch.dtype) -> None:
+    given, allowed, values = scores().to(dtype).requires_grad_(), mask(), torch.randn(2, 3, 5, 7).to(dtype)
+    weights = Hardmax()(given, allowed)
+    assert set(weights.unique().tolist()) == {0.0, 1.0}
+    found, expected = (
+        torch.autograd.grad((normalizer(given, allowed) * values).sum(), given)[0]
+        for normalizer in (Hardmax(), Softmax())
+    )
+    assert found.any()
+    torch.testing.assert_close(found, expected)
 
 
 def test_sigmoid_by_hand() -> None:

@@ -34,6 +34,16 @@ def test_dots_by_hand() -> None:
     torch.testing.assert_close(ScaledDotScore(7)(q, k)[1, 2, 3, 4], one / math.sqrt(7))
 
 
+def test_a_power_of_the_width_divides() -> None:
+    q, k = pair()
+    torch.testing.assert_close(ScaledDotScore(7, power=1.0)(q, k), q @ k.transpose(-2, -1) / 7)
+    torch.testing.assert_close(ScaledDotScore(7, power=0.0)(q, k), DotScore()(q, k))
+    assert all(ScaledDotScore(width).scale == 1 / math.sqrt(width) for width in range(1, 513))  # to the bit
+    for power in (-0.5, math.inf):
+        with pytest.raises(SpecError, match=f"power must be a number of at least 0; got {power}"):
+            ScaledDotScore(7, power=power)
+
+
 def test_bilinear_starts_as_scaled_dot_and_has_a_matrix_per_head() -> None:
     (q, k), score = pair(), BilinearScore(7, n_heads=3).double()
     torch.testing.assert_close(score(q, k), ScaledDotScore(7)(q, k))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -229,6 +230,72 @@ def test_one_answer_for_a_window_is_judged_as_the_last_of_many(text_file):
         CharLM(text_file, CONTEXT, predict="first")
 
 
+def test_longer_windows_predict_the_same_characters_from_more(text_file, words):
+    task, plain = CharLM(text_file, 5, batch=7, long_context=17), CharLM(text_file, 5, batch=7)
+    assert task.model_arguments()["max_length"] == 17
+    assert torch.equal(task.train_batch(2, 0).inputs[0], plain.train_batch(2, 0).inputs[0])
+    seen = {5: [], 17: []}
+
+    def record(batch: Batch) -> torch.Tensor:
+        kept = batch.targets != -100
+        length = batch.targets.shape[1]
+        assert batch.targets.numel() <= task.tokens_per_step
+        seen[length].append(task.decode(batch.targets[kept]))
+        assert torch.equal(batch.inputs[0][:, 1:][kept[:, 1:]], batch.targets[:, :-1][kept[:, 1:]])
+        return torch.zeros(*batch.targets.shape, len(task.vocabulary))
+
+    task.evaluate(record, "validation")
+    assert "".join(seen[5]) == "".join(seen[17]) == words[len(words) * 9 // 10 :][1:]
+
+
+def test_the_loss_of_longer_windows_is_theirs_alone(text_file, words):
+    task, plain = CharLM(text_file, 5, test=True, long_context=17), CharLM(text_file, 5, test=True)
+    row = torch.linspace(-1, 1, len(task.vocabulary), dtype=torch.float64)
+
+    def lost_beyond(batch: Batch) -> torch.Tensor:
+        """Return the unigram as far as training reaches, and nothing known beyond."""
+        known = (torch.arange(batch.targets.shape[1]) < 5).float()
+        return (known[:, None] * row).expand(*batch.targets.shape, -1)
+
+    count = len(words)
+    for part, prefix, begin, end in (("validation", "val", 0.9, 0.95), ("test", "test", 0.95, 1)):
+        measured = task.evaluate(lost_beyond, part)
+        assert measured.items() > plain.evaluate(lost_beyond, part).items()
+        targets = task.encode(words[int(count * begin) : int(count * end)])[1:]
+        near = torch.arange(len(targets)) % 17 < 5
+        losses = torch.where(near, -row.log_softmax(0)[targets], math.log(len(task.vocabulary)))
+        assert measured[f"{prefix}_loss_long"] == pytest.approx(losses.mean().item(), rel=1e-6)
+    assert {metric.name for metric in task.metrics} - {metric.name for metric in plain.metrics} == {
+        "val_loss_long",
+        "test_loss_long",
+    }
+
+
+@pytest.mark.parametrize("split", ["contiguous", "inside"])
+def test_floors_of_longer_windows_are_those_of_the_same_characters(text_file, split):
+    floors = CharLM(text_file, 3, long_context=17, split=split).floors()
+    usual = CharLM(text_file, 3, split=split).floors()
+    assert [floor for floor in floors if floor.metric != "val_loss_long"] == list(usual)
+    longer = [floor for floor in floors if floor.metric == "val_loss_long"]
+    # a window of training has 3 characters: whether a model sees more is not known, and floors of more say nothing
+    expected = [floor for floor in usual if floor.metric == "val_loss" and (floor.reach or 0) < 3]
+    assert [dataclasses.replace(floor, metric="val_loss") for floor in longer] == expected
+    assert [floor.reach for floor in longer] == [None, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"long_context": CONTEXT}, "long_context must be larger than context=13; got 13"),
+        ({"long_context": 50, "split": "windows"}, "have one length; got long_context=50 with split 'windows'"),
+        ({"long_context": 50, "predict": "last"}, "and predict 'last'; leave long_context out"),
+    ],
+)
+def test_windows_that_cannot_be_longer_are_refused(text_file, arguments, message):
+    with pytest.raises(SpecError, match=message):
+        CharLM(text_file, CONTEXT, **arguments)
+
+
 def test_an_epoch_predicts_each_character_once(text_file):
     trained = 3600
     assert CharLM(text_file, CONTEXT, batch=7).steps_per_epoch == trained / CONTEXT / 7
@@ -273,6 +340,8 @@ def test_the_description_identifies_the_text(task, text_file, words):
     assert described["vocab_size"] == 6
     assert len(described["sha256"]) == 64
     assert 0 <= described["overlap"]["validation"] <= 1
+    assert "long_context" not in described
+    assert CharLM(text_file, CONTEXT, long_context=50).describe()["long_context"] == 50
 
 
 def test_best_known_results_are_for_the_usual_split_of_that_text(task, text_file, monkeypatch):

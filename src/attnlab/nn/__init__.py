@@ -13,10 +13,27 @@ from attnlab.core.lazy import contents
 
 if TYPE_CHECKING:
     from attnlab.nn.attention import Attention, Trace
-    from attnlab.nn.axes.combiners import COMBINERS, AbstractCombiner, Concatenate, Project, Sum, TalkingHeads
+    from attnlab.nn.axes.combiners import (
+        COMBINERS,
+        AbstractCombiner,
+        AttentionOverHeads,
+        Concatenate,
+        Convolution,
+        Project,
+        Sum,
+        TalkingHeads,
+    )
     from attnlab.nn.axes.heads import HEADS, AbstractHeads, FullWidthHeads, GroupedHeads, MultiQueryHeads, SplitHeads
     from attnlab.nn.axes.masks import MASKS, AbstractMask, Causal, Dilated, Full, Padding, Window
-    from attnlab.nn.axes.normalizers import NORMALIZERS, AbstractNormalizer, Sigmoid, Softmax, SoftmaxPlusOne, Sparsemax
+    from attnlab.nn.axes.normalizers import (
+        NORMALIZERS,
+        AbstractNormalizer,
+        Hardmax,
+        Sigmoid,
+        Softmax,
+        SoftmaxPlusOne,
+        Sparsemax,
+    )
     from attnlab.nn.axes.positions import (
         POSITIONS,
         AbstractInputPositions,

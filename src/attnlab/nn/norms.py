@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import final
 
+import torch
 from torch import nn
 
 from attnlab.core.sizes import check_positive
@@ -20,6 +21,10 @@ class LayerNorm(nn.LayerNorm):
     ----------
     d_model : int
         Width of the activations.
+    gain : bool
+        Whether each feature is scaled by a learned number.
+    bias : bool
+        Whether a learned number is added to each feature.
 
     Raises
     ------
@@ -28,16 +33,21 @@ class LayerNorm(nn.LayerNorm):
 
     Notes
     -----
-    ``g * (x - mean(x)) / sqrt(var(x) + 1e-5) + b``; gain and bias are learned.
+    ``g * (x - mean(x)) / sqrt(var(x) + 1e-5) + b``; gain and bias are learned, ``2 d_model`` numbers. Without both it
+    is "LayerNorm-simple" of [2]_. Where only linear maps with bias follow, as behind a pre-norm, they express gain and
+    bias as well.
 
     References
     ----------
     .. [1] Ba, Kiros, Hinton, 2016, arXiv:1607.06450, equation 4.
+    .. [2] Xu et al., 2019, arXiv:1911.07013, section 3.1.
     """
 
-    def __init__(self, d_model: int) -> None:
+    def __init__(self, d_model: int, *, gain: bool = True, bias: bool = True) -> None:
         check_positive({"d_model": d_model})
-        super().__init__(d_model, eps=EPSILON)
+        super().__init__(d_model, eps=EPSILON, elementwise_affine=gain, bias=bias)
+        if bias and not gain:  # which torch leaves out together
+            self.bias = nn.Parameter(torch.zeros(d_model))
 
 
 @final
@@ -48,6 +58,8 @@ class RmsNorm(nn.RMSNorm):
     ----------
     d_model : int
         Width of the activations.
+    gain : bool
+        Whether each feature is scaled by a learned number.
 
     Raises
     ------
@@ -63,9 +75,9 @@ class RmsNorm(nn.RMSNorm):
     .. [1] Zhang, Sennrich, 2019, arXiv:1910.07467, equation 4.
     """
 
-    def __init__(self, d_model: int) -> None:
+    def __init__(self, d_model: int, *, gain: bool = True) -> None:
         check_positive({"d_model": d_model})
-        super().__init__(d_model, eps=EPSILON)
+        super().__init__(d_model, eps=EPSILON, elementwise_affine=gain)
 
 
 NORMS: Mapping[str, Callable[..., nn.Module]] = {

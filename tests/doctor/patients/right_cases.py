@@ -227,6 +227,7 @@ LAB = (
     "sigmoid",
     "linear",
     "talking_heads",
+    "attended_heads",
     "summed_heads",
     "concatenated_heads",
     "window",

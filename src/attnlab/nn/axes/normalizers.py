@@ -126,6 +126,31 @@ def _threshold(shifted: Tensor) -> Tensor:
 
 
 @final
+class Hardmax(AbstractNormalizer):
+    """Weigh the key of the highest score by one and all others by nothing: a lookup.
+
+    Notes
+    -----
+    ``w_j = 1`` where j is the first key of the highest score, else 0. Time O(heads * q_len * k_len). As a function of
+    the scores it is a step, without a gradient to learn from. So it is given the gradient of softmax at the same scores
+    (straight-through [1]_), also for keys that were not looked up; their values get none. Differs from [1]_, where
+    a unit is a sigmoid on its own and the gradient passes a step as if it were the identity.
+
+    References
+    ----------
+    .. [1] Bengio, Leonard, Courville, 2013, arXiv:1308.3432, section 4.
+    """
+
+    def forward(self, scores: Scores, allowed: Bool[Tensor, "*more q_len k_len"] | None) -> Scores:
+        """One weight of one in every row that may attend to something."""
+        scores = fill_forbidden(scores, allowed, torch.finfo(scores.dtype).min)
+        keys = torch.arange(scores.shape[-1], device=scores.device)
+        highest = (keys == scores.argmax(dim=-1, keepdim=True)).to(scores.dtype)
+        soft = scores.softmax(dim=-1)
+        return fill_forbidden(highest + (soft - soft.detach()), allowed, 0.0)  # the difference is exactly zero
+
+
+@final
 class Sigmoid(AbstractNormalizer):
     """Weigh every key on its own, without competition among keys.
 
@@ -170,6 +195,7 @@ NORMALIZERS: Mapping[str, Callable[..., AbstractNormalizer]] = {
     "softmax": Softmax,
     "softmax-plus-one": SoftmaxPlusOne,
     "sparsemax": Sparsemax,
+    "hardmax": Hardmax,
     "sigmoid": Sigmoid,
     "linear": LinearWeights,
 }

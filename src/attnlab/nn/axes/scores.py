@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnlab.core.layouts import Keys, Queries, Scores, SharedKeys
-from attnlab.core.sizes import check_positive
+from attnlab.core.sizes import check_positive, require_not_negative
 
 SHORTEST = 1e-12  # least length that a vector is divided by; torch's default for `normalize`
 
@@ -88,24 +88,39 @@ class DotScore(AbstractScore):
 
 @final
 class ScaledDotScore(AbstractScore):
-    """Score a pair by the dot product divided by the square root of its width.
+    """Score a pair by the dot product divided by the square root of its width, or by another power of it.
+
+    Parameters
+    ----------
+    power : float
+        Power of the width that divides: 0.5 is the root [1]_, 1 the width itself [2]_, 0 leaves the product as it is.
+
+    Raises
+    ------
+    SpecError
+        If the power is negative or not finite.
 
     Notes
     -----
-    ``score = q . k / sqrt(d_head)``. Time O(heads * q_len * k_len * d_head).
+    ``score = q . k / d_head^power``. Time O(heads * q_len * k_len * d_head). For queries and keys of independent
+    numbers of variance 1, its standard deviation is ``d_head^(1/2 - power)``: only with 0.5 it is that of 1 at every
+    width.
 
     References
     ----------
     .. [1] Vaswani et al., 2017, arXiv:1706.03762, equation 1.
+    .. [2] Yang et al., 2022, arXiv:2203.03466, definition 4.1: queries and keys that training has aligned grow with the
+       width, not with its root.
     """
 
-    def __init__(self, d_head: int) -> None:
+    def __init__(self, d_head: int, *, power: float = 0.5) -> None:
         super().__init__()
         check_positive({"d_head": d_head})
-        self.scale = 1 / math.sqrt(d_head)
+        require_not_negative("power", power)
+        self.scale = 1 / d_head**power
 
     def forward(self, q: Queries, k: Keys) -> Scores:
-        """Return ``q . k / sqrt(d_head)``."""
+        """Return ``q . k / d_head^power``."""
         return (q * self.scale) @ k.transpose(-2, -1)  # (batch, heads, q_len, k_len)
 
     def as_dot(self, q: Queries, k: SharedKeys) -> AsDot | None:

@@ -17,11 +17,11 @@ from attnlab.core.contracts import Batch, Floor, Metric, Predict
 from attnlab.core.errors import DataError, SpecError
 from attnlab.core.generators import generator_for
 from attnlab.core.sizes import require_known, require_positive
-from attnlab.tasks.char_lm.floors import best_known, character_floors
+from attnlab.tasks.char_lm.floors import best_known, character_floors, loss_floors
 from attnlab.tasks.char_lm.splits import HowSplit, Predicted, hop, split_by
 from attnlab.tasks.codecs import CharacterCodec
 from attnlab.tasks.datasets import load_text
-from attnlab.tasks.next_tokens import IGNORED, NextTokens
+from attnlab.tasks.next_tokens import IGNORED, NextTokens, Tally
 from attnlab.text.characters import Vocabulary, split_text
 from attnlab.text.ngrams import ladder
 from attnlab.text.overlap import GRAM, overlap, without_copies
@@ -78,12 +78,14 @@ class CharLM:
     drop_copies : bool
         Whether the training part is left without its passages of 50 characters that stand in a held-out part too, as
         they do in texts that repeat themselves. Only with the split "contiguous".
+    long_context : int, optional
+        Length of longer windows, in which each held-out part is judged once more: `val_loss_long`. Training sees none.
 
     Raises
     ------
     SpecError
-        If a size is below 1, the split or what to predict unknown, or a stride or `drop_copies` given for a split that
-        has none.
+        If a size is below 1, the split or what to predict unknown, a stride or `drop_copies` given for a split that has
+        none, or `long_context` is no longer than `context` or given where windows cannot be longer.
     DataError
         If the text is missing, empty, not UTF-8, or too short for the context and the stride.
 
@@ -95,10 +97,14 @@ class CharLM:
 
     Evaluation predicts every held-out character but the first exactly once, in windows that do not overlap.
     So a character early in a window is predicted from few: the loss is a little above what a sliding window
-    would give, for every variant alike. If only the last is predicted, it is predicted from a whole window, and 32
-    windows begin within one context: a sample of the held-out characters. With the split "windows", where each
-    held-out window is predicted as it is, only about as many of them are taken, at random but always the same, as of a
-    contiguous part; the others are not trained on either.
+    would give, for every variant alike. Longer windows predict the same characters: `val_loss_long` is above `val_loss`
+    only where what lies beyond the training length does harm. Models are built for the longer windows: rows of a
+    learned table that training does not reach stay as they were drawn, but for weight decay.
+
+    If only the last is predicted, it is predicted from a whole window, and 32 windows begin within one context: a
+    sample of the held-out characters. With the split "windows", where each held-out window is predicted as it is, only
+    about as many of them are taken, at random but always the same, as of a contiguous part; the others are not trained
+    on either.
 
     Floors and best known results are those of the contiguous split of the same text, whatever the split: n-grams are
     counted on what it trains on and judged on what it holds out. So they stay what an honest split allows, and a
@@ -122,16 +128,18 @@ class CharLM:
         stride: int = 1,
         predict: Predicted = "each",
         drop_copies: bool = False,
+        long_context: int | None = None,
     ) -> None:
         require_positive("context", context)
         require_positive("batch", batch)
         require_known("predict", predict, ("each", "last"))
         _require_split(split, stride, drop_copies=drop_copies)
+        _require_longer(long_context, context, split, predict)
         self.text, self.data_seed = load_text(text), data_seed
         self.context, self.batch = context, batch
         self.tokens_per_step = batch * context
         self.split, self.stride, self.predict = split, stride, predict
-        self.drop_copies = drop_copies
+        self.drop_copies, self.long_context = drop_copies, long_context
         contiguous = split_text(self.text.content, test=test, seed=data_seed)
         if drop_copies:
             held_out = [content for part, content in contiguous.items() if part != "train"]
@@ -155,7 +163,8 @@ class CharLM:
         windows = self._training_windows()
         self.steps_per_epoch = windows / batch
         self.parts = tuple(part for part in parts if part != "train")
-        self.metrics = tuple(metric for part in self.parts for metric in character_metrics(PREFIXES[part]))
+        prefixes = [PREFIXES[part] for part in self.parts]
+        self.metrics = tuple(one for name in prefixes for one in (*character_metrics(name), *self._long_metrics(name)))
 
     def encode(self, text: str) -> Int[Tensor, " length"]:
         """The token of each character."""
@@ -195,16 +204,33 @@ class CharLM:
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
         """The metrics over a whole held-out part."""
         require_known("part", part, self.parts)
-        inputs, targets = self._windows(part, hop(self.context, self.predict))
-        windows = zip(inputs.split(self.batch), targets.split(self.batch), strict=True)
-        batches = (Batch((some,), wanted) for some, wanted in windows)
-        total, correct, count = self._next_tokens.tally(lambda batch: self._asked(predict(batch)), batches)
+        total, correct, count = self._tally(predict, self._windows(part, hop(self.context, self.predict)))
         prefix, loss = PREFIXES[part], total / count
-        return {
+        measured = {
             f"{prefix}_loss": loss,
             f"{prefix}_bits_per_character": loss / math.log(2),
             f"{prefix}_accuracy": correct / count,
         }
+        for metric in self._long_metrics(prefix):
+            total, _, count = self._tally(predict, self._filled(part, self._longest))
+            measured[metric.name] = total / count
+        return measured
+
+    @property
+    def _longest(self) -> int:
+        """Characters of the longest window that a model is given."""
+        return self.long_context or self.context
+
+    def _long_metrics(self, prefix: str) -> tuple[Metric, ...]:
+        """What is measured in longer windows, if there are any."""
+        said = f"cross-entropy in windows of {self._longest}, trained on {self.context}"
+        return (Metric(f"{prefix}_loss_long", "nats/character", "lower", said),) if self.long_context else ()
+
+    def _tally(self, predict: Predict, windows: tuple[Tensor, Tensor]) -> Tally:
+        """The sums over all windows, as many characters at a time as in training."""
+        at_once = max(1, self.tokens_per_step // windows[0].shape[1])
+        batches = (Batch((some,), wanted) for some, wanted in zip(*(of.split(at_once) for of in windows), strict=True))
+        return self._next_tokens.tally(lambda batch: self._asked(predict(batch)), batches)
 
     def _pieces(self, part: str) -> Int32[np.ndarray, "count length"]:
         """The tokens of a held-out part; what stands in different rows does not follow each other in the text."""
@@ -214,33 +240,41 @@ class CharLM:
     def _windows(self, part: str, apart: int) -> tuple[Int[Tensor, "count context"], Int[Tensor, "count predicted"]]:
         """A part in windows that begin so far apart, with what is predicted of them.
 
-        Where each character is predicted the end of a piece is filled up and ignored; else windows that do not fit it
-        are left out.
+        Where only the last character is predicted, windows that do not fit a piece are left out.
         """
+        if self.predict == "each":
+            return self._filled(part, self.context)
+        windows = torch.from_numpy(self._pieces(part)).long().unfold(1, self.context + 1, apart).flatten(0, 1)
+        return windows[:, :-1], windows[:, -1:]
+
+    def _filled(self, part: str, length: int) -> tuple[Int[Tensor, "count length"], Int[Tensor, "count length"]]:
+        """A part in windows that do not overlap, all predicted; the end of a piece is filled up and ignored."""
         pieces = torch.from_numpy(self._pieces(part)).long()
-        if self.predict == "last":
-            windows = pieces.unfold(1, self.context + 1, apart).flatten(0, 1)
-            return windows[:, :-1], windows[:, -1:]
-        missing = -(pieces.shape[1] - 1) % self.context
+        missing = -(pieces.shape[1] - 1) % length
         inputs, targets = (
             nn.functional.pad(pieces[:, :-1], (0, missing)),
             nn.functional.pad(pieces[:, 1:], (0, missing), value=IGNORED),
         )
-        return inputs.view(-1, self.context), targets.view(-1, self.context)
+        return inputs.view(-1, length), targets.view(-1, length)
 
     def model_arguments(self) -> Mapping[str, Any]:
         """What a model must know of the task, by constructor name."""
-        return {"vocab_size": len(self.vocabulary), "max_length": self.context}
+        return {"vocab_size": len(self.vocabulary), "max_length": self._longest}
 
     def floors(self) -> tuple[Floor, ...]:
         """Chance, the n-gram ladder and, where there is one, the best known result, all of the contiguous split."""
         if self.split != "contiguous":
-            clean = CharLM(self.text.name, self.context, test="test" in self.parts, data_seed=self.data_seed)
+            test, seed = "test" in self.parts, self.data_seed
+            clean = CharLM(self.text.name, self.context, test=test, data_seed=seed, long_context=self.long_context)
             return tuple(replace(floor, source=f"{floor.source} (contiguous split)") for floor in clean.floors())
         floors: list[Floor] = []
         for part in self.parts:
             rungs = ladder(self._tokens["train"], self._tokens[part], len(self.vocabulary))
             floors += character_floors(character_metrics(PREFIXES[part]), rungs, len(self.vocabulary))
+            # a model's reach is measured in windows of training, which say nothing of rungs that see more
+            known = [rung for rung in rungs if rung.order < self.context]
+            for metric in self._long_metrics(PREFIXES[part]):
+                floors += loss_floors(metric, known, len(self.vocabulary))
         return (*floors, *self._best_known())
 
     def _best_known(self) -> tuple[Floor, ...]:
@@ -280,6 +314,7 @@ class CharLM:
         how = {} if self.split == "contiguous" else {"split": self.split}
         how |= {"predict": self.predict} if self.predict != "each" else {}
         how |= {"drop_copies": True} if self.drop_copies else {}
+        how |= {"long_context": self.long_context} if self.long_context else {}
         how |= {"stride": self.stride, "shared_characters": dict(self._split.shared)} if self.split == "windows" else {}
         return {
             "task": self.name,
@@ -337,6 +372,17 @@ def _require_split(split: HowSplit, stride: int, *, drop_copies: bool) -> None:
         raise SpecError(
             f"the split '{split}' trains on copies of what is held out on purpose; got drop_copies=True with it; leave "
             "one of them out"
+        )
+
+
+def _require_longer(long_context: int | None, context: int, split: HowSplit, predict: Predicted) -> None:
+    """Raise unless longer windows, if there are any, are longer and can be had."""
+    if long_context is not None and long_context <= context:
+        raise SpecError(f"long_context must be larger than context={context}; got {long_context}")
+    if long_context is not None and (split == "windows" or predict == "last"):
+        raise SpecError(
+            f"windows of the split 'windows' and those that predict their last character alone have one length; got "
+            f"long_context={long_context} with split '{split}' and predict '{predict}'; leave long_context out"
         )
 
 

@@ -41,13 +41,25 @@ def character_floors(metrics: Sequence[Metric], rungs: Sequence[Rung], vocab_siz
         for metric, value in zip(metrics, chances, strict=True)
     ]
     for rung in rungs:
-        room = ROOM + min(rung.loss - rung.loss_limit, SAFETY * rung.sampling_cost)
+        room = _room(rung)
         floors += [
             _rung_floor(rung, loss, rung.loss, room),
             _rung_floor(rung, bits, rung.loss / math.log(2), room / math.log(2)),
             _rung_floor(rung, accuracy, rung.accuracy, ROOM_ACCURACY + rung.accuracy_limit - rung.accuracy),
         ]
     return floors
+
+
+def loss_floors(loss: Metric, rungs: Sequence[Rung], vocab_size: int) -> list[Floor]:
+    """Chance and the n-gram ladder for a loss alone, as in `character_floors`."""
+    source = f"uniform over {vocab_size} characters"
+    chance = Floor("chance", math.log(vocab_size), loss.unit, loss.name, "chance", source=source)
+    return [chance, *(_rung_floor(rung, loss, rung.loss, _room(rung)) for rung in rungs)]
+
+
+def _room(rung: Rung) -> float:
+    """By how many nats a model of the same reach may do better."""
+    return ROOM + min(rung.loss - rung.loss_limit, SAFETY * rung.sampling_cost)
 
 
 def _rung_floor(rung: Rung, metric: Metric, value: float, tolerance: float) -> Floor:

@@ -75,6 +75,10 @@ def talking_heads():
     return Attention(64, 4, combiners="talking-heads")
 
 
+def attended_heads():
+    return Attention(64, 4, combiners="attention", causal=True)
+
+
 def summed_heads():
     return Attention(64, 4, combiners="sum")
 
