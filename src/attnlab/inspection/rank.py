@@ -68,7 +68,7 @@ def effective_rank(
 
     Examples
     --------
-    >>> effective_rank(torch.eye(5)).item()
+    >>> round(effective_rank(torch.eye(5)).item(), 6)
     5.0
     """
     exact = matrices.detach().double()
@@ -115,8 +115,8 @@ def attention_rank(captured: Captured, *, sample: int = 0, real: Bool[Tensor, " 
 
     Examples
     --------
-    >>> attention_rank(Captured(weights=torch.eye(3)[None, None])).weights
-    (3.0,)
+    >>> [round(rank, 6) for rank in attention_rank(Captured(weights=torch.eye(3)[None, None])).weights]
+    [3.0]
     """
     if captured.weights is None:
         return None
