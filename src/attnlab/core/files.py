@@ -10,6 +10,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -61,6 +62,19 @@ def fingerprint(content: Mapping[str, Any]) -> str:
 def write_json(path: Path, value: Any) -> None:
     """Write JSON without NaN so that a reader finds the old content or the new, never a part."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def finite(value: Any) -> Any:
+    """JSON types with every number that is not finite replaced by None, at any depth."""
+    match value:
+        case Mapping():
+            return {str(key): finite(one) for key, one in value.items()}
+        case list() | tuple():
+            return [finite(one) for one in value]
+        case float():
+            return float(value) if math.isfinite(value) else None
+        case _:
+            return value
 
 
 def sealed(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, final
 
+from attnlab.core.files import finite
 from attnlab.explain.causes import Nature
 from attnlab.explain.effects import Estimate
 from attnlab.explain.overfit import Memory
 from attnlab.explain.own_code import Examined
 from attnlab.explain.possible import Impossible
-from attnlab.studies.report.content import finite
 
 Word = Literal["bug", "known effect", "set-up", "noise", "cannot be", "unexplained", "as expected", "not again"]
 CARRIES = 0.25

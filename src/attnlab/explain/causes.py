@@ -15,6 +15,7 @@ from attnlab.explain.own_code import Examined, model_parameters, own_mixer, own_
 from attnlab.explain.setups import Setup
 from attnlab.explain.signatures import SIGNATURES, Measured
 from attnlab.nn.mixers import MIXERS
+from attnlab.tasks.char_lm.char_lm import SUSPICIOUS_OVERLAP, CharLM
 
 Nature = Literal["bug", "known effect", "set-up"]
 
@@ -40,8 +41,6 @@ MENDINGS: Mapping[str, Mapping[str, Any]] = {
     "batch-independence": {"swapped": True},
 }
 """By the doctor's check, how a mixer is called without the fault; a wrong scale brings its factor with it."""
-COPIED = 0.05
-"""Part of the held-out passages from which on those that stand in the training text too may be a cause."""
 ELSEWHERE = frozenset({"dtype-device", "precision", "determinism", "cache", "cost"})
 """Checks whose errors do not change what a run on this machine computes."""
 TITLES = {
@@ -347,10 +346,8 @@ def _clean(one: Known) -> Change | None:
     clean = {"char-lm": "contiguous", "shapes": "separate"}.get(name)
     if split is not None and clean is not None and split != clean:
         return {"task": {"split": clean, "stride": 1} if "stride" in one.setup.task else {"split": clean}}
-    copied = name == "char-lm" and not one.setup.task.get("drop_copies") and one.task.alarms()
-    overlap = one.task.describe()["overlap"] if copied else {}
-    shares = [share for part, share in overlap.items() if part != "passage" and share is not None]
-    return {"task": {"drop_copies": True}} if any(share >= COPIED for share in shares) else None
+    shares = one.task.overlaps.values() if isinstance(one.task, CharLM) and not one.task.drop_copies else ()
+    return {"task": {"drop_copies": True}} if any((share or 0) >= SUSPICIOUS_OVERLAP for share in shares) else None
 
 
 def _trained(key: str, wrong: Sequence[Any], value: Any) -> Callable[[Known], Change | None]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlab.core.files import finite
 from attnlab.inspection.rank import attention_rank, rank_of
 from attnlab.inspection.watch import Captured
 
@@ -89,13 +90,7 @@ def _ranks(captured: Captured, weights: Float[Tensor, "heads q_len k_len"], samp
     found = rank_of(weights, None, d_head=None) if joined else attention_rank(captured, sample=sample)
     if found is None:
         return {}
-    scores = None if found.scores is None else _finite(found.scores)
-    return {"rank": vars(found) | {"scores": scores, "weights": _finite(found.weights)}}
-
-
-def _finite(numbers: Sequence[float]) -> list[float | None]:
-    """Numbers as JSON has them."""
-    return [number if math.isfinite(number) else None for number in numbers]
+    return {"rank": finite(asdict(found))}
 
 
 def _layer(name: str, weights: Float[Tensor, "heads q_len k_len"]) -> dict[str, Any]:

@@ -19,14 +19,8 @@ class MendedModel(nn.Module):
     ----------
     part : Spec
         The model; entry of `MODELS` or ``path.py:Class``.
-    scores_times : float
-        What scores are multiplied by before their softmax.
-    masked : bool
-        Whether scores of later positions are masked before their softmax, whatever the model masks itself.
-    swapped : bool
-        Whether the model is given ``(length, batch, ...)``: it reads the first axis as time.
-    leak : float
-        Slope of rectifiers below zero; 0 leaves them as they are.
+    scores_times, masked, swapped, leak
+        What is removed, as in `Mending`.
     **offered
         What the task offers, for the model within.
 

@@ -15,10 +15,10 @@ not finish, so that values of two variants at one index belong together. ``secon
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from attnlab.core.files import finite
 from attnlab.studies.report.words import mean_seconds
 
 if TYPE_CHECKING:
@@ -103,16 +103,3 @@ def _verdict(one: Verdict) -> dict[str, Any]:
         "better_share": one.comparison.better_share,
         "reason": one.reason,
     }
-
-
-def finite(value: Any) -> Any:
-    """JSON types with every number that is not finite replaced by None, at any depth."""
-    match value:
-        case Mapping():
-            return {str(key): finite(one) for key, one in value.items()}
-        case list() | tuple():
-            return [finite(one) for one in value]
-        case float():
-            return float(value) if math.isfinite(value) else None
-        case _:
-            return value

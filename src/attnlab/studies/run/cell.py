@@ -5,8 +5,8 @@ A cell that was killed goes on from its last checkpoint; one that is complete is
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attnlab.core.contracts import Batch, StudyTask
 from attnlab.core.draws import drawn_by_name
 from attnlab.core.errors import Interrupted
-from attnlab.core.files import fingerprint, sealed, write_json
+from attnlab.core.files import fingerprint, finite, sealed, write_json
 from attnlab.inspection.capture import capture
 from attnlab.inspection.maps import attention_maps
 from attnlab.inspection.surface import loss_surface
@@ -147,6 +147,4 @@ def _surface(model: nn.Module, task: StudyTask, device: str) -> dict[str, Any]:
     """The loss of a few training sequences around the weights of a trained model; None where it is no number."""
     batch = task.train_batch(0, 0)
     few = Batch(tuple(one[:ITEMS] for one in batch.inputs), batch.targets[:ITEMS]).to(device)
-    found = loss_surface(model, lambda: task.loss(model(*few.inputs).float(), few))
-    lines = [[loss if math.isfinite(loss) else None for loss in line] for line in found.loss]
-    return {"at": list(found.at), "loss": lines}
+    return finite(asdict(loss_surface(model, lambda: task.loss(model(*few.inputs).float(), few))))

@@ -282,7 +282,8 @@ class CharLM:
         return best_known(self.text.sha256) if usual else ()
 
     @functools.cached_property
-    def _overlaps(self) -> dict[str, float | None]:
+    def overlaps(self) -> dict[str, float | None]:
+        """By held-out part, how much of its passages stands in the training part; None of a part without passages."""
         return {part: _overlap_of_pieces(self._tokens["train"], self._pieces(part)) for part in self.parts}
 
     def alarms(self) -> tuple[str, ...]:
@@ -291,7 +292,7 @@ class CharLM:
         copied = [
             f"{value:.1%} of the {part} part's passages of {GRAM} characters stand word for word in the training part "
             f"(suspicious from {SUSPICIOUS_OVERLAP:.0%}): what is measured is partly memory{of_split}"
-            for part, value in self._overlaps.items()
+            for part, value in self.overlaps.items()
             if value is not None and value >= SUSPICIOUS_OVERLAP
         ]
         shared = [
@@ -328,7 +329,7 @@ class CharLM:
             "context": self.context,
             "data_seed": self.data_seed,
             **how,
-            "overlap": {"passage": GRAM, **self._overlaps},
+            "overlap": {"passage": GRAM, **self.overlaps},
         }
 
     def examples(self, predict: Predict) -> dict[str, Any]:
