@@ -11,17 +11,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
+from attnlab.inspection.torch_attention import StepByStep
 from attnlab.inspection.watch import Captured, Recorder, WatchAttention
 from attnlab.nn.attention import Attention
-
-Forward = Callable[..., Any]
 
 
 @contextlib.contextmanager
@@ -42,8 +39,9 @@ def capture(model: nn.Module) -> Iterator[dict[str, Captured]]:
     Notes
     -----
     The lab's layers run their readable path, so outputs agree with those outside the context to
-    rounding; in training mode dropout may draw other random numbers. Weights are those before
-    dropout where a fused call hides them. Without the context nothing is slower: no hook stays.
+    rounding; in training mode dropout may draw other random numbers. Where a fused call hides the weights, they are
+    those before dropout, and before what an intervention did to them. Without the context nothing is slower: no hook
+    stays.
 
     Examples
     --------
@@ -58,7 +56,7 @@ def capture(model: nn.Module) -> Iterator[dict[str, Captured]]:
     with contextlib.ExitStack() as stack:
         for name, module in model.named_modules():
             stack.enter_context(_attached(name or "model", module, recorder))
-        stack.enter_context(_without_fast_path())
+        stack.enter_context(without_fast_path())
         stack.enter_context(WatchAttention(recorder))
         yield recorder.trace
 
@@ -81,12 +79,12 @@ def _attached(name: str, module: nn.Module, recorder: Recorder) -> Iterator[None
 @contextlib.contextmanager
 def _replaced(module: nn.Module, recorder: Recorder) -> Iterator[None]:
     """Put a reporting `forward` in the place of a known attention layer's own."""
-    known = next((READERS[kind] for kind in type(module).__mro__ if kind in READERS), None)
+    known = next((READERS[kind] for kind in READERS if type(module).forward is kind.forward), None)
     if known is None:
         yield
         return
     before = vars(module).get("forward")  # usually none: the class has it
-    module.forward = partial(known, module, module.forward, recorder)
+    module.forward = known(module, recorder)
     try:
         yield
     finally:
@@ -96,7 +94,7 @@ def _replaced(module: nn.Module, recorder: Recorder) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_fast_path() -> Iterator[None]:
+def without_fast_path() -> Iterator[None]:
     """Keep torch's encoder layers in Python, where they can be watched."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -106,54 +104,24 @@ def _without_fast_path() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def _read_lab_attention(
-    module: Attention,
-    _forward: Forward,
-    recorder: Recorder,
-    x: Tensor,
-    memory: Tensor | None = None,
-    padding: Tensor | None = None,
-) -> Tensor:
-    """Run one of the lab's layers on its readable path and record all of it."""
-    with recorder.paused():
-        seen = module.trace(x, memory, padding)
-    names = [field.name for field in dataclasses.fields(Captured)]
-    recorder.file(Captured(**{name: getattr(seen, name) for name in names}))
-    return seen.output
-
-
 @final
-@dataclass(frozen=True)
-class _TorchCall:
-    """Hold the arguments of ``nn.MultiheadAttention`` by its own names."""
+class _LabAttention:
+    """Stand in the place of the `forward` of one of the lab's layers: run its readable path and record all of it."""
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    key_padding_mask: Tensor | None = None
-    need_weights: bool = True
-    attn_mask: Tensor | None = None
-    average_attn_weights: bool = True
-    is_causal: bool = False
+    def __init__(self, module: Attention, recorder: Recorder) -> None:
+        self.module = module
+        self.recorder = recorder
 
-
-def _read_torch_attention(
-    _module: nn.MultiheadAttention, forward: Forward, recorder: Recorder, *positional: Any, **named: Any
-) -> tuple[Tensor, Tensor | None]:
-    """Run torch's layer with its weights kept per head, and answer what was asked for."""
-    asked = _TorchCall(*positional, **named)
-    arguments = vars(asked) | {"need_weights": True, "average_attn_weights": False}
-    with recorder.paused():
-        output, weights = forward(**arguments)
-    per_head = weights if weights.ndim == 4 else weights[None]  # (batch, heads, q_len, k_len)
-    recorder.file(Captured(weights=per_head))
-    if not asked.need_weights:
-        return output, None
-    return output, weights.mean(dim=-3) if asked.average_attn_weights else weights
+    def __call__(self, x: Tensor, memory: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
+        with self.recorder.paused():
+            seen = self.module.trace(x, memory, padding)
+        names = [field.name for field in dataclasses.fields(Captured)]
+        self.recorder.file(Captured(**{name: getattr(seen, name) for name in names}))
+        return seen.output
 
 
 READERS: dict[type[nn.Module], Callable[..., Any]] = {
-    Attention: _read_lab_attention,
-    nn.MultiheadAttention: _read_torch_attention,
+    Attention: _LabAttention,
+    nn.MultiheadAttention: StepByStep,
 }
 """Layers that can say themselves what they compute; all others are watched."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from attnlab.inspection.fused import FusedCall
@@ -65,14 +67,32 @@ class Captured:
     output: Tensor | None = None
 
 
+_RUNS_FOR_ITSELF = ContextVar("_RUNS_FOR_ITSELF", default=False)
+
+
+@contextlib.contextmanager
+def unrecorded() -> Iterator[None]:
+    """Let a model run without anything being filed, because a person did not ask for this run."""
+    token = _RUNS_FOR_ITSELF.set(True)
+    try:
+        yield
+    finally:
+        _RUNS_FOR_ITSELF.reset(token)
+
+
 @final
 class Recorder:
     """Know which module runs, and file what is seen under its name."""
 
     def __init__(self) -> None:
         self.trace: dict[str, Captured] = {}
-        self.is_paused = False
+        self._is_paused = False
         self._running: list[tuple[str, list[str]]] = []  # (module, names filed during this call)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is to be watched."""
+        return self._is_paused or _RUNS_FOR_ITSELF.get()
 
     def enter(self, name: str) -> None:
         """Note that a module starts to run."""
@@ -88,6 +108,8 @@ class Recorder:
 
     def file(self, captured: Captured) -> None:
         """Keep what one attention computed, under the innermost running module."""
+        if _RUNS_FOR_ITSELF.get():
+            return
         name, filed = self._running[-1] if self._running else ("model", [])
         calls = sum(1 for known in self.trace if known.partition("#")[0] == name)
         unique = name if calls == 0 else f"{name}#{calls + 1}"
@@ -97,11 +119,11 @@ class Recorder:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Watch nothing while a layer reports by itself."""
-        before, self.is_paused = self.is_paused, True
+        before, self._is_paused = self._is_paused, True
         try:
             yield
         finally:
-            self.is_paused = before
+            self._is_paused = before
 
 
 @final
@@ -136,7 +158,8 @@ class WatchAttention(TorchFunctionMode):
         named = dict(kwargs or {})
         result = func(*args, **named)
         if not self.recorder.is_paused and torch.is_tensor(result):
-            self._see(getattr(func, "__name__", ""), result, args, named)
+            with _disable_current_modes():  # what is worked out here is no part of the call
+                self._see(getattr(func, "__name__", ""), result, args, named)
         return result
 
     def _see(self, call: str, result: Tensor, args: Sequence[Any], named: Mapping[str, Any]) -> None:

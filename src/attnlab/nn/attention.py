@@ -9,6 +9,7 @@ Nothing here knows a concrete part.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -33,6 +34,9 @@ from attnlab.nn.kernels.dropout import check_probability, dropout
 from attnlab.nn.key_values import AbstractMixer, KeyValues
 
 Path = Literal["auto", "readable", "fused", "products", "recomputed", "local", "chunked"]
+Step = Literal["q", "k", "v", "scores", "weights", "head_outputs", "output"]
+Edit = Callable[[Step, Tensor], Tensor]
+"""What stands in the place of a step, of the same shape."""
 
 LARGEST_BYTES = 256 * 2**20  # of a tensor with a number for every pair, before queries are taken in chunks
 
@@ -160,6 +164,7 @@ class Attention(AbstractMixer):
         self.normalizer = build(normalizers, NORMALIZERS, axis="normalizer", offered=offered)
         offered["causal"] |= causal_outputs
         self.combiner = build(combiners, COMBINERS, axis="combiner", offered=offered)
+        self.edit: Edit | None = None  # set by `attnlab.inspection` while an intervention is open
         self._path: Path = "readable"
         self._obstacles: dict[str, str] = {}
         if any(is_ready(spec) for spec in (heads, positions, scores, normalizers, combiners)):
@@ -180,7 +185,7 @@ class Attention(AbstractMixer):
         q, k, v = self.heads.project(x, memory)
         q, k = self.positions.rotate(q, k)
         head_outputs = self._attend(q, k, v, self._visible(padding, k.shape[-2]))
-        return self.combiner(head_outputs, padding if memory is None else None)
+        return self._combined(head_outputs, padding if memory is None else None)
 
     def begin(self) -> KeyValues:
         """What `extend` starts from."""
@@ -212,20 +217,22 @@ class Attention(AbstractMixer):
 
     def _gather(self, q: Tensor, kept: KeyValues, padding: Tensor | None) -> Tensor:
         q, k = self.positions.rotate(q, kept.k)
-        return self.combiner(self._attend(q, k, kept.v, self._visible(padding, k.shape[-2])), None)
+        return self._combined(self._attend(q, k, kept.v, self._visible(padding, k.shape[-2])), None)
+
+    def _combined(self, head_outputs: Tensor, padding: Tensor | None) -> Tensor:
+        output = self.combiner(head_outputs, padding)
+        return self.edit("output", output) if self.edit else output
 
     def trace(self, x: Activations, memory: Memory | None = None, padding: RealKeys | None = None) -> Trace:
         """Compute the same as `forward` step by step and return the steps."""
         q, k, v = self.heads.project(x, memory)
         q, k = self.positions.rotate(q, k)
-        piece = _whole(q, k, self._visible(padding, k.shape[-2]))
-        scores, weights, head_outputs = self._steps(q, k, v, piece)
-        output = self.combiner(head_outputs, padding if memory is None else None)
-        return Trace(q, k, v, scores, weights, head_outputs, output)
+        steps = self._steps(q, k, v, _whole(q, k, self._visible(padding, k.shape[-2])))
+        return Trace(*steps, output=self._combined(steps[-1], padding if memory is None else None))
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: AbstractMask) -> Tensor:
         """The heads' outputs by the path that was asked for, or by the fastest."""
-        path = self._path if self._path != "auto" else self._fastest(q, k, mask)
+        path = "readable" if self.edit else self._path if self._path != "auto" else self._fastest(q, k, mask)
         if path == "local":
             return in_blocks(self._read if self.obstacle("fused") else self._multiply, q, k, v, mask)
         if path == "chunked":
@@ -252,14 +259,19 @@ class Attention(AbstractMixer):
         """The heads' outputs of a piece as the formula has them."""
         return self._steps(q, k, v, piece)[-1]
 
-    def _steps(self, q: Tensor, k: Tensor, v: Tensor, piece: AbstractPiece) -> tuple[Tensor, Tensor, Tensor]:
-        """The formula's scores, weights and head outputs."""
+    def _steps(
+        self, q: Tensor, k: Tensor, v: Tensor, piece: AbstractPiece
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The formula's steps in the order of `Trace`, each as an intervention leaves it."""
+        edit = self.edit or _unchanged
+        q, k, v = edit("q", q), edit("k", k), edit("v", v)
         keys, values = (repeat_heads(part, self.heads.n_heads) for part in (k, v))
         scores = self.scores(q, keys)  # (batch, heads, q_len, k_len)
         bias = self._bias(q, piece)
-        scores = self.combiner.mix_scores(scores if bias is None else scores + bias)
-        weights = self.combiner.mix_weights(self.normalizer(scores, piece.allowed(q.device)))
-        return scores, weights, dropout(weights, self.dropout, self.training) @ values  # (batch, heads, q_len, d_v)
+        scores = edit("scores", self.combiner.mix_scores(scores if bias is None else scores + bias))
+        weights = edit("weights", self.combiner.mix_weights(self.normalizer(scores, piece.allowed(q.device))))
+        head_outputs = dropout(weights, self.dropout, self.training) @ values  # (batch, heads, q_len, d_v)
+        return q, k, v, scores, weights, edit("head_outputs", head_outputs)
 
     def _multiply(self, q: Tensor, k: Tensor, v: Tensor, piece: AbstractPiece, way: Way | None = None) -> Tensor:
         """The heads' outputs of a piece as softmax over dot products, by a way or the fastest one."""
@@ -313,6 +325,10 @@ class Attention(AbstractMixer):
 
 def _listed(masks: Spec | AbstractMask | list[Spec | AbstractMask]) -> list[Any]:
     return masks if isinstance(masks, list) else [masks]
+
+
+def _unchanged(_step: Step, value: Tensor) -> Tensor:
+    return value
 
 
 def _whole(q: Tensor, k: Tensor, mask: AbstractMask) -> Whole:

@@ -50,7 +50,9 @@ class Sources:
     weights: Operand
     values: Operand
     """Event and input."""
-    value_places: Int[Tensor, "batch heads k_len d_v"]  # (batch, heads, k_len, d_v): places in the flattened input
+    weight_places: Int[Tensor, "batch heads q_len k_len"]
+    value_places: Int[Tensor, "batch heads k_len d_v"]
+    """Places in the flattened input."""
     pairing: Pairing  # the same for scores, products, queries and keys
 
 
@@ -196,7 +198,7 @@ class _Search:
             q_index=self._made_by(pairing.queries),
             k_index=self._made_by(pairing.keys),
             v_index=self._made_by(found.values),
-            sources=Sources(found.weights, found.values, values, pairing),
+            sources=Sources(found.weights, found.values, weights, values, pairing),
             output_places=outputs,
             where=event.where,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -26,18 +27,23 @@ class Dependence:
         What was recorded.
     convention : Convention
         How the module was called; tells the input among what came from outside.
+    given : sequence of Tensor
+        The inputs, where they are known: all of them are replaced together.
     """
 
-    def __init__(self, tape: Tape, convention: Convention) -> None:
+    def __init__(self, tape: Tape, convention: Convention, given: Sequence[Tensor] = ()) -> None:
         self.tape = tape
         self.convention = convention
+        self.given = given
         self.batch = tape.output.shape[0] if tape.output.dim() else 1
         self._by_sample: dict[int, tuple[Event, ...]] = {}
         self._by_position: dict[int, tuple[Event, ...]] = {}
 
     @functools.cached_property
     def input(self) -> Tensor | None:
-        """The module's input as it came from outside, None if no operation uses it as it is."""
+        """The module's first input as it came from outside, None if no operation uses it as it is."""
+        if self.given:
+            return self.given[0]
         from_outside = (
             tensor
             for event in self.tape.events
@@ -60,7 +66,8 @@ class Dependence:
 
     def is_input(self, tensor: Tensor) -> bool:
         """Whether a tensor from outside is the input, or a copy of it."""
-        return self.input is not None and tensor.shape == self.input.shape and torch.equal(tensor, self.input)
+        inputs = self.given or (() if self.input is None else (self.input,))
+        return any(tensor.shape == one.shape and torch.equal(tensor, one) for one in inputs)
 
     @functools.cached_property
     def on_input(self) -> frozenset[int]:
@@ -116,9 +123,9 @@ class Dependence:
         changed = tensor.clone()
         generator = torch.Generator().manual_seed(_SEED)
         if self.convention.takes == "tokens":
-            size = self.convention.vocab_size or 2
+            size = int(tensor.max()) + 1 if self.given else self.convention.vocab_size or 2
             step = torch.randint(1, max(2, size), tensor.shape, generator=generator)
-            changed[sample, positions] = ((tensor + step) % size)[sample, positions]
+            changed[sample, positions] = ((tensor + step) % max(2, size))[sample, positions]
         else:
             other = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.dtype)
             changed[sample, positions] = other[sample, positions]

@@ -21,7 +21,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-Change = tuple[int, Callable[[Tensor], Tensor]]
+Inside = Callable[[Tensor], Tensor]
+"""What stands in the place of a value, given as a copy."""
+
+Change = tuple[int, Inside]
 """Index of an event, and a function of its output of the same shape: the call goes on with what it returns."""
 
 Origin = tuple[int, int]
@@ -56,6 +59,11 @@ class Step:
 
     def again(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Do the operation on other inputs and return all its outputs."""
+        positional, named = self.filled(inputs)
+        return _outputs(self.operation(*positional, **named))
+
+    def filled(self, inputs: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Its arguments with other inputs."""
         positional, named = list(self.positional), dict(self.named)
         for (place, inside), tensor in zip(self.slots, inputs, strict=True):
             holder: Any = named if isinstance(place, str) else positional
@@ -63,7 +71,7 @@ class Step:
                 holder[place] = tensor
             else:
                 holder[place] = [*holder[place][:inside], tensor, *holder[place][inside + 1 :]]
-        return _outputs(self.operation(*positional, **named))
+        return tuple(positional), named
 
 
 @final
@@ -153,14 +161,14 @@ def _reach(start: int, nexts: Callable[[int], Sequence[int]]) -> set[int]:
 def record(module: nn.Module, call: Callable[[], Tensor], *, change: Change | None = None) -> Tape:
     """Run a call of a module and return the operations it consisted of."""
     recorder = _Recorder(module, change)
-    with _unfused(), recorder.following(), recorder:
+    with unfused(), recorder.following(), recorder:
         output = call()
     learned = frozenset(name for name, _ in module.named_parameters())
     return Tape(tuple(recorder.events), output, learned, tuple(recorder.calls))
 
 
 @contextmanager
-def _unfused() -> Iterator[None]:
+def unfused() -> Iterator[None]:
     """Turn fused attention off; both switches are put back."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -229,8 +237,8 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         del types
         named = kwargs or {}
-        slots = tuple(_slots(args, named))
-        given = [_at(slot, args, named) for slot in slots]
+        slots = tuple(slots_of(args, named))
+        given = [at_slot(slot, args, named) for slot in slots]
         inputs = _Inputs(
             values=tuple(self._value(tensor) for tensor in given),
             parents=tuple(self._parent(tensor) for tensor in given),
@@ -238,32 +246,17 @@ class _Recorder(TorchDispatchMode):
         )
         origins = tuple(self.origins.get(_key(tensor)) for tensor in given)
         writes = _written(func, args, named, given)
-        result = self._interfere(func(*args, **named), in_place=bool(writes))
+        result = func(*args, **named)
+        if self.change is not None:
+            result = with_outputs(result, dict([self.change]), first=len(self.events), in_place=bool(writes))
         step = Step(func, args, named, slots, origins, writes)
         self._write_down(result, inputs, step, given)
         return result
 
-    def _interfere(self, result: Any, *, in_place: bool) -> Any:
-        """An operation's result, changed where that was asked for."""
-        if self.change is None:
-            return result
-        leaves, spec = tree_flatten(result)
-        events = _numbers_of_events(result, leaves)
-        number = self.change[0] - len(self.events)
-        if not 0 <= number < len(events):
-            return result
-        place = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)][events[number]]
-        changed = self.change[1](leaves[place].detach().clone())
-        if in_place:
-            leaves[place].copy_(changed)
-            return result
-        leaves[place] = changed.to(leaves[place].dtype)
-        return tree_unflatten(leaves, spec)
-
     def _write_down(self, result: Any, inputs: _Inputs, step: Step, given: list[Tensor]) -> None:
         """Append the events of one operation, and remember which tensors they made or wrote into."""
         outputs = _outputs(result)
-        for number in _numbers_of_events(result, outputs):
+        for number in events_of(result):
             index = len(self.events)
             for place in step.writes:
                 self.writers[_key(given[place])[0]] = index
@@ -326,13 +319,29 @@ def _key(tensor: Tensor) -> tuple[Any, ...]:
     return (storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
-def _numbers_of_events(result: Any, leaves: Sequence[Any]) -> list[int]:
+def events_of(result: Any) -> list[int]:
     """For which of an operation's tensors events are made: all of a list, else the first floating one."""
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    tensors = tensors_in(result)
     if isinstance(result, list):
         return list(range(len(tensors)))
     floating = [number for number, tensor in enumerate(tensors) if tensor.is_floating_point()]
     return (floating or list(range(len(tensors))))[:1]
+
+
+def with_outputs(result: Any, changes: Mapping[int, Inside], *, first: int, in_place: bool) -> Any:
+    """An operation's result with others in the place of the outputs of some events, of which it makes the `first`."""
+    leaves, spec = tree_flatten(result)
+    tensors = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    for index, number in enumerate(events_of(result), first):
+        if index not in changes:
+            continue
+        place = tensors[number]
+        changed = changes[index](leaves[place].detach().clone())
+        if in_place:
+            leaves[place].copy_(changed)
+            return result
+        leaves[place] = changed.to(leaves[place].dtype)
+    return tree_unflatten(leaves, spec)
 
 
 def _outputs(result: Any) -> list[Tensor]:
@@ -341,7 +350,7 @@ def _outputs(result: Any) -> list[Tensor]:
     return [each for each in held if isinstance(each, Tensor)]
 
 
-def _slots(positional: Sequence[Any], named: Mapping[str, Any]) -> Iterator[Slot]:
+def slots_of(positional: Sequence[Any], named: Mapping[str, Any]) -> Iterator[Slot]:
     """Yield where an operation is given tensors."""
     for place, value in (*enumerate(positional), *named.items()):
         if isinstance(value, Tensor):
@@ -350,7 +359,7 @@ def _slots(positional: Sequence[Any], named: Mapping[str, Any]) -> Iterator[Slot
             yield from ((place, inside) for inside, item in enumerate(value) if isinstance(item, Tensor))
 
 
-def _at(slot: Slot, positional: Sequence[Any], named: Mapping[str, Any]) -> Tensor:
+def at_slot(slot: Slot, positional: Sequence[Any], named: Mapping[str, Any]) -> Tensor:
     """The tensor that stands in a slot."""
     place, inside = slot
     value = named[place] if isinstance(place, str) else positional[place]
