@@ -20,7 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("training", "inspection"),
     ("doctor",),
     ("studies", "benchmarks"),
-    ("explain",),
+    ("explain", "viewer"),
     ("cli",),
     ("__main__",),
 )
@@ -35,6 +35,7 @@ FORBIDDEN: dict[str, set[str]] = {
     "studies": {"text", "strangers", "doctor"},
     "benchmarks": {"text", "strangers", "doctor"},
     "explain": {"text", "strangers", "benchmarks"},
+    "viewer": {"text", "nn", "doctor", "benchmarks"},
 }
 """What a package does without although it lies below: so `train` works for any model, the doctor for any module."""
 ROOMS: dict[str, tuple[str, ...]] = {
@@ -44,7 +45,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "models": ("", "decoding"),
     "tasks": ("", "shapes", "char_lm", "translation"),
     "training": ("recipe", "speed", "keeping", "run", "together"),
-    "inspection": ("", "tape"),
+    "inspection": ("", "tape", "interventions", "attribution"),
     "doctor": ("", "influence", "measures", "checks", "interview", "engine", "__main__"),
     "studies": ("define", "plan", "using", "run", "judge", "report", "execute"),
     "benchmarks": ("contenders", "measuring", ""),

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from attnlab.doctor.influence.heads import check_heads_mixed
+from attnlab.doctor.influence.positions import check_positions
 
 
 class ViewedAlone(Base):
@@ -276,3 +277,85 @@ def test_a_view_that_one_head_hides_is_found_with_four():
 def test_words_do_not_excuse_attention_over_heads():
     exam = examined(OverHeads, text="Attention across heads, at each position by itself.")
     assert [finding.severity for finding in check_heads_mixed(exam)] == ["error"]
+
+
+class ChannelsFirst(nn.Module):
+    """Right attention on (batch, channels, length), as it stands among convolutions."""
+
+    def __init__(self, d_model=48):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Conv1d(d_model, d_model, 1) for _ in range(3))
+
+    def mix(self, q, k, v):
+        return v @ (q.mT @ k / q.shape[1] ** 0.5).softmax(-1).mT
+
+    def forward(self, x):
+        return self.mix(self.q(x), self.k(x), self.v(x))
+
+
+class ScoresOfFeatures(ChannelsFirst):
+    def mix(self, q, k, v):
+        return (q @ k.mT * q.shape[1] ** -0.5).softmax(2) @ v
+
+
+class FusedOfFeatures(ChannelsFirst):
+    def mix(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+class HeadsOfFeatures(ChannelsFirst):
+    def mix(self, q, k, v):
+        q, k, v = (part.unflatten(1, (4, 12)) for part in (q, k, v))
+        return (torch.einsum("bhcl,bhdl->bhcd", q, k) / 12**0.5).softmax(-1).matmul(v).flatten(1, 2)
+
+
+class RectifiedOfFeatures(ScoresOfFeatures):
+    """With a neighbourhood of positions before, as in a convolution network, and half of its entries closed."""
+
+    def __init__(self, d_model=48):
+        super().__init__(d_model)
+        self.before = nn.Conv1d(d_model, d_model, 3, padding=1)
+
+    def forward(self, x):
+        return x + super().forward(self.before(x).relu())
+
+
+class UnitVectorsOfFeatures(ChannelsFirst):
+    def mix(self, q, k, v):
+        return (F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT).softmax(-1) @ v
+
+
+class ProjectedPositions(ScoresOfFeatures):
+    def __init__(self, d_model=48):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(11, 11) for _ in range(3))
+
+
+def told_channels_first(written, text=""):
+    exam = examined(written, sizes={"d_model": 48}, text=text, layout="channels-first")
+    return [(one.severity, one.accepted) for one in check_heads_mixed(exam) if "over the features" in one.message]
+
+
+@pytest.mark.parametrize("written", [ScoresOfFeatures, FusedOfFeatures, HeadsOfFeatures, RectifiedOfFeatures])
+def test_attention_over_features_is_an_error_unless_the_class_declares_it(written):
+    assert told_channels_first(written) == [("error", False)]
+    assert told_channels_first(written, "Self-attention over feature maps (batch, channels, length).") == [
+        ("error", False)
+    ]
+    assert told_channels_first(written, "The attention map is between channels.") == [("error", True)]
+    assert told_channels_first(written, "Cross-covariance attention.") == [("error", True)]
+
+
+@pytest.mark.parametrize("written", [UnitVectorsOfFeatures, ProjectedPositions])
+def test_attention_over_features_that_may_be_meant_is_a_warning(written):
+    assert told_channels_first(written) == [("warning", False)]
+
+
+def test_attention_over_positions_is_right_where_channels_stand_first():
+    exam = examined(ChannelsFirst, sizes={"d_model": 48}, layout="channels-first")
+    assert list(check_heads_mixed(exam)) == []
+
+
+def test_the_order_of_positions_is_invisible_to_attention_over_features():
+    exam = examined(ScoresOfFeatures, sizes={"d_model": 48}, layout="channels-first")
+    assert ["order is invisible" in one.message for one in check_positions(exam)] == [True]

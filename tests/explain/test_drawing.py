@@ -18,7 +18,7 @@ import attnlab
 from attnlab.cli import FINE, WRONG_USE, call
 from attnlab.core.constructors import is_required, signature_of
 from attnlab.core.errors import SpecError
-from attnlab.explain.drawing import draw, draw_model
+from attnlab.explain.drawing import attention, draw, draw_model
 from attnlab.explain.drawing.attention import layers
 from attnlab.explain.drawing.figure import laid_out
 from attnlab.explain.drawing.letters import width_of
@@ -32,7 +32,7 @@ from attnlab.nn import Attention
 from attnlab.nn.axes.combiners import COMBINERS
 from attnlab.nn.axes.heads import HEADS, AbstractHeads
 from attnlab.nn.axes.masks import Causal, Full, Window
-from attnlab.nn.axes.normalizers import NORMALIZERS
+from attnlab.nn.axes.normalizers import NORMALIZERS, AbstractNormalizer
 from attnlab.nn.axes.positions import POSITIONS
 from attnlab.nn.axes.scores import SCORES, AbstractScore
 from attnlab.nn.feedforward import FEEDFORWARDS
@@ -289,11 +289,26 @@ def test_the_steps_inside_a_head_are_those_of_its_parts(mixer, expected):
     assert titles(layer.inside) == expected
 
 
-def test_the_factor_of_scores_is_the_one_of_the_module():
-    (layer,) = attention_layers(decoder(d_model=21))
+@pytest.mark.parametrize(("power", "factor"), [(0.5, "1 / √7"), (1, "1 / 7"), (0.25, "1 / 7^0.25"), (2, "1 / 7^2")])
+def test_the_factor_of_scores_is_the_one_of_the_module(power, factor):
+    scores = {"name": "scaled-dot", "power": power}
+    (layer,) = attention_layers(decoder(d_model=21, mixer={"name": "attention", "n_heads": 3, "scores": scores}))
     (scale,) = [one for one in walk(layer.inside) if getattr(one, "title", "") == "Scale"]
-    assert scale.notes == ("1 / √7",)
-    assert layer.uses[0].attention.scores.scale == pytest.approx(7**-0.5)
+    assert scale.notes == (factor,)
+    assert layer.uses[0].attention.scores.scale == pytest.approx(7**-power)
+
+
+def test_a_product_that_is_divided_by_one_is_drawn_as_the_product_alone():
+    mixer = {"name": "attention", "n_heads": 3, "normalizers": "hardmax"}
+    drawn = [decoder(mixer={**mixer, "scores": scores}) for scores in ("dot", {"name": "scaled-dot", "power": 0})]
+    one, other = map(draw_model, drawn)
+    assert one.svg == other.svg
+    assert "Dot-product attention" in one.svg
+
+
+@pytest.mark.parametrize(("drawn", "table"), [(attention.NORMALIZERS, NORMALIZERS), (attention.SCORES, SCORES)])
+def test_every_part_of_the_lab_has_words_in_the_drawing(drawn, table):
+    assert set(drawn) == set(table.values())
 
 
 def test_masks_are_drawn_as_they_are():
@@ -377,6 +392,11 @@ class OwnScore(AbstractScore):
         return None
 
 
+class MySoftmax(AbstractNormalizer):
+    def forward(self, scores, allowed):
+        return scores.softmax(-1)
+
+
 def test_a_module_of_a_persons_own_is_drawn_as_what_it_holds():
     model = Decoder(13, 11, d_model=12, n_layers=2, mixer=Own)
     column = column_of(model)
@@ -393,10 +413,12 @@ def test_a_module_of_a_persons_own_is_drawn_as_what_it_holds():
 
 
 def test_a_part_of_a_persons_own_is_drawn_with_the_name_of_its_class():
-    model = Decoder(13, 11, d_model=12, n_layers=1, mixer=functools.partial(Attention, n_heads=3, scores=OwnScore))
+    mixer = functools.partial(Attention, n_heads=3, scores=OwnScore, normalizers=MySoftmax)
+    model = Decoder(13, 11, d_model=12, n_layers=1, mixer=mixer)
     (layer,) = attention_layers(model)
-    assert titles(layer.inside) == ["OwnScore", "Mask", "Softmax", "MatMul"]
+    assert titles(layer.inside) == ["OwnScore", "Mask", "MySoftmax", "MatMul"]
     assert parameters_in(layer.heads) == count_parameters(layer.uses[0].attention)
+    assert "MySoftmax" in next(one.notes for one in walk(column_of(model)) if getattr(one, "title", "") == ATTENTION)
 
 
 def test_a_kind_of_a_known_class_that_computes_something_else_is_not_drawn_as_that_class():

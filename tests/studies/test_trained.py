@@ -174,7 +174,7 @@ def test_a_text_is_continued_without_the_text_that_was_learned(runs, writer, mon
 def test_models_of_two_directions_do_not_write_together(translator):
     codec = translator.task.codec
     turned = dataclasses.replace(codec, languages=codec.languages[::-1])
-    other = dataclasses.replace(translator, task=dataclasses.replace(translator.task, codec=turned))
+    other = dataclasses.replace(translator, task=dataclasses.replace(translator.task, kept=turned))
     with pytest.raises(RunError, match=r"another tokenizer or pair of languages than .*: they cannot write together"):
         translate([translator, other], ["dog"])
 
@@ -251,7 +251,7 @@ def test_translations_of_a_part_are_scored(runs, translator, part, prefix, count
 def test_case_does_not_count_where_the_tokenizer_has_no_capitals(translator):
     codec = translator.task.codec
     small = Tokenizer.from_json(codec.tokenizer.to_json() | {"normalizer": {"type": "Lowercase"}})
-    task = dataclasses.replace(translator.task, codec=dataclasses.replace(codec, tokenizer=small))
+    task = dataclasses.replace(translator.task, kept=dataclasses.replace(codec, tokenizer=small))
     found = score([dataclasses.replace(translator, task=task)], "test")
     assert [one.name for one in found.scores] == ["BLEU", "chrF", "tokenised BLEU"]
     assert all("case:lc" in one.signature for one in found.scores)
@@ -330,7 +330,7 @@ def test_sentences_that_are_too_long(translator):
 
 def test_an_ensemble_reads_no_more_than_its_shortest_member(translator):
     shorter = dataclasses.replace(translator.task.codec, max_length=2)
-    other = dataclasses.replace(translator, task=dataclasses.replace(translator.task, codec=shorter))
+    other = dataclasses.replace(translator, task=dataclasses.replace(translator.task, kept=shorter))
     with pytest.raises(DataError, match="sentence 1 has 5 tokens and this model reads at most 2"):
         translate([translator, other], ["a dog sees a man"])
 
@@ -397,10 +397,24 @@ def test_what_is_said_of_a_damaged_checkpoint_helps(runs, tmp_path):
     assert all(torch.equal(*pair) for pair in zip(whole.model.parameters(), again.model.parameters(), strict=True))
 
 
-def test_a_run_that_does_not_write(tmp_path):
-    (tmp_path / "spec.json").write_text('{"task": {"name": "shapes"}}', encoding="utf-8")
-    with pytest.raises(RunError, match="is a run of the task 'shapes'; models write in translation and char-lm alone"):
-        load_run(tmp_path)
+def test_a_run_that_does_not_write_is_loaded_and_says_so_where_text_is_asked_for(tiny, tmp_path, one_thread, capsys):
+    study = parse_study({**tiny, "variants": {"plain": {}}, "rules": {**tiny["rules"], "seeds": 1}})
+    run_study(study, tmp_path, jobs=1, executor=InProcess())
+    run = tmp_path / "plain" / "seed-0"
+    trained = load_run(run)
+    assert (trained.model.training, trained.task.name) == (False, "shapes")
+    assert trained.task.data == build_task(tiny["task"]).describe()
+    with torch.no_grad():
+        measured = build_task(tiny["task"]).evaluate(lambda batch: trained.model(*batch.inputs), "test")
+    assert measured["test_mse"] == pytest.approx(read_json(run / "result.json")["metrics"]["test_mse"])
+    expected = "is a run of the task 'shapes'; models write in translation and char-lm alone"
+    with pytest.raises(RunError, match=expected):
+        translate([trained], ["two dog"])
+    assert call(["generate", str(run), "--prompt", "a"]) == WRONG_USE
+    assert expected in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_run_of_an_older_version_that_does_not_say_what_its_tokens_mean(tmp_path):
     (tmp_path / "spec.json").write_text('{"task": {"name": "translation"}}', encoding="utf-8")
     with pytest.raises(RunError, match=r"no task.json in it\); an older attnlab made it: remove it and run its study"):
         load_run(tmp_path)
@@ -428,7 +442,7 @@ def test_the_command_translates(runs, capsys, monkeypatch, tmp_path):
     (tmp_path / "text.en").write_text("two\u2028dog\n old cat", encoding="utf-8")
     assert call(["translate", run, "--file", str(tmp_path / "text.en")]) == FINE
     assert capsys.readouterr().out.count("\n") == 2, "only a line feed ends a line, as in a corpus"
-    monkeypatch.setattr("attnlab.cli.translate.AT_A_TIME", 2)
+    monkeypatch.setattr("attnlab.cli.trained.translate.AT_A_TIME", 2)
     (tmp_path / "text.en").write_text("dog\ncat\nman\n" + "dog " * 200, encoding="utf-8")
     assert call(["translate", run, "--file", str(tmp_path / "text.en")]) == WRONG_USE
     printed = capsys.readouterr()

@@ -31,9 +31,15 @@ app.command("attnlab.cli.doctor:doctor", name="doctor", help="Examine an attenti
 app.command("attnlab.cli.explain:explain", name="explain", help="Explain a number: bug, known effect, set-up, noise?")
 app.command("attnlab.cli.draw:draw", name="draw", help="Draw the models of a study, as figures of a paper.")
 app.command("attnlab.cli.overfit:overfit", name="overfit", help="Let it learn a few items by heart: can it learn?")
-app.command("attnlab.cli.translate:translate", name="translate", help="Translate sentences with a run of a study.")
-app.command("attnlab.cli.score:score", name="score", help="Translate a held-out part, and print BLEU and chrF.")
-app.command("attnlab.cli.generate:generate", name="generate", help="Let a language model of a study write.")
+app.command(
+    "attnlab.cli.trained.heads:heads", name="heads", help="Say what each head and layer of trained models is worth."
+)
+app.command(
+    "attnlab.cli.trained.translate:translate", name="translate", help="Translate sentences with a run of a study."
+)
+app.command("attnlab.cli.trained.score:score", name="score", help="Translate a held-out part, and print BLEU and chrF.")
+app.command("attnlab.cli.trained.generate:generate", name="generate", help="Let a language model of a study write.")
+app.command("attnlab.cli.view:view", name="view", help="Show studies and runs in a browser, also while they train.")
 app.command("attnlab.cli.report:report", name="report", help="Write the report of a study's folder anew.")
 app.command("attnlab.cli.catalog:show", name="list", help="List studies, tasks, models and every part.")
 app.command("attnlab.cli.bench:bench", name="bench", help="Measure attnlab beside its alternatives, in one run.")

@@ -23,10 +23,12 @@ class TerminalWatcher:
     ----------
     console : Console
         Where to show it.
+    metric : str, optional
+        What is told of a finished run that has it, of others the first of its metrics; by default always that.
     """
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, metric: str | None = None) -> None:
+        self._console, self._metric = console, metric
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -94,8 +96,9 @@ class TerminalWatcher:
         if message["kind"] == "failed":
             self._console.print(f"[bold red]failed[/] {escape(title_of(cell))}: {escape(str(message['error']))}")
         else:
-            name, value = next(iter(message["metrics"].items()))
-            metrics = f"{name} {value:.4g}"
+            measured = message["metrics"]
+            name = self._metric if self._metric in measured else next(iter(measured))
+            metrics = f"{name} {measured[name]:.4g}"
             elapsed = time.monotonic() - self._begun
             self._console.print(f"[dim]{done}/{total} {elapsed:5.0f} s[/]  {escape(title_of(cell))}  [dim]{metrics}[/]")
 

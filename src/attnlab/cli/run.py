@@ -67,7 +67,7 @@ def run(
     folder = out or default_folder(question.name, scale)
     console = Console(stderr=json)
     console.print(f"[bold]{question.question}[/]")
-    with own_prints_to_stderr(json), TerminalWatcher(console) as watcher:
+    with own_prints_to_stderr(json), TerminalWatcher(console, question.rules.metric) as watcher:
         how: dict[str, Any] = {"device": device, "jobs": jobs, "together": together, "like": like}
         results = run_study(question, folder, **how, tensorboard=tensorboard, watcher=watcher)
     page = write_report(results, folder)

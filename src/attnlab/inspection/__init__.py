@@ -1,25 +1,66 @@
 """Look inside any module: attention while it runs, maps to draw, ranks, reach, cost, and the loss around."""
 
+from attnlab.inspection.attribution.direct import Attribution, logit_attribution
+from attnlab.inspection.attribution.gradients import InputAttribution, gradient_times_input, integrated_gradients
+from attnlab.inspection.attribution.lens import logit_lens
+from attnlab.inspection.attribution.rollout import Agreement, agreement, attention_rollout
+from attnlab.inspection.behaviour import (
+    HeadScores,
+    RepeatedLoss,
+    Thresholds,
+    head_scores,
+    kinds,
+    repeated_loss,
+    repeated_tokens,
+    thresholds,
+)
 from attnlab.inspection.capture import Captured, capture
 from attnlab.inspection.cost import Cost, cost, count_parameters, seconds_per_step
+from attnlab.inspection.interventions import Place, ablate, activations, patch, patch_path
 from attnlab.inspection.maps import attention_maps
+from attnlab.inspection.matching import HeadMatch, HeadMatches, match_heads
 from attnlab.inspection.rank import Rank, attention_rank, effective_rank
 from attnlab.inspection.reach import Reach, reach
 from attnlab.inspection.surface import Surface, loss_surface
 
 __all__ = [
+    "Agreement",
+    "Attribution",
     "Captured",
     "Cost",
+    "HeadMatch",
+    "HeadMatches",
+    "HeadScores",
+    "InputAttribution",
+    "Place",
     "Rank",
     "Reach",
+    "RepeatedLoss",
     "Surface",
+    "Thresholds",
+    "ablate",
+    "activations",
+    "agreement",
     "attention_maps",
     "attention_rank",
+    "attention_rollout",
     "capture",
     "cost",
     "count_parameters",
     "effective_rank",
+    "gradient_times_input",
+    "head_scores",
+    "integrated_gradients",
+    "kinds",
+    "logit_attribution",
+    "logit_lens",
     "loss_surface",
+    "match_heads",
+    "patch",
+    "patch_path",
     "reach",
+    "repeated_loss",
+    "repeated_tokens",
     "seconds_per_step",
+    "thresholds",
 ]

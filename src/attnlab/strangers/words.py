@@ -176,6 +176,15 @@ MEANT: dict[str, str] = {
         r"|softmax[- ]free|linear[- ]attention|kernel (attention|feature|trick)|kerneli[sz]ed|feature maps?\b|retention"
         r"|(gaussian|rbf|polynomial|softmax) kernel"
     ),
+    "attention over features": (
+        r"cross[- ]covariance|\b(channel|feature|variate)s?([- ]wise)?[- ](self[- ])?attention|transposed attention"
+        r"|\b(attention|attends?|looks?|scores?|maps?)\b.{0,40}\b(between|among|across) (the |all |other )?"
+        r"(channels?|features|variates)\b(?![- ]first)"
+        r"|\b(attention|attends?|looks?)\b.{0,40}\b(over|along|to) (the |all |other )?"
+        r"(channels|variates|(channel|feature) (axis|dimension))\b(?! of|[- ]first)"
+        r"|\b(channel|feature|variate)s? (is|are|as) (an? |the )?(tokens?|queries|keys)"
+        r"|\binverted (attention|transformer)"
+    ),
     "a window": (
         r"window|\blocal|sliding|\bband(ed)?\b|sparse|dilated|neighbou?r|receptive field|block[- ]?wise|chunk|nearby"
         r"|segments? of|strided attention|buckets|(token|time)[- ]?shift|short[- ]?conv|truncated"

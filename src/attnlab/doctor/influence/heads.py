@@ -14,6 +14,7 @@ from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.padded import with_own_memory
+from attnlab.doctor.over_features import has_unit_factors, over_features
 from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.contractions import Operand
 from attnlab.inspection.tape.dependence import Dependence, dependence_of, differs
@@ -22,9 +23,12 @@ from attnlab.inspection.tape.tape import Change, Event, Tape
 
 _ID = "heads-mixed"
 _SOURCE = "torch.Tensor.view: the order of elements stays, so axes cannot be exchanged; reczoo/FuxiCTR#30"
+_XCIT = "Vaswani 2017, arXiv:1706.03762, section 3.2.1; over features on purpose: Ali 2021 (XCiT), arXiv:2106.09681"
 _SPLIT = "x.view(batch, length, n_heads, d_head).transpose(1, 2)"
 _MERGE = "out.transpose(1, 2).reshape(batch, length, n_heads * d_head)"
 _ACCEPT = "; if it is meant, accept it (--accept heads-mixed)"
+_OVER_FEATURES = "Attention runs over the features instead of over the positions: features look at each other."
+_POSITIONS = "sum the scores over features; for q, k, v of (batch, features, length): v @ (q.mT @ k).softmax(-1).mT"
 
 TEXTS: Mapping[str, FindingText] = {
     "over heads": FindingText(
@@ -33,6 +37,8 @@ TEXTS: Mapping[str, FindingText] = {
         f"exchange heads and positions first: {_SPLIT}{_ACCEPT}",
         _SOURCE,
     ),
+    "over features": FindingText("error", _OVER_FEATURES, f"{_POSITIONS}{_ACCEPT}", _XCIT),
+    "over features?": FindingText("warning", _OVER_FEATURES, f"{_POSITIONS}{_ACCEPT}", _XCIT, "set-up"),
     "samples": FindingText(
         "error",
         "Heads hold pieces of several samples: batch and heads are scrambled by a view.",
@@ -99,7 +105,8 @@ def _mixed(exam: Examination) -> Iterator[Finding]:
     tape = exam.usual_tape
     dependence = dependence_of(tape, exam.convention)
     for attention in attentions(tape, exam.convention):
-        found = _over_heads(exam, attention) or _samples_mixed(dependence, attention)
+        found = _over_heads(exam, attention) or _over_features(exam, dependence, attention)
+        found = found or _samples_mixed(dependence, attention)
         found = found or _split(dependence, attention) or _merged(tape, dependence, attention)
         if found is not None:
             yield found
@@ -115,6 +122,22 @@ def _over_heads(exam: Examination, attention: TapedAttention) -> Finding | None:
         f" {exam.convention.length} positions, and replacing one changes only its own row of the weights"
     )
     return TEXTS["over heads"].finding(_ID, evidence)
+
+
+def _over_features(exam: Examination, dependence: Dependence, attention: TapedAttention) -> Finding | None:
+    """What is said of an attention in which features look at each other; an error where nothing shows it is meant."""
+    projected = over_features(dependence, attention)
+    if projected is None:
+        return None
+    _, _, q_len, k_len = attention.weights.shape
+    positions = "is a column of the values" if projected == "over features" else "changes all rows of the values"
+    evidence = (
+        f"weights{_in(attention)} are {q_len} x {k_len}; input and output have {dependence.length} positions, and each"
+        f" {positions}, which were projected {projected}"
+    )
+    doubtful = projected == "over positions" or has_unit_factors(attention)
+    found = TEXTS["over features?" if doubtful else "over features"].finding(_ID, evidence)
+    return next(exam.as_meant([found], "attention over features"))
 
 
 def _samples_mixed(dependence: Dependence, attention: TapedAttention) -> Finding | None:

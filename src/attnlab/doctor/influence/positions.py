@@ -15,8 +15,9 @@ from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.differences import relative_change
 from attnlab.doctor.influence.influence import fields
 from attnlab.doctor.influence.position_claims import Claims, claims_of, effect
+from attnlab.doctor.over_features import over_features
 from attnlab.inspection.tape.attentions import TapedAttention, attentions
-from attnlab.inspection.tape.dependence import rounding
+from attnlab.inspection.tape.dependence import dependence_of, rounding
 
 ID = "positions"
 _HAVIV = "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466"
@@ -166,7 +167,8 @@ def _order(exam: Examination) -> _Order | None:
     tape = exam.tape(same)
     if not bool(torch.isfinite(tape.output).all()):
         return None
-    found = tuple(attentions(tape, exam.convention))
+    dependence = dependence_of(tape, exam.convention)
+    found = tuple(one for one in attentions(tape, exam.convention) if over_features(dependence, one) is None)
     batch_matters = _spread(tape.output, 0) > _ROUNDING * _scale(tape.output)
     permuted = _permuted(exam, x, open_call)
     if (permuted is not None and permuted > _ROUNDING) or (permuted is None and _swap_is_seen(exam, x, found)):

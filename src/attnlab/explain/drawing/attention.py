@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -30,6 +31,7 @@ from attnlab.nn.axes.heads import AbstractHeads, AbstractPackedHeads
 from attnlab.nn.axes.masks import Full
 from attnlab.nn.axes.normalizers import (
     AbstractNormalizer,
+    Hardmax,
     LinearWeights,
     Sigmoid,
     Softmax,
@@ -57,6 +59,7 @@ NORMALIZERS: dict[type[AbstractNormalizer], tuple[str, str]] = {
     Softmax: ("Softmax", "over the keys"),
     SoftmaxPlusOne: ("Softmax plus one", "over the keys and one of score 0"),
     Sparsemax: ("Sparsemax", "over the keys"),
+    Hardmax: ("Hardmax", "the key of the highest score"),
     Sigmoid: ("Sigmoid", "of each score minus log(keys)"),
     LinearWeights: ("No normalizer", "the scores are the weights"),
 }
@@ -68,6 +71,9 @@ POSITIONS: dict[type[AbstractScorePositions], tuple[str, str]] = {
 """How parts are called; one that is not here, of a person's own, by the name of its class."""
 
 EVERYTHING = masks.in_words(Full())
+
+Pair = tuple[Column, Column]
+"""A query and a key."""
 
 
 @final
@@ -91,12 +97,12 @@ def kind_of(layer: Attention) -> str:
 @read.register
 def _(layer: Attention, path: str, reading: Reading) -> Node:
     reading.uses.append(Use(layer, path, reading.source, reading.pads))
-    heads, score = layer.heads, SCORES.get(type(layer.scores), type(layer.scores).__name__)
+    heads, score = layer.heads, _score_words(layer.scores)
     count = f"{counted(heads.n_heads, 'head')} {TIMES} {heads.d_head}"
     mask = "" if layer.mask.kind in ("full", "causal") else masks.in_words(layer.mask)
-    plain = type(layer.normalizer) is Softmax
-    normalizer = "" if plain else NORMALIZERS.get(type(layer.normalizer), (type(layer.normalizer).__name__,))[0].lower()
-    notes = [f"{count}, {score}", mask, normalizer]
+    known = NORMALIZERS.get(type(layer.normalizer))
+    normalizer = type(layer.normalizer).__name__ if known is None else known[0].lower()
+    notes = [f"{count}, {score}", mask, "" if type(layer.normalizer) is Softmax else normalizer]
     return reading.box(kind_of(layer), notes, kind="attention", of=layer, path=path)
 
 
@@ -119,7 +125,7 @@ def _title(layer: Attention) -> str:
 def _heads(use: Use) -> Column:
     """The layer as a whole: projections, heads, and their way back to the width of the model."""
     layer, reading = use.attention, Reading()
-    score = SCORES.get(type(layer.scores), f"{type(layer.scores).__name__}")
+    score = _score_words(layer.scores)
     name = f"{score[:1].upper()}{score[1:]} attention"
     count = layer.heads.n_heads
     own, _ = reading.claim(_inner_parameters(layer), use.path)
@@ -202,7 +208,7 @@ def _concatenated(heads: AbstractHeads) -> list[Node]:
 def _inside(use: Use, mask: Sequence[Node]) -> Column:
     """One head, from its query, key and value to its output."""
     layer, reading = use.attention, Reading()
-    scored = _scored(layer.scores, f"{use.path}.scores", reading, *_turned(layer))
+    scored = _scored(layer.scores, f"{use.path}.scores", reading, _turned(layer), layer.heads.d_head)
     weights = column(scored, _biased(layer, use.path, reading), _mixed(layer.combiner, "scores", use.path, reading))
     weights = column(weights, mask, _normalized(layer.normalizer, use.path, reading))
     weights = column(weights, _mixed(layer.combiner, "weights", use.path, reading))
@@ -211,7 +217,7 @@ def _inside(use: Use, mask: Sequence[Node]) -> Column:
     return column(Join((weights, Caption("V")), Box("MatMul", ("weights times values",))), Caption("output of a head"))
 
 
-def _turned(layer: Attention) -> tuple[Column, Column]:
+def _turned(layer: Attention) -> Pair:
     """Query and key, with what positions do to them."""
     q, k = (torch.empty(1, layer.heads.n_heads, 2, layer.heads.d_head, device="meta") for _ in range(2))
     turned = layer.positions.rotate(q, k)
@@ -226,11 +232,17 @@ def _position_words(positions: AbstractScorePositions) -> tuple[str, str]:
     return POSITIONS.get(type(positions), (type(positions).__name__, "positions of its own"))
 
 
+def _score_words(score: AbstractScore) -> str:
+    """What scores are called; a dot product that is divided by one is called as one that is not divided."""
+    unscaled = type(score) is ScaledDotScore and score.scale == 1
+    return SCORES.get(DotScore if unscaled else type(score), type(score).__name__)
+
+
 @ByClass
-def _scored(score: AbstractScore, path: str, reading: Reading, q: Column, k: Column) -> Node:
-    """From query and key to one number for each pair."""
+def _scored(score: AbstractScore, path: str, reading: Reading, pair: Pair, d_head: int) -> Node:
+    """From a query and a key of `d_head` numbers each to one number."""
     name = type(score).__name__
-    return Join((q, k), reading.box(name, ["a number for every pair"], kind="own", of=score, path=path))
+    return Join(pair, reading.box(name, ["a number for every pair"], kind="own", of=score, path=path))
 
 
 def _multiplied(q: Column, k: Column) -> Join:
@@ -238,42 +250,46 @@ def _multiplied(q: Column, k: Column) -> Join:
 
 
 @_scored.register
-def _(score: DotScore, path: str, reading: Reading, q: Column, k: Column) -> Node:
-    return _multiplied(q, k)
+def _(score: DotScore, path: str, reading: Reading, pair: Pair, d_head: int) -> Node:
+    return _multiplied(*pair)
 
 
 @_scored.register
-def _(score: ScaledDotScore, path: str, reading: Reading, q: Column, k: Column) -> Node:
-    return column(_multiplied(q, k), _scaled(score.scale))
+def _(score: ScaledDotScore, path: str, reading: Reading, pair: Pair, d_head: int) -> Node:
+    return column(_multiplied(*pair), _scaled(score.scale, d_head))
 
 
 @_scored.register
-def _(score: BilinearScore, path: str, reading: Reading, q: Column, k: Column) -> Node:
+def _(score: BilinearScore, path: str, reading: Reading, pair: Pair, d_head: int) -> Node:
     heads, width, _ = score.weight.shape
     numbers, _ = reading.claim([score.weight], path)
     box = Box("Linear", (f"{arrow(width, width)}, each head its own",), "linear", numbers, path, copies=heads)
-    return column(_multiplied(column(q, box), k), _scaled(score.scale))
+    return column(_multiplied(column(pair[0], box), pair[1]), _scaled(score.scale, d_head))
 
 
 @_scored.register
-def _(score: AdditiveScore, path: str, reading: Reading, q: Column, k: Column) -> Node:
-    q = column(q, read(score.from_q, f"{path}.from_q", reading))
-    k = column(k, read(score.from_k, f"{path}.from_k", reading))
+def _(score: AdditiveScore, path: str, reading: Reading, pair: Pair, d_head: int) -> Node:
+    q = column(pair[0], read(score.from_q, f"{path}.from_q", reading))
+    k = column(pair[1], read(score.from_k, f"{path}.from_k", reading))
     added = Join((q, k), Box("Add", ("every query to every key",)))
     return column(added, Box("Tanh", small=True), read(score.to_score, f"{path}.to_score", reading))
 
 
 @_scored.register
-def _(score: CosineScore, path: str, reading: Reading, q: Column, k: Column) -> Node:
+def _(score: CosineScore, path: str, reading: Reading, pair: Pair, d_head: int) -> Node:
     length = Box("To length 1", small=True)
     numbers, _ = reading.claim(score.parameters(), path)
     factor = Box("Scale", ("times a learned factor",), "plain", numbers, path)
-    return column(_multiplied(column(q, length), column(k, length)), factor)
+    return column(_multiplied(*(column(one, length) for one in pair)), factor)
 
 
-def _scaled(scale: float) -> Box:
-    """The factor of scores, as the root that it is one over."""
-    return Box("Scale", (f"1 / √{scale**-2:.6g}",))
+def _scaled(scale: float, d_head: int) -> list[Node]:
+    """The factor of scores as one over a power of their width, nothing where it is one."""
+    if scale == 1:
+        return []
+    power = -math.log(scale, d_head)
+    roots = {0.5: f"√{d_head}", 1.0: f"{d_head}"}
+    return [Box("Scale", (f"1 / {roots.get(round(power, 6), f'{d_head}^{power:.3g}')}",))]
 
 
 def _biased(layer: Attention, path: str, reading: Reading) -> list[Node]:

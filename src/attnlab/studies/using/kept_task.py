@@ -1,4 +1,4 @@
-"""What a run that writes keeps of its task: its model is built again and used without the task's data."""
+"""What a run says of its task: its model is built again, that of a run that writes without the task's data."""
 
 from __future__ import annotations
 
@@ -10,23 +10,33 @@ from typing import Any, final
 from attnlab.core.contracts import StudyTask
 from attnlab.core.errors import RunError
 from attnlab.core.files import read_json, write_json, writing
+from attnlab.studies.define.assemble import build_task
 from attnlab.tasks.codecs import Codec, codec_from_json, codec_of
 
 KEPT = "task.json"
 """File of a run."""
 WRITING = ("translation", "char-lm")
 """Tasks whose runs keep it."""
+_LISTED = " and ".join(WRITING)
 
 
 @final
 @dataclass(frozen=True)
 class KeptTask:
-    """Hold what a run kept of its task."""
+    """Hold what a run says of its task."""
 
+    folder: Path  # of the run
     name: str  # of the task
     model_arguments: Mapping[str, Any]  # what the task offers to models
     data: Mapping[str, Any]  # what identifies its data
-    codec: Codec  # what tokens mean
+    kept: Codec | None = None  # what tokens mean; None where models do not write
+
+    @property
+    def codec(self) -> Codec:
+        """What tokens mean; raise `RunError` where models do not write."""
+        if self.kept is None:
+            raise RunError(f"{self.folder} is a run of the task '{self.name}'; models write in {_LISTED} alone")
+        return self.kept
 
 
 def keep_task(folder: Path, task: StudyTask) -> None:
@@ -46,14 +56,16 @@ def keep_task(folder: Path, task: StudyTask) -> None:
 
 
 def kept_task(folder: Path) -> KeptTask:
-    """What a run kept of its task."""
-    if not (folder / KEPT).is_file():
-        name = read_json(folder / "spec.json")["task"]["name"]
-        if name not in WRITING:
-            raise RunError(f"{folder} is a run of the task '{name}'; models write in {' and '.join(WRITING)} alone")
+    """What a run says of its task; one whose models do not write is built again, as the run's specification has it."""
+    if (folder / KEPT).is_file():
+        content = read_json(folder / KEPT)
+        codec = codec_from_json(content["codec"])
+        return KeptTask(folder, content["name"], content["model_arguments"], content["data"], codec)
+    spec = read_json(folder / "spec.json")["task"]
+    if spec["name"] in WRITING:
         raise RunError(
             f"{folder} does not say what its tokens mean (no {KEPT} in it); an older attnlab made it: remove it and "
             "run its study again"
         )
-    content = read_json(folder / KEPT)
-    return KeptTask(content["name"], content["model_arguments"], content["data"], codec_from_json(content["codec"]))
+    task = build_task(spec)
+    return KeptTask(folder, task.name, task.model_arguments(), task.describe())

@@ -35,7 +35,7 @@ LARGEST_SEED = 2**63 - 1  # what torch takes
 @final
 @dataclass(frozen=True)
 class Trained:
-    """Hold a trained model that writes, and what its run kept of the task."""
+    """Hold a trained model, and what its run says of the task."""
 
     folder: Path  # where it comes from
     model: nn.Module  # in evaluation mode
@@ -43,7 +43,7 @@ class Trained:
 
 
 def load_run(folder: Path, *, which: str = "last", device: str = "cpu") -> Trained:
-    """The model of a run with its weights; the data of its task are not needed.
+    """The model of a run with its weights; where it writes, the data of its task are not needed.
 
     Parameters
     ----------
@@ -62,9 +62,14 @@ def load_run(folder: Path, *, which: str = "last", device: str = "cpu") -> Train
     Raises
     ------
     RunError
-        If the folder is no run of a model that writes, has no such weights, or they are damaged.
+        If the folder is no run, has no such weights, they are damaged, or it does not say what its tokens mean.
     SpecError
         If there is no such device, or the weights are neither "last" nor "best".
+
+    Notes
+    -----
+    The task of a model that does not write, such as `shapes`, is built again as the run's specification has it, and
+    raises what its constructor raises.
     """
     require_device(device)
     require_known("weights", which, ("last", "best"))

@@ -1,22 +1,6 @@
 (function () {
   "use strict";
-  // From the page's ground to the blue of "better": weight 0 disappears, the largest weight is dark.
-  function shade(dark) {
-    var from = dark ? [23, 27, 34] : [255, 255, 255], to = dark ? [130, 200, 255] : [3, 57, 108], table = [];
-    for (var level = 0; level < 256; level++) {
-      var part = Math.pow(level / 255, 0.6); // small weights stay visible
-      table.push(from.map(function (low, channel) { return Math.round(low + (to[channel] - low) * part); }));
-    }
-    return table;
-  }
-
   var MOST_NAMES = 40; // along an axis: more would not be readable
-
-  function bytes(text) {
-    var raw = atob(text), out = new Uint8Array(raw.length);
-    for (var at = 0; at < raw.length; at++) out[at] = raw.charCodeAt(at);
-    return out;
-  }
 
   function option(select, text, value) {
     var item = document.createElement("option");
@@ -34,7 +18,7 @@
 
     function layer() { return data.layers[layers.value]; }
     function weights() {
-      if (!decoded[layers.value]) decoded[layers.value] = bytes(layer().weights);
+      if (!decoded[layers.value]) decoded[layers.value] = bytesOf(layer().weights);
       return decoded[layers.value];
     }
     function listHeads() {
@@ -45,19 +29,12 @@
     }
     function draw() {
       var shape = layer().shape, rows = shape[1], columns = shape[2], all = weights(), offset = heads.value * rows * columns;
-      var colors = shade(scheme.matches);
-      canvas.width = columns;
-      canvas.height = rows;
+      var values = all.subarray(offset, offset + rows * columns);
       canvas.style.aspectRatio = columns + " / " + rows;
       axis(queries, 0);
       axis(keys, 1);
       rank.textContent = ranks(layer().rank, heads.value);
-      var context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
-      for (var at = 0; at < rows * columns; at++) {
-        var color = colors[all[offset + at]];
-        image.data.set([color[0], color[1], color[2], 255], 4 * at);
-      }
-      context.putImageData(image, 0, 0);
+      drawPixels(canvas, { rows: rows, columns: columns, values: values, largest: 255, signed: false }, colors(scheme.matches));
     }
     function ranks(found, head) { // effective ranks of one head; reports of earlier runs have none
       if (!found || found.weights[head] === null) return "";

@@ -56,7 +56,7 @@ def score(
     int
         0.
     """
-    from attnlab.cli.translate import warnings_said
+    from attnlab.cli.trained.translate import warnings_said
     from attnlab.studies.using import trained
 
     models, others = (

@@ -1,0 +1,1 @@
+"""Commands that put trained models to work, or look at what they learned."""

@@ -1,0 +1,249 @@
+"""What a trained model loses without each of its heads, sublayers and layers, on held-out data."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, final, get_args
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.core.contracts import Batch, StudyTask
+from attnlab.core.errors import RunError
+from attnlab.core.files import read_json
+from attnlab.core.sizes import require_known, require_positive
+from attnlab.inspection.behaviour import HeadScores, head_scores, kinds, thresholds
+from attnlab.inspection.capture import capture
+from attnlab.inspection.interventions import ablate
+from attnlab.inspection.watch import Captured
+from attnlab.nn.block import AbstractBlock
+from attnlab.studies.define.assemble import build_model, build_task
+from attnlab.studies.using.trained import load_run
+from attnlab.studies.using.translating import sides_of_maps
+
+Kind = Literal["head", "sublayer", "layer"]
+Instead = Literal["zero", "mean", "resample"]
+SUBLAYERS = ("mixer", "cross", "feedforward")
+UNTRAINED = 19  # models of the same form, which exceed a threshold of theirs in one of twenty
+
+
+@final
+@dataclass(frozen=True)
+class MeasuredPart:
+    """Hold what a model loses without one of its parts."""
+
+    place: str  # as `ablate` reads it
+    kind: Kind  # a head, a sublayer such as a mixer or a feed-forward part, or a whole layer
+    losses: tuple[float, ...]  # without it, of each sequence
+
+
+@final
+@dataclass(frozen=True)
+class MeasuredParts:
+    """Hold what one run loses without each part."""
+
+    folder: Path
+    unit: str  # of the loss
+    losses: tuple[float, ...]  # with all parts, of each sequence
+    parts: tuple[MeasuredPart, ...]
+    pruned: tuple[tuple[str, float], ...]
+    """Heads from the least valuable to the most, and the loss without it and all before it."""
+    kinds: Mapping[str, Mapping[str, float]]
+    """By place of a head the patterns that it follows more than heads of untrained models."""
+    trace: Mapping[str, Captured]
+    """Its attention on the first batch, the same for all runs of a task."""
+
+    def worth(self, part: MeasuredPart) -> float:
+        """What is lost without a part, in the loss's unit."""
+        return _mean(part.losses) - _mean(self.losses)
+
+
+def measure_parts(
+    folder: Path, *, how: Instead = "zero", part: str = "", tokens: int = 20_000, which: str = "last"
+) -> MeasuredParts:
+    """Measure what a run loses without each of its parts.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of a run: ``runs/STUDY/VARIANT/seed-0``.
+    how : {"zero", "mean", "resample"}
+        What stands in a part's place, as `ablate` has it; a layer is skipped, in whatever way.
+    part : str
+        Held-out part of the task; the first unless given.
+    tokens : int
+        Positions of it to measure on, in whole batches.
+    which : {"last", "best"}
+        Weights at the end, or those of the best evaluation.
+
+    Returns
+    -------
+    MeasuredParts
+        Losses with all parts, and without each.
+
+    Raises
+    ------
+    RunError
+        If the folder is no run with weights, or its model has no attention that can be seen.
+    SpecError
+        If the task has no such part, or a choice is unknown.
+
+    Notes
+    -----
+    One pass over the data for each part, and one for each head in the order of their worth, as in [1]_.
+
+    References
+    ----------
+    .. [1] Michel et al., 2019, arXiv:1905.10650, sections 3 and 4.
+    """
+    require_known("how", how, get_args(Instead))
+    require_positive("tokens", tokens)
+    model = load_run(folder, which=which).model
+    spec = read_json(folder / "spec.json")
+    task = build_task(spec["task"])
+    batches = _held_out(model, task, part or task.parts[0], tokens)
+    trace = _trace(model, batches[0])
+    if not trace:
+        raise RunError(f"{folder}: its model computes no attention that can be seen, so that it has no heads")
+    run = _Measuring(model, task, batches, how)
+    parts = tuple(run.part(kind, place) for kind, place in parts_of(model, trace))
+    losses = run.losses()
+    heads = sorted((one for one in parts if one.kind == "head"), key=lambda one: _mean(one.losses))
+    return MeasuredParts(
+        folder=folder,
+        unit=task.metrics[0].unit,
+        losses=losses,
+        parts=parts,
+        pruned=tuple(run.pruned([one.place for one in heads])),
+        kinds=_kinds(spec["model"], task, trace, batches[0]),
+        trace=trace,
+    )
+
+
+def finished_runs(folders: Sequence[Path]) -> dict[str, list[Path]]:
+    """The finished runs in folders of runs, variants or studies, by variant; those that tune are left out.
+
+    Raises
+    ------
+    RunError
+        If a folder has none.
+    """
+    found: dict[str, list[Path]] = {}
+    for folder in folders:
+        specs = [folder / "spec.json", *folder.glob("seed-*/spec.json"), *folder.glob("*/seed-*/spec.json")]
+        runs = [path.parent for path in specs if (path.parent / "result.json").is_file()]
+        if not runs:
+            raise RunError(f"no finished run in {folder}; name the folder of a study, a variant or a run")
+        for run in sorted(runs, key=_seed):
+            found.setdefault(str(run.resolve().parent), []).append(run)
+    return found
+
+
+def _seed(run: Path) -> tuple[str, int]:
+    number = run.resolve().name.rpartition("-")[2]
+    return str(run.parent), int(number) if number.isdecimal() else 0
+
+
+def parts_of(model: nn.Module, trace: Mapping[str, Captured]) -> Iterator[tuple[Kind, str]]:
+    """The heads of a model that attention was captured of, its sublayers and its layers, by their places."""
+    for name, captured in trace.items():
+        if captured.weights is not None and "#" not in name:
+            for head in range(captured.weights.shape[1]):
+                yield "head", f"{name}:{head}"
+    blocks = [(name, module) for name, module in model.named_modules() if isinstance(module, AbstractBlock)]
+    for name, block in blocks:
+        for sublayer in SUBLAYERS:
+            if getattr(block, sublayer, None) is not None:
+                yield "sublayer", f"{name}.{sublayer}"
+    if not blocks:
+        yield from (("sublayer", name) for name in trace if "#" not in name and name != "model")
+    yield from (("layer", name) for name, _ in blocks)
+
+
+@final
+class _Measuring:
+    """Measure one model on the same batches again and again."""
+
+    def __init__(self, model: nn.Module, task: StudyTask, batches: Sequence[Batch], how: Instead) -> None:
+        self.model = model
+        self.task = task
+        self.batches = batches
+        self.how = how
+
+    @torch.no_grad()
+    def losses(self) -> tuple[float, ...]:
+        """The loss of each sequence."""
+        return tuple(loss for batch in self.batches for loss in self._of(batch))
+
+    def _of(self, batch: Batch) -> Iterator[float]:
+        outputs = self.model(*batch.inputs).float()
+        for row in range(len(batch.targets)):
+            alone = Batch(tuple(one[row : row + 1] for one in batch.inputs), batch.targets[row : row + 1])
+            yield float(self.task.loss(outputs[row : row + 1], alone))
+
+    def part(self, kind: Kind, place: str) -> MeasuredPart:
+        """The losses without a part."""
+        with ablate(self.model, place, "skip" if kind == "layer" else self.how):
+            return MeasuredPart(place, kind, self.losses())
+
+    def pruned(self, heads: Sequence[str]) -> Iterator[tuple[str, float]]:
+        """The loss without the first head, without the first two, and so on."""
+        for count, head in enumerate(heads, 1):
+            with ablate(self.model, heads[:count], self.how):
+                yield head, _mean(self.losses())
+
+
+@final
+class _EnoughError(Exception):
+    """End an evaluation early."""
+
+
+def _held_out(model: nn.Module, task: StudyTask, part: str, tokens: int) -> list[Batch]:
+    """The first batches that an evaluation of a part looks at."""
+    require_known("part", part, task.parts)
+    batches: list[Batch] = []
+
+    def predict(batch: Batch) -> Tensor:
+        batches.append(batch)
+        if sum(one.targets.shape[:2].numel() for one in batches) >= tokens:
+            raise _EnoughError
+        return model(*batch.inputs)
+
+    with torch.no_grad(), contextlib.suppress(_EnoughError):
+        task.evaluate(predict, part)
+    return batches
+
+
+def _kinds(spec: Mapping[str, Any], task: StudyTask, trace: Mapping[str, Captured], batch: Batch) -> dict[str, Any]:
+    """The patterns of each head beyond those of untrained models, where attention is over tokens."""
+    untrained = []
+    for seed in range(UNTRAINED):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            untrained.append(_scores(model := build_model(spec, task).eval(), _trace(model, batch), batch))
+    found = _scores(build_model(spec, task), trace, batch)
+    return kinds(found, thresholds(untrained)) if found else {}
+
+
+def _scores(model: nn.Module, trace: Mapping[str, Captured], batch: Batch) -> list[HeadScores]:
+    """The scores of heads that look at their own sequence of tokens."""
+    sides = sides_of_maps(model, trace)
+    found = []
+    for number, tokens in enumerate(batch.inputs):
+        own = {name: one for name, one in trace.items() if sides.get(name, (number, number)) == (number, number)}
+        if tokens.ndim == 2 and not tokens.is_floating_point():
+            found += head_scores(own, tokens)
+    return found
+
+
+def _trace(model: nn.Module, batch: Batch) -> dict[str, Captured]:
+    with torch.no_grad(), capture(model) as trace:
+        model(*batch.inputs)
+    return {name: one for name, one in trace.items() if one.weights is not None}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

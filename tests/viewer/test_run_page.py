@@ -1,0 +1,347 @@
+"""The page of a run, asked by a script and used in a browser: what is shown, switched off, linked to and refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import urllib.parse
+
+import pytest
+from tests.viewer.conftest import asked, serving
+from tests.viewer.example_runs import DECODER, SENTENCES, TEXT, text_run, translation_run
+
+from attnlab.core.files import read_json, write_json
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+ONE, OTHER, PAIR = "text/it/seed-0", "text/it/seed-1", "pair/it/seed-0"
+FIELDS = {"text": TEXT, "off": [], "how": "zero"}
+MIXER = "stack.blocks.1.mixer"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder with runs of a text and of two languages, not to be changed."""
+    folder = tmp_path_factory.mktemp("view")
+    for seed in range(2):
+        text_run(folder / f"text/it/seed-{seed}", seed=seed)
+    translation_run(folder / PAIR)
+    translation_run(folder / "characters/it/seed-0", tokenizer="characters")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def port(folder):
+    """Return the port of a server of `folder`."""
+    with serving(folder) as number:
+        yield number
+
+
+def post(port, path, body):
+    """The status and content of an answer to a question of the page's script."""
+    headers = {"Origin": f"http://127.0.0.1:{port}", "Content-Type": "application/json"}
+    text = body if isinstance(body, str) else json.dumps(body)
+    status, _, answer = asked(port, path, "POST", headers, text.encode())
+    return status, json.loads(answer)
+
+
+def test_a_look_a_map_and_a_translation_are_answered(port):
+    status, look = post(port, f"/run/{ONE}/look", FIELDS)
+    assert (status, [layer["name"] for layer in look["layers"]]) == (200, ["stack.blocks.0.mixer", MIXER])
+    status, found = post(port, f"/run/{ONE}/map", {**FIELDS, "layer": MIXER, "head": 3, "shown": "scores"})
+    assert (status, found["shape"]) == (200, [len(TEXT), len(TEXT)])
+    status, found = post(port, f"/run/{PAIR}/write", {"text": SENTENCES[0]})
+    assert (status, found["text"]) == (200, found["whole"])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "sentence"),
+    [
+        (f"{ONE}/look", "{", 422, "the body of a request must be JSON: "),
+        (f"{ONE}/look", "[]", 422, "the body of a request must be an object; got list"),
+        (f"{ONE}/look", {"text": 3}, 422, "'text' must be a str; got 3"),
+        (f"{ONE}/look", {"text": "a", "off": [2]}, 422, "'off' must be a list of heads such as "),
+        (f"{ONE}/look", {"text": "a", "off": [f"{MIXER}:9"]}, 422, "there is no head 9, only 4, counted from 0"),
+        (f"{ONE}/look", {"text": "ö"}, 422, "the training text has no character 'ö'"),
+        (f"{ONE}/write", {"text": "a"}, 422, "is no translation run: its task is 'char-lm'"),
+        ("text/look", {"text": "a"}, 404, "text is no run (no spec.json in it); see the start page"),
+        ("../etc/look", {"text": "a"}, 404, "there is no '../etc' in "),
+    ],
+)
+def test_what_is_refused_in_one_sentence(port, path, body, status, sentence):
+    found, answer = post(port, f"/run/{path}", body)
+    assert found == status
+    assert sentence in answer["error"]
+
+
+def test_no_other_run_outside_of_the_folder_is_compared(port):
+    assert asked(port, f"/run/{ONE}?other=..%2F..")[0] == 404
+
+
+def test_a_run_that_trains_on_is_seen_as_it_was_saved_last(tmp_path):
+    text_run(tmp_path / "run")
+    with serving(tmp_path) as port:
+        _, before = post(port, "/run/run/look", FIELDS)
+        text_run(tmp_path / "run", seed=5)
+        _, after = post(port, "/run/run/look", FIELDS)
+    assert before["sides"] != after["sides"]
+
+
+def test_a_run_without_weights_says_so(tmp_path):
+    shutil.rmtree(text_run(tmp_path / "run") / "last")
+    with serving(tmp_path) as port:
+        status, answer = post(port, "/run/run/look", FIELDS)
+    assert (status, "no checkpoint 'last'" in answer["error"]) == (422, True)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"task": "char-lm"}'])
+def test_a_damaged_run_says_so(tmp_path, content):
+    (text_run(tmp_path / "run") / "spec.json").write_text(content)
+    with serving(tmp_path) as port:
+        status, answer = post(port, "/run/run/look", FIELDS)
+        page = asked(port, "/run/run")[0]
+    assert (status, page) == (422, 422)
+    assert re.search(r"spec\.json (cannot be read|is damaged: it names no task and model)", answer["error"])
+
+
+def test_code_of_a_run_is_run_only_once_it_is_trusted(tmp_path):
+    run = text_run(tmp_path / "run")
+    code = tmp_path / "own.py"
+    code.write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom attnlab.models.stacks import Decoder\n"
+        f"def own(vocab_size, max_length):\n    from attnlab.core.build import build\n"
+        f"    from attnlab.models import MODELS\n    offered = dict(vocab_size=vocab_size, max_length=max_length)\n"
+        f"    return build({DECODER!r}, MODELS, axis='model', offered=offered)\n"
+    )
+    write_json(run / "spec.json", {**read_json(run / "spec.json"), "model": {"name": f"{code}:own"}})
+    with serving(tmp_path) as port:
+        status, answer = post(port, "/run/run/look", FIELDS)
+        assert (status, "code of a person's own; trust it first" in answer["error"]) == (422, True)
+        assert "looking at it runs that code" in asked(port, "/run/run")[2]
+        assert not (tmp_path / "ran").exists()
+        status, answer = post(port, "/run/run/look", {**FIELDS, "trust": True})
+        assert status == 200, answer
+        assert (tmp_path / "ran").exists()
+
+
+def test_maps_of_a_task_without_text_are_those_that_were_kept(runs):
+    path = "/run/tiny/with-attention/seed-0"
+    with serving(runs) as port:
+        page = asked(port, path)[2]
+        assert "A model of the task shapes reads no text" in page
+        assert "after 5 steps" in page
+        status, look = post(port, f"{path}/look", {"text": ""})
+        assert (status, len(look["layers"])) == (200, 1)
+        status, answer = post(port, f"{path}/write", {"text": ""})
+    assert (status, answer["error"]) == (422, "the model of this run translates nothing")
+
+
+# ---- in a browser ----
+
+READY = "main:not(:has(.busy)) .drawing :is(canvas, svg)"
+PICTURE = "canvas => canvas.toDataURL()"
+
+
+@pytest.fixture
+def opened(browser, port):
+    """Return a function that opens a page and waits until all is drawn; nothing may be said on the console."""
+    pages, problems = [], []
+
+    def open_page(path, width=1200, port=port):
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        pages.append(page)
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: (problems.append("a script of a text ran"), dialog.dismiss()))
+        page.goto(f"http://127.0.0.1:{port}/run/{path}")
+        page.wait_for_selector(READY)
+        return page
+
+    yield open_page
+    for page in pages:
+        page.close()
+    assert [one for one in problems if "422" not in one] == []  # the browser tells every refusal
+
+
+def total(page):
+    return page.locator(".total").first.inner_text()
+
+
+def look_at(page, text, name="text"):
+    """Type a text and wait for what comes of it."""
+    with page.expect_response(re.compile("/look$")):
+        page.locator(f"[name={name}]").fill(text)
+    page.wait_for_selector(READY)
+
+
+def click(page, selector, at=0):
+    with page.expect_response(re.compile("/look$")):
+        page.locator(selector).nth(at).click()
+    page.wait_for_selector(READY)
+
+
+def test_the_page_begins_with_a_held_out_text_and_follows_what_is_typed(opened):
+    page = opened(ONE)
+    assert page.locator("[name=text]").input_value() == TEXT
+    assert page.locator(".run .tokens [role=option]").count() == len(TEXT) + 1
+    before = total(page)
+    look_at(page, "dogs and cats")
+    assert page.locator(".run .tokens [role=option]").count() == 14
+    assert total(page) != before
+    page.locator(".run .tokens [role=option]").nth(3).hover()
+    assert page.locator(".guesses tr").count() == 5
+    assert page.locator(".guesses p").inner_text().startswith("“s” costs ")
+    page.locator(".run .tokens [role=option]").nth(3).focus()
+    page.keyboard.press("ArrowLeft")
+    assert page.locator(".guesses p").inner_text().startswith("“g” costs ")
+
+
+def test_a_click_switches_a_head_off_and_on(opened):
+    page = opened(ONE)
+    before = total(page)
+    later = page.locator(".head canvas").nth(5)
+    picture = later.evaluate(PICTURE)
+    click(page, ".head button", 2)
+    assert "with 1 head off" in total(page)
+    assert page.locator(".head").nth(2).get_attribute("aria-label") == "stack.blocks.0.mixer, head 3, off"
+    assert later.evaluate(PICTURE) != picture, "a later layer reads something else"
+    click(page, ".layer", 1)
+    assert "with 5 heads off" in total(page)
+    with page.expect_response(re.compile("/look$")):
+        page.locator("[name=how]").select_option("mean")
+    click(page, ".all-on")
+    assert total(page) == before
+
+
+def test_heads_are_reached_by_keys(opened):
+    page = opened(ONE)
+    page.locator(".head").first.focus()
+    for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowLeft", "ArrowRight"):
+        page.keyboard.press(key)
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == f"{MIXER}, head 2"
+    assert page.locator(".large h3").inner_text() == "layer 2 · head 2"
+    with page.expect_response(re.compile("/look$")):
+        page.keyboard.press("x")
+    page.wait_for_selector(READY)
+    assert page.locator(".switch").inner_text() == "Switch on"
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == f"{MIXER}, head 2, off"
+
+
+def test_the_large_map_is_read_by_pointer_and_keys(opened):
+    page = opened(ONE)
+    canvas = page.locator(".drawing canvas")
+    weights = canvas.evaluate(PICTURE)
+    canvas.focus()
+    for key in ("ArrowDown", "ArrowDown"):
+        page.keyboard.press(key)
+    assert page.locator(".large .told").inner_text().startswith("“ ” (2) looks at “a” (1): weight ")
+    page.locator(".shown").select_option("scores")
+    page.wait_for_selector(".ramp.signed")
+    assert canvas.evaluate(PICTURE) != weights
+    page.locator("[data-view=lines]").click()
+    page.wait_for_selector(".drawing svg line", state="attached")  # one may be as flat as no pixel
+    page.locator(".drawing text[data-row='2']").hover()
+    shown = page.locator(".drawing line").evaluate_all("all => all.filter(one => one.style.display !== 'none').length")
+    assert 0 < shown <= 3, "a causal query looks at itself and what stands before it"
+
+
+def test_a_link_shows_the_same_again(opened):
+    page = opened(ONE)
+    look_at(page, "cats and dogs")
+    click(page, ".head button", 1)
+    page.locator(".head").nth(6).click()
+    page.locator("[data-view=lines]").click()
+    page.locator(".shown").select_option("values")
+    page.wait_for_selector(".drawing svg")
+    again = opened(page.url.split("/run/")[1])
+    for what in (".total", ".large h3", ".run .tokens", ".large .told"):
+        assert again.locator(what).first.inner_text() == page.locator(what).first.inner_text()
+    assert "with 1 head off" in total(again)
+    assert again.locator("[data-view=lines]").get_attribute("aria-pressed") == "true"
+    assert again.locator(".shown").input_value() == "values"
+
+
+def test_a_map_is_saved_with_its_names(opened):
+    page = opened(ONE)
+    look_at(page, "a,cat")
+    files = {}
+    for kind in ("csv", "svg", "png"):
+        with page.expect_download() as download:
+            page.locator(f"[data-save={kind}]").click()
+        assert download.value.suggested_filename == f"text-it-seed-0-stack.blocks.0.mixer-head-1-weights.{kind}"
+        files[kind] = download.value.path().read_bytes()
+    rows = files["csv"].decode().split("\r\n")
+    assert rows[0] == ',"a",",","c","a","t"'
+    assert sum(map(float, rows[5].split(",")[1:])) == pytest.approx(1, abs=1e-5)
+    assert b"<svg" in files["svg"]
+    assert files["png"].startswith(b"\x89PNG")
+
+
+def test_a_mistake_is_said_and_what_was_shown_stays(opened):
+    page = opened(ONE)
+    before = total(page)
+    look_at(page, "")
+    trouble = page.locator(".trouble")
+    trouble.wait_for()
+    assert trouble.inner_text() == "there is no text to look at; type some"
+    assert total(page) == before
+    look_at(page, TEXT)
+    trouble.wait_for(state="hidden")
+    page = opened(f"{ONE}#text=a+dog&off=stack.blocks.0.mixer%3A9")
+    assert "there is no head 9, only 4" in page.locator(".trouble").inner_text()
+    assert page.locator(".run .tokens [role=option]").count() == 6
+
+
+def test_a_hostile_text_is_text(opened):
+    page = opened(f"{ONE}#text={urllib.parse.quote('<a>/<a>')}&head={urllib.parse.quote(HOSTILE)}:0")
+    assert page.locator(".run .tokens").inner_text() == "<a>/<a>▸"
+    page = opened(f"{PAIR}#text={urllib.parse.quote(HOSTILE)}&target={urllib.parse.quote(HOSTILE)}")
+    assert page.locator("main img").count() == 0
+
+
+def test_a_translation_is_judged_and_written_without_a_head(opened):
+    page = opened(PAIR)
+    assert page.locator(".tabs button").all_inner_texts() == ["encoder", "decoder", "cross"]
+    page.locator("[name=example]").select_option(index=2)
+    page.wait_for_selector(READY)
+    click(page, "[name=reference]")
+    assert page.locator("[name=target]").input_value() == SENTENCES[1].upper()
+    assert page.locator(".run .tokens").nth(1).inner_text() == f"<begin> {SENTENCES[1].upper()}<end>"
+    page.locator(".tabs button").nth(2).click()
+    with page.expect_response(re.compile("/write$")):
+        click(page, ".layer")
+    page.locator(".written p").nth(1).wait_for()
+    assert page.locator(".written p").first.inner_text().startswith("With heads off it writes ")
+
+
+def test_two_runs_are_compared_by_passages(opened):
+    page = opened(f"{ONE}?other={OTHER}")
+    page.locator(".apart:not([hidden]) .tokens").wait_for()
+    assert page.locator(".apart .tokens [role=option]").count() == len(TEXT) - 1
+    sums = [float(re.search(r", ([\d.]+) over", one).group(1)) for one in page.locator(".total").all_inner_texts()]
+    said = re.search(r"costs ([\d.]+) nats (less|more) than", page.locator(".apart .note").inner_text())
+    assert float(said.group(1)) == pytest.approx(abs(sums[1] - sums[0]), abs=0.15), "rounded to tenths"
+    assert said.group(2) == ("less" if sums[1] < sums[0] else "more")
+
+
+def test_two_tokenizers_are_compared_by_the_characters_they_share(opened):
+    page = opened(f"{PAIR}?other=characters/it/seed-0#text=two+dogs+run&target=TWO+DOGS")
+    page.locator(".apart:not([hidden]) .tokens").wait_for()
+    passages = page.locator(".apart .tokens [role=option]").all_inner_texts()
+    assert [passage.strip() for passage in passages] == ["TWO", "DOGS"]
+    words, characters = (page.locator("section.run").nth(at).locator(".tokens").nth(1) for at in (0, 1))
+    words.locator("[role=option]").nth(2).hover()
+    assert "".join(characters.locator(".linked").all_inner_texts()).strip() == "DOGS"
+
+
+def test_kept_maps_are_shown_without_a_text(opened, runs):
+    with serving(runs) as other:
+        page = opened("tiny/with-attention/seed-0", port=other)
+        assert page.locator("form.asking").is_hidden()
+        assert page.locator(".head").count() == 2
+
+
+@pytest.mark.parametrize("width", [400, 2000])
+def test_nothing_scrolls_sideways(opened, width):
+    page = opened(PAIR, width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
