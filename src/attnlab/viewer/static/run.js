@@ -68,7 +68,10 @@ class Panel {
     for (const button of this.root.querySelectorAll("[data-save]")) {
       button.addEventListener("click", () => this.save(button.dataset.save));
     }
-    new ResizeObserver(() => this.drawLarge()).observe(this.find(".large"));
+    new ResizeObserver(([{ contentRect }]) => {
+      if (contentRect.width !== this.width) this.drawLarge(); // not where a longer sentence below made it higher
+      this.width = contentRect.width;
+    }).observe(this.find(".large"));
   }
 
   // ---- asking ----
