@@ -65,7 +65,7 @@ def ablate(
     >>> layer = nn.MultiheadAttention(4, 2, bias=False, batch_first=True)
     >>> x = torch.ones(1, 3, 4)
     >>> with ablate(layer, ["model:0", "model:1"]):
-    ...     print(float(layer(x, x, x)[0].abs().max()))
+    ...     print(layer(x, x, x)[0].abs().max().item())
     0.0
     """
     require_known("how", how, get_args(How))
