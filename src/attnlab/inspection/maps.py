@@ -64,24 +64,23 @@ def attention_maps(
         _layer(name, weights)
         | ({"axes": list(axes[name])} if name in axes else {})
         | _ranks(trace[name], weights, sample)
-        for name, weights in _with_steps_joined(seen).items()
+        for name, calls in calls_of_maps(seen).items()
+        for weights in [torch.cat([seen[call] for call in calls], dim=1)]
     ]
     return {"labels": [list(one) for one in labels], "layers": layers}
 
 
-def _with_steps_joined(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights by name, with the calls of a module that have one query each in one tensor."""
+def calls_of_maps(weights: Mapping[str, Float[Tensor, "heads q_len k_len"]]) -> dict[str, list[str]]:
+    """By name of a map the calls that are its rows: those of one module that ask with one query each are one map."""
     calls: dict[str, list[str]] = {}
     for name in weights:
         calls.setdefault(name.partition("#")[0], []).append(name)
-    joined = dict(weights)
-    for first, *later in calls.values():
-        shape = weights[first].shape  # (heads, q_len, k_len)
-        if later and shape[1] == 1 and all(weights[name].shape == shape for name in later):
-            joined[first] = torch.cat([weights[name] for name in (first, *later)], dim=1)
-            for name in later:
-                del joined[name]
-    return joined
+    maps: dict[str, list[str]] = {}
+    for several in calls.values():
+        shapes = {weights[name].shape for name in several}
+        are_steps = len(shapes) == 1 and next(iter(shapes))[1] == 1
+        maps |= {several[0]: several} if are_steps else {name: [name] for name in several}
+    return {name: maps[name] for name in weights if name in maps}
 
 
 def _ranks(captured: Captured, weights: Float[Tensor, "heads q_len k_len"], sample: int) -> dict[str, Any]:

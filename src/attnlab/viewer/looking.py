@@ -21,7 +21,7 @@ from attnlab.core.files import finite, read_json
 from attnlab.core.sizes import require_known
 from attnlab.inspection import Captured, ablate, capture
 from attnlab.inspection.interventions import How
-from attnlab.inspection.maps import LARGEST_BYTE
+from attnlab.inspection.maps import LARGEST_BYTE, calls_of_maps
 from attnlab.models.decoding.writers import device_of
 from attnlab.studies.using.trained import Trained, load_run, sentence_codec
 from attnlab.studies.using.translating import sides_of_maps, translations
@@ -360,18 +360,10 @@ def _losses(look: TextSeen) -> list[float | None]:
 
 
 def _heads_of(trace: Mapping[str, Captured]) -> dict[str, Heads]:
-    """What was seen, by name; calls of a module that ask with one query each are the rows of one attention."""
-    calls: dict[str, dict[str, Heads]] = {}
-    for name, seen in trace.items():
-        if seen.weights is not None:
-            calls.setdefault(name.partition("#")[0], {})[name] = Heads.of(seen, seen.weights)
-    found: dict[str, Heads] = {}
-    for first, several in calls.items():
-        steps = list(several.values())
-        shapes = {one.weights.shape for one in steps}
-        joined = len(steps) > 1 and len(shapes) == 1 and steps[0].weights.shape[1] == 1
-        found |= {first: Heads.joined(steps)} if joined else several
-    return found
+    """What was seen, by name of the map."""
+    seen = {name: Heads.of(one, one.weights) for name, one in trace.items() if one.weights is not None}
+    maps = calls_of_maps({name: one.weights for name, one in seen.items()})
+    return {name: Heads.joined([seen[call] for call in calls]) for name, calls in maps.items()}
 
 
 def _small(name: str, weights: Float[Tensor, "heads q_len k_len"], axes: Sequence[int | None] | None) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from attnlab.core.errors import SpecError
 from attnlab.core.sizes import require_known
-from attnlab.inspection.interventions.changing import Changed, changing
+from attnlab.inspection.interventions.changing import changing
 from attnlab.inspection.interventions.patching import recording
-from attnlab.inspection.interventions.places import Place, places
+from attnlab.inspection.interventions.places import Changed, Place, places
 
 How = Literal["zero", "mean", "resample", "skip", "hide"]
 

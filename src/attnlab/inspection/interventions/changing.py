@@ -16,14 +16,10 @@ from torch import Tensor, nn
 
 from attnlab.core.errors import SpecError, nearest
 from attnlab.inspection.capture import without_fast_path
-from attnlab.inspection.interventions.places import Place
+from attnlab.inspection.interventions.places import Changed, Function, Place
 from attnlab.inspection.interventions.taped import changing_taped
 from attnlab.inspection.torch_attention import StepByStep
 from attnlab.nn.attention import Attention
-
-Function = Callable[[Tensor], Tensor]
-Changed = tuple[Place, Function]
-"""A place, and what of its value is put there: of the same shape, or one that fits it."""
 
 
 @contextlib.contextmanager
@@ -51,22 +47,23 @@ def changing(model: nn.Module, changes: Sequence[Changed]) -> Iterator[None]:
     run as in a forward pass: a block or a mixer other than attention that goes on from kept keys is not changed.
     """
     modules = {name or "model": module for name, module in model.named_modules()}
-    calls, by_hand = _Calls(), []
+    calls: Counter[_Applied] = Counter()  # of each module in this forward pass
+    by_hand: list[Changed] = []
     with contextlib.ExitStack() as stack:
         stack.enter_context(without_fast_path())
-        stack.callback(model.register_forward_pre_hook(lambda *_: calls.begin()).remove)
+        stack.callback(model.register_forward_pre_hook(lambda *_: calls.clear()).remove)
         for name in dict.fromkeys(place.module for place, _ in changes):
             base, _, number = name.partition("#")
             if base not in modules:
                 raise SpecError(f"the model has no module '{base}'; {nearest(base, modules)}")
             module, wanted = modules[base], [change for change in changes if change[0].module == name]
-            applied = _Applied(base, int(number) if number else None, wanted, calls)
+            applied = _Applied(int(number) if number else None, wanted, calls)
             if isinstance(module, Attention):
                 stack.enter_context(_editing(module, applied))
                 continue
             of_output = [change for change in wanted if change[0].step == "output"]
             if of_output:
-                hook = _Applied(base, applied.number, of_output, calls).to_returned
+                hook = _Applied(applied.number, of_output, calls).to_returned
                 stack.callback(module.register_forward_hook(hook).remove)
             if len(of_output) == len(wanted):
                 continue
@@ -76,7 +73,7 @@ def changing(model: nn.Module, changes: Sequence[Changed]) -> Iterator[None]:
             else:
                 by_hand += [change for change in wanted if change[0].step != "output"]
         if by_hand:
-            stack.enter_context(changing_taped(model, by_hand, calls.begin))
+            stack.enter_context(changing_taped(model, by_hand, calls.clear))
         yield
 
 
@@ -89,36 +86,18 @@ def put(place: Place, value: Tensor, function: Function) -> Tensor:
 
 
 @final
-class _Calls:
-    """Count how often each module has run in this forward pass."""
-
-    def __init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        """Start to count anew."""
-        self.counts: Counter[Any] = Counter()
-
-    def next(self, key: Any) -> int:
-        """The number of this call, from 1."""
-        self.counts[key] += 1
-        return self.counts[key]
-
-
-@final
 class _Applied:
     """Apply the changes of one module, in all of its calls or in one."""
 
-    def __init__(self, name: str, number: int | None, changes: Sequence[Changed], calls: _Calls) -> None:
-        self.name = name
+    def __init__(self, number: int | None, changes: Sequence[Changed], calls: Counter[_Applied]) -> None:
         self.number = number
         self.changes = changes
         self.calls = calls
-        self.now = 0
 
     def to_returned(self, _module: nn.Module, _inputs: Any, returned: Any) -> Any:
         """What a module returns, the first of several tensors changed."""
-        if self.number not in (None, self.calls.next((self.name, id(self)))):
+        self.calls[self] += 1
+        if self.number not in (None, self.calls[self]):
             return returned
         value = returned[0] if isinstance(returned, tuple) else returned
         for place, function in self.changes:
@@ -128,10 +107,10 @@ class _Applied:
     def to_step(self, before: Callable[[Any, Tensor], Tensor] | None, step: str, value: Tensor) -> Tensor:
         """A step of an attention, which begins with its queries."""
         if step == "q":
-            self.now = self.calls.next((self.name, id(self)))
+            self.calls[self] += 1
         value = value if before is None else before(step, value)
         for place, function in self.changes:
-            if place.step == step and self.number in (None, self.now):
+            if place.step == step and self.number in (None, self.calls[self]):
                 value = put(place, value, function)
         return value
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from attnlab.core.errors import SpecError
 from attnlab.inspection.capture import capture
-from attnlab.inspection.interventions.changing import Changed, changing
-from attnlab.inspection.interventions.places import Place, places
+from attnlab.inspection.interventions.changing import changing
+from attnlab.inspection.interventions.places import Changed, Place, places
 
 Inputs = Tensor | Sequence[Any] | Mapping[str, Any]
 """What a model is called with: one tensor, positional arguments, or arguments by name."""

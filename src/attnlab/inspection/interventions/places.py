@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -11,6 +11,9 @@ from torch import Tensor
 
 from attnlab.core.errors import SpecError
 from attnlab.nn.attention import Step
+
+Function = Callable[[Tensor], Tensor]
+"""What stands in the place of a value, of the same shape or one that fits it."""
 
 _TEXT = re.compile(
     r"(?P<module>[^:@\s]+)(:(?P<head>\d+|\*)(:(?P<query>\d+|\*)->(?P<key>\d+|\*))?)?(@(?P<position>\d+))?"
@@ -109,6 +112,10 @@ class Place:
         if not -count <= number < count:
             raise SpecError(f"{self}: there is no {kind} {number}, only {count}, counted from 0")
         return slice(number % count, number % count + 1)
+
+
+Changed = tuple[Place, Function]
+"""A place, and what of its value is put there."""
 
 
 def places(where: str | Place | Sequence[str | Place]) -> tuple[Place, ...]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from attnlab.core.errors import ModuleError, SpecError
-from attnlab.inspection.interventions.places import Place
+from attnlab.inspection.interventions.places import Changed, Function, Place
 from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.contractions import Operand
 from attnlab.inspection.tape.dependence import Dependence
@@ -21,8 +21,6 @@ from attnlab.inspection.tape.replacing import replacing
 from attnlab.inspection.tape.tape import Inside, Tape, record, tensors_in
 from attnlab.inspection.watch import unrecorded
 from attnlab.strangers.calling.convention import Convention
-
-Function = Callable[[Tensor], Tensor]
 
 
 @final
@@ -37,9 +35,7 @@ class _Plan:
 
 
 @contextlib.contextmanager
-def changing_taped(
-    model: nn.Module, changes: Sequence[tuple[Place, Function]], begin: Callable[[], None]
-) -> Iterator[None]:
+def changing_taped(model: nn.Module, changes: Sequence[Changed], begin: Callable[[], None]) -> Iterator[None]:
     """Change steps of attention that the model computes by hand, while the context is open.
 
     Parameters
@@ -69,7 +65,7 @@ def changing_taped(
 class _Taped:
     """Stand in the place of a model's `forward`, and change what it computes."""
 
-    def __init__(self, model: nn.Module, changes: Sequence[tuple[Place, Function]], begin: Callable[[], None]) -> None:
+    def __init__(self, model: nn.Module, changes: Sequence[Changed], begin: Callable[[], None]) -> None:
         self.model = model
         self.forward = model.forward
         self.begin = begin
@@ -77,7 +73,7 @@ class _Taped:
         self.plans: dict[Any, _Plan] = {}  # by the shapes of what the model is given
 
     @contextlib.contextmanager
-    def also(self, changes: Sequence[tuple[Place, Function]]) -> Iterator[None]:
+    def also(self, changes: Sequence[Changed]) -> Iterator[None]:
         """Make more changes while a context is open."""
         before = self.changes, self.plans
         self.changes, self.plans = [*self.changes, *changes], {}
@@ -135,7 +131,7 @@ def _sequences(given: Sequence[Tensor]) -> list[Tensor]:
     return tokens or [one for one in given if one.ndim >= 2 and one.is_floating_point()]
 
 
-def _plan(tape: Tape, given: Sequence[Tensor], changes: Sequence[tuple[Place, Function]]) -> _Plan:
+def _plan(tape: Tape, given: Sequence[Tensor], changes: Sequence[Changed]) -> _Plan:
     found = attentions_by_name(tape, given)
     inputs: dict[Operand, Inside] = {}
     outputs: dict[int, Inside] = {}

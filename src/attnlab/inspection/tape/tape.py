@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from attnlab.inspection.capture import without_fast_path
 
 Inside = Callable[[Tensor], Tensor]
 """What stands in the place of a value, given as a copy."""
@@ -170,13 +171,8 @@ def record(module: nn.Module, call: Callable[[], Tensor], *, change: Change | No
 @contextmanager
 def unfused() -> Iterator[None]:
     """Turn fused attention off; both switches are put back."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+    with without_fast_path(), sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 def tensors_in(result: Any) -> list[Tensor]:

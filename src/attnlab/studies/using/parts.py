@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,7 @@ from attnlab.core.contracts import Batch, StudyTask
 from attnlab.core.errors import RunError
 from attnlab.core.files import read_json
 from attnlab.core.sizes import require_known, require_positive
-from attnlab.inspection.behaviour import HeadScores, head_scores, kinds, thresholds
+from attnlab.inspection.behaviour import HeadScores, Thresholds, head_scores, kinds, thresholds
 from attnlab.inspection.capture import capture
 from attnlab.inspection.interventions import ablate
 from attnlab.inspection.watch import Captured
@@ -118,7 +120,7 @@ def measure_parts(
         losses=losses,
         parts=parts,
         pruned=tuple(run.pruned([one.place for one in heads])),
-        kinds=_kinds(spec["model"], task, trace, batches[0]),
+        kinds=_kinds(json.dumps([spec["model"], spec["task"], part or task.parts[0]]), model, trace, batches[0]),
         trace=trace,
     )
 
@@ -217,15 +219,25 @@ def _held_out(model: nn.Module, task: StudyTask, part: str, tokens: int) -> list
     return batches
 
 
-def _kinds(spec: Mapping[str, Any], task: StudyTask, trace: Mapping[str, Captured], batch: Batch) -> dict[str, Any]:
+def _kinds(question: str, model: nn.Module, trace: Mapping[str, Captured], batch: Batch) -> dict[str, Any]:
     """The patterns of each head beyond those of untrained models, where attention is over tokens."""
-    untrained = []
+    found = _scores(model, trace, batch)
+    return kinds(found, _of_untrained(question)) if found else {}
+
+
+@functools.lru_cache(maxsize=1)  # the seeds of a variant are measured one after another
+def _of_untrained(question: str) -> Thresholds:
+    """The thresholds of a model, a task and one of its parts, as JSON."""
+    spec, task_spec, part = json.loads(question)
+    task = build_task(task_spec)
+    scores = []
     for seed in range(UNTRAINED):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            untrained.append(_scores(model := build_model(spec, task).eval(), _trace(model, batch), batch))
-    found = _scores(build_model(spec, task), trace, batch)
-    return kinds(found, thresholds(untrained)) if found else {}
+            model = build_model(spec, task).eval()
+        (batch,) = _held_out(model, task, part, 1)
+        scores.append(_scores(model, _trace(model, batch), batch))
+    return thresholds(scores)
 
 
 def _scores(model: nn.Module, trace: Mapping[str, Captured], batch: Batch) -> list[HeadScores]:
