@@ -7,13 +7,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from attnlab.core.contracts import Metric
 from attnlab.explain.effects import effects, mean_of, within_noise
 from attnlab.explain.rates import tuned
 from attnlab.explain.setups import Run, Setup
 from attnlab.explain.signatures import SIGNATURES, measure
+from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.studies.define.rules import TUNING_SEED
+from attnlab.training.keeping.checkpoints import save_checkpoint, weights_of
 
 
 def values(*numbers):
@@ -122,3 +125,16 @@ def test_known_effects_are_seen_where_they_are_at_work_and_not_elsewhere():
     assert "missing positions" not in at_work(deep | bare)
     assert "small reach" in at_work({"name": "cnn"})
     assert "small reach" not in at_work({"name": "lstm"})
+
+
+def test_known_effects_of_trained_weights_are_those_of_the_run(tmp_path):
+    spec = {"name": "encoder", "n_layers": 3, "d_model": 16, "feedforward": "relu"}
+    setup = Setup("mine", SHAPES, spec, {})
+    model = build_model(spec, build_task(SHAPES))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "feedforward" in name and parameter.ndim == 1:
+                parameter.fill_(-50.0)
+    save_checkpoint(tmp_path / "last", weights_of(model), {"step": 1})
+    assert measure(setup).get("dead", 0.0) < 0.5
+    assert measure(setup, tmp_path)["dead"] == 1.0

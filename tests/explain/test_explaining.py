@@ -128,6 +128,7 @@ def test_where_nothing_is_wrong_no_bug_is_named_and_the_rest_stays_unexplained(s
     case = said(variants=own("Attention"), saw={"val_loss": 0.9}, expected={"val_loss": 0.3})
     answer, told = explained(case, tmp_path / "case")
     assert not [share for share in answer.shares if share.nature == "bug"], told
+    assert answer.brought.keys() == {"mine"}, told
     assert "stay unexplained" in paragraph(answer)
 
 

@@ -116,6 +116,8 @@ class Answer:
         Whether a few items can be learned by heart.
     effects : mapping
         By variant and known effect the evidence that it is at work before training.
+    brought : mapping
+        The same after training, in one run of every variant that is explained.
     error : str
         Why runs of the set-up as it was did not finish.
     notes : tuple of str
@@ -151,6 +153,7 @@ class Answer:
     examined: tuple[Examined, ...] = ()
     memories: tuple[Memory, ...] = ()
     effects: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    brought: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     error: str = ""
     notes: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()

@@ -66,6 +66,8 @@ class Known:
         What the doctor said of its own modules.
     measured : mapping
         What the table of signatures reads, before training.
+    trained : mapping
+        The same of one run of it, after training.
     as_meant : mapping, optional
         What of the model is otherwise where its mixer is given the layout in which it does not read the batch as time.
     """
@@ -74,6 +76,7 @@ class Known:
     task: StudyTask
     examined: Sequence[Examined] = ()
     measured: Measured = field(default_factory=dict)
+    trained: Measured = field(default_factory=dict)
     as_meant: Mapping[str, Any] | None = None
 
     @property
@@ -97,8 +100,10 @@ class Known:
         return "" if mixer is None or isinstance(mixer, list) else parse(mixer, "mixer")[0]
 
     def signature(self, name: str) -> str:
-        """The evidence of a known effect at the start; empty where it is not at work."""
-        return next(one.of(self.measured) for one in SIGNATURES if one.name == name)
+        """The evidence of a known effect, before training or else after it; empty where it is not at work."""
+        one = next(one for one in SIGNATURES if one.name == name)
+        after = one.of(self.trained)
+        return one.of(self.measured) or (f"after training {after}" if after else "")
 
 
 Change = Mapping[str, Mapping[str, Any]]

@@ -158,8 +158,9 @@ class _Explaining:
         runs = Runs(self.out / "runs", self.executor, self._on_run)
         self.measuring = Measuring(self.case, runs, *pace, deadline, workers)
         setups = self._as_called(found, {name: self._shortened(setup) for name, setup in whole.items()})
-        causes = self._that_length_spares(self._causes(found, setups, equal))
         again, error = self._again(setups)
+        self._after_training(found, setups)
+        causes = self._that_length_spares(self._causes(found, setups, equal))
         base = {name: setups[name] for name in quantity.variants}
         start = self.measuring.quantity(base)
         made = self._made(found.impossible, setups)
@@ -179,7 +180,8 @@ class _Explaining:
             impossible=tuple(found.impossible), alarms=found.alarms, made=tuple(made),
             examined=tuple({(one.name, str(one.errors)): one for each in found.situations.values()
                             for one in each.examined}.values()),
-            memories=tuple(found.memories), effects=found.effects, error=error, notes=self.case.notes,
+            memories=tuple(found.memories), effects=found.effects, brought=found.brought, error=error,
+            notes=self.case.notes,
             scale=self.case.scale, variants=quantity.variants, cured=tuple((one.name, one.nature) for one in cured),
             seconds=self._seconds(time.monotonic() - begun),
         )  # fmt: skip
@@ -219,9 +221,27 @@ class _Explaining:
         wrong = {TITLES["causality"]: "ahead", TITLES["batch-independence"]: "mixes"}.get(cause.name)
         return wrong is None or not self._measured(setup).get(wrong, 0.0)
 
-    def _measured(self, setup: Setup) -> Measured:
+    def _measured(self, setup: Setup, trained: Path | None = None) -> Measured:
         """What the table of signatures reads of a set-up; nothing where it cannot be measured, which is told."""
-        return _or_nothing(lambda: measure(setup), {}, self.tell, f"'{setup.name}' could not be measured")
+        return _or_nothing(lambda: measure(setup, trained), {}, self.tell, f"'{setup.name}' could not be measured")
+
+    def _at_work(self, name: str, measured: Measured) -> dict[str, str]:
+        """The known effects that are at work, with their evidence, which is told."""
+        found = {sign.name: evidence for sign in SIGNATURES if (evidence := sign.of(measured))}
+        for effect, evidence in found.items():
+            self.tell(f"'{name}': {effect}: {evidence}")
+        return found
+
+    def _after_training(self, found: _Found, setups: Mapping[str, Setup]) -> None:
+        """Measure the known effects once more, in one trained model of every variant that is explained."""
+        self.tell("known effects after training:")
+        runs, seed = self.measuring.runs, self.measuring.seeds[0]
+        for name in self.case.quantity.variants:
+            if runs.of([setups[name]], [seed])[name][seed].error:
+                continue
+            trained = self._measured(setups[name], runs.folder_of(setups[name], seed))
+            found.situations[name] = replace(found.situations[name], trained=trained)
+            found.brought[name] = self._at_work(name, trained)
 
     def _noise(self, base: Mapping[str, Setup]) -> bool | None:
         """Whether what was seen lies within the noise of runs."""
@@ -280,10 +300,7 @@ class _Explaining:
                 self.tell(f"doctor, {one.name.rpartition(':')[2]}: {one.verdict or one.error}")
                 for finding in one.errors:
                     self.tell(f"  {finding['message']} {finding['evidence']}")
-            told = {sign.name: evidence for sign in SIGNATURES if (evidence := sign.of(measured))}
-            found.effects[name] = told
-            for effect, evidence in told.items():
-                self.tell(f"'{name}': {effect}: {evidence}")
+            found.effects[name] = self._at_work(name, measured)
         measured = {name: one.measured for name, one in found.situations.items()}
         found.impossible = impossible(self.case, task, measured)
         found.alarms = task.alarms()
@@ -425,6 +442,7 @@ class _Found:
 
     situations: dict[str, Known] = field(default_factory=dict)
     effects: dict[str, dict[str, str]] = field(default_factory=dict)
+    brought: dict[str, dict[str, str]] = field(default_factory=dict)
     impossible: list[Impossible] = field(default_factory=list)
     alarms: tuple[str, ...] = ()
     memories: list[Memory] = field(default_factory=list)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -161,13 +162,18 @@ def _again(answer: Answer) -> list[dict[str, str]]:
     ]
 
 
+def _effects(when: str, effects: Mapping[str, Mapping[str, str]]) -> str:
+    """The known effects at work before or after training; empty where there are none."""
+    told = [f"- {name}: {effect}: {text}" for name, row in effects.items() for effect, text in row.items()]
+    return "\n".join([f"Known effects {when} training:", "", *told]) if told else ""
+
+
 def document(answer: Answer, drawing: Drawing | None) -> str:
     """The answer as Markdown."""
     shares = [
         tuple(row[key] for key in ("name", "nature", "amount", "part", "alone", "last")) for row in _shares(answer)
     ]
     again = [tuple(row.values()) for row in _again(answer)]
-    told = [f"- {name}: {effect}: {text}" for name, row in answer.effects.items() for effect, text in row.items()]
     blocks = [
         f"# {answer.question}",
         f"**{answer.verdict}.** {paragraph(answer)}",
@@ -175,7 +181,8 @@ def document(answer: Answer, drawing: Drawing | None) -> str:
         f"![from seen to expected]({PICTURE})" if drawing else "",
         table(("removed", "nature", "carries", "part", "alone", "last"), shares) if shares else "",
         table(("variant", "metric", "seen", "found", ""), again) if again else "",
-        "\n".join(["Known effects before training:", "", *told]) if told else "",
+        _effects("before", answer.effects),
+        _effects("after", answer.brought),
         f"Removed without effect: {', '.join(answer.without_effect)}." if answer.without_effect else "",
         f"Not tried: {', '.join(answer.not_tried)}." if answer.not_tried else "",
         "\n".join(f"- {note}" for note in answer.notes),

@@ -126,7 +126,7 @@ class Runs:
         """The runs of set-ups, by their names and seeds; those that are not there yet are made, seed by seed."""
         wanted = {(setup.key, seed): setup for seed in seeds for setup in setups}
         missing = [(setup, seed) for (key, seed), setup in wanted.items() if (key, seed) not in self._known]
-        todo = [(setup, seed) for setup, seed in missing if not is_done(self._place(setup, seed), setup.spec(seed))]
+        todo = [(setup, seed) for setup, seed in missing if not is_done(self.folder_of(setup, seed), setup.spec(seed))]
         errors: dict[int, str] = {}
 
         def tell(number: int, message: Mapping[str, Any]) -> None:
@@ -157,17 +157,18 @@ class Runs:
         begun = sorted(self.folder.glob(f"*-{setup.key}"))
         return begun[0] if begun else self.folder / f"{slug(setup.name)[:60]}-{setup.key}"
 
-    def _place(self, setup: Setup, seed: int) -> Path:
+    def folder_of(self, setup: Setup, seed: int) -> Path:
+        """The folder of one run."""
         return self.place(setup) / f"seed-{seed}"
 
     def _job(self, setup: Setup, seed: int) -> Job:
         own = names_own_code([setup.model, setup.training, setup.task])
-        folder = str(self._place(setup, seed))
+        folder = str(self.folder_of(setup, seed))
         apart = setup.key if own else ""
         return Job((folder,), (setup.spec(seed),), threads=1, device=self.device, apart=apart)
 
     def _read(self, setup: Setup, seed: int, otherwise: str) -> Run:
-        folder = self._place(setup, seed)
+        folder = self.folder_of(setup, seed)
         if is_done(folder, setup.spec(seed)):
             result = read_record(folder, required=True) or {}
             self._seconds_per_step.append(result["seconds"] / setup.steps)

@@ -1,4 +1,4 @@
-"""Known effects as measurements: what a model does to signal, gradients, scores and rectifiers at its start."""
+"""Known effects as measurements: what a model does to signal, gradients, scores and rectifiers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -19,6 +20,7 @@ from attnlab.explain.setups import Setup
 from attnlab.inspection.reach import reach
 from attnlab.nn.mended import ChangedCalls
 from attnlab.studies.define.assemble import build_model, build_task
+from attnlab.training.keeping.checkpoints import load_model_weights
 
 ITEMS = 8
 """Sequences that are looked at."""
@@ -99,13 +101,13 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "logit growth",
         lambda m: m["scores"] > LARGE_SCORES,
-        "scores have a standard deviation of {scores:.3g} before training",
+        "scores have a standard deviation of {scores:.3g}",
         "Wortsman 2023, arXiv:2309.14322; Vaswani 2017, arXiv:1706.03762, section 3.2.1",
     ),
     Signature(
         "entropy collapse",
         lambda m: m["entropy"] < PEAKED,
-        "attention weights have {entropy:.0%} of the entropy of equal ones before training",
+        "attention weights have {entropy:.0%} of the entropy of equal ones",
         "Zhai 2023, arXiv:2303.06296",
     ),
     Signature(
@@ -130,27 +132,32 @@ SIGNATURES: tuple[Signature, ...] = (
 """Each with the source that describes it; the thresholds are this lab's."""
 
 
-def measure(setup: Setup) -> dict[str, float]:
-    """Measure a set-up's model before training; with code of a person's own, in a process of its own.
+def measure(setup: Setup, trained: Path | None = None) -> dict[str, float]:
+    """Measure a set-up's model; with code of a person's own, in a process of its own.
 
     Parameters
     ----------
     setup : Setup
         The set-up.
+    trained : Path, optional
+        Folder of the run whose weights at the end it has; those before training by default.
 
     Returns
     -------
     dict
         What the table of signatures reads.
     """
+    folder = None if trained is None else str(trained)
     if names_own_code([setup.model, setup.task]):
-        return call_apart(_measure, dict(setup.task), dict(setup.model))
-    return _measure(setup.task, setup.model)
+        return call_apart(_measure, dict(setup.task), dict(setup.model), folder)
+    return _measure(setup.task, setup.model, folder)
 
 
-def _measure(task_spec: Any, model_spec: Mapping[str, Any]) -> dict[str, float]:
+def _measure(task_spec: Any, model_spec: Mapping[str, Any], folder: str | None) -> dict[str, float]:
     task = build_task(task_spec)
     model = drawn_by_name(lambda: build_model(model_spec, task), 0)
+    if folder is not None:
+        load_model_weights(model, folder)
     batch = task.train_batch(0, 0)
     few = Batch(tuple(one[:ITEMS] for one in batch.inputs), batch.targets[:ITEMS])
     found = {**_by_depth(model, task, few), **_sees(model, few, causal=task.causal)}
