@@ -8,6 +8,7 @@ import torch
 from attnlab.core.errors import SpecError
 from attnlab.inspection import capture, count_parameters, reach
 from attnlab.models import ConvStack
+from attnlab.nn import Attention
 
 LENGTH, BATCH = 37, 3
 BLOG_ATTENTION = {
@@ -71,6 +72,12 @@ def test_score_positions_go_to_the_mixer() -> None:
     assert ConvStack(1, 2, LENGTH, channels=8, mixer="attention", positions="rotary")(x()).shape == (BATCH, LENGTH, 2)
 
 
+def test_mixers_stand_where_they_are_said_to_each_of_its_own() -> None:
+    layers = ConvStack(1, 1, LENGTH, channels=8, mixer="attention", mixer_at=[1, 3]).layers
+    assert [isinstance(layer, Attention) for layer in layers] == [False, True, False, True, False]
+    assert layers[1] is not layers[3]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -80,6 +87,7 @@ def test_score_positions_go_to_the_mixer() -> None:
         ({"dilations": [1, 2, 0, 1, 1]}, "dilations must be at least 1; got [1, 2, 0, 1, 1]"),
         ({"mixer": "attention", "mixer_at": 4}, "mixer_at must name a layer between the first and the last of 5"),
         ({"mixer": "attention", "mixer_at": 0}, "got 0"),
+        ({"mixer": "attention", "mixer_at": [1, 4]}, "got 4"),
         ({"positions": "rotary"}, "positions 'rotary' act on attention scores, but no mixer of this model"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Convolutions over the positions, one of which another mixer may replace."""
+"""Convolutions over the positions, some of which another mixer may replace."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ class ConvStack(nn.Module):
         Distance between the positions a layer sees, one per layer; 1 everywhere by default. The entry
         of a layer that the mixer replaces has no effect.
     mixer : Spec, optional
-        What stands in the place of one convolution.
-    mixer_at : int, default 2
-        Which layer the mixer replaces, counted from 0; neither the first nor the last.
+        What stands in the place of convolutions.
+    mixer_at : int or list of int, default 2
+        Which layer the mixer replaces, or which layers, each by one of its own; counted from 0, neither the first nor
+        the last.
     positions : Spec, default "none"
         Where an element stands: marked after the first layer, or, where they act on scores, given to
         the mixer.
@@ -73,7 +74,7 @@ class ConvStack(nn.Module):
         n_layers: int = 5,
         dilations: Sequence[int] | None = None,
         mixer: Spec | None = None,
-        mixer_at: int = 2,
+        mixer_at: int | Sequence[int] = 2,
         positions: Spec = "none",
     ) -> None:
         super().__init__()
@@ -90,7 +91,8 @@ class ConvStack(nn.Module):
         mixers = [] if mixer is None else [mixer]
         offered |= offer_positions(positions, mixers)
         if mixer is not None:
-            self._replace(mixer_at, mixer, offered)
+            for at in [mixer_at] if isinstance(mixer_at, int) else mixer_at:
+                self._replace(at, mixer, offered)
         self.positions = build_input_positions(positions, offered)
 
     def _replace(self, at: int, mixer: Spec, offered: Mapping[str, Any]) -> None:
