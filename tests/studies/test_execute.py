@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -455,10 +456,28 @@ def test_an_edited_module_is_another_study(tiny, tmp_path, mine):
 
 
 @pytest.mark.usefixtures("in_process")
-def test_tensorboard_is_an_option(tiny, tmp_path):
+def test_runs_are_shown_in_trackers(tiny, tmp_path):
     tiny["rules"] |= {"seeds": 1, "budget": {"steps": 1}}
-    run_study(parse_study(tiny), tmp_path / "out", jobs=1, tensorboard=True)
+    run_study(parse_study(tiny), tmp_path / "out", jobs=1, trackers=["tensorboard"])
     assert list((tmp_path / "out" / "plain" / "seed-0").glob("events.out.tfevents.*"))
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_tracker_that_fails_is_told_and_one_that_is_not_there_is_refused_before_anything(tiny, tmp_path, monkeypatch):
+    told = []
+    watcher = SimpleNamespace(alarms=print, phase=print, message=lambda cell, one: told.append((cell.folder, one)))
+    tiny["rules"] |= {"seeds": 1, "budget": {"steps": 1}}
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter", None)
+    results = run_study(parse_study(tiny), tmp_path / "out", jobs=1, trackers=["tensorboard"], watcher=watcher)
+    assert results.complete
+    assert not any(variant.failed for variant in results.variants)
+    warned = [(folder, one["text"]) for folder, one in told if one["kind"] == "warning"]
+    assert [text for folder, text in warned if folder == "plain/seed-0"] == [
+        "tensorboard failed after step 0 and is left out; the run goes on: 'NoneType' object is not callable"
+    ]
+    with pytest.raises(SpecError, match="there is no tracker 'tensorbord'; did you mean 'tensorboard'"):
+        run_study(parse_study(tiny), tmp_path / "other", trackers=["tensorbord"])
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,8 @@ class TerminalWatcher:
             self._finish(cell, message)
         elif message["kind"] in {"step", "evaluation"}:
             self._update(cell, message)
+        elif message["kind"] == "warning":
+            self._console.print(f"[bold yellow]![/] {escape(title_of(cell))}: {escape(message['text'])}")
 
     def _update(self, cell: CellPlan, message: Mapping[str, Any]) -> None:
         name = title_of(cell)

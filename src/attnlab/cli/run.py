@@ -25,7 +25,8 @@ def run(
     jobs: Whole | None = None,
     together: Whole | None = None,
     like: Path | None = None,
-    tensorboard: bool = False,
+    on: str | None = None,
+    track: str = "",
     json: bool = False,
 ) -> int:
     """Run a study to its verdict, or what is missing of it.
@@ -48,8 +49,13 @@ def run(
         How many runs of a variant train as one program at most; by default all on a GPU, none on a CPU.
     like : Path, optional
         Folder of a study to repeat: computed with its threads, precision, compiling and runs together.
-    tensorboard : bool
-        Also write TensorBoard events into every run's folder (needs the extra ``attnlab[tensorboard]``).
+    on : str, optional
+        A Ray cluster that computes the runs (needs the extra ``attnlab[cluster]``): ``ray``, one on this machine for as
+        long as the study runs; ``auto``, the one that is there; or ``ray://HOST:PORT``. Processes of this machine by
+        default.
+    track : str
+        Also show every run in ``tensorboard``, ``trackio``, ``wandb`` or ``mlflow``, several with commas between them;
+        each is an extra, such as ``attnlab[wandb]``.
     json : bool
         Print ``report.json`` alone on standard output.
 
@@ -67,12 +73,23 @@ def run(
     folder = out or default_folder(question.name, scale)
     console = Console(stderr=json)
     console.print(f"[bold]{question.question}[/]")
-    with own_prints_to_stderr(json), TerminalWatcher(console, question.rules.metric) as watcher:
-        how: dict[str, Any] = {"device": device, "jobs": jobs, "together": together, "like": like}
-        results = run_study(question, folder, **how, tensorboard=tensorboard, watcher=watcher)
+    watched = TerminalWatcher(console, question.rules.metric)
+    with own_prints_to_stderr(json), _cluster(on) as executor, watched as watcher:
+        how: dict[str, Any] = {"device": device, "jobs": jobs, "together": together, "like": like, "executor": executor}
+        trackers = [name.strip() for name in track.split(",") if name.strip()]
+        results = run_study(question, folder, **how, trackers=trackers, watcher=watcher)
     page = write_report(results, folder)
     show(results, page, json=json)
     return int(any(alarm.check == "failed" for alarm in results.alarms))
+
+
+def _cluster(on: str | None) -> contextlib.AbstractContextManager[Any]:
+    """The cluster that computes runs, if one was named."""
+    if on is None:
+        return contextlib.nullcontext()
+    from attnlab.studies.run.cluster import Ray
+
+    return Ray(on)
 
 
 def seed_changes(seeds: str | None) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from attnlab.inspection.reach import reach
 from attnlab.nn.mended import ChangedCalls
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.training.keeping.checkpoints import load_model_weights
+from attnlab.training.run.looks import dead_share, relative_entropy
 
 ITEMS = 8
 """Sequences that are looked at."""
@@ -253,16 +254,13 @@ class _Seen:
             allowed = kept > kept.abs().nan_to_num(0.0, 0.0, 0.0).max().clamp(min=1.0) * -1e3
             allowed &= kept > -1e4
             self._scores.append(float(kept[allowed].std()))
-            weights = torch.softmax(kept, -1)
-            entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1)
-            most = allowed.sum(-1).clamp(min=1).double().log()
-            rows = most > math.log(4)  # of few keys nothing is said
+            rows = allowed.sum(-1) > 4  # of few keys nothing is said
             if rows.any():
-                self._entropy.append(float((entropy[rows] / most[rows]).mean()))
+                self._entropy.append(float(relative_entropy(torch.softmax(kept, -1), allowed)[rows].mean()))
         return scores
 
     def _note_rectified(self, x: Tensor) -> Tensor:
         y = x.clamp(min=0)
         if y.ndim > 1 and y.shape[-1] > 1:
-            self._dead.append(float((y.detach().reshape(-1, y.shape[-1]) == 0).all(0).double().mean()))
+            self._dead.append(float(dead_share(y.detach())))
         return y

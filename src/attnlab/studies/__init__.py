@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from attnlab.studies.judge.statistics import compare
     from attnlab.studies.judge.verdicts import verdicts
     from attnlab.studies.plan.plan import Plan, plan_study
-    from attnlab.studies.report import write_report
+    from attnlab.studies.report import draw_report, write_report
+    from attnlab.studies.run.cluster import Ray
     from attnlab.studies.run.executor import Executor, InProcess, LocalProcesses
     from attnlab.studies.using.trained import generate, load_run, score, translate
 

@@ -23,6 +23,7 @@ from attnlab.studies.run.layout import WORKERS_LOG, Layout, Wishes, layout_for
 from attnlab.studies.run.pool import BROKEN
 from attnlab.studies.run.tuning import cells_again, record_tuning
 from attnlab.training.keeping.runs import FAILED, lock
+from attnlab.training.tracking.tracking import check_trackers
 
 
 class Watcher(Protocol):
@@ -49,7 +50,7 @@ def run_study(
     jobs: int | None = None,
     together: int | None = None,
     like: Path | None = None,
-    tensorboard: bool = False,
+    trackers: Sequence[str] = (),
     watcher: Watcher | None = None,
     executor: Executor | None = None,
 ) -> StudyResults:
@@ -69,8 +70,8 @@ def run_study(
         How many runs of a variant train as one program at most; by default all on an accelerator, none on a CPU.
     like : Path, optional
         Folder of a study to repeat: its threads, device, runs together, precision and compiling are taken over.
-    tensorboard : bool
-        Whether every cell also writes TensorBoard events into its folder.
+    trackers : sequence of str
+        Where every cell is shown beside its folder: of ``tensorboard``, ``trackio``, ``wandb``, ``mlflow``.
     watcher : Watcher, optional
         Is told about progress.
     executor : Executor, optional
@@ -84,7 +85,7 @@ def run_study(
     Raises
     ------
     SpecError
-        If a variant cannot be built, or what is asked for cannot be.
+        If a variant cannot be built, a tracker is not installed, or what is asked for cannot be.
     RunError
         If the folder belongs to another study or another process.
     Interrupted
@@ -93,6 +94,7 @@ def run_study(
     wishes = Wishes(device, jobs, together, like)
     require_device(device, "auto")
     wishes.check()
+    check_trackers(trackers)
     plan = plan_study(study)
     if watcher:
         watcher.alarms(alarms_before(plan))
@@ -101,7 +103,7 @@ def run_study(
         layout = layout_for(plan, out, wishes)
         if executor is None:
             executor = held.enter_context(LocalProcesses(layout.workers, layout.threads, out / WORKERS_LOG))
-        phases = _Phases(executor, out, layout, shuffled=plan.judges_time, tensorboard=tensorboard, watcher=watcher)
+        phases = _Phases(executor, out, layout, shuffled=plan.judges_time, trackers=trackers, watcher=watcher)
         phases.run("tuning runs", plan.tuning_cells())
         phases.run("tuning runs of the best settings, again", cells_again(plan, out))
         chosen = record_tuning(plan, out)
@@ -131,11 +133,11 @@ class _Phases:
         layout: Layout,
         *,
         shuffled: bool,
-        tensorboard: bool,
+        trackers: Sequence[str],
         watcher: Watcher | None,
     ) -> None:
         self._executor, self._out, self._layout, self._watcher = executor, out, layout, watcher
-        self._shuffled, self._tensorboard = shuffled, tensorboard
+        self._shuffled, self._trackers = shuffled, tuple(trackers)
         self._tried: set[str] = set()
 
     def run(self, title: str, cells: Sequence[CellPlan]) -> bool:
@@ -178,7 +180,8 @@ class _Phases:
             threads=self._layout.threads,
             device=self._layout.device,
             apart=cohort[0].variant if names_own_code([cohort[0].spec["model"], cohort[0].spec["recipe"]]) else "",
-            tensorboard=self._tensorboard,
+            trackers=self._trackers,
+            study=str(self._out),
             setting=self._layout.settings.get(cohort[0].variant, {}),
         )
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from attnlab.training.recipe.schedule import SCHEDULES
     from attnlab.training.run.events import OnEvent, ignore_event
     from attnlab.training.run.loop import train
-    from attnlab.training.run.tensorboard import tensorboard_events
     from attnlab.training.together.together import train_together
+    from attnlab.training.tracking.tracking import TRACKERS, tracking
 
 __getattr__, __dir__, __all__ = contents(__name__)

@@ -25,7 +25,8 @@ class Job:
     threads: int  # threads of its numerical libraries
     device: str  # ``cpu`` or ``cuda``
     apart: str = ""  # whose own code it runs; such jobs share no process with others; empty for the lab's code alone
-    tensorboard: bool = False  # whether TensorBoard events are written beside
+    trackers: tuple[str, ...] = ()  # where the cells are shown beside their folders
+    study: str = ""  # the study's folder, which they are listed under there
     setting: Mapping[str, Any] = field(default_factory=dict)
     """``precision`` and ``compile``, where they are to be those of another study; empty leaves them to the recipe."""
 
@@ -94,21 +95,37 @@ class InProcess:
 def compute(job: Job, tell: Callable[[Mapping[str, Any]], None]) -> Iterator[dict[str, Any]]:
     """Run a job's cells, together if there are several, and yield how each of them ended."""
     from attnlab.studies.run.cell import run_cells
-    from attnlab.training.run.tensorboard import tensorboard_events
 
     folders = [Path(folder) for folder in job.folders]
-    listeners = [tensorboard_events(folder) for folder in folders] if job.tensorboard else None
+    with contextlib.ExitStack() as tracked:
+        listeners = [tracked.enter_context(_tracking(job, cell, tell)) for cell in range(len(folders))]
 
-    def on_event(cell: int, event: Mapping[str, Any]) -> None:
-        if listeners:
+        def on_event(cell: int, event: Mapping[str, Any]) -> None:
             listeners[cell](event)
-        tell({**event, "cell": cell})
+            tell({**event, "cell": cell})
 
-    outcomes = run_cells(
-        folders, job.specs, threads=job.threads, device=job.device, setting=job.setting, on_event=on_event
-    )
+        outcomes = run_cells(
+            folders, job.specs, threads=job.threads, device=job.device, setting=job.setting, on_event=on_event
+        )
     for cell, outcome in enumerate(outcomes):
         if isinstance(outcome, Exception):
             yield {"kind": "failed", "cell": cell, "error": in_words(outcome)}
         else:
             yield {"kind": "finished", "cell": cell, "metrics": outcome}
+
+
+def _tracking(
+    job: Job, cell: int, tell: Callable[[Mapping[str, Any]], None]
+) -> contextlib.AbstractContextManager[Callable[[Mapping[str, Any]], None]]:
+    """Show a cell where its job says."""
+    from attnlab.training.tracking.tracking import tracking
+
+    folder, study = Path(job.folders[cell]), Path(job.study)
+    return tracking(
+        job.trackers,
+        folder=folder,
+        project=study.name,
+        name=folder.relative_to(study).as_posix() if job.trackers else None,
+        config=job.specs[cell],
+        warn=lambda text: tell({"kind": "warning", "cell": cell, "text": text}),
+    )

@@ -2,7 +2,8 @@
 
 ======================  =====================================================================================
 ``spec.json``           what the run is; written before the first step
-``metrics.jsonl``       one line per record: step, tokens, seconds, lr, train_loss; metrics where it was evaluated
+``metrics.jsonl``       one line per record: step, tokens, seconds, lr, train_loss; metrics where it was evaluated;
+                        ``watch`` in place of the loss where the run was looked into
 ``last/``, ``best/``    checkpoints: model.safetensors, optimizer.safetensors (last, while unfinished), state.json
 ``result.json``         the final numbers; its presence means that the run is done
 ``failed.json``         error, kind, step, layer of a run that had to stop; gone when it is started again

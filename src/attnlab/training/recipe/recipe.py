@@ -131,6 +131,10 @@ class Recipe(pydantic.BaseModel):
     compile : bool or "auto"
         True compiles training steps with ``torch.compile``. "auto" does where the steps left save more time than
         compiling takes, by a rule that knows no clock; the choice is recorded.
+    watch : list of {"attention", "gradients"}
+        What is looked at inside the model now and then, and recorded with the run; no number of the run changes by it.
+        "attention": entropy and scores of every head. "gradients": their norm and the size of updates by layer, and
+        the dead features of rectifiers.
     """
 
     model_config = STRICT
@@ -150,6 +154,7 @@ class Recipe(pydantic.BaseModel):
     average: Average | None = None
     stop_at: dict[str, float] | None = None
     compile: Literal[True, False, "auto"] = False
+    watch: list[Literal["attention", "gradients"]] = []
 
     @pydantic.field_validator("optimizer")
     @classmethod

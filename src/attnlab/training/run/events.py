@@ -7,9 +7,22 @@ every           step, steps (None with a budget in seconds)
 ``start``       setting, reason (why that one), resumed (bool)
 ``step``        progress, loss, lr, rate (tokens a second), seconds_left (None at first); at most five a second
 ``evaluation``  progress, part, metrics, best (bool: the best so far)
+``watch``       seen (what the recipe wants to be watched, see below)
 ``stopping``    a person asked the run to stop; it saves and ends
 ``done``        metrics, best, seconds
 ==============  ===========================================================================================
+
+What is seen in a look inside the model, by layer; the run's records have the same under ``watch``:
+
+=================  ========================================================================================
+``entropy``        of attention weights, by head; 1: all keys that a query may see have equal weights, 0: one has all
+``logit_max``      the largest score before the normalizer, by head
+``logit_std``      standard deviation of these scores, by head
+``gradient_norm``  Euclidean norm of the gradient, before clipping
+``update_ratio``   norm of the step's update over that of the weights before
+``dead_share``     share of the features of a rectifier that are zero at every position looked at
+``note``           why something of this could not be seen; absent where all was
+=================  ========================================================================================
 """
 
 from __future__ import annotations

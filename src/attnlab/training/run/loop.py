@@ -184,6 +184,8 @@ def make_step(trainers: Sequence[Trainer], gradients: AbstractGradients) -> None
         with trainer.own_failure():
             trainer.begin()
     gradients.compute(_going(trainers))
+    for trainer in _going(trainers):
+        trainer.before_update()
     gradients.apply(_going(trainers))
     seconds = time.perf_counter() - began
     for trainer in _going(trainers):

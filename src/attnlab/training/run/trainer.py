@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from attnlab.core.contracts import Batch, Judge, Task
 from attnlab.core.errors import Interrupted, SpecError
+from attnlab.core.files import finite
 from attnlab.core.generators import Generators
 from attnlab.core.machine import environment
 from attnlab.training.keeping.averaging import WeightAverage
@@ -28,6 +29,7 @@ from attnlab.training.recipe.target import SECONDS_TO_TARGET, check_measured, ch
 from attnlab.training.run.course import Course, Marks
 from attnlab.training.run.evaluation import evaluate, is_better, judged
 from attnlab.training.run.events import OnEvent, Pace
+from attnlab.training.run.looks import Looks
 from attnlab.training.run.step import Caller, LossWatch, task_loss
 from attnlab.training.speed.settings import Choice, wait_for
 
@@ -90,6 +92,7 @@ class Trainer:
         self.optimizer = recipe.build_optimizer().over(model, recipe.lr, recipe.weight_decay)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.watch = LossWatch(CHECK_EVERY.get(device.type, CHECK_EVERY_ELSEWHERE))
+        self.looks = Looks(model, recipe.watch, self.course.total_steps)
         self.state, self.average = RunState(), WeightAverage()
         self.pace = Pace(0.0)
         self.saved_at = time.perf_counter()
@@ -149,6 +152,11 @@ class Trainer:
         """The loss of a model's outputs; shapes that only broadcast are an error in a process's first step."""
         return task_loss(self.task, outputs, batch, self.recipe.label_smoothing, strict=self.pace.tokens == 0)
 
+    def before_update(self) -> None:
+        """Note what a look inside compares the update with."""
+        if self.looks.is_due(self.state.step):
+            self.looks.before_update()
+
     def inspect(self, norm: Tensor) -> None:
         """Look at the step's loss and gradient norm, now or with those of later steps; stop at one not finite."""
         if self.watch.add(self.loss, norm):
@@ -176,6 +184,7 @@ class Trainer:
         """Count a step's time; evaluate, record, save and tell what is due after it; finish after the last."""
         self.state.seconds += seconds
         self.pace.add(self.task.tokens_per_step, seconds)
+        self.look_inside()
         before, now = self.marks, self.course.marks(self.state)
         if self.course.progress(self.state) >= 1.0:
             self.state.stopped = "budget"
@@ -213,12 +222,29 @@ class Trainer:
         self.keeper.save(self.model, self.optimizer, self.average, self.state)
         self.saved_at = time.perf_counter()
 
+    def look_inside(self) -> None:
+        """Look at attention and gradients of the step that was made if that is due; record and tell it."""
+        if not self.looks.is_due(self.state.step - 1):
+            return
+        with self.training_time():
+            wait_for(self.caller.device)
+        with self.evaluation_time():
+            bookmark = self.generators.bookmark()
+            seen = finite(self.looks.after_update(self.call_another, self.batch))
+            self.generators.go_back(bookmark)
+        self.keeper.record({**self.place(), "watch": seen})
+        self.say("watch", {"seen": seen})
+
+    def call_another(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Call a copy of the model in the setting of the steps, not compiled."""
+        caller = Caller(model, model, self.caller.device)
+        return caller.outputs(batch, self.state.setting.eager(), step=self.state.step)
+
     def catch_up(self) -> None:
         """Look at losses an accelerator still works on; the wait is training time."""
-        began = time.perf_counter()
-        wait_for(self.caller.device)
-        self.look_at_losses()
-        self.state.seconds += time.perf_counter() - began
+        with self.training_time():
+            wait_for(self.caller.device)
+            self.look_at_losses()
 
     def evaluate(self) -> bool:
         """Evaluate on the first held-out part, and return whether it is the best so far."""
@@ -245,6 +271,13 @@ class Trainer:
         return better
 
     @contextlib.contextmanager
+    def training_time(self) -> Iterator[None]:
+        """Count the body's time as that of training steps."""
+        began = time.perf_counter()
+        yield
+        self.state.seconds += time.perf_counter() - began
+
+    @contextlib.contextmanager
     def evaluation_time(self) -> Iterator[None]:
         """Count the body's time as evaluation."""
         began = time.perf_counter()
@@ -254,15 +287,17 @@ class Trainer:
 
     def next_record(self, *, with_metrics: bool) -> dict[str, Any]:
         """One record of the training curve."""
-        state = self.state
-        record: dict[str, Any] = {
-            "step": state.step,
-            "tokens": state.step * self.task.tokens_per_step,
-            "seconds": round(state.seconds, MILLISECONDS),
+        record = self.place() | {"train_loss": self.state.take_mean_loss()}
+        return record | self.state.metrics if with_metrics else record
+
+    def place(self) -> dict[str, Any]:
+        """Where the run stands, as a record begins."""
+        return {
+            "step": self.state.step,
+            "tokens": self.state.step * self.task.tokens_per_step,
+            "seconds": round(self.state.seconds, MILLISECONDS),
             "lr": self.optimizer.rate(),
-            "train_loss": state.take_mean_loss(),
         }
-        return record | state.metrics if with_metrics else record
 
     def stop_early(self) -> str:
         """Save where the run stands, since a person wants it to end; return where that is, in words."""

@@ -1,0 +1,1 @@
+"""Charts of what was seen inside the models of a study."""
