@@ -24,6 +24,7 @@ from attnlab.inspection import (
     repeated_tokens,
     thresholds,
 )
+from attnlab.inspection.matching import layer_agreement
 from attnlab.models import Decoder
 
 BATCH, LENGTH, VOCAB = 3, 14, 11
@@ -359,3 +360,12 @@ def test_tokens_that_do_not_repeat_are_refused(tokens: Tensor) -> None:
         DataError, match=r"logits must be of the \(3, 14\) tokens that the model read; got \(3, 13, 11\)"
     ):
         repeated_loss(torch.zeros(BATCH, 13, VOCAB), tokens)
+
+
+def test_heads_of_a_layer_agree_as_much_as_their_weights_are_alike():
+    previous, first = shifted(1), shifted(LENGTH)
+    assert layer_agreement(seen(previous, previous)) == pytest.approx(1)
+    apart = layer_agreement(seen(previous, first))
+    assert apart == pytest.approx(2 / LENGTH)  # the first two queries look at the first token in both
+    assert layer_agreement({**seen(previous, previous), "other": seen(previous)["mixer"]}) == pytest.approx(1)
+    assert math.isnan(layer_agreement(seen(previous)))

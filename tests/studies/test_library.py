@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from ruamel.yaml import YAML
+from torch import nn
 
 from attnlab.inspection import count_parameters
 from attnlab.studies.define.assemble import build_model, build_task
@@ -169,6 +170,17 @@ def test_norm_parts_have_the_parts_they_name(short_text):
     }
     parts = {"gain and bias": {"weight", "bias"}, "gain": {"weight"}, "neither": set(), "RMS": set()}
     assert learned == {variant: parts[variant.rpartition(": ")[2].replace("RMS, ", "")] for variant in models}
+
+
+@pytest.mark.parametrize("scale", scales("induction"))
+def test_models_of_induction_are_attention_alone_and_one_layer_has_the_weights_of_two(scale):
+    found = models("induction", scale)
+    sizes = {variant: count_parameters(model) for variant, model in found.items()}
+    assert sizes["1 layer"] == pytest.approx(sizes["2 layers"], rel=0.02)
+    for model in found.values():
+        assert not any(
+            isinstance(part, nn.ReLU | nn.GELU) or "feedforward" in name for name, part in model.named_modules()
+        )
 
 
 def is_of_norm(model, parameter):

@@ -10,13 +10,19 @@ import pytest
 import torch
 
 from attnlab.cli import FINE, WRONG_USE, call
-from attnlab.core.errors import RunError, SpecError
-from attnlab.inspection import ablate
+from attnlab.core.contracts import Batch
+from attnlab.core.errors import ModuleError, RunError, SpecError
+from attnlab.core.files import sealed
+from attnlab.inspection import ablate, agreement, capture, gradient_times_input
+from attnlab.models import Decoder, EncoderDecoder
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.study import parse_study
 from attnlab.studies.execute import run_study
-from attnlab.studies.judge.worth import judged_parts
+from attnlab.studies.judge.collect import read_results
+from attnlab.studies.judge.worth import HEADS as KEPT
+from attnlab.studies.judge.worth import judged_parts, kept_parts
 from attnlab.studies.run.executor import InProcess
+from attnlab.studies.using.orders import orders
 from attnlab.studies.using.parts import finished_runs, measure_parts
 from attnlab.studies.using.trained import load_run
 
@@ -99,6 +105,7 @@ def test_over_seeds_heads_are_matched_by_what_they_do(measured):
     assert 0 <= found.agreement <= 1
     same = judged_parts("attention", [measured[0], measured[0]], tolerance=0.01)
     assert same.agreement == pytest.approx(1)
+    assert same.orders["stack.blocks.0.mixer"] == measured[0].orders["stack.blocks.0.mixer"]
     assert all(row.worths[0] == row.worths[1] for row in same.parts)
 
 
@@ -115,6 +122,11 @@ def test_the_most_heads_within_the_tolerance_can_go(measured):
     above = max(losses) - statistics.fmean(measured[0].losses)
     assert judged_parts("a", measured[:1], tolerance=above + 1e-6).removable == (2,)
     assert judged_parts("a", measured[:1], tolerance=-above - 1).removable == (0,)
+    both = judged_parts("a", measured, tolerance=0.0)
+    assert both.heads == 2
+    assert max(both.pruned) == pytest.approx(
+        statistics.fmean(max(loss for _, loss in run.pruned) - statistics.fmean(run.losses) for run in measured)
+    )
 
 
 def test_runs_of_other_models_are_not_judged_together(measured):
@@ -137,7 +149,7 @@ def test_the_command_prints_a_row_for_each_part_and_json(study, capsys):
 
 
 def test_what_cannot_be_measured_is_said(study, tmp_path, capsys):
-    with pytest.raises(RunError, match="no attention that can be seen"):
+    with pytest.raises(ModuleError, match="no attention that can be seen"):
         measure_parts(study / "none" / "seed-0")
     with pytest.raises(SpecError, match="how"):
         measure_parts(study / "attention" / "seed-0", how="skip")
@@ -156,3 +168,67 @@ def test_runs_are_found_in_studies_variants_and_runs(study):
         found = finished_runs([folder])
         assert [run.name for run in found[str((study / "attention").resolve())]][:1] == ["seed-0"]
     assert len(finished_runs([study])) == 2
+
+
+def test_what_a_study_s_heads_are_worth_is_kept_and_reported(study, capsys):
+    assert call(["heads", str(study), "--tokens", str(TOKENS)]) == FINE
+    printed = capsys.readouterr().out
+    assert "none/seed-0: its model computes no attention" in printed.replace("\n", " ")
+    assert "kept for the report of the study" in printed
+    (kept,) = read_results(study).heads
+    (judged,) = kept_parts(study)
+    assert kept == judged
+    assert (kept.variant, kept.runs, kept.part, kept.how) == ("attention", 2, "validation", "zero")
+    assert call(["report", str(study)]) == FINE
+    (told,) = json.loads((study / "report.json").read_text())["heads"]
+    assert [row["place"] for row in told["parts"]] == [row.place for row in kept.parts]
+    for name in ("report.md", "report.html"):
+        text = (study / name).read_text().replace("\\_", "_")
+        assert "What is each head worth?" in text
+        assert all(f"{row.mean:+.4f}" in text for row in kept.parts)
+
+
+def test_what_was_kept_of_heads_is_read_only_as_it_was_written(study):
+    path = study / KEPT
+    if not path.exists():
+        call(["heads", str(study), "--tokens", str(TOKENS)])
+    whole = path.read_text()
+    content = json.loads(whole)
+    try:
+        path.write_text(json.dumps({**content, "variants": []}))
+        with pytest.raises(RunError, match="was changed after it was written"):
+            read_results(study)
+        path.write_text(json.dumps(sealed({"hash": "of another", "variants": []})))
+        with pytest.raises(RunError, match="was measured in another study; remove it"):
+            read_results(study)
+    finally:
+        path.write_text(whole)
+
+
+def test_orders_are_those_of_gradients_and_of_hidden_keys():
+    torch.manual_seed(0)
+    model = Decoder(7, 5, d_model=8, n_layers=1, mixer={"name": "attention", "n_heads": 2}).eval()
+    tokens = torch.randint(7, (1, 5))
+    name = "stack.blocks.0.mixer"
+    with torch.no_grad(), capture(model) as trace:
+        answers = model(tokens)[0]
+    weights, taken = trace[name].weights.mean(dim=1)[0], answers.argmax(dim=-1)
+    gradients, moved = torch.zeros(5, 5), torch.zeros(5, 5)
+    for query, token in enumerate(taken.tolist()):
+        gradients[query] = gradient_times_input(model, tokens, position=query, token=token).scores[0]
+        for key in range(query + 1):
+            with torch.no_grad(), ablate(model, f"{name}:*:*->{key}", "hide"):
+                moved[query, key] = (model(tokens)[0, query, token] - answers[query, token]).abs()
+    found = orders(model, Batch((tokens,), tokens))[name]
+    assert found.gradient == pytest.approx(agreement(weights, gradients.tril()).mean)
+    assert found.hidden == pytest.approx(agreement(weights, moved).mean)
+    assert found.between == pytest.approx(agreement(gradients.tril(), moved).mean)
+
+
+def test_only_attention_that_asks_where_the_model_answers_has_orders():
+    torch.manual_seed(0)
+    model = EncoderDecoder(9, 9, 8, d_model=8, n_layers=1, mixer={"name": "attention", "n_heads": 2}).eval()
+    source, target = torch.randint(1, 9, (2, 6)), torch.randint(1, 9, (2, 4))
+    found = orders(model, Batch((source, target), target))
+    assert {name.rpartition(".")[2] for name in found} == {"mixer", "cross"}
+    assert all(name.startswith("decoder") for name in found)

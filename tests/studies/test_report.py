@@ -121,7 +121,7 @@ def test_json_has_the_documented_keys_only(folder):
     found = loads_strictly((folder / "report.json").read_text())
     assert set(found) == {
         *("study", "question", "task", "rules", "floors", "complete"),
-        *("variants", "verdicts", "claims", "alarms", "environment"),
+        *("variants", "verdicts", "claims", "alarms", "environment", "heads"),
     }
     costs = {"parameters", "flops_per_token", "activation_bytes", "seconds"}
     assert set(found["variants"][0]) == {"name", "settings", "spec", "tuning", "metrics"} | costs

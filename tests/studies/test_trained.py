@@ -533,3 +533,8 @@ def test_a_decoder_that_sees_the_token_it_predicts_raises_an_alarm(runs, tmp_pat
     assert "up to 1 position ahead: it sees what it should predict" in alarms["causality", "leaks"]
     assert ("causality", "honest") not in alarms
     assert report(read_results(tmp_path / "out")) == report(results), "the folder alone says everything"
+
+
+def test_a_notebook_shows_what_a_run_reached_and_how(runs):
+    html = load_run(runs / "text" / "it" / "seed-0")._repr_html_()
+    assert all(told in html for told in ("char-lm", "val_loss", "training loss over step"))

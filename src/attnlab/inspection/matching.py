@@ -101,6 +101,24 @@ def match_heads(
     return HeadMatches(layers, _match(whole, [place for layer in places for place in layer]))
 
 
+def layer_agreement(trace: Mapping[str, Captured]) -> float:
+    """How much the heads of one layer agree with each other: what `match_heads` compares agreement between seeds with.
+
+    Parameters
+    ----------
+    trace : mapping of str to Captured
+        What `capture` recorded.
+
+    Returns
+    -------
+    float
+        1 less the mean Jensen-Shannon distance of two heads of a layer; NaN where every layer has one head.
+    """
+    shares = [_shares(weights, None) for weights in weights_of(trace).values()]
+    distances = torch.cat([head_distances(one, one).fill_diagonal_(torch.nan).flatten() for one in shares])
+    return 1 - distances.nanmean().item()
+
+
 def _require_comparable(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
     """Raise unless two models have the same layers, over equally many tokens."""
     mine, yours = ({(name, *weights.shape) for name, weights in side.items()} for side in (ours, theirs))

@@ -7,11 +7,13 @@
 from __future__ import annotations
 
 from attnlab.tasks.char_lm.char_lm import CharLM
+from attnlab.tasks.repeated_tokens import RepeatedTokens
 from attnlab.tasks.shapes.shapes import Shapes
 from attnlab.tasks.translation.translation import Translation
 
 TASKS = {
     "shapes": Shapes,
+    "repeated-tokens": RepeatedTokens,
     "char-lm": CharLM,
     "translation": Translation,
 }

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
 from attnlab.core.errors import RunError
 from attnlab.core.files import read_json
 from attnlab.studies.define.assemble import build_task
-from attnlab.studies.define.study import restore_study
+from attnlab.studies.define.study import restore_study, slug
 from attnlab.studies.judge.alarms import alarms_of
 from attnlab.studies.judge.results import CellResults, StudyResults, VariantResults
+from attnlab.studies.judge.worth import PartsJudged, kept_parts
 from attnlab.studies.plan.plan import CellPlan, Plan, PlannedVariant, restore_plan
 from attnlab.studies.run.folder import ENVIRONMENT, STUDY, is_sealed, read_cell, read_inside, read_rules, read_study
 from attnlab.studies.run.layout import LAYOUT
@@ -114,7 +117,13 @@ class _Folder:
             alarms=tuple(alarms_of(plan, variants, self._rules)),
             environment=self._environment | _company(variants),
             complete=all(cell.status != "missing" for variant in variants for cell in variant.cells),
+            heads=self._heads,
         )
+
+    @functools.cached_property
+    def _heads(self) -> tuple[PartsJudged, ...]:
+        names = {slug(variant.name): variant.name for variant in self._plan.variants}
+        return tuple(replace(one, variant=names[one.variant]) for one in kept_parts(self._out))
 
     def _variant(self, planned: PlannedVariant, cells: Sequence[CellPlan]) -> VariantResults:
         run = cells[0].spec

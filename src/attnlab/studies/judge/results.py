@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from attnlab.core.contracts import Floor, Metric
 from attnlab.studies.define.study import Contrast
@@ -16,6 +16,9 @@ from attnlab.studies.judge.claims import Claim, Target
 from attnlab.studies.judge.luck import Tuned
 from attnlab.studies.judge.verdicts import Look, Verdict, exploratory, verdicts
 from attnlab.training.recipe.target import SECONDS_TO_TARGET
+
+if TYPE_CHECKING:
+    from attnlab.studies.judge.worth import PartsJudged
 
 UNBELIEVABLE = ("causality", "batch", "floor", "best known")
 """Alarms that say that a number cannot be true, or is one of another task."""
@@ -148,6 +151,8 @@ class StudyResults:
         Whether every cell has finished or failed.
     answer : str or None
         A known answer to show beside the verdict, where the study file gives one.
+    heads : tuple of PartsJudged
+        What heads, sublayers and layers are worth, by name of the variant, where ``attnlab heads`` measured it.
     """
 
     study: str
@@ -165,6 +170,7 @@ class StudyResults:
     environment: Mapping[str, Any]
     complete: bool
     answer: str | None = None
+    heads: tuple[PartsJudged, ...] = ()
 
     @functools.cached_property
     def verdicts(self) -> tuple[Verdict, ...]:

@@ -1,16 +1,27 @@
-"""What each part of a model is worth, over all seeds of a variant."""
+"""What each part of a model is worth, over all seeds of a variant; kept in the folder of its study for the report."""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import final
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, final
 
 from attnlab.core.errors import RunError
-from attnlab.inspection.matching import match_heads
+from attnlab.core.files import finite, read_sealed, sealed, write_json
+from attnlab.inspection.matching import layer_agreement, match_heads
 from attnlab.studies.judge.statistics import SIGNIFICANCE, Comparison, compare
-from attnlab.studies.using.parts import Kind, MeasuredPart, MeasuredParts
+from attnlab.studies.run.folder import read_rules
+from attnlab.studies.using.orders import Orders
+from attnlab.studies.using.parts import Instead, Kind, MeasuredPart, MeasuredParts
+
+HEADS = "heads.json"
+"""File of a study."""
+STRONG = 0.25
+"""Share of its weight, beyond untrained heads, from which a head counts as one of a kind."""
 
 
 @final
@@ -23,9 +34,14 @@ class Worth:
     worths: tuple[float, ...]  # what each run loses without it, in the loss's unit
     comparison: Comparison
     """Without it minus with it, over the runs; over the sequences of the only run where there is one."""
-    kinds: dict[str, float]
+    kinds: Mapping[str, float]
     """Patterns that a head follows more than heads of untrained models in more than half of the runs, and by what share
     of its weight on average; the strongest first."""
+
+    @property
+    def mean(self) -> float:
+        """The mean over the runs."""
+        return statistics.fmean(self.worths)
 
     @property
     def decided(self) -> bool:
@@ -41,15 +57,33 @@ class PartsJudged:
 
     variant: str
     runs: int
+    part: str  # of the held-out data
+    sequences: int  # of it, on which was measured
+    how: Instead  # what stood in the place of heads and sublayers
+    which: str  # weights: ``last`` or ``best``
     unit: str  # of all worths
     loss: float  # with all parts, the mean over runs
     parts: tuple[Worth, ...]
     removable: tuple[int, ...]
     """By run the most heads that are off at once with a loss that is higher by at most the tolerance."""
-    heads: int  # of one run
-    tolerance: float  # in the loss's unit
+    pruned: tuple[float, ...]
+    """What is lost without the least valuable head, without the two least valuable, and so on; means over runs."""
+    tolerance: float  # of what may be lost, in the loss's unit
     agreement: float | None  # of heads of other runs with those of the first that behave most alike; None of one run
     chance: float | None  # the same of heads paired at random
+    within: float | None  # agreement of two heads of one layer of one run; None where every layer has one head
+    orders: Mapping[str, Orders]  # by attention, means over runs
+
+    @property
+    def heads(self) -> int:
+        """How many a run has."""
+        return len(self.pruned)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """By pattern, how many heads follow it by much; the most frequent first."""
+        found = Counter(kind for row in self.parts for kind, excess in row.kinds.items() if excess >= STRONG)
+        return dict(found.most_common())
 
 
 def judged_parts(variant: str, runs: Sequence[MeasuredParts], *, tolerance: float) -> PartsJudged:
@@ -91,18 +125,90 @@ def judged_parts(variant: str, runs: Sequence[MeasuredParts], *, tolerance: floa
         alike = [_part(run, one.get(part.place, part.place)) for run, one in zip(runs, partners, strict=True)]
         rows.append(_worth(part, runs, alike, level))
     agreements = [match_heads(first.trace, run.trace).whole for run in runs[1:]]
+    within = statistics.fmean(layer_agreement(run.trace) for run in runs)
     return PartsJudged(
         variant=variant,
         runs=len(runs),
+        part=first.part,
+        sequences=len(first.losses),
+        how=first.how,
+        which=first.which,
         unit=first.unit,
         loss=statistics.fmean(statistics.fmean(run.losses) for run in runs),
         parts=tuple(rows),
         removable=tuple(_removable(run, tolerance) for run in runs),
-        heads=len(first.pruned),
+        pruned=tuple(map(statistics.fmean, zip(*(_lost(run) for run in runs), strict=True))),
         tolerance=tolerance,
         agreement=statistics.fmean(one.agreement for one in agreements) if agreements else None,
         chance=statistics.fmean(one.chance for one in agreements) if agreements else None,
+        within=None if math.isnan(within) else within,
+        orders={
+            name: _mean_order([run.orders[name] for run in runs])
+            for name in first.orders
+            if all(name in run.orders for run in runs)
+        },
     )
+
+
+def keep_parts(study: Path, judged: Sequence[PartsJudged]) -> None:
+    """Write into the folder of a study what the parts of its variants are worth.
+
+    Parameters
+    ----------
+    study : Path
+        Its folder.
+    judged : sequence of PartsJudged
+        Of its variants and of others, by the paths of their folders.
+    """
+    own = [one for one in judged if Path(one.variant).parent == study.resolve()]
+    variants = [asdict(replace(one, variant=Path(one.variant).name)) for one in own]
+    content = finite({"hash": read_rules(study)["hash"], "variants": variants})
+    write_json(study / HEADS, sealed(content))
+
+
+def kept_parts(study: Path) -> tuple[PartsJudged, ...]:
+    """What the parts of a study's variants are worth, where it was measured; by the names of their folders.
+
+    Parameters
+    ----------
+    study : Path
+        Its folder.
+
+    Returns
+    -------
+    tuple of PartsJudged
+        Nothing where it was not measured.
+
+    Raises
+    ------
+    RunError
+        If it was changed since, or measured in another study.
+    """
+    path = study / HEADS
+    if not path.exists():
+        return ()
+    content = read_sealed(path, required=True)
+    if content["hash"] != read_rules(study)["hash"]:
+        raise RunError(f"{path} was measured in another study; remove it, and measure anew: attnlab heads {study}")
+    return tuple(_restored(one) for one in content["variants"])
+
+
+def _restored(content: Mapping[str, Any]) -> PartsJudged:
+    """What `asdict` made plain, as it was."""
+    parts = tuple(_restored_part(row) for row in content["parts"])
+    orders = {name: Orders(**one) for name, one in content["orders"].items()}
+    known: dict[str, Any] = {**content, "parts": parts, "orders": orders}
+    known |= {key: tuple(content[key]) for key in ("removable", "pruned")}
+    return PartsJudged(**known)
+
+
+def _restored_part(row: Mapping[str, Any]) -> Worth:
+    known: dict[str, Any] = {**row, "worths": tuple(row["worths"]), "comparison": Comparison(**row["comparison"])}
+    return Worth(**known)
+
+
+def _mean_order(of_runs: Sequence[Orders]) -> Orders:
+    return Orders(*(statistics.fmean(values) for values in zip(*(vars(one).values() for one in of_runs), strict=True)))
 
 
 def _partners(first: MeasuredParts, run: MeasuredParts) -> dict[str, str]:
@@ -138,5 +244,10 @@ def _usual(runs: Sequence[MeasuredParts], alike: Sequence[MeasuredPart]) -> dict
 
 def _removable(run: MeasuredParts, tolerance: float) -> int:
     """The most heads that are off at once with a loss within the tolerance; the last of them counts."""
-    highest = statistics.fmean(run.losses) + tolerance
-    return max((count for count, (_, loss) in enumerate(run.pruned, 1) if loss <= highest), default=0)
+    return max((count for count, lost in enumerate(_lost(run), 1) if lost <= tolerance), default=0)
+
+
+def _lost(run: MeasuredParts) -> list[float]:
+    """What is lost without the first head, without the first two, and so on."""
+    whole = statistics.fmean(run.losses)
+    return [loss - whole for _, loss in run.pruned]

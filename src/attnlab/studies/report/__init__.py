@@ -1,7 +1,8 @@
 """The report of a study: words first, then charts, then everything needed to check them.
 
 `write_report` writes ``report.html`` (self-contained), ``report.md``, ``report.json`` and ``charts/*.png`` from
-`StudyResults`; `report` is the machine-readable form, `headline` the answer in words, `verdict_table` the terminal's.
+`StudyResults`; `draw_report` shows it in a notebook; `report` is the machine-readable form, `headline` the answer in
+words, `verdict_table` the terminal's.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from attnlab.studies.report.terminal import verdict_table
 from attnlab.studies.report.words import headline
 
 if TYPE_CHECKING:
+    from attnlab.inspection.drawing.pieces import Drawn
     from attnlab.studies.judge.results import StudyResults
 
-__all__ = ["headline", "report", "verdict_table", "write_report"]
+__all__ = ["draw_report", "headline", "report", "verdict_table", "write_report"]
 
 
 def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
@@ -59,6 +61,24 @@ def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
         for name, content in files.items():
             _replace(target / name, content)
     return target / "report.html"
+
+
+def draw_report(results: StudyResults) -> Drawn:
+    """Draw what a study has found for a notebook.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study has found so far; it may be incomplete.
+
+    Returns
+    -------
+    Drawn
+        What a notebook shows as the value of a cell: answer, alarms, verdicts, and all charts of the report.
+    """
+    from attnlab.studies.report.cell import cell
+
+    return cell(results)
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -6,7 +6,8 @@ name to ``mean``, ``std``, ``values``),
 ``verdicts`` (``variant``, ``baseline``, ``metric``, ``difference``, ``low``, ``high``, ``p_adjusted``, ``verdict``,
 ``seeds_needed``, ``look``, ``failures``, ``median``, ``better_share``, ``reason``), ``claims`` (that variants reach a
 target of time: ``variant``, ``state``, ``look``, ``mean``, ``p``, ``reason``), ``alarms`` (``check``, ``variant``,
-``message``), ``environment``.
+``message``), ``environment``, ``heads`` (by variant what ``attnlab heads`` measured, as in
+`attnlab.studies.judge.worth.PartsJudged`).
 
 Every number is finite or null. ``values`` has one entry per seed in the order of the rules, null for a seed that did
 not finish, so that values of two variants at one index belong together. ``seconds`` is the mean over finished seeds.
@@ -55,6 +56,7 @@ def report(results: StudyResults) -> dict[str, Any]:
             "claims": [asdict(claim) for claim in results.claims.values()],
             "alarms": [asdict(alarm) for alarm in results.alarms],
             "environment": results.environment,
+            "heads": [asdict(one) for one in results.heads],
         }
     )
 

@@ -95,10 +95,10 @@ def _one_panel(alt: Any, rows: list[dict[str, Any]], results: StudyResults, metr
     span = quality_span([*settled(rows), *(floor.value for floor in floors)])
     last = {row["variant"]: row["mean"] for row in rows}
     order = sorted(last, key=lambda name: -last[name])
-    colors = _colors(list(last), results.baseline)
+    colors = variant_colors(list(last), results.baseline)
     legend = alt.Legend(title=None, orient="top", columns=2, columnPadding=44, rowPadding=4, labelLimit=330)
     color = alt.Color("variant:N", scale=alt.Scale(domain=order, range=[colors[name] for name in order]), legend=legend)
-    base = alt.Chart(alt.Data(values=rows)).encode(x=_step_axis(alt, "step"), color=color)
+    base = alt.Chart(alt.Data(values=rows)).encode(x=step_axis(alt, "step"), color=color)
     scale = span.scale(alt)
     return alt.layer(
         *_floor_lines(alt, floors, span),
@@ -107,13 +107,13 @@ def _one_panel(alt: Any, rows: list[dict[str, Any]], results: StudyResults, metr
     ).properties(width=CURVE_WIDTH, height=CURVE_HEIGHT)
 
 
-def _colors(shown: list[str], baseline: str) -> dict[str, str]:
+def variant_colors(shown: list[str], baseline: str) -> dict[str, str]:
     """A color for each variant; the baseline is black, or white on dark ground."""
     others = [name for name in shown if name != baseline]
     return {baseline: INK} | dict(zip(others, VARIANT_COLORS, strict=False))
 
 
-def _step_axis(alt: Any, title: str | None, ticks: int = 6) -> Any:
+def step_axis(alt: Any, title: str | None, ticks: int = 6) -> Any:
     """The axis of training steps."""
     axis = alt.Axis(title=title, grid=False, tickCount=ticks, format=",d", labelOverlap=True)
     return alt.X("step:Q", axis=axis, scale=alt.Scale(nice=False))
@@ -161,7 +161,7 @@ def _small_panels(alt: Any, rows: list[dict[str, Any]], shown: list[str], metric
     scale = span.scale(alt)
     panels: list[Any] = []
     for index, name in enumerate(shown):
-        x = _step_axis(alt, "step" if index >= len(shown) - COLUMNS else None, ticks=3)
+        x = step_axis(alt, "step" if index >= len(shown) - COLUMNS else None, ticks=3)
         y = _metric_axis(alt, metric, span, title=words.metric_title(metric) if index % COLUMNS == 0 else "")
         own = everything.transform_filter({"field": "variant", "equal": name})
         blue = VERDICT_COLORS["better"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from attnlab.studies.report import charts, curves, surfaces, words
+from attnlab.studies.report import charts, curves, heads, surfaces, words
+from attnlab.studies.report.inside import watched
 from attnlab.studies.report.style import Drawing, draw
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ class Figure:
 
 def figures(results: StudyResults) -> list[Figure]:
     """Draw every chart that the results so far allow."""
-    found = [_effects(results), _curves(results), _cost(results), _surfaces(results), _predictions(results)]
-    return [figure for figure in found if figure is not None]
+    drawers = (_effects, _curves, _watched, _cost, _surfaces, _predictions, _heads)
+    return [figure for drawer in drawers if (figure := drawer(results)) is not None]
 
 
 def _effects(results: StudyResults) -> Figure | None:
@@ -55,6 +56,12 @@ def _curve_caption(metric: Metric) -> str:
     )
 
 
+def _watched(results: StudyResults) -> Figure | None:
+    """Draw what was watched inside the models, if anything was."""
+    chart = watched.watched(results)
+    return chart and Figure(draw(chart, "watched"), "What happens inside?", watched.caption(results))
+
+
 def _cost(results: StudyResults) -> Figure | None:
     """Draw quality against cost if a variant has finished."""
     if all(words.mean_of(variant, results.metric.name) is None for variant in results.variants):
@@ -66,6 +73,12 @@ def _surfaces(results: StudyResults) -> Figure | None:
     """Draw the loss around the weights if a variant was looked into."""
     chart = surfaces.surfaces(results)
     return chart and Figure(draw(chart, "surface"), "How does the loss rise around the end?", surfaces.CAPTION)
+
+
+def _heads(results: StudyResults) -> Figure | None:
+    """Draw what heads and layers are worth if it was measured."""
+    chart = heads.heads(results)
+    return chart and Figure(draw(chart, "heads"), "What is each head worth?", heads.caption(results))
 
 
 def _predictions(results: StudyResults) -> Figure | None:

@@ -9,7 +9,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnlab.studies.report import numbers, tables, words
+from attnlab.inspection.drawing import palette
+from attnlab.inspection.drawing.assets import asset, pixel_script
+from attnlab.inspection.drawing.maps import one_map
+from attnlab.studies.report import heads, numbers, tables, words
 from attnlab.studies.report.curves import example
 
 if TYPE_CHECKING:
@@ -48,7 +51,8 @@ def rendered(template: str, values: Mapping[str, Any], package: str = "attnlab.s
         undefined=StrictUndefined,
     )
     environment.filters["names"] = strong
-    return environment.get_template(template).render(values)
+    drawing = {"palette": palette, "asset": asset, "pixel_script": pixel_script, "one_map": one_map}
+    return environment.get_template(template).render(values, **drawing)
 
 
 def context(results: StudyResults, figures: Sequence[Figure]) -> dict[str, Any]:
@@ -68,6 +72,7 @@ def context(results: StudyResults, figures: Sequence[Figure]) -> dict[str, Any]:
         "texts": _texts(results),
         "written": _written(results),
         "maps": _maps(results),
+        "heads": heads.sections(results),
         "ranks": tables.ranks(results),
         "ranks_note": tables.RANKS,
         "rules": words.flat(results.rules),

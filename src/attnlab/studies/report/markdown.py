@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from attnlab.studies.report import tables, words
+from attnlab.studies.report import heads, tables, words
 
 if TYPE_CHECKING:
     from attnlab.studies.judge.results import StudyResults
@@ -35,7 +35,9 @@ def markdown(results: StudyResults, figures: Sequence[Figure]) -> str:
         "## Verdicts",
         _verdicts(results),
         *([MEDIAN] if results.verdicts or results.exploratory else []),
-        *_charts(figures, ("curves", "cost", "surface", "predictions")),
+        *_charts(figures, ("curves", "watched", "cost", "surface", "predictions")),
+        *_charts(figures, ("heads",)),
+        *_heads(results),
         *_background(results),
     ]
     return "\n\n".join(blocks) + "\n"
@@ -80,6 +82,19 @@ def _charts(figures: Sequence[Figure], names: Sequence[str]) -> list[str]:
             picture = f"![{escape(figure.title)}](charts/{figure.drawing.name}.png)"
             blocks += [f"## {escape(figure.title)}", picture, emphasized(figure.caption)]
     return blocks
+
+
+def _heads(results: StudyResults) -> list[str]:
+    """What the heads of each variant say together, and what each part is worth."""
+    return [
+        block
+        for one in heads.sections(results)
+        for block in (
+            f"### {escape(one['name'])}",
+            "\n".join(f"- {escape(line)}" for line in one["lines"]),
+            table(heads.COLUMNS, one["rows"]),
+        )
+    ]
 
 
 def _verdicts(results: StudyResults) -> str:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.core.contracts import Batch, StudyTask
-from attnlab.core.errors import RunError
+from attnlab.core.errors import ModuleError, RunError
 from attnlab.core.files import read_json
 from attnlab.core.sizes import require_known, require_positive
 from attnlab.inspection.behaviour import HeadScores, Thresholds, head_scores, kinds, thresholds
@@ -23,6 +23,7 @@ from attnlab.inspection.interventions import ablate
 from attnlab.inspection.watch import Captured
 from attnlab.nn.block import AbstractBlock
 from attnlab.studies.define.assemble import build_model, build_task
+from attnlab.studies.using.orders import Orders, orders
 from attnlab.studies.using.trained import load_run
 from attnlab.studies.using.translating import sides_of_maps
 
@@ -48,6 +49,9 @@ class MeasuredParts:
     """Hold what one run loses without each part."""
 
     folder: Path
+    part: str  # of the held-out data
+    how: Instead  # what stood in the place of heads and sublayers
+    which: str  # weights: ``last`` or ``best``
     unit: str  # of the loss
     losses: tuple[float, ...]  # with all parts, of each sequence
     parts: tuple[MeasuredPart, ...]
@@ -57,6 +61,8 @@ class MeasuredParts:
     """By place of a head the patterns that it follows more than heads of untrained models."""
     trace: Mapping[str, Captured]
     """Its attention on the first batch, the same for all runs of a task."""
+    orders: Mapping[str, Orders]
+    """By attention in which order it puts keys, beside the order in which they matter."""
 
     def worth(self, part: MeasuredPart) -> float:
         """What is lost without a part, in the loss's unit."""
@@ -89,7 +95,9 @@ def measure_parts(
     Raises
     ------
     RunError
-        If the folder is no run with weights, or its model has no attention that can be seen.
+        If the folder is no run with weights.
+    ModuleError
+        If its model has no attention that can be seen.
     SpecError
         If the task has no such part, or a choice is unknown.
 
@@ -106,22 +114,27 @@ def measure_parts(
     model = load_run(folder, which=which).model
     spec = read_json(folder / "spec.json")
     task = build_task(spec["task"])
-    batches = _held_out(model, task, part or task.parts[0], tokens)
-    trace = _trace(model, batches[0])
+    part = part or task.parts[0]
+    batches = held_out(model, task, part, tokens)
+    trace = attention_on(model, batches[0])
     if not trace:
-        raise RunError(f"{folder}: its model computes no attention that can be seen, so that it has no heads")
-    run = _Measuring(model, task, batches, how)
+        raise ModuleError(f"{folder}: its model computes no attention that can be seen, so that it has no heads")
+    run = Ablations(model, task, batches, how)
     parts = tuple(run.part(kind, place) for kind, place in parts_of(model, trace))
     losses = run.losses()
     heads = sorted((one for one in parts if one.kind == "head"), key=lambda one: _mean(one.losses))
     return MeasuredParts(
         folder=folder,
+        part=part,
+        how=how,
+        which=which,
         unit=task.metrics[0].unit,
         losses=losses,
         parts=parts,
         pruned=tuple(run.pruned([one.place for one in heads])),
-        kinds=_kinds(json.dumps([spec["model"], spec["task"], part or task.parts[0]]), model, trace, batches[0]),
+        kinds=kinds_on(json.dumps([spec["model"], spec["task"], part]), model, trace, batches[0]),
         trace=trace,
+        orders=orders(model, batches[0]),
     )
 
 
@@ -166,8 +179,20 @@ def parts_of(model: nn.Module, trace: Mapping[str, Captured]) -> Iterator[tuple[
 
 
 @final
-class _Measuring:
-    """Measure one model on the same batches again and again."""
+class Ablations:
+    """Measure one model on the same batches again and again, with and without its parts.
+
+    Parameters
+    ----------
+    model : nn.Module
+        In evaluation mode.
+    task : StudyTask
+        Whose loss is measured.
+    batches : sequence of Batch
+        From `held_out`.
+    how : {"zero", "mean", "resample"}
+        What stands in the place of a head or sublayer.
+    """
 
     def __init__(self, model: nn.Module, task: StudyTask, batches: Sequence[Batch], how: Instead) -> None:
         self.model = model
@@ -203,7 +228,7 @@ class _EnoughError(Exception):
     """End an evaluation early."""
 
 
-def _held_out(model: nn.Module, task: StudyTask, part: str, tokens: int) -> list[Batch]:
+def held_out(model: nn.Module, task: StudyTask, part: str, tokens: int) -> list[Batch]:
     """The first batches that an evaluation of a part looks at."""
     require_known("part", part, task.parts)
     batches: list[Batch] = []
@@ -219,7 +244,7 @@ def _held_out(model: nn.Module, task: StudyTask, part: str, tokens: int) -> list
     return batches
 
 
-def _kinds(question: str, model: nn.Module, trace: Mapping[str, Captured], batch: Batch) -> dict[str, Any]:
+def kinds_on(question: str, model: nn.Module, trace: Mapping[str, Captured], batch: Batch) -> dict[str, Any]:
     """The patterns of each head beyond those of untrained models, where attention is over tokens."""
     found = _scores(model, trace, batch)
     return kinds(found, _of_untrained(question)) if found else {}
@@ -235,8 +260,8 @@ def _of_untrained(question: str) -> Thresholds:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = build_model(spec, task).eval()
-        (batch,) = _held_out(model, task, part, 1)
-        scores.append(_scores(model, _trace(model, batch), batch))
+        (batch,) = held_out(model, task, part, 1)
+        scores.append(_scores(model, attention_on(model, batch), batch))
     return thresholds(scores)
 
 
@@ -251,7 +276,8 @@ def _scores(model: nn.Module, trace: Mapping[str, Captured], batch: Batch) -> li
     return found
 
 
-def _trace(model: nn.Module, batch: Batch) -> dict[str, Captured]:
+def attention_on(model: nn.Module, batch: Batch) -> dict[str, Captured]:
+    """The attentions of a model on a batch whose weights can be seen."""
     with torch.no_grad(), capture(model) as trace:
         model(*batch.inputs)
     return {name: one for name, one in trace.items() if one.weights is not None}

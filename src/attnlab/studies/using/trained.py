@@ -18,6 +18,8 @@ from attnlab.core.errors import DataError, RunError, SpecError
 from attnlab.core.files import read_json
 from attnlab.core.machine import require_device
 from attnlab.core.sizes import require_known, require_positive
+from attnlab.inspection.cost import count_parameters
+from attnlab.inspection.drawing.pieces import curve, drawn, facts
 from attnlab.models.decoding.generation import Chooser, sample
 from attnlab.models.decoding.writers import TextWriter
 from attnlab.studies.define.assemble import build_model_offered
@@ -27,6 +29,7 @@ from attnlab.tasks.codecs import SentenceCodec
 from attnlab.tasks.translation.data import held_out_pairs
 from attnlab.tasks.translation.scores import Difference, Score, all_scores, judged_differences
 from attnlab.training.keeping.checkpoints import load_model_weights
+from attnlab.training.keeping.runs import RESULT, read_metrics
 
 MOST_NAMED = 10  # sentences in a warning
 LARGEST_SEED = 2**63 - 1  # what torch takes
@@ -40,6 +43,16 @@ class Trained:
     folder: Path  # where it comes from
     model: nn.Module  # in evaluation mode
     task: KeptTask  # what tokens mean, and which data there were
+
+    def _repr_html_(self) -> str:
+        """What the model is, what it reached, and how its loss fell."""
+        known = {"model": type(self.model).__name__, "parameters": f"{count_parameters(self.model):,}"}
+        path = self.folder / RESULT
+        reached = read_json(path)["metrics"] if path.exists() else {}
+        points = [(one["step"], one["train_loss"]) for one in read_metrics(self.folder) if one.get("train_loss")]
+        line = [curve(points, along="step", up="training loss")] if points else []
+        numbers = {name: f"{value:.4g}" for name, value in reached.items()}
+        return drawn(f"{self.task.name}: {self.folder}", facts(known | numbers), *line).html
 
 
 def load_run(folder: Path, *, which: str = "last", device: str = "cpu") -> Trained:
