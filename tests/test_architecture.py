@@ -17,7 +17,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("text", "strangers"),
     ("nn",),
     ("models", "tasks"),
-    ("training", "inspection"),
+    ("inspection",),
+    ("training",),
     ("doctor",),
     ("studies", "benchmarks"),
     ("explain", "viewer"),
@@ -44,12 +45,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "nn": ("axes", "kernels", ""),
     "models": ("", "decoding"),
     "tasks": ("", "shapes", "char_lm", "translation"),
-    "training": ("recipe", "speed", "keeping", "run", "together"),
-    "inspection": ("", "tape", "interventions", "attribution"),
+    "training": ("recipe", "speed", "keeping", "run", "together", "tracking"),
+    "inspection": ("drawing", "", "tape", "interventions", "attribution"),
     "doctor": ("", "influence", "measures", "checks", "interview", "engine", "__main__"),
     "studies": ("define", "plan", "using", "run", "judge", "report", "execute"),
     "benchmarks": ("contenders", "measuring", ""),
     "explain": ("", "drawing"),
+    "viewer": ("inside", ""),
 }
 """Rooms of a package from the lowest to the highest: folders, single files by name, and "" for its other own files."""
 MOST_MODULES = 15

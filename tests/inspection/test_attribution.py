@@ -133,6 +133,19 @@ def test_a_head_that_is_taken_away_adds_nothing(tokens: Tensor) -> None:
     assert found.parts["stack.blocks.1.mixer:1"].all()
 
 
+def test_heads_are_told_apart_where_what_they_add_cancels_out(tokens: Tensor) -> None:
+    model = decoder().eval()
+    mixer = model.stack.blocks[0].mixer
+    with capture(model) as trace, torch.no_grad():
+        model(tokens)
+        heads = trace["stack.blocks.0.mixer"].head_outputs[:, :, ASKED["position"]]  # (batch, heads, d_v)
+        rows = mixer.combiner.to_residual.weight.view(WIDTH, HEADS, -1)  # (d_model, heads, d_v)
+        for head in range(HEADS):  # the first feature of the stream: large terms, no sum
+            rows[0, head] = 10 * torch.linalg.svd(heads[:, head]).Vh[-1]
+        mixer.combiner.to_residual.bias[0] = 0
+    assert "stack.blocks.0.mixer:2" in logit_attribution(model, tokens, **ASKED).parts
+
+
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_layers_of_torch_are_split_too(norm_first: bool, tokens: Tensor) -> None:
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 17, batch_first=True, norm_first=norm_first)

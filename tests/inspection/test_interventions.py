@@ -206,6 +206,23 @@ def test_a_hidden_edge_is_as_if_a_mask_hid_it(make):
     close(only, run(model, tokens(), f"{name}:*@0", "zero"))
 
 
+@pytest.mark.parametrize("way", ["matmul", "einsum", "folded", "fused"])
+def test_capture_shows_the_weights_that_an_intervention_leaves(way):
+    model = by_hand(way)
+    with torch.no_grad():
+        with capture(model) as plain:
+            model(tokens())
+        with ablate(model, "layers.1:2:5->3", "hide"), capture(model) as changed:
+            model(tokens(1))
+            model(tokens())
+    wanted = plain["layers.1"].weights.clone()
+    head = wanted.view(-1, HEADS, LENGTH, LENGTH)[:, 2]  # of folded heads too
+    head[:, 5, 3] = 0
+    head[:, 5] /= head[:, 5].sum(-1, keepdim=True)
+    close(changed["layers.1#2"].weights, wanted)
+    close(changed["layers.0#2"].weights, plain["layers.0"].weights)
+
+
 def test_an_edge_set_to_zero_leaves_the_others():
     model = decoder()
     with ablate(model, "stack.blocks.0.mixer:1:5->3"), capture(model) as changed:
@@ -282,6 +299,57 @@ def test_gradients_flow_through_what_stands_in():
     width = WIDTH // HEADS
     assert (values[:, width : 2 * width] == 0).all()
     assert (values[:, :width] != 0).any()
+
+
+@pytest.mark.parametrize("way", ["matmul", "einsum", "exponents", "folded", "fused"])
+@pytest.mark.parametrize(
+    ("where", "how"), [("layers.0:1", "zero"), ("layers.0:1", "mean"), ("layers.0:*:5->3", "hide")]
+)
+def test_gradients_flow_through_changed_operations_of_attention_by_hand(way, where, how):
+    model = by_hand(way).double()
+
+    def answer():
+        with ablate(model, where, how):
+            return model(tokens()).square().sum()
+
+    answer().backward()
+    for weight in (model.layers[0].qkv.weight, model.layers[1].out.weight, model.embedding.weight):
+        step = torch.randn_like(weight) * 1e-5
+        with torch.no_grad():
+            weight.add_(step)
+            above = answer()
+            weight.sub_(2 * step)
+            below = answer()
+            weight.add_(step)
+        torch.testing.assert_close((weight.grad * step).sum(), (above - below) / 2, rtol=1e-5, atol=0)
+
+
+class Counting(nn.Module):
+    """A layer that keeps a count of its own, and lets gradients through to some of what it makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.norm = ByHand(), nn.BatchNorm1d(WIDTH)
+        self.fixed = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x):
+        found = self.norm(self.attention(x).transpose(1, 2)).transpose(1, 2)
+        return found * self.fixed.detach() + self.fixed + found.detach()
+
+
+def test_gradients_are_those_of_the_code_and_nothing_is_counted_twice():
+    torch.manual_seed(0)
+    model = Model(Counting).train()
+    plain = copy.deepcopy(model)
+    with ablate(model, "layers.0.attention:1:5->3"), torch.no_grad():
+        expected = model(tokens())
+    with ablate(plain, "layers.0.attention:1:5->3"):
+        found = plain(tokens())
+    found.sum().backward()
+    close(found.detach(), expected)
+    for name, buffer in plain.named_buffers():
+        close(buffer, model.get_buffer(name))
+    close(plain.layers[1].fixed.grad, plain.output.weight.sum(0) * tokens().numel())  # not of what is detached
 
 
 def test_a_path_carries_the_message_of_one_head_to_another_alone():

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, final
 
+from attnlab.inspection.drawing.pieces import drawn, table
+
 Severity = Literal["error", "warning", "info"]
 Nature = Literal["bug", "known effect", "set-up", "fact"]
 Verdict = Literal["bug", "not examined", "known effect", "set-up", "healthy"]
@@ -182,6 +184,15 @@ class Diagnosis:
             lines += [f"  remedy: {finding.remedy}"] if finding.remedy else []
             lines += [f"  source: {finding.source}"] if finding.source else []
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The findings, worst first, as notebooks show them."""
+        rows = [
+            (f"{one.severity}{' (accepted)' if one.accepted else ''}", one.check, one.message, one.evidence, one.remedy)
+            for one in self.findings
+        ]
+        found = [table(("", "check", "what was found", "evidence", "remedy"), rows)] if rows else []
+        return drawn(f"{self.name}: {self.verdict}", self.summary, *found).html
 
 
 def worst_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -16,8 +16,9 @@ from attnlab.inspection.behaviour import (
 )
 from attnlab.inspection.capture import Captured, capture
 from attnlab.inspection.cost import Cost, cost, count_parameters, seconds_per_step
+from attnlab.inspection.drawings import draw_change, draw_heads, draw_lens, draw_tokens
 from attnlab.inspection.interventions import Place, ablate, activations, patch, patch_path
-from attnlab.inspection.maps import attention_maps
+from attnlab.inspection.maps import AttentionTrace, attention_maps, draw_attention
 from attnlab.inspection.matching import HeadMatch, HeadMatches, match_heads
 from attnlab.inspection.rank import Rank, attention_rank, effective_rank
 from attnlab.inspection.reach import Reach, reach
@@ -25,6 +26,7 @@ from attnlab.inspection.surface import Surface, loss_surface
 
 __all__ = [
     "Agreement",
+    "AttentionTrace",
     "Attribution",
     "Captured",
     "Cost",
@@ -47,6 +49,11 @@ __all__ = [
     "capture",
     "cost",
     "count_parameters",
+    "draw_attention",
+    "draw_change",
+    "draw_heads",
+    "draw_lens",
+    "draw_tokens",
     "effective_rank",
     "gradient_times_input",
     "head_scores",

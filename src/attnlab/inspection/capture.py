@@ -16,13 +16,14 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from attnlab.inspection.maps import AttentionTrace
 from attnlab.inspection.torch_attention import StepByStep
 from attnlab.inspection.watch import Captured, Recorder, WatchAttention
 from attnlab.nn.attention import Attention
 
 
 @contextlib.contextmanager
-def capture(model: nn.Module) -> Iterator[dict[str, Captured]]:
+def capture(model: nn.Module) -> Iterator[AttentionTrace]:
     """Record what every attention of a model computes while the context is open.
 
     Parameters
@@ -32,16 +33,17 @@ def capture(model: nn.Module) -> Iterator[dict[str, Captured]]:
 
     Yields
     ------
-    dict of str to Captured
-        By qualified module name, in the order of the calls; filled while the model runs. The second
-        call of the same module goes under ``name#2``, and so on; the model itself is ``"model"``.
+    AttentionTrace
+        A dict of str to `Captured`: by qualified module name, in the order of the calls; filled while the model
+        runs. The second call of the same module goes under ``name#2``, and so on; the model itself is ``"model"``.
 
     Notes
     -----
     The lab's layers run their readable path, so outputs agree with those outside the context to
     rounding; in training mode dropout may draw other random numbers. Where a fused call hides the weights, they are
-    those before dropout, and before what an intervention did to them. Without the context nothing is slower: no hook
-    stays.
+    those before dropout. Weights of attention that an intervention changes are those that were used; scores, queries
+    and keys inside of a fused call are shown as the call was given them. Without the context nothing is slower: no
+    hook stays.
 
     Examples
     --------
@@ -52,13 +54,15 @@ def capture(model: nn.Module) -> Iterator[dict[str, Captured]]:
     >>> tuple(trace["model"].weights.shape)
     (1, 2, 3, 3)
     """
-    recorder = Recorder()
+    trace = AttentionTrace()
+    recorder = Recorder(trace)
     with contextlib.ExitStack() as stack:
         for name, module in model.named_modules():
             stack.enter_context(_attached(name or "model", module, recorder))
         stack.enter_context(without_fast_path())
+        stack.enter_context(recorder.watching())
         stack.enter_context(WatchAttention(recorder))
-        yield recorder.trace
+        yield trace
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnlab.core.errors import AttnlabError, ModuleError
+from attnlab.inspection.drawing.pieces import drawn, facts
 from attnlab.inspection.memory import FusedRecurrence, kept_bytes
 
 Loss = Callable[[Tensor], Tensor]
@@ -44,6 +45,17 @@ class Cost:
     flops_per_token: float
     activation_bytes: int
     notes: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str:
+        """The numbers with their units."""
+        found = facts(
+            {
+                "parameters": f"{self.parameters:,}",
+                "FLOPs per token": f"{self.flops_per_token:,.0f}",
+                "memory kept for the backward pass": f"{self.activation_bytes:,} bytes",
+            }
+        )
+        return drawn("Cost of one training step", found, *self.notes).html
 
 
 def cost(

@@ -1,22 +1,27 @@
-"""Turn captured attention into data that a page can draw."""
+"""Turn captured attention into data that a page can draw, and draw it for a notebook."""
 
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnlab.core.files import finite
+from attnlab.inspection.drawing.assets import asset, pixel_script
+from attnlab.inspection.drawing.maps import one_map, small_heads
+from attnlab.inspection.drawing.pieces import Drawn, drawn, paragraph
 from attnlab.inspection.rank import attention_rank, rank_of
 from attnlab.inspection.watch import Captured
 
 NO_AXES: Mapping[str, tuple[int, int]] = {}
 LARGEST_BYTE = 255  # one byte per weight: 8 heads of 128 x 128 take 171 KB in a page
+MOST_WEIGHTS = 2**20  # below one cell of a notebook: 1.4 MB
 
 
 def attention_maps(
@@ -59,15 +64,90 @@ def attention_maps(
     >>> attention_maps({}, [["a", "b"]])
     {'labels': [['a', 'b']], 'layers': []}
     """
-    seen = {name: captured.weights[sample] for name, captured in trace.items() if captured.weights is not None}
     layers = [
-        _layer(name, weights)
-        | ({"axes": list(axes[name])} if name in axes else {})
-        | _ranks(trace[name], weights, sample)
-        for name, calls in calls_of_maps(seen).items()
-        for weights in [torch.cat([seen[call] for call in calls], dim=1)]
+        _layer(name, weights) | _axes(axes, name) | _ranks(trace[name], weights, sample)
+        for name, weights in _weights_of_maps(trace, sample).items()
     ]
     return {"labels": [list(one) for one in labels], "layers": layers}
+
+
+def draw_attention(
+    trace: Mapping[str, Captured],
+    *labels: Sequence[str],
+    axes: Mapping[str, tuple[int, int]] = NO_AXES,
+    sample: int = 0,
+) -> Drawn:
+    """Draw the attention weights of one sequence for a notebook: all heads small, the chosen one large.
+
+    Parameters
+    ----------
+    trace : mapping of str to Captured
+        As `attention_maps` takes it.
+    *labels : sequence of str
+        For each sequence that the model reads, one text per position.
+    axes, sample
+        As `attention_maps` takes them.
+
+    Returns
+    -------
+    Drawn
+        What a notebook shows as the value of a cell. Layers, heads and positions are named as `ablate` takes them.
+
+    Notes
+    -----
+    A piece of a page with its own styles and script, which needs nothing from elsewhere; without its script all heads
+    are seen, small. Of more than 1,048,576 weights a cell of a map is the largest of a square of weights.
+    """
+    weights = _weights_of_maps(trace, sample)
+    if not weights:
+        return drawn("Attention", "No weights of an attention could be seen: the model has none, or did not run.")
+    block = math.ceil(math.sqrt(sum(one.numel() for one in weights.values()) / MOST_WEIGHTS))
+    layers = [_layer(name, _coarse(one, block)) | _axes(axes, name) for name, one in weights.items()]
+    names = labels if block == 1 else _ranges({size for one in weights.values() for size in one.shape[1:]}, block)
+    data = {"labels": [list(one) for one in names], "layers": layers, "first": 0}
+    note = f"A cell is the largest of {block} x {block} weights. " if block > 1 else ""
+    return drawn(
+        f"Attention: {len(layers)} layer{'s' if len(layers) > 1 else ''}, sequence {sample}",
+        one_map("", data, small_heads(data)),
+        paragraph(f"{note}Rows are queries, columns keys; a map shows what is mixed, and is no explanation.", "note"),
+        kind="attention",
+        rules=asset("maps.css"),
+        script=pixel_script() + asset("maps.js"),
+    )
+
+
+@final
+class AttentionTrace(dict[str, Captured]):
+    """Hold what `capture` recorded, by name of the attention; a notebook shows its maps."""
+
+    def __repr__(self) -> str:
+        shapes = {name: one.weights if one.weights is None else tuple(one.weights.shape) for name, one in self.items()}
+        return f"Attention weights (batch, heads, q_len, k_len): {shapes}"
+
+    def _repr_html_(self) -> str:
+        """The maps of the first sequence."""
+        return draw_attention(self).html
+
+
+def _weights_of_maps(trace: Mapping[str, Captured], sample: int) -> dict[str, Float[Tensor, "heads q_len k_len"]]:
+    seen = {name: captured.weights[sample] for name, captured in trace.items() if captured.weights is not None}
+    return {name: torch.cat([seen[call] for call in calls], dim=1) for name, calls in calls_of_maps(seen).items()}
+
+
+def _axes(axes: Mapping[str, tuple[int, int]], name: str) -> dict[str, list[int]]:
+    return {"axes": list(axes[name])} if name in axes else {}
+
+
+def _coarse(weights: Float[Tensor, "heads q_len k_len"], block: int) -> Float[Tensor, "heads rows columns"]:
+    """The largest of every square of weights."""
+    if block == 1:
+        return weights
+    return nn.functional.max_pool2d(weights.detach().double().abs(), block, ceil_mode=True)
+
+
+def _ranges(lengths: set[int], block: int) -> list[list[str]]:
+    """What positions a row or a column stands for, for each length of a sequence."""
+    return [[f"{at}-{min(at + block, length) - 1}" for at in range(0, length, block)] for length in sorted(lengths)]
 
 
 def calls_of_maps(weights: Mapping[str, Float[Tensor, "heads q_len k_len"]]) -> dict[str, list[str]]:

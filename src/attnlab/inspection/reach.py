@@ -13,6 +13,7 @@ from jaxtyping import Bool, Shaped
 from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
+from attnlab.inspection.drawing.pieces import drawn, facts
 
 SAMPLES = 4  # sequences tried at once, so that one dead unit or chance cancellation hides nothing
 MOST_CUTS = 128  # places at which the sequence is cut in two; of a longer one both ends and as many between
@@ -43,6 +44,20 @@ class Reach:
     past: int
     future: int
     mixes_batch: bool
+
+    def _repr_html_(self) -> str:
+        """What was found, in words."""
+        others = "depends on other sequences of its batch" if self.mixes_batch else "knows its own sequence alone"
+        return drawn(
+            "Reach",
+            facts(
+                {
+                    "past": f"{self.past} positions, the output's own included",
+                    "future": f"{self.future} positions ahead" if self.future else "none: it is causal",
+                    "batch": f"an output {others}",
+                }
+            ),
+        ).html
 
 
 def reach(model: nn.Module, inputs: Sequence[Tensor], position: int = -1) -> Reach:

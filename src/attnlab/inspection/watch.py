@@ -80,12 +80,26 @@ def unrecorded() -> Iterator[None]:
         _RUNS_FOR_ITSELF.reset(token)
 
 
+_OPEN: ContextVar[tuple[Recorder, ...]] = ContextVar("_OPEN", default=())
+
+
+def open_recorders() -> tuple[Recorder, ...]:
+    """Those that are watching now."""
+    return _OPEN.get()
+
+
 @final
 class Recorder:
-    """Know which module runs, and file what is seen under its name."""
+    """Know which module runs, and file what is seen under its name.
 
-    def __init__(self) -> None:
-        self.trace: dict[str, Captured] = {}
+    Parameters
+    ----------
+    trace : dict
+        Where it is filed.
+    """
+
+    def __init__(self, trace: dict[str, Captured]) -> None:
+        self.trace = trace
         self._is_paused = False
         self._running: list[tuple[str, list[str]]] = []  # (module, names filed during this call)
 
@@ -115,6 +129,35 @@ class Recorder:
         unique = name if calls == 0 else f"{name}#{calls + 1}"
         self.trace[unique] = captured
         filed.append(unique)
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Be found by what changes weights where nobody sees it, while open."""
+        token = _OPEN.set((*_OPEN.get(), self))
+        try:
+            yield
+        finally:
+            _OPEN.reset(token)
+
+    def correct(self, weights: Mapping[str, Tensor], *, since: int) -> None:
+        """Put in the weights that were used in one call of a model, by the names that they have in it.
+
+        Parameters
+        ----------
+        weights : mapping of str to Tensor
+            By name, (batch, heads, q_len, k_len) each.
+        since : int
+            How many attentions had been filed before that call.
+        """
+        for name, used in weights.items():
+            base, _, number = name.partition("#")
+            filed = [one for one in list(self.trace)[since:] if one.partition("#")[0] == base]
+            if len(filed) < int(number or 1):
+                continue
+            place = filed[int(number or 1) - 1]
+            seen = self.trace[place]
+            same = used if seen.weights is None else used.reshape(seen.weights.shape)  # heads may be in the batch
+            self.trace[place] = dataclasses.replace(seen, weights=same)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

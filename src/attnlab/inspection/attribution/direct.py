@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
 from attnlab.inspection.attribution.calls import Call, Record, is_like, logit_of, record, same
+from attnlab.inspection.drawing.pieces import bars, drawn
 from attnlab.nn.block import Wiring
 
 Vector = Float[Tensor, "batch 1 d_model"]
@@ -50,6 +51,11 @@ class Attribution:
     def remainder(self) -> Float[Tensor, " batch"]:
         """What the parts leave unexplained: rounding of the model's own number format."""
         return self.logit - sum(self.parts.values())
+
+    def _repr_html_(self) -> str:
+        """The parts of the logit of the first sequence, the largest first."""
+        title = f"What adds up to the logit {self.logit[0].item():.3g}"
+        return drawn(title, bars({name: part[0].item() for name, part in self.parts.items()})).html
 
 
 @torch.no_grad()
@@ -150,7 +156,8 @@ def _begin(seen: Record, layer: Call, at: _At) -> Parts:
         if call.name.endswith("positions") and same(call.output, layer.input) and not call.changes_nothing:
             alone = at(call.exactly()(torch.zeros_like(call.input).double()))
             return {"embedding": at(layer.input) - alone, call.name: alone.clone()}
-    tables = [call for call in before if isinstance(call.module, nn.Embedding) and call.output.ndim > 1]
+    size = layer.input.shape[-2:]  # (length, d_model); embeddings of another sequence, or of pairs, have another one
+    tables = [call for call in before if isinstance(call.module, nn.Embedding) and call.output.shape[-2:] == size]
     summed = _summands(tables, layer.input, None, at)
     if len(summed) > 1:
         return {call.name: at(call.output).expand_as(at(layer.input)) for call in summed}
@@ -219,8 +226,9 @@ def _summands(
 
 def _add_up(terms: Sequence[Tensor], goal: Tensor, numbers: torch.finfo) -> bool:
     """Whether terms are those of a sum, to rounding."""
-    size = sum(map(Tensor.abs, terms))
-    return bool(((goal - sum(terms)).abs() <= ROUNDING * numbers.eps * size).all())
+    size = torch.as_tensor(sum(map(Tensor.abs, terms)))
+    largest = size.amax(dim=-1, keepdim=True)  # a small feature may be what is left of large products
+    return bool(((goal - sum(terms)).abs() <= ROUNDING * numbers.eps * largest).all())
 
 
 def _split(seen: Record, call: Call, at: _At) -> Parts:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from attnlab.core.errors import ModuleError, SpecError
 from attnlab.core.sizes import require_positive
 from attnlab.inspection.attribution.calls import answer_of, evaluating, logit_of
+from attnlab.inspection.drawings import draw_tokens
 
 Embedded = Float[Tensor, "batch length *features"]
 Compute = Callable[[Embedded], Float[Tensor, " batch"]]
@@ -44,6 +45,10 @@ class InputAttribution:
     def error(self) -> Float[Tensor, " batch"]:
         """What the sum of the scores is too large by."""
         return self.scores.sum(dim=-1) - self.change
+
+    def _repr_html_(self) -> str:
+        """The scores of the first sequence, by position; `draw_tokens` has them by token."""
+        return draw_tokens(self.scores[0]).html
 
 
 def gradient_times_input(

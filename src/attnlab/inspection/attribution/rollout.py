@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlab.core.errors import SpecError
+from attnlab.inspection.drawing.pieces import drawn
 from attnlab.inspection.watch import Captured
 
 
@@ -34,6 +35,11 @@ class Agreement:
     by_query: Float[Tensor, "*queries"]
     mean: float
     spread: float
+
+    def _repr_html_(self) -> str:
+        """How far the two sides agree, in words."""
+        counted = int((~self.by_query.isnan()).sum())
+        return drawn("Agreement", f"Kendall's tau {self.mean:.2f} ± {self.spread:.2f} over {counted} queries").html
 
 
 def attention_rollout(trace: Mapping[str, Captured]) -> Float[Tensor, "batch q_len k_len"]:

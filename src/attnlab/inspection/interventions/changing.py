@@ -42,9 +42,10 @@ def changing(model: nn.Module, changes: Sequence[Changed]) -> Iterator[None]:
 
     Notes
     -----
-    Gradients flow through changes of outputs, and of the lab's and torch's attention; not of attention that is written
-    by hand. The latter is called once more for each new shape of its inputs, to find out where its steps are. Modules
-    run as in a forward pass: a block or a mixer other than attention that goes on from kept keys is not changed.
+    Gradients flow through what is changed. Attention that is written by hand is called once more for each new shape of
+    its inputs, to find out where its steps are; and, where gradients are enabled, its operations are done twice in each
+    call, as they must be done once where autograd sees the changes. Modules run as in a forward pass: a block or a
+    mixer other than attention that goes on from kept keys is not changed.
     """
     modules = {name or "model": module for name, module in model.named_modules()}
     calls: Counter[_Applied] = Counter()  # of each module in this forward pass

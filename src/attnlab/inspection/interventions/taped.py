@@ -19,7 +19,7 @@ from attnlab.inspection.tape.contractions import Operand
 from attnlab.inspection.tape.dependence import Dependence
 from attnlab.inspection.tape.replacing import replacing
 from attnlab.inspection.tape.tape import Inside, Tape, record, tensors_in
-from attnlab.inspection.watch import unrecorded
+from attnlab.inspection.watch import open_recorders, unrecorded
 from attnlab.strangers.calling.convention import Convention
 
 
@@ -32,6 +32,7 @@ class _Plan:
     outputs: Mapping[int, Inside]
     """What it is taken to have made instead."""
     calls: Mapping[int, str]  # names of these operations
+    used: Mapping[str, Tensor]  # weights of the attentions that are changed, by name, in the last call
 
 
 @contextlib.contextmanager
@@ -91,8 +92,17 @@ class _Taped:
             self.begin()
             self.plans[key] = _plan(tape, given, self.changes)
         plan = self.plans[key]
-        with replacing(plan.inputs, plan.outputs, plan.calls):
-            return self.forward(*positional, **named)
+        watching = [(recorder, len(recorder.trace)) for recorder in open_recorders()]
+        start = torch.get_rng_state()
+        with replacing(plan.inputs, plan.outputs, plan.calls) as replaced:
+            returned = self.forward(*positional, **named)
+        if replaced.keeps:
+            torch.set_rng_state(start)
+            with unrecorded(), _disable_current_modes():
+                returned = replaced.with_gradients(returned)
+        for recorder, before in watching:
+            recorder.correct(plan.used, since=before)
+        return returned
 
 
 def _first(returned: Any) -> Tensor:
@@ -135,17 +145,25 @@ def _plan(tape: Tape, given: Sequence[Tensor], changes: Sequence[Changed]) -> _P
     found = attentions_by_name(tape, given)
     inputs: dict[Operand, Inside] = {}
     outputs: dict[int, Inside] = {}
+    used: dict[str, Tensor] = {}
+    changed: dict[str, TapedAttention] = {}
     for place, function in changes:
-        meant = [one for name, one in found.items() if place.module in (name, name.partition("#")[0])]
+        meant = {name: one for name, one in found.items() if place.module in (name, name.partition("#")[0])}
         if not meant:
             known = ", ".join(found) or "none that could be found"
             raise SpecError(f"'{place.module}' computes no attention; those of the model: {known}")
-        for attention in meant:
+        changed |= meant
+        for attention in meant.values():
             at, places = _where(attention, place)
             held: dict[Any, Inside] = outputs if isinstance(at, int) else inputs
             held[at] = _after(held.get(at), place, function, places)
+    for name, attention in changed.items():
+        at, places = attention.sources.weights, attention.sources.weight_places
+        if at is not None and places is not None:
+            inputs[at] = _noted(inputs.get(at), places, used, name)
     events = {at if isinstance(at, int) else at[0] for at in (*inputs, *outputs)}
-    return _Plan(inputs, outputs, {index: tape.events[index].step.operation._schema.name for index in events})
+    calls = {index: tape.events[index].step.operation._schema.name for index in events}
+    return _Plan(inputs, outputs, calls, used)
 
 
 def _where(attention: TapedAttention, place: Place) -> tuple[Operand | int, Int[Tensor, "batch heads rows columns"]]:
@@ -164,6 +182,17 @@ def _where(attention: TapedAttention, place: Place) -> tuple[Operand | int, Int[
     if operand is None or places is None:
         raise SpecError(f"the {place.step} of '{place.module}' could not be followed; its head_outputs can be changed")
     return operand, places
+
+
+def _noted(before: Inside | None, places: Tensor, used: dict[str, Tensor], name: str) -> Inside:
+    """What notes the weights that an operation is given, after they were changed."""
+
+    def noted(value: Tensor) -> Tensor:
+        weights = value if before is None else before(value)
+        used[name] = weights.flatten()[places]  # (batch, heads, q_len, k_len)
+        return weights
+
+    return noted
 
 
 def _after(before: Inside | None, place: Place, function: Function, places: Tensor) -> Inside:

@@ -200,7 +200,7 @@ class _Recorder(TorchDispatchMode):
         self.copies: dict[tuple[tuple[Any, ...], int | None], Tensor] = {}
         self.alive: list[Tensor] = []  # a storage that is freed could come back as another tensor's
         named = [*module.named_parameters(), *module.named_buffers()]
-        self.names = {_key(tensor)[0]: name for name, tensor in reversed(named)}
+        self.names = {identity_of(tensor)[0]: name for name, tensor in reversed(named)}
 
     @contextmanager
     def following(self) -> Iterator[None]:
@@ -238,9 +238,9 @@ class _Recorder(TorchDispatchMode):
         inputs = _Inputs(
             values=tuple(self._value(tensor) for tensor in given),
             parents=tuple(self._parent(tensor) for tensor in given),
-            names=tuple(self.names.get(_key(tensor)[0]) for tensor in given),
+            names=tuple(self.names.get(identity_of(tensor)[0]) for tensor in given),
         )
-        origins = tuple(self.origins.get(_key(tensor)) for tensor in given)
+        origins = tuple(self.origins.get(identity_of(tensor)) for tensor in given)
         writes = _written(func, args, named, given)
         result = func(*args, **named)
         if self.change is not None:
@@ -255,7 +255,7 @@ class _Recorder(TorchDispatchMode):
         for number in events_of(result):
             index = len(self.events)
             for place in step.writes:
-                self.writers[_key(given[place])[0]] = index
+                self.writers[identity_of(given[place])[0]] = index
             if not step.writes:
                 self._remember(outputs, index, only=number if isinstance(result, list) else None)
             event = Event(
@@ -267,7 +267,7 @@ class _Recorder(TorchDispatchMode):
                 arguments=tuple(step.arguments()),
                 output=self._value(outputs[number]),
                 where=self.running[-1],
-                step=replace(step, output=number, storage=_key(outputs[number])[0]),
+                step=replace(step, output=number, storage=identity_of(outputs[number])[0]),
             )
             self.events.append(event)
 
@@ -275,12 +275,12 @@ class _Recorder(TorchDispatchMode):
         """Note by which event tensors were made, and keep them, for a freed storage could come back as another's."""
         for number, output in enumerate(outputs):
             if only is None or number == only:
-                self.origins[_key(output)] = (index, number)
+                self.origins[identity_of(output)] = (index, number)
                 self.alive.append(output.detach())
 
     def _parent(self, tensor: Tensor) -> int | None:
         """The event that made a tensor, or that wrote into its storage after that."""
-        key = _key(tensor)
+        key = identity_of(tensor)
         made, _ = self.origins.get(key, (None, 0))
         written = self.writers.get(key[0])
         known = [index for index in (made, written) if index is not None]
@@ -288,7 +288,7 @@ class _Recorder(TorchDispatchMode):
 
     def _value(self, tensor: Tensor) -> Tensor:
         """A copy of a tensor as it is now; copies are shared as long as nobody writes."""
-        key = _key(tensor)
+        key = identity_of(tensor)
         version = (key, self.writers.get(key[0]))
         if version not in self.copies:
             self.alive.append(tensor.detach())
@@ -306,7 +306,7 @@ class _Inputs:
     names: tuple[str | None, ...]
 
 
-def _key(tensor: Tensor) -> tuple[Any, ...]:
+def identity_of(tensor: Tensor) -> tuple[Any, ...]:
     """What two handles of one tensor have in common: storage first."""
     try:
         storage = tensor.untyped_storage()._cdata
@@ -332,7 +332,7 @@ def with_outputs(result: Any, changes: Mapping[int, Inside], *, first: int, in_p
         if index not in changes:
             continue
         place = tensors[number]
-        changed = changes[index](leaves[place].detach().clone())
+        changed = changes[index](leaves[place].clone())
         if in_place:
             leaves[place].copy_(changed)
             return result
