@@ -10,6 +10,7 @@ import pytest
 from attnlab.cli import call
 from attnlab.cli import doctor as command
 from attnlab.cli.doctor import ERRORS_FOUND, HEALTHY, NOT_EXAMINED
+from attnlab.cli.words import argument
 
 UNSCALED = '''
 class Mine(nn.Module):
@@ -186,7 +187,7 @@ def test_a_process_that_does_not_end_is_killed(mine, capfd, monkeypatch):
     ],
 )
 def test_values_of_arguments_are_read_as_what_they_look_like(word, value):
-    assert command._argument(word) == ("a", value)
+    assert argument(word) == ("a", value)
 
 
 def test_threads_that_a_module_leaves_behind_are_not_waited_for(mine, capfd):

@@ -11,14 +11,15 @@ import time
 import urllib.request
 
 import pytest
+import torch
 
 from attnlab.cli import FINE, WRONG_USE, call
 from attnlab.viewer import server
 from attnlab.viewer.server import application
 
 
-def test_it_prints_an_address_serves_it_and_ends_cleanly(tmp_path, capfd):
-    pages = []
+def test_it_prints_an_address_serves_it_and_ends_cleanly(tmp_path, capfd, monkeypatch):
+    pages, threads = [], []
 
     def visit():
         try:
@@ -30,10 +31,12 @@ def test_it_prints_an_address_serves_it_and_ends_cleanly(tmp_path, capfd):
             os.kill(os.getpid(), signal.SIGINT)
 
     visitor = threading.Thread(target=visit)
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
     visitor.start()
     assert call(["view", str(tmp_path), "--port", "0", "--no-open"]) == FINE
     visitor.join()
     assert "There is no study and no run" in pages[0]
+    assert threads == [1], "models train beside it"
     assert capfd.readouterr() == ("", "")
 
 

@@ -15,7 +15,10 @@ from attnlab.core.files import write_json
 from attnlab.inspection import ablate, attention_maps, capture
 from attnlab.studies.using.trained import load_run
 from attnlab.studies.using.translating import translations
-from attnlab.viewer.looking import THUMBNAIL, Asked, KeptMaps, RunInView
+from attnlab.viewer.inside.asked import Asked
+from attnlab.viewer.inside.heads import THUMBNAIL
+from attnlab.viewer.inside.kept import KeptMaps
+from attnlab.viewer.inside.looking import run_in_view
 
 MIXER = "stack.blocks.1.mixer"
 CROSS = "decoder.blocks.0.cross"
@@ -26,14 +29,14 @@ LOSS = 1e-4  # float32, by two orders of the same sums
 def writer(tmp_path_factory):
     """Return a language model: as a run, and in view."""
     folder = text_run(tmp_path_factory.mktemp("text"))
-    return load_run(folder), RunInView.load(folder)
+    return load_run(folder), run_in_view(folder)
 
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory):
     """Return a translation model: as a run, and in view."""
     folder = translation_run(tmp_path_factory.mktemp("translation"))
-    return load_run(folder), RunInView.load(folder)
+    return load_run(folder), run_in_view(folder)
 
 
 def tokens_of(told, name):
@@ -178,7 +181,7 @@ def test_layers_say_whose_positions_their_axes_are(translator):
 
 def test_the_steps_of_a_recurrent_decoder_are_one_map(tmp_path):
     run = translation_run(tmp_path, {"name": "rnn-additive", "d_model": 12, "hidden": 10})
-    view = RunInView.load(run)
+    view = run_in_view(run)
     (layer,) = view.look(Asked("two dogs run .", "TWO DOGS"))["layers"]
     assert layer["shape"] == [1, 3, 4]
     assert layer["sides"] == [1, 0], "found by their lengths"
@@ -187,7 +190,7 @@ def test_the_steps_of_a_recurrent_decoder_are_one_map(tmp_path):
 
 
 def test_a_model_without_attention_still_has_losses(tmp_path):
-    told = RunInView.load(
+    told = run_in_view(
         text_run(tmp_path, {"name": "decoder", "d_model": 12, "n_layers": 1, "mixer": "convolution"})
     ).look(Asked(TEXT))
     assert told["layers"] == []
@@ -219,7 +222,7 @@ def test_what_cannot_be_shown(writer):
         view.head_map(Asked(TEXT), "stack", 0)
     with pytest.raises(SpecError, match="shown must be one of weights, scores; got 'values'"):
         view.head_map(Asked(TEXT), MIXER, 0, shown="values")
-    with pytest.raises(RunError, match="is no translation run: its task is 'char-lm'"):
+    with pytest.raises(RunError, match="this model translates nothing"):
         view.write(Asked(TEXT))
 
 

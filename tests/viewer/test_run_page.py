@@ -12,6 +12,7 @@ from tests.viewer.conftest import asked, serving
 from tests.viewer.example_runs import DECODER, SENTENCES, TEXT, text_run, translation_run
 
 from attnlab.core.files import read_json, write_json
+from attnlab.viewer.inside.own import OwnModule
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 ONE, OTHER, PAIR = "text/it/seed-0", "text/it/seed-1", "pair/it/seed-0"
@@ -25,6 +26,8 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("view")
     for seed in range(2):
         text_run(folder / f"text/it/seed-{seed}", seed=seed)
+    look = {"step": 1, "watch": {"entropy": {"stack.blocks.0.mixer": [0.9, 0.8], MIXER: [0.7, 0.6]}}}
+    (folder / OTHER / "metrics.jsonl").write_text(json.dumps(look) + "\n")
     translation_run(folder / PAIR)
     translation_run(folder / "characters/it/seed-0", tokenizer="characters")
     return folder
@@ -35,6 +38,14 @@ def port(folder):
     """Return the port of a server of `folder`."""
     with serving(folder) as number:
         yield number
+
+
+@pytest.fixture
+def kept_maps(runs):
+    """Return a folder with a study whose models read neither text nor a sequence of numbers."""
+    path = runs / "tiny" / "with-attention" / "seed-0" / "inside.json"
+    write_json(path, {**read_json(path), "predictions": {"kind": "pictures"}})
+    return runs
 
 
 def post(port, path, body):
@@ -63,7 +74,7 @@ def test_a_look_a_map_and_a_translation_are_answered(port):
         (f"{ONE}/look", {"text": "a", "off": [2]}, 422, "'off' must be a list of heads such as "),
         (f"{ONE}/look", {"text": "a", "off": [f"{MIXER}:9"]}, 422, "there is no head 9, only 4, counted from 0"),
         (f"{ONE}/look", {"text": "ö"}, 422, "the training text has no character 'ö'"),
-        (f"{ONE}/write", {"text": "a"}, 422, "is no translation run: its task is 'char-lm'"),
+        (f"{ONE}/write", {"text": "a"}, 422, "this model translates nothing"),
         ("text/look", {"text": "a"}, 404, "text is no run (no spec.json in it); see the start page"),
         ("../etc/look", {"text": "a"}, 404, "there is no '../etc' in "),
     ],
@@ -124,22 +135,33 @@ def test_code_of_a_run_is_run_only_once_it_is_trusted(tmp_path):
         assert (tmp_path / "ran").exists()
 
 
-def test_maps_of_a_task_without_text_are_those_that_were_kept(runs):
+def test_maps_of_a_task_that_reads_nothing_a_person_can_give_are_those_that_were_kept(kept_maps):
     path = "/run/tiny/with-attention/seed-0"
-    with serving(runs) as port:
+    with serving(kept_maps) as port:
         page = asked(port, path)[2]
-        assert "A model of the task shapes reads no text" in page
+        assert "A model of the task shapes reads nothing that you could give it" in page
         assert "after 5 steps" in page
         status, look = post(port, f"{path}/look", {"text": ""})
         assert (status, len(look["layers"])) == (200, 1)
-        status, answer = post(port, f"{path}/write", {"text": ""})
-    assert (status, answer["error"]) == (422, "the model of this run translates nothing")
+        for question in ("write", "explain", "heads", "worth"):
+            status, answer = post(port, f"{path}/{question}", {"text": ""})
+            assert (status, "maps of this run were kept; there is no model to ask" in answer["error"]) == (422, True)
+
+
+def test_a_run_whose_folder_is_gone_says_so(tmp_path):
+    folder = text_run(tmp_path / "run")
+    with serving(tmp_path) as port:
+        assert post(port, "/run/run/look", FIELDS)[0] == 200
+        shutil.rmtree(folder)
+        status, answer = post(port, "/run/run/look", FIELDS)
+    assert (status, "there is no 'run' in" in answer["error"]) == (404, True)
 
 
 # ---- in a browser ----
 
 READY = "main:not(:has(.busy)) .drawing :is(canvas, svg)"
 PICTURE = "canvas => canvas.toDataURL()"
+SHOWN_AT_MOST = "most => document.querySelectorAll('.drawing line:not([style*=none])').length <= most"
 
 
 @pytest.fixture
@@ -147,13 +169,13 @@ def opened(browser, port):
     """Return a function that opens a page and waits until all is drawn; nothing may be said on the console."""
     pages, problems = [], []
 
-    def open_page(path, width=1200, port=port):
+    def open_page(path, width=1200, port=port, root="run/"):
         page = browser.new_page(viewport={"width": width, "height": 900})
         pages.append(page)
         page.on("console", lambda message: problems.append(message.text))
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("dialog", lambda dialog: (problems.append("a script of a text ran"), dialog.dismiss()))
-        page.goto(f"http://127.0.0.1:{port}/run/{path}")
+        page.goto(f"http://127.0.0.1:{port}/{root}{path}")
         page.wait_for_selector(READY)
         return page
 
@@ -241,8 +263,8 @@ def test_the_large_map_is_read_by_pointer_and_keys(opened):
     page.locator("[data-view=lines]").click()
     page.wait_for_selector(".drawing svg line", state="attached")  # one may be as flat as no pixel
     page.locator(".drawing text[data-row='2']").hover()
-    shown = page.locator(".drawing line").evaluate_all("all => all.filter(one => one.style.display !== 'none').length")
-    assert 0 < shown <= 3, "a causal query looks at itself and what stands before it"
+    page.wait_for_function(SHOWN_AT_MOST, arg=3)  # a causal query looks at itself and what stands before it
+    assert page.locator(".drawing line:not([style*=none])").count() > 0
 
 
 def test_a_link_shows_the_same_again(opened):
@@ -322,6 +344,12 @@ def test_two_runs_are_compared_by_passages(opened):
     said = re.search(r"costs ([\d.]+) nats (less|more) than", page.locator(".apart .note").inner_text())
     assert float(said.group(1)) == pytest.approx(abs(sums[1] - sums[0]), abs=0.15), "rounded to tenths"
     assert said.group(2) == ("less" if sums[1] < sums[0] else "more")
+    page.locator(".watched summary >> visible=true").click()
+    names = [
+        f"entropy of {name}, at the end {ends}"
+        for name, ends in (("stack.blocks.0.mixer", "0.9, 0.8"), (MIXER, "0.7, 0.6"))
+    ]
+    assert [chart.get_attribute("aria-label") for chart in page.locator(".watched svg").all()] == names
 
 
 def test_two_tokenizers_are_compared_by_the_characters_they_share(opened):
@@ -334,11 +362,70 @@ def test_two_tokenizers_are_compared_by_the_characters_they_share(opened):
     assert "".join(characters.locator(".linked").all_inner_texts()).strip() == "DOGS"
 
 
-def test_kept_maps_are_shown_without_a_text(opened, runs):
-    with serving(runs) as other:
+def test_kept_maps_are_shown_without_a_text(opened, kept_maps):
+    with serving(kept_maps) as other:
         page = opened("tiny/with-attention/seed-0", port=other)
         assert page.locator("form.asking").is_hidden()
         assert page.locator(".head").count() == 2
+
+
+def test_a_sequence_is_drawn_by_mouse_and_by_keys(opened, runs):
+    with serving(runs) as other:
+        page = opened("tiny/with-attention/seed-1", port=other)
+        assert total(page).startswith("mean squared error ")
+        curve = page.locator(".drawn .prediction")
+        before = curve.get_attribute("d")
+        click(page, ".head button", 1)
+        assert "with 1 head off" in total(page)
+        assert page.locator(".drawn .before").get_attribute("d") == before
+        frame = page.locator(".drawn svg").bounding_box()
+        with page.expect_response(re.compile("/look$")):
+            page.mouse.move(frame["x"] + 300, frame["y"] + 60)
+            page.mouse.down()
+            page.mouse.move(frame["x"] + 500, frame["y"] + 60)
+            page.mouse.up()
+        page.wait_for_selector(READY)
+        assert total(page) == "What is right for a drawn sequence nobody knows."
+        assert curve.get_attribute("d") != before
+        with page.expect_response(re.compile("/look$")):
+            page.keyboard.press("ArrowUp")
+        page.wait_for_selector(READY)
+        assert page.locator(".reading .told").inner_text().startswith("position ")
+        again = opened(page.url.split("/run/")[1], port=other)
+        assert (again.url, total(again)) == (page.url, total(page))
+
+
+def test_a_token_that_is_chosen_is_explained_and_heads_are_measured(opened, runs):
+    page = opened(ONE)
+    page.locator(".run .tokens [role=option]").nth(4).focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".why:not(.busy) .reasons section")
+    assert page.locator(".why h3").inner_text().startswith(f"Why “{TEXT[4]}”?")
+    titles = ["Layer by layer", "Part by part", "By what was read", "Without a key"]
+    assert page.locator(".why h4").all_inner_texts() == titles
+    assert "Kendall's τ with attention" in page.locator(".why").inner_text()
+    assert "looks" in page.locator(".why .verdict").inner_text()
+    page.keyboard.press("Escape")
+    page.locator(".why").wait_for(state="hidden")
+    with serving(runs) as other:
+        page = opened("tiny/with-attention/seed-1", port=other)
+        page.locator(".measure").click()
+        page.wait_for_selector(".measured:not(:empty)")
+        assert page.locator(".worth").count() == 2
+        assert "Worth " in page.locator(".head-said").inner_text()
+
+
+def test_a_module_of_a_person_has_a_page(opened, tmp_path):
+    code = tmp_path / "mine.py"
+    code.write_text("from torch import nn\nlayer = nn.MultiheadAttention(16, 4, batch_first=True)\n")
+    with serving(OwnModule(f"{code}:layer", {})) as other:
+        page = opened("", port=other, root="")
+        assert page.locator(".head").count() == 4
+        assert "every token is given a random one" in page.locator(".called").inner_text()
+        look_at(page, "3 1 3 1 3")
+        assert page.locator(".run .tokens [role=option]").count() == 5
+        click(page, ".head button", 2)
+        assert page.locator(".head.off").count() == 1
 
 
 @pytest.mark.parametrize("width", [400, 2000])

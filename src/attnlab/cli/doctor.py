@@ -5,7 +5,6 @@ The module is examined in a process of its own: whatever it does, this one stays
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json as json_format
 import os
@@ -23,7 +22,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from attnlab.cli.words import Whole
+from attnlab.cli.words import Whole, argument
 from attnlab.core.errors import ModuleError, SpecError
 
 HEALTHY, ERRORS_FOUND, NOT_EXAMINED = 0, 1, 2
@@ -38,7 +37,6 @@ _VERDICT_COLORS = {
     "healthy": "bold green",
 }
 ENDINGS = frozenset({"diagnosis", "error"})  # the messages after which nothing comes
-_WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 
 def doctor(
@@ -84,7 +82,7 @@ def doctor(
     """
     request = {
         "target": target,
-        "arguments": dict(_argument(word) for word in arg or []),
+        "arguments": dict(argument(word) for word in arg or []),
         "causal": causal,
         "layout": layout,
         "mask": mask,
@@ -108,19 +106,6 @@ def doctor(
     if not errors and diagnosis["verdict"] == "not examined":
         return NOT_EXAMINED
     return ERRORS_FOUND if errors else HEALTHY
-
-
-def _argument(word: str) -> tuple[str, Any]:
-    """Name and value of ``name=value``; what reads like a number, a list or a truth value is one."""
-    name, equals, value = word.partition("=")
-    if not equals or not name.isidentifier():
-        raise SpecError(f"--arg must be name=value; got '{word}' (hint: --arg d_model=64 --arg n_heads=4)")
-    if value.lower() in _WORDS:
-        return name, _WORDS[value.lower()]
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return name, value
 
 
 def _positive(depth: int) -> int:

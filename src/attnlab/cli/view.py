@@ -1,32 +1,47 @@
-"""``attnlab view``: studies and runs in a browser, watched while they train."""
+"""``attnlab view``: studies and runs in a browser, watched while they train; or a module of a person's own."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from attnlab.cli.words import Whole
+from attnlab.cli.words import Whole, argument
 from attnlab.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from attnlab.viewer.inside.own import OwnModule
 
 
 def view(
-    folder: Path = Path("runs"),
+    target: str = "runs",
     /,
     *,
+    text: Path | None = None,
+    arg: Annotated[list[str] | None, Parameter(negative="")] = None,
+    causal: Annotated[bool | None, Parameter(negative=["--not-causal", "--bidirectional"])] = None,
     port: Whole = 8765,
     host: str = "127.0.0.1",
     open_browser: Annotated[bool | None, Parameter(name="--open")] = None,
 ) -> int:
-    """Show studies and runs in a browser, also while they train.
+    """Show studies and runs in a browser, also while they train; or a module of your own.
 
     Parameters
     ----------
-    folder : Path
-        A run, a study's folder, or any folder with such below it.
+    target : str
+        A run, a study's folder, or any folder with such below it; or ``FILE.py:Name``: a class, a function that returns
+        a module, or an instance.
+    text : Path, optional
+        Of a module: a text whose characters, in their order, are its tokens. Without it tokens are typed as numbers.
+    arg : list of str, optional
+        Of a module: a constructor argument as ``name=value``; may be repeated.
+    causal : bool, optional
+        Of a module: whether a position is meant to see no later one. Without it: what the class says, else how it
+        behaves.
     port : int
         Port to listen on; 0 takes any that is free.
     host : str
@@ -46,8 +61,20 @@ def view(
         if library not in ("starlette", "uvicorn"):
             raise
         raise SpecError(f"this needs {library}: pip install 'attnlab[web]'") from error
-    serve(folder, host=host, port=port, browser=has_display() if open_browser is None else open_browser)
+    shown = _shown(target, text, arg or [], causal)
+    serve(shown, host=host, port=port, browser=has_display() if open_browser is None else open_browser)
     return 0
+
+
+def _shown(target: str, text: Path | None, arguments: Sequence[str], causal: bool | None) -> Path | OwnModule:
+    """A folder, or a module with what it is made of."""
+    from attnlab.viewer.inside.own import OwnModule
+
+    if Path(target.partition(":")[0]).suffix == ".py":
+        return OwnModule(target, dict(map(argument, arguments)), "" if text is None else str(text), causal)
+    if text is not None or arguments or causal is not None:
+        raise SpecError(f"--text, --arg and --causal are of a module, FILE.py:Name; {target} is a folder")
+    return Path(target)
 
 
 def has_display() -> bool:

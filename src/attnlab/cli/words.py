@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter, Token
+
+from attnlab.core.errors import SpecError
 
 
 def _whole(_: type, tokens: Sequence[Token]) -> int:
@@ -21,3 +24,18 @@ Whole = Annotated[int, Parameter(converter=_whole)]
 """A whole number, written as one."""
 Runs = Annotated[tuple[Path, ...], Parameter(negative="")]
 """Folders of runs; there is no option that empties the list."""
+
+_VALUES = {"true": True, "false": False, "null": None, "none": None}
+
+
+def argument(word: str) -> tuple[str, Any]:
+    """Name and value of ``name=value``; what reads like a number, a list or a truth value is one."""
+    name, equals, value = word.partition("=")
+    if not equals or not name.isidentifier():
+        raise SpecError(f"--arg must be name=value; got '{word}' (hint: --arg d_model=64 --arg n_heads=4)")
+    if value.lower() in _VALUES:
+        return name, _VALUES[value.lower()]
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value

@@ -1,4 +1,4 @@
-"""The page of one run, and what its script asks for: looks at a text, maps of heads, translations."""
+"""The page of one run, and of a module of a person's own; what their script asks for is answered by `inside`."""
 
 from __future__ import annotations
 
@@ -6,32 +6,34 @@ import functools
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.status import HTTP_404_NOT_FOUND
 
 from attnlab.core.apart import names_own_code
 from attnlab.core.errors import DataError, RunError
 from attnlab.core.files import read_json
-from attnlab.inspection.interventions import How
-from attnlab.studies import report as studies_report
+from attnlab.inspection.drawing.assets import SCRIPT, pixel_script
 from attnlab.studies.run.folder import INSIDE
 from attnlab.studies.using.kept_task import KEPT
 from attnlab.training.keeping.checkpoints import STATE
 from attnlab.training.keeping.runs import SPEC
+from attnlab.viewer.inside.apart import AnsweringApart
+from attnlab.viewer.inside.kept import KeptMaps
+from attnlab.viewer.inside.looking import run_in_view
+from attnlab.viewer.inside.own import OwnModule
+from attnlab.viewer.inside.questions import QUESTIONS, Answering, Body, answering
 from attnlab.viewer.known import is_study
-from attnlab.viewer.looking import Asked, KeptMaps, RunInView
 from attnlab.viewer.pages import Crumbs, page
 from attnlab.viewer.places import address, inside, path_below
 from attnlab.viewer.states import state_of_run
+from attnlab.viewer.watched import watched
 
-DRAWING = Path(studies_report.__file__).parent / "templates" / "attention_pixels.js"
-"""What this page and static reports draw maps with."""
 MODELS = 2
 """Models that are kept in memory: as many as a page compares."""
 EXAMPLES = 20
@@ -39,19 +41,9 @@ EXAMPLES = 20
 MOST_RUNS = 200
 """Other runs that a page offers to compare with."""
 
-Kind = TypeVar("Kind")
-Viewed = RunInView | KeptMaps
-Answer = Callable[[Viewed, Mapping[str, Any]], dict[str, Any]]
-
 
 def routes(folder: Path) -> list[Route]:
-    """The pages of runs below a folder.
-
-    Notes
-    -----
-    One look is taken at a time: while a model is watched, torch's own fast path is switched off for the whole process.
-    """
-    one_at_a_time = threading.Lock()
+    """The pages of runs below a folder."""
     load = functools.lru_cache(MODELS)(_load)
 
     def run(request: Request) -> Response:
@@ -59,65 +51,78 @@ def routes(folder: Path) -> list[Route]:
         place = _run_folder(folder, request.path_params["path"])
         other = request.query_params.get("other")
         runs = [place] if other is None else [place, _run_folder(folder, other)]
-        path = path_below(folder, place)
-        values = {"path": path, "runs": [_told(folder, one) for one in runs], "others": _others(folder, place)}
+        values = {"runs": [_told(folder, one) for one in runs], "others": _others(folder, place)}
         return page("run.html.j2", {**values, "examples": _examples(folder, place)}, crumbs=_crumbs(folder, place))
 
-    def answered(answer: Answer) -> Callable[[Request], Any]:
+    def find(request: Request, body: Body) -> Answering:
+        place = _run_folder(folder, request.path_params["path"])
+        if _is_own_code(place) and body.get("trust") is not True:
+            raise RunError(f"the model of {path_below(folder, place)} is code of a person's own; trust it first")
+        return load(place, _kind(folder, place), _written(place))
+
+    def while_trained(request: Request) -> JSONResponse:
+        """Tell what was watched in a run."""
+        return JSONResponse(watched(_run_folder(folder, request.path_params["path"])))
+
+    pages = [Route("/run/{path:path}/watched", while_trained), Route("/run/{path:path}", run)]
+    return [*_questions("/run/{path:path}", find), *pages, DRAWING]
+
+
+def own_routes(own: OwnModule) -> list[Route]:
+    """The page of a module of a person's own, which runs in a process of its own.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be loaded or called.
+    """
+    asked = AnsweringApart(own)
+    asked.open()
+
+    def module(_: Request) -> Response:
+        """Show the module; its script asks for the rest."""
+        told = {"path": own.target, "address": "/module", "model": asked.begin["name"], "kind": "module"}
+        told |= {"task": "a module of your own", "state": "", "own_code": False, "step": None}
+        example = {"text": asked.begin["text"], "target": ""}
+        return page("run.html.j2", {"runs": [told], "others": [], "examples": [example]})
+
+    return [*_questions("/module", lambda _request, _body: asked), Route("/", module), DRAWING]
+
+
+def _questions(path: str, find: Callable[[Request, Body], Answering]) -> list[Route]:
+    """What a page's script asks for.
+
+    Notes
+    -----
+    One question is answered at a time: while a model is watched, torch's own fast path is switched off for the whole
+    process.
+    """
+    one_at_a_time = threading.Lock()
+
+    def answered(question: str) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> JSONResponse:
-            place, body = _run_folder(folder, request.path_params["path"]), await _body(request)
+            body = await _body(request)
 
-            def find() -> dict[str, Any]:
-                if _is_own_code(place) and body.get("trust") is not True:
-                    raise RunError(
-                        f"the model of {path_below(folder, place)} is code of a person's own; trust it first"
-                    )
+            def answer() -> dict[str, Any]:
                 with one_at_a_time:
-                    return answer(load(place, _written(place)), body)
+                    return find(request, body)(question, body)
 
-            return JSONResponse(await run_in_threadpool(find))
+            return JSONResponse(await run_in_threadpool(answer))
 
         return endpoint
 
-    asked = {"look": _look, "map": _map, "write": _write}
-    posts = [Route(f"/run/{{path:path}}/{name}", answered(answer), methods=["POST"]) for name, answer in asked.items()]
-    return [*posts, Route("/run/{path:path}", run), Route(f"/static/{DRAWING.name}", lambda _: FileResponse(DRAWING))]
+    return [Route(f"{path}/{question}", answered(question), methods=["POST"]) for question in QUESTIONS]
 
 
-def _look(viewed: Viewed, body: Mapping[str, Any]) -> dict[str, Any]:
-    return viewed.look(_asked(body))
+def _pixel_script(_request: Request) -> Response:
+    """What pages and static reports draw maps with."""
+    return Response(pixel_script(), media_type="text/javascript")
 
 
-def _map(viewed: Viewed, body: Mapping[str, Any]) -> dict[str, Any]:
-    layer, head = _field(body, "layer", str, ""), _field(body, "head", int, 0)
-    return viewed.head_map(_asked(body), layer, head, shown=_field(body, "shown", str, "weights"))
+DRAWING = Route(f"/static/{SCRIPT}", _pixel_script)
 
 
-def _write(viewed: Viewed, body: Mapping[str, Any]) -> dict[str, Any]:
-    if isinstance(viewed, KeptMaps):
-        raise RunError("the model of this run translates nothing")
-    return viewed.write(_asked(body))
-
-
-def _asked(body: Mapping[str, Any]) -> Asked:
-    """What a body asks to see."""
-    off = _field(body, "off", list, [])
-    if not all(isinstance(one, str) for one in off):
-        raise DataError(f"'off' must be a list of heads such as 'stack.blocks.0.mixer:2'; got {off}")
-    text, target, how = (
-        _field(body, name, str, usual) for name, usual in (("text", ""), ("target", ""), ("how", "zero"))
-    )
-    return Asked(text, target, tuple(sorted(off)), cast(How, how))
-
-
-def _field(body: Mapping[str, Any], name: str, kind: type[Kind], usual: Kind) -> Kind:
-    value = body.get(name, usual)
-    if not isinstance(value, kind):
-        raise DataError(f"'{name}' must be a {kind.__name__}; got {value!r}")
-    return value
-
-
-async def _body(request: Request) -> Mapping[str, Any]:
+async def _body(request: Request) -> Body:
     try:
         body = await request.json()
     except ValueError as error:
@@ -127,11 +132,11 @@ async def _body(request: Request) -> Mapping[str, Any]:
     return body
 
 
-def _load(folder: Path, _: int) -> Viewed:
-    """What there is to look at in a run: its model, or the maps that its study kept where that writes no text."""
-    if (folder / KEPT).is_file() or not (folder / INSIDE).is_file():
-        return RunInView.load(folder)
-    return KeptMaps.read(folder / INSIDE)
+def _load(folder: Path, kind: str, _: int) -> Answering:
+    """What answers for a run: its model, or the maps that its study kept where that reads nothing a person can give."""
+    if kind == "maps":
+        return answering(KeptMaps.read(folder / INSIDE))
+    return AnsweringApart(folder) if _is_own_code(folder) else answering(run_in_view(folder))
 
 
 def _written(folder: Path) -> int:
@@ -171,7 +176,7 @@ def _told(folder: Path, place: Path) -> dict[str, Any]:
         "model": _name(spec["model"]),
         "task": _name(spec["task"]),
         "own_code": _is_own_code(place),
-        "kind": _kind(place),
+        "kind": _kind(folder, place),
         "step": _step(place),
     }
 
@@ -182,9 +187,13 @@ def _step(place: Path) -> int | None:
     return read_json(state).get("step") if state.is_file() else None
 
 
-def _kind(place: Path) -> str:
-    """Of what a run keeps: "sentences" that it translates, "characters" that it continues, or "maps" alone."""
-    return str(read_json(place / KEPT)["codec"]["kind"]) if (place / KEPT).is_file() else "maps"
+def _kind(folder: Path, place: Path) -> str:
+    """What a run reads: "sentences", "characters", a "series" of numbers; "maps" where those alone were kept."""
+    if (place / KEPT).is_file():
+        return str(read_json(place / KEPT)["codec"]["kind"])
+    if _predictions(folder, place).get("kind") == "series":
+        return "series"
+    return "maps" if (place / INSIDE).is_file() else "characters"
 
 
 def _name(spec: Any) -> str:
@@ -208,15 +217,21 @@ def _task(place: Path) -> str | None:
         return None
 
 
-def _examples(folder: Path, place: Path) -> list[dict[str, str]]:
-    """Held-out texts that the study kept with one of its runs, with what a person made of them where they translate."""
-    root = folder.resolve()
-    kept = [place / INSIDE, *sorted(place.parent.parent.glob(f"*/seed-*/{INSIDE}"))]
-    path = next((one for one in kept if one.is_file() and one.resolve().is_relative_to(root)), None)
-    predictions = read_json(path).get("predictions", {}) if path else {}
+def _examples(folder: Path, place: Path) -> list[dict[str, Any]]:
+    """Held-out inputs that the study kept with one of its runs, with what is right where somebody knows that."""
+    predictions = _predictions(folder, place)
     if predictions.get("kind") == "text":
         return [{"text": "".join(predictions["labels"][0]), "target": ""}]
+    if predictions.get("kind") == "series":
+        return [{"values": one["input"], "wanted": one["target"]} for one in predictions["items"][:EXAMPLES]]
     return [{"text": pair["source"], "target": pair["target"]} for pair in predictions.get("pairs", [])[:EXAMPLES]]
+
+
+def _predictions(folder: Path, place: Path) -> Mapping[str, Any]:
+    """What a study kept of the predictions of a run, or else of another of its runs; empty where it kept none."""
+    kept = [place / INSIDE, *sorted(place.parent.parent.glob(f"*/seed-*/{INSIDE}"))]
+    path = next((one for one in kept if one.is_file() and one.resolve().is_relative_to(folder.resolve())), None)
+    return read_json(path).get("predictions") or {} if path else {}
 
 
 def _crumbs(folder: Path, place: Path) -> Crumbs:

@@ -12,6 +12,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import final
 
+import torch
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -25,6 +26,8 @@ from attnlab.core.apart import in_words
 from attnlab.core.errors import AttnlabError, SpecError
 from attnlab.viewer import run_page, start_page, study_page
 from attnlab.viewer.guard import LOOPBACK, TOKEN, Guard, refused
+from attnlab.viewer.inside.apart import THREADS
+from attnlab.viewer.inside.own import OwnModule
 from attnlab.viewer.pages import page
 from attnlab.viewer.streams import Streams
 
@@ -36,13 +39,13 @@ NOWHERE = ("192.0.2.1", 9)
 """An address kept for documentation: choosing the way there sends nothing, and says what this machine is called."""
 
 
-def application(folder: Path, *, token: str | None = None, hosts: Collection[str] = LOOPBACK) -> Starlette:
-    """The viewer of a folder, as an ASGI application.
+def application(shown: Path | OwnModule, *, token: str | None = None, hosts: Collection[str] = LOOPBACK) -> Starlette:
+    """The viewer of a folder or of a module, as an ASGI application.
 
     Parameters
     ----------
-    folder : Path
-        A run, a study, or what has such below it.
+    shown : Path or OwnModule
+        A run, a study, or what has such below it; or a module of a person's own.
     token : str, optional
         What a visitor must know; without it everybody who reaches the server sees everything.
     hosts : collection of str
@@ -52,9 +55,17 @@ def application(folder: Path, *, token: str | None = None, hosts: Collection[str
     -------
     Starlette
         The application, with its `Streams` as ``state.streams``; it reads the folder and never writes.
+
+    Raises
+    ------
+    SpecError
+        If the module cannot be loaded or called.
     """
     streams = Streams()
-    pages = [*start_page.routes(folder), *study_page.routes(folder, streams), *run_page.routes(folder)]
+    if isinstance(shown, OwnModule):
+        pages = run_page.own_routes(shown)
+    else:
+        pages = [*start_page.routes(shown), *study_page.routes(shown, streams), *run_page.routes(shown)]
     made = Starlette(
         routes=[*pages, Mount("/static", StaticFiles(directory=STATIC))],
         middleware=[Middleware(Guard, hosts=hosts, token=token)],
@@ -64,12 +75,12 @@ def application(folder: Path, *, token: str | None = None, hosts: Collection[str
     return made
 
 
-def serve(folder: Path, *, host: str = "127.0.0.1", port: int = 8765, browser: bool = False) -> None:
-    """Serve the viewer of a folder until Ctrl-C.
+def serve(shown: Path | OwnModule, *, host: str = "127.0.0.1", port: int = 8765, browser: bool = False) -> None:
+    """Serve the viewer of a folder or of a module until Ctrl-C.
 
     Parameters
     ----------
-    folder : Path
+    shown : Path or OwnModule
         See `application`.
     host : str
         Address or name to listen on. Beyond this machine, a token is made and asked for.
@@ -81,20 +92,22 @@ def serve(folder: Path, *, host: str = "127.0.0.1", port: int = 8765, browser: b
     Raises
     ------
     SpecError
-        If there is no such folder, or one cannot listen there.
+        If there is no such folder or module, or one cannot listen there.
     """
-    if not folder.is_dir():
-        raise SpecError(f"there is no folder {folder}; name that of a run, of a study, or one with such below it")
-    with _listening(host, port, folder) as listener:
+    if isinstance(shown, Path) and not shown.is_dir():
+        raise SpecError(f"there is no folder {shown}; name that of a run, of a study, or one with such below it")
+    with _listening(host, port, shown if isinstance(shown, Path) else shown.target) as listener:
         open_to_all = host not in LOOPBACK
         token = secrets.token_urlsafe() if open_to_all else None
         names = {*LOOPBACK, host.lower(), *(_own_names() if open_to_all else ())}
         address = _address(host, listener.getsockname()[1], token)
+        server = StreamingServer(application(shown, token=token, hosts=names))
         print(f"{address}  (Ctrl-C ends)", flush=True)
         if browser:
             webbrowser.open(address)
+        torch.set_num_threads(THREADS)
         with contextlib.suppress(KeyboardInterrupt):
-            StreamingServer(application(folder, token=token, hosts=names)).run([listener])
+            server.run([listener])
 
 
 @final
@@ -117,7 +130,7 @@ class StreamingServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _listening(host: str, port: int, folder: Path) -> socket.socket:
+def _listening(host: str, port: int, shown: Path | str) -> socket.socket:
     """A socket that listens; one error for each reason why it cannot."""
     if not 0 <= port <= LAST_PORT:
         raise SpecError(f"--port must be between 0 and {LAST_PORT}; got {port}")
@@ -126,7 +139,7 @@ def _listening(host: str, port: int, folder: Path) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             other = next(filter(lambda one: _is_free(host, one), range(port + 1, min(port + TRIED, LAST_PORT) + 1)), 0)
-            raise SpecError(f"port {port} is taken; choose another: attnlab view {folder} --port {other}") from error
+            raise SpecError(f"port {port} is taken; choose another: attnlab view {shown} --port {other}") from error
         raise SpecError(f"cannot listen on {host}, port {port}: {error.strerror}") from error
 
 

@@ -15,9 +15,9 @@ const has = (number) => number !== null && number !== undefined;
 const signed = (number) => `${number < 0 ? "−" : "+"}${Math.abs(number).toFixed(2)}`;
 
 // Draws a side; where `compared`, tokens have the color of the change of their loss. `onPoint` is told the token under
-// the pointer and its place, or null; `pointed` is the place of one that was pointed at before. Returns the elements and
-// `mark`, which frames tokens by their places.
-export function drawTokens(side, { compared, chance, pointed = null, onPoint }) {
+// the pointer and its place, or null, `onChoose` the place of one that is clicked; `pointed` is the place of one that was
+// pointed at before. Returns the elements and `mark`, which frames tokens by their places.
+export function drawTokens(side, { compared, chance, pointed = null, onPoint, onChoose = null }) {
   const { tokens } = side, judged = tokens.some((token) => has(token.loss));
   const words = tokens.some((token) => [...token.text].length > 1 && !token.text.startsWith("<"));
   const changes = tokens.filter((token) => has(token.loss)).map((token) => Math.abs(token.loss - token.before));
@@ -41,16 +41,18 @@ export function drawTokens(side, { compared, chance, pointed = null, onPoint }) 
   items.forEach((item, at) => {
     item.addEventListener("pointerenter", () => point(at));
     item.addEventListener("focus", () => point(at));
+    if (onChoose) item.addEventListener("click", () => onChoose(at));
   });
   list.addEventListener("pointerleave", () => onPoint(null));
   list.addEventListener("keydown", (event) => {
     const at = items.indexOf(document.activeElement), step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (event.key === "Enter" && items[at]) return onChoose?.(at);
     if (!step || !items[at + step]) return;
     event.preventDefault();
     items[at + step].focus();
   });
   list.append(...items);
-  details.append(element("p", { className: "note", textContent: "Point at a token, or move to it with the arrow keys, to see its loss and what was expected there." }));
+  details.append(element("p", { className: "note", textContent: `Point at a token, or move to it with the arrow keys, to see its loss and what was expected there.${onChoose ? " A click, or Enter, tells why." : ""}` }));
   if (items.length) items[0].tabIndex = 0;
   if (tokens[pointed] && judged) show(pointed);
   const root = element("div", {}, list, ...(judged ? [legend(compared, scale), details] : []));

@@ -6,11 +6,17 @@ import { drawLines } from "/static/attention_lines.js";
 import { bytesOf, colors, drawPixels, floatsOf } from "/static/attention_pixels.js";
 import { passages, overlapping } from "/static/attention_spans.js";
 import { drawTokens, quotedToken, told } from "/static/attention_tokens.js";
+import { seriesChart } from "/static/series.js";
+import { drawWatched } from "/static/watched.js";
+import { drawReasons, titleOf } from "/static/why.js";
 
 const PAUSE = 350; // milliseconds without a key before a text is looked at
 const form = document.querySelector("form.asking");
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const shared = { view: "matrix", shown: "weights" };
+const examples = JSON.parse(form.dataset.series ?? "null"); // of a model that reads numbers
+const FLAT = 100; // positions of a line to begin with where no example says how many there are
+let series = null; // what is read then: {values, wanted}
 const field = (name) => form.elements.namedItem(name);
 const valueOf = (name) => field(name)?.value ?? "";
 
@@ -45,12 +51,21 @@ class Panel {
       this.refresh();
     });
     this.listen();
+    this.showWatched();
+  }
+
+  async showWatched() {
+    const box = this.find(".watched");
+    if (!box) return;
+    const found = await fetch(`${this.address}/watched`).then((answer) => (answer.ok ? answer.json() : { quantities: [] }));
+    box.hidden = !found.quantities.length;
+    box.lastElementChild.replaceChildren(...drawWatched(found));
   }
 
   get body() {
     return {
       text: valueOf("text"), target: valueOf("target"), how: valueOf("how") || "zero",
-      off: [...this.off].sort(), trust: this.trusted,
+      off: [...this.off].sort(), trust: this.trusted, ...series,
     };
   }
 
@@ -60,9 +75,12 @@ class Panel {
       this.off.clear();
       this.changed();
     });
+    this.find(".measure")?.addEventListener("click", () => this.measure());
+    this.find(".close").addEventListener("click", () => this.explain(null));
     this.find(".grid").addEventListener("keydown", (event) => this.keyInGrid(event));
     this.root.addEventListener("keydown", (event) => {
       const other = event.target.closest("select") || event.ctrlKey || event.metaKey || event.altKey;
+      if (event.key === "Escape" && this.explained) this.explain(null);
       if (event.key === "x" && !other && this.chosen) this.toggle([this.chosen]);
     });
     for (const button of this.root.querySelectorAll("[data-save]")) {
@@ -126,11 +144,113 @@ class Panel {
     this.maps = new Map();
     this.find(".seen").hidden = false;
     this.find(".timing").textContent = found.ms ? `${found.ms} ms` : "";
-    this.showReading();
+    this.find(".called").textContent = found.notes.join(" ");
+    if (found.series) this.showSeries();
+    else this.showReading();
     this.showTotal();
     compare();
     await this.showHeads();
+    this.explain(this.explained);
     keepInAddress();
+  }
+
+  showSeries() {
+    this.readings = [];
+    if (!this.chart) {
+      const box = element("div", { className: "drawn" }), out = element("p", { className: "told" }), legend = element("p", { className: "legend" });
+      out.setAttribute("aria-live", "polite");
+      legend.append(...["input", "right", "predicted", "predicted with all heads on"].map((text, at) => element("span", { className: `key ${["input", "wanted", "prediction", "before"][at]}`, textContent: text })));
+      this.find(".reading").replaceChildren(box, legend, out);
+      this.chart = seriesChart(box, { changed: drawn, told: (sentence) => { out.textContent = sentence; } });
+    }
+    const { input, wanted, prediction, before } = this.found.series, off = this.asked.off.length > 0;
+    this.chart.update({ input, wanted, prediction, before: off ? before : [] });
+    this.find(".drawn + .legend .wanted").hidden = !wanted.length;
+    this.find(".drawn + .legend .before").hidden = !off;
+  }
+
+  showError() {
+    const { prediction_error: error, before_error: before } = this.found.series, out = this.find(".total");
+    if (error === null) return out.replaceChildren("What is right for a drawn sequence nobody knows.");
+    out.replaceChildren("mean squared error ", element("b", { textContent: error.toPrecision(3) }));
+    if (this.asked.off.length) out.append("; ", element("span", { className: error > before ? "worse" : "better", textContent: `${signed(error - before)}` }), ` with ${headsOff(this.asked)}`);
+    return out;
+  }
+
+  // ---- why a token was predicted ----
+
+  // Asked again after each look and for each head; null closes.
+  async explain(at) {
+    const box = this.find(".why"), given = this.found?.vocab_size && at > 0;
+    this.explained = given ? at : null;
+    box.hidden = !given;
+    keepInAddress();
+    if (!given) return;
+    const asking = (this.asking = {}), { found } = this; // what is asked later overtakes
+    box.classList.add("busy");
+    try {
+      const told = await ask(`${this.address}/explain`, { ...this.asked, piece: at, ...this.chosen });
+      if (asking !== this.asking || found !== this.found) return;
+      const head = this.chosen ? this.nameOf(this.chosen) : "";
+      this.find(".why h3").textContent = titleOf(told);
+      box.lastElementChild.replaceChildren(...drawReasons(told, { head, sides: found.sides }));
+    } catch (error) {
+      if (asking !== this.asking) return;
+      this.find(".why h3").textContent = error.message;
+      box.lastElementChild.replaceChildren();
+    }
+    if (asking === this.asking) box.classList.remove("busy");
+  }
+
+  // ---- heads on held-out data ----
+
+  // One head a question, so that looks come between them; a second click stops.
+  async measure() {
+    const button = this.find(".measure"), bar = this.find(".measuring progress"), out = this.find(".measured");
+    if (this.measuring) {
+      this.measuring = false;
+      return;
+    }
+    this.measuring = true;
+    this.worths = new Map();
+    button.textContent = "Stop";
+    bar.hidden = false;
+    bar.removeAttribute("value"); // untrained models are looked at first
+    try {
+      const how = this.asked.how, found = (this.heldOut = await ask(`${this.address}/heads`, { trust: this.trusted }));
+      this.labelHeads();
+      for (const [at, place] of found.heads.entries()) {
+        if (!this.measuring) break;
+        bar.value = at / found.heads.length;
+        this.worths.set(place, (await ask(`${this.address}/worth`, { place, how, trust: this.trusted })).worth);
+        this.labelHeads();
+      }
+      out.textContent = `Below each head: what kind it is, beyond heads of untrained models, and its worth: the loss without it less ${found.loss.toPrecision(4)} ${found.unit}, the mean over ${found.positions.toLocaleString("en")} held-out positions.`;
+    } catch (error) {
+      out.textContent = error.message;
+    }
+    this.measuring = false;
+    bar.hidden = true;
+    button.textContent = "Measure all heads on held-out data";
+  }
+
+  labelHeads() {
+    this.root.classList.toggle("labelled", Boolean(this.heldOut));
+    for (const [place, cell] of this.heads ?? []) {
+      const said = cell.querySelector(".said"), [kind] = Object.keys(this.heldOut?.kinds[place] ?? {}), worth = this.worths?.get(place);
+      said.replaceChildren(...(kind ? [element("span", { textContent: SHORT[kind] ?? kind })] : []), ...(worth === undefined ? [] : [element("span", { className: "worth", textContent: signed(worth) })]));
+    }
+    this.sayOfHead();
+  }
+
+  // What was measured of the head that is shown large.
+  sayOfHead() {
+    const place = this.chosen && placeOf(this.chosen), kinds = Object.entries(this.heldOut?.kinds[place] ?? {}), worth = this.worths?.get(place);
+    const looks = kinds.map(([kind, more]) => `${kind.replaceAll("-", " ")} ${signed(more, 2)}`).join(", ");
+    this.find(".head-said").textContent = [
+      worth === undefined ? "" : `Worth ${signed(worth, 4)} ${this.heldOut.unit} on held-out data.`,
+      this.heldOut && Object.keys(this.heldOut.kinds).length ? (looks ? `More than heads of untrained models it looks at: ${looks} (share of its weight).` : "It looks where heads of untrained models look.") : "",
+    ].filter(Boolean).join(" ");
   }
 
   get tokens() {
@@ -141,11 +261,11 @@ class Panel {
     this.readings = this.found.sides.map((side, number) => {
       const box = element("div", { className: "side" });
       if (this.found.sides.length > 1) box.append(element("h3", { textContent: `${side.name}, ${number ? "judged" : "read"}` }));
-      const view = drawTokens(side, { compared: this.asked.off.length > 0, chance: Math.log(this.found.vocab_size), pointed: this.pointed, onPoint: (token, at) => this.point(number, token, at) });
+      const view = drawTokens(side, { compared: this.asked.off.length > 0, chance: Math.log(this.found.vocab_size), pointed: this.pointed, onPoint: (token, at) => this.point(number, token, at), onChoose: number === this.found.sides.length - 1 ? (at) => this.explain(at) : null });
       box.append(view.root);
       return { box, ...view };
     });
-    this.find(".reading").replaceChildren(...(this.found.vocab_size ? this.readings.map((one) => one.box) : []));
+    this.find(".reading").replaceChildren(...(this.root.dataset.kind !== "maps" ? this.readings.map((one) => one.box) : []));
   }
 
   // What a token of this run covers is marked in the other run.
@@ -157,6 +277,7 @@ class Panel {
   }
 
   showTotal() {
+    if (this.found.series) return this.showError();
     const judged = this.tokens.filter((token) => token.loss !== null && token.loss !== undefined);
     const out = this.find(".total");
     if (!judged.length) return out.replaceChildren();
@@ -164,8 +285,7 @@ class Panel {
     const loss = sum("loss"), change = loss - sum("before");
     out.replaceChildren("loss ", element("b", { textContent: (loss / judged.length).toFixed(3) }), ` nats per token, ${loss.toFixed(1)} over ${judged.length} tokens`);
     if (this.asked.off.length) {
-      const heads = `${this.asked.off.length} head${this.asked.off.length > 1 ? "s" : ""} off`;
-      out.append("; ", element("span", { className: change > 0 ? "worse" : "better", textContent: `${signed(change / judged.length)} per token` }), ` with ${heads}`);
+      out.append("; ", element("span", { className: change > 0 ? "worse" : "better", textContent: `${signed(change / judged.length)} per token` }), ` with ${headsOff(this.asked)}`);
     }
     return out;
   }
@@ -184,7 +304,7 @@ class Panel {
     const { layers } = this.found;
     this.find(".large").hidden = this.find(".how-to").hidden = !layers.length;
     const note = this.root.querySelector(".no-attention") ?? element("p", { className: "note no-attention" });
-    note.textContent = layers.length ? "" : "This model has no attention that can be seen: its tokens and losses are all there is to show.";
+    note.textContent = layers.length ? "" : "This model has no attention that can be seen: what it reads and predicts is all there is to show.";
     this.find(".heads").append(note);
     if (!layers.length) return this.find(".grid").replaceChildren();
     this.chosen = this.known(this.chosen) ?? { layer: layers[0].name, head: 0 };
@@ -226,6 +346,7 @@ class Panel {
     this.heads = new Map();
     this.find(".grid").replaceChildren(...this.rows.map((layer, row) => this.rowOf(layer, row)));
     this.find(".all-on").hidden = !this.off.size;
+    this.labelHeads();
     if (focused) this.heads.get(placeOf(this.chosen))?.focus();
   }
 
@@ -252,7 +373,7 @@ class Panel {
         event.stopPropagation();
         this.toggle([head]);
       });
-      const cell = element("div", { className: `head${off ? " off" : ""}`, tabIndex: sameHead(head, this.chosen) ? 0 : -1 }, canvas, toggle);
+      const cell = element("div", { className: `head${off ? " off" : ""}`, tabIndex: sameHead(head, this.chosen) ? 0 : -1 }, canvas, toggle, element("span", { className: "said" }));
       cell.setAttribute("role", "gridcell");
       cell.setAttribute("aria-selected", String(sameHead(head, this.chosen)));
       cell.setAttribute("aria-label", `${layer.name}, head ${head.head + 1}${off ? ", off" : ""}`);
@@ -285,6 +406,7 @@ class Panel {
     }
     keepInAddress();
     this.showLarge();
+    this.explain(this.explained);
   }
 
   markChosen() {
@@ -318,8 +440,9 @@ class Panel {
   async showLarge() {
     const wanted = this.chosen, found = this.found, off = this.off.has(placeOf(wanted));
     const layer = this.layer(wanted.layer);
-    this.find(".large h3").textContent = `${shortLayer(layer, this.rows.indexOf(layer), this.rows)} · head ${wanted.head + 1}`;
+    this.find(".large h3").textContent = this.nameOf(wanted);
     this.find(".large h3").title = layer.name;
+    this.sayOfHead();
     this.find(".switch").textContent = off ? "Switch on" : "Switch off";
     this.find(".switch").setAttribute("aria-pressed", String(off));
     for (const button of this.root.querySelectorAll("[data-view]")) button.setAttribute("aria-pressed", String(button.dataset.view === shared.view));
@@ -333,6 +456,11 @@ class Panel {
       this.map = null;
       this.find(".drawing").replaceChildren(element("p", { className: "note", textContent: error.message }));
     }
+  }
+
+  nameOf({ layer, head }) {
+    const row = this.layer(layer);
+    return `${shortLayer(row, this.rows.indexOf(row), this.rows)} · head ${head + 1}`;
   }
 
   // Numbers of a head with the names of both axes; they are asked for once.
@@ -448,17 +576,26 @@ function download(name, blob) {
 
 const placeOf = ({ layer, head }) => `${layer}:${head}`;
 const sameHead = (one, other) => one?.layer === other?.layer && one?.head === other?.head;
-const signed = (number) => `${number < 0 ? "−" : "+"}${Math.abs(number).toFixed(3)}`;
+const signed = (number, digits = 3) => `${number < 0 ? "−" : "+"}${Math.abs(number).toFixed(digits)}`;
+const headsOff = ({ off }) => `${off.length} head${off.length > 1 ? "s" : ""} off`;
+const SHORT = { // of a kind of head where there is little room
+  "previous-token": "previous", "shifted-2": "2 back", "shifted-3": "3 back", "next-token": "next", "same-position": "itself",
+  "first-token": "first", "duplicate-token": "same", induction: "induction", delimiter: "delimiter", local: "local",
+};
 
 function groupOf(layer, found) {
   if (found.sides.length < 2) return "attention";
   return { "0,0": "encoder", "1,1": "decoder", "1,0": "cross" }[layer.sides.join()] ?? "attention";
 }
 
-// "layer 3" where the numbers in the names tell layers apart, else the name.
+// "layer 3" where the first numbers in the names tell layers apart, else the name without what all names begin with.
 function shortLayer(layer, row, rows) {
   const numbers = rows.map((one) => /\d+/.exec(one.name)?.[0]);
-  return numbers[row] !== undefined && new Set(numbers).size === rows.length ? `layer ${Number(numbers[row]) + 1}` : layer.name;
+  if (numbers[row] !== undefined && new Set(numbers).size === rows.length) return `layer ${Number(numbers[row]) + 1}`;
+  const words = rows.map((one) => one.name.split("."));
+  let shared = 0;
+  while (rows.length > 1 && words.every((one) => one.length > shared + 1 && one[shared] === words[0][shared])) shared++;
+  return words[row].slice(shared).join(".");
 }
 
 // ---- two runs ----
@@ -496,7 +633,10 @@ function keepInAddress() {
   panels.forEach((panel, number) => {
     if (panel.off.size) kept.set(`off${number || ""}`, [...panel.off].sort().join(","));
     if (panel.chosen) kept.set(`head${number || ""}`, placeOf(panel.chosen));
+    if (panel.explained) kept.set(`why${number || ""}`, panel.explained);
   });
+  if (series && valueOf("sequence")) kept.set("sequence", valueOf("sequence"));
+  else if (series) kept.set("values", series.values.map((value) => Number(value.toFixed(2))).join(","));
   history.replaceState(null, "", `#${kept}`);
 }
 
@@ -504,6 +644,8 @@ function readAddress() {
   const kept = new URLSearchParams(location.hash.slice(1));
   for (const name of ["text", "target", "how"]) if (field(name) && kept.has(name)) field(name).value = kept.get(name);
   if (!valueOf("how")) field("how").value = "zero";
+  if (kept.has("why")) panels[0].explained = Number(kept.get("why"));
+  readSeries(kept);
   if (["matrix", "lines"].includes(kept.get("view"))) shared.view = kept.get("view");
   if (["weights", "scores", "values"].includes(kept.get("shown"))) shared.shown = kept.get("shown");
   panels.forEach((panel, number) => {
@@ -511,6 +653,30 @@ function readAddress() {
     const [, layer, head] = /^(.*):(\d+)$/.exec(kept.get(`head${number || ""}`) ?? "") ?? [];
     if (layer) panel.chosen = { layer, head: Number(head) };
   });
+}
+
+// ---- sequences of numbers ----
+
+function readSeries(kept) {
+  if (!examples) return;
+  const values = (kept.get("values") ?? "").split(",").map(Number).filter(Number.isFinite);
+  if (kept.has("sequence") || !kept.has("values")) chooseSequence(kept.get("sequence") ?? "0");
+  else {
+    field("sequence").value = "";
+    series = { values, wanted: [] };
+  }
+}
+
+function chooseSequence(number) {
+  field("sequence").value = examples[number] ? number : "";
+  series = examples[number] ?? { values: Array(examples[0]?.values.length ?? FLAT).fill(0), wanted: [] };
+}
+
+function drawn(values) {
+  series = { values, wanted: [] };
+  field("sequence").value = "";
+  clearTimeout(waiting);
+  waiting = setTimeout(refresh, PAUSE / 3);
 }
 
 // ---- start ----
@@ -532,6 +698,10 @@ for (const name of ["text", "target"]) {
 }
 form.addEventListener("submit", (event) => event.preventDefault());
 field("how").addEventListener("change", refresh);
+field("sequence")?.addEventListener("change", () => {
+  chooseSequence(valueOf("sequence"));
+  refresh();
+});
 field("example")?.addEventListener("change", () => {
   const { value, dataset } = field("example").selectedOptions[0];
   field("reference").disabled = !dataset.target;

@@ -1,0 +1,136 @@
+"""Code of a person's own looked at in a process of its own: whatever it does, the server stays.
+
+The process is told what to load, then asked line by line as JSON; what the code prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from attnlab.core.apart import in_words, take_stdout
+from attnlab.core.errors import SpecError
+from attnlab.viewer.inside.looking import run_in_view
+from attnlab.viewer.inside.own import OwnModule, own_in_view
+from attnlab.viewer.inside.questions import Answering, Body, answering
+
+THREADS = 1
+"""With which a page computes: a model trains beside it, and threads that wait for each other there take seconds."""
+LIMIT_S = 120.0
+"""For one answer; what takes longer is ended."""
+
+
+@final
+class AnsweringApart:
+    """Answer questions about code of a person's own from another process, which is begun anew where it ended.
+
+    Parameters
+    ----------
+    opened : OwnModule or Path
+        The module, or the folder of a run whose model is a person's own code.
+    """
+
+    def __init__(self, opened: OwnModule | Path) -> None:
+        self._opened = {"own": asdict(opened)} if isinstance(opened, OwnModule) else {"run": str(opened)}
+        self._process: subprocess.Popen[str] | None = None
+        self.begin: Mapping[str, Any] = {}
+
+    def __call__(self, question: str, body: Body) -> dict[str, Any]:
+        """The answer; raise `SpecError` where the code raises, takes too long, or ends its process."""
+        self.open()
+        return self._asked({"question": question, "body": body})
+
+    def open(self) -> None:
+        """Begin the process, unless it runs; raise as a question does."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "attnlab.viewer.inside.apart",
+        ]  # -P: a queue.py of the user's is not ours
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        self._process = process
+        weakref.finalize(self, _end, process)
+        try:
+            self.begin = self._asked(self._opened)
+        except SpecError:
+            _end(process)
+            raise
+
+    def _asked(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:
+            raise SpecError("the process that runs its code has no pipes")
+        timer = threading.Timer(LIMIT_S, process.kill)
+        timer.start()
+        try:
+            process.stdin.write(json.dumps(message) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        finally:
+            overdue = not timer.is_alive()
+            timer.cancel()
+        if not line:
+            why = f"took more than {LIMIT_S:g} s and was ended" if overdue else f"ended with exit code {process.wait()}"
+            raise SpecError(f"the process that ran its code {why}; it is begun anew when you ask again")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise SpecError(answer["error"])
+        return answer["result"]
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a process, which waits for questions."""
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+
+
+def _open(opened: Mapping[str, Any]) -> tuple[Answering, Any]:
+    """What is to be asked, and what its page begins with."""
+    if "run" in opened:
+        return answering(run_in_view(Path(opened["run"]))), {}
+    view, begin = own_in_view(OwnModule(**opened["own"]))
+    return answering(view), begin
+
+
+def main() -> None:
+    """Answer until there are no more questions; the first message says what is looked at."""
+    answer: Answering | None = None
+    torch.set_num_threads(THREADS)
+    with take_stdout() as out:
+        for line in sys.stdin:
+            message = json.loads(line)
+            try:
+                if answer is None:
+                    answer, found = _open(message)
+                else:
+                    found = answer(message["question"], message["body"])
+                told = {"result": found}
+            except Exception as error:
+                told = {"error": in_words(error)}
+            out.write(json.dumps(told) + "\n")
+            out.flush()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):  # nobody asks any more
+        main()

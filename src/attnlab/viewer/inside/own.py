@@ -1,0 +1,216 @@
+"""A person's own module, seen as a run is: found out how it is called, and given tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.core.errors import DataError, ModuleError, SpecError
+from attnlab.strangers.calling.convention import Convention
+from attnlab.strangers.calling.interview import interview
+from attnlab.strangers.calling.layouts import IMAGES
+from attnlab.strangers.containment import Traces, contained, seed_all
+from attnlab.strangers.loading.loading import load
+from attnlab.strangers.patient import Declared, Patient
+from attnlab.viewer.inside.asked import Asked
+from attnlab.viewer.inside.looking import ModelInView
+from attnlab.viewer.inside.reading import AbstractReader, Side, require_short, require_text, side_of_text
+
+SEED = 0  # of a module that starts at random, and of vectors that stand for tokens
+EXAMPLE = 64
+"""Tokens of the text that a page begins with, at most."""
+REPEATED = 8  # different tokens of an example in numbers, so that a head that looks for repetitions finds some
+
+
+@final
+@dataclass(frozen=True)
+class OwnModule:
+    """Name a module of a person's own, and what it is made with."""
+
+    target: str  # ``FILE.py:Name``: a class, a function that returns a module, or an instance
+    arguments: Mapping[str, Any]  # of the constructor
+    text: str = ""  # file whose characters are its tokens, in their order; empty: tokens are typed as numbers
+    causal: bool | None = None  # whether a position is meant to see no later one; None: as the doctor finds out
+
+
+def own_in_view(own: OwnModule) -> tuple[ModelInView, dict[str, Any]]:
+    """A module of a person's own in view, and what its page begins with.
+
+    Parameters
+    ----------
+    own : OwnModule
+        It is imported, built and called.
+
+    Returns
+    -------
+    view : ModelInView
+        To be looked at.
+    begin : dict
+        ``name`` of its class, and ``text`` to look at first.
+
+    Raises
+    ------
+    SpecError, ModuleError
+        As `load` and `interview` raise; or if it reads images, or other tokens than the text has.
+    DataError
+        If the text cannot be read.
+    """
+    characters = _characters(own.text)
+    with contained(Traces()):
+        patient = replace(_loaded(own, characters), declared=Declared(own.causal))
+        convention = interview(patient)
+        model = Called(patient.copy().eval(), convention)
+    if convention.layout in IMAGES:
+        raise ModuleError(f"{patient.name} reads images; sequences alone can be looked at")
+    reader = OwnReader(patient.name, convention, sorted(set(characters)))
+    return ModelInView(model, reader), {"name": model.name, "text": reader.example(characters)}
+
+
+def _characters(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8") if path else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"the text {path} cannot be read: {error}") from error
+
+
+def _loaded(own: OwnModule, characters: str) -> Patient:
+    """The module, with as many tokens as the text has characters where its constructor asks how many."""
+    seed_all(SEED)
+    given = dict(own.arguments)
+    if characters and "vocab_size" not in given:
+        try:
+            return load(own.target, {"vocab_size": len(set(characters)), **given}, causal=own.causal)
+        except SpecError:  # it asks for nothing such
+            seed_all(SEED)
+    return load(own.target, given, causal=own.causal)
+
+
+@final
+class Called(nn.Module):
+    """Call a module with tokens, as it wants to be called.
+
+    Parameters
+    ----------
+    module : nn.Module
+        A person's own.
+    convention : Convention
+        How it is called.
+    """
+
+    def __init__(self, module: nn.Module, convention: Convention) -> None:
+        super().__init__()
+        self.name = type(module).__name__
+        self.add_module(self.name, module)
+        self.convention = convention
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The output, (batch, length, d_out), or (batch, d_out) where it is one for a sequence."""
+        return self.convention.call(self.get_submodule(self.name), x)
+
+
+@final
+class OwnReader(AbstractReader):
+    """Read tokens: characters of a person's text, or numbers.
+
+    Parameters
+    ----------
+    name : str
+        Of the module.
+    convention : Convention
+        How it is called.
+    symbols : sequence of str
+        The characters of the text in their order; empty where tokens are typed as numbers.
+
+    Notes
+    -----
+    A module that takes vectors gets a random one for each token, the same wherever the token stands.
+    """
+
+    def __init__(self, name: str, convention: Convention, symbols: Sequence[str]) -> None:
+        self._convention, self._symbols = convention, symbols
+        size = convention.vocab_size if convention.takes == "tokens" else None
+        if size is not None and len(symbols) > size:
+            raise SpecError(
+                f"the text has {len(symbols)} different characters and {name} knows {size} tokens; give it so many: "
+                f"--arg vocab_size={len(symbols)}, or as its constructor names them"
+            )
+        self._size = size
+        predicts = size is not None and convention.d_out == size and not convention.pooled
+        self.vocab_size = size if predicts and size and convention.causal else 0
+        self.notes = tuple(self._said(predicts))
+
+    def _said(self, predicts: bool) -> list[str]:
+        """What a page says of how the module is called."""
+        said = [f"Called as {self._convention}."]
+        if self._size is None:
+            said.append("It takes vectors: every token is given a random one, the same wherever it stands.")
+        if predicts and not self.vocab_size:
+            said.append(
+                "Nothing says that it hides later positions, so its guesses of a next token are not judged: --causal."
+            )
+        if not predicts:
+            said.append("Its output is not as wide as a vocabulary, so there are no predictions and no losses.")
+        return said
+
+    def example(self, text: str) -> str:
+        """What a page begins with."""
+        count = self._convention.length if not self._convention.any_length else min(EXAMPLE, self._longest)
+        if self._symbols:
+            return text[:count]
+        tokens = min(REPEATED, self._size or REPEATED)
+        return " ".join(str(place % tokens) for place in range(min(count, 2 * REPEATED)))
+
+    @property
+    def _longest(self) -> int:
+        return self._convention.longest or LONGEST
+
+    def sides(self, asked: Asked) -> tuple[Side, ...]:
+        """The tokens."""
+        require_text(asked.text)
+        tokens, pieces = self._tokens(asked.text)
+        require_short(len(tokens), self._longest, "tokens")
+        if not self._convention.any_length and len(tokens) != self._convention.length:
+            raise DataError(
+                f"this module reads {self._convention.length} tokens, neither more nor fewer; got {len(tokens)}"
+            )
+        side = side_of_text(tokens, pieces)
+        if self.vocab_size:
+            return (side,)
+        return (Side(side.name, side.inputs, (), side.pieces[:-1], side.spans[:-1]),)
+
+    def _tokens(self, text: str) -> tuple[list[int], list[str]]:
+        if self._symbols:
+            unknown = next((one for one in text if one not in self._symbols), None)
+            if unknown is not None:
+                raise DataError(f"the text given has no character {unknown!r}; type characters that it has")
+            return [self._symbols.index(one) for one in text], list(text)
+        pieces = text.split()
+        if not all(one.isdecimal() for one in pieces):
+            raise DataError("tokens are numbers with blanks between them; start with --text FILE to type characters")
+        tokens = [int(one) for one in pieces]
+        if self._size is not None and max(tokens) >= self._size:
+            raise DataError(f"there is no token {max(tokens)}, only {self._size}, counted from 0")
+        return tokens, [f"{one} " for one in pieces]
+
+    def inputs(self, sides: Sequence[Side]) -> list[Tensor]:
+        """Tokens, or vectors that stand for them."""
+        tokens = [side.inputs for side in sides]
+        if self._size is not None:
+            return [torch.tensor([one]) for one in tokens]
+        return [torch.stack([self._vector(int(token)) for token in one])[None] for one in tokens]
+
+    def _vector(self, token: int) -> Tensor:
+        return torch.randn(self._convention.d_in, generator=torch.Generator().manual_seed(SEED + token))
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """Characters, or numbers."""
+        return [self._symbols[token] if token < len(self._symbols) else f"{token} " for token in tokens]
+
+
+LONGEST = 1024
+"""Tokens that are read at once, of a module that names no limit: a map of that size has a million weights."""

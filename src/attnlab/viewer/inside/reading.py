@@ -1,0 +1,237 @@
+"""How a model reads what a person gives it, and what it says of that: characters, sentences, sequences of numbers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnlab.core.errors import DataError
+from attnlab.studies.using.translating import sides_of_maps
+from attnlab.tasks.codecs import CharacterCodec, SentenceCodec
+from attnlab.viewer.inside.asked import Asked
+
+GUESSES = 5
+"""Likeliest tokens that are told at every position."""
+
+Axes = Mapping[str, Sequence[int | None]]
+"""By name of an attention which sequence asks, and which is looked at."""
+
+
+@final
+@dataclass(frozen=True)
+class Side:
+    """Hold one of the sequences that a model reads, and what it is to predict at each of its positions."""
+
+    name: str  # of the language; "text" of a text
+    inputs: tuple[int, ...] | tuple[float, ...]  # tokens, or numbers, that are read
+    wanted: tuple[int | None, ...]  # the token after each; None: unknown. Empty where nothing is predicted
+    pieces: tuple[str, ...]  # every token as a person reads it, that after the last one included
+    spans: tuple[tuple[int, int] | None, ...]  # of each piece, the characters of the text that it stands for
+
+
+class AbstractReader(ABC):
+    """Say what a model is given, and what its output means."""
+
+    vocab_size: int = 0
+    """Tokens that are predicted; 0 where none are."""
+    notes: tuple[str, ...] = ()
+    """What a person should know of how the model is called, in sentences."""
+
+    @abstractmethod
+    def sides(self, asked: Asked) -> tuple[Side, ...]:
+        """What is read, the side on which something is predicted last; raise `DataError` where it cannot be."""
+
+    @abstractmethod
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """Tokens as a person reads them."""
+
+    def inputs(self, sides: Sequence[Side]) -> list[Tensor]:
+        """What the model is called with."""
+        return [torch.tensor([side.inputs]) for side in sides]
+
+    def axes(self, layers: Iterable[str]) -> Axes:
+        """Which sides the maps of attentions are over, where the reader knows."""
+        del layers
+        return {}
+
+    def told(self, sides: Sequence[Side], output: Tensor, whole: Tensor, asked: Asked) -> dict[str, Any]:
+        """What the model made of the sides, and what it makes of them with nothing switched off."""
+        del asked
+        told: list[dict[str, Any]] = [{"name": side.name, "tokens": _tokens(side)} for side in sides]
+        if not self.vocab_size:
+            return {"sides": told}
+        tokens = told[-1]["tokens"]
+        for token, loss, before in zip(tokens, losses(sides[-1], output), losses(sides[-1], whole), strict=True):
+            token |= {"loss": loss, "before": before}
+        for token, guesses in zip(tokens[-len(output) :], self.guesses(output), strict=True):
+            token["guesses"] = guesses
+        return {"sides": told}
+
+    def guesses(
+        self, logits: Float[Tensor, "answers vocab_size"], count: int = GUESSES
+    ) -> list[list[tuple[str, float]]]:
+        """What was held likeliest at each position, with its probability."""
+        known = logits.softmax(dim=-1)[:, : self.vocab_size]  # some models have logits of more tokens than there are
+        found = known.topk(min(count, self.vocab_size))
+        return [
+            list(zip(self.pieces(ids), chances, strict=True))
+            for chances, ids in zip(found.values.tolist(), found.indices.tolist(), strict=True)
+        ]
+
+
+@final
+class CharacterReader(AbstractReader):
+    """Read a text whose every next character is predicted.
+
+    Parameters
+    ----------
+    codec : CharacterCodec
+        What tokens mean.
+    longest : int
+        Characters that the model reads at most.
+    """
+
+    def __init__(self, codec: CharacterCodec, longest: int) -> None:
+        self._vocabulary, self._longest = codec.vocabulary, longest
+        self.vocab_size = len(codec.vocabulary.symbols)
+
+    def sides(self, asked: Asked) -> tuple[Side, ...]:
+        """The text; what comes after the last character nobody knows."""
+        require_text(asked.text)
+        require_short(len(asked.text), self._longest, "characters")
+        tokens = self._vocabulary.encode(asked.text).tolist()
+        return (side_of_text(tokens, tuple(asked.text)),)
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """Characters."""
+        return [self._vocabulary.symbols[token] for token in tokens]
+
+
+@final
+class SentenceReader(AbstractReader):
+    """Read a sentence, and its translation whose every next token is predicted.
+
+    Parameters
+    ----------
+    codec : SentenceCodec
+        What tokens mean.
+    model : nn.Module
+        Whose axes of maps are told.
+    write : callable
+        Translates a sentence with the whole model.
+    """
+
+    def __init__(self, codec: SentenceCodec, model: nn.Module, write: Callable[[str], str]) -> None:
+        self._codec, self._model, self._write = codec, model, write
+        self.vocab_size = codec.tokenizer.size
+
+    def sides(self, asked: Asked) -> tuple[Side, ...]:
+        """The sentence and the translation, from the mark of its begin to that of its end."""
+        require_text(asked.text)
+        source, target = self._codec.languages
+        tokens, spans = self._tokens(asked.text)
+        read = Side(source, tokens, (), tuple(self.pieces(tokens)), spans)
+        typed = asked.target.strip()
+        return read, self._judged(target, typed or self._write(asked.text), cut=not typed)
+
+    def _judged(self, name: str, text: str, *, cut: bool) -> Side:
+        tokens, spans = self._tokens(text)
+        most = self._codec.max_length - 1
+        if len(tokens) > most and not cut:
+            raise DataError(
+                f"the translation has {len(tokens)} tokens and this model writes at most {most}; shorten it"
+            )
+        tokens, spans, marks = tokens[:most], spans[:most], self._codec.marks
+        inputs, wanted = (marks.begin, *tokens), (*tokens, marks.end)
+        return Side(name, inputs, wanted, tuple(self.pieces((*inputs, marks.end))), (None, *spans, None))
+
+    def _tokens(self, text: str) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+        """The tokens of a sentence, and which of its characters each of them stands for."""
+        found = self._codec.tokenizer.wrapped.encode(text.strip(), add_special_tokens=False)
+        return tuple(found.ids), tuple(found.offsets)
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """Words, or parts of words."""
+        return self._codec.tokenizer.pieces(tokens)
+
+    def axes(self, layers: Iterable[str]) -> Axes:
+        """Those of encoder, decoder and what lies between."""
+        return sides_of_maps(self._model, layers)
+
+
+@final
+class SeriesReader(AbstractReader):
+    """Read a sequence of numbers, of which another one of the same length is made.
+
+    Parameters
+    ----------
+    length : int
+        Positions that the model reads.
+    """
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def sides(self, asked: Asked) -> tuple[Side, ...]:
+        """The sequence."""
+        for name, values in (("sequence", asked.values), ("wanted sequence", asked.wanted)):
+            if len(values) != self._length and (values or name == "sequence"):
+                raise DataError(f"the {name} has {len(values)} numbers and this model reads {self._length}")
+        places = tuple(str(place + 1) for place in range(self._length))
+        return (Side("positions", asked.values, (), places, (None,) * self._length),)
+
+    def inputs(self, sides: Sequence[Side]) -> list[Tensor]:
+        """The numbers, one feature a position."""
+        return [torch.tensor(side.inputs)[None, :, None] for side in sides]  # (1, length, 1)
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """Nothing is written in tokens."""
+        return [str(token) for token in tokens]
+
+    def told(self, sides: Sequence[Side], output: Tensor, whole: Tensor, asked: Asked) -> dict[str, Any]:
+        """The predictions, and the mean squared error where somebody knows what is right."""
+        series: dict[str, Any] = {"input": asked.values, "wanted": asked.wanted}
+        for name, predicted in (("prediction", output), ("before", whole)):
+            series[name] = predicted.flatten().tolist()
+            wanted = torch.tensor(asked.wanted)
+            series[f"{name}_error"] = float((predicted.flatten() - wanted).square().mean()) if asked.wanted else None
+        return {**super().told(sides, output, whole, asked), "series": series}
+
+
+def _tokens(side: Side) -> list[dict[str, Any]]:
+    return [{"text": text, "span": span} for text, span in zip(side.pieces, side.spans, strict=True)]
+
+
+def side_of_text(tokens: Sequence[int], pieces: Sequence[str]) -> Side:
+    """A text whose every next token is wanted; after the last one comes a piece of which nothing is known."""
+    spans: list[tuple[int, int]] = []
+    for piece in pieces:
+        start = spans[-1][1] if spans else 0
+        spans.append((start, start + len(piece)))
+    return Side("text", tuple(tokens), (*tokens[1:], None), (*pieces, ""), (*spans, None))
+
+
+def require_text(text: str) -> None:
+    """Raise `DataError` where nothing was typed."""
+    if not text.strip():
+        raise DataError("there is no text to look at; type some")
+
+
+def require_short(count: int, longest: int, what: str) -> None:
+    """Raise `DataError` where a text is too long."""
+    if count > longest:
+        raise DataError(f"the text has {count} {what} and this model reads at most {longest}; shorten it")
+
+
+def losses(side: Side, logits: Float[Tensor, "answers vocab_size"]) -> list[float | None]:
+    """By piece of a side the loss in nats; None where nothing was predicted, or nobody knows what is right."""
+    chances = logits.log_softmax(dim=-1)
+    wanted = side.wanted[-len(chances) :]  # a model may answer for the last positions alone
+    found = [None if token is None else -float(chances[row, token]) for row, token in enumerate(wanted)]
+    return [None] * (len(side.pieces) - len(found)) + found
