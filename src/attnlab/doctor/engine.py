@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from attnlab.doctor.text_study import text_study
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.containment import OvertimeError, Traces, contained, seed_all, time_limit
-from attnlab.strangers.loading.loading import load
+from attnlab.strangers.loading.loading import ways_to_load
 from attnlab.strangers.patient import Declared, Patient
 
 LOADING_S = 60.0  # a file may import large libraries
@@ -103,8 +104,7 @@ def doctor(
     _import_what_is_lazy()
     options = ExaminationOptions(depth=depth)
     traces = Traces()
-    patient = _contain(traces, LOADING_S, "loading it", lambda: _load(target, arguments, declared))
-    convention = _contain(traces, INTERVIEW_S, "the first calls", lambda: interview(patient))
+    patient, convention = _met(traces, target, arguments, declared)
     study = None if text is None else text_study(target, patient, convention, text)
     run = _ChecksRun(Examination(patient, convention, options), traces, on_check or _silent)
     found = (*run.findings(), *_side_effects(traces))
@@ -154,10 +154,28 @@ def _import_what_is_lazy() -> None:
     importlib.import_module("torch._dynamo")
 
 
-def _load(target: Target, arguments: Mapping[str, Any] | None, declared: Declared) -> Patient:
-    """Load with the same random start every time."""
+def _met(
+    traces: Traces, target: Target, arguments: Mapping[str, Any] | None, declared: Declared
+) -> tuple[Patient, Convention]:
+    """The first patient that can be called, of the ways to build it, and how it is called."""
+    ways = ways_to_load(target, arguments, causal=declared.causal)
+    failures: list[ModuleError] = []
+    started_s = time.process_time()
+    for loaded in iter(lambda: _contain(traces, LOADING_S, "loading it", lambda: _next(ways)), None):
+        patient = replace(loaded, declared=declared)
+        try:
+            return patient, _contain(traces, INTERVIEW_S, "the first calls", functools.partial(interview, patient))
+        except ModuleError as error:
+            failures.append(error)
+        if time.process_time() - started_s > INTERVIEW_S:
+            break
+    raise failures[0]
+
+
+def _next(ways: Iterator[Patient]) -> Patient | None:
+    """The next way, loaded with the same random start every time."""
     seed_all(SEED)
-    return replace(load(target, arguments, causal=declared.causal), declared=declared)
+    return next(ways, None)
 
 
 def _contain(traces: Traces, seconds: float, doing: str, step: Callable[[], Any]) -> Any:

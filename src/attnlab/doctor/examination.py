@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -11,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
+from attnlab.core.constructors import signature_of
 from attnlab.core.errors import AttnlabError, ModuleError
 from attnlab.doctor.findings import Finding
 from attnlab.inspection.tape.tape import Change, Tape, record
@@ -190,6 +192,13 @@ class Examination:
     def as_meant(self, findings: Iterable[Finding], topic: str) -> Iterator[Finding]:
         """Findings as they are; accepted where the class declares what they are about (a key of `words.MEANT`)."""
         return accepted_by(findings, declared(self.patient.said, topic))
+
+    def as_set(self, findings: Iterable[Finding], setting: str) -> Iterator[Finding]:
+        """Findings as they are; accepted where an argument of the constructor, ``name=value``, fits a pattern."""
+        wanted = signature_of(type(self.patient.module))
+        settings = {name: self.patient.arguments.get(name, one.default) for name, one in wanted.items()}
+        written = (f"{name}={value!r}" for name, value in settings.items())
+        return accepted_by(findings, next((one for one in written if re.match(setting, one, re.IGNORECASE)), ""))
 
     def relying_on(self, convention: Convention) -> Examination:
         """An examination of the same patient called in another way."""

@@ -13,6 +13,7 @@ from attnlab.inspection.tape.attentions import TapedAttention
 from attnlab.inspection.tape.dependence import Dependence, differs
 from attnlab.inspection.tape.replay import replay
 from attnlab.inspection.tape.tape import Event
+from attnlab.inspection.tape.tracing import places_in
 
 Projected = Literal["over features", "over positions"]
 """What queries, keys and values are linear maps of: the features of a position, or the positions of a feature."""
@@ -41,6 +42,26 @@ def over_features(dependence: Dependence, attention: TapedAttention) -> Projecte
     if _columns_are_positions(dependence, changed):
         return "over features"
     return "over positions" if _rows_are_features(dependence, changed) else None
+
+
+def chooses_summaries(dependence: Dependence, attention: TapedAttention) -> bool:
+    """Whether scores are no products of queries and keys, and every value sums up all positions.
+
+    So it is where a softmax over the features of a query is meant, which then weighs sums over all keys.
+
+    References
+    ----------
+    .. [1] Shen et al., 2021, "Efficient Attention", arXiv:1812.01243, section 3.2.
+    """
+    pairing, tape = attention.sources.pairing, dependence.tape
+    if pairing.keys is not None and pairing.products is not None and pairing.scores is not None:
+        learned = dependence.is_learned(tape.events[pairing.keys[0]], pairing.keys[1])
+        if not learned and places_in(tape, pairing.products, pairing.scores) is not None:
+            return False
+    event, number = attention.sources.values
+    before, places = tape.events[event].inputs[number], attention.sources.value_places[0]
+    changed = differs(before, dependence.with_position(0)[event].inputs[number]).flatten()[places]
+    return bool(changed.any(2).all())
 
 
 def _columns_are_positions(dependence: Dependence, changed: Callable[[Sequence[Event]], Tensor]) -> bool:

@@ -45,6 +45,9 @@ _WEIGHT = re.compile(
 _CUTS = re.compile(
     r"\.detach|\.data\b|no_grad|inference_mode|set_grad_enabled|\.item\(|\.tolist\(|\.numpy\(|torch\.tensor\(|argmax"
 )
+_STABLE = re.compile(
+    r"max\(.*\)\.detach\(\)"
+)  # subtracted before an exponential, and divided out again but for an epsilon
 _WORD = re.compile(r"[._\d]+")
 _ROLES = {
     "query": frozenset({"q", "wq", "query", "queries", "toq"}),
@@ -298,7 +301,7 @@ def _silent_blocks(exam: Examination, seen: Survey) -> Iterator[tuple[str, Rows]
         owner = exam.eval_module.get_submodule(_owner(name))
         if alive.dim() < 2 or not alive.any() or isinstance(owner, nn.Embedding) or names_position(name):
             continue
-        for axis in (0, 1) if isinstance(owner, nn.Conv1d) else range(alive.dim()):
+        for axis in (0, 1) if isinstance(owner, nn.Conv1d | nn.Conv2d) else range(alive.dim()):
             size = alive.shape[axis]
             lives = [own.movedim(axis, 0).flatten(1).any(1) for own in by_length.values()]
             if size in positions or not all(torch.equal(lives[0], other) for other in lives[1:]):
@@ -323,7 +326,7 @@ def _cut_input(exam: Examination) -> Iterator[Finding]:
     """An error where the source says how the graph is cut, or nothing at all gets through."""
     slopes = wrong_slopes(exam)
     lost = not any(claimed for claimed, _ in slopes)
-    if slopes and (lost or _CUTS.search(exam.patient.text)):
+    if slopes and (lost or (_CUTS.search(exam.patient.text) and not _STABLE.search(exam.patient.text))):
         evidence = "slope of the output in a random direction by gradient and by finite difference: " + ", ".join(
             f"{claimed:.3g} against {true:.3g}" for claimed, true in slopes
         )

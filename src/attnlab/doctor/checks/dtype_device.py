@@ -24,7 +24,12 @@ from attnlab.doctor.measures.unregistered import Unregistered, lasting_tensors, 
 from attnlab.strangers.patient import twin_of
 
 CHECK = "dtype-device"
-_MIXES = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "copy_", "_to_copy"})
+_MIXES = frozenset(
+    {
+        *("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "copy_", "_to_copy"),
+        "_pack_padded_sequence",  # whose lengths must be on the CPU
+    }
+)
 """Operations that take a tensor on the CPU beside one on an accelerator."""
 
 _NUMBERS = frozenset(

@@ -14,6 +14,7 @@ from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.influence.padded import with_own_memory
 from attnlab.doctor.measures.after_softmax import AfterSoftmax, course_of
+from attnlab.doctor.over_features import chooses_summaries
 from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.dependence import Dependence, dependence_of
 from attnlab.inspection.tape.tape import Tape, record
@@ -58,7 +59,7 @@ def _wrong(exam: Examination) -> Iterator[Finding]:
         dependence = dependence_of(tape, exam.convention)
         for attention in attentions(tape, exam.convention):
             seen = _of_real_queries(_of_rows_that_see(attention), real)
-            found = _judge(exam, tape, dependence, seen)
+            found = None if chooses_summaries(dependence, attention) else _judge(exam, tape, dependence, seen)
             if found is not None:
                 yield found
 

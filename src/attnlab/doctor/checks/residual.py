@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from attnlab.core.constructors import named
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding, Severity
 from attnlab.doctor.measures.blocks import BENDS, TracedBlock, blocks
@@ -28,17 +29,17 @@ def check_residual(exam: Examination) -> Iterator[Finding]:
     for block in blocks(exam):
         route = follow(block.tape, block.start)
         if not route.output.alive:
-            yield from _missing(block, route)
+            yield from _missing(block, route, widths_apart=_has_two_widths(exam))
         elif route.output.doubled is not None:
             yield _doubled(block, route, route.output.doubled)
         elif route.output.early and INPUT not in route.output.shares:
             yield _behind_norm(block, route)
 
 
-def _missing(block: TracedBlock, route: Route) -> Iterator[Finding]:
-    """The error of a block whose input does not arrive; two signs must say so."""
+def _missing(block: TracedBlock, route: Route, *, widths_apart: bool) -> Iterator[Finding]:
+    """The error of a block whose input does not arrive; two signs must say so, and that one width is meant."""
     share = block.share()
-    if route.ends is None:
+    if route.ends is None or widths_apart:
         return
     event = block.tape.events[route.ends]
     bent = event.call.rstrip("_") in BENDS  # relu(x + f): half of the derivative remains, the negative half is lost
@@ -61,6 +62,12 @@ def _missing(block: TracedBlock, route: Route) -> Iterator[Finding]:
         " layer or a non-linearity, relu(linear(x + a)), is no residual connection",
         _HE,
     )
+
+
+def _has_two_widths(exam: Examination) -> bool:
+    """Whether the constructor asks for the width that comes in beside another: what changes it has no such path."""
+    names = named("d_model", exam.patient.arguments)
+    return len(names) > 1 and any("in" in name.lower().split("_") for name in names)
 
 
 def _two_digits(share: float) -> str:

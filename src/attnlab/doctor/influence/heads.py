@@ -20,6 +20,7 @@ from attnlab.inspection.tape.contractions import Operand
 from attnlab.inspection.tape.dependence import Dependence, dependence_of, differs
 from attnlab.inspection.tape.replay import replay
 from attnlab.inspection.tape.tape import Change, Event, Tape
+from attnlab.strangers.calling.layouts import SPLIT
 
 _ID = "heads-mixed"
 _SOURCE = "torch.Tensor.view: the order of elements stays, so axes cannot be exchanged; reczoo/FuxiCTR#30"
@@ -114,8 +115,9 @@ def _mixed(exam: Examination) -> Iterator[Finding]:
 
 def _over_heads(exam: Examination, attention: TapedAttention) -> Finding | None:
     """The error for an attention in which heads look at each other and positions do not."""
-    if attention.along != "heads":
-        return None
+    inputs = [one for one in exam.convention.arguments if one.source == "x"]
+    if attention.along != "heads" or (exam.convention.layout in SPLIT and len(inputs) == 1):
+        return None  # a single input of four axes may have them for anything
     _, count, q_len, k_len = attention.weights.shape
     evidence = (
         f"weights{_in(attention)} are {q_len} x {k_len} for each of {count} positions; input and output have"

@@ -10,6 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from attnlab.doctor.over_features import chooses_summaries
 from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.contractions import Operand
 from attnlab.inspection.tape.dependence import Dependence, dependence_of
@@ -43,7 +44,7 @@ class LogitSize:
     coherence: float
     """Size of the products of these queries and keys by that of independent ones: above 1 where all share a direction,
     as behind a ReLU."""
-    excuse: str  # why their size says nothing about the scale: ``"normalized"``, ``"learned temperature"``, or nothing
+    excuse: str  # why their size says nothing about the scale: ``"normalized"``, ``"of features"``, ..., or nothing
     where: str  # dotted path of the submodule
 
     @property
@@ -132,6 +133,8 @@ def _std_of_products(
 
 def _excuse(tape: Tape, dependence: Dependence, attention: TapedAttention, before: Sequence[Event | None]) -> str:
     """Why the size of the logits says nothing about the scale."""
+    if chooses_summaries(dependence, attention):
+        return "of features"
     if any(_normed(tape, event) for event in before) or _unmoved(tape, attention, before):
         return "normalized"
     pairing = attention.sources.pairing

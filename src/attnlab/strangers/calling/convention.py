@@ -229,6 +229,8 @@ class Convention:
     def _batch_first(self, output: Tensor, x: Tensor) -> Tensor:
         """An output in the lab's layout: (batch, length, d_out), or (batch, d_out)."""
         back, dims = LAYOUTS[self.layout].batch_first, LAYOUTS[self.layout].dims
+        if output.dim() == dims + 1 and len(output) == 1:  # of a stack of which only the last layer is returned
+            output = output[0]
         if self.slots is not None:
             output = back(output) if output.dim() == dims else output
             return output.flatten(1) if output.dim() == 3 and output.size(1) == self.slots else output
@@ -250,8 +252,11 @@ def _joined(*values: Any) -> Any:
 
 
 def invoke(module: nn.Module, positional: Sequence[Any], named: Mapping[str, Any], *, label: Label) -> Any:
-    """Call a module and put what it raises into words."""
+    """Call a module, reset where it has a way to forget earlier calls, and put what it raises into words."""
     try:
+        reset = getattr(module, "reset", None)
+        if inspect.ismethod(reset) and not inspect.signature(reset).parameters:
+            reset()
         return module(*positional, **named)
     except (AttnlabError, torch.OutOfMemoryError):
         raise

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.convention import Convention, elements, wrong_output
 from attnlab.strangers.calling.layouts import IMAGES, LAYOUTS, SPLIT
-from attnlab.strangers.calling.roles import Filling, Parameter, calls_for, roles_of, seems_tokens
+from attnlab.strangers.calling.roles import Filling, Parameter, calls_for, roles_of, seems_tokens, with_a_vector
 from attnlab.strangers.calling.sources import NUMBERS
 from attnlab.strangers.calling.trial import BATCH, Trial
 from attnlab.strangers.calling.widths import (
@@ -131,6 +131,9 @@ def _attempts(
     for width, call in itertools.product([width for width in widths if width > 1], calls):
         yield _opening(call, "embeddings", width, usual, "unbatched")
     yield from (_of_numbers(call, length) for call, length in itertools.product(calls, others))
+    beside = dict.fromkeys([*widths, *(total - one for total in widths for one in widths if total > one)])
+    for layout, width, of_vector, call in itertools.product(_USUAL[::-1], beside, widths, calls):
+        yield from (_opening(each, "embeddings", width, usual, layout) for each in with_a_vector(call, of_vector))
 
 
 def _of_numbers(call: Filling, length: int) -> Convention:
@@ -220,9 +223,11 @@ def find_output(returned: Any, convention: Convention, x: Tensor) -> tuple[Any, 
 
 
 def _rank(output: Tensor, convention: Convention, x: Tensor) -> int:
-    """How unlike an output an element is: as wide as the input, of another width, weights, pooled."""
+    """How unlike an output an element is: as wide as the input, of another width, weights, pooled, weights of one."""
     if output.dim() == 2:
         return 3
+    if output.size(-1) == 1 != convention.d_in:
+        return 4
     if output.size(-1) in (convention.d_in, convention.vocab_size):
         return 0
     return 2 if output.size(-1) == x.size(1) else 1

@@ -45,7 +45,9 @@ def interview(patient: Patient) -> Convention:
         wake(module)
         trial = Trial(module)
         found = first_call(trial, patient)
-        convention = found.convention if found.layout is not None else _in_clean_layout(trial, found.convention)
+        convention = found.convention
+        if found.layout is None:
+            convention = _in_clean_layout(trial, convention, found.parameters)
         convention = _with_lengths(trial, _with_memory(trial, convention), patient)
         itself = _is_its_own_memory(convention, found.parameters)
         own = tuple(_of_own_memory(found.parameters)) if itself else found.parameters
@@ -66,9 +68,14 @@ def interview(patient: Patient) -> Convention:
 # Layout
 
 
-def _in_clean_layout(trial: Trial, convention: Convention) -> Convention:
+def _in_clean_layout(trial: Trial, convention: Convention, parameters: Sequence[Parameter]) -> Convention:
     """The convention in the layout in which samples do not see each other, where nobody says which is meant."""
     other = replace(convention, layout="sequence-first")
+    if _is_its_own_memory(other, parameters):  # perhaps only since a memory of another length was taken for a batch
+        memories = {one.name for one in parameters if one.role == "memory"}
+        given = (replace(one, source="memory") if one.parameter in memories else one for one in other.arguments)
+        apart = replace(other, arguments=tuple(given))
+        other = apart if trial.runs(apart) else other
     if convention.layout != "batch-first" or convention.flat or not trial.runs(other):
         return convention
     mixed = _mixes_samples(trial, convention) and not _mixes_samples(trial, other)

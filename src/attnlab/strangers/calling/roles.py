@@ -9,7 +9,7 @@ import inspect
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from torch import nn
@@ -47,8 +47,6 @@ _WHOLE: dict[str, str] = {
     "mask_future": "flag",
     "output_attentions": "off",
     "output_hidden_states": "off",
-    "src_len": "lengths",
-    "src_length": "lengths",
     "x_len": "lengths",
     "x_length": "lengths",
     "length": "lengths",
@@ -106,8 +104,10 @@ def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
     """What each parameter of a module's ``forward`` is for."""
     signature = inspect.signature(module.forward).parameters
     named = {n: p for n, p in signature.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
-    if not named and any(p.kind is p.VAR_POSITIONAL for p in signature.values()):
-        return (Parameter("", "input", required=True, by_name=False),)
+    handed_on = any(p.kind is p.VAR_POSITIONAL for p in signature.values())
+    if handed_on and all(p.kind is p.KEYWORD_ONLY for p in named.values()):
+        beside = (Parameter(n, role_of(n), is_required(p), by_name=True) for n, p in named.items())
+        return (Parameter("", "input", required=True, by_name=False), *beside)
     roles = {name: role_of(name) for name in named}
     if {"h", "w"} & {name.lower() for name in named} == {"h"}:
         roles = {name: "cache" if name.lower() == "h" else role for name, role in roles.items()}  # of a recurrence
@@ -130,7 +130,8 @@ def role_of(name: str) -> str:
         return _WHOLE[word]
     if pieces & tables["flag"] and ("mask" not in word or pieces & {"flag", "use"}):
         return "flag"
-    if pieces & {"lens", "lengths"} or ("valid" in pieces and not pieces <= {"valid", "mask"}):
+    of_sequence = pieces & {"len", "length"} and pieces & (tables["source"] | tables["memory"] | _INPUTS)
+    if of_sequence or pieces & {"lens", "lengths"} or ("valid" in pieces and not pieces <= {"valid", "mask"}):
         return "lengths"
     if "mask" in word or pieces & _MASK_PIECES or "valid" in pieces or word in _BIASES:
         return "mask"
@@ -217,6 +218,15 @@ def calls_for(parameters: Sequence[Parameter], d_head: int | None, vocab_size: i
     return list(calls)[:_MOST_PLANS]
 
 
+def with_a_vector(call: Filling, width: int) -> Iterator[Filling]:
+    """Yield a call with each of its sequences in turn as one vector per sample, as a decoder's state asks a text."""
+    sequences = [one for one in call.arguments if one.source in ("x", "memory")]
+    for vector in sequences if len(sequences) > 1 else ():
+        given = (replace(one, source="x") if one in sequences and one is not vector else one for one in call.arguments)
+        arguments = (replace(one, source="vector", value=width) if one is vector else one for one in given)
+        yield replace(call, arguments=tuple(arguments))
+
+
 def _masks_to_give(parameters: Sequence[Parameter]) -> Iterator[set[str]]:
     """Yield which masks are given: none, all that must be, then with them each of the others, as None may not do."""
     masks = [one for one in parameters if one.role in ("mask", "key mask")]
@@ -255,7 +265,12 @@ def _choice(one: Parameter, index: int, *, helping: bool, d_head: int | None, vo
         "side": (given("side"), given("length")),
         "cache": (nothing,),
         "off": (given("constant", False),),
-        "positions": (given("positions"), given("positions of each"), given("position vectors")),
+        "positions": (
+            given("positions"),
+            given("positions of each"),
+            given("position vectors"),
+            given("offset vectors"),
+        ),
         "rotary": (given("cos and sin", d_head), given("turns", d_head)),
         "cos": (given("cos", d_head), given("half cos", d_head)),
         "sin": (given("sin", d_head), given("half sin", d_head)),

@@ -109,6 +109,14 @@ def _position_vectors(at: Situation, width: int | None) -> Tensor:
     return laid_out(places.expand(at.x.size(0), -1, -1), at.layout)
 
 
+def _offset_vectors(at: Situation, width: int | None) -> Tensor:
+    """A vector for every distance between two places, from -(length - 1) on, (1, 2 length - 1, d_model)."""
+    width = width or at.x.size(-1)
+    offsets = torch.arange(1 - at.length, at.length, device=at.x.device, dtype=torch.float64)
+    phases = (offsets[:, None] * width + torch.arange(width, device=at.x.device)) ** 2 * _STEP
+    return laid_out((phases.sin() * 2**0.5).to(at.dtype)[None], at.layout)
+
+
 def _vector(at: Situation, width: int | None) -> Tensor:
     """One vector per sequence, the same for all: a condition, (batch, d_model)."""
     phases = torch.arange(width or at.x.size(-1), device=at.x.device, dtype=torch.float64) ** 2 * _STEP
@@ -157,6 +165,7 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     "positions": _positions,
     "positions of each": _positions_of_each,
     "position vectors": _position_vectors,
+    "offset vectors": _offset_vectors,
     "segments": _all_of,
     "half cos": lambda at, d_head: _angles(at, d_head).cos().to(at.dtype),
     "half sin": lambda at, d_head: _angles(at, d_head).sin().to(at.dtype),
@@ -183,6 +192,7 @@ IN_WORDS: dict[str, str] = {
     "positions": "positions (length)",
     "positions of each": "positions (batch, length)",
     "position vectors": "a vector for every position, (batch, length, d_model)",
+    "offset vectors": "a vector for every distance, (1, 2 length - 1, d_model)",
     "segments": "the same segment everywhere, (batch, length)",
     "cos and sin": "cosines and sines of rotary angles",
     "cos": "cosines of rotary angles",

@@ -14,7 +14,7 @@ from torch import nn
 from attnlab.core.build import is_path, load_object
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError
 from attnlab.core.own_files import replaced_in
-from attnlab.strangers.loading.making import Maker
+from attnlab.strangers.loading.making import Maker, ways_to_build
 from attnlab.strangers.loading.starts import start_as_library_does
 from attnlab.strangers.patient import Patient, twin_of
 from attnlab.strangers.texts import classes_of, file_of, text_of
@@ -48,11 +48,19 @@ def load(target: Target, arguments: Mapping[str, Any] | None = None, *, causal: 
     ModuleError
         If the file or the constructor raises, the module has no parameters, or it lies on the meta device.
     """
+    return next(ways_to_load(target, arguments, causal=causal))
+
+
+def ways_to_load(
+    target: Target, arguments: Mapping[str, Any] | None = None, *, causal: bool | None = None
+) -> Iterator[Patient]:
+    """Yield patients for what `load` takes, the most plausible first: constructors can be called in several ways."""
     name = target if isinstance(target, str) else _name_of(target)
     found = _find(target) if isinstance(target, str) else target
     given = dict(arguments or {})
     if isinstance(found, nn.Module):
-        return _from_instance(found, name, given)
+        yield _from_instance(found, name, given)
+        return
     if not callable(found):
         raise SpecError(
             f"{name} is of type {type(found).__name__}; it must be a class of torch.nn.Module, a function returning"
@@ -60,7 +68,8 @@ def load(target: Target, arguments: Mapping[str, Any] | None = None, *, causal: 
         )
     if inspect.isclass(found) and not issubclass(found, nn.Module):
         raise SpecError(f"{name} is no torch.nn.Module (hint: derive the class from torch.nn.Module)")
-    return _from_constructor(Maker(found, name, given, causal=causal))
+    for maker, module in ways_to_build(found, name, given, causal=causal):
+        yield _from_constructor(maker, module)
 
 
 def _find(target: str) -> Any:
@@ -105,9 +114,8 @@ def _from_instance(module: nn.Module, name: str, given: Mapping[str, Any]) -> Pa
     return Patient(name=name, module=pristine, build=None, arguments={}, text=text_of(roots), file=file_of(roots[0]))
 
 
-def _from_constructor(maker: Maker) -> Patient:
+def _from_constructor(maker: Maker, module: nn.Module) -> Patient:
     """The patient for a class or a function."""
-    module = maker.first()
     roots = dict.fromkeys([maker.factory, *classes_of(module)])
     return Patient(
         name=maker.name,
@@ -132,14 +140,3 @@ def _pristine(module: nn.Module, name: str) -> nn.Module:
     if any(value.is_meta for value in (*module.parameters(), *module.buffers())):
         raise ModuleError(f"{name} lies on the meta device, where nothing can be computed (hint: build it on the CPU)")
     return twin_of(module).to("cpu")
-
-
-def _learned(module: nn.Module) -> Iterator[Any]:
-    """What a module can learn, registered or forgotten in a plain list or dict."""
-    yield from module.parameters()
-    for part in module.modules():
-        for value in vars(part).values():
-            inside = (
-                value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
-            )
-            yield from (each for each in inside if isinstance(each, nn.Parameter | nn.Module) and each is not part)

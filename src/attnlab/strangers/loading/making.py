@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -27,18 +28,32 @@ from attnlab.core.constructors import (
 )
 from attnlab.core.errors import AttnlabError, SpecError
 from attnlab.core.own_files import constants_of_script
+from attnlab.strangers.loading.callers import callers_of, literal_calls, watched
 from attnlab.strangers.loading.mentions import words_compared_with
-from attnlab.strangers.loading.sizes import D_HEAD, PAIRED, SMALL, offered_for, pieces_of, usual
+from attnlab.strangers.loading.sizes import (
+    D_HEAD,
+    D_MODEL,
+    N_HEADS,
+    PAIRED,
+    SMALL,
+    is_module,
+    offered_for,
+    pieces_of,
+    usual,
+)
 from attnlab.strangers.loading.starts import initialize, start_as_library_does, uninitialized
 from attnlab.strangers.texts import file_of
 from attnlab.strangers.words import source_of
 
 _WANTS_PAIRS = re.compile(r"not subscriptable|not iterable|cannot unpack|has no len")
+_LACKS = re.compile(r"missing \d+ required")
 _HOW_TO_ATTEND = "_attn_implementation"  # of a Hugging Face config, which leaves it open; eager: every step is seen
 _LARGE = 500_000  # parameters, of a layer 256 wide; of more, a hundred calls take longer than a person waits
+_WIDE = 256  # a number of at least that is a width, whatever it is called
 _SHALLOW = {word: SMALL[word] for word in ("n_layers", "vocab_size")}
 """What changes nothing in what a layer computes."""
 
+_MOST_CALLS = 3  # in files, that are tried; a fourth would not differ in kind
 _SIDE = 32  # pixels
 _OF_SIDES = frozenset(["img", "image", "resolution"])
 """Pieces of names that say how wide an image is."""
@@ -61,20 +76,29 @@ class Maker:
         Arguments the person gave.
     causal : bool or None
         What a constructor that asks whether to be causal is told.
+    caller : Maker or None
+        What builds the class as a part of itself, and so tells what its arguments are.
     """
 
     def __init__(
-        self, factory: Callable[..., Any], name: str, given: Mapping[str, Any], *, causal: bool | None = None
+        self,
+        factory: Callable[..., Any],
+        name: str,
+        given: Mapping[str, Any],
+        *,
+        causal: bool | None = None,
+        caller: Maker | None = None,
     ) -> None:
         self.factory = factory
         self.name = name
         self.wanted = signature_of(factory)
         told = {} if causal is None else dict.fromkeys(named("causal", self.wanted), causal)
-        self.notes: tuple[str, ...] = ()
+        self.notes: tuple[str, ...] = () if caller is None else (f"as {caller.name} builds it",)
         self._set_names(constants_of_script(Path(file_of(factory))) if file_of(factory) else {})
         self.given = told | self._settled_in_its_file() | self._own_words(given)
         self.uninitialized: tuple[str, ...] = ()
         self._any_config = False
+        self._caller = caller
 
     def first(self) -> nn.Module:
         """A first instance, and settle how all later ones are built."""
@@ -114,6 +138,10 @@ class Maker:
             return {} if word in self.given else {word: size}
         if not isinstance(cause, TypeError | AssertionError | ValueError):
             return {}
+        missing = [name for name in re.findall(r"'(\w+)'", str(cause)) if _LACKS.search(str(cause))]
+        if missing:  # by a part that the constructor hands its ``**kwargs`` on to
+            guessed = {name: SMALL.get(glossary_word(name), usual(name)) for name in missing}
+            return {name: value for name, value in guessed.items() if value is not None and name not in self.given}
         if not _WANTS_PAIRS.search(str(cause)):
             none = {name: glossary_word(name) for name, one in self.wanted.items() if one.default is None}
             return {name: SMALL[word] for name, word in none.items() if word in SMALL and name not in self.given}
@@ -152,30 +180,72 @@ class Maker:
 
     def _order(self, changes: Mapping[str, Any]) -> Order:
         """The constructor with all its arguments."""
-        given = self.given | self._own_words(changes)
+        given = self._handed(changes) | self.given | (self._own_words(changes) if self._caller is None else {})
         offered = offered_for(self.factory, given)
         if self._any_config and self._config is not None:
             own = {name: value for name, value in given.items() if name in self.wanted}
             rest = {name: value for name, value in given.items() if name not in self.wanted}
             given = own | {self._config: settings(offered, rest)}
         filled = fill_in(self.factory, given, offered=offered, foreign=True, keep_defaults=True)
-        filled = self._parts_wanted(filled, given) | self._choices_wanted(filled) | filled
+        guessed = {name: value for name, value in filled.items() if name in given or not self._is_part(name, value)}
+        filled = filled | self._parts_wanted(guessed, given) | self._choices_wanted(filled)
         for value in filled.values():
             if hasattr(value, _HOW_TO_ATTEND):
                 setattr(value, _HOW_TO_ATTEND, "eager")
         return Order(self.factory, self._checked(filled), self.name, foreign=True)
 
-    def _parts_wanted(self, filled: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, nn.Module]:
-        """Modules for required arguments that are annotated with a class of them."""
-        hints = hints_of(self.factory)
+    def _handed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """What the caller, built with the same changes, gives the first of the instances that it builds."""
+        if self._caller is None or not isinstance(self.factory, type):
+            return {}
+        with watched(self.factory) as seen:
+            self._caller.build(changes)
+        if not seen:
+            raise SpecError(f"{self._caller.name} builds no {self.name}")
+        return seen[0]
+
+    def _parts_wanted(self, filled: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """Modules for required arguments, and lists of them."""
         wanted = [name for name, one in self.wanted.items() if is_required(one) and name not in filled]
-        kinds: dict[str, Any] = {name: hints.get(name) for name in wanted}
-        sizes = {name: value for name, value in given.items() if name in SMALL}
-        return {
-            name: Maker(kind, f"{self.name}({name})", sizes).build({})
-            for name, kind in kinds.items()
-            if isinstance(kind, type) and issubclass(kind, nn.Module) and kind is not nn.Module
-        }
+        parts = {name: self._part(name, {word: given[word] for word in given if word in SMALL}) for name in wanted}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def _part(self, name: str, sizes: Mapping[str, Any]) -> nn.Module | list[nn.Module] | None:
+        """What is built for one argument, None where nothing says that it is a module.
+
+        Of the class that it is annotated with or named after; a list of layers of the class that is named as the class
+        itself, and ``Layer``; for what is called, attention where it gets three tensors, else a linear map.
+        """
+        kind: Any = hints_of(self.factory).get(name) or self._class_named(name)
+        if is_module(kind) and kind is not nn.Module:
+            return Maker(kind, f"{self.name}({name})", sizes).build({})
+        layer = self._class_named(f"{self.factory.__name__}Layer")
+        if layer is not None and self._lists(name):
+            return [Maker(layer, f"{self.name}({name})", sizes).build({}) for _ in range(SMALL["n_layers"])]
+        if not self._calls(name):
+            return None
+        attends = re.search(rf"\b{name}\([^,()]+,[^,()]+,", source_of(self.factory))
+        return nn.MultiheadAttention(D_MODEL, N_HEADS, batch_first=True) if attends else nn.Linear(D_MODEL, D_MODEL)
+
+    def _is_part(self, name: str, guess: Any) -> bool:
+        """Whether a required argument for which a number was guessed is a module after all."""
+        is_number = isinstance(guess, int | float) and is_required(self.wanted[name])
+        return is_number and (self._class_named(name) is not None or self._calls(name) or self._lists(name))
+
+    def _calls(self, name: str) -> bool:
+        """Whether the class calls what it is given."""
+        return bool(re.search(rf"\bself\.{name}\(|\b{name}\(", source_of(self.factory)))
+
+    def _lists(self, name: str) -> bool:
+        """Whether the class keeps what it is given as a list of modules."""
+        return bool(re.search(rf"ModuleList\({name}\)", source_of(self.factory)))
+
+    def _class_named(self, name: str) -> type | None:
+        """The class of modules of the same file that an argument is named after."""
+        here = vars(sys.modules.get(self.factory.__module__, self)).values()
+        others = (kind for kind in here if is_module(kind) and kind is not self.factory)
+        own = (kind for kind in others if kind.__module__ == self.factory.__module__)
+        return next((kind for kind in own if kind.__name__.lower() == name.replace("_", "").lower()), None)
 
     def _choices_wanted(self, filled: Mapping[str, Any]) -> dict[str, str]:
         """Words for required arguments that the source compares with words: the first of them."""
@@ -243,7 +313,9 @@ class Maker:
         module = self._made_smaller(dict.fromkeys(self._wide_images, _SIDE)) or module
         if sum(parameter.numel() for parameter in module.parameters()) <= _LARGE:
             return module
-        smaller = (self._made_smaller(self._own_words(words)) for words in (_NARROW, _SHALLOW))
+        wide = {name: D_MODEL for name, one in self.wanted.items() if type(one.default) is int and one.default >= _WIDE}
+        narrow = self._own_words(_NARROW)
+        smaller = (self._made_smaller(sizes) for sizes in (narrow | wide | narrow, narrow, self._own_words(_SHALLOW)))
         return next((each for each in smaller if each is not None), module)
 
     @property
@@ -265,6 +337,51 @@ class Maker:
         made = {name: value for name, value in small.items() if value != self.wanted[name].default}
         self.notes += tuple(f"{name} made {value}, to be quick" for name, value in made.items())
         return module
+
+
+def ways_to_build(
+    factory: Callable[..., Any],
+    name: str,
+    given: Mapping[str, Any],
+    *,
+    causal: bool | None = None,
+    within: tuple[Callable[..., Any], ...] = (),
+) -> Iterator[tuple[Maker, nn.Module]]:
+    """Yield makers that build an instance, and the instance: arguments guessed by name, then as its file builds it.
+
+    `within` are the classes whose callers are being looked for. Raises what the first maker raises if none builds.
+    """
+    failure: AttnlabError | None = None
+    built = False
+    for maker in _makers(factory, name, given, causal, within):
+        try:
+            first = maker.first()
+        except AttnlabError as error:
+            failure = failure or error
+        else:
+            built = True
+            yield maker, first
+    if failure is not None and not built:
+        raise failure
+
+
+def _makers(
+    factory: Callable[..., Any],
+    name: str,
+    given: Mapping[str, Any],
+    causal: bool | None,
+    within: tuple[Callable[..., Any], ...],
+) -> Iterator[Maker]:
+    """Yield makers of a class that differ in where its arguments come from."""
+    yield Maker(factory, name, given, causal=causal)
+    for literals in literal_calls(factory)[:_MOST_CALLS]:
+        yield Maker(factory, name, literals | dict(given), causal=causal)
+    for caller in callers_of(factory):
+        handed_on = {word: value for word, value in given.items() if named(glossary_word(word), signature_of(caller))}
+        if caller not in (factory, *within):
+            with contextlib.suppress(AttnlabError):
+                outer = next(ways_to_build(caller, caller.__name__, handed_on, within=(factory, *within)))[0]
+                yield Maker(factory, name, given, causal=causal, caller=outer)
 
 
 def _first_cause(error: BaseException) -> BaseException:

@@ -46,13 +46,16 @@ _BY_PIECE: tuple[tuple[str, Any], ...] = (
     ("theta base", 10000.0),
     ("temperature temp scale gamma init", 1.0),
     ("context cond memory mem enc encoder kv cross", D_MODEL),
-    ("channels chans channel", D_MODEL),
+    ("channels chans channel chan", D_MODEL),
     ("device", "cpu"),
     ("log verbose debug return output save checkpoint checkpointing", False),
-    ("factor reduction groups", 2),
+    ("bands", 4),
+    ("freq frequency", 10.0),
+    ("factor reduction groups chunks", 2),
     ("rate prob ratio", 0.1),
     ("first pre norm residual mask masked learnable trainable scaling", True),
     ("norm", nn.LayerNorm),
+    ("num n number count", 4),
 )
 """Other arguments that constructors ask for, by pieces of their names; the first row that knows a piece counts."""
 
@@ -60,7 +63,7 @@ _BY_TYPE: dict[Any, Any] = {bool: False, int: 4, float: 0.1}
 """What is given where a name says nothing, by its annotation."""
 
 _OF_IMAGES = frozenset(["patch", "patches", "image", "img"])
-_COLORS = frozenset(["channels", "channel", "chans"])
+_COLORS = frozenset(["channels", "channel", "chans", "chan"])
 """Pieces of sizes that are colors where there is an image."""
 
 PAIRED = frozenset(["window", "windows", "patch", "patches", "image", "img", "resolution", "fmap", "kernel", "size"])

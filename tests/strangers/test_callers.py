@@ -1,0 +1,157 @@
+"""A class is built as its file builds it, where its own words do not tell how, and called until one way runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from attnlab.core.errors import SpecError
+from attnlab.doctor import doctor
+from attnlab.strangers.loading.callers import callers_of, literal_calls, watched
+from attnlab.strangers.loading.loading import load, ways_to_load
+
+HEADER = "import torch\nfrom torch import nn\n\n"
+
+UNCLEAR = """
+class Mine(nn.Module):
+    def __init__(self, dim, c_m, {more}):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(dim, c_m), nn.Linear(c_m, dim)
+    def forward(self, x):
+        return self.outer(self.inner(x))
+"""
+CALLED = "\nif __name__ == '__main__':\n    width = 24\n    mine = Mine(8, c_m=width)\n"
+
+PARTED = """
+class Attention(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.map = nn.Linear(dim, dim)
+    def forward(self, x):
+        return self.map(x)
+
+class Layer(nn.Module):
+    def __init__(self, {parameters}):
+        super().__init__()
+        self.part, self.size = {part}, {size}
+    def forward(self, x):
+        return self.part(x)
+"""
+WHOLE = """
+class Whole(nn.Module):
+    def __init__(self, d_model=40):
+        super().__init__()
+        self.layer = Layer(Attention(d_model), d_model)
+    def forward(self, x):
+        return self.layer(x)
+"""
+
+
+def file(folder: Path, text: str) -> str:
+    path = folder / "mine.py"
+    path.write_text(HEADER + text)
+    return str(path)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_what_no_name_tells_is_taken_from_a_call_in_the_file_or_beside_it(tmp_path, beside):
+    path = file(tmp_path, UNCLEAR.format(more="p=0.1") + ("" if beside else CALLED))
+    (tmp_path / "other.py").write_text(CALLED if beside else "")
+    assert dict(load(f"{path}:Mine").arguments) == {"dim": 8, "c_m": 24}
+    assert load(f"{path}:Mine", {"c_m": 5}).module.inner.out_features == 5
+
+
+def test_without_such_a_call_it_is_asked_for(tmp_path):
+    with pytest.raises(SpecError, match="Mine needs 'c_m'; give --arg c_m="):
+        load(f"{file(tmp_path, UNCLEAR.format(more='p=0.1'))}:Mine")
+
+
+def test_a_call_of_another_class_of_that_name_says_nothing(tmp_path):
+    path = file(tmp_path, UNCLEAR.format(more="p=0.1") + "\ndef other():\n    return Mine(1, 2, 3, 4, 5)\n")
+    assert literal_calls(ways(path)) == []
+
+
+def ways(path: str) -> type:
+    return type(next(ways_to_load(f"{path}:Mine", {"c_m": 3})).module)
+
+
+def test_a_part_is_built_as_a_larger_class_of_its_file_builds_it(tmp_path):
+    text = PARTED.format(parameters="attending, breadth", part="attending", size="breadth") + WHOLE
+    patient = load(f"{file(tmp_path, text)}:Layer")
+    assert (type(patient.module.part).__name__, patient.module.size) == ("Attention", 40)
+    assert patient.notes == ("as Whole builds it",)
+    assert patient.build({"d_model": 12}).part.map.in_features == 12
+
+
+def test_a_class_is_as_it_was_once_its_instances_were_noted():
+    class Derived(nn.Linear):
+        pass
+
+    with watched(Derived) as seen:
+        Derived(3, out_features=4, bias=False)
+    assert seen == [{"in_features": 3, "out_features": 4, "bias": False}]
+    assert "__init__" not in vars(Derived)
+    assert callers_of(Derived) == []
+
+
+@pytest.mark.parametrize(
+    ("parameters", "part", "kind"),
+    [("attention", "attention", "Attention"), ("encoder_fn", "encoder_fn", "Linear"), ("fn", "nn.Sequential(fn)", "")],
+)
+def test_a_required_module_is_of_the_class_it_is_named_after_or_a_linear_map_where_it_is_called(
+    tmp_path, parameters, part, kind
+):
+    text = PARTED.format(parameters=parameters, part=part, size=64).replace("self.part(x)", f"self.{parameters}(x)")
+    target = f"{file(tmp_path, text.replace('self.part,', f'self.{parameters},'))}:Layer"
+    made = load(target).module if kind else load(target).module.fn[0]
+    assert type(getattr(made, parameters, made)).__name__ == (kind or "Linear")
+
+
+def test_what_a_constructor_hands_on_by_name_is_guessed_too(tmp_path):
+    text = PARTED.format(parameters="*, dim, depth", part="Attention(dim)", size="depth")
+    text += "\nclass Outer(nn.Module):\n    def __init__(self, **others):\n        super().__init__()\n"
+    text += "        self.layer = Layer(**others)\n    def forward(self, x):\n        return self.layer(x)\n"
+    layer = load(f"{file(tmp_path, text)}:Outer").module.layer
+    assert (layer.part.map.in_features, layer.size) == (64, 2)
+
+
+def test_a_wide_default_of_any_name_is_made_narrow(tmp_path):
+    text = UNCLEAR.format(more="breadth=2048").replace("nn.Linear(dim, c_m)", "nn.Linear(breadth, breadth)")
+    patient = load(f"{file(tmp_path, text)}:Mine", {"c_m": 16})
+    assert patient.module.inner.in_features == 64
+    assert "breadth made 64, to be quick" in patient.notes
+
+
+def test_the_next_way_is_taken_where_the_first_cannot_be_called(tmp_path):
+    text = UNCLEAR.format(more="p=0.1").replace("c_m, p", "heads, p").replace("c_m)", "dim)").replace("c_m,", "dim,")
+    text = text.replace("return self.outer", "assert self.heads == 3\n        return self.outer")
+    text = text.replace("self.inner, self", "self.heads = heads\n        self.inner, self") + "\nmine = Mine(8, 3)\n"
+    assert "heads=3" in doctor(f"{file(tmp_path, text)}:Mine").assumptions["sizes"]
+
+
+LISTED = """
+class ReaderLayer(nn.Module):
+    def __init__(self, mixing, d_model):
+        super().__init__()
+        self.mixing, self.map = mixing, nn.Linear(d_model, d_model)
+    def forward(self, x, mask=None):
+        y, weights = self.mixing(x, x, x, attn_mask=mask)
+        return self.map(y)
+
+class Reader(nn.Module):
+    def __init__(self, attn_layers, norm_layer=None):
+        super().__init__()
+        self.attn_layers = nn.ModuleList(attn_layers)
+    def forward(self, x):
+        for layer in self.attn_layers:
+            x = layer(x)
+        return x
+"""
+
+
+def test_a_list_of_layers_is_of_the_class_that_is_named_so_and_what_gets_three_tensors_attends(tmp_path):
+    layers = load(f"{file(tmp_path, LISTED)}:Reader").module.attn_layers
+    assert [type(layer).__name__ for layer in layers] == ["ReaderLayer", "ReaderLayer"]
+    assert type(layers[0].mixing) is nn.MultiheadAttention
