@@ -47,6 +47,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 OFFERED = {
     "shapes": {"d_in": 1, "d_out": 1, "max_length": 11, "length": 11},
     "char-lm": {"vocab_size": 13, "max_length": 64},
+    "repeated-tokens": {"vocab_size": 13, "max_length": 64},
     "translation": {"source_vocab_size": 101, "target_vocab_size": 101, "max_length": 64, "pad": 0},
 }
 """What tasks offer to models, without their data."""
@@ -161,7 +162,12 @@ def calls(model: nn.Module, study: str) -> list[nn.Module]:
     handles = [one.register_forward_pre_hook(lambda module, _: called.append(module)) for one in model.modules()]
     tokens = torch.zeros(2, 7, dtype=torch.long, device="meta")
     sequence = torch.zeros(2, 11, 1, device="meta")
-    inputs = {"shapes": (sequence,), "char-lm": (tokens,), "translation": (tokens, tokens)}
+    inputs = {
+        "shapes": (sequence,),
+        "char-lm": (tokens,),
+        "repeated-tokens": (tokens,),
+        "translation": (tokens, tokens),
+    }
     with torch.no_grad():
         model(*inputs[load_study(study).task["name"]])
     for handle in handles:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.influence.differences import deviation
 from attnlab.doctor.influence.padded import lengths_of, real_positions, telling
+from attnlab.strangers.calling.convention import can_forget
 
 _ID = "determinism"
 _SOURCE = (
@@ -82,28 +84,41 @@ def _alone(exam: Examination, call: _Call) -> Tensor | None:
 
 def _one_after_another(exam: Examination, order: Sequence[tuple[_Call, Tensor]]) -> Finding | None:
     """The first call that gives something else than alone."""
-    module = exam.fresh()
+    module = _never_reset(exam)
     before = order[0][0]
     for call, alone in order:
         try:
             after = exam.run(call.x, module=module, **call.how)
         except ModuleError as error:
-            return _finding(before, call, f"it raises: {error}")
+            return _finding(exam, before, call, f"it raises: {error}")
         apart = deviation(alone, after)
         if apart:
-            return _finding(before, call, f"outputs differ by {apart:.2g} of the largest output")
+            return _finding(exam, before, call, f"outputs differ by {apart:.2g} of the largest output")
         before = call
     return None
 
 
-def _finding(first: _Call, second: _Call, evidence: str) -> Finding:
+def _never_reset(exam: Examination) -> nn.Module:
+    """A fresh copy that no call resets."""
+    module = exam.fresh()
+    if can_forget(module):
+        module.reset = functools.partial(type(module).reset, module)  # type: ignore[attr-defined]
+    return module
+
+
+def _finding(exam: Examination, first: _Call, second: _Call, evidence: str) -> Finding:
+    """An error; a warning where the module has a way to forget."""
+    forgets = can_forget(exam.patient.module)
+    kept = "compute masks, positions and states anew from the input of each call; a mask kept for speed must be kept by"
     return Finding(
         _ID,
-        "error",
-        f"it remembers an earlier call: on {second.words} it gives something else after a call on {first.words}.",
+        "warning" if forgets else "error",
+        f"it remembers an earlier call{' until reset() is called' * forgets}: on {second.words} it gives something else"
+        f" after a call on {first.words}.",
         f"{evidence} (against a fresh copy, evaluation mode)",
-        "compute masks, positions and states anew from the input of each call; a mask kept for speed must be kept by"
-        " length, device and content, and a state must be an argument",
+        "call reset() before every batch that does not go on with the one before, in training and in evaluation"
+        if forgets
+        else f"{kept} length, device and content, and a state must be an argument",
         _SOURCE,
     )
 

@@ -251,12 +251,17 @@ def _joined(*values: Any) -> Any:
     return torch.cat(values) if isinstance(values[0], Tensor) else values[0]
 
 
+def can_forget(module: nn.Module) -> bool:
+    """Whether a module has a method ``reset`` without arguments, to forget earlier calls."""
+    reset = getattr(module, "reset", None)
+    return inspect.ismethod(reset) and not inspect.signature(reset).parameters
+
+
 def invoke(module: nn.Module, positional: Sequence[Any], named: Mapping[str, Any], *, label: Label) -> Any:
     """Call a module, reset where it has a way to forget earlier calls, and put what it raises into words."""
     try:
-        reset = getattr(module, "reset", None)
-        if inspect.ismethod(reset) and not inspect.signature(reset).parameters:
-            reset()
+        if can_forget(module):
+            module.reset()
         return module(*positional, **named)
     except (AttnlabError, torch.OutOfMemoryError):
         raise

@@ -48,6 +48,7 @@ from attnlab.strangers.words import source_of
 _WANTS_PAIRS = re.compile(r"not subscriptable|not iterable|cannot unpack|has no len")
 _LACKS = re.compile(r"missing \d+ required")
 _HOW_TO_ATTEND = "_attn_implementation"  # of a Hugging Face config, which leaves it open; eager: every step is seen
+_OWN = r"(\bself\.|(?<![.\w]))"  # before an argument that is called: `attention(x)`, but not `x.attention()`
 _LARGE = 500_000  # parameters, of a layer 256 wide; of more, a hundred calls take longer than a person waits
 _WIDE = 256  # a number of at least that is a width, whatever it is called
 _SHALLOW = {word: SMALL[word] for word in ("n_layers", "vocab_size")}
@@ -224,7 +225,7 @@ class Maker:
             return [Maker(layer, f"{self.name}({name})", sizes).build({}) for _ in range(SMALL["n_layers"])]
         if not self._calls(name):
             return None
-        attends = re.search(rf"\b{name}\([^,()]+,[^,()]+,", source_of(self.factory))
+        attends = re.search(rf"{_OWN}{name}\([^,()]+,[^,()]+,", source_of(self.factory))
         return nn.MultiheadAttention(D_MODEL, N_HEADS, batch_first=True) if attends else nn.Linear(D_MODEL, D_MODEL)
 
     def _is_part(self, name: str, guess: Any) -> bool:
@@ -234,7 +235,7 @@ class Maker:
 
     def _calls(self, name: str) -> bool:
         """Whether the class calls what it is given."""
-        return bool(re.search(rf"\bself\.{name}\(|\b{name}\(", source_of(self.factory)))
+        return bool(re.search(rf"{_OWN}{name}\(", source_of(self.factory)))
 
     def _lists(self, name: str) -> bool:
         """Whether the class keeps what it is given as a list of modules."""
