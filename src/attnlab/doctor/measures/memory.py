@@ -16,7 +16,7 @@ from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.findings import Finding
 from attnlab.doctor.influence.differences import deviation
 from attnlab.doctor.influence.padded import lengths_of, real_positions, telling
-from attnlab.strangers.calling.convention import can_forget
+from attnlab.strangers.calling.convention import way_to_forget
 
 _ID = "determinism"
 _SOURCE = (
@@ -101,14 +101,14 @@ def _one_after_another(exam: Examination, order: Sequence[tuple[_Call, Tensor]])
 def _never_reset(exam: Examination) -> nn.Module:
     """A fresh copy that no call resets."""
     module = exam.fresh()
-    if can_forget(module):
+    if way_to_forget(module) is not None:
         module.reset = functools.partial(type(module).reset, module)  # type: ignore[attr-defined]
     return module
 
 
 def _finding(exam: Examination, first: _Call, second: _Call, evidence: str) -> Finding:
     """An error; a warning where the module has a way to forget."""
-    forgets = can_forget(exam.patient.module)
+    forgets = way_to_forget(exam.patient.module) is not None
     kept = "compute masks, positions and states anew from the input of each call; a mask kept for speed must be kept by"
     return Finding(
         _ID,

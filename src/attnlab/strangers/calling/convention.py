@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
@@ -251,17 +251,18 @@ def _joined(*values: Any) -> Any:
     return torch.cat(values) if isinstance(values[0], Tensor) else values[0]
 
 
-def can_forget(module: nn.Module) -> bool:
-    """Whether a module has a method ``reset`` without arguments, to forget earlier calls."""
-    reset = getattr(module, "reset", None)
-    return inspect.ismethod(reset) and not inspect.signature(reset).parameters
+def way_to_forget(module: nn.Module) -> Callable[[], Any] | None:
+    """The method ``reset`` of a module, by which it forgets earlier calls; none that wants arguments."""
+    reset: Any = getattr(module, "reset", None)
+    return reset if inspect.ismethod(reset) and not inspect.signature(reset).parameters else None
 
 
 def invoke(module: nn.Module, positional: Sequence[Any], named: Mapping[str, Any], *, label: Label) -> Any:
     """Call a module, reset where it has a way to forget earlier calls, and put what it raises into words."""
     try:
-        if can_forget(module):
-            module.reset()
+        forget = way_to_forget(module)
+        if forget is not None:
+            forget()
         return module(*positional, **named)
     except (AttnlabError, torch.OutOfMemoryError):
         raise
