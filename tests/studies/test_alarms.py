@@ -20,9 +20,10 @@ def plan(tmp_path):
     (tmp_path / "text.txt").write_text("".join(random.Random(0).choices("abcdefgh", k=20_000)))
 
     def planned(**task):
+        text = {} if "name" in task else {"name": "char-lm", "text": str(tmp_path / "text.txt")}
         study = {
             "question": "Can it be?",
-            "task": {"name": "char-lm", "text": str(tmp_path / "text.txt"), "context": 16, "batch": 20, **task},
+            "task": {**text, "context": 16, "batch": 20, **task},
             "model": {"name": "decoder", "n_layers": 1, "d_model": 8, "mixer": "none"},
             "baseline": "one",
             "variants": {"one": {}, "other": {}},
@@ -33,7 +34,7 @@ def plan(tmp_path):
     return planned
 
 
-def found(plan, losses, *, reach=None, tuning=None):
+def found(plan, losses, *, reach=None, tuning=None, metric="val_loss"):
     """Return the alarms about a variant that ended with such losses, beside one that learned nothing."""
     variants = [
         VariantResults(
@@ -43,7 +44,7 @@ def found(plan, losses, *, reach=None, tuning=None):
             flops_per_token=1.0,
             activation_bytes=1,
             tuning=tuning if name == "one" else None,
-            cells=tuple(CellResults(seed, "done", {"val_loss": loss}, reach=reach) for seed, loss in enumerate(values)),
+            cells=tuple(CellResults(seed, "done", {metric: loss}, reach=reach) for seed, loss in enumerate(values)),
         )
         for name, values in (("one", losses), ("other", []))
     ]
@@ -59,6 +60,12 @@ def test_a_loss_far_below_all_counts_is_suspicious_whatever_the_reach(plan, reac
     assert (alarm.check, alarm.variant) == ("floor", "one")
     assert "val_loss 0.41 nats/character is less than a quarter of what counts reach at best" in alarm.message
     assert not found(plan(), [0.6, 0.61, 0.62], reach=reach)
+
+
+def test_counts_are_no_measure_where_the_task_states_a_limit_for_every_model(plan):
+    ahead = plan(name="repeated-tokens", vocab_size=32, shortest=4)
+    assert "floor" not in {alarm.check for alarm in found(ahead, [0.8, 0.81, 0.82], metric="val_loss_repeated")}
+    assert [alarm.check for alarm in found(ahead, [0.1, 0.11, 0.12])] == ["floor"]
 
 
 @pytest.mark.parametrize("task", [{"test": True}, {"data_seed": 1}])

@@ -106,7 +106,12 @@ def _floor_alarms(plan: Plan, variant: VariantResults, reached: Mapping[str, Any
 
 
 def _far_alarms(plan: Plan, variant: VariantResults) -> Iterator[Alarm]:
-    """An alarm for every loss that lies far below what counts of the training part reach, however much they see."""
+    """An alarm for every loss that lies far below what counts of the training part reach, however much they see.
+
+    None where the task states a limit for every model: that is held against instead.
+    """
+    if any(floor.kind == "floor" and floor.reach is None for floor in plan.task.floors()):
+        return
     for metric in (one for one in plan.task.metrics if one.better == "lower"):
         values = _beside_floors(plan, variant, metric.name)
         counted = [floor for floor in plan.task.floors() if (floor.metric, floor.kind) == (metric.name, "floor")]
