@@ -30,6 +30,10 @@ class Batch:
             self.targets.to(device, non_blocking=True),
         )
 
+    def rows(self, first: int, end: int) -> Batch:
+        """Some of its samples."""
+        return Batch(tuple(tensor[first:end] for tensor in self.inputs), self.targets[first:end])
+
 
 Predict = Callable[[Batch], "Tensor"]
 """A model in evaluation mode without gradients: from a batch to the model's outputs."""

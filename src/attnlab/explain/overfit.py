@@ -226,7 +226,7 @@ class _FewItems:
     def __init__(self, task: StudyTask, items: int) -> None:
         batch = task.train_batch(0, 0)
         self.items = min(items, len(batch.targets))
-        self._batch = Batch(tuple(one[:items] for one in batch.inputs), batch.targets[:items])
+        self._batch = batch.rows(0, items)
         self._task = task
         self.tokens_per_step = max(1, task.tokens_per_step * self.items // len(batch.targets))
 

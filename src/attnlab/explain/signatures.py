@@ -17,11 +17,11 @@ from attnlab.core.contracts import Batch, StudyTask
 from attnlab.core.draws import drawn_by_name
 from attnlab.doctor.measures.stacks import likeness, size
 from attnlab.explain.setups import Setup
+from attnlab.inspection.activity import dead_share, relative_entropy
 from attnlab.inspection.reach import reach
 from attnlab.nn.mended import ChangedCalls
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.training.keeping.checkpoints import load_model_weights
-from attnlab.training.run.looks import dead_share, relative_entropy
 
 ITEMS = 8
 """Sequences that are looked at."""
@@ -159,8 +159,7 @@ def _measure(task_spec: Any, model_spec: Mapping[str, Any], folder: str | None) 
     model = drawn_by_name(lambda: build_model(model_spec, task), 0)
     if folder is not None:
         load_model_weights(model, folder)
-    batch = task.train_batch(0, 0)
-    few = Batch(tuple(one[:ITEMS] for one in batch.inputs), batch.targets[:ITEMS])
+    few = task.train_batch(0, 0).rows(0, ITEMS)
     found = {**_by_depth(model, task, few), **_sees(model, few, causal=task.causal)}
     return {name: value for name, value in found.items() if math.isfinite(value)}
 

@@ -108,6 +108,11 @@ class Recorder:
         """Whether nothing is to be watched."""
         return self._is_paused or _RUNS_FOR_ITSELF.get()
 
+    @property
+    def running(self) -> str:
+        """The innermost module that runs."""
+        return self._running[-1][0] if self._running else "model"
+
     def enter(self, name: str) -> None:
         """Note that a module starts to run."""
         self._running.append((name, []))

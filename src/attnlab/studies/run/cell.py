@@ -145,6 +145,5 @@ def look_inside(model: nn.Module, task: StudyTask, device: str = "cpu") -> dict[
 
 def _surface(model: nn.Module, task: StudyTask, device: str) -> dict[str, Any]:
     """The loss of a few training sequences around the weights of a trained model; None where it is no number."""
-    batch = task.train_batch(0, 0)
-    few = Batch(tuple(one[:ITEMS] for one in batch.inputs), batch.targets[:ITEMS]).to(device)
+    few = task.train_batch(0, 0).rows(0, ITEMS).to(device)
     return finite(asdict(loss_surface(model, lambda: task.loss(model(*few.inputs).float(), few))))

@@ -208,8 +208,7 @@ class Ablations:
     def _of(self, batch: Batch) -> Iterator[float]:
         outputs = self.model(*batch.inputs).float()
         for row in range(len(batch.targets)):
-            alone = Batch(tuple(one[row : row + 1] for one in batch.inputs), batch.targets[row : row + 1])
-            yield float(self.task.loss(outputs[row : row + 1], alone))
+            yield float(self.task.loss(outputs[row : row + 1], batch.rows(row, row + 1)))
 
     def part(self, kind: Kind, place: str) -> MeasuredPart:
         """The losses without a part."""

@@ -10,18 +10,14 @@ import copy
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
-from typing import Any, Self, final
+from typing import Any, final
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
-from torch.overrides import TorchFunctionMode
 
 from attnlab.core.contracts import Batch
-from attnlab.core.layouts import Scores
+from attnlab.inspection.activity import WatchRectifiers, relative_entropy, spread, visible_pairs
 from attnlab.inspection.capture import capture
 from attnlab.inspection.watch import Captured
 
@@ -29,10 +25,7 @@ LEAST_STEPS = 75  # between looks, which take as long as 0.1 to 0.9 steps of usu
 MOST_LOOKS = 200  # of a run: as many as a chart of usual width can show
 ITEMS = 8  # sequences that are looked at
 PAIRS = 2**19  # of queries and keys, over these sequences: so many numbers a head are kept for each layer
-HIDDEN = -5e3  # scores below are masked: the smallest number that masks add is -1e4
-UNDERFLOW = 80.0  # a score so far below the largest of its row may have a weight of exactly zero in float32
 DIGITS = 5  # of what is written down
-RECTIFIERS = frozenset({torch.relu, F.relu, Tensor.relu, torch.relu_, Tensor.relu_, F.relu_, F.relu6})
 
 Seen = dict[str, Any]
 """What a look has found: by name of a quantity, by layer, one number or one for each head; see ``events.py``."""
@@ -98,7 +91,7 @@ class Looks:
 
     def _seen_inside(self, call: Callable[[nn.Module, Batch], object], batch: Batch) -> Seen:
         twin = self._twin.now()
-        with torch.no_grad(), capture(twin) as trace, _WatchRectifiers(twin) as rectified:
+        with torch.no_grad(), capture(twin) as trace, WatchRectifiers() as rectified:
             call(twin, few(batch))
         seen: Seen = {}
         if "attention" in self._wanted:
@@ -145,7 +138,7 @@ def few(batch: Batch) -> Batch:
     """The first sequences of a batch, as many as a look can keep the pairs of."""
     length = max((one.shape[1] for one in batch.inputs if one.ndim > 1), default=1)
     items = max(1, min(ITEMS, PAIRS // length**2))
-    return Batch(tuple(one[:items] for one in batch.inputs), batch.targets[:items])
+    return batch.rows(0, items)
 
 
 def attention_seen(trace: Mapping[str, Captured]) -> Seen:
@@ -154,45 +147,19 @@ def attention_seen(trace: Mapping[str, Captured]) -> Seen:
     Notes
     -----
     The entropy of a query's weights is divided by that of equal weights on all keys that it may see, so that 1 is
-    equal weights and 0 one key; queries that see one key do not count. Scores count where the key may be seen. That
-    it may is read off the weights (one head of the layer gives it some), or off the score where the weight is so small
-    that float32 has no number for it.
+    equal weights and 0 one key; queries that see one key do not count. Scores count where the key may be seen, as
+    `visible_pairs` has it.
     """
     found: Seen = {"entropy": {}, "logit_max": {}, "logit_std": {}}
     for name, one in trace.items():
         if one.weights is None or one.scores is None:
             continue
         scores, weights = one.scores.float(), one.weights.float()
-        visible = _visible(scores, weights)
+        visible = visible_pairs(scores, weights)
         found["entropy"][name] = rounded(relative_entropy(weights, visible).nanmean((0, 2)))
         found["logit_max"][name] = rounded(scores.masked_fill(~visible, -math.inf).amax((0, 2, 3)))
-        found["logit_std"][name] = rounded(_spread(scores, visible))
+        found["logit_std"][name] = rounded(spread(scores, visible))
     return found if found["entropy"] else {}
-
-
-def _visible(scores: Scores, weights: Scores) -> Bool[Tensor, "batch heads q_len k_len"]:
-    """Which keys a query may see: those that some head of the layer weights, or gives too low a score to weight."""
-    largest = scores.masked_fill(weights == 0, -math.inf).amax(-1, keepdim=True)
-    some = (weights > 0) | ((scores < largest - UNDERFLOW) & (scores > HIDDEN))
-    return some.any(1, keepdim=True).expand_as(scores)
-
-
-def relative_entropy(weights: Float[Tensor, "*q_len k_len"], visible: Bool[Tensor, "*q_len k_len"]) -> Tensor:
-    """The entropy of each query's weights, as a part of that of equal weights on what it may see; NaN for one key."""
-    equal = visible.sum(-1).log()  # (*q_len)
-    return (torch.special.entr(weights).sum(-1) / equal).masked_fill(equal <= 0, math.nan)
-
-
-def dead_share(rectified: Float[Tensor, "*positions features"]) -> Float[Tensor, ""]:
-    """The share of features that are zero at every position."""
-    return (rectified == 0).flatten(0, -2).all(0).float().mean()
-
-
-def _spread(scores: Scores, visible: Bool[Tensor, "batch heads q_len k_len"]) -> Float[Tensor, " heads"]:
-    """The standard deviation of a head's scores where keys may be seen."""
-    shown = scores.masked_fill(~visible, math.nan)
-    mean = shown.nanmean((0, 2, 3), keepdim=True)
-    return (shown - mean).square().nanmean((0, 2, 3)).sqrt()
 
 
 @final
@@ -215,57 +182,6 @@ def _layer_of(parameter: str) -> str:
     *path, _ = parameter.split(".")
     end = next((place for place, part in enumerate(path) if part.isdigit()), 0)
     return ".".join(path[: end + 1]) or "model"
-
-
-@final
-class _WatchRectifiers(TorchFunctionMode):
-    """Count, by module, the features that a rectifier leaves at zero at every position, while the context is open.
-
-    Parameters
-    ----------
-    model : nn.Module
-        What runs.
-
-    Attributes
-    ----------
-    dead : dict
-        Share of the features, by name of the module that rectifies.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.dead: dict[str, Tensor] = {}
-        self._model = model
-        self._running: list[str] = []
-        self._hooks: list[Any] = []
-
-    def __enter__(self) -> Self:
-        """Follow which module runs."""
-        for name, module in self._model.named_modules():
-            enter, leave = partial(self._enter, name or "model"), self._leave
-            self._hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
-        return super().__enter__()
-
-    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None:
-        """Leave nothing on the model."""
-        super().__exit__(exc_type, exc_val, exc_tb)
-        for hook in self._hooks:
-            hook.remove()
-
-    def _enter(self, name: str, *_: object) -> None:
-        self._running.append(name)
-
-    def _leave(self, *_: object) -> None:
-        self._running.pop()
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Call a function of torch."""
-        result = func(*args, **(kwargs or {}))
-        if func in RECTIFIERS and result.ndim > 1 and self._running:
-            self.dead[self._running[-1]] = dead_share(result)
-        return result
 
 
 def rounded(value: Tensor) -> Any:
