@@ -24,6 +24,8 @@ LOSSES = 3
 """How often in a row a job may be lost without a step more than before, until it counts as broken."""
 LOCK_PATIENCE_S = 60.0
 """How long a task waits for the process that held its run folders before, which may take a while to notice its end."""
+POLL_S = 0.2
+"""How often messages are fetched while tasks run."""
 GOES_ON = "every run is at its last checkpoint on disk. The same command goes on from there"
 
 
@@ -62,6 +64,7 @@ class Ray:
         if address not in (HERE, "auto") and not address.startswith("ray://"):
             raise SpecError(f"a cluster is ray, auto or ray://HOST:PORT; got {address}")
         self._ray, self._address = ray, address
+        self._mailbox: Any = None
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -77,16 +80,17 @@ class Ray:
             except Exception as error:
                 raise RunError(f"no Ray cluster at {self._address}: {_first_line(error)}") from None
             self._open.callback(self._ray.shutdown)
+        self._mailbox = self._ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Mailbox).remote()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Leave the cluster; one that was started here ends."""
-        self._open.close()
+        with self._open, contextlib.suppress(self._ray.exceptions.RayError):
+            self._ray.kill(self._mailbox)
 
     def run(self, jobs: Sequence[Job], on_message: OnMessage) -> None:
         """Compute jobs wherever there is room; one whose process or node is lost goes on from its last checkpoint."""
-        mailbox: Any = self._ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Mailbox).remote()
-        running = _Running(self._ray, jobs, mailbox, on_message)
+        running = _Running(self._ray, jobs, self._mailbox, on_message)
         try:
             running.to_the_end()
         except KeyboardInterrupt:
@@ -96,7 +100,6 @@ class Ray:
         finally:
             with contextlib.suppress(self._ray.exceptions.RayError):
                 running.interrupt()
-                self._ray.kill(mailbox)
 
 
 @final
@@ -110,15 +113,15 @@ class _Mailbox:
         """Leave a message."""
         self._waiting.append((number, message))
 
+    def has_all(self) -> bool:
+        """Answer who asks: the messages of a sender come in order, so those before have come."""
+        return True
+
     def take(self) -> list[tuple[int, dict[str, Any]]]:
         """Take all messages that are there."""
         taken = list(self._waiting)
         self._waiting.clear()
         return taken
-
-
-POLL_S = 0.2
-"""How often messages are fetched while tasks run."""
 
 
 @final
@@ -127,6 +130,7 @@ class _Running:
 
     def __init__(self, ray: Any, jobs: Sequence[Job], mailbox: Any, on_message: OnMessage) -> None:
         self._ray, self._jobs, self._mailbox, self._on_message = ray, jobs, mailbox, on_message
+        self._task, self._place = ray.remote(max_retries=0)(_task), _place()
         self._lost = [0] * len(jobs)
         self._reached, self._before = [0] * len(jobs), [-1] * len(jobs)  # steps: so far, and when last lost
         self._number: dict[Any, int] = {}
@@ -161,9 +165,9 @@ class _Running:
     def _start(self, number: int) -> None:
         job = self._jobs[number]
         needs = _needs(job)
-        how = {"num_cpus": needs["CPU"], "num_gpus": needs["GPU"], "max_retries": 0}
-        task = self._ray.remote(**how, runtime_env={"env_vars": _environment(job)})(_task)
-        self._number[task.remote(number, asdict(job), _place(), self._mailbox)] = number
+        how = {"num_cpus": needs["CPU"], "num_gpus": needs["GPU"], "runtime_env": {"env_vars": _environment(job)}}
+        task = self._task.options(**how).remote(number, asdict(job), self._place, self._mailbox)
+        self._number[task] = number
 
     def _pass_on(self) -> None:
         for number, message in self._ray.get(self._mailbox.take.remote()):
@@ -219,20 +223,22 @@ def _versions() -> dict[str, str]:
 
 def _task(number: int, job: Mapping[str, Any], place: Mapping[str, str], mailbox: Any) -> list[dict[str, Any]]:
     """Compute a job on a node and return how each of its cells ended."""
+    import ray
+
     wanted = Job(**job)
     _check_node(wanted, place)
     for folder in wanted.folders:
         _wait_for(Path(folder))
 
-    def tell(message: Mapping[str, Any]) -> None:
-        mailbox.put.remote(number, dict(message))
-
     try:
-        return [*compute(wanted, tell)]
+        return [*compute(wanted, lambda message: mailbox.put.remote(number, dict(message)))]
     except (Interrupted, KeyboardInterrupt):
         return []
     except Exception as error:
         return [{"kind": BROKEN, "error": in_words(error)}]
+    finally:
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.get(mailbox.has_all.remote())
 
 
 def _check_node(job: Job, place: Mapping[str, str]) -> None:
