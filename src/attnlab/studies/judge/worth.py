@@ -12,7 +12,7 @@ from typing import Any, final
 
 from attnlab.core.errors import RunError
 from attnlab.core.files import finite, read_sealed, sealed, write_json
-from attnlab.inspection.matching import layer_agreement, match_heads
+from attnlab.inspection.matching import HeadMatches, layer_agreement, match_heads
 from attnlab.studies.judge.statistics import SIGNIFICANCE, Comparison, compare
 from attnlab.studies.run.folder import read_rules
 from attnlab.studies.using.orders import Orders
@@ -118,13 +118,14 @@ def judged_parts(variant: str, runs: Sequence[MeasuredParts], *, tolerance: floa
     places = [part.place for part in first.parts]
     if any(sorted(part.place for part in run.parts) != sorted(places) for run in runs):
         raise RunError(f"the runs of {variant} have other parts than {first.folder}: they cannot be compared")
-    partners = [_partners(first, run) for run in runs]
+    matches = [match_heads(first.trace, run.trace) for run in runs[1:]]
+    partners = [{}, *map(_partners, matches)]
     level = SIGNIFICANCE / len(places)
     rows = []
     for part in first.parts:
         alike = [_part(run, one.get(part.place, part.place)) for run, one in zip(runs, partners, strict=True)]
         rows.append(_worth(part, runs, alike, level))
-    agreements = [match_heads(first.trace, run.trace).whole for run in runs[1:]]
+    agreements = [match.whole for match in matches]
     within = statistics.fmean(layer_agreement(run.trace) for run in runs)
     return PartsJudged(
         variant=variant,
@@ -211,10 +212,9 @@ def _mean_order(of_runs: Sequence[Orders]) -> Orders:
     return Orders(*(statistics.fmean(values) for values in zip(*(vars(one).values() for one in of_runs), strict=True)))
 
 
-def _partners(first: MeasuredParts, run: MeasuredParts) -> dict[str, str]:
+def _partners(matches: HeadMatches) -> dict[str, str]:
     """By head of the first run that of another which behaves most like it in its layer."""
-    matches = match_heads(first.trace, run.trace).layers.values() if run is not first else ()
-    return {ours: theirs for match in matches for ours, theirs, _ in match.pairs}
+    return {ours: theirs for match in matches.layers.values() for ours, theirs, _ in match.pairs}
 
 
 def _part(run: MeasuredParts, place: str) -> MeasuredPart:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal, final, get_args
 
 import torch
@@ -66,7 +67,7 @@ class MeasuredParts:
 
     def worth(self, part: MeasuredPart) -> float:
         """What is lost without a part, in the loss's unit."""
-        return _mean(part.losses) - _mean(self.losses)
+        return fmean(part.losses) - fmean(self.losses)
 
 
 def measure_parts(
@@ -122,7 +123,7 @@ def measure_parts(
     run = Ablations(model, task, batches, how)
     parts = tuple(run.part(kind, place) for kind, place in parts_of(model, trace))
     losses = run.losses()
-    heads = sorted((one for one in parts if one.kind == "head"), key=lambda one: _mean(one.losses))
+    heads = sorted((one for one in parts if one.kind == "head"), key=lambda one: fmean(one.losses))
     return MeasuredParts(
         folder=folder,
         part=part,
@@ -132,7 +133,7 @@ def measure_parts(
         losses=losses,
         parts=parts,
         pruned=tuple(run.pruned([one.place for one in heads])),
-        kinds=kinds_on(json.dumps([spec["model"], spec["task"], part]), model, trace, batches[0]),
+        kinds=kinds_on(spec, part, model, trace=trace, batch=batches[0]),
         trace=trace,
         orders=orders(model, batches[0]),
     )
@@ -219,7 +220,7 @@ class Ablations:
         """The loss without the first head, without the first two, and so on."""
         for count, head in enumerate(heads, 1):
             with ablate(self.model, heads[:count], self.how):
-                yield head, _mean(self.losses())
+                yield head, fmean(self.losses())
 
 
 @final
@@ -243,10 +244,12 @@ def held_out(model: nn.Module, task: StudyTask, part: str, tokens: int) -> list[
     return batches
 
 
-def kinds_on(question: str, model: nn.Module, trace: Mapping[str, Captured], batch: Batch) -> dict[str, Any]:
-    """The patterns of each head beyond those of untrained models, where attention is over tokens."""
+def kinds_on(
+    spec: Mapping[str, Any], part: str, model: nn.Module, *, trace: Mapping[str, Captured], batch: Batch
+) -> dict[str, Any]:
+    """The patterns of each head of a run beyond those of untrained models, where attention is over tokens."""
     found = _scores(model, trace, batch)
-    return kinds(found, _of_untrained(question)) if found else {}
+    return kinds(found, _of_untrained(json.dumps([spec["model"], spec["task"], part]))) if found else {}
 
 
 @functools.lru_cache(maxsize=1)  # the seeds of a variant are measured one after another
@@ -280,7 +283,3 @@ def attention_on(model: nn.Module, batch: Batch) -> dict[str, Captured]:
     with torch.no_grad(), capture(model) as trace:
         model(*batch.inputs)
     return {name: one for name, one in trace.items() if one.weights is not None}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from statistics import fmean
 from typing import Any, final
@@ -41,12 +40,11 @@ class HeldOutHeads:
     def __init__(self, folder: Path, model: nn.Module) -> None:
         spec = read_json(folder / "spec.json")
         self._model, self._task = model, build_task(spec["task"])
-        part = self._task.parts[0]
-        self._batches = held_out(model, self._task, part, POSITIONS)
+        self._spec, self._part = spec, self._task.parts[0]
+        self._batches = held_out(model, self._task, self._part, POSITIONS)
         self._trace = attention_on(model, self._batches[0])
         if not self._trace:
             raise RunError("this model computes no attention that can be seen, so that it has no heads to measure")
-        self._question = json.dumps([spec["model"], spec["task"], part])
         self._told: dict[str, Any] = {}
 
     def begin(self) -> dict[str, Any]:
@@ -63,7 +61,7 @@ class HeldOutHeads:
             losses = Ablations(self._model, self._task, self._batches, "zero").losses()
             self._told = {
                 "heads": [place for kind, place in parts_of(self._model, self._trace) if kind == "head"],
-                "kinds": kinds_on(self._question, self._model, self._trace, self._batches[0]),
+                "kinds": kinds_on(self._spec, self._part, self._model, trace=self._trace, batch=self._batches[0]),
                 "loss": fmean(losses),
                 "unit": self._task.metrics[0].unit,
                 "positions": sum(batch.targets.shape[:2].numel() for batch in self._batches),
