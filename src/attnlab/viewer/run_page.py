@@ -44,7 +44,7 @@ MOST_RUNS = 200
 
 def routes(folder: Path) -> list[Route]:
     """The pages of runs below a folder."""
-    load = functools.lru_cache(MODELS)(_load)
+    load = functools.lru_cache(MODELS)(functools.partial(_load, folder))
 
     def run(request: Request) -> Response:
         """Show a run; its script asks for the rest."""
@@ -58,7 +58,7 @@ def routes(folder: Path) -> list[Route]:
         place = _run_folder(folder, request.path_params["path"])
         if _is_own_code(place) and body.get("trust") is not True:
             raise RunError(f"the model of {path_below(folder, place)} is code of a person's own; trust it first")
-        return load(place, _kind(folder, place), _written(place))
+        return load(place, _written(place))
 
     def while_trained(request: Request) -> JSONResponse:
         """Tell what was watched in a run."""
@@ -132,11 +132,11 @@ async def _body(request: Request) -> Body:
     return body
 
 
-def _load(folder: Path, kind: str, _: int) -> Answering:
+def _load(folder: Path, place: Path, _: int) -> Answering:
     """What answers for a run: its model, or the maps that its study kept where that reads nothing a person can give."""
-    if kind == "maps":
-        return answering(KeptMaps.read(folder / INSIDE))
-    return AnsweringApart(folder) if _is_own_code(folder) else answering(run_in_view(folder))
+    if _kind(folder, place) == "maps":
+        return answering(KeptMaps.read(place / INSIDE))
+    return AnsweringApart(place) if _is_own_code(place) else answering(run_in_view(place))
 
 
 def _written(folder: Path) -> int:

@@ -7,6 +7,12 @@ const LARGEST_CELL = 26, LARGEST_MAP = 760, SMALLEST_NAMED = 10; // pixels of a 
 const NAME = 96; // pixels of a name at most
 const FONT = "ui-monospace, Menlo, Consolas, 'Liberation Mono', monospace";
 
+export function element(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
+
 export function largestOf(values) {
   let largest = 0;
   for (const value of values) if (Math.abs(value) > largest) largest = Math.abs(value);

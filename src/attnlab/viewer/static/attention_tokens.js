@@ -1,14 +1,8 @@
 // A row of tokens, colored by what they cost a model, with what was held likeliest at each.
 
-import { shortName } from "/static/attention.js";
+import { element, shortName } from "/static/attention.js";
 
 const LEAST_SCALE = 0.5; // nats: smaller changes are not drawn as if they were large
-
-function element(name, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(name), properties);
-  made.append(...children);
-  return made;
-}
 
 export const quotedToken = (text) => `“${text.replaceAll("\n", "⏎")}”`;
 const has = (number) => number !== null && number !== undefined;

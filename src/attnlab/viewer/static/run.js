@@ -1,7 +1,7 @@
 // The page of one run, or of two beside each other: a text goes to the server, what a model makes of it is drawn.
 // What a person chose stands in the address behind '#', so that a link shows the same again.
 
-import { cellAt, drawMap, largestOf, mapAsCsv, mapAsSvg } from "/static/attention.js";
+import { cellAt, drawMap, element, largestOf, mapAsCsv, mapAsSvg } from "/static/attention.js";
 import { drawLines } from "/static/attention_lines.js";
 import { bytesOf, colors, drawPixels, floatsOf } from "/static/attention_pixels.js";
 import { passages, overlapping } from "/static/attention_spans.js";
@@ -19,12 +19,6 @@ const FLAT = 100; // positions of a line to begin with where no example says how
 let series = null; // what is read then: {values, wanted}
 const field = (name) => form.elements.namedItem(name);
 const valueOf = (name) => field(name)?.value ?? "";
-
-function element(name, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(name), properties);
-  made.append(...children);
-  return made;
-}
 
 async function ask(address, body) {
   const answer = await fetch(address, {

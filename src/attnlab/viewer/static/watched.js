@@ -1,15 +1,9 @@
 // What was watched while a run trained: a row for each quantity, a small chart for each layer, a line for each head.
 
-import { svg } from "/static/attention.js";
+import { element, svg } from "/static/attention.js";
 
 const WIDTH = 200, HEIGHT = 84, EDGE = { left: 40, right: 6, top: 6, bottom: 16 };
 const short = (value) => (value !== 0 && (Math.abs(value) >= 1e4 || Math.abs(value) < 1e-2) ? value.toExponential(0) : String(Number(value.toPrecision(3))));
-
-function element(name, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(name), properties);
-  made.append(...children);
-  return made;
-}
 
 export function drawWatched({ quantities, note }) {
   return [

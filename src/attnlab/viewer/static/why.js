@@ -1,6 +1,6 @@
 // Why a token was predicted: layer by layer, part by part, by what was read. All functions return elements.
 
-import { shortName } from "/static/attention.js";
+import { element, shortName } from "/static/attention.js";
 
 const percent = (chance) => `${(100 * chance).toPrecision(chance < 0.1 ? 2 : 3)} %`;
 const signed = (number, digits = 2) => {
@@ -8,12 +8,6 @@ const signed = (number, digits = 2) => {
   return `${number < 0 && Number(size) ? "−" : "+"}${size}`;
 };
 const quoted = (text) => `“${shortName(text)}”`;
-
-function element(name, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(name), properties);
-  made.append(...children);
-  return made;
-}
 
 // What is told of one prediction: `told` is the server's answer, `head` what the head is called, `sides` what was read.
 export const titleOf = (told) => `Why ${quoted(told.token)}? The model gives it ${percent(told.probability)}.`;
