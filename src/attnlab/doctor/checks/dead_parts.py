@@ -45,9 +45,7 @@ _WEIGHT = re.compile(
 _CUTS = re.compile(
     r"\.detach|\.data\b|no_grad|inference_mode|set_grad_enabled|\.item\(|\.tolist\(|\.numpy\(|torch\.tensor\(|argmax"
 )
-_STABLE = re.compile(
-    r"max\(.*\)\.detach\(\)"
-)  # subtracted before an exponential, and divided out again but for an epsilon
+_STABLE = re.compile(r"max\(.*\)\.detach\(\)")  # taken off before an exponential, divided out again but for an epsilon
 _WORD = re.compile(r"[._\d]+")
 _ROLES = {
     "query": frozenset({"q", "wq", "query", "queries", "toq"}),
