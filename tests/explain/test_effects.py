@@ -36,7 +36,10 @@ def test_runs_that_failed_are_left_out_of_their_pair():
     assert effects({"a": values(3.0, 4.0)}, {"a": values(2.0, math.nan)}) == {}
 
 
-@pytest.mark.parametrize("sizes", [[1.0], [1.0, 1.0], [1.0] * 7, [1.0] * 4 + [0.0] * 6, [1.0] * 8 + [10.0] * 2])
+SIZES = [[1.0], [1.0, 1.0], [1.0] * 7, [1.0] * 4 + [0.0] * 6, [1.0] * 8 + [10.0] * 2, [1.0] * 2 + [1000.0] * 3]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
 def test_seldom_is_a_cause_without_an_effect_named(sizes):
     draw, named = np.random.default_rng(0), 0
     for _ in range(600):
@@ -50,6 +53,14 @@ def test_a_clear_effect_of_one_cause_is_found_beside_a_noisy_one():
     before = values(2.0, 2.01, 2.02)
     after = {"clear": values(1.5, 1.52, 1.51), "noisy": values(1.0, 2.0, 1.5), "none": values(2.01, 2.0, 2.03)}
     after |= {"nothing": values(2.02, 2.0, 2.01)}
+    found = effects(dict.fromkeys(after, before), after)
+    assert [name for name, one in found.items() if one.excludes_zero] == ["clear"]
+
+
+def test_a_clear_effect_is_found_beside_causes_whose_runs_explode():
+    before = values(3.32, 3.35, 3.30, 3.30, 3.31)
+    after = {"clear": values(2.32, 2.27, 2.25, 2.24, 2.25), "none": values(3.31, 3.33, 3.34, 3.28, 3.32)}
+    after |= {"wild": values(21.6, 3.36, 3.32, 3.41, 3.47), "wilder": values(3.34, 3.34, 14.7, 3.31, 3.43)}
     found = effects(dict.fromkeys(after, before), after)
     assert [name for name, one in found.items() if one.excludes_zero] == ["clear"]
 

@@ -155,6 +155,13 @@ def test_a_leak_lets_rectifiers_learn(own):
     torch.testing.assert_close(mended(x), 2 * functional.leaky_relu(plain.module.linear(x), 0.1))
 
 
+def test_fresh_it_starts_as_torch_draws_it(own):
+    offered = {"d_model": WIDTH, "causal": True}
+    mended = build_mixer({"name": "mended", "part": f"{own}:Dead", "fresh": True}, offered)
+    assert mended.get_parameter("part.module.linear.bias").abs().max() <= WIDTH**-0.5
+    assert mended(torch.randn(2, LENGTH, WIDTH)).abs().max() > 0
+
+
 def test_softmax_over_another_axis_is_left_alone():
     class Gate(nn.Module):
         def forward(self, x):

@@ -68,6 +68,12 @@ def test_counts_are_no_measure_where_the_task_states_a_limit_for_every_model(pla
     assert [alarm.check for alarm in found(ahead, [0.1, 0.11, 0.12])] == ["floor"]
 
 
+def test_a_value_to_compare_with_need_not_be_reached(plan):
+    ahead = plan(name="repeated-tokens", vocab_size=32, shortest=4)
+    assert not found(ahead, [1.5, 1.51, 1.52], metric="val_loss_repeated")
+    assert [alarm.check for alarm in found(ahead, [3.5, 3.51, 3.52], metric="val_loss_repeated")] == ["not learned"]
+
+
 @pytest.mark.parametrize("task", [{"test": True}, {"data_seed": 1}])
 def test_it_needs_no_best_known_result(plan, task):
     assert [alarm.check for alarm in found(plan(**task), [0.4, 0.41, 0.42])] == ["floor"]

@@ -124,7 +124,7 @@ def test_floors_lie_in_their_order_and_say_what_they_limit():
     task = Shapes(n_train=1009, n_test=101)
     for metric in ("val_mse", "test_mse"):
         constant, linear, noise = (floor for floor in task.floors() if floor.metric == metric)
-        assert (constant.kind, linear.kind, noise.kind) == ("chance", "reference", "floor")
+        assert (constant.kind, linear.kind, noise.kind) == ("chance", "simple", "floor")
         assert noise.reach is None
         assert 0 < noise.tolerance < noise.value < linear.value < constant.value < 2
         assert all(floor.unit == task.metrics[0].unit for floor in (constant, linear, noise))

@@ -69,8 +69,8 @@ class Floor:
     value: float  # the value of the metric
     unit: str  # unit of the value
     metric: str  # name of the metric it refers to
-    kind: Literal["chance", "floor", "best", "reference"]
-    """What knowing nothing gives; a limit; the best known result; a value to compare with, no limit."""
+    kind: Literal["chance", "simple", "floor", "best", "reference"]
+    """What knowing nothing gives; what needs no network; a limit; the best known result; a value to compare with."""
     reach: int | None = None
     """For a floor: it limits models whose output depends on at most this many input positions (itself included); None
     limits every model."""

@@ -211,11 +211,18 @@ class Answer:
 
     @property
     def largest(self) -> tuple[str, str, float] | None:
-        """The step that carries most of the distance, the unexplained one left out; None where none carries much."""
+        """The step that carries most of the distance, the unexplained one left out; None where none carries much.
+
+        A step counts as far as something was left to explain when it was removed: more steps make any model better.
+        """
         sign = math.copysign(1.0, self.distance)
-        named = [step for step in self.steps if step[1] not in {"unexplained", "beyond"}]
-        most = max(named, key=lambda step: step[2] * sign, default=None)
-        return most if most and most[2] * sign >= CARRIES * abs(self.distance) else None
+        left, named = abs(self.distance), []
+        for name, nature, amount in self.steps:
+            if nature not in {"unexplained", "beyond"}:
+                named.append((name, nature, sign * max(min(amount * sign, left), 0.0)))
+            left -= amount * sign
+        most = max(named, key=lambda step: abs(step[2]), default=None)
+        return most if most and abs(most[2]) >= CARRIES * abs(self.distance) else None
 
     def part(self, amount: float) -> str:
         """An amount as a part of the distance, in words; nothing where there is none."""

@@ -29,7 +29,7 @@ CLIP = 1.0
 """Longest gradient, where there was no limit."""
 NARROW = 16
 """Width of a head below which wider ones are tried: fewer, in the same width of the model."""
-LIVING = f"rectifiers let {LEAK:g} of what is below zero through, or are smooth"
+LIVING = f"layers start as torch draws them and rectifiers let {LEAK:g} of what is below zero through, or are smooth"
 DEAD = ("dead-parts", "overfit")
 """Checks that find what dead rectifiers do."""
 WHOLE = "the lab's own attention stands in its place"
@@ -326,7 +326,7 @@ def _living_rectifiers(one: Known) -> Change | None:
     if not one.signature("dead rectifiers"):
         return None
     if is_path(one.mixer) or own_model(one.model):
-        return {"model": _mended(one, {"leak": LEAK})}
+        return {"model": _mended(one, {"leak": LEAK, "fresh": True})}
     return {"model": {"feedforward": "gelu"}} if one.said("feedforward") == "relu" else None
 
 

@@ -19,7 +19,7 @@ class MendedModel(nn.Module):
     ----------
     part : Spec
         The model; entry of `MODELS` or ``path.py:Class``.
-    scores_times, masked, swapped, leak
+    scores_times, masked, swapped, leak, fresh
         What is removed, as in `Mending`.
     **offered
         What the task offers, for the model within.
@@ -45,13 +45,14 @@ class MendedModel(nn.Module):
         masked: bool = False,
         swapped: bool = False,
         leak: float = 0.0,
+        fresh: bool = False,
         **offered: Any,
     ) -> None:
         from attnlab.models.table import MODELS
 
         super().__init__()
-        self.mending = Mending(scores_times=scores_times, masked=masked, swapped=swapped, leak=leak)
-        self.part = build(part, MODELS, axis="model", offered=offered)
+        self.mending = Mending(scores_times=scores_times, masked=masked, swapped=swapped, leak=leak, fresh=fresh)
+        self.part = self.mending.start(build(part, MODELS, axis="model", offered=offered))
 
     @torch.compiler.disable
     def forward(self, *inputs: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any, final
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from attnlab.core.build import Spec
@@ -43,6 +43,8 @@ class Mending:
         Whether the module is given ``(length, batch, ...)``: it reads the first axis as time.
     leak : float
         Slope of rectifiers below zero; 0 leaves them as they are.
+    fresh : bool
+        Whether layers of torch are drawn as torch draws them, whatever the module drew or set.
 
     Raises
     ------
@@ -50,12 +52,22 @@ class Mending:
         If a factor is not a positive number.
     """
 
-    def __init__(self, *, scores_times: float, masked: bool, swapped: bool, leak: float) -> None:
+    def __init__(self, *, scores_times: float, masked: bool, swapped: bool, leak: float, fresh: bool) -> None:
         if not (math.isfinite(scores_times) and scores_times > 0):
             raise SpecError(f"scores_times must be a positive number; got {scores_times!r}")
         if not 0 <= leak < 1:
             raise SpecError(f"leak must be in [0, 1); got {leak!r}")
-        self.scores_times, self.masked, self.swapped, self.leak = scores_times, masked, swapped, leak
+        self.scores_times, self.masked, self.swapped = scores_times, masked, swapped
+        self.leak, self.fresh = leak, fresh
+
+    def start(self, module: nn.Module) -> nn.Module:
+        """A module that starts without the fault."""
+        if self.fresh:
+            for layer in module.modules():
+                draw = getattr(layer, "reset_parameters", None)
+                if draw is not None and type(layer).__module__.startswith("torch."):
+                    draw()
+        return module
 
     def call(self, module: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         """What a module gives without the fault."""
@@ -89,7 +101,7 @@ class MendedMixer(AbstractKeylessMixer):
         Width of the activations.
     part : Spec
         The mixer; entry of `MIXERS` or ``path.py:Class``.
-    scores_times, masked, swapped, leak
+    scores_times, masked, swapped, leak, fresh
         What is removed, as in `Mending`.
     causal : bool
         Whether a position sees itself and earlier ones only.
@@ -120,6 +132,7 @@ class MendedMixer(AbstractKeylessMixer):
         masked: bool = False,
         swapped: bool = False,
         leak: float = 0.0,
+        fresh: bool = False,
         causal: bool = False,
         max_length: int | None = None,
         dropout: float = 0.0,
@@ -127,10 +140,10 @@ class MendedMixer(AbstractKeylessMixer):
         from attnlab.nn.mixers import build_mixer
 
         super().__init__()
-        self.mending = Mending(scores_times=scores_times, masked=masked, swapped=swapped, leak=leak)
+        self.mending = Mending(scores_times=scores_times, masked=masked, swapped=swapped, leak=leak, fresh=fresh)
         offered = {"d_model": d_model, "causal": causal, "dropout": dropout}
         offered |= {} if max_length is None else {"max_length": max_length}
-        self.part = build_mixer(part, offered)
+        self.part = self.mending.start(build_mixer(part, offered))
 
     @torch.compiler.disable
     def forward(self, x: Activations, memory: Memory | None = None, padding: Real | None = None) -> Activations:

@@ -165,9 +165,9 @@ def _unlearned(plan: Plan, variants: tuple[VariantResults, ...]) -> Iterator[Ala
 
 
 def _is_simple(floor: Floor, reaches: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a network that sees all it might must reach a value: chance, a reference, counts of one position."""
+    """Whether a network that sees all it might must reach a value: chance, what needs none, counts of one position."""
     if floor.reach is None:
-        return floor.kind in ("chance", "reference")
+        return floor.kind in ("chance", "simple")
     return floor.reach <= 1 and not all(_applies(floor, reached) for reached in reaches)
 
 

@@ -235,7 +235,7 @@ class Shapes:
                 source="mean target at each position of the training part",
             ),
             Floor(
-                "best linear predictor", linear, UNIT, metric, "reference",
+                "best linear predictor", linear, UNIT, metric, "simple",
                 source="least squares from all positions to all positions, fitted on the training part",
             ),
             Floor(
