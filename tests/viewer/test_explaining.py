@@ -160,7 +160,7 @@ def test_heads_of_a_model_without_attention_cannot_be_measured(ran, tmp_path):
     model = load_run(ran / "plain" / "seed-0").model
     write_json(tmp_path / "spec.json", spec)
     with pytest.raises(RunError, match="computes no attention that can be seen, so that it has no heads to measure"):
-        measuring.HeldOutHeads(tmp_path, model)
+        measuring.HeldOutHeads.of_run(tmp_path, model)
 
 
 def test_a_sequence_of_numbers_is_told_with_its_error(ran):

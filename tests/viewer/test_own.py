@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
+from statistics import fmean
 
 import pytest
 import torch
@@ -10,11 +12,13 @@ import torch.nn.functional as F
 from tests.viewer.test_looking import numbers, tokens_of
 
 from attnlab.cli import FINE, WRONG_USE, call
-from attnlab.core.errors import DataError, ModuleError, SpecError
+from attnlab.core.errors import DataError, ModuleError, RunError, SpecError
 from attnlab.inspection import ablate, capture
 from attnlab.strangers.loading.loading import load
+from attnlab.studies.using.parts import held_out
+from attnlab.tasks.char_lm.char_lm import CharLM
 from attnlab.viewer import server
-from attnlab.viewer.inside import apart
+from attnlab.viewer.inside import apart, measuring
 from attnlab.viewer.inside.apart import AnsweringApart
 from attnlab.viewer.inside.asked import Asked
 from attnlab.viewer.inside.own import OwnModule, own_in_view
@@ -83,7 +87,7 @@ def writer(mine):
 
 def test_its_tokens_are_the_characters_of_a_text_and_cost_what_it_says(writer):
     view, begin, same = writer
-    assert begin == {"name": "Writer", "text": TEXT}
+    assert begin == {"name": "Writer", "text": TEXT, "measures": True}
     tokens = torch.tensor([[sorted(set(TEXT)).index(one) for one in TEXT]])
     wanted = F.cross_entropy(same(tokens)[0, :-1], tokens[0, 1:], reduction="none").tolist()
     told = view.look(Asked(TEXT))
@@ -97,14 +101,37 @@ def test_its_tokens_are_the_characters_of_a_text_and_cost_what_it_says(writer):
     torch.testing.assert_close(numbers(seen["values"], seen["shape"]), trace["attention"].weights[0, 2].double())
 
 
-def test_a_prediction_of_it_is_explained(writer):
+def test_a_prediction_of_it_is_explained(writer, mine):
     view, _, _ = writer
     found = view.explain(Asked(TEXT), 4, "Writer.attention", 1)
     assert found["token"] == TEXT[4]
     assert "has no list of layers" in found["lens"]["error"]
     assert len(found["inputs"]["gradient"]) == len(TEXT)
     assert {one["key"] for one in found["edges"]["keys"]} <= {0, 1, 2, 3}
-    with pytest.raises(Exception, match="no study trained this model: there are no held-out data"):
+    with pytest.raises(RunError, match="there are no data to measure heads on: a model of your own needs --text"):
+        own_in_view(mine("Tagger", text=True))[0].heads()
+
+
+def test_its_heads_are_measured_on_the_end_of_the_text(mine, tmp_path):
+    long = tmp_path / "long.txt"
+    long.write_text(TEXT * 26)  # a tenth is two windows of 19 and what the last one predicts
+    view, _ = own_in_view(replace(mine("Writer", causal=True), text=str(long)))
+    found = view.heads()
+    assert found["heads"] == [f"Writer.attention:{head}" for head in range(3)]
+    assert found["data"] == "the last tenth of the text"
+    assert set(found["kinds"]) == set(found["heads"])
+    model = view._model
+    batches = held_out(model, CharLM(str(long), 19), "validation", measuring.POSITIONS)
+    with torch.no_grad(), ablate(model, "Writer.attention:1"):
+        off = fmean(F.cross_entropy(model(*one.inputs).flatten(0, 1), one.targets.flatten()).item() for one in batches)
+    assert view.worth("Writer.attention:1", "zero")["worth"] == pytest.approx(off - found["loss"], abs=1e-5)
+
+
+def test_an_end_with_characters_of_its_own_is_not_measured(mine, tmp_path):
+    text = tmp_path / "other.txt"
+    text.write_text(TEXT * 30 + "xyz!" * 10)
+    view, _ = own_in_view(replace(mine("Writer", causal=True), text=str(text)))
+    with pytest.raises(DataError, match="its last tenth has characters that stand nowhere before; measure on a longer"):
         view.heads()
 
 

@@ -83,6 +83,7 @@ def own_routes(own: OwnModule) -> list[Route]:
         """Show the module; its script asks for the rest."""
         told = {"path": own.target, "address": "/module", "model": asked.begin["name"], "kind": "module"}
         told |= {"task": "a module of your own", "state": "", "own_code": False, "step": None}
+        told |= {"measures": asked.begin["measures"]}
         example = {"text": asked.begin["text"], "target": ""}
         return page("run.html.j2", {"runs": [told], "others": [], "examples": [example]})
 
@@ -176,7 +177,8 @@ def _told(folder: Path, place: Path) -> dict[str, Any]:
         "model": _name(spec["model"]),
         "task": _name(spec["task"]),
         "own_code": _is_own_code(place),
-        "kind": _kind(folder, place),
+        "kind": (kind := _kind(folder, place)),
+        "measures": kind != "maps",
         "step": _step(place),
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -248,23 +248,37 @@ def kinds_on(
     spec: Mapping[str, Any], part: str, model: nn.Module, *, trace: Mapping[str, Captured], batch: Batch
 ) -> dict[str, Any]:
     """The patterns of each head of a run beyond those of untrained models, where attention is over tokens."""
+    question = json.dumps([spec["model"], spec["task"], part])
+    return kinds_beyond(lambda: _of_untrained(question), model, trace, batch)
+
+
+def kinds_beyond(
+    usual: Callable[[], Thresholds], model: nn.Module, trace: Mapping[str, Captured], batch: Batch
+) -> dict[str, Any]:
+    """The patterns of each head beyond what is usual, where attention is over tokens."""
     found = _scores(model, trace, batch)
-    return kinds(found, _of_untrained(json.dumps([spec["model"], spec["task"], part]))) if found else {}
+    return kinds(found, usual()) if found else {}
 
 
-@functools.lru_cache(maxsize=1)  # the seeds of a variant are measured one after another
-def _of_untrained(question: str) -> Thresholds:
-    """The thresholds of a model, a task and one of its parts, as JSON."""
-    spec, task_spec, part = json.loads(question)
-    task = build_task(task_spec)
+def usual_patterns(untrained: Callable[[], nn.Module], batch: Batch) -> Thresholds:
+    """What heads of models exceed by chance in one of twenty, which are made as untrained ones, each from its seed."""
     scores = []
     for seed in range(UNTRAINED):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = build_model(spec, task).eval()
-        (batch,) = held_out(model, task, part, 1)
+            model = untrained().eval()
         scores.append(_scores(model, attention_on(model, batch), batch))
     return thresholds(scores)
+
+
+@functools.lru_cache(maxsize=1)  # the seeds of a variant are measured one after another
+def _of_untrained(question: str) -> Thresholds:
+    """The usual patterns of a model, a task and one of its parts, as JSON."""
+    spec, task_spec, part = json.loads(question)
+    task = build_task(task_spec)
+    with torch.random.fork_rng(devices=[]):
+        (batch,) = held_out(build_model(spec, task).eval(), task, part, 1)
+    return usual_patterns(lambda: build_model(spec, task), batch)
 
 
 def _scores(model: nn.Module, trace: Mapping[str, Captured], batch: Batch) -> list[HeadScores]:

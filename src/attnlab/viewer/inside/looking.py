@@ -55,7 +55,7 @@ class ModelInView:
     write : callable, optional
         Translates a text with heads off in some way; of models that translate.
     measure : callable, optional
-        Reads the held-out data on which heads are measured; of models that were trained by a study.
+        Reads the held-out data on which heads are measured; where there are some.
     """
 
     def __init__(
@@ -162,11 +162,18 @@ class ModelInView:
             )
         return finite(found)
 
+    @property
+    def measures(self) -> bool:
+        """Whether there are data to measure heads on."""
+        return self._measure is not None
+
     def heads(self) -> dict[str, Any]:
         """The heads that can be measured on held-out data, and what kinds they are; see `HeldOutHeads.begin`."""
         if self._measured is None:
             if self._measure is None:
-                raise RunError("no study trained this model: there are no held-out data to measure its heads on")
+                raise RunError(
+                    "there are no data to measure heads on: a model of your own needs --text and predictions"
+                )
             self._measured = self._measure()
         return finite(self._measured.begin())
 
@@ -210,7 +217,7 @@ def run_in_view(folder: Path) -> ModelInView:
     """The model of a run as it was saved last; `load_run` says what it raises."""
     trained = load_run(folder)
     model, task = trained.model, trained.task
-    measure = functools.partial(HeldOutHeads, folder, model)
+    measure = functools.partial(HeldOutHeads.of_run, folder, model)
     if task.kept is None and task.model_arguments.get("d_in") == 1:
         return ModelInView(model, SeriesReader(task.model_arguments["length"]), measure=measure)
     codec = task.codec

@@ -2,50 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any, final
 
 from torch import nn
 
+from attnlab.core.contracts import Batch, StudyTask
 from attnlab.core.errors import RunError, SpecError
 from attnlab.core.files import read_json
 from attnlab.inspection.interventions import How
+from attnlab.inspection.watch import Captured
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.using.parts import Ablations, attention_on, held_out, kinds_on, parts_of
 
+Kinds = Callable[[Mapping[str, Captured], Batch], Mapping[str, Any]]
 POSITIONS = 2_000
 """Of held-out data, a tenth of what `attnlab heads` takes: a pass of a small model takes a second at most."""
 
 
 @final
 class HeldOutHeads:
-    """Measure the heads of one run on the same held-out data, one a call.
+    """Measure the heads of one model on the same held-out data, one a call.
 
     Parameters
     ----------
-    folder : Path
-        The run's folder.
     model : nn.Module
-        Its model, in evaluation mode.
+        In evaluation mode.
+    task : StudyTask
+        Its first held-out part is what is measured on.
+    kinds : callable
+        What kinds its heads are, by place, of its attention on a batch and the batch.
+    data : str
+        What the page calls them.
 
     Raises
     ------
     RunError
         If no attention can be seen.
-    DataError
-        If the data of its task are not here.
     """
 
-    def __init__(self, folder: Path, model: nn.Module) -> None:
-        spec = read_json(folder / "spec.json")
-        self._model, self._task = model, build_task(spec["task"])
-        self._spec, self._part = spec, self._task.parts[0]
-        self._batches = held_out(model, self._task, self._part, POSITIONS)
+    def __init__(self, model: nn.Module, task: StudyTask, kinds: Kinds, data: str = "held-out data") -> None:
+        self._model, self._task, self._kinds, self._data = model, task, kinds, data
+        self._batches = held_out(model, task, task.parts[0], POSITIONS)
         self._trace = attention_on(model, self._batches[0])
         if not self._trace:
             raise RunError("this model computes no attention that can be seen, so that it has no heads to measure")
         self._told: dict[str, Any] = {}
+
+    @classmethod
+    def of_run(cls, folder: Path, model: nn.Module) -> HeldOutHeads:
+        """The heads of a run in its folder, on its task's data; a `DataError` where these are not here."""
+        spec = read_json(folder / "spec.json")
+        task = build_task(spec["task"])
+        return cls(model, task, lambda trace, batch: kinds_on(spec, task.parts[0], model, trace=trace, batch=batch))
 
     def begin(self) -> dict[str, Any]:
         """The heads and their kinds, as JSON types.
@@ -55,15 +66,16 @@ class HeldOutHeads:
         dict
             ``heads``: places as `ablate` reads them. ``kinds``: by place the patterns that it follows more than heads
             of untrained models, and by how much; empty where attention is not over tokens. ``loss``: with all heads,
-            in ``unit``, on ``positions``.
+            in ``unit``, on ``positions`` of ``data``.
         """
         if not self._told:
             losses = Ablations(self._model, self._task, self._batches, "zero").losses()
             self._told = {
                 "heads": [place for kind, place in parts_of(self._model, self._trace) if kind == "head"],
-                "kinds": kinds_on(self._spec, self._part, self._model, trace=self._trace, batch=self._batches[0]),
+                "kinds": self._kinds(self._trace, self._batches[0]),
                 "loss": fmean(losses),
                 "unit": self._task.metrics[0].unit,
+                "data": self._data,
                 "positions": sum(batch.targets.shape[:2].numel() for batch in self._batches),
             }
         return self._told

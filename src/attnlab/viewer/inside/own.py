@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,15 +11,20 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from attnlab.core.contracts import Batch
 from attnlab.core.errors import DataError, ModuleError, SpecError
+from attnlab.inspection.watch import Captured
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.calling.layouts import IMAGES
 from attnlab.strangers.containment import Traces, contained, seed_all
 from attnlab.strangers.loading.loading import load
 from attnlab.strangers.patient import Declared, Patient
+from attnlab.studies.using.parts import kinds_beyond, usual_patterns
+from attnlab.tasks.char_lm.char_lm import CharLM
 from attnlab.viewer.inside.asked import Asked
 from attnlab.viewer.inside.looking import ModelInView
+from attnlab.viewer.inside.measuring import HeldOutHeads
 from attnlab.viewer.inside.reading import AbstractReader, Side, require_short, require_text, side_of_text
 
 SEED = 0  # of a module that starts at random, and of vectors that stand for tokens
@@ -51,7 +57,7 @@ def own_in_view(own: OwnModule) -> tuple[ModelInView, dict[str, Any]]:
     view : ModelInView
         To be looked at.
     begin : dict
-        ``name`` of its class, and ``text`` to look at first.
+        ``name`` of its class, ``text`` to look at first, and whether it ``measures`` heads on held-out data.
 
     Raises
     ------
@@ -68,7 +74,25 @@ def own_in_view(own: OwnModule) -> tuple[ModelInView, dict[str, Any]]:
     if convention.layout in IMAGES:
         raise ModuleError(f"{patient.name} reads images; sequences alone can be looked at")
     reader = OwnReader(patient.name, convention, sorted(set(characters)))
-    return ModelInView(model, reader), {"name": model.name, "text": reader.example(characters)}
+    measure = functools.partial(_held_out_heads, own.text, patient, model, reader) if reader.vocab_size else None
+    view = ModelInView(model, reader, measure=measure if own.text else None)
+    return view, {"name": model.name, "text": reader.example(characters), "measures": view.measures}
+
+
+def _held_out_heads(path: str, patient: Patient, model: Called, reader: OwnReader) -> HeldOutHeads:
+    """The heads of a language model of characters, on the last tenth of the text."""
+    task = CharLM(path, reader.window)
+    if list(task.vocabulary) != reader.symbols:
+        raise DataError(f"{path}: its last tenth has characters that stand nowhere before; measure on a longer text")
+
+    def kinds(trace: Mapping[str, Captured], batch: Batch) -> Mapping[str, Any]:
+        build = patient.build
+        if build is None:  # a ready instance: nobody knows how it began
+            return {}
+        untrained = functools.partial(usual_patterns, lambda: Called(build({}), model.convention), batch)
+        return kinds_beyond(untrained, model, trace, batch)
+
+    return HeldOutHeads(model, task, kinds, "the last tenth of the text")
 
 
 def _characters(path: str) -> str:
@@ -132,7 +156,7 @@ class OwnReader(AbstractReader):
     """
 
     def __init__(self, name: str, convention: Convention, symbols: Sequence[str]) -> None:
-        self._convention, self._symbols = convention, symbols
+        self._convention, self.symbols = convention, list(symbols)
         size = convention.vocab_size if convention.takes == "tokens" else None
         if size is not None and len(symbols) > size:
             raise SpecError(
@@ -159,11 +183,15 @@ class OwnReader(AbstractReader):
 
     def example(self, text: str) -> str:
         """What a page begins with."""
-        count = self._convention.length if not self._convention.any_length else min(EXAMPLE, self._longest)
-        if self._symbols:
-            return text[:count]
+        if self.symbols:
+            return text[: self.window]
         tokens = min(REPEATED, self._size or REPEATED)
-        return " ".join(str(place % tokens) for place in range(min(count, 2 * REPEATED)))
+        return " ".join(str(place % tokens) for place in range(min(self.window, 2 * REPEATED)))
+
+    @property
+    def window(self) -> int:
+        """Tokens that it is given at once where nobody typed them."""
+        return min(EXAMPLE, self._longest) if self._convention.any_length else self._convention.length
 
     @property
     def _longest(self) -> int:
@@ -184,11 +212,11 @@ class OwnReader(AbstractReader):
         return (Side(side.name, side.inputs, (), side.pieces[:-1], side.spans[:-1]),)
 
     def _tokens(self, text: str) -> tuple[list[int], list[str]]:
-        if self._symbols:
-            unknown = next((one for one in text if one not in self._symbols), None)
+        if self.symbols:
+            unknown = next((one for one in text if one not in self.symbols), None)
             if unknown is not None:
                 raise DataError(f"the text given has no character {unknown!r}; type characters that it has")
-            return [self._symbols.index(one) for one in text], list(text)
+            return [self.symbols.index(one) for one in text], list(text)
         pieces = text.split()
         if not all(one.isdecimal() for one in pieces):
             raise DataError("tokens are numbers with blanks between them; start with --text FILE to type characters")
@@ -209,7 +237,7 @@ class OwnReader(AbstractReader):
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         """Characters, or numbers."""
-        return [self._symbols[token] if token < len(self._symbols) else f"{token} " for token in tokens]
+        return [self.symbols[token] if token < len(self.symbols) else f"{token} " for token in tokens]
 
 
 LONGEST = 1024

@@ -219,7 +219,7 @@ class Panel {
         this.worths.set(place, (await ask(`${this.address}/worth`, { place, how, trust: this.trusted })).worth);
         this.labelHeads();
       }
-      out.textContent = `Below each head: what kind it is, beyond heads of untrained models, and its worth: the loss without it less ${found.loss.toPrecision(4)} ${found.unit}, the mean over ${found.positions.toLocaleString("en")} held-out positions.`;
+      out.textContent = `Below each head: what kind it is, beyond heads of untrained models, and its worth: the loss without it less ${found.loss.toPrecision(4)} ${found.unit}, the mean over ${found.positions.toLocaleString("en")} positions of ${found.data}.`;
     } catch (error) {
       out.textContent = error.message;
     }
@@ -242,7 +242,7 @@ class Panel {
     const place = this.chosen && placeOf(this.chosen), kinds = Object.entries(this.heldOut?.kinds[place] ?? {}), worth = this.worths?.get(place);
     const looks = kinds.map(([kind, more]) => `${kind.replaceAll("-", " ")} ${signed(more, 2)}`).join(", ");
     this.find(".head-said").textContent = [
-      worth === undefined ? "" : `Worth ${signed(worth, 4)} ${this.heldOut.unit} on held-out data.`,
+      worth === undefined ? "" : `Worth ${signed(worth, 4)} ${this.heldOut.unit} on ${this.heldOut.data}.`,
       this.heldOut && Object.keys(this.heldOut.kinds).length ? (looks ? `More than heads of untrained models it looks at: ${looks} (share of its weight).` : "It looks where heads of untrained models look.") : "",
     ].filter(Boolean).join(" ");
   }
