@@ -36,6 +36,7 @@ SHAPES = {
     "training": {"lr": 1e-2, "budget": {"steps": 150}},
 }
 DEEP = {"name": "decoder", "n_layers": 5, "d_model": 16, "norm": "post", "init": "torch"}
+ITSELF = {"name": "attention", "n_heads": 2, "masks": [{"name": "window", "width": 1}]}
 LEAK = {"text": "random.txt", "split": "inside"}
 CULPRITS = {
     "wrong scale of the scores": (
@@ -49,6 +50,7 @@ CULPRITS = {
     "no positions": ({"model": {"name": "decoder", "n_layers": 1, "d_model": 24, "positions": "none"}}, 1.7, 1.0),
     "post-norm": ({"model": DEEP, "training": {"lr": 2e-2, "budget": {"steps": 60}}}, 2.08, 0.8),
     "small reach": (SHAPES, 0.09, 0.05),
+    "small reach (mask)": ({"model": {"name": "decoder", "n_layers": 1, "d_model": 24, "mixer": ITSELF}}, 2.08, 0.8),
     "leaking split": (
         {
             "task": LEAK,
@@ -70,6 +72,7 @@ def test_the_culprit_is_named_first(culprit, said, tmp_path, texts):
         case["task"] = said()["task"] | {"text": str(texts / "random.txt"), "split": "inside"}
     answer, told = explained(case, tmp_path / "case")
     assert answer.largest is not None, told
+    culprit, _, _ = culprit.partition(" (")
     assert answer.largest[0] == culprit, told
     first = answer.shares[0]
     assert first.amount.excludes_zero

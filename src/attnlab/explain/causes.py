@@ -336,9 +336,15 @@ def _sequences_as_time(one: Known) -> Change | None:
 
 
 def _sees_all(one: Known) -> Change | None:
-    """One layer of attention in a model of the lab that sees a part of its input."""
-    if not one.signature("small reach"):
+    """Attention to everything in a model that sees a part of its input."""
+    if not one.signature("small reach") or one.signature("dead rectifiers"):  # what is dead passes nothing on
         return None
+    mixer = one.said("mixer")
+    if isinstance(mixer, Mapping) and mixer.get("masks"):
+        return {"model": {"mixer": {"masks": []}}}
+    own = _replaced(one)
+    if own is not None:
+        return {"model": own}
     if one.takes("mixer_at") and one.said("mixer") is None:
         return {"model": {"mixer": {"name": "attention", "n_heads": 1}, "mixer_at": one.said("n_layers") // 2}}
     attention = {"name": "attention", "n_heads": 4}
@@ -398,8 +404,8 @@ REMOVALS: tuple[Removal, ...] = (
         "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466",
     ),
     Removal(
-        "small reach", "known effect", "attention stands in the place of a layer, and sees all", _sees_all,
-        ("small reach",),
+        "small reach", "known effect", "attention sees all: without masks of its own, or in the place of a layer",
+        _sees_all, ("small reach",),
     ),
     Removal(
         "post-norm", "known effect", "the norm stands before each part", _if_said("norm", "post", norm="pre"),

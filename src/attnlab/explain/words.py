@@ -104,10 +104,15 @@ def _share(answer: Answer, share: Share) -> str:
     )
     detail = f" ({share.detail})" if share.detail else ""
     order = f" Removed last it carries {share.last.mean:+.3g}: it interacts." if share.interacts and share.last else ""
-    why = f" {share.evidence[0].upper()}{share.evidence[1:]}." if share.evidence else ""
+    why = f" {_ended(share.evidence[0].upper() + share.evidence[1:])}" if share.evidence else ""
     source = f" See {share.source}." if share.source else ""
     name = f"{share.name[0].upper()}{share.name[1:]}"
     return f"{name} ({share.nature}; {share.removed}{detail}) {carries}.{order}{why}{source}"
+
+
+def _ended(text: str) -> str:
+    """A sentence with its end."""
+    return text if text.endswith("?") else f"{text}."
 
 
 def _bugs(answer: Answer) -> Iterator[str]:
@@ -117,7 +122,7 @@ def _bugs(answer: Answer) -> Iterator[str]:
         for finding in one.errors:
             message = finding["message"].rstrip(".")
             if message not in measured:
-                yield f"The doctor also finds an error in {one.name.rpartition(':')[2]}: {message}."
+                yield f"The doctor also finds an error in {one.name.rpartition(':')[2]}: {_ended(message)}"
         if one.error:
             yield f"{one.name.rpartition(':')[2]} could not be examined: {one.error}."
 
