@@ -127,6 +127,25 @@ def test_a_lucky_seed_is_noise(said, tmp_path):
     assert "within their noise" in paragraph(answer)
 
 
+@pytest.mark.parametrize(
+    ("again", "steps", "verdict", "begins"),
+    [
+        (3.2, 0.6, "set-up", "The set-up, too few steps, carries most of it"),
+        (2.5, 0.6, "not again", "What surprised does not come again in runs of the case as it is said."),
+        (3.3, 0.1, "unexplained", "Nothing that was tried carries much of it."),
+    ],
+)
+def test_a_cause_counts_as_far_as_something_was_left_to_explain(again, steps, verdict, begins):
+    def around(value):
+        return Estimate(value, value - 0.01, value + 0.01, 5)
+
+    share = Share("too few steps", "set-up", "4 times as many steps", around(steps))
+    seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 3.3, 2.4, 1.0, 5)
+    answer = Answer(*seen, start=around(again), noise=again > 3.29, shares=(share,), end=around(again - steps))
+    assert answer.verdict == verdict
+    assert paragraph(answer).startswith(begins)
+
+
 def test_where_nothing_is_wrong_no_bug_is_named_and_the_rest_stays_unexplained(said, tmp_path):
     case = said(variants=own("Attention"), saw={"val_loss": 0.9}, expected={"val_loss": 0.3})
     answer, told = explained(case, tmp_path / "case")

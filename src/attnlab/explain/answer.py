@@ -17,6 +17,8 @@ from attnlab.explain.possible import Impossible
 Word = Literal["bug", "known effect", "set-up", "noise", "cannot be", "unexplained", "as expected", "not again"]
 CARRIES = 0.25
 """Part of the distance that what gives the answer its word carries; else the word is "unexplained"."""
+HALF = 0.5
+"""Part of the distance that is most of it."""
 MOST = 2.0
 """Part of the distance above which no number is said: a short distance makes any large."""
 
@@ -207,7 +209,16 @@ class Answer:
         if self.start is None:
             return self.cured[0][1] if self.cured else "unexplained"  # pyrefly: ignore
         largest = self.largest
-        return "unexplained" if largest is None else largest[1]  # pyrefly: ignore
+        if largest is None:
+            return "not again" if self._comes_not_again else "unexplained"
+        return largest[1]  # pyrefly: ignore
+
+    @property
+    def _comes_not_again(self) -> bool:
+        """Whether most of the distance is from what was seen to what runs of the case gave, outside their noise."""
+        if self.start is None or not self.comparable or self.noise is not False:
+            return False
+        return (self.seen - self.start.mean) / self.distance >= HALF
 
     @property
     def largest(self) -> tuple[str, str, float] | None:

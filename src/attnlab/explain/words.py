@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from attnlab.explain.answer import Again, Answer, Share
+from attnlab.explain.answer import HALF, Again, Answer, Share
 from attnlab.explain.effects import Estimate
 
-HALF = 0.5
 SMALL = 0.1
 """Part of the distance below which nothing is said of what is left."""
 
@@ -42,7 +41,8 @@ def _verdict(answer: Answer) -> str:
     if answer.verdict == "as expected":
         return "What was seen is what was expected."
     if answer.verdict == "not again":
-        return "What surprised does not come again in runs of another size."
+        where = "in runs of another size" if answer.distance == 0 else "in runs of the case as it is said"
+        return f"What surprised does not come again {where}."
     if answer.start is None:
         cured = " or ".join(f"without '{name}'" for name, _ in answer.cured)
         return f"It does not train; {cured} it does." if cured else "It does not train."
