@@ -127,6 +127,10 @@ def test_a_lucky_seed_is_noise(said, tmp_path):
     assert "within their noise" in paragraph(answer)
 
 
+def around(value):
+    return Estimate(value, value - 0.01, value + 0.01, 5)
+
+
 @pytest.mark.parametrize(
     ("again", "steps", "verdict", "begins"),
     [
@@ -136,14 +140,21 @@ def test_a_lucky_seed_is_noise(said, tmp_path):
     ],
 )
 def test_a_cause_counts_as_far_as_something_was_left_to_explain(again, steps, verdict, begins):
-    def around(value):
-        return Estimate(value, value - 0.01, value + 0.01, 5)
-
     share = Share("too few steps", "set-up", "4 times as many steps", around(steps))
     seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 3.3, 2.4, 1.0, 5)
     answer = Answer(*seen, start=around(again), noise=again > 3.29, shares=(share,), end=around(again - steps))
     assert answer.verdict == verdict
     assert paragraph(answer).startswith(begins)
+
+
+def test_what_is_named_first_is_what_to_remove_next():
+    bug = Share("wrong scale of the scores", "bug", "the scores are multiplied by 0.08", around(0.8))
+    steps = Share("too few steps", "set-up", "4 times as many steps", around(1.1))
+    seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 3.3, 2.4, 1.0, 5)
+    answer = Answer(*seen, start=around(3.3), noise=True, shares=(bug, steps), end=around(1.4))
+    assert paragraph(answer).startswith("A bug, wrong scale of the scores, carries most of it")
+    assert what_next(answer).startswith("Remove 'wrong scale of the scores'")
+    assert "attnlab run adds them" in what_next(replace(answer, start=around(2.4), shares=(), end=around(2.4)))
 
 
 def test_where_nothing_is_wrong_no_bug_is_named_and_the_rest_stays_unexplained(said, tmp_path):

@@ -141,7 +141,8 @@ def _rest(answer: Answer) -> Iterator[str]:
 
 def what_next(answer: Answer) -> str:
     """The next experiment worth doing."""
-    largest = max(answer.shares, key=lambda share: abs(share.amount.mean), default=None)
+    named = [share for share in answer.shares if answer.largest and share.name == answer.largest[0]]
+    first = next(iter([*named, *answer.shares]), None)
     if answer.verdict == "cannot be":
         text = "Check how the data were split and what the model around these modules sees, before comparing anything."
     elif answer.fraction < 1:
@@ -149,10 +150,10 @@ def what_next(answer: Answer) -> str:
         text = f"Run it with all of its steps: --minutes {minutes} would be about enough."
     elif answer.noise is False:
         text = "Give the run whose number this is as a case of its own, with its data and its split."
-    elif largest:
-        text = f"Remove '{largest.name}' ({largest.removed}) and compare again, with three seeds and more."
     elif answer.verdict == "noise":
         text = "Compare with more seeds: attnlab run adds them until a difference is decided."
+    elif first:
+        text = f"Remove '{first.name}' ({first.removed}) and compare again, with three seeds and more."
     elif answer.not_tried:
         text = f"Try what was not tried here: {'; '.join(answer.not_tried)}."
     else:
