@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import errno
 import json
+from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from attnlab.core.errors import RunError
 from attnlab.core.files import (
+    WAITS_S,
     fingerprint,
     new_name,
     old_name,
+    patiently,
     read_json,
     recover_folder,
     replace_folder,
@@ -91,3 +95,55 @@ def test_json_is_readable_text(tmp_path):
 def test_the_fingerprint_knows_content_and_not_order():
     assert fingerprint({"a": 1, "b": [2]}) == fingerprint({"b": [2], "a": 1})
     assert fingerprint({"a": 1}) != fingerprint({"a": 2})
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """Seconds that are waited, of which none passes."""
+    waited: list[float] = []
+    monkeypatch.setattr("attnlab.core.files.time.sleep", waited.append)
+    return waited
+
+
+def failing(times, error):
+    """Something that raises so many times before it works."""
+    left = [error] * times
+
+    def attempt():
+        with writing(Path("/")):
+            if left:
+                raise left.pop()
+        return "written"
+
+    return attempt
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ESTALE, "Stale file handle"), SafetensorError("I/O error: gone (os error 5)")]
+)
+def test_storage_that_fails_for_a_while_is_waited_for(waits, error):
+    said = []
+    assert patiently(failing(3, error), said.append) == "written"
+    assert waits == list(WAITS_S[:3])
+    assert "storage failed" in said[0]
+    assert "trying again in 1 s" in said[0]
+
+
+def test_storage_that_fails_to_the_end_is_said(waits):
+    with pytest.raises(RunError, match=r"cannot write in /: .*Input/output error"):
+        patiently(failing(99, OSError(errno.EIO, "Input/output error")))
+    assert waits == list(WAITS_S)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), OSError(errno.ENOENT, "missing")])
+def test_what_waiting_does_not_mend_is_said_at_once(waits, error):
+    with pytest.raises(RunError):
+        patiently(failing(1, error))
+    assert not waits
+
+
+def test_storage_that_worked_for_long_has_the_whole_patience_again(waits, monkeypatch):
+    hours = iter(range(0, 3600 * 99, 3600))
+    monkeypatch.setattr("attnlab.core.files.time.monotonic", lambda: next(hours))
+    assert patiently(failing(20, OSError(errno.EIO, "Input/output error"))) == "written"
+    assert set(waits) == {WAITS_S[0]}

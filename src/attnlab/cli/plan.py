@@ -22,6 +22,8 @@ def plan(
     seeds: str | None = None,
     calibrate: bool = True,
     runs: str = "runs",
+    on: str | None = None,
+    price: float | None = None,
     json: bool = False,
 ) -> int:
     """Say what a study would cost, before a second is spent.
@@ -38,6 +40,10 @@ def plan(
         Time a few training steps of every variant.
     runs : str
         Folder of earlier studies: how far their seeds lay apart says which differences this one will see.
+    on : str, optional
+        A Ray cluster, as ``attnlab run`` has it: also say what the study comes to on the nodes that are there.
+    price : float, optional
+        Price of an hour of one core, in any currency: also say what the study comes to, here or on the cluster.
     json : bool
         Print the plan as JSON.
 
@@ -53,17 +59,41 @@ def plan(
     from attnlab.studies.define.study import load_study
     from attnlab.studies.judge.alarms import alarms_before
     from attnlab.studies.judge.earlier import earlier_spread
+    from attnlab.studies.plan.bill import bill
     from attnlab.studies.plan.plan import plan_study
 
     with own_prints_to_stderr(json):
         planned = plan_study(load_study(study, scale=scale, changes=seed_changes(seeds)), calibrate=calibrate)
+    due = None if on is None and price is None else bill(planned, _cores(on), price=price)
     spread = earlier_spread(planned, Path(runs)) if _compares(planned) else None
     if json:
         alarms = [asdict(alarm) for alarm in alarms_before(planned)]
-        print_json(planned.to_json() | {"alarms": alarms, "spread": spread and spread.to_json(planned)})
+        further = {"alarms": alarms, "spread": spread and spread.to_json(planned), "bill": due and due.to_json()}
+        print_json(planned.to_json() | further)
     else:
         _print(planned, spread)
+        if due is not None:
+            Console().print(_told_by_bill(due), markup=False)
     return 0
+
+
+def _cores(on: str | None) -> list[int]:
+    """Cores of each node of a cluster, or of this machine."""
+    from attnlab.cli.run import cluster_named
+    from attnlab.core.machine import usable_cores
+
+    with cluster_named(on) as cluster:
+        return [usable_cores()] if cluster is None else cluster.cores()
+
+
+def _told_by_bill(due: Any) -> str:
+    """What a study comes to on machines that are there."""
+    money = "" if due.price is None else f"; price {due.price:,.2f}"
+    return (
+        f"{due.nodes} node{'' if due.nodes == 1 else 's'} with {due.cores} cores, {due.at_once} runs at once: "
+        f"{due.runs} runs take {due.core_hours:.3g} core hours at this machine's pace, {_duration(due.seconds)} or "
+        f"more, and {due.storage_bytes / 1e6:,.0f} MB of weights{money}"
+    )
 
 
 def _compares(planned: Any) -> bool:

@@ -74,7 +74,7 @@ def run(
     console = Console(stderr=json)
     console.print(f"[bold]{question.question}[/]")
     watched = TerminalWatcher(console, question.rules.metric)
-    with own_prints_to_stderr(json), _cluster(on) as executor, watched as watcher:
+    with own_prints_to_stderr(json), cluster_named(on) as executor, watched as watcher:
         how: dict[str, Any] = {"device": device, "jobs": jobs, "together": together, "like": like, "executor": executor}
         trackers = [name.strip() for name in track.split(",") if name.strip()]
         results = run_study(question, folder, **how, trackers=trackers, watcher=watcher)
@@ -83,7 +83,7 @@ def run(
     return int(any(alarm.check == "failed" for alarm in results.alarms))
 
 
-def _cluster(on: str | None) -> contextlib.AbstractContextManager[Any]:
+def cluster_named(on: str | None) -> contextlib.AbstractContextManager[Any]:
     """The cluster that computes runs, if one was named."""
     if on is None:
         return contextlib.nullcontext()

@@ -18,7 +18,7 @@ from typing import Any, final
 
 from attnlab.core.constructors import UnsetError, check_arguments, fill_in, glossary_word
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError, nearest
-from attnlab.core.own_files import import_file
+from attnlab.core.own_files import import_file, where_it_lies
 
 Spec = str | Mapping[str, Any] | Callable[..., Any]
 """A name, a mapping with ``name`` and constructor arguments, a class or ``functools.partial`` of one, or a module."""
@@ -64,7 +64,7 @@ def is_path(name: str) -> bool:
 
 def path_of(name: str) -> Path:
     """The file that ``path.py:Object`` names; a relative one is taken from the working directory."""
-    return Path(name.rpartition(":")[0]).expanduser().resolve()
+    return where_it_lies(Path(name.rpartition(":")[0]).expanduser().resolve())
 
 
 def build(spec: Any, table: Table, *, axis: str, offered: Mapping[str, Any] | None = None) -> Any:

@@ -1,7 +1,8 @@
 """Writes that are either there or not: JSON files and folders replaced at once, errors of the disk in words.
 
 A process killed at any moment leaves the old file or the new one. A folder takes two renames; between them the
-old one is found under ``NAME.old``, and `recover_folder` puts things right.
+old one is found under ``NAME.old``, and `recover_folder` puts things right. Storage that fails for a while, as a share
+of a network does, is tried again by `patiently`.
 """
 
 from __future__ import annotations
@@ -12,20 +13,33 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError
 
 from attnlab.core.errors import RunError
+
+Found = TypeVar("Found")
 
 SEAL = "seal"
 """Key of a record that holds a fingerprint of all the others."""
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers that mean that what is to be written does not fit."""
+PASSING = (
+    *(errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EBUSY, errno.ETIMEDOUT),
+    *(errno.ENOTCONN, errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED),
+    *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
+    *(errno.EACCES, errno.EPERM, errno.EROFS),  # a share that lost its credentials, or was mounted anew
+)
+"""Error numbers of storage that may work again a little later."""
+WAITS_S = (1, 2, 4, 8, 16, 32, 64)
+"""How long is waited before storage that failed is tried again, one after the other."""
 
 
 @contextlib.contextmanager
@@ -37,20 +51,73 @@ def writing(folder: Path) -> Iterator[None]:
         raise RunError(_what_is_wrong(folder, error)) from error
 
 
+def patiently(attempt: Callable[[], Found], say: Callable[[str], None] = lambda _: None) -> Found:
+    """Return what an attempt returns, made again after ever longer waits while storage fails.
+
+    Parameters
+    ----------
+    attempt : callable
+        Reads or writes, and may be called again where it raised.
+    say : callable
+        Is told before every wait what failed.
+
+    Returns
+    -------
+    Found
+        What the attempt returned.
+
+    Raises
+    ------
+    RunError or OSError
+        What the attempt raised, if storage failed to the end or something else is wrong.
+
+    Notes
+    -----
+    An attempt that went well for longer than all waits together before it failed has the whole patience again.
+    """
+    waits = iter(WAITS_S)
+    while True:
+        begun = time.monotonic()
+        try:
+            return attempt()
+        except (RunError, OSError) as error:
+            waits = iter(WAITS_S) if time.monotonic() - begun > sum(WAITS_S) else waits
+            wait_s, cause = next(waits, None), passing_cause(error)
+            if wait_s is None or cause is None:
+                raise
+        say(f"storage failed ({cause}); trying again in {wait_s} s")
+        time.sleep(wait_s)
+
+
+def passing_cause(error: BaseException | None) -> BaseException | None:
+    """The error of storage that may work again a little later behind an error; None where there is no such."""
+    while error is not None and _number_of(error) not in PASSING:
+        error = error.__cause__
+    return error
+
+
+def _number_of(error: BaseException) -> int | None:
+    """The number that the system gave an error, which libraries of other languages leave in their words."""
+    words = re.search(r"os error (\d+)\)", str(error)) if isinstance(error, SafetensorError) else None
+    return int(words[1]) if words else getattr(error, "errno", None)
+
+
 def _what_is_wrong(folder: Path, error: Exception) -> str:
-    free = _free_bytes(folder)
-    full = getattr(error, "errno", None) in NO_ROOM or any(f"os error {number})" in str(error) for number in NO_ROOM)
-    what = "no room left to write in" if full else "cannot write in"
+    what = "no room left to write in" if _number_of(error) in NO_ROOM else "cannot write in"
     return (
-        f"{what} {folder}: {error} ({free:,} bytes are free there). "
+        f"{what} {folder}: {error}{_free_bytes(folder)}. "
         "What was saved before is still valid; make room and start the same run again to go on from it"
     )
 
 
-def _free_bytes(folder: Path) -> int:
-    while not folder.exists():
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
+def _free_bytes(folder: Path) -> str:
+    """How much room there is, in brackets; nothing where storage does not even say that."""
+    try:
+        while not folder.exists():
+            folder = folder.parent
+        return f" ({shutil.disk_usage(folder).free:,} bytes are free there)"
+    except OSError:
+        return ""
 
 
 def fingerprint(content: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
 import sys
 import types
 from collections.abc import Iterator
@@ -18,6 +19,21 @@ from typing import Any, final
 FOLDERS_ABOVE = 4
 """How far above a file the folders are looked for that it imports by an absolute name: ``from models.layers import ..``
 in ``models/blocks/encoder.py`` works when the program is started two folders above."""
+
+COPIES = "ATTNLAB_OWN_CODE"
+"""Variable with the folder of copies of a person's files, on a machine that does not see the files themselves."""
+
+
+def where_it_lies(path: Path) -> Path:
+    """The copy of a person's file where there is one, else the file."""
+    copies = os.environ.get(COPIES)
+    copy = copy_of(path, copies) if copies else path
+    return copy if copy.exists() else path
+
+
+def copy_of(path: Path, copies: str) -> Path:
+    """The place of a file's copy within a folder of copies: they lie to each other as the files do."""
+    return Path(copies, *path.parts[1:])
 
 
 def import_file(path: Path, *, stand_in: bool = False) -> types.ModuleType:

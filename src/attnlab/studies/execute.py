@@ -10,7 +10,7 @@ from typing import Any, Protocol, final
 
 from attnlab.core.apart import names_own_code
 from attnlab.core.errors import RunError
-from attnlab.core.files import write_json, writing
+from attnlab.core.files import passing_cause, patiently, write_json, writing
 from attnlab.core.machine import require_device
 from attnlab.studies.define.study import Study
 from attnlab.studies.judge.alarms import alarms_before
@@ -20,6 +20,7 @@ from attnlab.studies.plan.plan import CellPlan, Plan, plan_study
 from attnlab.studies.run.executor import Executor, Job, LocalProcesses
 from attnlab.studies.run.folder import is_done, prepare
 from attnlab.studies.run.layout import WORKERS_LOG, Layout, Wishes, layout_for
+from attnlab.studies.run.lease import lease
 from attnlab.studies.run.pool import BROKEN
 from attnlab.studies.run.tuning import cells_again, record_tuning
 from attnlab.training.keeping.runs import FAILED, lock
@@ -98,18 +99,18 @@ def run_study(
     plan = plan_study(study)
     if watcher:
         watcher.alarms(alarms_before(plan))
-    with lock(out), contextlib.ExitStack() as held:
+    with lock(out), lease(out), contextlib.ExitStack() as held:
         prepare(plan, out)
         layout = layout_for(plan, out, wishes)
         if executor is None:
             executor = held.enter_context(LocalProcesses(layout.workers, layout.threads, out / WORKERS_LOG))
         phases = _Phases(executor, out, layout, shuffled=plan.judges_time, trackers=trackers, watcher=watcher)
         phases.run("tuning runs", plan.tuning_cells())
-        phases.run("tuning runs of the best settings, again", cells_again(plan, out))
-        chosen = record_tuning(plan, out)
-        judged, results = so_far(plan, chosen, out)
+        phases.run("tuning runs of the best settings, again", patiently(lambda: cells_again(plan, out)))
+        chosen = patiently(lambda: record_tuning(plan, out))
+        judged, results = patiently(lambda: so_far(plan, chosen, out))
         while phases.run(f"judged runs{_of_looks(plan, judged)}", judged):
-            judged, results = so_far(plan, chosen, out)
+            judged, results = patiently(lambda: so_far(plan, chosen, out))
     return results
 
 
@@ -155,7 +156,7 @@ class _Phases:
         return True
 
     def _missing(self, cells: Sequence[CellPlan]) -> list[CellPlan]:
-        return [cell for cell in cells if not is_done(self._out / cell.folder, cell.spec)]
+        return patiently(lambda: [cell for cell in cells if not is_done(self._out / cell.folder, cell.spec)])
 
     def _run_cohorts(self, cohorts: Sequence[Sequence[CellPlan]]) -> list[CellPlan]:
         """Run cohorts; return the cells of those whose process died, which one of them may have killed alone."""
@@ -186,11 +187,20 @@ class _Phases:
         )
 
     def _tell(self, cell: CellPlan, message: Mapping[str, Any]) -> None:
-        """Note a failure on disk, and tell the watcher."""
-        failure = self._out / cell.folder / FAILED
-        if message["kind"] == "failed" and not failure.exists():
-            with contextlib.suppress(RunError), writing(failure.parent):
-                failure.parent.mkdir(parents=True, exist_ok=True)
-                write_json(failure, {"error": message["error"], "kind": "crash", "step": None, "layer": None})
+        """Note a failure on disk, and tell the watcher; storage that fails here too ends the study."""
+        if message["kind"] == "failed":
+            try:
+                patiently(lambda: _note_failure(self._out / cell.folder / FAILED, message["error"]))
+            except RunError as error:
+                if passing_cause(error):
+                    raise
         if self._watcher:
             self._watcher.message(cell, message)
+
+
+def _note_failure(path: Path, error: str) -> None:
+    """Write down why a run failed, unless it has done so itself."""
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            write_json(path, {"error": error, "kind": "crash", "step": None, "layer": None})

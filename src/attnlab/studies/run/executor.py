@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol, Self, final
 
 from attnlab.core.apart import in_words
+from attnlab.core.errors import RunError
+from attnlab.core.files import passing_cause, patiently
 from attnlab.studies.run.pool import Pool
 
 OnMessage = Callable[[int, Mapping[str, Any]], None]
@@ -93,7 +95,10 @@ class InProcess:
 
 
 def compute(job: Job, tell: Callable[[Mapping[str, Any]], None]) -> Iterator[dict[str, Any]]:
-    """Run a job's cells, together if there are several, and yield how each of them ended."""
+    """Run a job's cells, together if there are several, and yield how each of them ended.
+
+    Where storage fails for a while, the cells that it stopped go on from their last checkpoints once it works again.
+    """
     from attnlab.studies.run.cell import run_cells
 
     folders = [Path(folder) for folder in job.folders]
@@ -104,9 +109,15 @@ def compute(job: Job, tell: Callable[[Mapping[str, Any]], None]) -> Iterator[dic
             listeners[cell](event)
             tell({**event, "cell": cell})
 
-        outcomes = run_cells(
-            folders, job.specs, threads=job.threads, device=job.device, setting=job.setting, on_event=on_event
-        )
+        def attempt() -> list[dict[str, float] | Exception]:
+            how: dict[str, Any] = {"threads": job.threads, "device": job.device, "setting": job.setting}
+            found = run_cells(folders, job.specs, **how, on_event=on_event)
+            for outcome in found:
+                if isinstance(outcome, RunError | OSError) and passing_cause(outcome):
+                    raise outcome
+            return found
+
+        outcomes = patiently(attempt, lambda text: tell({"kind": "warning", "cell": 0, "text": text}))
     for cell, outcome in enumerate(outcomes):
         if isinstance(outcome, Exception):
             yield {"kind": "failed", "cell": cell, "error": in_words(outcome)}

@@ -1,0 +1,111 @@
+"""What happens on a node of a cluster: it is checked, waits for run folders that another held, and computes a job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+from collections import deque
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, final
+
+from attnlab.core.apart import in_words
+from attnlab.core.errors import Interrupted, RunError
+from attnlab.core.files import patiently
+from attnlab.studies.run.executor import Job, compute
+from attnlab.studies.run.lease import LEASE, LEASE_S, lease
+from attnlab.studies.run.own_code import lay_out
+from attnlab.studies.run.pool import BROKEN
+
+LOCK_PATIENCE_S = 2 * LEASE_S
+"""How long a task waits for the process that held its run folders before, which may take a while to notice its end."""
+TAKEN = 3
+"""Exit code of a process whose run folder another one has taken: not another byte may be written by it."""
+
+
+@final
+class Mailbox:
+    """Pass messages from tasks to the command, on any node."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, dict[str, Any]]] = deque()
+
+    def put(self, number: int, message: dict[str, Any]) -> None:
+        """Leave a message."""
+        self._waiting.append((number, message))
+
+    def has_all(self) -> bool:
+        """Answer who asks: the messages of a sender come in order, so those before have come."""
+        return True
+
+    def take(self) -> list[tuple[int, dict[str, Any]]]:
+        """Take all messages that are there."""
+        taken = list(self._waiting)
+        self._waiting.clear()
+        return taken
+
+
+def place_of(job: Job) -> dict[str, str | None]:
+    """Where a command runs, with what versions, and what marks the folder that it holds."""
+    mark = Path(job.study) / LEASE
+    return {"folder": os.getcwd(), "mark": mark.read_text() if job.study and mark.exists() else None, **_versions()}
+
+
+def _versions() -> dict[str, str]:
+    return {"Python": platform.python_version(), **{name: version(name) for name in ("attnlab", "torch")}}
+
+
+def compute_here(
+    number: int,
+    job: Mapping[str, Any],
+    place: Mapping[str, str | None],
+    mailbox: Any,
+    own_code: Mapping[str, bytes],
+) -> list[dict[str, Any]]:
+    """Compute a job on a node and return how each of its cells ended."""
+    import ray
+
+    wanted = Job(**job)
+    patiently(lambda: check_node(wanted, place))
+    lay_out(own_code)
+    try:
+        with contextlib.ExitStack() as held:
+            for folder in map(Path, wanted.folders):
+                patiently(lambda folder=folder: held.enter_context(_taken(folder)))
+            return [*compute(wanted, lambda message: mailbox.put.remote(number, dict(message)))]
+    except (Interrupted, KeyboardInterrupt):
+        return []
+    except Exception as error:
+        return [{"kind": BROKEN, "error": in_words(error)}]
+    finally:
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.get(mailbox.has_all.remote())
+
+
+def check_node(job: Job, place: Mapping[str, str | None]) -> None:
+    """Raise where a node has other versions than the command, or does not see the study's folder."""
+    node = platform.node()
+    for name, here in _versions().items():
+        if here != place[name]:
+            raise RunError(f"{node} has {name} {here}, and the command {place[name]}; install the same on all nodes")
+    mark = Path(job.study) / LEASE
+    if place["mark"] is not None and not (mark.exists() and mark.read_text() == place["mark"]):
+        raise RunError(f"{node} does not see {job.study}: it must lie where all nodes can read and write")
+    if Path(place["folder"] or "").is_dir():  # where relative paths of data begin
+        os.chdir(place["folder"] or "")
+
+
+@contextlib.contextmanager
+def _taken(folder: Path) -> Iterator[None]:
+    """Hold a run folder once nobody writes it: who did may have lost its node, and not noticed yet."""
+    import filelock
+
+    from attnlab.training.keeping.runs import LOCK
+
+    if folder.is_dir():
+        with contextlib.suppress(filelock.Timeout), filelock.FileLock(folder / LOCK, timeout=LOCK_PATIENCE_S):
+            pass
+    with lease(folder, patience_s=LOCK_PATIENCE_S, lost=lambda: os._exit(TAKEN)):
+        yield

@@ -1,0 +1,74 @@
+"""What a study comes to follows from its runs, their seconds and the machines that are there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from attnlab.cli import FINE, call
+from attnlab.cli.plan import _told_by_bill
+from attnlab.core.errors import SpecError
+from attnlab.studies.define.study import parse_study
+from attnlab.studies.plan.bill import HELD_BYTES, KEPT_BYTES, bill
+from attnlab.studies.plan.plan import plan_study
+
+
+@pytest.fixture
+def plan(tiny):
+    """A plan whose variants take 360 and 720 seconds a run."""
+    tiny["rules"] |= {"seeds": 3, "tune": {"lr": [0.1, 0.03, 0.01]}}
+    planned = plan_study(parse_study(tiny))
+    timed = zip(planned.variants, (360.0, 720.0), strict=True)
+    return replace(planned, variants=tuple(replace(one, seconds_per_seed=seconds) for one, seconds in timed))
+
+
+def test_hours_and_price_are_those_of_all_runs(plan):
+    due = bill(plan, [2, 3], price=0.5)
+    rounds = 3 + plan.tried_again + 3
+    assert (due.nodes, due.cores, due.at_once, due.runs) == (2, 5, 5, 2 * rounds)
+    assert due.core_hours == pytest.approx(0.3 * rounds)
+    assert due.price == pytest.approx(0.15 * rounds)
+
+
+def test_no_phase_is_shorter_than_its_longest_run_or_its_work_shared_out(plan):
+    phases = (3, plan.tried_again, 3)
+    assert bill(plan, [1]).seconds == pytest.approx(1080 * sum(phases))
+    assert bill(plan, [500]).seconds == pytest.approx(720 * sum(1 for runs in phases if runs))
+
+
+def test_storage_is_that_of_runs_that_are_done_and_of_those_under_way(plan):
+    parameters, rounds = sum(variant.parameters for variant in plan.variants), 3 + plan.tried_again + 3
+    assert bill(plan, [4]).storage_bytes == KEPT_BYTES * rounds * parameters + HELD_BYTES * 4 * parameters // 2
+
+
+@pytest.mark.parametrize(
+    ("cores", "price", "sentence"),
+    [
+        ([2], -1.0, "--price must be 0 or more an hour of a core; got -1"),
+        ([2], float("nan"), "--price must be 0 or more an hour of a core; got nan"),
+        ([0], None, "no node of the cluster has the 1 CPU"),
+    ],
+)
+def test_what_cannot_be_reckoned_is_refused(plan, cores, price, sentence):
+    with pytest.raises(SpecError, match=sentence):
+        bill(plan, cores, price=price)
+
+
+def test_a_plan_without_timed_steps_is_refused(tiny):
+    with pytest.raises(SpecError, match="follows from timed steps; leave out --no-calibrate"):
+        bill(plan_study(parse_study(tiny)), [2])
+
+
+def test_the_command_tells_the_price_of_a_study(write_study, tiny, capsys):
+    assert call(["plan", str(write_study(json.dumps(tiny))), "--price", "3600", "--json"]) == FINE
+    due = json.loads(capsys.readouterr().out)["bill"]
+    assert due["nodes"] == 1
+    assert due["price"] == pytest.approx(3600 * due["core_hours"])
+
+
+def test_a_bill_is_told_in_words(plan):
+    told = _told_by_bill(bill(plan, [4, 4], price=1.0))
+    assert "2 nodes with 8 cores, 8 runs at once: " in told
+    assert told.endswith(f"; price {bill(plan, [4], price=1.0).price:,.2f}")

@@ -1,0 +1,28 @@
+"""The page about clusters shows what came of the faults that were tried, and no run's numbers were changed by them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def faults(monkeypatch):
+    place = importlib.util.spec_from_file_location("faults", ROOT / "benchmarks" / "faults.py")
+    module = importlib.util.module_from_spec(place)
+    monkeypatch.setitem(sys.modules, "faults", module)  # where its data classes look for their annotations
+    place.loader.exec_module(module)
+    return module
+
+
+def test_the_page_shows_what_was_found(faults):
+    found = json.loads(faults.RESULTS.read_text(encoding="utf-8"))
+    assert faults.BEGIN + faults.table(found) + faults.END in faults.PAGE.read_text(encoding="utf-8")
+    assert len(found["faults"]) >= 50
+    assert found["equal"] == found["runs"] > 0
