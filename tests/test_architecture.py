@@ -45,7 +45,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "nn": ("axes", "kernels", ""),
     "models": ("", "decoding"),
     "tasks": ("", "shapes", "char_lm", "translation"),
-    "training": ("recipe", "speed", "keeping", "run", "together", "tracking"),
+    "training": ("recipe", "speed", "keeping", "devices", "run", "together", "tracking"),
     "inspection": ("drawing", "", "tape", "interventions", "attribution"),
     "doctor": ("", "influence", "measures", "checks", "interview", "engine", "__main__"),
     "studies": ("define", "plan", "using", "run", "judge", "report", "execute"),

@@ -128,6 +128,12 @@ def _table_1(size: str, options: BenchOptions) -> Iterator[BenchResult]:
     yield bench_table_1(**options.given())
 
 
+def _scale(size: str, options: BenchOptions) -> Iterator[BenchResult]:
+    from attnlab.benchmarks.scale import bench_scale
+
+    yield from bench_scale(size, **options.given())
+
+
 BENCHMARKS: Mapping[str, Benchmark] = {
     "start": Benchmark("importing attnlab and its --help, beside Python and torch alone", _start, cpu_only=True),
     "loop": Benchmark("the training loop, beside a bare loop of the same model", _loop),
@@ -140,6 +146,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "corpus": Benchmark(
         "tokenizing parallel corpora of up to a million lines, and each start afterwards", _corpus, cpu_only=True
     ),
+    "scale": Benchmark("one model on several devices: strong and weak scaling", _scale, ("a", "b")),
     "table-1": Benchmark("Table 1 of 'Attention is all you need', measured", _table_1),
 }
 """Benchmarks by name, the quickest first."""

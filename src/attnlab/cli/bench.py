@@ -29,11 +29,12 @@ def bench(
         one decoder, beside torch, x-transformers, transformers and a loop by hand. ``seeds``: many seeds together,
         beside one after another. ``attention``: every part of attention, beside fused attention. ``translate``:
         beam search with keys and values kept and without, beside transformers. ``corpus``: tokenizing
-        a parallel corpus of up to a million lines, and starting from it. ``table-1``: Table 1 of "Attention is all you
-        need". ``all``: all of them; on a GPU without ``start`` and ``corpus``, which compute on the CPU alone.
+        a parallel corpus of up to a million lines, and starting from it. ``scale``: one model on 1, 2 and 4 processes,
+        or on all CUDA devices. ``table-1``: Table 1 of "Attention is all you need". ``all``: all of them; on a GPU
+        without ``start`` and ``corpus``, which compute on the CPU alone.
     sizes : tuple of str
         Which sizes, where there is a choice; may be given several times. ``train``: a, b, c.
-        ``seeds``: shapes-cnn, shapes-attention, a, b. All of them by default.
+        ``seeds``: shapes-cnn, shapes-attention, a, b. ``scale``: a, b. All of them by default.
     device : str
         ``cpu``, ``cuda`` or ``cuda:1``.
     rounds : int, optional

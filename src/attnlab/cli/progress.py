@@ -75,6 +75,8 @@ class TerminalWatcher:
             self._finish(cell, message)
         elif message["kind"] in {"step", "evaluation"}:
             self._update(cell, message)
+        elif message["kind"] == "start" and message.get("division"):
+            self._console.print(f"[dim]{escape(title_of(cell))}: {escape(message['division'])}[/]")
         elif message["kind"] == "warning":
             self._console.print(f"[bold yellow]![/] {escape(title_of(cell))}: {escape(message['text'])}")
 

@@ -25,6 +25,7 @@ def run(
     jobs: Whole | None = None,
     together: Whole | None = None,
     like: Path | None = None,
+    devices: Whole | None = None,
     on: str | None = None,
     track: str = "",
     json: bool = False,
@@ -49,6 +50,8 @@ def run(
         How many runs of a variant train as one program at most; by default all on a GPU, none on a CPU.
     like : Path, optional
         Folder of a study to repeat: computed with its threads, precision, compiling and runs together.
+    devices : int, optional
+        How many devices train each model together, by default as many as its recipe says (one); processes on a CPU.
     on : str, optional
         A Ray cluster that computes the runs (needs the extra ``attnlab[cluster]``): ``ray``, one on this machine for as
         long as the study runs; ``auto``, the one that is there; or ``ray://HOST:PORT``. Processes of this machine by
@@ -75,9 +78,9 @@ def run(
     console.print(f"[bold]{question.question}[/]")
     watched = TerminalWatcher(console, question.rules.metric)
     with own_prints_to_stderr(json), cluster_named(on) as executor, watched as watcher:
-        how: dict[str, Any] = {"device": device, "jobs": jobs, "together": together, "like": like, "executor": executor}
+        how: dict[str, Any] = {"device": device, "jobs": jobs, "together": together, "like": like, "devices": devices}
         trackers = [name.strip() for name in track.split(",") if name.strip()]
-        results = run_study(question, folder, **how, trackers=trackers, watcher=watcher)
+        results = run_study(question, folder, **how, trackers=trackers, watcher=watcher, executor=executor)
     page = write_report(results, folder)
     show(results, page, json=json)
     return int(any(alarm.check == "failed" for alarm in results.alarms))

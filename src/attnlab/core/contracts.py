@@ -111,6 +111,15 @@ def reads_bfloat16(task: Task) -> bool:
     return getattr(task, "reads_bfloat16", False)
 
 
+def targets_of(task: Task, batch: Batch) -> float:
+    """How many targets the mean loss of a batch is taken over, by which the losses of its parts are weighted.
+
+    A task whose rows do not all have as many says it by a method ``targets_of(batch)``; for others it is the rows.
+    """
+    counted = getattr(task, "targets_of", None)
+    return len(batch.targets) if counted is None else counted(batch)
+
+
 class ReportedTask(Protocol):
     """What the report of a study needs of its task; no data."""
 

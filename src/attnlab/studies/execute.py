@@ -22,7 +22,9 @@ from attnlab.studies.run.folder import is_done, prepare
 from attnlab.studies.run.layout import WORKERS_LOG, Layout, Wishes, layout_for
 from attnlab.studies.run.lease import lease
 from attnlab.studies.run.pool import BROKEN
+from attnlab.studies.run.ranks import OnRanks, wanted_ranks
 from attnlab.studies.run.tuning import cells_again, record_tuning
+from attnlab.training.devices.launching import check_devices
 from attnlab.training.keeping.runs import FAILED, lock
 from attnlab.training.tracking.tracking import check_trackers
 
@@ -51,6 +53,7 @@ def run_study(
     jobs: int | None = None,
     together: int | None = None,
     like: Path | None = None,
+    devices: int | None = None,
     trackers: Sequence[str] = (),
     watcher: Watcher | None = None,
     executor: Executor | None = None,
@@ -71,6 +74,8 @@ def run_study(
         How many runs of a variant train as one program at most; by default all on an accelerator, none on a CPU.
     like : Path, optional
         Folder of a study to repeat: its threads, device, runs together, precision and compiling are taken over.
+    devices : int, optional
+        How many devices train each model together; by default as many as its recipe says.
     trackers : sequence of str
         Where every cell is shown beside its folder: of ``tensorboard``, ``trackio``, ``wandb``, ``mlflow``.
     watcher : Watcher, optional
@@ -97,6 +102,7 @@ def run_study(
     wishes.check()
     check_trackers(trackers)
     plan = plan_study(study)
+    ranks = wanted_ranks(plan, devices, jobs=jobs, together=together, elsewhere=executor is not None)
     if watcher:
         watcher.alarms(alarms_before(plan))
     with lock(out), lease(out), contextlib.ExitStack() as held:
@@ -104,6 +110,9 @@ def run_study(
         layout = layout_for(plan, out, wishes)
         if executor is None:
             executor = held.enter_context(LocalProcesses(layout.workers, layout.threads, out / WORKERS_LOG))
+        if ranks > 1 or devices:
+            check_devices(ranks, layout.device, "--devices" if devices else "training.devices:")
+            executor = OnRanks(executor, devices)
         phases = _Phases(executor, out, layout, shuffled=plan.judges_time, trackers=trackers, watcher=watcher)
         phases.run("tuning runs", plan.tuning_cells())
         phases.run("tuning runs of the best settings, again", patiently(lambda: cells_again(plan, out)))

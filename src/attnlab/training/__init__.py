@@ -12,6 +12,7 @@ from attnlab.core.lazy import contents
 
 if TYPE_CHECKING:
     from attnlab.core.machine import environment, usable_cores
+    from attnlab.training.devices.launching import on_devices
     from attnlab.training.keeping.checkpoints import load_model_weights
     from attnlab.training.keeping.result import Result, read_result
     from attnlab.training.keeping.runs import lock, open_run, read_failure, read_metrics

@@ -15,6 +15,7 @@ DETAILS = {
     "parameters": "{:,} parameters",
     "tokens_per_second": "{:,.0f} tokens/s",
     "utilization": "{:.0%} of the matrix rate",
+    "communication": "{:.0%} of it communication",
 }
 """Details that are printed behind a row, with their form."""
 

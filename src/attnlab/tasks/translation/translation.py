@@ -140,6 +140,10 @@ class Translation:
         """The mean cross-entropy of a batch in nats per token."""
         return self._next_tokens.mean_loss(outputs, batch.targets, label_smoothing)
 
+    def targets_of(self, batch: Batch) -> int:
+        """The tokens that the mean loss is taken over."""
+        return int((batch.targets != IGNORED).sum())
+
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
         """The metrics over a whole held-out part."""
         require_known("part", part, self.parts)

@@ -8,6 +8,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from attnlab.core.sharded import placed_like
+
 AVERAGE = "average."
 """Before the names of the means, beside those of the optimizers in a checkpoint."""
 
@@ -39,7 +41,8 @@ class WeightAverage:
         """The means, under names that begin with `AVERAGE`."""
         return {AVERAGE + name: mean for name, mean in self._means.items()}
 
-    def load_state_tensors(self, tensors: Mapping[str, Tensor], device: torch.device) -> None:
-        """Restore what `state_tensors` returned."""
+    def load_state_tensors(self, tensors: Mapping[str, Tensor], model: nn.Module) -> None:
+        """Restore what `state_tensors` returned, the means of a model's parameters."""
+        like = dict(model.named_parameters())
         found = {name.removeprefix(AVERAGE): mean for name, mean in tensors.items() if name.startswith(AVERAGE)}
-        self._means = {name: mean.to(device) for name, mean in found.items()}
+        self._means = {name: placed_like(mean.to(like[name].device), like[name]) for name, mean in found.items()}

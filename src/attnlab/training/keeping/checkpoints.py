@@ -17,11 +17,16 @@ import safetensors.torch
 
 from attnlab.core.errors import RunError
 from attnlab.core.files import new_name, old_name, read_json, replace_folder, synchronize, write_json, writing
+from attnlab.core.sharded import is_sharded, placed_like
+from attnlab.training.keeping.averaging import AVERAGE
+from attnlab.training.keeping.shards import read_shards
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 MODEL, TENSORS, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+WEIGHTS = "model."
+"""Before the names of weights among the tensors of a checkpoint that ranks write together."""
 ANY_READ_WRITE = 0o666
 SHOWN = 300  # characters of what does not fit
 
@@ -153,10 +158,65 @@ def load_model_weights(model: nn.Module, folder: Path | str, *, which: str = "la
     return state["step"]
 
 
+def load_checkpoint(model: nn.Module, folder: Path, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Load a checkpoint's weights into a model, and return what lies beside them.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model; perhaps sharded, as perhaps the checkpoint is.
+    folder : Path
+        The checkpoint.
+    parameters : mapping of str to Tensor
+        Parameters of the model by what an optimizer calls them: what it keeps of each is sharded alike.
+    """
+    if (folder / MODEL).exists():
+        load_weights(model, folder)
+        return read_tensors(folder)
+    like = {AVERAGE + name: parameter for name, parameter in model.named_parameters()}
+    like |= {WEIGHTS + name: tensor for name, tensor in model.state_dict().items()}
+    tensors = read_shards(folder, {**like, **parameters})
+    weights = {name: tensors.pop(name) for name in list(tensors) if name.startswith(WEIGHTS)}
+    _put_into(model, {name.removeprefix(WEIGHTS): tensor for name, tensor in weights.items()}, folder)
+    return tensors
+
+
 def load_weights(model: nn.Module, folder: Path) -> None:
     """Load a checkpoint's parameters and buffers into a model."""
+    if not (folder / MODEL).exists():
+        load_checkpoint(model, folder, {})
+    elif any(is_sharded(parameter) for parameter in model.parameters()):
+        _put_into(model, safetensors.torch.load_file(folder / MODEL), folder)
+    else:
+        _load_file(model, folder)
+
+
+def _load_file(model: nn.Module, folder: Path) -> None:
     try:
         safetensors.torch.load_model(model, folder / MODEL)
     except (RuntimeError, safetensors.SafetensorError) as error:
-        detail = textwrap.shorten(str(error), SHOWN, placeholder=" ...")
-        raise RunError(f"{folder / MODEL} does not fit {type(model).__name__}: {detail}") from error
+        raise _does_not_fit(model, folder, error) from error
+
+
+def _put_into(model: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Put whole or sharded tensors into a model; of tied ones the file may hold the first alone."""
+    state = model.state_dict()
+    try:
+        for name, tensor in weights.items():
+            state[name].copy_(placed_like(tensor.to(state[name].device), state[name]))
+    except (RuntimeError, KeyError) as error:
+        raise _does_not_fit(model, folder, error) from error
+
+
+def _does_not_fit(model: nn.Module, folder: Path, error: Exception) -> RunError:
+    detail = textwrap.shorten(str(error), SHOWN, placeholder=" ...")
+    return RunError(f"{folder / MODEL} does not fit {type(model).__name__}: {detail}")
+
+
+def write_sharded(folder: Path, state: Mapping[str, Any]) -> None:
+    """Complete a new checkpoint of which every rank has written its part, and put it in the place of the one before."""
+    new = new_name(folder)
+    with writing(folder.parent):
+        hashes = {path.name: _hash_and_synchronize(path) for path in sorted(new.iterdir())}
+        write_json(new / STATE, {**state, "files": hashes})
+        replace_folder(new, folder)

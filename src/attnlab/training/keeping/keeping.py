@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -16,10 +16,9 @@ from attnlab.core.files import new_name, old_name, recover_folder, replace_folde
 from attnlab.core.generators import RANDOM, generator_states, restore_generators
 from attnlab.training.keeping.averaging import AVERAGE, WeightAverage
 from attnlab.training.keeping.checkpoints import (
+    load_checkpoint,
     load_model_weights,
-    load_weights,
     read_state,
-    read_tensors,
     save_checkpoint,
     weights_of,
     write_checkpoint,
@@ -147,24 +146,33 @@ class FolderKeeper(AbstractKeeper):
 
     def resume(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage) -> RunState | None:
         """Restore the last checkpoint, and drop records made after it."""
-        recover_folder(self.folder / "last")
-        values = read_state(self.folder / "last")
-        if values is None:
-            self._open_log(after_step=-1)
-            return None
-        state = RunState.from_json(values)
-        load_weights(model, self.folder / "last")
-        if not state.stopped:
-            tensors = read_tensors(self.folder / "last")
-            restore_generators(tensors)
-            average.load_state_tensors(tensors, next(model.parameters()).device)
-            optimizer.load_state_tensors({k: v for k, v in tensors.items() if not k.startswith((RANDOM, AVERAGE))})
-        self._recover_best(state.best.get("step"))
-        self._open_log(after_step=state.step)
+        self.recover()
+        state = self.read(model, optimizer, average)
+        self.go_on(state)
         return state
 
-    def _open_log(self, *, after_step: int) -> None:
-        self._log = MetricsLog(self.folder, after_step=after_step)
+    def recover(self) -> None:
+        """Put the last checkpoint in its place if the process died while it was replaced."""
+        recover_folder(self.folder / "last")
+
+    def read(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage) -> RunState | None:
+        """Restore the last checkpoint, and write nothing."""
+        values = read_state(self.folder / "last")
+        if values is None:
+            return None
+        state = RunState.from_json(values)
+        tensors = load_checkpoint(model, self.folder / "last", optimizer.parameters())
+        if not state.stopped:
+            restore_generators(tensors)
+            average.load_state_tensors(tensors, model)
+            optimizer.load_state_tensors({k: v for k, v in tensors.items() if not k.startswith((RANDOM, AVERAGE))})
+        return state
+
+    def go_on(self, state: RunState | None) -> None:
+        """Keep what comes after a state; None: from the beginning."""
+        if state is not None:
+            self._recover_best(state.best.get("step"))
+        self._log = MetricsLog(self.folder, after_step=-1 if state is None else state.step)
         self._held.callback(self._log.close)
 
     def _recover_best(self, step: int | None) -> None:
@@ -189,14 +197,18 @@ class FolderKeeper(AbstractKeeper):
 
     def save(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage, state: RunState) -> None:
         """Write ``best`` beside the old one, then ``last``, then put ``best`` in its place."""
+        tensors = None
+        if not state.stopped:
+            tensors = {**optimizer.state_tensors(), **average.state_tensors(), **generator_states()}
+        self.replace(lambda: save_checkpoint(self.folder / "last", weights_of(model), state.to_json(), tensors=tensors))
+
+    def replace(self, save: Callable[[], None]) -> None:
+        """Save ``last`` by a function, and ``best`` with it."""
         self._log.synchronize()
         best = self.folder / "best"
         if self._new_best is not None:
             write_checkpoint(new_name(best), *self._new_best)
-        tensors = None
-        if not state.stopped:
-            tensors = {**optimizer.state_tensors(), **average.state_tensors(), **generator_states()}
-        save_checkpoint(self.folder / "last", weights_of(model), state.to_json(), tensors=tensors)
+        save()
         if self._new_best is not None:
             with writing(self.folder):
                 replace_folder(new_name(best), best)

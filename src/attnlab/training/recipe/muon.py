@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnlab.core.sharded import placed_like, whole
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the polynomial that is iterated, chosen for `NEWTON_SCHULZ_STEPS` steps; source: Jordan et al., 2024, "Muon"."""
 NEWTON_SCHULZ_STEPS = 5
@@ -75,9 +77,10 @@ class BatchedMuon(torch.optim.Optimizer):
         means = [self._mean(matrix) for matrix in matrices]
         torch._foreach_lerp_(means, gradients, 1 - group["momentum"])
         ahead = torch._foreach_lerp(gradients, means, group["momentum"])
-        wide = [one if one.shape[0] <= one.shape[1] else one.mT for one in ahead]
+        wide = [one if one.shape[0] <= one.shape[1] else one.mT for one in map(whole, ahead)]
         found = orthogonalize(torch.stack(wide)).to(matrices[0].dtype)
-        updates = [one if one.shape == matrix.shape else one.mT for one, matrix in zip(found, matrices, strict=True)]
+        upright = [one if one.shape == matrix.shape else one.mT for one, matrix in zip(found, matrices, strict=True)]
+        updates = [placed_like(one, matrix) for one, matrix in zip(upright, matrices, strict=True)]
         torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
         torch._foreach_add_(matrices, updates, alpha=-rate)
 

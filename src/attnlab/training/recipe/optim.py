@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from attnlab.core.errors import RunError, SpecError
+from attnlab.core.sharded import placed_like
 
 if TYPE_CHECKING:
     import torch
@@ -65,14 +66,23 @@ class OptimizerSet:
             if value is not None
         }
 
+    def parameters(self) -> dict[str, Tensor]:
+        """Every parameter under ``<optimizer>.<parameter index>``."""
+        return {
+            f"{name}.{index}": parameter
+            for name, optimizer in self.members.items()
+            for index, parameter in enumerate(one for group in optimizer.param_groups for one in group["params"])
+        }
+
     def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state_tensors` returned."""
+        like = self.parameters()
         states: dict[str, dict[int, dict[str, Tensor]]] = {name: {} for name in self.members}
         for full_name, tensor in tensors.items():
             name, index, key = full_name.split(".", 2)
             if name not in states:
                 raise RunError(f"the checkpoint holds the state of an optimizer '{name}' that this run does not use")
-            states[name].setdefault(int(index), {})[key] = tensor
+            states[name].setdefault(int(index), {})[key] = placed_like(tensor, like[f"{name}.{index}"])
         for name, optimizer in self.members.items():
             optimizer.load_state_dict({"state": states[name], "param_groups": optimizer.state_dict()["param_groups"]})
 

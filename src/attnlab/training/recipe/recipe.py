@@ -135,6 +135,14 @@ class Recipe(pydantic.BaseModel):
         What is looked at inside the model now and then, and recorded with the run; no number of the run changes by it.
         "attention": entropy and scores of every head. "gradients": their norm and the size of updates by layer, and
         the dead features of rectifiers.
+    devices : int
+        How many devices train the model together, each on its rows of a batch. No number of the run changes by it but
+        for rounding.
+    sharding : {"none", "full", "auto"}
+        Whether every device holds the whole model, or a part of its weights, gradients and optimizer. "auto": a part
+        where the whole does not fit; the choice is recorded.
+    accumulate : int
+        In how many pieces each device computes its rows, one after another, in less memory.
     """
 
     model_config = STRICT
@@ -155,6 +163,9 @@ class Recipe(pydantic.BaseModel):
     stop_at: dict[str, float] | None = None
     compile: Literal[True, False, "auto"] = False
     watch: list[Literal["attention", "gradients"]] = []
+    devices: PositiveInt = 1
+    sharding: Literal["none", "full", "auto"] = "auto"
+    accumulate: PositiveInt = 1
 
     @pydantic.field_validator("optimizer")
     @classmethod

@@ -21,13 +21,16 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.core.contracts import Batch, Judge, Task
-from attnlab.core.errors import Interrupted
+from attnlab.core.errors import Interrupted, SpecError
 from attnlab.core.generators import Generators
+from attnlab.training.devices.keeper import RanksKeeper
+from attnlab.training.devices.pieces import drawn_alike
+from attnlab.training.devices.ranks import ranks_here
 from attnlab.training.keeping.keeping import AbstractKeeper, FolderKeeper, MemoryKeeper
 from attnlab.training.keeping.result import Result
 from attnlab.training.recipe.recipe import Recipe
 from attnlab.training.run.events import OnEvent, ignore_event
-from attnlab.training.run.step import clip_gradients
+from attnlab.training.run.step import Caller, clip_gradients
 from attnlab.training.run.trainer import Trainer
 from attnlab.training.speed.allocation import kept_memory
 from attnlab.training.speed.choosing import RunStep, choose_setting
@@ -86,7 +89,8 @@ def train(
     Raises
     ------
     SpecError
-        If the budget buys no step, the device or a compiler is not there, or the model does not compile.
+        If the budget buys no step, the device or a compiler is not there, the model does not compile, or the recipe's
+        devices are not as many as the processes that call this (see ``on_devices``).
     TrainingError
         If a loss, gradient or metric is not finite, or memory runs out.
     ModuleError
@@ -101,6 +105,12 @@ def train(
     A run that was killed and started again ends in the same numbers, to the bit, on the same CPU with the same
     number of threads and any budget but seconds; compiled steps also need the same compiler.
     """
+    ranks = ranks_here()
+    if recipe.devices != ranks.count:
+        raise SpecError(
+            f"a recipe of {recipe.devices} devices needs as many processes, and there are {ranks.count}; start them "
+            "with attnlab.training.on_devices, or attnlab run"
+        )
     trainer = Trainer(
         model,
         task,
@@ -112,6 +122,7 @@ def train(
         on_event=on_event,
         device=torch.device(device),
         generators=Generators(),
+        ranks=ranks,
     )
     (outcome,) = run_all([trainer], OneByOne())
     if isinstance(outcome, Exception):
@@ -121,13 +132,16 @@ def train(
 
 def keeper_for(folder: Path | str | None, spec: Mapping[str, Any]) -> AbstractKeeper:
     """What keeps a run in a folder, or in memory where there is none."""
-    return MemoryKeeper() if folder is None else FolderKeeper(Path(folder), spec)
+    if folder is None:
+        return MemoryKeeper()
+    keeper, ranks = FolderKeeper(Path(folder), spec), ranks_here()
+    return keeper if ranks.count == 1 else RanksKeeper(keeper, ranks)
 
 
 def default_spec(model: nn.Module, recipe: Recipe, seed: int) -> dict[str, Any]:
     """What identifies a run where the caller does not say."""
     return {
-        "recipe": recipe.model_dump(mode="json"),
+        "recipe": recipe.model_dump(mode="json", exclude={"devices", "sharding", "accumulate"}),
         "seed": seed,
         "model": type(model).__name__,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -168,7 +182,7 @@ def run_all(trainers: Sequence[Trainer], gradients: AbstractGradients) -> list[R
             while going := _going(trainers):
                 first = min(trainer.state.step for trainer in going)  # who is behind goes alone until it caught up
                 make_step([trainer for trainer in going if trainer.state.step == first], gradients)
-                if stop.is_set() and _going(trainers):
+                if trainers[0].ranks.most(stop.is_set()) and _going(trainers):
                     _stop_early(_going(trainers))
         except KeyboardInterrupt:
             if not advice:
@@ -187,7 +201,7 @@ def make_step(trainers: Sequence[Trainer], gradients: AbstractGradients) -> None
     for trainer in _going(trainers):
         trainer.before_update()
     gradients.apply(_going(trainers))
-    seconds = time.perf_counter() - began
+    seconds = trainers[0].ranks.most(time.perf_counter() - began)
     for trainer in _going(trainers):
         with trainer.own_failure():
             trainer.end(seconds / len(trainers))
@@ -225,7 +239,7 @@ class OneByOne(AbstractGradients):
             forward_and_backward(trainer, batch, setting)
 
         trainer.generators.give_to(trainer)
-        trainer.start(choose_for([trainer], trainer.model, run_step))
+        trainer.start(choose_for([trainer], trainer.division.spread.owner, run_step))
 
 
 def choose_for(trainers: Sequence[Trainer], model: nn.Module, run_step: RunStep) -> Choice:
@@ -245,11 +259,22 @@ def choose_for(trainers: Sequence[Trainer], model: nn.Module, run_step: RunStep)
 
 
 def forward_and_backward(trainer: Trainer, batch: Batch, setting: Setting) -> Tensor:
-    """Compute a run's loss of a batch and its gradients; return the loss without a graph."""
-    step = trainer.state.step + 1
-    loss = trainer.loss_from(trainer.caller.outputs(batch, setting, step=step), batch)
-    trainer.caller.backward(loss, batch, step=step)
-    return loss.detach()
+    """Compute a run's loss of a batch and its gradients, in pieces if need be; return the loss without a graph."""
+    division, step = trainer.division, trainer.state.step + 1
+    if division.count == 1:
+        loss = trainer.loss_from(trainer.caller.outputs(batch, setting, step=step), batch)
+        trainer.caller.backward(loss, batch, step=step)
+        return loss.detach()
+    caller = Caller(trainer.model, division.spread.called, trainer.caller.device)
+    losses, pieces = [], division.pieces(trainer.task, batch)
+    for piece in drawn_alike(pieces):
+        with piece.drawing(), division.spread.exchanging(last=piece is pieces[-1]):
+            outputs = caller.outputs(piece.batch, setting, step=step)
+            mean = trainer.loss_from(outputs, piece.batch) if piece.weight else outputs.sum()  # none has no mean
+            loss = mean * piece.weight
+            caller.backward(loss * division.ranks.count, piece.batch, step=step)  # ranks take the mean of gradients
+        losses.append(loss.detach())
+    return division.ranks.total(torch.stack(losses).sum())
 
 
 def _going(trainers: Sequence[Trainer]) -> list[Trainer]:

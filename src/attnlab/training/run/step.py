@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from attnlab.core.contracts import Batch, Task, reads_bfloat16
 from attnlab.core.errors import AttnlabError, ModuleError, TrainingError
+from attnlab.core.sharded import whole
 from attnlab.training.keeping.diagnosis import module_error
 from attnlab.training.speed.compilation import compile_model
 from attnlab.training.speed.settings import Setting
@@ -103,7 +104,7 @@ def clip_gradients(parameters: Sequence[nn.Parameter], limit: float | None) -> F
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     if limit is not None:
         torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
-    return norm
+    return whole(norm)
 
 
 @final

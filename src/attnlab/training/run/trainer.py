@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, final
 
 import torch
@@ -20,6 +20,9 @@ from attnlab.core.errors import Interrupted, SpecError
 from attnlab.core.files import finite
 from attnlab.core.generators import Generators
 from attnlab.core.machine import environment
+from attnlab.training.devices.division import Division, divide
+from attnlab.training.devices.ranks import AbstractRanks, Alone
+from attnlab.training.devices.spread import Undivided
 from attnlab.training.keeping.averaging import WeightAverage
 from attnlab.training.keeping.diagnosis import NonFiniteError, non_finite_step
 from attnlab.training.keeping.keeping import AbstractKeeper
@@ -31,7 +34,7 @@ from attnlab.training.run.evaluation import evaluate, is_better, judged
 from attnlab.training.run.events import OnEvent, Pace
 from attnlab.training.run.looks import Looks
 from attnlab.training.run.step import Caller, LossWatch, task_loss
-from attnlab.training.speed.settings import Choice, wait_for
+from attnlab.training.speed.settings import Choice, Setting, wait_for
 
 CHECKPOINT_INTERVAL_S = 10.0  # where the recipe does not say: saving takes 0.1 s, which may be 1 % of a run
 MILLISECONDS = 3  # digits of the seconds in a record
@@ -53,6 +56,8 @@ class Trainer:
         Where to train.
     generators : Generators
         Torch's random number generators, shared with the other runs of this process.
+    ranks : AbstractRanks, optional
+        The processes that train the model together; by default this one alone.
 
     Attributes
     ----------
@@ -80,6 +85,7 @@ class Trainer:
         on_event: OnEvent,
         device: torch.device,
         generators: Generators,
+        ranks: AbstractRanks | None = None,
     ) -> None:
         if device.type == "cuda" and not torch.cuda.is_available():
             raise SpecError(f"device '{device}' is not there: torch finds no CUDA device; use 'cpu'")
@@ -89,8 +95,9 @@ class Trainer:
         self.keeper, self.generators, self.judge = keeper, generators, judge
         self.caller = Caller(model, model, device)
         self.course = Course(recipe, recipe.total_steps(task.tokens_per_step, flops_per_token))
-        self.optimizer = recipe.build_optimizer().over(model, recipe.lr, recipe.weight_decay)
-        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.ranks = ranks or Alone()
+        self.division = Division(Undivided(model), self.ranks)
+        self.own(model)
         self.watch = LossWatch(CHECK_EVERY.get(device.type, CHECK_EVERY_ELSEWHERE))
         self.looks = Looks(model, recipe.watch, self.course.total_steps)
         self.state, self.average = RunState(), WeightAverage()
@@ -115,24 +122,47 @@ class Trainer:
 
     # ---- before the first step ----
 
+    def own(self, model: nn.Module) -> None:
+        """Update the parameters of a model."""
+        self.optimizer = self.recipe.build_optimizer().over(model, self.recipe.lr, self.recipe.weight_decay)
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def divide(self) -> None:
+        """Lay the model on the devices of its ranks, if there are several or the batch is cut in pieces."""
+        if self.ranks.count * self.recipe.accumulate == 1:
+            return
+        device = self.caller.device
+        self.division = divide(
+            self.model,
+            self.task,
+            self.recipe,
+            self.ranks,
+            loss=lambda batch: self.loss_from(self.caller.outputs(batch, Setting(), step=1), batch),
+            first=self.task.train_batch(0, self.seed).to(device),
+            device=device,
+        )
+        self.own(self.division.spread.owner)
+
     def restore(self) -> None:
         """Seed the generators, and take over what an earlier run left."""
         self.generators.give_to(self)
         torch.manual_seed(self.seed)
         self.model.train()
-        found = self.keeper.resume(self.model, self.optimizer, self.average)
+        self.divide()
+        found = self.keeper.resume(self.division.spread.owner, self.optimizer, self.average)
         if found is not None:
             self.state = found
             found.resumed_at.append(found.step)
         if self.state.stopped:  # it was killed between its last step and its result
+            self.division.spread.give_back()
             self.say_start()
             self.finish()
 
     def wanted_setting(self) -> tuple[str, bool | str]:
-        """Precision and compiling as the run began in them, or as the recipe says."""
+        """Precision and compiling as the run began in them, or as the recipe says; pieces are not compiled."""
         if self.state.resumed_at:
             return self.state.precision, self.state.compiled
-        return self.recipe.precision, self.recipe.compile
+        return self.recipe.precision, self.recipe.compile if self.division.count == 1 else False
 
     def start(self, choice: Choice) -> None:
         """Begin or go on in a chosen setting."""
@@ -175,7 +205,8 @@ class Trainer:
         if bad is not None:
             self.generators.give_to(self)
             now = self.state.step if batch is None else self.state.step + 1
-            seen_in_time = batch if bad.behind == 0 else None
+            is_whole = self.division.spread.owner is self.model
+            seen_in_time = batch if bad.behind == 0 and is_whole else None
             raise non_finite_step(self.model, seen_in_time, step=now - bad.behind, loss=bad.loss, norm=bad.norm)
 
     # ---- after a step ----
@@ -195,9 +226,9 @@ class Trainer:
             self.catch_up()
         if now.averages > before.averages:
             self.state.averaged += 1
-            self.average.add(self.model, self.state.averaged)
+            self.average.add(self.division.spread.owner, self.state.averaged)
             if self.state.stopped:
-                self.average.put_into(self.model)
+                self.average.put_into(self.division.spread.owner)
         if evaluating and self.evaluate():
             self.keeper.remember_best(self.model, self.state)
         if recording:
@@ -214,17 +245,18 @@ class Trainer:
         every = self.recipe.checkpoint_every
         if every is not None:
             return self.state.step % every == 0
-        return evaluating and time.perf_counter() - self.saved_at >= CHECKPOINT_INTERVAL_S
+        return evaluating and self.ranks.most(time.perf_counter() - self.saved_at) >= CHECKPOINT_INTERVAL_S
 
     def save(self) -> None:
         """Save where the run stands."""
         self.generators.give_to(self)
-        self.keeper.save(self.model, self.optimizer, self.average, self.state)
+        kept = self.model if self.state.stopped else self.division.spread.owner
+        self.keeper.save(kept, self.optimizer, self.average, self.state)
         self.saved_at = time.perf_counter()
 
     def look_inside(self) -> None:
         """Look at attention and gradients of the step that was made if that is due; record and tell it."""
-        if not self.looks.is_due(self.state.step - 1):
+        if not self.looks.is_due(self.state.step - 1) or not self.ranks.is_first:
             return
         with self.training_time():
             wait_for(self.caller.device)
@@ -250,7 +282,8 @@ class Trainer:
         """Evaluate on the first held-out part, and return whether it is the best so far."""
         state, part, came_to_its_end = self.state, self.task.parts[0], bool(self.state.stopped)
         with self.evaluation_time():
-            metrics = evaluate(self.caller, self.task, part, state.setting, step=state.step)
+            self.division.spread.give_back()
+            metrics = self.on_first(lambda: evaluate(self.caller, self.task, part, state.setting, step=state.step))
         if self.recipe.stop_at:
             check_measured(self.recipe.stop_at, self.task, metrics)
             if is_reached(self.recipe.stop_at, self.task.metrics, metrics):
@@ -313,26 +346,36 @@ class Trainer:
         metrics = dict(state.metrics)
         with self.evaluation_time():
             for part in self.task.parts[1:]:
-                metrics |= evaluate(self.caller, self.task, part, state.setting, step=state.step)
+                metrics |= self.on_first(
+                    lambda part=part: evaluate(self.caller, self.task, part, state.setting, step=state.step)
+                )
             if self.judge is not None:
-                metrics |= judged(self.caller, self.judge, step=state.step)
+                judge = self.judge
+                metrics |= self.on_first(lambda: judged(self.caller, judge, step=state.step))
         result = Result(
             **state.shared() | {"metrics": metrics},
             steps=state.step,
             tokens=state.step * self.task.tokens_per_step,
             seed=self.seed,
-            environment=environment(self.caller.device),
+            environment=environment(self.caller.device) | self.division.recorded(),
             curve=self.keeper.curve(),
         )
         self.say("done", {"metrics": metrics, "best": state.best, "seconds": state.seconds})
         self.keeper.finish(result)
         self.outcome = result
 
+    def on_first(self, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """What the first rank measures of the whole model, on every rank."""
+        if self.ranks.is_first:
+            self.model.to(self.caller.device)  # where it is, unless it is sharded
+        return self.ranks.from_first(measure)
+
     # ---- telling ----
 
     def say(self, kind: str, details: Mapping[str, Any] | None = None) -> None:
-        """Tell the caller about an event."""
-        self.tell({"kind": kind, "step": self.state.step, "steps": self.course.total_steps, **(details or {})})
+        """Tell the caller about an event, on the first rank."""
+        if self.ranks.is_first:
+            self.tell({"kind": kind, "step": self.state.step, "steps": self.course.total_steps, **(details or {})})
 
     def say_start(self) -> None:
         """Tell the caller that the run begins or goes on."""
@@ -342,6 +385,7 @@ class Trainer:
                 "setting": str(self.state.setting),
                 "reason": self.state.setting_reason,
                 "resumed": bool(self.state.resumed_at),
+                "division": self.division.note,
             },
         )
 

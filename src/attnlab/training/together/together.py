@@ -82,7 +82,8 @@ def train_together(
     ------
     SpecError
         If the numbers of models, recipes, seeds, folders and specs differ, a budget is in seconds or ends at a
-        target (runs that share their time have none of their own), or as in `train`.
+        target (runs that share their time have none of their own), a recipe has several devices or pieces, or as in
+        `train`.
     Interrupted
         If a person stopped the runs; they go on when they are started again.
 
@@ -136,6 +137,8 @@ def _check_numbers(models: Sequence[nn.Module], **others: Sequence[Any]) -> None
 
 def _check_budgets(recipes: Sequence[Recipe]) -> None:
     for recipe in recipes:
+        if recipe.devices * recipe.accumulate > 1:
+            raise SpecError("runs that train together share one device; give them devices: 1 and accumulate: 1")
         if recipe.budget.seconds is not None or recipe.stop_at is not None:
             limit = "a budget in seconds" if recipe.stop_at is None else "stop_at"
             raise SpecError(f"{limit} needs a run that has the machine to itself: train it alone")

@@ -1,0 +1,1 @@
+"""One model on several devices: ranks, their rows of a batch, weights whole or in parts."""

@@ -1,0 +1,120 @@
+"""A study whose models are trained on several devices: its cells one at a time, each on as many as it wants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from attnlab.core.errors import SpecError, TrainingError
+from attnlab.studies.define.study import parse_study
+from attnlab.studies.execute import run_study
+from attnlab.studies.run.executor import InProcess
+from attnlab.training.devices import launching
+from attnlab.training.keeping.result import read_result
+from attnlab.training.keeping.runs import read_failure
+
+pytestmark = pytest.mark.usefixtures("in_process")
+
+
+def study(**training):
+    return parse_study(
+        {
+            "question": "Which?",
+            "task": {"name": "shapes", "n_train": 60, "n_test": 20, "batch": 20},
+            "model": {"name": "cnn", "channels": 4, "n_layers": 3, "kernel_size": 3, "mixer_at": 1},
+            "baseline": "one",
+            "variants": {"one": {}, "two": {"training": training}},
+            "rules": {"metric": "test_mse", "budget": {"steps": 10}, "seeds": 1, "smallest_effect": 0.01},
+        },
+        name="ranks",
+    )
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Compute in this process, alone, what would be computed on devices, and note on how many."""
+    counts = []
+
+    def on_devices(count, function, job, *, device, on_message):
+        counts.append((count, job.threads))
+        monkeypatch.setattr(launching, "_mail", [Mail(on_message)])
+        return function(replace(job, setting={**job.setting, "devices": 1}))
+
+    monkeypatch.setattr(launching, "on_devices", on_devices)
+    return counts
+
+
+class Mail:
+    def __init__(self, on_message):
+        self._on_message = on_message
+
+    def put(self, message):
+        self._on_message(*message)
+
+
+class Heard:
+    """Note which cells tell of their end."""
+
+    def __init__(self):
+        self.kinds = {}
+
+    def alarms(self, found):
+        pass
+
+    def phase(self, title, cells, done):
+        pass
+
+    def message(self, cell, message):
+        self.kinds.setdefault(cell.variant, []).append(message["kind"])
+
+
+def test_a_recipe_with_devices_is_computed_on_as_many_and_others_as_ever(launched, tmp_path):
+    heard = Heard()
+    run_study(study(devices=2), tmp_path / "two", watcher=heard)
+    assert [count for count, _ in launched] == [2]
+    assert heard.kinds["two"][0] == "start"
+    assert heard.kinds["one"][-1] == heard.kinds["two"][-1] == "finished"
+    run_study(study(), tmp_path / "one")
+    two, one = (read_result(tmp_path / name / "two" / "seed-0") for name in ("two", "one"))
+    assert two.metrics == one.metrics
+
+
+def test_devices_of_the_command_count_for_every_run(launched, tmp_path):
+    run_study(study(), tmp_path / "out", devices=3)
+    assert [count for count, _ in launched] == [3, 3]
+    run_study(study(), tmp_path / "out")
+    assert len(launched) == 2, "devices are no part of what a run is"
+
+
+def test_one_device_of_the_command_takes_the_place_of_several_in_a_file(launched, tmp_path):
+    heard = Heard()
+    run_study(study(devices=2), tmp_path, devices=1, watcher=heard)
+    assert launched == []
+    assert heard.kinds["two"][-1] == "finished"
+
+
+def test_a_run_that_fails_on_its_devices_fails_alone(monkeypatch, tmp_path):
+    def on_devices(*_, **__):
+        raise TrainingError("rank 1 failed")
+
+    monkeypatch.setattr(launching, "on_devices", on_devices)
+    heard = Heard()
+    run_study(study(devices=2), tmp_path, watcher=heard)
+    assert heard.kinds["two"] == ["failed"]
+    assert heard.kinds["one"][-1] == "finished"
+    assert read_failure(tmp_path / "two" / "seed-0")["error"] == "rank 1 failed"
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"devices": 0}, "--devices must be at least 1; got 0"),
+        ({"devices": 2, "jobs": 2}, "runs on 2 devices are computed one at a time on this machine; leave out --jobs"),
+        ({"devices": 2, "together": 2}, "one at a time on this machine; leave out --together"),
+        ({"devices": 2, "executor": InProcess()}, "one at a time on this machine; leave out --on"),
+    ],
+)
+def test_what_has_no_meaning_with_devices_is_an_error(tmp_path, how, said):
+    with pytest.raises(SpecError, match=said):
+        run_study(study(), tmp_path, **how)

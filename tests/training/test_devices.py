@@ -1,0 +1,124 @@
+"""One model on several devices: the numbers are those of one, whatever the number of ranks, and so is what is kept."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tests.training.forked import on_forks, one_fails
+from tests.training.on_ranks import made
+from tests.training.tiny import TinyTask, recipe, tiny_model
+
+from attnlab.core.errors import SpecError, TrainingError
+from attnlab.training import load_model_weights, on_devices, read_metrics, read_result
+from attnlab.training.together.together import train_together
+
+MODULE = "tests.training.on_ranks"
+STEPS = 13
+ADAMW = {"steps": STEPS, "clip": 0.5, "sharding": "none"}
+MUON = {**ADAMW, "optimizer": "muon"}
+FULL = {"sharding": "full"}
+NEAR = 1e-9
+"""Relative; float64 rounds by 1e-16."""
+
+ALONE = {"decoder": ADAMW, "encoder": ADAMW, "encoder-decoder": MUON}
+DIVIDED = {
+    "decoder on 4 ranks": (4, "decoder", {}),
+    "decoder on 2 ranks in 2 pieces each": (2, "decoder", {"accumulate": 2}),
+    "encoder in 2 pieces": (1, "encoder", {"accumulate": 2}),
+    "encoder in little memory": (2, "encoder", {"sharding": "auto"}),
+    "encoder-decoder with Muon": (2, "encoder-decoder", {}),
+    "encoder-decoder with Muon, sharded": (2, "encoder-decoder", FULL),
+}
+REFUSED = {
+    "3 ranks do not divide 8 rows": (3, "encoder", {}, "SpecError: a batch of 8 rows cannot be divided into 3 equal"),
+    "rows that see each other": (2, "batch norm", {}, "SpecError: the loss of 2 rows is not the mean of the losses of"),
+    "compiled": (2, "encoder", {"compile": True}, "SpecError: steps on several devices or in several pieces are not"),
+    "watched in parts": (2, "encoder", {**FULL, "watch": ["gradients"]}, "SpecError: watch needs a whole model on one"),
+    "another number of processes": (1, "encoder", {"devices": 2}, "SpecError: a recipe of 2 devices needs as many"),
+}
+KEPT = {**ADAMW, "checkpoint_every": 3, "average": {"last": 0.9, "points": 8}}
+CHAIN = ((4, FULL, 4), (2, FULL, 7), (1, {}, 10), (2, FULL, -1))
+"""Ranks, how the model lies on them, and the step at which all of them die: a run that goes on in other numbers."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kept")
+
+
+@pytest.fixture(scope="module")
+def runs(folder):
+    """What every rank of every run gave."""
+    cases = {kind: (1, "trained", [kind, fields]) for kind, fields in ALONE.items()}
+    for name, (count, kind, more) in DIVIDED.items():
+        how = "trained_in_little_memory" if "little memory" in name else "trained"
+        cases[name] = (count, how, [kind, {**ALONE[kind], "devices": count, **more}])
+    for name, (count, kind, more, _) in REFUSED.items():
+        cases[name] = (count, "failing", [kind, {**ADAMW, "devices": count, **more}])
+    cases["unbroken"] = (1, "trained", ["decoder", KEPT])
+    for number, (count, more, dies_at) in enumerate(CHAIN):
+        fields = {**KEPT, "devices": count, **more}
+        cases[f"part {number}"] = (count, "trained", ["decoder", fields, str(folder), dies_at])
+    return dict(zip(cases, on_forks(MODULE, list(cases.values())), strict=True))
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_numbers_do_not_depend_on_the_number_of_ranks(runs, name):
+    (alone,) = runs[DIVIDED[name][1]]
+    for found in runs[name]:
+        assert found["metrics"] == pytest.approx(alone["metrics"], rel=NEAR), "every rank decides by the same metrics"
+    first = runs[name][0]
+    assert first["losses"] == pytest.approx(alone["losses"], rel=NEAR)
+    assert first["weights"] == pytest.approx(alone["weights"], rel=NEAR)
+
+
+def test_the_result_says_how_a_run_was_divided(runs):
+    division = runs["decoder on 2 ranks in 2 pieces each"][0]["division"]
+    assert division.startswith("2 devices, parameters whole on each")
+    assert division.endswith("2 pieces one after another")
+    chosen = r"2 devices, parameters sharded \(a step needs \S+ GB a device of 1e-05 GB\)"
+    assert re.match(chosen, runs["encoder in little memory"][0]["division"])
+    assert runs["encoder"][0]["division"] == ""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_divided_is_an_error_in_words(runs, name):
+    for said in runs[name]:
+        assert said.startswith(REFUSED[name][-1])
+
+
+def test_parts_of_a_checkpoint_are_gone_on_with_on_any_number_of_ranks(runs, folder):
+    assert [runs[f"part {number}"][0] for number in range(3)] == [None] * 3, "they were to die on the way"
+    (alone,), found = runs["unbroken"], runs["part 3"][0]
+    assert found["resumed"] == [3, 6, 9]
+    assert found["metrics"] == pytest.approx(alone["metrics"], rel=NEAR)
+    assert found["losses"] == pytest.approx(alone["losses"], rel=NEAR)
+    model, _ = made("decoder")
+    assert load_model_weights(model, folder) == STEPS
+    assert float(sum(one.detach().abs().sum() for one in model.parameters())) == pytest.approx(alone["weights"], NEAR)
+    assert {path.name for path in (folder / "last").iterdir()} == {"model.safetensors", "state.json"}
+    assert [record["step"] for record in read_metrics(folder)] == list(range(1, STEPS + 1))
+    assert read_result(folder).metrics == found["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"), [("killed", "SIGKILL"), ("raises", "failed: ValueError: this rank has its own trouble")]
+)
+def test_a_rank_that_fails_ends_all_with_its_own_error(how, expected):
+    with pytest.raises(TrainingError, match=f"rank 1 .process .*{expected}.*the same command goes on"):
+        on_devices(2, one_fails, how)
+
+
+def test_no_devices_are_an_error():
+    with pytest.raises(SpecError, match="devices must be at least 1; got 0"):
+        on_devices(0, one_fails)
+    with pytest.raises(SpecError, match="devices 2: torch finds 0 CUDA devices on this machine"):
+        on_devices(2, one_fails, device="cuda")
+    with pytest.raises(SpecError, match="'devices': should be greater than 0; got 0"):
+        recipe(devices=0)
+
+
+def test_runs_that_train_together_share_one_device():
+    with pytest.raises(SpecError, match="runs that train together share one device"):
+        train_together([tiny_model()] * 2, TinyTask(), [recipe(3, devices=2)] * 2, seeds=range(2))
