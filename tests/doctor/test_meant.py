@@ -31,7 +31,7 @@ class NeverScaled(ScaledIfAsked):
 def test_a_scale_that_an_argument_switches_off_is_accepted_and_one_that_nothing_does_is_not():
     (asked,), (never,) = (list(check_scale(examined(kind))) for kind in (ScaledIfAsked, NeverScaled))
     assert (asked.severity, asked.accepted, never.severity, never.accepted) == ("error", True, "error", False)
-    assert 'its text says: "scale=False"' in asked.evidence
+    assert 'it is built with: "scale=False"' in asked.evidence
 
 
 class NormOfBatch(Base):

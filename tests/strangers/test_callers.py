@@ -1,4 +1,4 @@
-"""A class is built as its file builds it, where its own words do not tell how, and called until one way runs."""
+"""A class is built as its repository builds it, where its own words do not tell how, and called until one way runs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_without_such_a_call_it_is_asked_for(tmp_path):
 
 def test_a_call_of_another_class_of_that_name_says_nothing(tmp_path):
     path = file(tmp_path, UNCLEAR.format(more="p=0.1") + "\ndef other():\n    return Mine(1, 2, 3, 4, 5)\n")
-    assert literal_calls(ways(path)) == []
+    assert list(literal_calls(ways(path))) == []
 
 
 def ways(path: str) -> type:
@@ -93,7 +93,7 @@ def test_a_class_is_as_it_was_once_its_instances_were_noted():
         Derived(3, out_features=4, bias=False)
     assert seen == [{"in_features": 3, "out_features": 4, "bias": False}]
     assert "__init__" not in vars(Derived)
-    assert callers_of(Derived) == []
+    assert list(callers_of(Derived)) == []
 
 
 @pytest.mark.parametrize(
@@ -155,3 +155,52 @@ def test_a_list_of_layers_is_of_the_class_that_is_named_so_and_what_gets_three_t
     layers = load(f"{file(tmp_path, LISTED)}:Reader").module.attn_layers
     assert [type(layer).__name__ for layer in layers] == ["ReaderLayer", "ReaderLayer"]
     assert type(layers[0].mixing) is nn.MultiheadAttention
+
+
+ELSEWHERE = """
+from .mine import Attention, Layer
+
+class Elsewhere(nn.Module):
+    def __init__(self, width=40):
+        super().__init__()
+        self.layer = Layer(Attention(width), width)
+    def forward(self, x):
+        return self.layer(x)
+"""
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A class in a package, and another file two folders away that builds it."""
+    (tmp_path / "README.md").write_text("")
+    for folder in ("package", "package/parts", "package/parts/deep"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__init__.py").write_text("")
+    text = PARTED.format(parameters="attending, breadth", part="attending", size="breadth")
+    return tmp_path, file(tmp_path / "package/parts/deep", text)
+
+
+def test_a_part_is_built_as_a_class_of_another_file_of_its_repository_builds_it(repository):
+    top, path = repository
+    (top / "package/whole.py").write_text(HEADER + ELSEWHERE.replace(".mine", ".parts.deep.mine"))
+    patient = load(f"{path}:Layer")
+    assert (type(patient.module.part).__name__, patient.module.size) == ("Attention", 40)
+    assert patient.notes == ("as Elsewhere builds it",)
+
+
+def test_a_file_that_runs_something_is_read_and_never_imported(repository):
+    top, path = repository
+    script = f"from package.parts.deep.mine import *\n{ELSEWHERE.partition('Layer')[2]}\nopen('{top}/ran', 'w')\n"
+    (top / "train.py").write_text(HEADER + script + "Layer(None, breadth=24)\n")
+    with pytest.raises(SpecError, match="attending"):
+        load(f"{path}:Layer")
+    assert list(literal_calls(type(load(f"{path}:Attention").module))) == [{"dim": 40}]
+    assert not (top / "ran").exists()
+
+
+def test_what_no_name_tells_is_as_the_repository_sets_it(repository):
+    top, path = repository
+    Path(path).write_text(HEADER + UNCLEAR.format(more="kind, p=0.1"))
+    (top / "options.py").write_text("parser.add_argument('--c_m', type=int, default=12)\n")
+    (top / "model.yaml").write_text("model:\n  kind: plain\n")
+    assert dict(load(f"{path}:Mine").arguments) == {"dim": 64, "c_m": 12, "kind": "plain"}

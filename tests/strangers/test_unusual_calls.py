@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.calling.roles import role_of
@@ -133,3 +134,108 @@ def test_a_memory_stays_apart_where_the_sequence_turns_out_to_come_first():
 )
 def test_the_length_of_a_named_sequence_is_one_for_each_sample(name, role):
     assert role_of(name) == role
+
+
+class Wide(nn.Module):
+    """Two sequences as long as the input, each of a width of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.maps = nn.ModuleList([nn.Linear(width, WIDTH) for width in (WIDTH, 4, 6)])
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x, marks, y):
+        a, b, c = self.maps
+        return a(x) + b(self.norm(marks)) + c(y)
+
+
+def test_a_sequence_is_given_the_width_that_torch_says_is_wanted():
+    called = asked(Wide()).assumptions["called as"]
+    beside = "a fixed sequence of its own width and as long as the input"
+    assert called == f"forward(x; marks={beside}; y={beside})"
+
+
+class Counting(nn.Module):
+    """Cannot be called; counts how often that is tried."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(WIDTH, WIDTH)
+        self.calls = 0
+
+    def forward(self, x, mask):
+        Counting.made += 1
+        return self.map(x) + mask.nothing if x.size(-1) == WIDTH else mask.nothing
+
+
+def test_a_call_that_is_of_a_wrong_type_is_not_tried_at_every_size_and_the_furthest_failure_is_told():
+    Counting.made = 0
+    with pytest.raises(ModuleError, match=r"has no attribute 'nothing'"):
+        asked(Counting())
+    assert Counting.made < 1000
+
+
+class Switched(nn.Module):
+    """Masks only where its setting says so."""
+
+    def __init__(self, *, mask_flag):
+        super().__init__()
+        self.map, self.mask_flag = nn.Linear(WIDTH, WIDTH), mask_flag
+
+    def forward(self, x, attn_mask=None):
+        scores = x @ x.mT / WIDTH
+        if self.mask_flag:
+            hidden = torch.ones(scores.shape[-2:]).triu(1).bool() if attn_mask is None else attn_mask
+            scores = scores.masked_fill(hidden, float("-inf"))
+        return self.map(scores.softmax(-1) @ x)
+
+
+def test_a_mask_that_a_setting_switches_off_is_left_out():
+    masks = [asked(Switched(mask_flag=flag)).masks for flag in (True, False)]
+    assert [bool(each) for each in masks] == [True, False]
+
+
+class OfHeads(nn.Module):
+    """Queries, keys and values that are split already, length before heads; the other way round it runs as well."""
+
+    def forward(self, queries, keys, values):
+        assert queries.dim() == 4
+        q, k, v = (each.transpose(1, 2) for each in (queries, keys, values))
+        return ((q @ k.mT).softmax(-1) @ v).transpose(1, 2)
+
+
+def test_of_two_ways_to_split_heads_the_one_is_taken_in_which_positions_see_each_other():
+    convention = asked(OfHeads())
+    assert convention.layout == "length, then heads"
+    assert "no position would see another" in convention.assumptions["layout"]
+
+
+class MemoryFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.map, self.prenet = nn.Linear(WIDTH, WIDTH), nn.Linear(STATE, WIDTH)
+
+    def forward(self, memory, decoder_input):
+        x, seen = self.prenet(decoder_input), self.map(memory)
+        return x + (x @ seen.mT).softmax(-1) @ seen
+
+
+def test_a_memory_is_no_input_where_what_a_decoder_gets_comes_second():
+    convention = asked(MemoryFirst())
+    assert convention.assumptions["called as"] == "forward(memory=a fixed memory of length 7; decoder_input)"
+    assert convention.d_in == STATE
+
+
+class GivenBack(nn.Module):
+    """Returns its input before what it makes of it, as encoders of several scales do."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return [x, self.map(x)]
+
+
+def test_an_input_that_is_given_back_is_no_output():
+    assert asked(GivenBack()).output == 1

@@ -198,7 +198,8 @@ class Examination:
         wanted = signature_of(type(self.patient.module))
         settings = {name: self.patient.arguments.get(name, one.default) for name, one in wanted.items()}
         written = (f"{name}={value!r}" for name, value in settings.items())
-        return accepted_by(findings, next((one for one in written if re.match(setting, one, re.IGNORECASE)), ""))
+        said = next((one for one in written if re.match(setting, one, re.IGNORECASE)), "")
+        return accepted_by(findings, said, by="it is built with")
 
     def relying_on(self, convention: Convention) -> Examination:
         """An examination of the same patient called in another way."""
@@ -211,10 +212,10 @@ class Examination:
         return None if convention is None else Examination(self.patient, convention, self.options)
 
 
-def accepted_by(findings: Iterable[Finding], words: str) -> Iterator[Finding]:
+def accepted_by(findings: Iterable[Finding], words: str, *, by: str = "its text says") -> Iterator[Finding]:
     """Findings as they are without words; with words that declare them, accepted, the words beside the evidence."""
     for finding in findings:
-        evidence = f'{finding.evidence}; its text says: "{words}"'
+        evidence = f'{finding.evidence}; {by}: "{words}"'
         yield replace(finding, accepted=True, evidence=evidence) if words and finding.severity != "info" else finding
 
 

@@ -67,6 +67,7 @@ class Patient:
     """Parameters that its constructor never fills; in `module` they are started as torch starts linear maps."""
     notes: tuple[str, ...] = ()  # what was done to make it easier to examine
     declared: Declared = field(default_factory=Declared)  # what the person says of it
+    whole: Callable[[], Patient] | None = None  # the larger module that builds it, where it is built as a part of one
 
     def copy(self) -> nn.Module:
         """A copy to be called."""

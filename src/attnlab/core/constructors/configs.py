@@ -8,7 +8,7 @@ from typing import Any, final
 
 from attnlab.core.constructors.words import glossary_word, named
 
-CONFIG_NAMES = ("config", "cfg", "conf", "configuration", "args", "hparams", "params", "opt", "hp")
+CONFIG_NAMES = ("config", "configs", "cfg", "conf", "configuration", "args", "hparams", "params", "opt", "hp")
 """Names of a constructor's one parameter that holds all the others; also with another word before, ``model_args``."""
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
+import re
 import time
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -14,7 +17,7 @@ from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.convention import Convention, elements, wrong_output
 from attnlab.strangers.calling.layouts import IMAGES, LAYOUTS, SPLIT
 from attnlab.strangers.calling.roles import Filling, Parameter, calls_for, roles_of, seems_tokens, with_a_vector
-from attnlab.strangers.calling.sources import NUMBERS
+from attnlab.strangers.calling.sources import NUMBERS, is_same, laid_out
 from attnlab.strangers.calling.trial import BATCH, Trial
 from attnlab.strangers.calling.widths import (
     LENGTH,
@@ -29,8 +32,23 @@ from attnlab.strangers.patient import LAYOUTS_DECLARED, Patient
 from attnlab.strangers.words import Said, layout_said, sizes_said
 
 _USUAL = ("channels-first", "sequence-first", "batch-first")
-_PATIENCE_S = 10.0  # of computing, after which a module that fails late and slowly is given up
+_PATIENCE_S = 6.0  # of computing, after which a module that fails late and slowly is given up
 _MOST_CALLS = 4000  # that fail one after the other; a failing call takes some 0.1 ms
+_MISFITS = tuple(
+    re.compile(text)
+    for text in (
+        r"cannot be multiplied \(\d+x(?P<got>\d+) and (?P<wanted>\d+)x\d+\)",
+        r"normalized_shape=\[(?P<wanted>\d+)\].* input of size\[(\d+, )*(?P<got>\d+)\]",
+        r"to have (?P<wanted>\d+) channels, but got (?P<got>\d+) channels",
+    )
+)
+"""What torch says of an input that is not as wide as a linear map, a norm or a convolution wants it."""
+
+_OF_ANY_WIDTH = {"x": ("another sequence",), "memory": ("memory", "another sequence")}
+_WANTS_TOKENS = "'indices' to have one of the following scalar types"
+_MOST_NUMBERLESS = 60
+_MOST_FITTED = 60  # calls that are made anew with such a width
+_SAME_FAILURES = 3  # of a type, at several sizes; a fourth size would fail alike
 _BATCHES = (BATCH, BATCH + 2)  # the axis that follows the batch is the batch
 _LONGER = (0, -1, 2)  # lengths at which there must be as many vectors, relative to the first
 
@@ -51,25 +69,116 @@ def first_call(trial: Trial, patient: Patient) -> Found:
     name = input_of(parameters, patient)
     sizes = sizes_said(trial.module, name, patient.text)
     said = _declared(patient) or layout_said(trial.module, name, patient.text) or _said_by_sizes(trial.module, sizes)
-    failures: list[ModuleError] = []
+    return first_of(_attempts(trial, patient, parameters, said, sizes), trial, patient, parameters, said)
+
+
+def first_of(
+    attempts: Iterable[Convention],
+    trial: Trial,
+    patient: Patient,
+    parameters: tuple[Parameter, ...],
+    said: Said | None = None,
+) -> Found:
+    """The first of several calls that runs; where none does, the most telling of the failures is raised."""
+    tried = _Failures(type(trial.module), input_of(parameters, patient))
     unlike: Convention | None = None
-    returned_something = False
-    start_s = time.process_time()
-    for attempt in itertools.islice(_attempts(trial, patient, parameters, said, sizes), _MOST_CALLS):
-        if returned_something and (attempt.length != LENGTH or attempt.layout in ("sequence-first", "unbatched")):
+    for attempt in itertools.islice(_with_fitting(attempts, tried), _MOST_CALLS):
+        if unlike is not None and (attempt.length != LENGTH or attempt.layout in ("sequence-first", "unbatched")):
             continue  # where a wrong output may happen to look right
         try:
             return Found(_tried(trial, attempt), parameters, said)
         except ModuleError as error:
-            failures.append(error)
-            returned_something |= error.__cause__ is None
-            unlike = attempt if unlike is None and returned_something else unlike
-        if time.process_time() - start_s > _PATIENCE_S:
-            break
+            tried.note(attempt, error)
+            unlike = attempt if unlike is None and error.__cause__ is None else unlike
     pooled = None if unlike is None else _with_slots(trial, unlike)
     if pooled is not None:
         return Found(pooled, parameters, said)
-    raise most_telling(failures, parameters, patient)
+    raise most_telling(tried.telling, parameters, patient)
+
+
+def _with_fitting(attempts: Iterable[Convention], tried: _Failures) -> Iterator[Convention]:
+    """Yield the attempts that may run, each followed by those with another sequence as wide as it turned out to be."""
+    end_s = time.process_time() + _PATIENCE_S
+    for attempt in itertools.takewhile(lambda _: time.process_time() < end_s, attempts):
+        waiting = [attempt]
+        while waiting:
+            one = waiting.pop(0)
+            if tried.leaves_open(one):
+                tried.fitting = []
+                yield one
+                waiting += tried.fitting
+
+
+@final
+class _Failures:
+    """Remember how calls failed, so that none is made that would fail alike.
+
+    Parameters
+    ----------
+    kind : type
+        The class that is called.
+    sequence : str
+        The name of its input.
+    """
+
+    def __init__(self, kind: type, sequence: str) -> None:
+        self.fitting: list[Convention] = []  # the call that failed last, with another width for one of its sequences
+        self._input = sequence
+        self._furthest = 0
+        self._forward: Any = getattr(kind.forward, "__code__", None)
+        self._of_type: collections.Counter[Any] = collections.Counter()  # by what was given, whatever its size
+        self._reached: dict[Any, int] = {}  # lines of ``forward`` by sizes, in calls without masks
+        self._ranked: list[tuple[int, ModuleError]] = []
+        self._fitted: set[Any] = set()
+        self._no_numbers = 0  # calls in a row that failed as tokens must be whole numbers
+
+    @property
+    def telling(self) -> list[ModuleError]:
+        """The failures, those that came furthest first."""
+        return [error for _, error in sorted(self._ranked, key=lambda each: -each[0])]
+
+    def note(self, attempt: Convention, error: ModuleError) -> None:
+        """Remember one failure."""
+        cause = error.__cause__
+        self._of_type[self._given(attempt)] += isinstance(cause, TypeError | AttributeError)
+        frames = [] if cause is None else traceback.walk_tb(cause.__traceback__)
+        line = max((line for frame, line in frames if frame.f_code is self._forward), default=0)
+        self._ranked.append((line, error))
+        if not attempt.masks:
+            self._reached[self._sizes(attempt)] = max(self._reached.get(self._sizes(attempt), 0), line)
+            self._furthest = max(self._furthest, line)
+        if attempt.takes == "embeddings":
+            self._no_numbers = self._no_numbers + 1 if _WANTS_TOKENS in str(cause) else 0
+        fitting = {(self._given(each), self._sizes(each)): each for each in _refitted(attempt, self._input, str(cause))}
+        fitting = {key: each for key, each in fitting.items() if key not in self._fitted}
+        self.fitting = list(fitting.values()) if len(self._fitted) < _MOST_FITTED else []
+        self._fitted |= set(fitting)
+
+    def leaves_open(self, attempt: Convention) -> bool:
+        """Whether a call may run: nothing in it is of a wrong type, and no other size came further without masks."""
+        too_short = attempt.masks and self._reached.get(self._sizes(attempt), self._furthest) < self._furthest
+        numberless = attempt.takes == "embeddings" and self._no_numbers >= _MOST_NUMBERLESS
+        return not (too_short or numberless) and self._of_type[self._given(attempt)] < _SAME_FAILURES
+
+    def _given(self, attempt: Convention) -> Any:
+        return attempt.takes, attempt.arguments, attempt.masks
+
+    def _sizes(self, attempt: Convention) -> Any:
+        return attempt.takes, attempt.layout, attempt.d_in, attempt.vocab_size, attempt.length
+
+
+def _refitted(attempt: Convention, sequence: str, raised: str) -> Iterator[Convention]:
+    """Yield a call with a sequence beside the input as wide as torch wants it, for each that is as wide as it got."""
+    misfit = next((found for found in (each.search(raised) for each in _MISFITS) if found), None)
+    if misfit is None:
+        return
+    got, wanted = int(misfit["got"]), int(misfit["wanted"])
+    before = attempt.d_in or attempt.length  # of what is made from the input, if it has no width of its own
+    for index, one in enumerate(attempt.arguments):
+        misfits = one.parameter != sequence and (one.value or before) == got
+        for source in _OF_ANY_WIDTH.get(one.source, ()) if misfits else ():
+            other = replace(one, source=source, value=wanted)
+            yield replace(attempt, arguments=(*attempt.arguments[:index], other, *attempt.arguments[index + 1 :]))
 
 
 def _declared(patient: Patient) -> Said | None:
@@ -209,7 +318,9 @@ def _tried(trial: Trial, convention: Convention) -> Convention:
 def find_output(returned: Any, convention: Convention, x: Tensor) -> tuple[Any, bool] | None:
     """The key of the output in what was returned, and whether it is pooled."""
     ranked: list[tuple[int, Any, bool]] = []
-    for key, value in elements(returned).items():
+    found, given = elements(returned), laid_out(x, convention.layout)
+    made = {key: each for key, each in found.items() if not (isinstance(each, Tensor) and is_same(each, given))}
+    for key, value in (made or found).items():  # what was given comes back beside what was made of it
         flat = isinstance(value, Tensor) and value.dim() == 2 and len(value) == x.size(0) * x.size(1)
         for pooled in (False, True):
             try:

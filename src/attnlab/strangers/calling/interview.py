@@ -17,12 +17,13 @@ from torch import nn
 from attnlab.core.errors import ModuleError
 from attnlab.strangers.anatomy import is_block, is_stack
 from attnlab.strangers.calling.convention import Convention, Kind, Label, wrong_output
-from attnlab.strangers.calling.first_call import find_output, first_call, input_of, most_telling
-from attnlab.strangers.calling.layouts import IMAGES
+from attnlab.strangers.calling.first_call import find_output, input_of, most_telling
+from attnlab.strangers.calling.in_use import call_of
+from attnlab.strangers.calling.layouts import IMAGES, SPLIT
 from attnlab.strangers.calling.masking import ENCODINGS, SHAPES
 from attnlab.strangers.calling.masks_learned import with_masks, with_pad_token
 from attnlab.strangers.calling.roles import Parameter, calls_for, roles_of, seems_over_pairs
-from attnlab.strangers.calling.sources import MEMORY_LENGTH, Argument
+from attnlab.strangers.calling.sources import HANDED_ON, MEMORY_LENGTH, Argument
 from attnlab.strangers.calling.trial import Sight, Trial, influences, sight_of
 from attnlab.strangers.calling.widths import size_named
 from attnlab.strangers.calling.wording import assumptions_of
@@ -44,13 +45,17 @@ def interview(patient: Patient) -> Convention:
     with quiet():
         wake(module)
         trial = Trial(module)
-        found = first_call(trial, patient)
+        found = call_of(trial, patient)
         convention = found.convention
         if found.layout is None:
-            convention = _in_clean_layout(trial, convention, found.parameters)
+            convention = _in_clean_layout(trial, _in_seeing_layout(trial, convention), found.parameters)
         convention = _with_lengths(trial, _with_memory(trial, convention), patient)
         itself = _is_its_own_memory(convention, found.parameters)
         own = tuple(_of_own_memory(found.parameters)) if itself else found.parameters
+        handed_on = {
+            one.parameter for one in convention.arguments if one.source == HANDED_ON
+        }  # with others that it fits
+        own = tuple(one for one in own if one.name not in handed_on)
         convention = with_masks(trial, convention, own, declared.mask)
         convention = with_pad_token(trial, convention, patient)
         convention = _with_causality(trial, convention, patient, found.parameters)
@@ -66,6 +71,14 @@ def interview(patient: Patient) -> Convention:
 
 
 # Layout
+
+
+def _in_seeing_layout(trial: Trial, convention: Convention) -> Convention:
+    """The convention with heads and length the other way round, if only so positions see each other, and not heads."""
+    if convention.layout not in SPLIT or sight_of(trial, convention) != "itself":
+        return convention
+    other = replace(convention, layout=SPLIT[1 - SPLIT.index(convention.layout)])
+    return other if trial.runs(other) and sight_of(trial, other) != "itself" else convention
 
 
 def _in_clean_layout(trial: Trial, convention: Convention, parameters: Sequence[Parameter]) -> Convention:

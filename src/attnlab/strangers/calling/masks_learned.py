@@ -95,16 +95,17 @@ class Hiding:
         visible = min(first, last)
         return weight / visible if math.isfinite(weight + visible) and visible > NOTHING else math.inf
 
-    def changes_nothing(self, masking: Masking) -> bool:
-        """Whether a mask that hides nothing leaves the output as it is without a mask."""
-        told = self._with(replace(masking, required=True))
+    def changes_nothing(self, masking: Masking | None) -> bool:
+        """Whether a mask that hides nothing leaves the output as it is without a mask; None: no mask does."""
+        plain = self._plain
+        told = self.convention if masking is None else self._with(replace(masking, required=True))
         try:
             output = self.trial.run(told, self.x)
         except ModuleError:
             return False
-        if masking.required:
+        if masking is not None and masking.required:
             return True
-        return bool((output - self._plain).abs().max() <= _SAME * self._plain.abs().max())
+        return bool((output - plain).abs().max() <= _SAME * plain.abs().max())
 
     def _with(self, masking: Masking) -> Convention:
         """The convention with one mask given in one way."""
@@ -208,8 +209,25 @@ def _learn(hiding: Hiding, one: Parameter, declared: str | None) -> list[Masking
     obeyed = [mask for mask in decided if mask.obeyed]
     if obeyed:
         return _with_padding(obeyed)
+    if _are_switched_off(hiding):
+        return []
     likely = over_said(hiding.trial.module, one.name) or ("keys" if one.role == "key mask" else "pairs")
     return _with_padding(sorted(decided, key=lambda mask: mask.over != likely)[:1])
+
+
+def _are_switched_off(hiding: Hiding) -> bool:
+    """Whether a setting of the module switches its masks off: with it, a call gives something else or does not run."""
+    parts = hiding.trial.module.modules()
+    switches = [
+        (part, name) for part in parts for name, value in vars(part).items() if "mask" in name and value is False
+    ]
+    for part, name in switches:
+        setattr(part, name, True)
+    try:
+        return bool(switches) and not hiding.changes_nothing(None)
+    finally:
+        for part, name in switches:
+            setattr(part, name, False)
 
 
 def _with_padding(masks: list[Masking]) -> list[Masking]:

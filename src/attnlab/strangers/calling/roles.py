@@ -77,6 +77,7 @@ _WHOLE: dict[str, str] = {
 
 _MASK_PIECES = frozenset(["m", "msk", "padding", "paddings", "pad", "visible", "allowed", "visibility", "keep", "real"])
 _BIASES = frozenset({"attn_bias", "attention_bias", "bias"})
+_PUT_OUT = frozenset(["output", "outputs", "out"])
 _INPUTS = frozenset(["input", "inputs", "ids", "tokens"])
 _SPLIT = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 _OF_MEMORY = re.compile(r"memory|encoder_attention|cross|enc|context|mem_|e_mask")
@@ -137,7 +138,8 @@ def role_of(name: str) -> str:
         return "mask"
     if pieces & (tables["memory"] | {"dec", "decoder"}) and pieces & _INPUTS:
         return "target" if pieces & {"dec", "decoder"} else "source"
-    return next((role for role, words in tables.items() if pieces & words), "open")
+    of_another = "memory" if _SPLIT.split(word)[-1] in _PUT_OUT else "open"  # what another module returned
+    return next((role for role, words in tables.items() if pieces & words), of_another)
 
 
 def _settle_first(roles: dict[str, str], named: Mapping[str, inspect.Parameter]) -> None:
@@ -148,7 +150,8 @@ def _settle_first(roles: dict[str, str], named: Mapping[str, inspect.Parameter])
     if asks is not None or first is None:
         return
     others = [name for name, role in roles.items() if role in ("memory", "source", "target") and name != first]
-    if target is not None and target != first and roles[first] in ("source", "input", "open"):
+    put_out = roles[first] == "memory" and _SPLIT.split(first.lower())[-1] in {*_PUT_OUT, "memory"}
+    if target is not None and target != first and (roles[first] in ("source", "input", "open") or put_out):
         roles[target], roles[first] = "input", "memory"
     elif roles[first] != "key or value":
         roles[first] = "input"

@@ -14,6 +14,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from attnlab.strangers.calling.layouts import IMAGES, LAYOUTS, SPLIT
 
@@ -21,6 +22,8 @@ MEMORY_LENGTH = 7  # of a sequence to look at beside the input; unlike the usual
 _BASE = 10000.0  # of rotary angles, Su et al. 2021, arXiv:2104.09864, section 3.4.2
 NUMBERS = "x without features"
 """The input as one number per position, (batch, length)."""
+HANDED_ON = "handed on"
+"""What a larger module gave, with the input in it."""
 _STEP = 2.399963  # golden angle in radians: its multiples modulo 2 pi are spread evenly, so sines of them look random
 
 
@@ -71,6 +74,39 @@ class Situation:
     def k_len(self) -> int:
         """The number of positions that are looked at."""
         return self.looked_at.size(1)
+
+
+def is_same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same."""
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """Hold what a larger module handed on for one argument, in which another input can stand.
+
+    Its tensors are the same for every sample, as everything else that is given beside the input.
+    """
+
+    value: Any  # a tensor, anything that holds tensors, or anything else
+    x: Tensor  # the input that was handed on
+    batch: int  # the number of samples in it
+
+    def with_input(self, at: Situation) -> Any:
+        """What is given with another input."""
+        return tree_map(lambda leaf: self._leaf(leaf, at), self.value)
+
+    def _leaf(self, leaf: Any, at: Situation) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if is_same(leaf, self.x):
+            return at.given
+        leaf = leaf.to(at.x.device, at.dtype if leaf.is_floating_point() else leaf.dtype, copy=True)
+        if self.batch not in leaf.shape:
+            return leaf
+        axis = leaf.shape.index(self.batch)
+        return leaf.narrow(axis, 0, 1).repeat_interleave(at.x.size(0), axis)
 
 
 def laid_out(value: Tensor, layout: str) -> Tensor:
@@ -165,6 +201,7 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     "positions": _positions,
     "positions of each": _positions_of_each,
     "position vectors": _position_vectors,
+    "another sequence": _position_vectors,
     "offset vectors": _offset_vectors,
     "segments": _all_of,
     "half cos": lambda at, d_head: _angles(at, d_head).cos().to(at.dtype),
@@ -176,6 +213,7 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     "length": lambda at, _value: at.length,
     "side": lambda at, _value: math.isqrt(at.length),
     "constant": lambda _at, value: value,
+    HANDED_ON: lambda at, kept: kept.with_input(at),
 }
 """What an argument can be given, from the situation of a call and the argument's own value."""
 
@@ -186,11 +224,13 @@ OTHER_MEMORIES = {"memory": "another memory", "memory tokens": "other memory tok
 """Sources of a second sequence, and those that give other numbers in its place."""
 
 IN_WORDS: dict[str, str] = {
+    HANDED_ON: "as the larger module hands it on",
     NUMBERS: "one number per position, (batch, length)",
     "memory": "a fixed memory of length 7",
     "memory tokens": "fixed memory tokens of length 7",
     "positions": "positions (length)",
     "positions of each": "positions (batch, length)",
+    "another sequence": "a fixed sequence of its own width and as long as the input",
     "position vectors": "a vector for every position, (batch, length, d_model)",
     "offset vectors": "a vector for every distance, (1, 2 length - 1, d_model)",
     "segments": "the same segment everywhere, (batch, length)",

@@ -22,6 +22,7 @@ _LONGEST = 512  # of a module that insists on one length
 _SIDES = (8, 16, 32, 14, 7)  # of images: what most patches and windows divide, then those of famous networks
 _COLORS = (3, 1)
 _WIDEST = 64  # pixels; a wider image takes longer than a person waits
+_WIDEST_OF_ALL = 256  # where nothing else runs
 _MOST_SIDES = 6  # tried
 _SAYS_OUT = ("out", "hidden_dim", "hidden", "n_units", "units")
 _WIDTH_ATTRIBUTES = ("in_features", "in_channels", "input_size", "embed_dim", "embedding_dim")
@@ -107,7 +108,10 @@ def grids_to_try(patient: Patient) -> Grids:
     """Images the input may be: of the size and the channels a constructor or a convolution names."""
     convolutions = [part.in_channels for part in patient.module.modules() if isinstance(part, nn.Conv2d)]
     sides = dict.fromkeys([*_sides(patient), *_SIDES])
-    return Grids([*convolutions[:1], *_COLORS], [side**2 for side in sides if side <= _WIDEST][:_MOST_SIDES])
+    usual = [side**2 for side in sides if side <= _WIDEST][:_MOST_SIDES]
+    return Grids(
+        [*convolutions[:1], *_COLORS], [*usual, *(side**2 for side in sides if _WIDEST < side <= _WIDEST_OF_ALL)]
+    )
 
 
 def _sides(patient: Patient) -> list[int]:

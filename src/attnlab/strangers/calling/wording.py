@@ -7,7 +7,8 @@ from typing import Any
 
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.first_call import Found
-from attnlab.strangers.calling.layouts import LAYOUTS
+from attnlab.strangers.calling.layouts import LAYOUTS, SPLIT
+from attnlab.strangers.calling.sources import HANDED_ON
 from attnlab.strangers.patient import Patient
 
 _MEANS = {
@@ -35,8 +36,9 @@ def assumptions_of(patient: Patient, convention: Convention, found: Found) -> di
 
 def _call(convention: Convention, found: Found) -> str:
     """The call, and the masks that are left out."""
-    masked = {mask.parameter for mask in convention.masks}
-    left_out = [one.name for one in found.parameters if one.role in ("mask", "key mask") and one.name not in masked]
+    given = {mask.parameter for mask in convention.masks}
+    given |= {one.parameter for one in convention.arguments if one.source == HANDED_ON}
+    left_out = [one.name for one in found.parameters if one.role in ("mask", "key mask") and one.name not in given]
     unused = f"; left out, as it takes no mask given there: {', '.join(left_out)}" if left_out else ""
     return f"{convention.in_words}{unused}"
 
@@ -53,6 +55,8 @@ def _layout(convention: Convention, found: Found) -> str:
     usual = convention.layout in ("batch-first", "sequence-first", "channels-first")
     words = convention.layout.replace("-", " ") if usual else f"{convention.layout}, {LAYOUTS[convention.layout].axes}"
     if found.layout is None:
+        if convention.layout in SPLIT and convention.layout != found.convention.layout:
+            return f"{words} (undeclared: {found.convention.layout}, no position would see another)"
         if convention.layout != found.convention.layout:
             return f"{words} (undeclared: {found.convention.layout.replace('-', ' ')} samples would see each other)"
         by_running = convention.layout != "batch-first"

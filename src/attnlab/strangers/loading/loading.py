@@ -15,7 +15,9 @@ from attnlab.core.build import is_path, load_object
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError
 from attnlab.core.own_files import replaced_in
 from attnlab.strangers.loading.making import Maker, ways_to_build
+from attnlab.strangers.loading.repository import files_around
 from attnlab.strangers.loading.starts import start_as_library_does
+from attnlab.strangers.loading.values import settings_of
 from attnlab.strangers.patient import Patient, twin_of
 from attnlab.strangers.texts import classes_of, file_of, text_of
 
@@ -55,6 +57,8 @@ def ways_to_load(
     target: Target, arguments: Mapping[str, Any] | None = None, *, causal: bool | None = None
 ) -> Iterator[Patient]:
     """Yield patients for what `load` takes, the most plausible first: constructors can be called in several ways."""
+    files_around.cache_clear()
+    settings_of.cache_clear()
     name = target if isinstance(target, str) else _name_of(target)
     found = _find(target) if isinstance(target, str) else target
     given = dict(arguments or {})
@@ -117,6 +121,7 @@ def _from_instance(module: nn.Module, name: str, given: Mapping[str, Any]) -> Pa
 def _from_constructor(maker: Maker, module: nn.Module) -> Patient:
     """The patient for a class or a function."""
     roots = dict.fromkeys([maker.factory, *classes_of(module)])
+    outer = maker.caller
     return Patient(
         name=maker.name,
         module=_pristine(module, maker.name),
@@ -126,6 +131,7 @@ def _from_constructor(maker: Maker, module: nn.Module) -> Patient:
         file=file_of(maker.factory),
         uninitialized=maker.uninitialized,
         notes=(*maker.notes, *_notes_on(maker.factory)),
+        whole=None if outer is None else lambda: _from_constructor(outer, outer.build({})),
     )
 
 

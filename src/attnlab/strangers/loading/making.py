@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from attnlab.core.constructors import (
     Settings,
     UnsetError,
     check_arguments,
+    config_class_of,
     fill_in,
     glossary_word,
     heard_by,
@@ -42,6 +44,7 @@ from attnlab.strangers.loading.sizes import (
     usual,
 )
 from attnlab.strangers.loading.starts import initialize, start_as_library_does, uninitialized
+from attnlab.strangers.loading.values import settings_of
 from attnlab.strangers.texts import file_of
 from attnlab.strangers.words import source_of
 
@@ -55,6 +58,7 @@ _SHALLOW = {word: SMALL[word] for word in ("n_layers", "vocab_size")}
 """What changes nothing in what a layer computes."""
 
 _MOST_CALLS = 3  # in files, that are tried; a fourth would not differ in kind
+_MOST_CALLERS = 4  # that are built; the fifth would not tell more
 _SIDE = 32  # pixels
 _OF_SIDES = frozenset(["img", "image", "resolution"])
 """Pieces of names that say how wide an image is."""
@@ -98,8 +102,9 @@ class Maker:
         self._set_names(constants_of_script(Path(file_of(factory))) if file_of(factory) else {})
         self.given = told | self._settled_in_its_file() | self._own_words(given)
         self.uninitialized: tuple[str, ...] = ()
+        self.guesses_parts = False  # whether a module that nothing names was put in
         self._any_config = False
-        self._caller = caller
+        self.caller = caller
 
     def first(self) -> nn.Module:
         """A first instance, and settle how all later ones are built."""
@@ -109,7 +114,7 @@ class Maker:
             if self._config is None or self._config in self.given:
                 raise
             module = self._with_any_config(error)
-        module = self._smaller(module)
+        module = self._smaller(module) if self.caller is None else module  # whose other parts it must fit
         self.uninitialized = uninitialized(lambda: self.build({}))
         return self.build({}) if self.uninitialized else module
 
@@ -135,7 +140,9 @@ class Maker:
         """What an error asks for: a setting that the config lacks, sizes as height and width, sizes left at None."""
         if isinstance(cause, UnsetError):
             word = str(cause)
-            size = D_HEAD if glossary_word(word) in ("d_head", "d_v") else usual(word) or self._choice(word)
+            if glossary_word(word) in ("d_head", "d_v"):
+                return {} if word in self.given else {word: D_HEAD}
+            size = self._settings.get(word, usual(word) or self._choice(word))
             return {} if word in self.given else {word: size}
         if not isinstance(cause, TypeError | AssertionError | ValueError):
             return {}
@@ -148,6 +155,20 @@ class Maker:
             return {name: SMALL[word] for name, word in none.items() if word in SMALL and name not in self.given}
         sizes = {name: value for name, value in self.arguments.items() if type(value) is int}
         return {name: (value, value) for name, value in sizes.items() if PAIRED & set(pieces_of(name))}
+
+    @property
+    def _settings(self) -> Mapping[str, Any]:
+        """The values that the repository gives to settings."""
+        file = file_of(self.factory)
+        return settings_of(Path(file)) if file else {}
+
+    def settings_wanted(self) -> dict[str, Any]:
+        """The repository's values of the required arguments, and of all settings where a config holds them."""
+        return {
+            name: value
+            for name, value in self._settings.items()
+            if (is_required(self.wanted[name]) if name in self.wanted else self._config is not None)
+        }
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -181,8 +202,10 @@ class Maker:
 
     def _order(self, changes: Mapping[str, Any]) -> Order:
         """The constructor with all its arguments."""
-        given = self._handed(changes) | self.given | (self._own_words(changes) if self._caller is None else {})
+        given = self._handed(changes) | self.given | (self._own_words(changes) if self.caller is None else {})
         offered = offered_for(self.factory, given)
+        if self._config is not None and config_class_of(self.factory, self._config) is None:
+            given = {name: value for name, value in self._settings.items() if type(value) in (bool, str)} | given
         if self._any_config and self._config is not None:
             own = {name: value for name, value in given.items() if name in self.wanted}
             rest = {name: value for name, value in given.items() if name not in self.wanted}
@@ -190,6 +213,7 @@ class Maker:
         filled = fill_in(self.factory, given, offered=offered, foreign=True, keep_defaults=True)
         guessed = {name: value for name, value in filled.items() if name in given or not self._is_part(name, value)}
         filled = filled | self._parts_wanted(guessed, given) | self._choices_wanted(filled)
+        filled |= {name: self._settings[name] for name in self._missing(filled) if name in self._settings}
         for value in filled.values():
             if hasattr(value, _HOW_TO_ATTEND):
                 setattr(value, _HOW_TO_ATTEND, "eager")
@@ -197,17 +221,17 @@ class Maker:
 
     def _handed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """What the caller, built with the same changes, gives the first of the instances that it builds."""
-        if self._caller is None or not isinstance(self.factory, type):
+        if self.caller is None or not isinstance(self.factory, type):
             return {}
         with watched(self.factory) as seen:
-            self._caller.build(changes)
+            self.caller.build(changes)
         if not seen:
-            raise SpecError(f"{self._caller.name} builds no {self.name}")
+            raise SpecError(f"{self.caller.name} builds no {self.name}")
         return seen[0]
 
     def _parts_wanted(self, filled: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """Modules for required arguments, and lists of them."""
-        wanted = [name for name, one in self.wanted.items() if is_required(one) and name not in filled]
+        wanted = self._missing(filled)
         parts = {name: self._part(name, {word: given[word] for word in given if word in SMALL}) for name in wanted}
         return {name: part for name, part in parts.items() if part is not None}
 
@@ -225,6 +249,7 @@ class Maker:
             return [Maker(layer, f"{self.name}({name})", sizes).build({}) for _ in range(SMALL["n_layers"])]
         if not self._calls(name):
             return None
+        self.guesses_parts = True
         attends = re.search(rf"{_OWN}{name}\([^,()]+,[^,()]+,", source_of(self.factory))
         return nn.MultiheadAttention(D_MODEL, N_HEADS, batch_first=True) if attends else nn.Linear(D_MODEL, D_MODEL)
 
@@ -234,8 +259,10 @@ class Maker:
         return is_number and (self._class_named(name) is not None or self._calls(name) or self._lists(name))
 
     def _calls(self, name: str) -> bool:
-        """Whether the class calls what it is given."""
-        return bool(re.search(rf"{_OWN}{name}\(", source_of(self.factory)))
+        """Whether the class calls what it is given, and not what it makes of it under the same name."""
+        source = source_of(self.factory)
+        made_anew = re.search(rf"\bself\.{name} = (?!{name}\b)", source)
+        return bool(re.search(rf"{_OWN}{name}\(", source)) and made_anew is None
 
     def _lists(self, name: str) -> bool:
         """Whether the class keeps what it is given as a list of modules."""
@@ -250,21 +277,24 @@ class Maker:
 
     def _choices_wanted(self, filled: Mapping[str, Any]) -> dict[str, str]:
         """Words for required arguments that the source compares with words: the first of them."""
-        wanted = [name for name, one in self.wanted.items() if is_required(one) and name not in filled]
-        return {name: word for name in wanted if (word := self._choice(name)) is not None}
+        return {name: word for name in self._missing(filled) if (word := self._choice(name)) is not None}
 
     def _choice(self, name: str) -> str | None:
         return next(words_compared_with(name, source_of(self.factory)), None)
 
     def _checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Check the arguments, and ask by name for those that nobody can guess."""
-        missing = [n for n, parameter in self.wanted.items() if n not in arguments and is_required(parameter)]
+        missing = self._missing(arguments)
         if missing:
             asked = " ".join(f"--arg {name}=..." for name in missing)
             raise SpecError(
                 f"{self.name} needs {', '.join(map(repr, missing))}; give {asked} (or name a function that builds it)"
             )
         return check_arguments(self.factory, arguments, self.name)
+
+    def _missing(self, arguments: Mapping[str, Any]) -> list[str]:
+        """The required arguments that are not there."""
+        return [name for name, one in self.wanted.items() if name not in arguments and is_required(one)]
 
     def _own_words(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by the constructor's own words; a glossary word it knows by several goes to all of them."""
@@ -346,22 +376,28 @@ def ways_to_build(
     given: Mapping[str, Any],
     *,
     causal: bool | None = None,
-    within: tuple[Callable[..., Any], ...] = (),
+    within: tuple[str, ...] = (),
 ) -> Iterator[tuple[Maker, nn.Module]]:
     """Yield makers that build an instance, and the instance: arguments guessed by name, then as its file builds it.
 
-    `within` are the classes whose callers are being looked for. Raises what the first maker raises if none builds.
+    Those with a module that nothing names come last. `within` are the classes whose callers are being looked for.
+    Raises what the first maker raises if none builds.
     """
     failure: AttnlabError | None = None
     built = False
+    doubtful: list[tuple[Maker, nn.Module]] = []
     for maker in _makers(factory, name, given, causal, within):
         try:
             first = maker.first()
         except AttnlabError as error:
             failure = failure or error
+            continue
+        built = True
+        if maker.guesses_parts:
+            doubtful.append((maker, first))
         else:
-            built = True
             yield maker, first
+    yield from doubtful
     if failure is not None and not built:
         raise failure
 
@@ -371,18 +407,28 @@ def _makers(
     name: str,
     given: Mapping[str, Any],
     causal: bool | None,
-    within: tuple[Callable[..., Any], ...],
+    within: tuple[str, ...],
 ) -> Iterator[Maker]:
     """Yield makers of a class that differ in where its arguments come from."""
-    yield Maker(factory, name, given, causal=causal)
-    for literals in literal_calls(factory)[:_MOST_CALLS]:
-        yield Maker(factory, name, literals | dict(given), causal=causal)
-    for caller in callers_of(factory):
-        handed_on = {word: value for word, value in given.items() if named(glossary_word(word), signature_of(caller))}
-        if caller not in (factory, *within):
+    plain = Maker(factory, name, given, causal=causal)
+    yield plain
+    literal = (
+        Maker(factory, name, values | dict(given), causal=causal)
+        for values in itertools.islice(literal_calls(factory), _MOST_CALLS)
+    )
+    yield from itertools.islice(literal, 1)
+    for caller in itertools.islice(callers_of(factory), _MOST_CALLERS):
+        wanted = signature_of(caller.factory)
+        handed_on = {word: value for word, value in given.items() if named(glossary_word(word), wanted)}
+        if caller.factory.__qualname__ not in within:
+            inside = (*within, factory.__qualname__)
             with contextlib.suppress(AttnlabError):
-                outer = next(ways_to_build(caller, caller.__name__, handed_on, within=(factory, *within)))[0]
-                yield Maker(factory, name, given, causal=causal, caller=outer)
+                outer = next(ways_to_build(caller.factory, caller.factory.__name__, handed_on, within=inside))[0]
+                yield Maker(caller.built, name, given, causal=causal, caller=outer)
+    yield from literal
+    settings = plain.settings_wanted()
+    if settings:
+        yield Maker(factory, name, settings | dict(given), causal=causal)
 
 
 def _first_cause(error: BaseException) -> BaseException:

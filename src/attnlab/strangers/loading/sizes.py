@@ -52,7 +52,7 @@ _BY_PIECE: tuple[tuple[str, Any], ...] = (
     ("bands", 4),
     ("freq frequency", 10.0),
     ("factor reduction groups chunks", 2),
-    ("rate prob ratio", 0.1),
+    ("rate prob proba probability ratio", 0.1),
     ("first pre norm residual mask masked learnable trainable scaling", True),
     ("norm", nn.LayerNorm),
     ("num n number count", 4),
