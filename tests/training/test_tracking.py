@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import sqlite3
+import time
 
 import pytest
 from tests.training.tiny import TinyTask, recipe, tiny_model
@@ -94,14 +95,21 @@ def test_trackio_has_the_stream_and_goes_on_in_the_same_run(tmp_path):
 
 
 def wandb_records(path):
-    """What an offline run wrote: behind seven bytes records, each with its length in bytes 4 and 5 of seven."""
+    """What an offline run wrote: behind seven bytes records, each with its length in bytes 4 and 5 of seven.
+
+    Its process may still write when the run has finished, and ends with the exit code.
+    """
     from wandb.proto.wandb_internal_pb2 import Record
 
-    data, at = path.read_bytes(), 7
-    while at < len(data):
-        end = at + 7 + int.from_bytes(data[at + 4 : at + 6], "little")
-        yield Record.FromString(data[at + 7 : end])
-        at = end
+    until = time.monotonic() + 60
+    while True:
+        data, at, records = path.read_bytes(), 7, []
+        while (end := at + 7 + int.from_bytes(data[at + 4 : at + 6], "little")) <= len(data):
+            records.append(Record.FromString(data[at + 7 : end]))
+            at = end
+        if any(record.HasField("exit") for record in records) or time.monotonic() > until:
+            return records
+        time.sleep(0.1)
 
 
 def test_wandb_without_a_key_is_offline_and_goes_on_in_the_same_run(tmp_path):
