@@ -111,13 +111,17 @@ def reads_bfloat16(task: Task) -> bool:
     return getattr(task, "reads_bfloat16", False)
 
 
+def counts_targets(task: Task) -> bool:
+    """Whether a task says how many targets a batch has, as rows may have more or fewer."""
+    return getattr(task, "targets_of", None) is not None
+
+
 def targets_of(task: Task, batch: Batch) -> float:
     """How many targets the mean loss of a batch is taken over, by which the losses of its parts are weighted.
 
     A task whose rows do not all have as many says it by a method ``targets_of(batch)``; for others it is the rows.
     """
-    counted = getattr(task, "targets_of", None)
-    return len(batch.targets) if counted is None else counted(batch)
+    return task.targets_of(batch) if counts_targets(task) else len(batch.targets)  # type: ignore[attr-defined]
 
 
 class ReportedTask(Protocol):

@@ -83,7 +83,7 @@ def own_routes(own: OwnModule) -> list[Route]:
         """Show the module; its script asks for the rest."""
         told = {"path": own.target, "address": "/module", "model": asked.begin["name"], "kind": "module"}
         told |= {"task": "a module of your own", "state": "", "own_code": False, "step": None}
-        told |= {"measures": asked.begin["measures"]}
+        told["measures"] = asked.begin["measures"]
         example = {"text": asked.begin["text"], "target": ""}
         return page("run.html.j2", {"runs": [told], "others": [], "examples": [example]})
 
@@ -169,7 +169,7 @@ def _spec(folder: Path) -> Mapping[str, Any]:
 
 def _told(folder: Path, place: Path) -> dict[str, Any]:
     """What a page says of a run before anything is computed."""
-    spec = _spec(place)
+    spec, kind = _spec(place), _kind(folder, place)
     return {
         "path": path_below(folder, place),
         "address": address("run", path_below(folder, place)),
@@ -177,7 +177,7 @@ def _told(folder: Path, place: Path) -> dict[str, Any]:
         "model": _name(spec["model"]),
         "task": _name(spec["task"]),
         "own_code": _is_own_code(place),
-        "kind": (kind := _kind(folder, place)),
+        "kind": kind,
         "measures": kind != "maps",
         "step": _step(place),
     }

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnlab.core.contracts import Batch, Task, targets_of
+from attnlab.core.contracts import Batch, Task, counts_targets, targets_of
 from attnlab.core.errors import SpecError
 from attnlab.core.generators import generator_states, restore_generators
 
@@ -48,8 +48,8 @@ def cut(task: Task, batch: Batch, count: int, numbers: Sequence[int]) -> list[Pi
     SpecError
         If the rows cannot be divided, or are fewer than the pieces.
     """
-    rows, weights = len(batch.targets), getattr(task, "targets_of", None)
-    if rows < count or (rows % count and weights is None):
+    rows = len(batch.targets)
+    if rows < count or (rows % count and not counts_targets(task)):
         raise SpecError(
             f"a batch of {rows} rows cannot be divided into {count} equal pieces (devices x accumulate); give the task "
             "a batch that they divide, or use fewer devices"

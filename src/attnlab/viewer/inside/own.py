@@ -74,8 +74,8 @@ def own_in_view(own: OwnModule) -> tuple[ModelInView, dict[str, Any]]:
     if convention.layout in IMAGES:
         raise ModuleError(f"{patient.name} reads images; sequences alone can be looked at")
     reader = OwnReader(patient.name, convention, sorted(set(characters)))
-    measure = functools.partial(_held_out_heads, own.text, patient, model, reader) if reader.vocab_size else None
-    view = ModelInView(model, reader, measure=measure if own.text else None)
+    measure = functools.partial(_held_out_heads, own.text, patient, model, reader)
+    view = ModelInView(model, reader, measure=measure if own.text and reader.vocab_size else None)
     return view, {"name": model.name, "text": reader.example(characters), "measures": view.measures}
 
 
