@@ -20,6 +20,7 @@ from typing import Any, final
 
 from attnlab.core.errors import Interrupted, RunError
 from attnlab.core.files import read_json, write_json, writing
+from attnlab.training.keeping.runs import holder_named, this_process
 
 LEASE = ".lease.json"
 LEASE_S = 60.0
@@ -63,8 +64,8 @@ def lease(
         time.sleep(POLL_S)
     if holder:
         raise RunError(
-            f"{folder} is held by {_named(holder)}; wait for it, or stop it first: its lease ends {LEASE_S:.0f} s after"
-            " its last sign"
+            f"{folder} is held by {holder_named(holder)}; wait for it, or stop it first: its lease ends "
+            f"{LEASE_S:.0f} s after its last sign"
         )
     held = _Held(folder, lost)
     try:
@@ -72,8 +73,8 @@ def lease(
     except (Interrupted, KeyboardInterrupt):
         if held.successor:
             raise RunError(
-                f"{folder} was taken over by {_named(held.successor)}, as this process gave no sign for {LEASE_S:.0f}"
-                " s; what it had computed lies there"
+                f"{folder} was taken over by {holder_named(held.successor)}, as this process gave no sign for "
+                f"{LEASE_S:.0f} s; what it had computed lies there"
             ) from None
         raise
     finally:
@@ -86,7 +87,7 @@ class _Held:
 
     def __init__(self, folder: Path, lost: Callable[[], object]) -> None:
         self._path, self._lost, self._ended = folder / LEASE, lost, threading.Event()
-        self._own = {"pid": os.getpid(), "host": platform.node(), "mark": uuid.uuid4().hex}
+        self._own = {**this_process(), "mark": uuid.uuid4().hex}
         self.successor: Mapping[str, Any] | None = None
         left = _left(self._path)
         write_json(self._path, self._own)
@@ -94,7 +95,7 @@ class _Held:
             time.sleep(SETTLED_S)
             holder = _left(self._path)
             if holder and holder != self._own:
-                raise RunError(f"{folder} was taken by {_named(holder)} in the same moment; wait for it")
+                raise RunError(f"{folder} was taken by {holder_named(holder)} in the same moment; wait for it")
         self._thread = threading.Thread(target=self._give_signs, daemon=True)
         self._thread.start()
 
@@ -137,7 +138,3 @@ def _left(path: Path) -> Mapping[str, Any] | None:
         if path.exists():
             raise
         return None
-
-
-def _named(holder: Mapping[str, Any]) -> str:
-    return f"process {holder['pid']} on {holder['host']}"

@@ -59,7 +59,7 @@ def lock(folder: Path | str) -> Iterator[None]:
         except filelock.Timeout as error:  # an OSError, but not one of the disk
             raise RunError(f"{folder} is being written by {_holder(folder)}; wait for it, or stop it first") from error
     try:
-        write_json(folder / HOLDER, {"pid": os.getpid(), "host": platform.node()})
+        write_json(folder / HOLDER, this_process())
         yield
     finally:
         (folder / HOLDER).unlink(missing_ok=True)
@@ -69,8 +69,18 @@ def lock(folder: Path | str) -> Iterator[None]:
 def _holder(folder: Path) -> str:
     with contextlib.suppress(RunError, KeyError, TypeError):
         holder = read_json(folder / HOLDER)
-        return f"process {holder['pid']} on {holder['host']}"
+        return holder_named(holder)
     return "another process"
+
+
+def this_process() -> dict[str, Any]:
+    """What a process leaves of itself in a folder that it holds."""
+    return {"pid": os.getpid(), "host": platform.node()}
+
+
+def holder_named(holder: Mapping[str, Any]) -> str:
+    """The process that holds a folder, by what it left there."""
+    return f"process {holder['pid']} on {holder['host']}"
 
 
 def open_run(folder: Path, spec: Mapping[str, Any]) -> None:
