@@ -206,6 +206,27 @@ def test_a_hidden_edge_is_as_if_a_mask_hid_it(make):
     close(only, run(model, tokens(), f"{name}:*@0", "zero"))
 
 
+@pytest.mark.parametrize("make", [decoder, lambda: by_hand("matmul"), lambda: by_hand("fused")])
+def test_weights_are_spread_or_permuted_among_the_keys_that_are_looked_at(make):
+    model = make()
+    name = "stack.blocks.0.mixer" if isinstance(model, Decoder) else "layers.0"
+
+    def weights(how):
+        with torch.no_grad(), ablate(model, f"{name}:*:*->*", how), capture(model) as trace:
+            model(tokens())
+        return trace[name].weights
+
+    with torch.no_grad(), capture(model) as plain:
+        model(tokens())
+    before, permuted = plain[name].weights, weights("permute")
+    past = torch.ones(LENGTH, LENGTH).tril()
+    close(weights("uniform"), (past / past.sum(-1, keepdim=True)).expand_as(before))
+    assert not permuted.allclose(before)
+    assert (permuted.triu(1) == 0).all()
+    close(permuted.sort(-1).values, before.sort(-1).values)
+    assert torch.equal(permuted, weights("permute"))
+
+
 @pytest.mark.parametrize("way", ["matmul", "einsum", "folded", "fused"])
 def test_capture_shows_the_weights_that_an_intervention_leaves(way):
     model = by_hand(way)
@@ -391,6 +412,8 @@ class Unsteady(ByHand):
         ("two words", "zero", "is no place in a model: write NAME"),
         ("stack.blocks.0.mixer:1", "skip", "only a whole module can be skipped"),
         ("stack.blocks.0.mixer:1", "hide", "only an edge to a key can be hidden"),
+        ("stack.blocks.0.mixer:1", "uniform", "only all that queries look at can be changed by 'uniform'"),
+        ("stack.blocks.0.mixer:1:2->1", "permute", "only all that queries look at can be changed by 'permute'"),
         ("stack.blocks.0.mixer:1", "erase", "how"),
         ("embedding", "skip", "returns another shape than it is given"),
     ],

@@ -12,9 +12,10 @@ from attnlab.nn.axes.normalizers import (
     Softmax,
     SoftmaxPlusOne,
     Sparsemax,
+    UniformWeights,
 )
 
-SUM_TO_ONE = [Softmax(), Sparsemax(), Hardmax()]
+SUM_TO_ONE = [Softmax(), Sparsemax(), Hardmax(), UniformWeights()]
 
 
 def scores(scale: float = 2.0) -> Tensor:
@@ -99,6 +100,15 @@ def test_hardmax_is_a_lookup_to_the_bit_with_the_gradient_of_softmax(dtype: torc
     )
     assert found.any()
     torch.testing.assert_close(found, expected)
+
+
+def test_uniform_weights_are_equal_and_teach_scores_nothing() -> None:
+    given, allowed = scores().requires_grad_(), mask()
+    weights = UniformWeights()(given, allowed)
+    expected = allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
+    torch.testing.assert_close(weights, expected.double().expand_as(weights))
+    (gradient,) = torch.autograd.grad((weights * torch.randn_like(weights)).sum(), given)
+    assert not gradient.any()
 
 
 def test_sigmoid_by_hand() -> None:

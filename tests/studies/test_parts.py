@@ -73,7 +73,7 @@ def test_worth_is_the_loss_without_a_part_minus_that_with_it(study, measured):
             statistics.fmean(run.losses), float(task.loss(predict(batches[0]), batches[0])), rel_tol=1e-5
         )
         for part in run.parts:
-            with ablate(model, part.place, "skip" if part.kind == "layer" else "zero"):
+            with ablate(model, part.place, {"layer": "skip", "weights": "permute"}.get(part.kind, "zero")):
                 without = float(task.loss(model(*batches[0].inputs), batches[0]))
             assert math.isclose(statistics.fmean(part.losses), without, rel_tol=1e-5)
             assert math.isclose(run.worth(part), without - statistics.fmean(run.losses), rel_tol=1e-4, abs_tol=1e-6)
@@ -84,6 +84,7 @@ def test_heads_sublayers_and_layers_are_parts(measured):
     assert by_kind == {"head": HEADS, "layer": ["stack.blocks.0"]}
     sublayers = [part.place for part in measured[0].parts if part.kind == "sublayer"]
     assert sublayers == ["stack.blocks.0.mixer", "stack.blocks.0.feedforward"]
+    assert [part.place for part in measured[0].parts if part.kind == "weights"] == ["stack.blocks.0.mixer:*:*->*"]
 
 
 def test_heads_are_pruned_from_the_least_valuable(measured):

@@ -16,7 +16,7 @@ from attnlab.inspection.interventions.changing import changing
 from attnlab.inspection.interventions.patching import recording
 from attnlab.inspection.interventions.places import Changed, Place, places
 
-How = Literal["zero", "mean", "resample", "skip", "hide"]
+How = Literal["zero", "mean", "resample", "skip", "hide", "uniform", "permute"]
 
 
 @contextlib.contextmanager
@@ -37,10 +37,12 @@ def ablate(
         What is switched off, as `Place.parse` reads it: ``"stack.blocks.0.mixer"`` (what a module returns),
         ``"stack.blocks.0.mixer:2"`` (a head), ``"stack.blocks.0.mixer:2:5->3"`` (what query 5 takes from key 3),
         ``"stack.blocks.0@5"`` (what a module returns at position 5).
-    how : {"zero", "mean", "resample", "skip", "hide"}
+    how : {"zero", "mean", "resample", "skip", "hide", "uniform", "permute"}
         What stands in its place. "zero": nothing. "mean": its mean over samples and positions. "resample": what it is
         for the next sample of the batch. "skip", of modules: what they are given. "hide", of edges: nothing, and the
-        other keys of the query share what it looks at, as if a mask hid this one.
+        other keys of the query share what it looks at, as if a mask hid this one. "uniform" and "permute", of all that
+        queries look at (``NAME:*:*->*``): as much of every key that a query looks at at all; or its weights in another
+        order among these keys, drawn at random, the same in every call.
     reference : callable, optional
         Calls the model on other inputs, from which "mean" and "resample" are taken; on each batch itself unless given.
 
@@ -59,6 +61,7 @@ def ablate(
     ----------
     .. [1] Michel et al., 2019, arXiv:1905.10650, section 2.3 (zero).
     .. [2] Chan et al., 2022, "Causal scrubbing" (resample); Geva et al., 2023, arXiv:2304.14767, section 3 (hide).
+    .. [3] Jain, Wallace, 2019, arXiv:1902.10186, section 4.2.1 (permute).
 
     Examples
     --------
@@ -91,6 +94,8 @@ def _check(place: Place, how: How) -> None:
         raise SpecError(f"only a whole module can be skipped; got {place}")
     if how == "hide" and (place.step != "weights" or place.key is None):
         raise SpecError(f"only an edge to a key can be hidden; got {place}")
+    if how in _REARRANGED and (place.step != "weights" or place.key is not None):
+        raise SpecError(f"only all that queries look at can be changed by '{how}': NAME:*:*->*; got {place}")
 
 
 def _change(place: Place, how: How, other: Tensor | None) -> Changed:
@@ -98,6 +103,8 @@ def _change(place: Place, how: How, other: Tensor | None) -> Changed:
         return Place(place.module, "weights", place.head, place.query), functools.partial(_hidden, key=place.key)
     if how == "zero":
         return place, torch.zeros_like
+    if how in _REARRANGED:
+        return place, _REARRANGED[how]
     return place, functools.partial(_mean if how == "mean" else _resampled, place=place, other=other)
 
 
@@ -109,6 +116,23 @@ def _hidden(weights: Tensor, *, key: int) -> Tensor:
     left[..., key] = 0
     share = weights.sum(-1, keepdim=True) / left.sum(-1, keepdim=True)
     return left * torch.where(share.isfinite(), share, 0.0)
+
+
+def _uniform(weights: Tensor) -> Tensor:
+    looked_at = weights != 0
+    share = weights.sum(-1, keepdim=True) / looked_at.sum(-1, keepdim=True).clamp(min=1)
+    return looked_at * share
+
+
+def _permuted(weights: Tensor) -> Tensor:
+    looked_at = weights != 0
+    generator = torch.Generator(weights.device).manual_seed(0)
+    drawn = torch.rand(weights.shape, generator=generator, device=weights.device).masked_fill(~looked_at, 2.0)
+    keys = torch.argsort(looked_at, dim=-1, descending=True, stable=True)  # those looked at first, as they stand
+    return torch.zeros_like(weights).scatter(-1, keys, weights.gather(-1, drawn.argsort(dim=-1)))
+
+
+_REARRANGED: dict[str, Callable[[Tensor], Tensor]] = {"uniform": _uniform, "permute": _permuted}
 
 
 def _mean(value: Tensor, *, place: Place, other: Tensor | None) -> Tensor:

@@ -151,6 +151,27 @@ class Hardmax(AbstractNormalizer):
 
 
 @final
+class UniformWeights(AbstractNormalizer):
+    """Weigh all keys alike, whatever their scores: attention that does not choose.
+
+    Notes
+    -----
+    ``w_j = 1 / n``, n the number of keys the query may attend to. Time O(heads * q_len * k_len). Scores get gradients
+    of zero: what computes them is not learned. Where a model does as well with these weights as with learned ones, what
+    it looks at explains nothing of what it answers [1]_.
+
+    References
+    ----------
+    .. [1] Wiegreffe, Pinter, 2019, arXiv:1908.04626, section 3.2 (uniform weights as the adversary).
+    """
+
+    def forward(self, scores: Scores, allowed: Bool[Tensor, "*more q_len k_len"] | None) -> Scores:
+        """Equal weights that sum to one in every row that may attend to something."""
+        alike = fill_forbidden(torch.zeros_like(scores), allowed, torch.finfo(scores.dtype).min).softmax(dim=-1)
+        return fill_forbidden(alike + 0 * fill_forbidden(scores, allowed, 0.0), allowed, 0.0)
+
+
+@final
 class Sigmoid(AbstractNormalizer):
     """Weigh every key on its own, without competition among keys.
 
@@ -196,6 +217,7 @@ NORMALIZERS: Mapping[str, Callable[..., AbstractNormalizer]] = {
     "softmax-plus-one": SoftmaxPlusOne,
     "sparsemax": Sparsemax,
     "hardmax": Hardmax,
+    "uniform": UniformWeights,
     "sigmoid": Sigmoid,
     "linear": LinearWeights,
 }

@@ -79,11 +79,11 @@ def _panel(alt: Any, one: PartsJudged, x: Any, scale: Any) -> Any:
 
 
 def _chart_rows(one: PartsJudged) -> list[dict[str, Any]]:
-    """Each layer with its heads below it; heads that are in no layer first."""
+    """Each layer with its heads and what they look at below it; heads that are in no layer first."""
     layers = [row for row in one.parts if row.kind == "layer"]
     within: dict[str, list[Worth]] = {"": [], **{layer.place: [] for layer in layers}}
     for row in one.parts:
-        if row.kind == "head":
+        if row.kind in ("head", "weights"):
             within[next((layer.place for layer in layers if row.place.startswith(f"{layer.place}.")), "")].append(row)
     found = [_chart_row(row, row.place) for row in within[""]]
     for layer in layers:
@@ -120,11 +120,12 @@ def caption(results: StudyResults) -> str:
     first = results.heads[0]
     best = "" if first.which == "last" else ", with the weights of the best evaluation"
     return (
-        f"Loss without a part less the loss with it, on {first.sequences} sequences of the {first.part} part{best}: a "
-        f"layer is skipped, what heads write is replaced by {INSTEAD[first.how]}. Dots: single seeds, heads in one row "
-        "that behave most alike. Intervals hold together for all parts of a variant; hollow "
-        f"where they leave open whether the part helps. Beside a head: patterns to which it gives {STRONG:.0%} of its "
-        "weight or more beyond heads of untrained models, the two strongest."
+        f"Loss without a part less the loss with it, on {first.sequences} sequences of the {first.part} part{best}: "
+        f"a layer is skipped, what heads write is replaced by {INSTEAD[first.how]}, and weights of an attention "
+        "(*->*) are put in a random order. Dots: single seeds, heads in one row that behave most alike. Intervals "
+        "hold together for all parts of a variant; hollow where they leave open whether the part helps. Beside a "
+        f"head: patterns to which it gives {STRONG:.0%} of its weight or more beyond heads of untrained models, the "
+        "two strongest."
     )
 
 
@@ -160,7 +161,7 @@ def lines(one: PartsJudged) -> Iterator[str]:
 
 def table(one: PartsJudged) -> list[tuple[str, str, str, str]]:
     """Part, worth, interval and kinds: layers, sublayers and heads, each from the most valuable to the least."""
-    order = ("layer", "sublayer", "head")
+    order = ("layer", "sublayer", "weights", "head")
     ranked = sorted(one.parts, key=lambda row: (order.index(row.kind), -row.mean))
     return [(row.place, f"{row.mean:+.4f}", _interval(row), _kinds(row)) for row in ranked]
 

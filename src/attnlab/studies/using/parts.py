@@ -20,7 +20,7 @@ from attnlab.core.files import read_json
 from attnlab.core.sizes import require_known, require_positive
 from attnlab.inspection.behaviour import HeadScores, Thresholds, head_scores, kinds, thresholds
 from attnlab.inspection.capture import capture
-from attnlab.inspection.interventions import ablate
+from attnlab.inspection.interventions import How, ablate
 from attnlab.inspection.watch import Captured
 from attnlab.nn.block import AbstractBlock
 from attnlab.studies.define.assemble import build_model, build_task
@@ -28,7 +28,7 @@ from attnlab.studies.using.orders import Orders, orders
 from attnlab.studies.using.trained import load_run
 from attnlab.studies.using.translating import sides_of_maps
 
-Kind = Literal["head", "sublayer", "layer"]
+Kind = Literal["head", "weights", "sublayer", "layer"]
 Instead = Literal["zero", "mean", "resample"]
 SUBLAYERS = ("mixer", "cross", "feedforward")
 UNTRAINED = 19  # models of the same form, which exceed a threshold of theirs in one of twenty
@@ -40,7 +40,8 @@ class MeasuredPart:
     """Hold what a model loses without one of its parts."""
 
     place: str  # as `ablate` reads it
-    kind: Kind  # a head, a sublayer such as a mixer or a feed-forward part, or a whole layer
+    kind: Kind
+    """A head, what all heads of an attention look at, a sublayer such as a mixer or feed-forward part, or a layer."""
     losses: tuple[float, ...]  # without it, of each sequence
 
 
@@ -80,7 +81,8 @@ def measure_parts(
     folder : Path
         Folder of a run: ``runs/STUDY/VARIANT/seed-0``.
     how : {"zero", "mean", "resample"}
-        What stands in a part's place, as `ablate` has it; a layer is skipped, in whatever way.
+        What stands in a part's place, as `ablate` has it; a layer is skipped, in whatever way, and what an attention
+        looks at is permuted.
     part : str
         Held-out part of the task; the first unless given.
     tokens : int
@@ -164,11 +166,12 @@ def _seed(run: Path) -> tuple[str, int]:
 
 
 def parts_of(model: nn.Module, trace: Mapping[str, Captured]) -> Iterator[tuple[Kind, str]]:
-    """The heads of a model that attention was captured of, its sublayers and its layers, by their places."""
+    """The attentions and heads of a model that were captured, its sublayers and its layers, by their places."""
     for name, captured in trace.items():
         if captured.weights is not None and "#" not in name:
             for head in range(captured.weights.shape[1]):
                 yield "head", f"{name}:{head}"
+            yield "weights", f"{name}:*:*->*"
     blocks = [(name, module) for name, module in model.named_modules() if isinstance(module, AbstractBlock)]
     for name, block in blocks:
         for sublayer in SUBLAYERS:
@@ -213,7 +216,8 @@ class Ablations:
 
     def part(self, kind: Kind, place: str) -> MeasuredPart:
         """The losses without a part."""
-        with ablate(self.model, place, "skip" if kind == "layer" else self.how):
+        hows: dict[Kind, How] = {"layer": "skip", "weights": "permute"}
+        with ablate(self.model, place, hows.get(kind, self.how)):
             return MeasuredPart(place, kind, self.losses())
 
     def pruned(self, heads: Sequence[str]) -> Iterator[tuple[str, float]]:
