@@ -29,7 +29,8 @@ from attnlab.models import Decoder
 
 BATCH, LENGTH, VOCAB = 3, 14, 11
 PATTERNS = (
-    "previous-token shifted-2 shifted-3 next-token same-position first-token duplicate-token induction delimiter local"
+    "previous-token shifted-2 shifted-3 next-token same-position first-token duplicate-token induction delimiter "
+    "rare-token local"
 )
 
 
@@ -161,10 +162,22 @@ def test_induction_looks_after_and_duplicates_at_earlier_occurrences() -> None:
     assert row.patterns["delimiter"] == pytest.approx((1 + 0) / 2)
 
 
+def test_the_rarest_token_of_a_sequence_is_counted_over_all_and_without_padding() -> None:
+    tokens = torch.tensor([[5, 6, 5, 7], [6, 5, 6, 8]])
+    weights = torch.tensor([0.1, 0.2, 0.3, 0.4]).expand(2, 4, 4)
+    (row,) = head_scores(seen(weights), tokens)
+    assert row.patterns["rare-token"] == pytest.approx(0.4)  # 7 and 8 occur once, 5 and 6 three times
+    real = torch.tensor([[True] * 4, [True, True, True, False]])
+    (row,) = head_scores(
+        seen(weights), tokens, real=real
+    )  # then 6 and 5 occur three times each in the second: all rare
+    assert row.patterns["rare-token"] == pytest.approx(0.4)
+
+
 def test_what_no_query_has_is_no_number() -> None:
     (row,) = head_scores(seen(uniform(3, causal=True)), torch.tensor([[4, 5, 6]]))
     none = {name for name, score in row.patterns.items() if math.isnan(score)}
-    assert none == {"shifted-3", "next-token", "duplicate-token", "induction", "delimiter", "local"}
+    assert none == {"shifted-3", "next-token", "duplicate-token", "induction", "delimiter", "rare-token", "local"}
     assert math.isnan(row.measures["diversity"])
     (alone,) = head_scores(seen(torch.ones(1, 1)), torch.tensor([[4]]))
     assert all(math.isnan(score) for score in alone.patterns.values())

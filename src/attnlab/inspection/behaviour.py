@@ -141,6 +141,7 @@ def head_scores(
     ``duplicate-token``        earlier occurrences of the same token
     ``induction``              tokens after an earlier occurrence of the same token [1]_
     ``delimiter``              `delimiters` [2]_
+    ``rare-token``             the token of its sequence that occurs least often in all sequences given [3]_
     ``local``                  at most 5 positions away [3]_
     ========================== ===================================================================
 
@@ -154,7 +155,7 @@ def head_scores(
     ----------
     .. [1] Olsson et al., 2022, arXiv:2209.11895 (there "prefix matching").
     .. [2] Clark et al., 2019, arXiv:1906.04341, section 3 (also positions and entropy).
-    .. [3] Voita et al., 2019, arXiv:1905.09418 (positional heads).
+    .. [3] Voita et al., 2019, arXiv:1905.09418 (positional heads, and heads that look at rare words).
 
     Examples
     --------
@@ -378,6 +379,8 @@ def _patterns(tokens: Tensor, real: Tensor, delimiters: Collection[int]) -> dict
     back = (place[:, None] - place)[None]  # how far a key lies before its query
     same = (tokens[:, :, None] == tokens[:, None]) & real[:, :, None] & real[:, None] & (back > 0)
     first = place == real.int().argmax(dim=1, keepdim=True)  # (batch, k_len)
+    _, which, counts = torch.unique(torch.where(real, tokens, -1), return_inverse=True, return_counts=True)
+    often = torch.where(real, counts[which], tokens.numel() + 1)  # (batch, k_len)
     return {
         "previous-token": back == 1,
         **{f"shifted-{shift}": back == shift for shift in SHIFTS},
@@ -387,6 +390,7 @@ def _patterns(tokens: Tensor, real: Tensor, delimiters: Collection[int]) -> dict
         "duplicate-token": same,
         "induction": same.roll(1, dims=-1) & (back > 0),  # the last key comes before no query: nothing goes round
         "delimiter": torch.isin(tokens, torch.tensor(sorted(delimiters), dtype=tokens.dtype))[:, None],
+        "rare-token": (often == often.amin(dim=1, keepdim=True))[:, None],
         "local": back.abs() <= WINDOW,
     }
 
