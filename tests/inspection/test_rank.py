@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnlab.inspection import Captured, attention_rank, capture, effective_rank
+from attnlab.inspection import Captured, attention_rank, capture, effective_rank, subspace_overlap
 from attnlab.nn import Attention
 
 LENGTH, D_MODEL, N_HEADS = 13, 12, 3
@@ -151,3 +151,33 @@ def test_where_nothing_is_seen_or_looked_at_there_is_no_rank() -> None:
     rank = attention_rank(Captured(weights=half))
     assert rank is not None
     assert rank.weights == (pytest.approx(3.0), 0.0)
+
+
+def test_heads_overlap_by_the_directions_that_they_share() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(40, 9, dtype=torch.float64)
+    x = torch.linalg.qr(x - x.mean(0))[0]  # nine directions, centered, that have nothing in common
+    heads = torch.stack([x[:, :4] @ torch.randn(4, 4).double(), x[:, 3:7], x[:, [0, 1, 7, 8]]])[None]
+    found = subspace_overlap({"mixer": Captured(q=heads, k=heads[:, :1], v=5 + heads[:, [0, 0]])})["mixer"]
+    assert found["q"] == pytest.approx((1 / 4 + 2 / 4 + 0) / 3)  # of four directions one, two and none
+    assert found["v"] == pytest.approx(1)
+    assert "k" not in found  # one head
+
+
+def test_heads_that_use_fewer_directions_are_compared_by_those() -> None:
+    torch.manual_seed(0)
+    narrow = torch.randn(1, 1, 30, 1).expand(-1, -1, -1, 3)  # one direction in three features
+    wide = torch.cat((narrow[..., :1], torch.randn(1, 1, 30, 2)), dim=-1)
+    found = subspace_overlap({"mixer": Captured(v=torch.cat((narrow, wide), dim=1))})
+    assert found["mixer"]["v"] == pytest.approx(1, abs=1e-6)
+    assert subspace_overlap({"mixer": Captured(weights=torch.ones(1, 2, 3, 3))}) == {}
+
+
+def test_heads_of_random_maps_overlap_by_their_share_of_the_width() -> None:
+    torch.manual_seed(0)
+    layer = Attention(64, 8)
+    with torch.no_grad(), capture(layer) as trace:
+        layer(torch.randn(8, 500, 64))
+    (found,) = subspace_overlap(trace).values()
+    assert set(found) == {"q", "k", "v"}
+    assert all(value == pytest.approx(8 / 64, rel=0.1) for value in found.values())

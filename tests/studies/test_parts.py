@@ -104,7 +104,10 @@ def test_over_seeds_heads_are_matched_by_what_they_do(measured):
     assert all(len(row.worths) == 2 for row in found.parts)
     assert found.agreement is not None
     assert 0 <= found.agreement <= 1
+    assert set(found.overlaps) == {"q", "k", "v"}
+    assert all(0 <= share <= 1 for pair in found.overlaps.values() for share in pair)
     same = judged_parts("attention", [measured[0], measured[0]], tolerance=0.01)
+    assert same.overlaps == measured[0].overlaps
     assert same.agreement == pytest.approx(1)
     assert same.orders["stack.blocks.0.mixer"] == measured[0].orders["stack.blocks.0.mixer"]
     assert all(row.worths[0] == row.worths[1] for row in same.parts)

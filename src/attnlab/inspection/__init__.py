@@ -20,7 +20,7 @@ from attnlab.inspection.drawings import draw_change, draw_heads, draw_lens, draw
 from attnlab.inspection.interventions import Place, ablate, activations, patch, patch_path
 from attnlab.inspection.maps import AttentionTrace, attention_maps, draw_attention
 from attnlab.inspection.matching import HeadMatch, HeadMatches, match_heads
-from attnlab.inspection.rank import Rank, attention_rank, effective_rank
+from attnlab.inspection.rank import Rank, attention_rank, effective_rank, subspace_overlap
 from attnlab.inspection.reach import Reach, reach
 from attnlab.inspection.surface import Surface, loss_surface
 
@@ -69,5 +69,6 @@ __all__ = [
     "repeated_loss",
     "repeated_tokens",
     "seconds_per_step",
+    "subspace_overlap",
     "thresholds",
 ]

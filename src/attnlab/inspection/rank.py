@@ -1,9 +1,10 @@
-"""Measure how many directions the scores and the weights of attention use, head by head."""
+"""Measure how many directions scores and weights use, head by head, and whether heads read the same ones."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, final, get_args
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,6 +13,7 @@ from torch import Tensor
 from attnlab.inspection.watch import Captured
 from attnlab.nn.axes.heads import repeat_heads
 
+Projected = Literal["q", "k", "v"]
 MASKED = 1e4
 """Size from which a score is taken for a mask that was written into it."""
 
@@ -161,3 +163,56 @@ def _unmasked(captured: Captured) -> Tensor | None:
 
 def _numbers(ranks: Tensor) -> tuple[float, ...]:
     return tuple(ranks.tolist())
+
+
+def subspace_overlap(trace: Mapping[str, Captured]) -> dict[str, dict[Projected, float]]:
+    """Measure how much of what one head reads another head of its layer reads too.
+
+    Parameters
+    ----------
+    trace : mapping of str to Captured
+        What `capture` recorded.
+
+    Returns
+    -------
+    dict of str to dict of str to float
+        By attention, for its queries, keys and values: the mean over pairs of heads of the squared canonical
+        correlations of their vectors over all positions [1]_. 1: each is a linear map of the other's, as heads of one
+        subspace are; 0: they have nothing in common. What could not be seen, or has one head, is left out.
+
+    Notes
+    -----
+    Heads of width ``d_head`` that read random directions of activations that use D of them equally overlap to ``d_head
+    / D``; activations that use few directions much overlap more, so compare with an untrained model. Of positions not
+    many more than ``d_head`` it is too large: by about ``d_head`` over their number.
+
+    References
+    ----------
+    .. [1] Hotelling, 1936, "Relations between two sets of variates", Biometrika 28; Raghu et al., 2017,
+       arXiv:1706.05806 (of layers of networks).
+
+    Examples
+    --------
+    >>> v = torch.randn(1, 1, 50, 4, generator=torch.Generator().manual_seed(0)).repeat(1, 2, 1, 1)
+    >>> round(subspace_overlap({"mixer": Captured(v=v)})["mixer"]["v"], 6)
+    1.0
+    """
+    found: dict[str, dict[Projected, float]] = {}
+    for name, captured in trace.items():
+        seen = {step: getattr(captured, step) for step in get_args(Projected)}
+        overlaps = {step: _overlap(one) for step, one in seen.items() if one is not None and one.shape[1] > 1}
+        if overlaps:
+            found[name] = overlaps
+    return found
+
+
+def _overlap(vectors: Float[Tensor, "batch heads length d_head"]) -> float:
+    rows = vectors.detach().cpu().double().transpose(0, 1).flatten(1, 2)  # (heads, positions, d_head)
+    left, sizes, _ = torch.linalg.svd(rows - rows.mean(dim=1, keepdim=True), full_matrices=False)
+    smallest = sizes[:, :1] * max(rows.shape[1:]) * torch.finfo(vectors.dtype).eps
+    bases = left * (sizes > smallest)[:, None]  # orthonormal columns of the directions that are used
+    shared = (bases.mT[:, None] @ bases).square().sum(dim=(-2, -1))  # (heads, heads)
+    widths = (sizes > smallest).sum(dim=-1)
+    most = torch.minimum(widths[:, None], widths).clamp(min=1)
+    pairs = ~torch.eye(len(rows), dtype=torch.bool)
+    return (shared / most)[pairs].mean().item()

@@ -13,6 +13,7 @@ from typing import Any, final
 from attnlab.core.errors import RunError
 from attnlab.core.files import finite, read_sealed, sealed, write_json
 from attnlab.inspection.matching import HeadMatches, layer_agreement, match_heads
+from attnlab.inspection.rank import Projected
 from attnlab.studies.judge.statistics import SIGNIFICANCE, Comparison, compare
 from attnlab.studies.run.folder import read_rules
 from attnlab.studies.using.orders import Orders
@@ -73,6 +74,8 @@ class PartsJudged:
     chance: float | None  # the same of heads paired at random
     within: float | None  # agreement of two heads of one layer of one run; None where every layer has one head
     orders: Mapping[str, Orders]  # by attention, means over runs
+    overlaps: Mapping[Projected, tuple[float, float]]
+    """How much two heads of a layer read the same directions, and in an untrained model; means over runs and layers."""
 
     @property
     def heads(self) -> int:
@@ -148,6 +151,10 @@ def judged_parts(variant: str, runs: Sequence[MeasuredParts], *, tolerance: floa
             for name in first.orders
             if all(name in run.orders for run in runs)
         },
+        overlaps={
+            step: (statistics.fmean(run.overlaps[step][0] for run in runs), untrained)
+            for step, (_, untrained) in first.overlaps.items()
+        },
     )
 
 
@@ -198,7 +205,8 @@ def _restored(content: Mapping[str, Any]) -> PartsJudged:
     """What `asdict` made plain, as it was."""
     parts = tuple(_restored_part(row) for row in content["parts"])
     orders = {name: Orders(**one) for name, one in content["orders"].items()}
-    known: dict[str, Any] = {**content, "parts": parts, "orders": orders}
+    overlaps = {step: tuple(pair) for step, pair in content.get("overlaps", {}).items()}  # not of earlier versions
+    known: dict[str, Any] = {**content, "parts": parts, "orders": orders, "overlaps": overlaps}
     known |= {key: tuple(content[key]) for key in ("removable", "pruned")}
     return PartsJudged(**known)
 

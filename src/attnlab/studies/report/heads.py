@@ -152,6 +152,13 @@ def lines(one: PartsJudged) -> Iterator[str]:
         )
     if one.within is not None:
         yield f"two heads of one layer agree to {one.within:.2f}"
+    if one.overlaps:
+        words = {"q": "queries", "k": "keys", "v": "values"}
+        shared = ", ".join(
+            f"their {words[step]} to {trained:.2f} ({untrained:.2f})"
+            for step, (trained, untrained) in one.overlaps.items()
+        )
+        yield f"two heads of one layer read the same directions (1: all, 0: none; in brackets, untrained): {shared}"
     for name, order in one.orders.items():
         yield (
             f"order of positions (Kendall's tau): {name} with gradient times input {order.gradient:.2f}, with "

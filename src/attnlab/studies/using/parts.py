@@ -21,6 +21,7 @@ from attnlab.core.sizes import require_known, require_positive
 from attnlab.inspection.behaviour import HeadScores, Thresholds, head_scores, kinds, thresholds
 from attnlab.inspection.capture import capture
 from attnlab.inspection.interventions import How, ablate
+from attnlab.inspection.rank import Projected, subspace_overlap
 from attnlab.inspection.watch import Captured
 from attnlab.nn.block import AbstractBlock
 from attnlab.studies.define.assemble import build_model, build_task
@@ -65,6 +66,8 @@ class MeasuredParts:
     """Its attention on the first batch, the same for all runs of a task."""
     orders: Mapping[str, Orders]
     """By attention in which order it puts keys, beside the order in which they matter."""
+    overlaps: Mapping[Projected, tuple[float, float]]
+    """How much two heads of a layer read the same directions, mean over layers; and in an untrained model."""
 
     def worth(self, part: MeasuredPart) -> float:
         """What is lost without a part, in the loss's unit."""
@@ -138,7 +141,20 @@ def measure_parts(
         kinds=kinds_on(spec, part, model, trace=trace, batch=batches[0]),
         trace=trace,
         orders=orders(model, batches[0]),
+        overlaps=_overlaps(trace, spec, task, batches[0]),
     )
+
+
+def _overlaps(
+    trace: Mapping[str, Captured], spec: Mapping[str, Any], task: StudyTask, batch: Batch
+) -> dict[Projected, tuple[float, float]]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        untrained = attention_on(build_model(spec["model"], task).eval(), batch)
+    sides = [list(subspace_overlap(one).values()) for one in (trace, untrained)]
+    steps = [step for step in get_args(Projected) if any(step in layer for layer in sides[0])]
+    means = {step: [fmean(layer[step] for layer in side if step in layer) for side in sides] for step in steps}
+    return {step: (trained, before) for step, (trained, before) in means.items()}
 
 
 def finished_runs(folders: Sequence[Path]) -> dict[str, list[Path]]:
