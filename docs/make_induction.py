@@ -1,13 +1,13 @@
 """Draw when the heads of the study `induction` begin to continue a text, and when the loss falls.
 
-Use: ``python docs/make_induction.py runs/induction-small``. Runs keep their last weights alone, so the first seed of
-every variant is trained once more as it was, and looked into at each evaluation. It also prints the figure's numbers.
+Use: ``python docs/make_induction.py runs/induction-small``. Runs keep their last weights alone, so the first seeds of
+every variant are trained once more as they were, and looked into at each evaluation. It also prints the numbers.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ IMAGES = Path(__file__).resolve().parent / "images"
 WIDTH, HEIGHT = 560, 130
 METRIC = "val_loss_repeated"
 PATTERNS = ("previous-token", "induction")
+SEEDS = 3  # as many as every variant has
 
 
 def followed(folder: Path) -> list[dict[str, Any]]:
@@ -51,20 +52,25 @@ def followed(folder: Path) -> list[dict[str, Any]]:
     return points
 
 
-def chart(runs: Mapping[str, list[dict[str, Any]]], floor: float) -> Any:
-    """The loss of repeated tokens above, the highest score of each pattern below."""
-    rows = [{"variant": name, **point} for name, points in runs.items() for point in points]
+def chart(runs: Mapping[str, Sequence[list[dict[str, Any]]]], floor: float) -> Any:
+    """The loss of repeated tokens above, the highest score of each pattern below; a line for every seed."""
+    rows = [
+        {"variant": name, "seed": seed, **point}
+        for name, seeds in runs.items()
+        for seed, points in enumerate(seeds)
+        for point in points
+    ]
     color = alt.Color(
         "variant:N",
         scale=alt.Scale(domain=list(runs), range=list(VARIANT_COLORS[: len(runs)])),
         legend=alt.Legend(title=None, orient="top"),
     )
-    lines = alt.Chart(alt.Data(values=rows)).mark_line(strokeWidth=1.8)
+    lines = alt.Chart(alt.Data(values=rows)).mark_line(strokeWidth=1.4, opacity=0.8)
     ideal = alt.Chart(alt.Data(values=[{"loss": floor}])).mark_rule(color=MUTED, strokeDash=[3, 4]).encode(y="loss:Q")
     titles = {METRIC: "loss of repeated tokens", **{pattern: f"{pattern} score" for pattern in PATTERNS}}
     x = alt.X("step:Q", axis=alt.Axis(grid=False), scale=alt.Scale(zero=True))
     panels = [
-        lines.encode(x=x, y=alt.Y(f"{key}:Q", title=title, scale=alt.Scale(zero=True)), color=color)
+        lines.encode(x=x, y=alt.Y(f"{key}:Q", title=title, scale=alt.Scale(zero=True)), color=color, detail="seed:N")
         for key, title in titles.items()
     ]
     sized = [panel.properties(width=WIDTH, height=HEIGHT) for panel in (alt.layer(ideal, panels[0]), *panels[1:])]
@@ -76,11 +82,15 @@ def main(folder: str) -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     study = load_plan(Path(folder))
-    runs = {one.name: followed(Path(folder) / slug(one.name) / "seed-0") for one in study.variants}
+    runs = {
+        one.name: [followed(Path(folder) / slug(one.name) / f"seed-{seed}") for seed in range(SEEDS)]
+        for one in study.variants
+    }
     (ideal,) = [one.value for one in study.task.floors() if (one.name, one.metric) == ("ideal predictor", METRIC)]
-    for name, points in runs.items():
-        for point in points:
-            print(name, *(f"{key} {value:.3g}" for key, value in point.items()))
+    for name, seeds in runs.items():
+        for seed, points in enumerate(seeds):
+            for point in points:
+                print(f"{name}, seed {seed}:", *(f"{key} {value:.3g}" for key, value in point.items()))
     (IMAGES / "induction.png").write_bytes(draw(chart(runs, ideal), "induction").png)
 
 

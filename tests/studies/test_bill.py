@@ -13,6 +13,7 @@ from attnlab.core.errors import SpecError
 from attnlab.studies.define.study import parse_study
 from attnlab.studies.plan.bill import HELD_BYTES, KEPT_BYTES, bill
 from attnlab.studies.plan.plan import plan_study
+from attnlab.studies.plan.simulation import START_S
 
 
 @pytest.fixture
@@ -30,12 +31,30 @@ def test_hours_and_price_are_those_of_all_runs(plan):
     assert (due.nodes, due.cores, due.at_once, due.runs) == (2, 5, 5, 2 * rounds)
     assert due.core_hours == pytest.approx(0.3 * rounds)
     assert due.price == pytest.approx(0.15 * rounds)
+    assert (due.lost_core_hours, due.most_runs) == (0, due.runs)
+    assert due.seconds_range == (due.seconds, due.seconds)
 
 
 def test_no_phase_is_shorter_than_its_longest_run_or_its_work_shared_out(plan):
     phases = (3, plan.tried_again, 3)
-    assert bill(plan, [1]).seconds == pytest.approx(1080 * sum(phases))
-    assert bill(plan, [500]).seconds == pytest.approx(720 * sum(1 for runs in phases if runs))
+    assert bill(plan, [1]).seconds == pytest.approx((1080 + 2 * START_S) * sum(phases))
+    assert bill(plan, [500]).seconds == pytest.approx((720 + START_S) * sum(1 for runs in phases if runs))
+
+
+def test_if_every_look_is_needed_all_seeds_are_paid_for(tiny):
+    tiny["rules"] |= {"seeds": {"at_least": 3, "at_most": 8}}
+    planned = plan_study(parse_study(tiny))
+    due = bill(replace(planned, variants=tuple(replace(one, seconds_per_seed=60.0) for one in planned.variants)), [100])
+    assert (due.runs, due.most_runs) == (6, 16)
+    assert due.most_seconds == pytest.approx(due.seconds * len(planned.study.rules.looks))
+
+
+def test_failures_cost_time_and_work(plan):
+    alone, failing = bill(plan, [1] * 4, price=1.0), bill(plan, [1] * 4, price=1.0, faults=24.0)
+    assert failing.seconds > alone.seconds
+    assert failing.seconds_range[0] < failing.seconds < failing.seconds_range[1]
+    assert failing.price == pytest.approx(alone.price + failing.lost_core_hours)
+    assert 0 < failing.lost_core_hours < 0.2 * alone.core_hours
 
 
 def test_storage_is_that_of_runs_that_are_done_and_of_those_under_way(plan):
@@ -51,9 +70,22 @@ def test_storage_is_that_of_runs_that_are_done_and_of_those_under_way(plan):
         ([0], None, "no node of the cluster has the 1 CPU"),
     ],
 )
-def test_what_cannot_be_reckoned_is_refused(plan, cores, price, sentence):
+def test_what_cannot_be_bought_is_refused(plan, cores, price, sentence):
     with pytest.raises(SpecError, match=sentence):
         bill(plan, cores, price=price)
+
+
+@pytest.mark.parametrize(
+    ("faults", "sentence"),
+    [
+        (-1.0, "--faults must be 0 or more a day and machine; got -1"),
+        (float("inf"), "--faults must be 0 or more a day and machine; got inf"),
+        (5000.0, "machines that fail 5000 times a day do not live long enough for a run: .* 72 s apart"),
+    ],
+)
+def test_machines_that_compute_nothing_are_refused(plan, faults, sentence):
+    with pytest.raises(SpecError, match=sentence):
+        bill(plan, [2], faults=faults)
 
 
 def test_a_plan_without_timed_steps_is_refused(tiny):
@@ -68,7 +100,17 @@ def test_the_command_tells_the_price_of_a_study(write_study, tiny, capsys):
     assert due["price"] == pytest.approx(3600 * due["core_hours"])
 
 
+def test_the_command_takes_machines_that_are_nowhere_yet(write_study, tiny, capsys):
+    tiny["rules"]["seeds"] = {"at_least": 3, "at_most": 20}
+    path = str(write_study(json.dumps(tiny)))
+    assert call(["plan", path, "--on", "1000x8", "--faults", "0.1"]) == FINE
+    told = capsys.readouterr().out
+    assert "1,000 nodes with 8,000 cores, 8,000 runs at once" in told
+    assert "if every look is needed" in told
+
+
 def test_a_bill_is_told_in_words(plan):
     told = _told_by_bill(bill(plan, [4, 4], price=1.0))
     assert "2 nodes with 8 cores, 8 runs at once: " in told
+    assert "on the clock, simulated, and" in told
     assert told.endswith(f"; price {bill(plan, [4], price=1.0).price:,.2f}")

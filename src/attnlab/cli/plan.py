@@ -24,6 +24,7 @@ def plan(
     runs: str = "runs",
     on: str | None = None,
     price: float | None = None,
+    faults: float = 0.0,
     json: bool = False,
 ) -> int:
     """Say what a study would cost, before a second is spent.
@@ -41,9 +42,12 @@ def plan(
     runs : str
         Folder of earlier studies: how far their seeds lay apart says which differences this one will see.
     on : str, optional
-        A Ray cluster, as ``attnlab run`` has it: also say what the study comes to on the nodes that are there.
+        A Ray cluster, as ``attnlab run`` has it: also say what the study comes to on the nodes that are there. Or
+        machines that are nowhere yet: ``1000x8`` are a thousand of eight cores.
     price : float, optional
         Price of an hour of one core, in any currency: also say what the study comes to, here or on the cluster.
+    faults : float
+        How often a machine of the cluster fails a day, on average; its runs go on elsewhere from their checkpoints.
     json : bool
         Print the plan as JSON.
 
@@ -64,7 +68,7 @@ def plan(
 
     with own_prints_to_stderr(json):
         planned = plan_study(load_study(study, scale=scale, changes=seed_changes(seeds)), calibrate=calibrate)
-    due = None if on is None and price is None else bill(planned, _cores(on), price=price)
+    due = None if on is None and price is None else bill(planned, _cores(on), price=price, faults=faults)
     spread = earlier_spread(planned, Path(runs)) if _compares(planned) else None
     if json:
         alarms = [asdict(alarm) for alarm in alarms_before(planned)]
@@ -79,9 +83,14 @@ def plan(
 
 def _cores(on: str | None) -> list[int]:
     """Cores of each node of a cluster, or of this machine."""
+    import re
+
     from attnlab.cli.run import cluster_named
     from attnlab.core.machine import usable_cores
 
+    imagined = re.fullmatch(r"(\d+)x(\d+)", on or "")
+    if imagined:
+        return [int(imagined[2])] * int(imagined[1])
     with cluster_named(on) as cluster:
         return [usable_cores()] if cluster is None else cluster.cores()
 
@@ -89,10 +98,15 @@ def _cores(on: str | None) -> list[int]:
 def _told_by_bill(due: Any) -> str:
     """What a study comes to on machines that are there."""
     money = "" if due.price is None else f"; price {due.price:,.2f}"
+    least, most = map(_duration, due.seconds_range)
+    spread = "" if least == most else f" ({least} to {most} in nine of ten simulations)"
+    lost = f", {due.lost_core_hours:.3g} of them once more after failures" if due.lost_core_hours else ""
+    further = f"; {due.most_runs:,} runs and {_duration(due.most_seconds)} if every look is needed"
     return (
-        f"{due.nodes} node{'' if due.nodes == 1 else 's'} with {due.cores} cores, {due.at_once} runs at once: "
-        f"{due.runs} runs take {due.core_hours:.3g} core hours at this machine's pace, {_duration(due.seconds)} or "
-        f"more, and {due.storage_bytes / 1e6:,.0f} MB of weights{money}"
+        f"{due.nodes:,} node{'' if due.nodes == 1 else 's'} with {due.cores:,} cores, {due.at_once:,} runs at once: "
+        f"{due.runs:,} runs take {due.core_hours + due.lost_core_hours:.3g} core hours at this machine's pace{lost}, "
+        f"{_duration(due.seconds)} on the clock{spread}, simulated, and {due.storage_bytes / 1e6:,.0f} MB of weights"
+        f"{further if due.most_runs > due.runs else ''}{money}"
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, final
@@ -10,9 +12,14 @@ from typing import Any, final
 from attnlab.core.errors import SpecError
 from attnlab.core.machine import usable_cores
 from attnlab.studies.plan.plan import Plan
+from attnlab.studies.plan.simulation import CHECKPOINTS, DAY_S, START_S, Simulated, simulate
 
 KEPT_BYTES = 2 * 4
 """Bytes a parameter that a run which is done leaves: its last weights and its best, in float32."""
+SIMULATIONS = 20
+"""Of a cluster whose machines fail."""
+MOST_TRIES = 20
+"""How often a stretch between two checkpoints may be tried on average, if machines fail."""
 HELD_BYTES = 2 * (2 * 4 + 2 * 4)
 """Bytes a parameter that a run under way takes at most: weights and an optimizer's two numbers, old and new at once."""
 
@@ -27,7 +34,11 @@ class Bill:
     at_once: int  # how many runs find room at the same time
     runs: int  # number of runs up to the first look
     core_hours: float  # sum over runs
-    seconds: float  # on the clock at least; no run is faster than it is on its own
+    seconds: float  # on the clock, simulated; the median where machines fail
+    seconds_range: tuple[float, float]  # in which nine of ten simulations lie
+    lost_core_hours: float  # computed once more after failures, mean over simulations
+    most_runs: int  # if every look is needed
+    most_seconds: float  # on the clock then
     storage_bytes: int  # weights of all runs that are done, and of those under way
     price: float | None  # of all core hours; None where no price of one was given
 
@@ -36,7 +47,7 @@ class Bill:
         return asdict(self)
 
 
-def bill(plan: Plan, cores: Sequence[int], *, price: float | None = None) -> Bill:
+def bill(plan: Plan, cores: Sequence[int], *, price: float | None = None, faults: float = 0.0) -> Bill:
     """What a study costs up to its first look.
 
     Parameters
@@ -47,6 +58,8 @@ def bill(plan: Plan, cores: Sequence[int], *, price: float | None = None) -> Bil
         Cores of each machine.
     price : float, optional
         Price of an hour of one core, in any currency.
+    faults : float, default 0.0
+        How often each machine fails a day, on average.
 
     Returns
     -------
@@ -56,23 +69,57 @@ def bill(plan: Plan, cores: Sequence[int], *, price: float | None = None) -> Bil
     Raises
     ------
     SpecError
-        If the price is negative or no number, the plan is not calibrated, or no machine is large enough for a run.
+        If the price or the faults are negative or no number, machines fail more often than a run keeps checkpoints, the
+        plan is not calibrated, or no machine is large enough for a run.
     """
+    if not 0 <= faults < math.inf:
+        raise SpecError(f"--faults must be 0 or more a day and machine; got {faults:g}")
     if price is not None and not 0 <= price < math.inf:
         raise SpecError(f"--price must be 0 or more an hour of a core; got {price:g}")
-    seconds = {variant.name: variant.seconds_per_seed for variant in plan.variants}
-    known = [one for one in seconds.values() if one is not None]
-    if len(known) < len(seconds):
+    timed = ((variant.name, variant.seconds_per_seed) for variant in plan.variants)
+    seconds = {name: one for name, one in timed if one is not None}
+    known = list(seconds.values())
+    if len(known) < len(plan.variants):
         raise SpecError("what a study costs on a cluster follows from timed steps; leave out --no-calibrate")
     threads = usable_cores() if plan.judges_time else 1
-    at_once = sum(count // threads for count in cores)
+    slots = [count // threads for count in cores]
+    at_once = sum(slots)
     if not at_once:
         raise SpecError(f"no node of the cluster has the {threads} CPU that a run needs")
-    repeats = (len(plan.tuning_cells()) // len(seconds), plan.tried_again, plan.study.rules.looks[0])
-    total, runs = sum(repeats) * sum(known), sum(repeats) * len(seconds)
-    clock = sum(max(*known, times * sum(known) / at_once) for times in repeats if times)
+    stretch = max(known) / CHECKPOINTS + START_S
+    if faults * stretch / DAY_S > math.log(MOST_TRIES):
+        raise SpecError(
+            f"machines that fail {faults:g} times a day do not live long enough for a run: its checkpoints lie "
+            f"{stretch:,.0f} s apart"
+        )
+    looks = plan.study.rules.looks
+    tuning = [[seconds[cell.variant] for cell in plan.tuning_cells()], known * plan.tried_again]
+    judged = [known * count for count in (looks[0], *(later - look for look, later in itertools.pairwise(looks)))]
+    first = [runs for runs in (*tuning, judged[0]) if runs]
+    clocks = [simulate(first, slots, faults=faults, seed=seed) for seed in range(SIMULATIONS if faults else 1)]
+    most = simulate([*first, *judged[1:]], slots, faults=faults)
+    repeats = sum(map(len, first)) // len(seconds)
     parameters = sum(variant.parameters for variant in plan.variants)
-    storage = KEPT_BYTES * sum(repeats) * parameters + HELD_BYTES * at_once * parameters // len(seconds)
-    hours = threads * total / 3600
-    money = None if price is None else price * hours
-    return Bill(len(cores), sum(cores), at_once, runs, hours, clock, storage, money)
+    lost = threads * statistics.fmean(one.lost_seconds for one in clocks) / 3600
+    hours = threads * sum(map(sum, first)) / 3600
+    return Bill(
+        nodes=len(cores),
+        cores=sum(cores),
+        at_once=at_once,
+        runs=sum(map(len, first)),
+        core_hours=hours,
+        seconds=statistics.median(one.seconds for one in clocks),
+        seconds_range=_nine_of_ten(clocks),
+        lost_core_hours=lost,
+        most_runs=sum(map(len, [*first, *judged[1:]])),
+        most_seconds=most.seconds,
+        storage_bytes=KEPT_BYTES * repeats * parameters + HELD_BYTES * at_once * parameters // len(seconds),
+        price=None if price is None else price * (hours + lost),
+    )
+
+
+def _nine_of_ten(clocks: Sequence[Simulated]) -> tuple[float, float]:
+    """Without the twentieth part of them at either end."""
+    ordered = sorted(one.seconds for one in clocks)
+    out = len(ordered) // 20
+    return ordered[out], ordered[-1 - out]
