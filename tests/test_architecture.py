@@ -44,7 +44,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "strangers": ("containment", "texts", "words", "anatomy", "patient", "loading", "calling"),
     "nn": ("axes", "kernels", ""),
     "models": ("", "decoding"),
-    "tasks": ("", "shapes", "char_lm", "translation"),
+    "tasks": ("", "shapes", "char_lm", "translation", "parsing"),
     "training": ("recipe", "speed", "keeping", "devices", "run", "together", "tracking"),
     "inspection": ("drawing", "", "tape", "interventions", "attribution"),
     "doctor": ("", "influence", "measures", "checks", "interview", "engine", "__main__"),

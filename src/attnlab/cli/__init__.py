@@ -37,6 +37,7 @@ app.command(
 app.command(
     "attnlab.cli.trained.translate:translate", name="translate", help="Translate sentences with a run of a study."
 )
+app.command("attnlab.cli.trained.parse:parse", name="parse", help="Find the trees of sentences with a run of a study.")
 app.command("attnlab.cli.trained.score:score", name="score", help="Translate a held-out part, and print BLEU and chrF.")
 app.command("attnlab.cli.trained.generate:generate", name="generate", help="Let a language model of a study write.")
 app.command("attnlab.cli.view:view", name="view", help="Show studies and runs in a browser, also while they train.")

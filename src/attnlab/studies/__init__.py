@@ -22,6 +22,6 @@ if TYPE_CHECKING:
     from attnlab.studies.report import draw_report, write_report
     from attnlab.studies.run.cluster import Ray
     from attnlab.studies.run.executor import Executor, InProcess, LocalProcesses
-    from attnlab.studies.using.trained import generate, load_run, score, translate
+    from attnlab.studies.using.trained import generate, load_run, parse, score, translate
 
 __getattr__, __dir__, __all__ = contents(__name__)

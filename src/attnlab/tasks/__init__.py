@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from attnlab.tasks.char_lm.char_lm import CharLM
+from attnlab.tasks.parsing.parsing import Parsing
 from attnlab.tasks.repeated_tokens import RepeatedTokens
 from attnlab.tasks.shapes.shapes import Shapes
 from attnlab.tasks.translation.translation import Translation
@@ -16,4 +17,5 @@ TASKS = {
     "repeated-tokens": RepeatedTokens,
     "char-lm": CharLM,
     "translation": Translation,
+    "parsing": Parsing,
 }

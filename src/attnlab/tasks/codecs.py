@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Literal, final
 from attnlab.core.contracts import ReportedTask
 from attnlab.text.characters import Vocabulary
 from attnlab.text.tokenizers import MarkTokens, Tokenizer
+from attnlab.text.trees.linear import CLOSE, TagDictionary, TreeVocabulary
+from attnlab.text.trees.words import given_words, words_of
 
 
 @final
@@ -72,8 +74,68 @@ class CharacterCodec:
         return cls(Vocabulary([content["characters"]]), content["context"])
 
 
-Codec = SentenceCodec | CharacterCodec
-KINDS: Mapping[str, type[Codec]] = {kind.kind: kind for kind in (SentenceCodec, CharacterCodec)}
+@final
+@dataclass(frozen=True)
+class TreeCodec:
+    """Say how sentences become tokens for a model that writes trees over them, and how it searches."""
+
+    tokenizer: Tokenizer  # of the words, with blanks between them
+    vocabulary: TreeVocabulary  # of what is written
+    dictionary: TagDictionary  # which tags a word may have
+    max_length: int  # tokens of the longest tree, its end included, and of the longest sentence
+    beam: int  # beginnings that are kept of each tree
+    kind: ClassVar[Literal["trees"]] = "trees"  # as in `SentenceCodec`, like what follows
+    close: ClassVar[int] = CLOSE  # the token that closes a bracket
+    pads: ClassVar[bool] = True  # likewise
+    marks: ClassVar[MarkTokens] = MarkTokens()  # likewise
+
+    @staticmethod
+    def words_of(sentence: str, *, given: bool) -> list[str]:
+        """The words of a sentence: those that blanks divide, if they are given, else as the Penn Treebank cuts them."""
+        return given_words(sentence) if given else words_of(sentence)
+
+    def encode(self, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
+        """The tokens that are read of sentences, each of which is given by its words."""
+        return self.tokenizer.encode([" ".join(words) for words in sentences])
+
+    def bracketed(self, tokens: Sequence[int], words: Sequence[str]) -> str:
+        """The tree of tokens that were written over some words, in brackets."""
+        return str(self.vocabulary.decode(tokens, words))
+
+    def may_be(self, words: Sequence[str]) -> list[tuple[int, ...]]:
+        """The tokens that may stand for each word."""
+        return [self.dictionary.allowed(word) for word in words]
+
+    def writes_with(self, other: TreeCodec) -> bool:
+        """Whether models of both can write one tree together."""
+        return self.vocabulary == other.vocabulary and self.tokenizer.to_json() == other.tokenizer.to_json()
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as JSON types."""
+        return {
+            "kind": self.kind,
+            "tokenizer": self.tokenizer.to_json(),
+            "labels": list(self.vocabulary.labels),
+            "tags": list(self.vocabulary.tags),
+            "dictionary": self.dictionary.to_json(),
+            "max_length": self.max_length,
+            "beam": self.beam,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> TreeCodec:
+        """What was kept."""
+        return cls(
+            Tokenizer.from_json(content["tokenizer"]),
+            TreeVocabulary(tuple(content["labels"]), tuple(content["tags"])),
+            TagDictionary.from_json(content["dictionary"]),
+            content["max_length"],
+            content["beam"],
+        )
+
+
+Codec = SentenceCodec | CharacterCodec | TreeCodec
+KINDS: Mapping[str, type[Codec]] = {kind.kind: kind for kind in (SentenceCodec, CharacterCodec, TreeCodec)}
 
 
 def codec_of(task: ReportedTask) -> Codec | None:

@@ -80,7 +80,7 @@ def translate(
     if maps is not None:
         maps.open("a").close()  # before the work, so that a path that cannot be written costs nothing
     trained = [load_run(folder, which=weights, device=device) for folder in (run, *also)]
-    lines = iter(sentences) if sentences else _lines(file)
+    lines = iter(sentences) if sentences else lines_of(file)
     first = 1
     while some := list(itertools.islice(lines, AT_A_TIME)):
         if maps is not None and len(some) > MOST_MAPPED:
@@ -114,7 +114,7 @@ def _write_maps(page: Path, trained: Sequence[Trained], sentences: Sequence[str]
     page.write_text(sentences_page(looked), encoding="utf-8")
 
 
-def _lines(file: Path | None) -> Iterator[str]:
+def lines_of(file: Path | None) -> Iterator[str]:
     """The lines of a file or of standard input."""
     from attnlab.tasks.translation.corpus_parts import read_sentences
 

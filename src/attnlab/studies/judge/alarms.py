@@ -136,7 +136,7 @@ def _applies(floor: Floor, reached: Mapping[str, Any]) -> bool:
 
 
 def _beats(plan: Plan, value: float, floor: Floor) -> bool:
-    metric = next(metric for metric in plan.task.metrics if metric.name == floor.metric)
+    metric = next(metric for metric in plan.metrics if metric.name == floor.metric)
     limit = floor.value - floor.tolerance if metric.better == "lower" else floor.value + floor.tolerance
     return metric.improves(value, limit)
 

@@ -15,9 +15,9 @@ from attnlab.tasks.codecs import Codec, codec_from_json, codec_of
 
 KEPT = "task.json"
 """File of a run."""
-WRITING = ("translation", "char-lm")
+WRITING = ("translation", "char-lm", "parsing")
 """Tasks whose runs keep it."""
-_LISTED = " and ".join(WRITING)
+_LISTED = f"{', '.join(WRITING[:-1])} and {WRITING[-1]}"
 
 
 @final

@@ -24,6 +24,7 @@ from attnlab.models.decoding.generation import Chooser, sample
 from attnlab.models.decoding.writers import TextWriter
 from attnlab.studies.define.assemble import build_model_offered
 from attnlab.studies.using.kept_task import KeptTask, kept_task
+from attnlab.studies.using.parsing import parses
 from attnlab.studies.using.translating import BATCH, Written, translations
 from attnlab.tasks.codecs import SentenceCodec
 from attnlab.tasks.translation.data import held_out_pairs
@@ -168,6 +169,68 @@ def write(
         warnings.warn(
             f"{len(cut)} of {len(found)} translations came to no end and were cut: sentence {named}", stacklevel=2
         )
+    return found
+
+
+def parse(
+    trained: Sequence[Trained],
+    sentences: Sequence[str],
+    *,
+    words: bool = False,
+    beam: int | None = None,
+    first: int = 1,
+) -> list[str]:
+    """Find the constituents of sentences; several models as one by their mean probabilities.
+
+    Parameters
+    ----------
+    trained : sequence of Trained
+        Models that write trees of one vocabulary.
+    sentences : sequence of str
+        Any number, in any order.
+    words : bool
+        Whether blanks divide the words; else sentences are cut as the Penn Treebank does.
+    beam : int, optional
+        Beginnings that are kept of each tree; 1 is greedy. Unless given, as the first run's task has it.
+    first : int
+        Number of the first sentence, in what is said of sentences.
+
+    Returns
+    -------
+    list of str
+        A tree in brackets for each sentence, over its words.
+
+    Raises
+    ------
+    RunError
+        If a run is none of parsing, or the runs have different tokenizers or labels.
+    DataError
+        If a sentence is empty, has more words than the model writes, or a word holds a bracket.
+    """
+    codecs = []
+    for one in trained:
+        codec = one.task.codec
+        if codec.kind != "trees":
+            raise RunError(f"{one.folder} is no parser: its task is '{one.task.name}'")
+        if codecs and not codec.writes_with(codecs[0]):
+            raise RunError(
+                f"{one.folder} has other words or labels than {trained[0].folder}: they cannot write together"
+            )
+        codecs.append(codec)
+    cut = []
+    for number, sentence in enumerate(sentences, first):
+        try:
+            cut.append(codecs[0].words_of(sentence, given=words))
+        except DataError as error:
+            raise DataError(f"sentence {number}: {error}") from None
+    found = []
+    for number, tree in enumerate(parses([one.model for one in trained], codecs[0], cut, beam=beam)):
+        if tree is None:
+            raise DataError(
+                f"sentence {first + number} has {len(cut[number])} words, too many for a model that reads and writes "
+                f"{codecs[0].max_length} tokens; cut it into sentences"
+            )
+        found.append(tree)
     return found
 
 

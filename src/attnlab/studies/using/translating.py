@@ -11,12 +11,13 @@ import torch
 from torch import nn
 
 from attnlab.core.contracts import Judge, JudgedTask, StudyTask
-from attnlab.core.errors import DataError
+from attnlab.core.errors import DataError, SpecError
 from attnlab.core.sizes import require_positive
 from attnlab.models.decoding.generation import EndMarks, Hypothesis, beam_search
 from attnlab.models.decoding.writers import Ensemble, writer_for
 from attnlab.models.encoder_decoder import EncoderDecoder
-from attnlab.tasks.codecs import SentenceCodec, codec_of
+from attnlab.studies.using.parsing import parses
+from attnlab.tasks.codecs import Codec, SentenceCodec, codec_of
 from attnlab.tasks.translation.translation import padded
 
 BATCH = 64
@@ -30,24 +31,29 @@ NOTHING = Hypothesis((), 0.0, 0.0, ended=True)
 def judge_of(task: StudyTask) -> Judge | None:
     """What measures a trained model as a whole on a task."""
     codec = codec_of(task)
-    if not task.judged or codec is None or codec.kind != "sentences":
+    if not task.judged or codec is None:
         return None
     judged = cast(JudgedTask, task)
-    return lambda model: judged.judge(lambda sources: [one.text for one in translations([model], codec, sources)])
+    return lambda model: judged.judge(lambda sources: _written(model, codec, sources))
 
 
 def with_translations(model: nn.Module, task: StudyTask, predictions: Mapping[str, Any]) -> dict[str, Any]:
-    """A task's examples; where they are pairs of sentences, with what the model writes by itself."""
+    """A task's examples; where they are sentences and what is to be written, with what the model writes by itself."""
     codec = codec_of(task)
-    if codec is None or codec.kind != "sentences":
+    if codec is None or codec.kind == "characters":
         return dict(predictions)
     pairs = predictions["pairs"]
-    sources = [pair["source"] for pair in pairs]
-    written = translations([model], codec, sources)
-    return {
-        **predictions,
-        "pairs": [{**pair, "translation": one.text} for pair, one in zip(pairs, written, strict=True)],
-    }
+    written = _written(model, codec, [pair["source"] for pair in pairs])
+    return {**predictions, "pairs": [{**pair, "translation": one} for pair, one in zip(pairs, written, strict=True)]}
+
+
+def _written(model: nn.Module, codec: Codec, sources: Sequence[str]) -> list[str]:
+    """What a model writes by itself for sentences: translations, or trees over their words."""
+    if codec.kind == "trees":
+        return [tree or "" for tree in parses([model], codec, [source.split(" ") for source in sources])]
+    if codec.kind != "sentences":
+        raise SpecError("this task judges what is written, and does not say how its models write")
+    return [one.text for one in translations([model], codec, sources)]
 
 
 @final

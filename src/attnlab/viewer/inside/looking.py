@@ -22,7 +22,7 @@ from attnlab.inspection.interventions import How
 from attnlab.models.decoding.writers import device_of
 from attnlab.studies.using.trained import Trained, load_run, sentence_codec
 from attnlab.studies.using.translating import translations
-from attnlab.tasks.codecs import CharacterCodec
+from attnlab.tasks.codecs import CharacterCodec, SentenceCodec
 from attnlab.viewer.inside.asked import Asked
 from attnlab.viewer.inside.explaining import Chosen, explanation
 from attnlab.viewer.inside.heads import Heads, full_map, heads_of, require_head, small_maps
@@ -223,6 +223,8 @@ def run_in_view(folder: Path) -> ModelInView:
     codec = task.codec
     if isinstance(codec, CharacterCodec):
         return ModelInView(model, CharacterReader(codec, task.model_arguments["max_length"]), measure=measure)
+    if not isinstance(codec, SentenceCodec):
+        raise RunError(f"{folder} writes trees, which this page does not show; see attnlab parse and attnlab heads")
     write = functools.lru_cache(KEPT_TRANSLATIONS)(functools.partial(_translation, trained))
     return ModelInView(model, SentenceReader(codec, model, write), write=write, measure=measure)
 

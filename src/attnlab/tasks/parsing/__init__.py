@@ -1,0 +1,1 @@
+"""The `parsing` task: write the tree of a sentence."""

@@ -1,0 +1,169 @@
+"""Treebanks by name or in a person's own files: read, cleaned, and counted."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from attnlab.core.errors import DataError, SpecError
+from attnlab.core.sizes import require_known
+from attnlab.tasks.datasets import NamedText, locate_named
+from attnlab.text.trees import Tree, cleaned, read_trees
+
+PARTS = ("train", "validation", "test")
+CRAFT = "craft"
+CRAFT_FILES: Mapping[str, tuple[str, int, str]] = {
+    article: (part, size, digest)
+    for article, (part, size, digest) in json.loads(Path(__file__).with_name("craft.json").read_text()).items()
+}
+"""Of each article of CRAFT the part that it belongs to by the corpus's own split, its bytes, and their sha256."""
+SUSPICIOUS_OVERLAP = 0.05  # of held-out sentences that stand in the training part
+WILDCARDS = frozenset("*?[")
+
+
+@final
+@dataclass(frozen=True)
+class Treebank:
+    """Hold the trees of a treebank, cleaned as papers clean them."""
+
+    name: str | None  # None of a person's own files
+    parts: Mapping[str, Sequence[Tree]]  # "train", "validation" and perhaps "test"
+    sha256: Mapping[str, str]  # of the files of each part, one after the other
+    removed: Mapping[str, int]  # what was left out, by kind
+
+    def shared(self, part: str) -> float:
+        """The share of a held-out part's sentences that stand in the training part."""
+        known = {tuple(tree.words()) for tree in self.parts["train"]}
+        held_out = self.parts[part]
+        return sum(tuple(tree.words()) in known for tree in held_out) / len(held_out)
+
+    def alarms(self) -> Iterator[str]:
+        """What is suspicious about it."""
+        for part in self.parts:
+            if part != "train" and (share := self.shared(part)) >= SUSPICIOUS_OVERLAP:
+                yield (
+                    f"{share:.1%} of the {part} part's sentences stand in the training part (suspicious from "
+                    f"{SUSPICIOUS_OVERLAP:.0%}): what is measured is partly memory"
+                )
+
+    def describe(self) -> dict[str, Any]:
+        """What identifies it."""
+        return {
+            "treebank": self.name,
+            "sha256": dict(self.sha256),
+            "trees": {part: len(trees) for part, trees in self.parts.items()},
+            "removed": dict(self.removed),
+        }
+
+
+def find_treebank(name: str | None, files: Mapping[str, str | Sequence[str] | None]) -> Treebank:
+    """Read a treebank.
+
+    Parameters
+    ----------
+    name : str or None
+        ``craft``, or None where files are given.
+    files : mapping of str to str or sequence of str
+        Of each part the files, or patterns such as ``wsj/0[2-9]/*.mrg``; ``.gz`` is uncompressed.
+
+    Raises
+    ------
+    SpecError
+        If there is no treebank of that name, or it is not clear which is meant.
+    DataError
+        If a file is missing, is not UTF-8, holds no trees, or brackets do not match.
+    """
+    given = {part: [paths] if isinstance(paths, str) else list(paths) for part, paths in files.items() if paths}
+    if name is not None:
+        require_known("treebank", name, (CRAFT,))
+        if given:
+            raise SpecError(
+                f"give a treebank by name or files of your own, not both; got '{name}' and {', '.join(given)}"
+            )
+        found = {part: _files_of_craft(part) for part in PARTS}
+    else:
+        missing = [part for part in PARTS[:2] if part not in given]
+        if missing:
+            raise SpecError(f"a treebank of your own needs files for {' and '.join(missing)}, such as wsj/22/*.mrg")
+        found = {part: _matching(patterns, part) for part, patterns in given.items()}
+    removed: Counter[str] = Counter()
+    digests = {part: hashlib.sha256() for part in found}
+    parts = {part: _read(paths, digests[part], removed) for part, paths in found.items()}
+    for part, trees in parts.items():
+        if not trees:
+            raise DataError(f"the {part} part has no trees: {', '.join(map(str, found[part]))}")
+    return Treebank(name, parts, {part: digest.hexdigest() for part, digest in digests.items()}, dict(removed))
+
+
+def _files_of_craft(part: str) -> list[Path]:
+    return [
+        locate_named(
+            NamedText(
+                file=f"craft/penn/{article}.tree",
+                repository="UCDenver-ccp/CRAFT",
+                commit="2abe82b8bb8089448b84937d5f61d8c218011322",
+                path=f"structural-annotation/treebank/penn/{article}.tree",
+                sha256=digest,
+                size_bytes=size,
+                license="annotations CC BY 3.0; articles from the PMC Open Access subset",
+            )
+        )
+        for article, (belongs_to, size, digest) in CRAFT_FILES.items()
+        if belongs_to == part
+    ]
+
+
+def _matching(patterns: Sequence[str], part: str) -> list[Path]:
+    found: list[Path] = []
+    for pattern in patterns:
+        place = Path(pattern).expanduser()
+        some = (
+            sorted(Path(place.anchor or ".").glob(str(place.relative_to(place.anchor))))
+            if WILDCARDS & set(pattern)
+            else [place]
+        )
+        if not some or not all(path.is_file() for path in some):
+            raise DataError(f"no file {pattern} for the {part} part of the treebank")
+        found += some
+    return found
+
+
+def _read(paths: Sequence[Path], digest: Any, removed: Counter[str]) -> list[Tree]:
+    found = []
+    for path in paths:
+        for tree in read_treebank(path, digest):
+            kept = cleaned(tree, removed)
+            if kept is None or not kept.children:
+                removed["trees without a constituent"] += 1
+            else:
+                found.append(kept)
+    return found
+
+
+def read_treebank(path: Path, digest: Any = None) -> Iterator[Tree]:
+    """The trees of a file, as they stand there.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, is not UTF-8, or holds no trees.
+    """
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    if digest is not None:
+        digest.update(content)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{path}, line {line}: not UTF-8; write it anew in UTF-8") from None
+    yield from read_trees(text.split("\n"), str(path))

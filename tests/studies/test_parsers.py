@@ -1,0 +1,153 @@
+"""Trained parsers write trees over exactly the words given, and right ones where they have learned."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+
+from attnlab.cli import FINE, WRONG_USE, call
+from attnlab.core.errors import DataError, RunError
+from attnlab.studies import load_run, parse, parse_study, run_study, translate
+from attnlab.studies.run.executor import InProcess
+from attnlab.text.trees import Tree, compare_all, read_trees
+from attnlab.viewer.inside.looking import run_in_view
+
+NOUNS, VERBS = ["dog", "cat", "gene", "mouse"], ["sees", "binds", "carries"]
+
+
+def grown(count, seed):
+    """Sentences of a small grammar: noun phrases that hold others, and what is done."""
+    chance = random.Random(seed)
+
+    def phrase(depth=0):
+        noun = Tree("NP", (Tree("DT", word="the"), Tree("NN", word=chance.choice(NOUNS))))
+        if depth < 2 and chance.random() < 0.3:
+            return Tree("NP", (noun, Tree("PP", (Tree("IN", word="of"), phrase(depth + 1)))))
+        return noun
+
+    def sentence():
+        verb = Tree("VP", (Tree("VBZ", word=chance.choice(VERBS)), phrase()))
+        return Tree("S", (phrase(), verb, Tree(".", word=".")))
+
+    return [sentence() for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, one_thread):
+    """Train a Transformer and an RNN that attends on 200 trees."""
+    made = tmp_path_factory.mktemp("parsers")
+    (made / "train.mrg").write_text("\n".join(f"( {tree} )" for tree in grown(200, 1)))
+    (made / "held-out.mrg").write_text("\n".join(map(str, grown(20, 2))))
+    study = {
+        "question": "Do they parse?",
+        "task": {
+            "name": "parsing",
+            "train": "./train.mrg",
+            "validation": "./held-out.mrg",
+            "tokenizer": "words",
+            "batch_tokens": 300,
+            "max_length": 80,
+        },
+        "model": {"name": "encoder-decoder", "embeddings": "separate", "d_model": 32, "n_layers": 1, "dropout": 0.0},
+        "baseline": "Transformer",
+        "variants": {
+            "Transformer": {"norm": "pre", "mixer": {"name": "attention", "n_heads": 2}},
+            "RNN": {"name": "rnn-additive", "d_model": 24, "hidden": 32, "dropout": 0.0},
+        },
+        "rules": {"metric": "val_f1", "tune_by": "val_loss", "budget": {"steps": 120}, "seeds": 1},
+        "training": {"lr": 1e-2},
+    }
+    study["rules"]["smallest_effect"] = 1.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ATTNLAB_CACHE", str(made / "cache"))
+        patch.chdir(made)
+        results = run_study(
+            parse_study(study, name="parsers", path=made / "s.yaml"), made / "run", jobs=1, executor=InProcess()
+        )
+    return made, results
+
+
+@pytest.fixture
+def parser(folder):
+    return load_run(folder[0] / "run" / "transformer" / "seed-0")
+
+
+def test_both_kinds_learn_a_small_grammar(folder):
+    (simple,) = [floor.value for floor in folder[1].floors if floor.metric == "val_f1"]
+    for variant in folder[1].variants:
+        (f1,) = variant.values("val_f1").values()
+        assert f1 > simple + 20, variant.name
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_trees_are_over_the_words_and_as_good_as_the_study_says(parser, folder, beam):
+    gold = grown(20, 2)
+    found = [
+        tree
+        for line in parse([parser], [" ".join(tree.words()) for tree in gold], words=True, beam=beam)
+        for tree in read_trees([line])
+    ]
+    assert [tree.words() for tree in found] == [tree.words() for tree in gold]
+    if beam == 1:
+        judged = folder[1].variants[0].values("val_f1")[0]
+        assert compare_all(gold, found).f1 == pytest.approx(judged)
+
+
+def test_words_that_were_never_seen_are_parsed(parser):
+    (line,) = parse([parser], ["Zebras can't (quietly) eat 12 lemons!"])
+    (tree,) = read_trees([line])
+    assert tree.words() == ["Zebras", "ca", "n't", "-LRB-", "quietly", "-RRB-", "eat", "12", "lemons", "!"]
+
+
+def test_nothing_depends_on_what_else_is_parsed_or_kept(parser):
+    sentences = [" ".join(tree.words()) for tree in grown(6, 3)]
+    together = parse([parser], sentences, words=True)
+    assert together == [parse([parser], [sentence], words=True)[0] for sentence in sentences]
+    assert parse([parser, parser], sentences, words=True) == together
+
+
+def test_what_cannot_be_parsed_is_said(parser, folder):
+    with pytest.raises(DataError, match="sentence 2: an empty sentence has no tree"):
+        parse([parser], ["a dog", " "])
+    with pytest.raises(
+        DataError, match="sentence 1 has 90 words, too many for a model that reads and writes 80 tokens"
+    ):
+        parse([parser], ["dog " * 90])
+    other = load_run(folder[0] / "run" / "rnn" / "seed-0")
+    assert parse([parser, other], ["the dog sees the cat ."])
+    with pytest.raises(RunError, match="is no translation run: its task is 'parsing'"):
+        translate([parser], ["a dog"])
+    with pytest.raises(RunError, match="writes trees, which this page does not show"):
+        run_in_view(parser.folder)
+
+
+def test_the_command_prints_brackets_draws_and_writes_a_picture(parser, folder, capsys, tmp_path):
+    run, picture = str(parser.folder), tmp_path / "tree.svg"
+    assert call(["parse", run, "The dog sees the cat.", "--svg", str(picture)]) == FINE
+    line = capsys.readouterr().out
+    (tree,) = read_trees([line])
+    assert tree.words() == ["The", "dog", "sees", "the", "cat", "."]
+    assert f"<title>{tree}</title>" in picture.read_text()
+    assert call(["parse", run, "The dog sees the cat.", "--draw"]) == FINE
+    drawn = capsys.readouterr().out
+    assert re.sub(r"[│├└─ ]+", " ", drawn).split() == re.sub(r"[()]", " ", line).split()
+    text = tmp_path / "some.txt"
+    text.write_text("the dog sees the cat .\nthe gene binds the mouse .\n")
+    assert call(["parse", run, "--file", str(text), "--words", "--also", run]) == FINE
+    assert len(list(read_trees(capsys.readouterr().out.splitlines()))) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["a dog", "--file", "x.txt"], "give sentences or --file, not both"),
+        (["--svg", "x.svg"], "--svg draws the tree of one sentence, given after the run; got 0"),
+        (["f(x", "--words"], "the word 'f(x' holds a bracket"),
+        ([""], "an empty sentence has no tree"),
+    ],
+)
+def test_the_command_says_what_is_wrong(parser, capsys, words, said):
+    assert call(["parse", str(parser.folder), *words]) == WRONG_USE
+    assert said in " ".join(capsys.readouterr().err.split())
