@@ -48,7 +48,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "training": ("recipe", "speed", "keeping", "devices", "run", "together", "tracking"),
     "inspection": ("drawing", "", "tape", "interventions", "attribution"),
     "doctor": ("", "influence", "measures", "checks", "interview", "engine", "__main__"),
-    "studies": ("define", "plan", "using", "run", "judge", "report", "execute"),
+    "studies": ("define", "storage", "plan", "using", "run", "judge", "report", "execute"),
     "benchmarks": ("contenders", "measuring", ""),
     "explain": ("", "drawing"),
     "viewer": ("inside", ""),

@@ -32,7 +32,7 @@ from attnlab.inspection import (
     maps,
 )
 from attnlab.inspection.drawing import pieces
-from attnlab.inspection.drawing.maps import png
+from attnlab.inspection.drawing.maps import STILL, png
 from attnlab.studies.report import cell, draw_report
 from attnlab.studies.report.figures import Figure
 from attnlab.studies.report.style import Drawing
@@ -212,14 +212,17 @@ def test_a_head_is_chosen_by_a_click_in_a_notebook(browser, shown):  # noqa: F81
     assert second.locator("output").inner_text() == '"the " (0) looks at "the " (0): 1.0'
     pixels = "one => [...one.getContext('2d').getImageData(6, 0, 1, 1).data]"
     assert second.locator(".axes canvas").evaluate(pixels) == [23, 27, 34, 255]  # dark, as the notebook says
+    assert page.locator(".still").count() == 0
     assert not wrong
     page.close()
 
 
-def test_without_a_script_all_heads_are_seen(browser, shown):  # noqa: F811
+@pytest.mark.parametrize("removed", ["", "<style>.*?</style>|<script.*?</script>"], ids=["no script", "untrusted"])
+def test_without_a_script_all_heads_are_seen_and_nothing_that_does_nothing(browser, shown, removed):  # noqa: F811
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
-    page.set_content(shown["labelled"])
+    page.set_content(re.sub(removed, "", shown["labelled"], flags=re.DOTALL) if removed else shown["labelled"])
     assert [one.is_visible() for one in page.locator(".small img").all()] == [True, True]
-    assert not page.locator(".axes").is_visible()
+    assert not page.locator("select, canvas, output").count()
+    assert page.locator(".still").inner_text() == STILL
     context.close()

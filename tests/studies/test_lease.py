@@ -11,7 +11,7 @@ import pytest
 from attnlab.core.errors import Interrupted, RunError
 from attnlab.core.files import read_json, write_json
 from attnlab.studies.run import lease as leases
-from attnlab.studies.run.lease import LEASE, LEASE_S, lease
+from attnlab.studies.run.lease import LEASE, LEASE_S, FileSign, lease
 
 ELSEWHERE = {"pid": 71, "host": "elsewhere", "mark": "a"}
 
@@ -33,13 +33,13 @@ def hurry(monkeypatch):
 
 def test_a_second_holder_is_told_who_the_first_is(tmp_path):
     sentence = f"{tmp_path} is held by process 71 on elsewhere; wait for it, or stop it first: its lease ends 60 s"
-    with pytest.raises(RunError, match=sentence), lease(held_elsewhere(tmp_path)):
+    with pytest.raises(RunError, match=sentence), lease(FileSign(held_elsewhere(tmp_path))):
         pass
     assert read_json(tmp_path / LEASE) == ELSEWHERE
 
 
 def test_who_gives_no_sign_holds_nothing(tmp_path):
-    with lease(held_elsewhere(tmp_path, silent_s=LEASE_S + 1)):
+    with lease(FileSign(held_elsewhere(tmp_path, silent_s=LEASE_S + 1))):
         assert read_json(tmp_path / LEASE)["pid"] == os.getpid()
     assert not (tmp_path / LEASE).exists()
 
@@ -47,12 +47,12 @@ def test_who_gives_no_sign_holds_nothing(tmp_path):
 def test_who_waits_gets_a_folder_once_it_is_given_back(tmp_path):
     held_elsewhere(tmp_path)
     threading.Timer(0.1, (tmp_path / LEASE).unlink).start()
-    with lease(tmp_path, patience_s=30):
+    with lease(FileSign(tmp_path), patience_s=30):
         assert read_json(tmp_path / LEASE)["pid"] == os.getpid()
 
 
 def test_a_holder_gives_signs(tmp_path):
-    with lease(held_elsewhere(tmp_path, silent_s=LEASE_S + 1)):
+    with lease(FileSign(held_elsewhere(tmp_path, silent_s=LEASE_S + 1))):
         os.utime(tmp_path / LEASE, (0, 0))
         while (tmp_path / LEASE).stat().st_mtime == 0:
             time.sleep(0.01)
@@ -61,7 +61,7 @@ def test_a_holder_gives_signs(tmp_path):
 def taken_over(folder):
     """Hold a folder until another machine has taken it."""
     taken = threading.Event()
-    with lease(folder, lost=taken.set):
+    with lease(FileSign(folder), lost=taken.set):
         held_elsewhere(folder)
         assert taken.wait(30)
         raise Interrupted("stopped")
@@ -78,10 +78,10 @@ def test_who_was_taken_over_is_interrupted_and_leaves_the_lease_alone(tmp_path):
 def test_of_two_that_take_over_in_one_moment_one_goes(tmp_path, monkeypatch):
     monkeypatch.setattr(leases.time, "sleep", lambda _: held_elsewhere(tmp_path))
     with pytest.raises(RunError, match="taken by process 71 on elsewhere in the same moment"):
-        lease(held_elsewhere(tmp_path, silent_s=LEASE_S + 1)).__enter__()
+        lease(FileSign(held_elsewhere(tmp_path, silent_s=LEASE_S + 1))).__enter__()
 
 
 def test_what_a_process_of_this_machine_left_is_no_obstacle(tmp_path):
     write_json(tmp_path / LEASE, {**ELSEWHERE, "host": leases.platform.node()})
-    with lease(tmp_path):
+    with lease(FileSign(tmp_path)):
         assert read_json(tmp_path / LEASE)["pid"] == os.getpid()

@@ -26,7 +26,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def lines(part, language):
-    return list(numbered(locate_named(CORPORA["multi30k"].part(part, language))))
+    return list(numbered(str(locate_named(CORPORA["multi30k"].part(part, language)))))
 
 
 @pytest.mark.parametrize("part", CORPORA["multi30k"].parts)

@@ -302,9 +302,9 @@ def test_an_epoch_predicts_each_character_once(text_file):
     assert CharLM(text_file, CONTEXT, batch=7, predict="last").steps_per_epoch == (trained - CONTEXT) / 7
 
 
-def test_the_bigram_lies_above_what_a_model_of_one_character_can_learn(task):
+def test_the_bigram_lies_above_what_a_model_of_one_character_can_learn(task, words):
     """A table of train frequencies sees one character and must not be called impossible."""
-    tokens = task.encode(task.text.content[: len(task.text.content) * 9 // 10])
+    tokens = task.encode(words[: len(words) * 9 // 10])
     size = len(task.vocabulary)
     counts = torch.bincount(tokens[:-1] * size + tokens[1:], minlength=size * size).view(size, size) + 0.1
     table = (counts / counts.sum(1, keepdim=True)).log()
@@ -346,7 +346,7 @@ def test_the_description_identifies_the_text(task, text_file, words):
 
 def test_best_known_results_are_for_the_usual_split_of_that_text(task, text_file, monkeypatch):
     assert {floor.kind for floor in task.floors()} == {"chance", "floor"}
-    monkeypatch.setitem(BEST_KNOWN, task.text.sha256, (1.25, "someone"))
+    monkeypatch.setitem(BEST_KNOWN, task.describe()["sha256"], (1.25, "someone"))
     best = {floor.metric: floor.value for floor in task.floors() if floor.kind == "best"}
     assert best == {"val_loss": 1.25, "val_bits_per_character": 1.25 / math.log(2)}
     for other in ({"test": True}, {"data_seed": 0}):
@@ -366,6 +366,6 @@ def test_a_data_seed_says_which_tenth_is_held_out(tmp_path):
 def test_the_real_text(tinyshakespeare):
     task = CharLM(tinyshakespeare)
     assert len(task.vocabulary) == 65
-    assert len(task.text.content) == task.text.size_bytes == TEXTS[tinyshakespeare].size_bytes
+    assert sum(task.describe()["parts"].values()) == task.describe()["bytes"] == TEXTS[tinyshakespeare].size_bytes
     assert task.alarms() == ()
     assert {floor.metric for floor in task.floors() if floor.kind == "best"} == {"val_loss", "val_bits_per_character"}

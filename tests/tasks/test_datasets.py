@@ -7,12 +7,13 @@ import socket
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from attnlab.core.errors import DataError
 from attnlab.tasks import datasets
-from attnlab.tasks.datasets import TEXTS, NamedText, load_named, load_text
+from attnlab.tasks.datasets import TEXTS, NamedText, find_text, locate_named
 
 CONTENT = "Zwölf Boxkämpfer\r\n".encode() * 31
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -25,6 +26,11 @@ POEM = NamedText(
     size_bytes=len(CONTENT),
     license="public domain",
 )
+
+
+def content_of(named: NamedText) -> bytes:
+    path = locate_named(named)
+    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -82,27 +88,28 @@ def test_every_entry_is_pinned():
 
 
 def test_a_text_is_fetched_once_and_its_license_shown(server, private_cache, capfd):
-    text = load_text("poem")
-    assert text.content.encode() == CONTENT
-    assert (text.sha256, text.size_bytes, text.license) == (SHA256, len(CONTENT), "public domain")
+    text = find_text("poem")
+    (file,) = text.files
+    assert Path(file.path).read_bytes() == CONTENT
+    assert (file.size, text.source, text.license) == (len(CONTENT), POEM.address, "public domain")
     shown = capfd.readouterr().err
     assert "license: public domain" in shown
     assert POEM.address in shown
     server.unlink()
-    assert load_named(POEM) == CONTENT
+    assert content_of(POEM) == CONTENT
     assert "license" not in capfd.readouterr().err
 
 
 def test_a_damaged_copy_in_the_cache_is_fetched_again(server, private_cache):
-    load_named(POEM)
+    content_of(POEM)
     (private_cache / "texts" / POEM.file).write_bytes(CONTENT[:-1])
-    assert load_named(POEM) == CONTENT
+    assert content_of(POEM) == CONTENT
 
 
 def test_other_content_at_the_address_is_refused_and_not_kept(server, private_cache):
     server.write_bytes(b"something else")
     with pytest.raises(DataError) as caught:
-        load_named(POEM)
+        content_of(POEM)
     assert SHA256 in str(caught.value)
     assert hashlib.sha256(b"something else").hexdigest() in str(caught.value)
     assert not (private_cache / "texts" / POEM.file).exists()
@@ -111,12 +118,12 @@ def test_other_content_at_the_address_is_refused_and_not_kept(server, private_ca
 def test_a_missing_file_at_the_address_is_reported(server):
     server.unlink()
     with pytest.raises(DataError, match="404"):
-        load_named(POEM)
+        content_of(POEM)
 
 
 def test_offline_and_absent_names_address_hash_and_place(nobody, private_cache):
     with pytest.raises(DataError) as caught:
-        load_named(POEM)
+        content_of(POEM)
     message = str(caught.value)
     for part in (POEM.address, SHA256, str(private_cache / "texts" / POEM.file), "ATTNLAB_DATA", "refused"):
         assert part in message
@@ -125,58 +132,49 @@ def test_offline_and_absent_names_address_hash_and_place(nobody, private_cache):
 def test_a_cache_that_cannot_be_written_is_reported(server, private_cache):
     private_cache.write_text("a file where the folder should be")
     with pytest.raises(DataError, match="cannot fetch"):
-        load_named(POEM)
+        content_of(POEM)
 
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_the_data_folder_is_looked_in_first(nobody, data_folder, compressed):
     ending, content = (".gz", gzip.compress(CONTENT)) if compressed else ("", CONTENT)
     (data_folder / (POEM.file + ending)).write_bytes(content)
-    assert load_named(POEM) == CONTENT
+    assert content_of(POEM) == CONTENT
 
 
 def test_other_content_in_the_data_folder_names_both_hashes(nobody, data_folder):
     (data_folder / POEM.file).write_bytes(b"something else")
     with pytest.raises(DataError) as caught:
-        load_named(POEM)
+        content_of(POEM)
     assert f"must have sha256 {SHA256}; got {hashlib.sha256(b'something else').hexdigest()}" in str(caught.value)
 
 
 def test_a_broken_archive_in_the_data_folder_is_reported(nobody, data_folder):
     (data_folder / (POEM.file + ".gz")).write_bytes(gzip.compress(CONTENT)[:-20])
     with pytest.raises(DataError, match="cannot be read"):
-        load_named(POEM)
+        content_of(POEM)
 
 
 def test_a_data_folder_without_the_text_is_passed_over(server, data_folder):
-    assert load_named(POEM) == CONTENT
+    assert content_of(POEM) == CONTENT
 
 
-def test_a_person_s_own_file_is_read_from_the_current_folder(tmp_path, monkeypatch):
-    (tmp_path / "mine.txt").write_bytes(CONTENT)
+def test_a_person_s_own_files_are_found_from_the_current_folder(tmp_path, monkeypatch):
+    for name in ("mine.txt", "more.txt.gz"):
+        (tmp_path / name).write_bytes(CONTENT)
     monkeypatch.chdir(tmp_path)
-    text = load_text("mine.txt")
-    assert (text.sha256, text.source, text.license) == (SHA256, "mine.txt", "not stated")
-    assert text.content == CONTENT.decode()
+    text = find_text(["mine.txt", "more.*"])
+    assert [file.path for file in text.files] == [str(tmp_path / "mine.txt"), str(tmp_path / "more.txt.gz")]
+    assert (text.source, text.license) == (["mine.txt", "more.*"], "not stated")
 
 
 def test_a_missing_file_gets_its_full_path_and_the_nearest_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError) as caught:
-        load_text("tinyshakespear")
+        find_text("tinyshakespear")
     assert str(caught.value) == (
         f"no file {tmp_path / 'tinyshakespear'}, and no text is named 'tinyshakespear'; did you mean 'tinyshakespeare'?"
     )
-
-
-def test_a_folder_is_refused(tmp_path):
-    with pytest.raises(DataError, match="is a folder"):
-        load_text(str(tmp_path))
-
-
-def test_a_path_that_cannot_be_one_is_refused():
-    with pytest.raises(DataError, match="cannot be read"):
-        load_text("a\0b")
 
 
 def test_a_pin_is_not_changed_by_accident():

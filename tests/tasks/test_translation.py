@@ -15,7 +15,7 @@ import torch
 from attnlab.core.errors import DataError, ModuleError, SpecError
 from attnlab.tasks.translation import data as translation_data
 from attnlab.tasks.translation.translation import IGNORED, Translation, cuts
-from attnlab.text import bpe_dropout, token_store
+from attnlab.text import bpe_dropout, pair_store, token_store
 from attnlab.text.tokenizers import BEGIN_TOKEN, END_TOKEN, PAD_TOKEN
 
 WORDS = [
@@ -83,7 +83,7 @@ def rows(batch):
 
 
 def test_an_epoch_sees_every_pair_once(task, corpus):
-    steps = len(task._cuts)
+    steps = task.steps_per_epoch
     for epoch in range(2):
         seen = collections.Counter()
         for step in range(epoch * steps, (epoch + 1) * steps):
@@ -96,14 +96,14 @@ def test_an_epoch_sees_every_pair_once(task, corpus):
 
 def test_batches_hold_at_most_so_many_tokens_and_waste_few(task):
     real = total = 0
-    for step in range(len(task._cuts)):
+    for step in range(task.steps_per_epoch):
         batch = task.train_batch(step, 0)
         for side in batch.inputs:
             assert side.numel() <= 64
         real += int((batch.targets != IGNORED).sum())
         total += batch.targets.numel()
     assert real > 0.9 * total
-    assert task.tokens_per_step == round(real / len(task._cuts))
+    assert task.tokens_per_step == round(real / task.steps_per_epoch)
 
 
 def test_a_batch_depends_on_step_and_seed_alone(task):
@@ -208,10 +208,13 @@ def test_a_tokenizer_of_a_persons_own_needs_no_more_than_train(corpus, tmp_path)
 
 def test_what_was_kept_on_disk_and_damaged_is_made_again_once_it_is_removed(task, corpus, tmp_path):
     expected = task.train_batch(0, 0).targets
-    (tokens,) = tmp_path.glob("cache/tokens/*/train-source/tokens.bin")
+    (tokens,) = tmp_path.glob("cache/tokens/*/train-00000-source/tokens.bin")
     folder = tokens.parents[1]
     tokens.write_bytes(tokens.read_bytes()[:-8])
-    with pytest.raises(DataError, match=f"tokens.bin was cut off; remove {folder} to tokenize the corpus again"):
+    with pytest.raises(
+        DataError,
+        match=f"was changed after it was written; it is damaged; remove {folder} to tokenize the corpus again",
+    ):
         Translation(str(corpus), tokenizer="words", batch_tokens=64)
     (folder / "known.json").unlink()
     again = Translation(str(corpus), tokenizer="words", batch_tokens=64)
@@ -362,7 +365,7 @@ def test_dropout_cuts_each_training_pair_in_several_ways(corpus):
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch, dropout):
     """Neither with its sentences nor with its words, each of which stands in one sentence."""
-    monkeypatch.setattr(translation_data, "AT_A_TIME", 100)
+    monkeypatch.setattr(pair_store, "AT_A_TIME", 100)
     monkeypatch.setattr(token_store, "AT_A_TIME", 100)
     monkeypatch.setattr(bpe_dropout, "WORDS", 100)
     peaks = []
@@ -388,12 +391,12 @@ def test_a_pair_that_dropout_makes_too_long_is_cut_as_usual(corpus):
     task = Translation(str(corpus), tokenizer={**spec, "dropout": 0.99, "segmentations": 2}, max_length=30)
     train, usual = task.data.parts["train"], plain.data.parts["train"]
     assert len(train) == 2 * len(usual)
-    assert train.longest.max() <= 30
+    assert train.longest().max() <= 30
     assert len(usual) == 200
     assert "longer than max_length: 1 (line 201)" in task.alarms()[0]
-    short = int(usual.longest.argmin())
-    assert train.longest[2 * short] > usual.longest[short]
-    long = int(usual.longest.argmax())
+    short = int(usual.longest().argmin())
+    assert train.longest()[2 * short] > usual.longest()[short]
+    long = int(usual.longest().argmax())
     assert train.target[2 * long].tolist() == usual.target[long].tolist()
 
 

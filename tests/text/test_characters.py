@@ -6,21 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnlab.core.errors import DataError
-from attnlab.text.characters import UNKNOWN, Vocabulary, decode_utf8, split_text
-
-
-def test_line_ends_are_left_as_they_are():
-    assert decode_utf8(b"a\r\nb\rc\n", "x") == "a\r\nb\rc\n"
-
-
-def test_an_empty_text_is_refused():
-    with pytest.raises(DataError, match=r"poem\.txt is empty"):
-        decode_utf8(b"", "poem.txt")
-
-
-def test_what_is_not_utf8_is_located():
-    with pytest.raises(DataError, match=r"poem\.txt must be UTF-8; got byte 0xe4 at offset 7 \(line 3\)"):
-        decode_utf8("one\ntw\nä".encode("latin-1") + b"x", "poem.txt")
+from attnlab.text.characters import UNKNOWN, Vocabulary, split_text
 
 
 @given(st.text(max_size=211), st.booleans())

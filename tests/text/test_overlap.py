@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attnlab.text.overlap import overlap, without_copies
+from attnlab.text import overlap as module
+from attnlab.text.overlap import overlap, sample_passages, without_copies
 
 
 def brute(train: np.ndarray, held_out: np.ndarray, gram: int) -> float:
@@ -52,3 +53,23 @@ def test_where_nothing_is_copied_nothing_is_left_out():
     assert without_copies("a" * 60, ["b" * 60, "a" * 49]) == "a" * 60
     assert without_copies("a" * 60, []) == "a" * 60
     assert not without_copies("a" * 60, ["a" * 50])
+
+
+def test_a_passage_is_sampled_wherever_it_stands(monkeypatch):
+    monkeypatch.setattr(module, "SAMPLED", 4)
+    monkeypatch.setattr(module, "BLOCK", 97)
+    codes = np.random.default_rng(11).integers(97, 110, 4001).astype(np.uint32)
+    places, hashes = sample_passages(codes)
+    assert 4001 / 8 < len(places) < 4001 / 2
+    again, same = sample_passages(codes[1003:2003])
+    inside = (places >= 1003) & (places <= 2003 - 50)
+    assert again.tolist() == (places[inside] - 1003).tolist()
+    assert same.tolist() == hashes[inside].tolist()
+    assert len(np.unique(hashes)) == len(hashes)
+    assert len(sample_passages(codes[:49])[0]) == 0
+
+
+def test_one_passage_in_so_many_is_sampled_of_all(monkeypatch):
+    monkeypatch.setattr(module, "SAMPLED", 1)
+    codes = np.random.default_rng(11).integers(97, 110, 503).astype(np.uint32)
+    assert sample_passages(codes, 13)[0].tolist() == list(range(503 - 12))

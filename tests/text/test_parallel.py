@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from attnlab.core.errors import DataError
-from attnlab.text.parallel import Pair, TabFile, TwoFiles
+from attnlab.text.parallel import ObjectFile, Pair, Part, TabFile, TwoFiles
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def files(tmp_path):
         paths = tmp_path / "text.en", tmp_path / "text.de"
         for path, content in zip(paths, (source, target), strict=True):
             path.write_bytes(content)
-        return TwoFiles(*paths)
+        return TwoFiles(*map(str, paths))
 
     return write
 
@@ -36,7 +36,10 @@ def test_a_byte_order_mark_is_no_part_of_the_first_sentence(files):
 def test_compressed(tmp_path):
     for name, content in (("a.en.gz", b"one\ntwo\n"), ("a.de.gz", b"eins\nzwei\n")):
         (tmp_path / name).write_bytes(gzip.compress(content))
-    assert list(TwoFiles(tmp_path / "a.en.gz", tmp_path / "a.de.gz").pairs()) == [("one", "eins"), ("two", "zwei")]
+    assert list(TwoFiles(str(tmp_path / "a.en.gz"), str(tmp_path / "a.de.gz")).pairs()) == [
+        ("one", "eins"),
+        ("two", "zwei"),
+    ]
 
 
 @pytest.mark.parametrize("longer", ["source", "target"])
@@ -63,36 +66,55 @@ def test_what_is_not_utf8_is_named_with_its_line(files):
 
 def test_a_missing_file(tmp_path):
     with pytest.raises(DataError, match=r"none.en cannot be read: .*No such file"):
-        list(TwoFiles(tmp_path / "none.en", tmp_path / "none.de").pairs())
+        list(TwoFiles(str(tmp_path / "none.en"), str(tmp_path / "none.de")).pairs())
 
 
 def test_a_damaged_archive(tmp_path):
     whole = gzip.compress(b"one\n" * 1000)
     (tmp_path / "a.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"a.gz cannot be read"):
-        list(TwoFiles(tmp_path / "a.gz", tmp_path / "a.gz").pairs())
+        list(TwoFiles(str(tmp_path / "a.gz"), str(tmp_path / "a.gz")).pairs())
 
 
 def test_a_file_with_tabs(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("A dog.\tEin Hund.\tCC-BY 12\n\nTwo\tZwei\n", encoding="utf-8")
-    assert list(TabFile(path).pairs()) == [("A dog.", "Ein Hund."), ("", ""), ("Two", "Zwei")]
+    assert list(TabFile(str(path)).pairs()) == [("A dog.", "Ein Hund."), ("", ""), ("Two", "Zwei")]
     path.write_text("A dog.\tEin Hund.\nTwo men\n", encoding="utf-8")
     with pytest.raises(
         DataError, match=r"pairs.tsv, line 2: a sentence, a tab and its translation are needed; got 'Two men'"
     ):
-        list(TabFile(path).pairs())
+        list(TabFile(str(path)).pairs())
 
 
 def test_a_long_line_is_shortened_in_an_error(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("x" * 1000, encoding="utf-8")
     with pytest.raises(DataError, match=r"got 'x{57}\.\.\.'"):
-        list(TabFile(path).pairs())
+        list(TabFile(str(path)).pairs())
 
 
 def test_only_what_is_asked_for_is_read(tmp_path):
     """A corpus of any size starts at once: an error far behind is not met before."""
     path = tmp_path / "pairs.tsv"
     path.write_bytes(b"one\teins\n" * 10_000 + b"\xff\n")
-    assert len(list(itertools.islice(TabFile(path).pairs(), 3))) == 3
+    assert len(list(itertools.islice(TabFile(str(path)).pairs(), 3))) == 3
+
+
+def test_a_file_of_objects(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(
+        '{"en": " A dog. ", "de": "Ein\\nHund.", "id": 7}\n\n{"translation": {"de": "Zwei", "en": "Two"}}\n',
+        encoding="utf-8",
+    )
+    text = ObjectFile(str(path), ("en", "de"))
+    assert list(text.pairs()) == [("A dog.", "Ein Hund."), ("", ""), ("Two", "Zwei")]
+    assert list(Part.from_json(Part(text, 1, 3).to_json()).pairs()) == [(3, ("Two", "Zwei"))]
+    for line in ('{"en": "one"}', "7", '{"en": 1, "de": "eins"}', "{"):
+        path.write_text(line, encoding="utf-8")
+        with pytest.raises(DataError, match="line 1: a JSON object with texts in 'en' and 'de' is needed; got"):
+            list(text.pairs())
+
+
+def test_characters_are_composed(files):
+    assert list(files("Ma\u0308nner".encode(), "Ma\u0308nner".encode()).pairs()) == [("M\u00e4nner", "M\u00e4nner")]

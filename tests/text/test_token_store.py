@@ -17,7 +17,7 @@ def write_tokens(folder, sentences):
     with TokenWriter(folder) as writer:
         for tokens in sentences:
             writer.put(tokens)
-    return TokenStore(folder)
+    return TokenStore([folder])
 
 
 SENTENCES = [[5, 70_000, 3], [], [1], [2, 2, 2, 2]]
@@ -59,10 +59,10 @@ def test_a_store_that_was_cut_off(tmp_path):
     write_tokens(tmp_path / "store", SENTENCES)
     tokens = tmp_path / "store" / "tokens.bin"
     tokens.write_bytes(tokens.read_bytes()[:-4])
-    with pytest.raises(DataError, match=r"is damaged: tokens.bin was cut off"):
-        TokenStore(tmp_path / "store")
+    with pytest.raises(DataError, match=r"tokens.bin was changed after it was written; it is damaged"):
+        TokenStore([tmp_path / "store"])
     with pytest.raises(DataError, match="holds no tokens that can be read"):
-        TokenStore(tmp_path)
+        TokenStore([tmp_path])
 
 
 def test_memory_does_not_grow_with_the_number_of_sentences(tmp_path):
@@ -74,3 +74,13 @@ def test_memory_does_not_grow_with_the_number_of_sentences(tmp_path):
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.2 * peaks[0]
+
+
+def test_shards_are_one_store(tmp_path):
+    for number, some in enumerate((SENTENCES, [], SENTENCES[:2])):
+        write_tokens(tmp_path / str(number), some)
+    store = TokenStore([tmp_path / str(number) for number in range(3)])
+    assert [store[number].tolist() for number in range(len(store))] == [*SENTENCES, *SENTENCES[:2]]
+    assert store.begins == [0, 4, 4, 6]
+    assert store.lengths().tolist() == [3, 0, 1, 4, 3, 0]
+    assert store.lengths(2).tolist() == [3, 0]

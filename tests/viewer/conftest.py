@@ -20,7 +20,7 @@ from attnlab.viewer import streams
 from attnlab.viewer.server import StreamingServer, application
 
 CHROMIUM = Path("/usr/bin/chromium")
-PATIENCE_S = 20
+PATIENCE_S = 60  # on a machine that is busy with more than these tests
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +104,25 @@ def asked(port, path, method="GET", headers=None, body=None):
     text = answer.read().decode()
     connection.close()
     return answer.status, dict(answer.getheaders()), text
+
+
+@contextlib.contextmanager
+def watching(port, path="/events/tiny"):
+    """Yield a function that waits for the next event."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    assert answer.headers["content-type"].startswith("text/event-stream")
+
+    def following():
+        while line := answer.readline():
+            if line.startswith(b"data: "):
+                return json.loads(line.removeprefix(b"data: "))
+        return None
+
+    yield following
+    answer.close()
+    connection.close()
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from attnlab.core.files import write_json
-from attnlab.studies.define.assemble import build_model_offered
-from attnlab.tasks.codecs import CharacterCodec, SentenceCodec
+from attnlab.studies.define.assemble import build_model_offered, build_task
+from attnlab.tasks.codecs import CharacterCodec, SentenceCodec, codec_of
 from attnlab.text.characters import Vocabulary
 from attnlab.text.tokenizers import TOKENIZERS
 from attnlab.training.keeping.checkpoints import save_checkpoint, weights_of
@@ -22,6 +22,7 @@ SENTENCES = [
 ATTENTION = {"name": "attention", "n_heads": 4, "heads": {"name": "grouped", "n_kv_heads": 2}}
 DECODER = {"name": "decoder", "d_model": 24, "n_layers": 2, "mixer": ATTENTION}
 TRANSLATOR = {"name": "encoder-decoder", "d_model": 24, "n_layers": 1, "mixer": {"name": "attention", "n_heads": 2}}
+SHOWN = {"predictions": {"kind": "text", "labels": [list(TEXT)]}, "attention": None}
 LOUD = 3.0  # how much larger weights are than drawn, so that predictions differ
 
 
@@ -29,8 +30,24 @@ def text_run(folder, model=None, *, seed=0, **beside):
     """A run of a language model of characters."""
     arguments = {"vocab_size": len(CHARACTERS), "max_length": CONTEXT}
     codec = CharacterCodec(Vocabulary([CHARACTERS]), CONTEXT)
-    shown = {"predictions": {"kind": "text", "labels": [list(TEXT)]}, "attention": None}
-    return _run(folder, "char-lm", model or DECODER, arguments, codec, seed, {"inside.json": shown, **beside})
+    return _run(folder, "char-lm", model or DECODER, arguments, codec, seed, {"inside.json": SHOWN, **beside})
+
+
+def run_with_data(folder):
+    """A run of a language model of characters whose data are there."""
+    folder.mkdir(exist_ok=True)
+    text = folder / "text.txt"
+    text.write_text("".join(f"{number} cats and {number} dogs\n" for number in range(200)))
+    spec = {"name": "char-lm", "text": str(text), "context": 20, "batch": 4}
+    task = build_task(spec)
+    torch.manual_seed(0)
+    model = build_model_offered(DECODER, task.model_arguments())
+    save_checkpoint(folder / "last", weights_of(model), {"step": 7})
+    write_json(folder / "spec.json", {"task": spec, "model": DECODER})
+    kept = {"name": "char-lm", "model_arguments": dict(task.model_arguments()), "data": task.describe()}
+    write_json(folder / "task.json", {**kept, "codec": codec_of(task).to_json()})
+    write_json(folder / "inside.json", SHOWN)
+    return folder
 
 
 def translation_run(folder, model=None, *, seed=0, tokenizer="words"):

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean
 
 import pytest
 import torch
-from tests.viewer.example_runs import DECODER, SENTENCES, TEXT, text_run, translation_run
+from scipy import stats
+from tests.viewer.example_runs import SENTENCES, TEXT, run_with_data, text_run, translation_run
+from torch import nn
 
 from attnlab.core.errors import DataError, RunError, SpecError
 from attnlab.core.files import read_json, write_json
 from attnlab.inspection import ablate, gradient_times_input, integrated_gradients
-from attnlab.studies.define.assemble import build_model_offered, build_task
-from attnlab.studies.using.parts import measure_parts
+from attnlab.studies.define.assemble import build_task
+from attnlab.studies.using.parts import Ablations, held_out, measure_parts
 from attnlab.studies.using.trained import load_run
-from attnlab.tasks.codecs import codec_of
-from attnlab.training.keeping.checkpoints import save_checkpoint, weights_of
 from attnlab.viewer.inside import explaining, measuring
 from attnlab.viewer.inside.asked import Asked
 from attnlab.viewer.inside.explaining import HIDDEN, STEPS
@@ -130,16 +131,7 @@ def test_what_has_no_layers_says_so_and_tells_the_rest(tmp_path):
 
 
 def test_heads_are_worth_what_the_command_line_says(tmp_path, monkeypatch):
-    text = tmp_path / "text.txt"
-    text.write_text("".join(f"{number} cats and {number} dogs\n" for number in range(200)))
-    spec = {"name": "char-lm", "text": str(text), "context": 20, "batch": 4}
-    task = build_task(spec)
-    torch.manual_seed(0)
-    model = build_model_offered(DECODER, task.model_arguments())
-    save_checkpoint(tmp_path / "last", weights_of(model), {"step": 7})
-    write_json(tmp_path / "spec.json", {"task": spec, "model": DECODER})
-    kept = {"name": "char-lm", "model_arguments": dict(task.model_arguments()), "data": task.describe()}
-    write_json(tmp_path / "task.json", {**kept, "codec": codec_of(task).to_json()})
+    run_with_data(tmp_path)
     monkeypatch.setattr(measuring, "POSITIONS", 60)
     view = run_in_view(tmp_path)
     measured = measure_parts(tmp_path, tokens=60)
@@ -153,6 +145,64 @@ def test_heads_are_worth_what_the_command_line_says(tmp_path, monkeypatch):
     assert view.worth(place, "mean") != view.worth(place, "zero")
     with pytest.raises(SpecError, match="'stack:3' is none of the 8 heads that can be measured"):
         view.worth("stack:3", "zero")
+
+
+@pytest.fixture
+def measured(tmp_path, monkeypatch):
+    """Return the view of a run whose task has three batches of held-out data, and these batches."""
+    run_with_data(tmp_path)
+    monkeypatch.setattr(measuring, "held_out", lambda *_: batches)
+    task = build_task(read_json(tmp_path / "spec.json")["task"])
+    (whole,) = held_out(nn.Identity(), task, "validation", 1)
+    batches = [whole.rows(*rows) for rows in ((0, 2), (2, 3), (3, 4))]
+    return run_in_view(tmp_path), load_run(tmp_path).model, task, batches
+
+
+@pytest.mark.parametrize("how", ["zero", "mean"])
+def test_a_choice_of_heads_costs_what_each_sequence_loses_by_it(measured, how):
+    view, model, task, batches = measured
+    off = (f"{MIXER}:0", f"{MIXER}:3")
+    told = [view.cost(Asked(off=off, how=how)) for _ in range(4)]
+    changes = []
+    for batch in batches:
+        with_all = Ablations(model, task, [batch], how).losses()
+        with ablate(model, list(off), how):
+            without = Ablations(model, task, [batch], how).losses()
+        changes += [one - other for one, other in zip(without, with_all, strict=True)]
+    interval = stats.ttest_1samp(changes, 0).confidence_interval(0.95)
+    found = {"cost": fmean(changes), "low": interval.low, "high": interval.high}
+    assert {name: told[2][name] for name in found} == pytest.approx(found, abs=1e-6)
+    assert [(one["sequences"], one["positions"], one["done"]) for one in told] == [
+        (2, 40, False),
+        (3, 60, False),
+        (4, 80, True),
+        (4, 80, True),
+    ]
+    assert told[3] == told[2]
+    assert view.cost(Asked(off=off[:1], how=how))["sequences"] == 2, "another choice begins anew"
+
+
+def test_a_single_head_costs_what_it_is_worth(measured):
+    view, *_ = measured
+    asked = Asked(off=(f"{MIXER}:2",))
+    while not (told := view.cost(asked))["done"]:
+        pass
+    assert told["cost"] == pytest.approx(view.worth(f"{MIXER}:2", "zero")["worth"], abs=1e-6)
+
+
+def test_no_more_is_measured_than_there_is_time_for(measured, monkeypatch):
+    monkeypatch.setattr(measuring, "ENOUGH_S", 0.0)
+    told = measured[0].cost(Asked(off=(f"{MIXER}:0",)))
+    assert (told["sequences"], told["done"]) == (2, True)
+
+
+def test_one_sequence_has_no_interval(measured):
+    view, _, _, batches = measured
+    batches[0] = batches[0].rows(0, 1)
+    told = view.cost(Asked(off=(f"{MIXER}:0",)))
+    assert (told["sequences"], told["low"], told["high"]) == (1, None, None)
+    with pytest.raises(SpecError, match="there is no head 9, only 4, counted from 0"):
+        view.cost(Asked(off=(f"{MIXER}:9",)))
 
 
 def test_heads_of_a_model_without_attention_cannot_be_measured(ran, tmp_path):

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
+import threading
 import urllib.parse
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.viewer.conftest import asked, serving
-from tests.viewer.example_runs import DECODER, SENTENCES, TEXT, text_run, translation_run
+from tests.viewer.conftest import PATIENCE_S, asked, serving, write
+from tests.viewer.example_runs import DECODER, SENTENCES, TEXT, run_with_data, text_run, translation_run
 
+from attnlab.core.errors import DataError
 from attnlab.core.files import read_json, write_json
+from attnlab.viewer.inside.apart import AnsweringApart
 from attnlab.viewer.inside.own import OwnModule
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -157,6 +162,23 @@ def test_a_run_whose_folder_is_gone_says_so(tmp_path):
     assert (status, "there is no 'run' in" in answer["error"]) == (404, True)
 
 
+def test_a_run_that_was_cut_off_says_what_is_damaged(tmp_path):
+    weights = text_run(tmp_path / "run") / "last" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with serving(tmp_path) as port:
+        status, answer = post(port, "/run/run/look", FIELDS)
+        assert (status, "model.safetensors is damaged or cut off (100 bytes)" in answer["error"]) == (422, True)
+        assert '<span class="state stopped">' in asked(port, "/run/run")[2]
+
+
+def test_a_browser_that_goes_before_its_answer_keeps_nobody_waiting(port):
+    body = json.dumps(FIELDS)
+    head = f"POST /run/{ONE}/look HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nOrigin: http://127.0.0.1:{port}\r\n"
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+    assert post(port, f"/run/{ONE}/look", FIELDS)[0] == 200
+
+
 # ---- in a browser ----
 
 READY = "main:not(:has(.busy)) .drawing :is(canvas, svg)"
@@ -172,6 +194,7 @@ def opened(browser, port):
     def open_page(path, width=1200, port=port, root="run/"):
         page = browser.new_page(viewport={"width": width, "height": 900})
         pages.append(page)
+        page.set_default_timeout(1000 * PATIENCE_S)
         page.on("console", lambda message: problems.append(message.text))
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("dialog", lambda dialog: (problems.append("a script of a text ran"), dialog.dismiss()))
@@ -345,11 +368,54 @@ def test_two_runs_are_compared_by_passages(opened):
     assert float(said.group(1)) == pytest.approx(abs(sums[1] - sums[0]), abs=0.15), "rounded to tenths"
     assert said.group(2) == ("less" if sums[1] < sums[0] else "more")
     page.locator(".watched summary >> visible=true").click()
+    page.locator(".watched svg").nth(1).wait_for()
     names = [
         f"entropy of {name}, at the end {ends}"
         for name, ends in (("stack.blocks.0.mixer", "0.9, 0.8"), (MIXER, "0.7, 0.6"))
     ]
     assert [chart.get_attribute("aria-label") for chart in page.locator(".watched svg").all()] == names
+
+
+def test_what_is_watched_grows_while_the_run_trains(opened, tmp_path):
+    def look(step):
+        values = [1 / step, None if step == 2 else 0.5]
+        return {"step": step, "watch": {"entropy": {MIXER: values}, "gradient_norm": {"stack": None}}}
+
+    run = text_run(tmp_path / "run")
+    with serving(tmp_path) as other:
+        page = opened("run", port=other)
+        assert page.locator(".watched").is_hidden()
+        write(run / "metrics.jsonl", look(1), look(2))
+        page.locator(".watched summary").click()
+        entropy = page.locator(".watched svg")
+        entropy.wait_for()
+        assert entropy.get_attribute("aria-label") == f"entropy of {MIXER}, at the end 0.5"
+        before = entropy.locator(".curve").first.get_attribute("d")
+        write(run / "metrics.jsonl", look(4))
+        page.locator(".watched svg[aria-label$='0.25, 0.5']").wait_for()
+        assert entropy.locator(".curve").first.get_attribute("d") != before
+        assert page.locator(".facts .state").inner_text() == "stopped"
+        write_json(run / "result.json", {})
+        page.locator(".facts .state.finished").wait_for()
+        assert page.locator(".watched svg").count() == 1, "a quantity without a number is not drawn"
+
+
+def test_a_run_that_is_deleted_meanwhile_is_told_in_a_sentence(opened, tmp_path):
+    run = text_run(tmp_path / "run")
+    with serving(tmp_path) as other:
+        page = opened("run", port=other)
+        shutil.rmtree(run)
+        page.get_by_text("the folder run is not there any more").wait_for()
+
+
+def test_a_server_that_has_ended_is_told_in_a_sentence(browser, folder):
+    page = browser.new_page()
+    with serving(folder) as other:
+        page.goto(f"http://127.0.0.1:{other}/run/{ONE}")
+        page.wait_for_selector(READY)
+    page.locator(".head button").first.click()
+    page.get_by_text("the server is out of reach; begin attnlab view again and load this page anew").wait_for()
+    page.close()
 
 
 def test_two_tokenizers_are_compared_by_the_characters_they_share(opened):
@@ -413,6 +479,46 @@ def test_a_token_that_is_chosen_is_explained_and_heads_are_measured(opened, runs
         page.wait_for_selector(".measured:not(:empty)")
         assert page.locator(".worth").count() == 2
         assert "Worth " in page.locator(".head-said").inner_text()
+
+
+def test_what_heads_cost_on_held_out_data_stands_beside_the_text(opened, tmp_path):
+    run_with_data(tmp_path / "run")
+    with serving(tmp_path) as other:
+        page = opened("run", port=other)
+        said = page.locator(".held-out")
+        assert said.is_hidden()
+        click(page, ".head button", 2)
+        said.get_by_text("with 1 head off: the mean over").wait_for()
+        assert re.match(r"On held-out data [+−]0\.\d+ \S+.* \(95 % interval [+−]", said.inner_text())  # noqa: RUF001
+        assert said.inner_text().endswith("The interval is over sequences of this run, not over seeds.")
+        click(page, ".head button", 5)
+        said.get_by_text("with 2 heads off: the mean over").wait_for()
+        click(page, ".all-on")
+        said.wait_for(state="hidden")
+
+
+def test_data_that_are_not_there_are_told_beside_the_text(opened, port, monkeypatch):
+    def refuse(*_):
+        raise DataError("no file text.txt")
+
+    monkeypatch.setattr(AnsweringApart, "__call__", refuse)
+    page = opened(ONE)
+    click(page, ".head button", 3)
+    page.get_by_text("On held-out data it cannot be said: no file text.txt").wait_for()
+    assert "with 1 head off" in total(page)
+
+
+def test_looks_are_answered_while_heads_are_measured(folder, tmp_path, monkeypatch):
+    run_with_data(tmp_path / "run")
+    begun, waits = threading.Event(), threading.Event()
+    monkeypatch.setattr(AnsweringApart, "__call__", lambda *_: (begun.set(), waits.wait(PATIENCE_S), {})[-1])
+    with serving(tmp_path) as other, ThreadPoolExecutor(1) as thread:
+        cost = thread.submit(post, other, "/run/run/cost", FIELDS)
+        assert begun.wait(PATIENCE_S)
+        assert post(other, "/run/run/look", FIELDS)[0] == 200
+        assert not cost.done()
+        waits.set()
+        assert cost.result() == (200, {})
 
 
 def test_a_module_of_a_person_has_a_page(opened, tmp_path):

@@ -12,32 +12,14 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.viewer.conftest import PATIENCE_S, asked, record, serving, write
+from tests.viewer.conftest import PATIENCE_S, asked, record, serving, watching, write
 
 from attnlab.core.files import write_json
 from attnlab.viewer import streams
+from attnlab.viewer.following import FollowedStudy
 
 VIEWERS = 100
 RUN = "with-attention/seed-1"
-
-
-@contextlib.contextmanager
-def watching(port, path="/events/tiny"):
-    """Yield a function that waits for the next event."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
-    connection.request("GET", path)
-    answer = connection.getresponse()
-    assert answer.headers["content-type"].startswith("text/event-stream")
-
-    def following():
-        while line := answer.readline():
-            if line.startswith(b"data: "):
-                return json.loads(line.removeprefix(b"data: "))
-        return None
-
-    yield following
-    answer.close()
-    connection.close()
 
 
 def test_a_viewer_gets_everything_first(port):
@@ -144,8 +126,8 @@ def test_a_study_that_is_deleted_meanwhile_is_told_in_a_sentence(runs, port):
 
 def test_a_hundred_viewers_share_one_look(port, unfinished, monkeypatch):
     looks = []
-    look = streams.FollowedStudy.look
-    monkeypatch.setattr(streams.FollowedStudy, "look", lambda study: looks.append(study) or look(study))
+    look = FollowedStudy.look
+    monkeypatch.setattr(FollowedStudy, "look", lambda study: looks.append(study) or look(study))
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(VIEWERS) as threads:
         viewers = [stack.enter_context(watching(port)) for _ in range(VIEWERS)]
         everything = list(threads.map(lambda following: following(), viewers))
@@ -165,7 +147,7 @@ def test_too_many_viewers_are_refused_and_one_that_goes_makes_room(runs, monkeyp
             with watching(port) as second:
                 second()
                 status, _, text = asked(port, "/events/tiny")
-                assert (status, json.loads(text)["error"]) == (503, "2 pages watch studies already; close one of them")
+                assert (status, json.loads(text)["error"]) == (503, "2 pages watch already; close one of them")
         while asked_events(port) == 503:
             pass
 
@@ -183,7 +165,7 @@ def test_a_viewer_that_does_not_read_is_let_go(runs, unfinished, monkeypatch):
     monkeypatch.setattr(streams, "MOST_WAITING", 1)
 
     async def viewers_after_a_change():
-        study = streams.SharedStudy(runs / "tiny")
+        study = streams.SharedLooks(FollowedStudy, runs / "tiny")
         viewer = await study.join()
         write(unfinished, record(3))
         async with asyncio.timeout(PATIENCE_S):
@@ -194,12 +176,52 @@ def test_a_viewer_that_does_not_read_is_let_go(runs, unfinished, monkeypatch):
     assert asyncio.run(viewers_after_a_change()) == streams.END
 
 
-def test_viewers_are_let_go_where_a_look_fails(runs, monkeypatch):
-    async def told_after_a_failure():
-        study = streams.SharedStudy(runs / "tiny")
+def test_a_viewer_to_whom_nothing_is_told_is_written_to(port, monkeypatch):
+    monkeypatch.setattr(streams, "HEARTBEAT_S", 0.05)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    connection.request("GET", "/events/tiny")
+    answer = connection.getresponse()
+    assert answer.readline().startswith(b"data: ")
+    assert [answer.readline(), answer.readline()] == [b"\n", b":\n"]
+    answer.close()
+    connection.close()
+
+
+@pytest.mark.parametrize(("took", "pause"), [(0.0001, 0.02), (0.003, 0.3), (60.0, 5.0)])
+def test_looks_are_rarer_where_they_take_more(took, pause, tmp_path, monkeypatch):
+    pauses = []
+
+    class Idle:
+        def look(self):
+            return None
+
+        def everything(self):
+            return {}
+
+    async def sleep(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise RuntimeError
+
+    async def watched():
+        study = streams.SharedLooks(lambda _: Idle(), tmp_path)
         viewer = await study.join()
         viewer.get_nowait()
-        monkeypatch.setattr(streams.FollowedStudy, "look", lambda _: 1 / 0)
+        return await viewer.get()
+
+    monkeypatch.setattr(streams, "_event_of", lambda _: (streams.END, took))
+    monkeypatch.setattr(streams.time, "thread_time", lambda: 0.0)
+    monkeypatch.setattr(streams.asyncio, "sleep", sleep)
+    assert asyncio.run(watched()) == streams.END
+    assert pauses == pytest.approx([0.02, pause, pause])
+
+
+def test_viewers_are_let_go_where_a_look_fails(runs, monkeypatch):
+    async def told_after_a_failure():
+        study = streams.SharedLooks(FollowedStudy, runs / "tiny")
+        viewer = await study.join()
+        viewer.get_nowait()
+        monkeypatch.setattr(FollowedStudy, "look", lambda _: 1 / 0)
         return await asyncio.wait_for(viewer.get(), PATIENCE_S)
 
     assert asyncio.run(told_after_a_failure()) == streams.END

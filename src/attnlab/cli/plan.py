@@ -57,7 +57,6 @@ def plan(
         0.
     """
     from dataclasses import asdict
-    from pathlib import Path
 
     from attnlab.cli.run import own_prints_to_stderr, print_json, seed_changes
     from attnlab.studies.define.study import load_study
@@ -65,11 +64,12 @@ def plan(
     from attnlab.studies.judge.earlier import earlier_spread
     from attnlab.studies.plan.bill import bill
     from attnlab.studies.plan.plan import plan_study
+    from attnlab.studies.storage.mirror import local
 
     with own_prints_to_stderr(json):
         planned = plan_study(load_study(study, scale=scale, changes=seed_changes(seeds)), calibrate=calibrate)
     due = None if on is None and price is None else bill(planned, _cores(on), price=price, faults=faults)
-    spread = earlier_spread(planned, Path(runs)) if _compares(planned) else None
+    spread = earlier_spread(planned, local(runs)) if _compares(planned) else None
     if json:
         alarms = [asdict(alarm) for alarm in alarms_before(planned)]
         further = {"alarms": alarms, "spread": spread and spread.to_json(planned), "bill": due and due.to_json()}

@@ -11,7 +11,7 @@ def report(folder: Path, /, *, json: bool = False) -> int:
     Parameters
     ----------
     folder : Path
-        Folder of a study, such as ``runs/shapes``.
+        Folder of a study, such as ``runs/shapes``, or ``s3://bucket/shapes``.
     json : bool
         Print ``report.json`` alone on standard output.
 

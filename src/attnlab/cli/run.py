@@ -39,7 +39,8 @@ def run(
     scale : str, optional
         One of the study's scales, for example ``small``.
     out : Path, optional
-        Folder of the study; ``runs/STUDY`` (``runs/STUDY-SCALE``) by default.
+        Folder of the study; ``runs/STUDY`` (``runs/STUDY-SCALE``) by default. It may lie in an object store, such as
+        ``s3://bucket/my-study`` (needs the extra ``attnlab[cloud]``).
     seeds : str, optional
         Number of seeds, instead of the study's own; ``3-20``: as many as it takes to decide, within these bounds.
     device : str
@@ -126,6 +127,7 @@ def show(results: Any, page: Path, *, json: bool) -> None:
         return
     from attnlab.cli.progress import print_alarm
     from attnlab.studies.report import headline, verdict_table
+    from attnlab.studies.storage.mirror import url_of
 
     console = Console()
     console.print(verdict_table(results))
@@ -133,7 +135,9 @@ def show(results: Any, page: Path, *, json: bool) -> None:
         print_alarm(console, alarm)
     console.print()
     console.print(headline(results), markup=False)
-    console.print(f"\nreport: {page}", markup=False, soft_wrap=True)
+    url = url_of(page.parent)
+    also = f" (also in {url})" if url else ""
+    console.print(f"\nreport: {page}{also}", markup=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -33,8 +34,8 @@ def view(
     Parameters
     ----------
     target : str
-        A run, a study's folder, or any folder with such below it; or ``FILE.py:Name``: a class, a function that returns
-        a module, or an instance.
+        A run, a study's folder, or any folder with such below it, also in an object store; or ``FILE.py:Name``: a
+        class, a function that returns a module, or an instance.
     text : Path, optional
         Of a module: a text whose characters, in their order, are its tokens. Without it tokens are typed as numbers.
     arg : list of str, optional
@@ -61,20 +62,23 @@ def view(
         if library not in ("starlette", "uvicorn"):
             raise
         raise SpecError(f"this needs {library}: pip install 'attnlab[web]'") from error
-    shown = _shown(target, text, arg or [], causal)
-    serve(shown, host=host, port=port, browser=has_display() if open_browser is None else open_browser)
+    from attnlab.studies.storage.mirror import followed
+
+    module = _module(target, text, arg or [], causal)
+    with contextlib.nullcontext(module) if module else followed(target) as shown:
+        serve(shown, host=host, port=port, browser=has_display() if open_browser is None else open_browser)
     return 0
 
 
-def _shown(target: str, text: Path | None, arguments: Sequence[str], causal: bool | None) -> Path | OwnModule:
-    """A folder, or a module with what it is made of."""
+def _module(target: str, text: Path | None, arguments: Sequence[str], causal: bool | None) -> OwnModule | None:
+    """A module with what it is made of; None where a folder is named."""
     from attnlab.viewer.inside.own import OwnModule
 
     if Path(target.partition(":")[0]).suffix == ".py":
         return OwnModule(target, dict(map(argument, arguments)), "" if text is None else str(text), causal)
     if text is not None or arguments or causal is not None:
         raise SpecError(f"--text, --arg and --causal are of a module, FILE.py:Name; {target} is a folder")
-    return Path(target)
+    return None
 
 
 def has_display() -> bool:

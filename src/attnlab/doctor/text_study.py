@@ -13,7 +13,7 @@ from attnlab.core.constructors import glossary_word
 from attnlab.core.errors import DataError, SpecError
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.patient import Patient
-from attnlab.text.characters import decode_utf8
+from attnlab.text.sources import find_sources, read_pieces
 
 CONTEXT = 64  # characters: short enough for many steps, long enough for what does not fit into one n-gram
 NARROWEST = 8  # of a width that can tell the characters of a text apart
@@ -84,9 +84,6 @@ def _arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _readable(text: str | Path) -> Path:
     """The path of a text that can be read."""
-    path = Path(text)
-    try:
-        decode_utf8(path.read_bytes(), str(path))
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    return path
+    if not sum(len(piece) for source in find_sources(str(text)) for piece in read_pieces(source)):
+        raise DataError(f"{text} is empty; a text to train on is needed")
+    return Path(text)

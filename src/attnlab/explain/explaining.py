@@ -29,7 +29,7 @@ from attnlab.studies.define.study import merge, restore_study
 from attnlab.studies.plan.plan import Plan, plan_study
 from attnlab.studies.run.executor import Executor, LocalProcesses
 from attnlab.studies.run.layout import WORKERS_LOG
-from attnlab.training.keeping.runs import HOLDER, LOCK, lock
+from attnlab.studies.run.mirrored import holding
 
 CASE, ANSWER, FOUND = "case.json", "answer.json", "found.json"
 """Files of a case's folder: what is explained, the answer, and what was found before anything was trained."""
@@ -103,7 +103,8 @@ def explain(
     case = case if isinstance(case, Case) else load_case(case)
     out = out or folder_of(case)
     plan = plan_study(case.study, calibrate=True)
-    with lock(out), contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as held:
+        out, _ = held.enter_context(holding(out, say=tell or _silent))
         _keep(case, out)
         workers = jobs or usable_cores()
         if executor is None:
@@ -127,7 +128,7 @@ def _keep(case: Case, out: Path) -> None:
     """Write down what is explained, or check that it is what the folder was begun with."""
     said = case.to_json()
     if not (out / CASE).exists():
-        if out.exists() and any(path.name not in {HOLDER, LOCK} for path in out.iterdir()):
+        if any(not path.name.startswith(".") for path in out.iterdir()):
             raise RunError(f"{out} is no case's folder and holds files; choose another with --out")
         write_json(out / CASE, said)
     elif fingerprint(read_json(out / CASE)) != fingerprint(said):

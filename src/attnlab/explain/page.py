@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attnlab.core.files import write_bytes, write_text
+from attnlab.core.files import write_bytes
 from attnlab.explain.answer import Answer
 from attnlab.explain.words import interval, paragraph, what_next
 from attnlab.studies.report.html import rendered
 from attnlab.studies.report.markdown import table
 from attnlab.studies.report.style import FAINT, GRID, INK, MUTED, NORMAL, VERDICT_COLORS, Drawing, draw, label
+from attnlab.studies.storage.mirror import deliver
 
 COLORS = {
     "bug": VERDICT_COLORS["worse"],
@@ -45,11 +46,14 @@ def write_answer(answer: Answer, folder: Path) -> Path:
         The page.
     """
     drawing = draw(waterfall(answer), "waterfall") if answer.steps else None
+    files = {DOCUMENT: document(answer, drawing).encode(), PAGE: page(answer, drawing).encode()}
     if drawing:
-        write_bytes(folder / PICTURE, drawing.png)
-    write_text(folder / DOCUMENT, document(answer, drawing))
-    write_text(folder / PAGE, page(answer, drawing))
-    return folder / PAGE
+        files[PICTURE] = drawing.png
+    target = deliver(folder, files)
+    target.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        write_bytes(target / name, content)
+    return target / PAGE
 
 
 def waterfall(answer: Answer) -> Any:

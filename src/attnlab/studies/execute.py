@@ -17,15 +17,17 @@ from attnlab.studies.judge.alarms import alarms_before
 from attnlab.studies.judge.collect import so_far
 from attnlab.studies.judge.results import Alarm, StudyResults
 from attnlab.studies.plan.plan import CellPlan, Plan, plan_study
+from attnlab.studies.run.cluster import Ray
 from attnlab.studies.run.executor import Executor, Job, LocalProcesses
 from attnlab.studies.run.folder import is_done, prepare
 from attnlab.studies.run.layout import WORKERS_LOG, Layout, Wishes, layout_for
-from attnlab.studies.run.lease import lease
+from attnlab.studies.run.mirrored import holding, send_all
 from attnlab.studies.run.pool import BROKEN
 from attnlab.studies.run.ranks import OnRanks, wanted_ranks
 from attnlab.studies.run.tuning import cells_again, record_tuning
+from attnlab.studies.storage.mirror import local
 from attnlab.training.devices.launching import check_devices
-from attnlab.training.keeping.runs import FAILED, lock
+from attnlab.training.keeping.runs import FAILED
 from attnlab.training.tracking.tracking import check_trackers
 
 
@@ -65,7 +67,7 @@ def run_study(
     study : Study
         The study.
     out : Path
-        Folder of the study.
+        Folder of the study; also one in an object store, such as ``s3://bucket/my-study``.
     device : str
         ``cpu``, ``cuda``, or ``auto``: CUDA where there is one.
     jobs : int, optional
@@ -97,7 +99,7 @@ def run_study(
     Interrupted
         After Ctrl-C.
     """
-    wishes = Wishes(device, jobs, together, like)
+    wishes = Wishes(device, jobs, together, None if like is None else local(like))
     require_device(device, "auto")
     wishes.check()
     check_trackers(trackers)
@@ -105,15 +107,24 @@ def run_study(
     ranks = wanted_ranks(plan, devices, jobs=jobs, together=together, elsewhere=executor is not None)
     if watcher:
         watcher.alarms(alarms_before(plan))
-    with lock(out), lease(out), contextlib.ExitStack() as held:
+
+    def say(text: str) -> None:
+        if watcher:
+            watcher.alarms([Alarm("not sent", None, text)])
+
+    with contextlib.ExitStack() as held:
+        out, mirror = held.enter_context(holding(out, trains=not isinstance(executor, Ray), say=say))
         prepare(plan, out)
         layout = layout_for(plan, out, wishes)
+        if mirror:
+            send_all(mirror, say=say)
         if executor is None:
             executor = held.enter_context(LocalProcesses(layout.workers, layout.threads, out / WORKERS_LOG))
         if ranks > 1 or devices:
             check_devices(ranks, layout.device, "--devices" if devices else "training.devices:")
             executor = OnRanks(executor, devices)
-        phases = _Phases(executor, out, layout, shuffled=plan.judges_time, trackers=trackers, watcher=watcher)
+        how: dict[str, Any] = {"shuffled": plan.judges_time, "trackers": trackers, "watcher": watcher}
+        phases = _Phases(executor, out, layout, store=mirror.store.url if mirror else "", **how)
         phases.run("tuning runs", plan.tuning_cells())
         phases.run("tuning runs of the best settings, again", patiently(lambda: cells_again(plan, out)))
         chosen = patiently(lambda: record_tuning(plan, out))
@@ -142,12 +153,13 @@ class _Phases:
         out: Path,
         layout: Layout,
         *,
+        store: str,
         shuffled: bool,
         trackers: Sequence[str],
         watcher: Watcher | None,
     ) -> None:
         self._executor, self._out, self._layout, self._watcher = executor, out, layout, watcher
-        self._shuffled, self._trackers = shuffled, tuple(trackers)
+        self._store, self._shuffled, self._trackers = store, shuffled, tuple(trackers)
         self._tried: set[str] = set()
 
     def run(self, title: str, cells: Sequence[CellPlan]) -> bool:
@@ -192,6 +204,7 @@ class _Phases:
             apart=cohort[0].variant if names_own_code([cohort[0].spec["model"], cohort[0].spec["recipe"]]) else "",
             trackers=self._trackers,
             study=str(self._out),
+            store=self._store,
             setting=self._layout.settings.get(cohort[0].variant, {}),
         )
 

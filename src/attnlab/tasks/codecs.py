@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, final
 
 from attnlab.core.contracts import ReportedTask
 from attnlab.text.characters import Vocabulary
+from attnlab.text.sources import clean
 from attnlab.text.tokenizers import MarkTokens, Tokenizer
 from attnlab.text.trees.linear import CLOSE, TagDictionary, TreeVocabulary
 from attnlab.text.trees.words import given_words, words_of
@@ -63,6 +64,10 @@ class CharacterCodec:
     context: int  # characters the model is given at most
     kind: ClassVar[Literal["characters"]] = "characters"  # as in `SentenceCodec`, like what follows
     pads: ClassVar[bool] = False  # windows of one length
+
+    def read(self, text: str) -> str:
+        """A text in the one form in which texts are trained on: LF at the end of lines, characters composed."""
+        return clean(text)
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON types."""

@@ -6,10 +6,10 @@ cache, then fetched; wherever it comes from, its content must have the pinned sh
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -18,7 +18,7 @@ import pooch
 
 from attnlab.core.cache import cache_folder
 from attnlab.core.errors import DataError, nearest
-from attnlab.text.characters import decode_utf8
+from attnlab.text.sources import Source, find_sources, open_bytes, read_pieces, said
 
 VARIABLE = "ATTNLAB_DATA"
 HOST = "https://raw.githubusercontent.com"
@@ -65,50 +65,32 @@ TEXTS = {
 
 @final
 @dataclass(frozen=True)
-class Text:
-    """Hold a text and what identifies it."""
+class TextFiles:
+    """Say where a text is."""
 
-    name: str  # name or path it was asked for by
-    content: str  # the whole text
-    sha256: str  # hash of its bytes
-    size_bytes: int  # number of its bytes
-    source: str  # address or path it comes from
+    name: str | list[str]  # what it was asked for by
+    files: Sequence[Source]  # its files, in their order
+    source: str | list[str]  # address or paths it comes from
     license: str  # license as its source states it
 
+    def content(self) -> str:
+        """The whole text."""
+        return "".join(piece for file in self.files for piece in read_pieces(file))
 
-def load_text(text: str) -> Text:
-    """Load a named text or a UTF-8 file."""
-    if text in TEXTS:
+
+def find_text(text: str | list[str]) -> TextFiles:
+    """Find the files of a named text, or of a person's own; see `find_sources`."""
+    if isinstance(text, str) and text in TEXTS:
         named = TEXTS[text]
-        content, source, license_text = load_named(named), named.address, named.license
-    else:
-        content, source, license_text = _read_own(text), text, "not stated"
-    digest = hashlib.sha256(content).hexdigest()
-    return Text(text, decode_utf8(content, text), digest, len(content), source, license_text)
-
-
-def _read_own(text: str) -> bytes:
-    """The content of a person's own file."""
-    path = Path(text).expanduser().absolute()
-    if path.is_dir():
-        raise DataError(f"a text must be a file; {path} is a folder")
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise DataError(f"no file {path}, and no text is named '{text}'; {nearest(text, TEXTS)}") from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"the text {path} cannot be read: {error}") from error
-
-
-def load_named(named: NamedText) -> bytes:
-    """The content of a named text, fetched if it is not on this machine."""
-    return _read_pinned(_path_of(named), named)
+        return TextFiles(text, find_sources(str(locate_named(named))), named.address, named.license)
+    hint = f", and no text is named '{text}'; {nearest(text, TEXTS)}" if isinstance(text, str) else ""
+    return TextFiles(text, find_sources(text, hint), text, "not stated")
 
 
 def locate_named(named: NamedText) -> Path:
-    """The file of a named text, fetched if it is not on this machine."""
+    """The file of a named text, fetched if it is not on this machine, with the pinned content."""
     path = _path_of(named)
-    _read_pinned(path, named)
+    _require_pinned(path, named)
     return path
 
 
@@ -122,18 +104,14 @@ def _path_of(named: NamedText) -> Path:
     return _fetch(named)
 
 
-def _read_pinned(path: Path, named: NamedText) -> bytes:
-    """A file's content, uncompressed, if it has the pinned hash."""
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
-        raise DataError(f"the text {path} cannot be read: {error}") from error
-    digest = hashlib.sha256(content).hexdigest()
+def _require_pinned(path: Path, named: NamedText) -> None:
+    """Raise unless a file's content, uncompressed, has the pinned hash."""
+    with said(str(path)), open_bytes(str(path)) as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != named.sha256:
         raise DataError(
             f"{path} must have sha256 {named.sha256}; got {digest}; replace it by {named.address} or remove it"
         )
-    return content
 
 
 def _fetch(named: NamedText) -> Path:

@@ -1,1 +1,1 @@
-"""Text as characters: encoded, split, counted (n-grams, overlap of parts), with no model and no task in sight."""
+"""Text: read, kept on disk, encoded, split, counted (n-grams, overlap of parts), with no model and no task in sight."""

@@ -1,4 +1,4 @@
-"""Text as characters: decoding a file, splitting before windowing, numbering the characters."""
+"""Text as characters: splitting before windowing, numbering the characters."""
 
 from __future__ import annotations
 
@@ -7,41 +7,34 @@ from typing import final
 
 import numpy as np
 import torch
-from jaxtyping import Int, Int32, Int64, UInt32
+from jaxtyping import Int, Int32, Int64
 from torch import Tensor
 
 from attnlab.core.errors import DataError
+from attnlab.text.sources import code_points
 
 UNKNOWN = "\ufffd"  # Unicode's replacement character stands for what the training part lacks
 CODE_POINTS = 0x110000  # Unicode's size
 
 
-def decode_utf8(content: bytes, where: str) -> str:
-    """Text from bytes that must be UTF-8 and not empty."""
-    if not content:
-        raise DataError(f"{where} is empty; a text to train on is needed")
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"{where} must be UTF-8; got byte 0x{content[error.start]:02x} at offset {error.start} (line {line}): "
-            f"{error.reason}; save it as UTF-8 and try again"
-        ) from error
-
-
-def split_text(text: str, *, test: bool, seed: int | None = None) -> dict[str, str]:
-    """Cut a text into contiguous parts, before any window is taken from it.
+def split_places(length: int, *, test: bool, seed: int | None = None) -> dict[str, list[tuple[int, int]]]:
+    """Where the parts of a text are, as stretches from one character to before another, before any window is taken.
 
     A tenth is held out: the last, or with a seed one that begins anywhere; what stands around it is then joined.
     """
-    held = len(text) - len(text) * 9 // 10
-    begin = len(text) - held if seed is None else int(np.random.default_rng(seed).integers(len(text) - held + 1))
-    middle, end = begin + len(text) * 19 // 20 - len(text) * 9 // 10, begin + held
-    train = text[:begin] + text[end:]
+    held = length - length * 9 // 10
+    begin = length - held if seed is None else int(np.random.default_rng(seed).integers(length - held + 1))
+    middle, end = begin + length * 19 // 20 - length * 9 // 10, begin + held
+    train = [(0, begin), (end, length)]
     if not test:
-        return {"train": train, "validation": text[begin:end]}
-    return {"train": train, "validation": text[begin:middle], "test": text[middle:end]}
+        return {"train": train, "validation": [(begin, end)]}
+    return {"train": train, "validation": [(begin, middle)], "test": [(middle, end)]}
+
+
+def split_text(text: str, *, test: bool, seed: int | None = None) -> dict[str, str]:
+    """The parts of a text, cut as in `split_places`."""
+    places = split_places(len(text), test=test, seed=seed)
+    return {part: "".join(text[start:stop] for start, stop in stretches) for part, stretches in places.items()}
 
 
 @final
@@ -61,7 +54,7 @@ class Vocabulary:
     """
 
     def __init__(self, parts: Sequence[str]) -> None:
-        train, *held_out = (_code_points(part) for part in parts)
+        train, *held_out = (code_points(part) for part in parts)
         known = np.bincount(train, minlength=CODE_POINTS) > 0
         seen = np.zeros_like(known)
         for codes in held_out:
@@ -70,8 +63,9 @@ class Vocabulary:
         known[ord(UNKNOWN)] |= bool(self.unknown_characters)
         codes = np.flatnonzero(known)
         self.symbols = [chr(code) for code in codes]
-        self._tokens = np.full(CODE_POINTS, -1, dtype=np.int32)
-        self._tokens[codes] = np.arange(len(codes), dtype=np.int32)
+        self.table: Int32[np.ndarray, " code_points"] = np.full(CODE_POINTS, -1, dtype=np.int32)
+        """The token of each code point, -1 where it has none."""
+        self.table[codes] = np.arange(len(codes), dtype=np.int32)
 
     def encode(self, text: str) -> Int64[Tensor, " length"]:
         """The token of each character."""
@@ -79,21 +73,16 @@ class Vocabulary:
 
     def tokens(self, text: str) -> Int32[np.ndarray, " length"]:
         """The token of each character as a numpy array; `encode` says what it raises."""
-        tokens = self._tokens[_code_points(text)]
+        tokens = self.table[code_points(text)]
         missing = np.flatnonzero(tokens < 0)
         if not len(missing):
             return tokens
         if UNKNOWN not in self.symbols:
             first = int(missing[0])
             raise DataError(f"the training text has no character {text[first]!r} (position {first} of the text given)")
-        tokens[missing] = self._tokens[ord(UNKNOWN)]
+        tokens[missing] = self.table[ord(UNKNOWN)]
         return tokens
 
     def decode(self, tokens: Int[Tensor, " length"]) -> str:
         """The text of tokens."""
         return "".join(self.symbols[token] for token in tokens.tolist())
-
-
-def _code_points(text: str) -> UInt32[np.ndarray, " length"]:
-    """The Unicode code point of each character."""
-    return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")

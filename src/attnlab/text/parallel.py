@@ -1,21 +1,24 @@
 """Parallel text: lines of two languages that are translations of each other, read one pair at a time.
 
-Nothing here holds a whole corpus, so that one of millions of lines takes no more memory than a small one.
+Nothing here holds a whole corpus, so that one of millions of lines takes no more memory than a small one. Files may be
+compressed and lie wherever fsspec reads; lines have no blanks around them, and characters are composed (Unicode's NFC).
 """
 
 from __future__ import annotations
 
 import codecs
-import gzip
+import functools
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast, final
+import json
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, BinaryIO, ClassVar, NamedTuple, final
 
 from attnlab.core.errors import DataError
+from attnlab.text.sources import SHOWN, open_bytes, said
 
-SHOWN = 60  # characters of a line in an error text
+LINES_NAMED = 5  # of those that are left out
 
 
 @final
@@ -39,8 +42,13 @@ class Pair(NamedTuple):
 class TwoFiles:
     """Read two files of which line n of one is the translation of line n of the other."""
 
-    source: Path  # UTF-8, one sentence a line; ``.gz`` is uncompressed while it is read
-    target: Path  # the same, in the other language
+    source: str  # path or address; UTF-8, one sentence a line
+    target: str  # the same, in the other language
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What is read."""
+        return self.source, self.target
 
     def pairs(self) -> Iterator[Pair]:
         """All pairs, those with an empty side among them."""
@@ -69,7 +77,12 @@ class TwoFiles:
 class TabFile:
     """Read one file with a sentence, a tab and its translation on every line."""
 
-    path: Path  # UTF-8; ``.gz`` is uncompressed while it is read
+    path: str  # path or address; UTF-8
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What is read."""
+        return (self.path,)
 
     def pairs(self) -> Iterator[Pair]:
         """All pairs, those with an empty side among them."""
@@ -82,16 +95,95 @@ class TabFile:
             yield Pair(source.strip(), rest.partition("\t")[0].strip())
 
 
-ParallelText = TwoFiles | TabFile
+@final
+@dataclass(frozen=True)
+class ObjectFile:
+    """Read one file with a JSON object on every line that holds the sentence of each language, or such an object."""
+
+    path: str  # path or address; UTF-8
+    languages: tuple[str, str]  # fields, from and to
+    nested: ClassVar[str] = "translation"  # the field that may hold them both, as in Hugging Face's corpora
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What is read."""
+        return (self.path,)
+
+    def pairs(self) -> Iterator[Pair]:
+        """All pairs, those with an empty side among them."""
+        for number, line in enumerate(numbered(self.path), start=1):
+            try:
+                found: dict[str, Any] = json.loads(line) if line else dict.fromkeys(self.languages, "")
+                source, target = (found.get(self.nested, found)[language].strip() for language in self.languages)
+                yield Pair(" ".join(source.split("\n")), " ".join(target.split("\n")))
+            except (ValueError, LookupError, AttributeError) as error:
+                raise DataError(
+                    f"{self.path}, line {number}: a JSON object with texts in '{self.languages[0]}' and "
+                    f"'{self.languages[1]}' is needed; got {_shown(line)}"
+                ) from error
 
 
-def numbered(path: Path) -> Iterator[str]:
+ParallelText = TwoFiles | TabFile | ObjectFile
+KINDS: Mapping[str, type[ParallelText]] = {kind.__name__: kind for kind in (TwoFiles, TabFile, ObjectFile)}
+
+
+@final
+@dataclass
+class LeftOut:
+    """Count pairs that are left out, and keep the numbers of the first lines."""
+
+    count: int = 0  # pairs so far
+    lines: list[int] = field(default_factory=list)  # their line numbers from 1, at most `LINES_NAMED`
+
+    def add(self, line: int) -> None:
+        """Count a pair."""
+        self.count += 1
+        if len(self.lines) < LINES_NAMED:
+            self.lines.append(line)
+
+    def __str__(self) -> str:
+        """The line numbers, for a text."""
+        more = ", ..." if self.count > len(self.lines) else ""
+        return ("line " if self.count == 1 else "lines ") + ", ".join(map(str, self.lines)) + more
+
+
+@final
+@dataclass(frozen=True)
+class Part:
+    """Name the lines of a parallel text that are one part of a corpus."""
+
+    text: ParallelText  # the text
+    start: int = 0  # the first line, from 0
+    stop: int | None = None  # the line after the last; all that follow unless given
+
+    def pairs(self, empty: LeftOut | None = None) -> Iterator[tuple[int, Pair]]:
+        """The pairs that have two sides, with their line numbers from 1."""
+        numbered = enumerate(self.text.pairs(), start=1)
+        for number, pair in itertools.islice(numbered, self.start, self.stop):
+            if pair.source and pair.target:
+                yield number, pair
+            elif empty is not None:
+                empty.add(number)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as JSON types."""
+        return {"kind": type(self.text).__name__, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Part:
+        """What another process named."""
+        return cls(KINDS[content["kind"]](**content["text"]), content["start"], content["stop"])
+
+    @functools.cached_property
+    def sentences(self) -> list[Pair]:
+        """All pairs that have two sides, in memory: for a held-out part."""
+        return [pair for _, pair in self.pairs()]
+
+
+def numbered(path: str) -> Iterator[str]:
     """The lines of a UTF-8 file without line ends and without blanks around them."""
-    try:
-        with _opened(path) as file:
-            yield from decoded_lines(file, str(path))
-    except (OSError, EOFError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+    with said(path), open_bytes(path) as file:
+        yield from decoded_lines(file, path)
 
 
 def decoded_lines(file: BinaryIO, name: str) -> Iterator[str]:
@@ -100,13 +192,9 @@ def decoded_lines(file: BinaryIO, name: str) -> Iterator[str]:
         yield _decoded(line if number > 1 else line.removeprefix(codecs.BOM_UTF8), name, number).strip()
 
 
-def _opened(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
-
-
 def _decoded(line: bytes, name: str, number: int) -> str:
     try:
-        return line.decode("utf-8")
+        return unicodedata.normalize("NFC", line.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise DataError(
             f"{name}, line {number}: must be UTF-8; got byte 0x{line[error.start]:02x} at its character "

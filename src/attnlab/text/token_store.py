@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import itertools
+import json
 import os
 import shutil
 import tempfile
@@ -15,8 +17,9 @@ import numpy as np
 from jaxtyping import Int64
 
 from attnlab.core.errors import DataError
+from attnlab.text.seals import require_sealed, seal
 
-TOKENS, ENDS = "tokens.bin", "ends.bin"
+TOKENS, ENDS, SEALS = "tokens.bin", "ends.bin", "seals.json"
 TOKEN_TYPE, END_TYPE = np.dtype("<u4"), np.dtype("<i8")
 AT_A_TIME = 10_000  # sentences that are written together
 
@@ -27,34 +30,46 @@ class TokenStore:
 
     Parameters
     ----------
-    folder : Path
-        Where a `TokenWriter` put them.
+    folders : sequence of Path
+        Where a `TokenWriter` put them: shards, one after the other.
 
     Raises
     ------
     DataError
-        If the folder holds no store, or a part of one.
+        If a folder holds no store, a part of one, or one that was changed.
     """
 
-    def __init__(self, folder: Path) -> None:
-        try:
-            self._tokens = _mapped(folder / TOKENS, TOKEN_TYPE)
-            self._ends = _mapped(folder / ENDS, END_TYPE)
-        except (OSError, ValueError) as error:
-            raise DataError(f"{folder} holds no tokens that can be read: {error}") from error
-        if len(self._tokens) != (self._ends[-1] if len(self._ends) else 0):
-            raise DataError(f"{folder} is damaged: {TOKENS} was cut off")
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._shards = [_shard(folder) for folder in folders]
+        self.begins = [0, *itertools.accumulate(len(ends) for _, ends in self._shards)]
+        """The number of the first sentence of every shard, and of all sentences."""
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return self.begins[-1]
 
     def __getitem__(self, number: int) -> Int64[np.ndarray, " length"]:
-        start = self._ends[number - 1] if number else 0
-        return self._tokens[start : self._ends[number]].astype(np.int64)
+        shard = bisect.bisect_right(self.begins, number) - 1
+        tokens, ends = self._shards[shard]
+        place = number - self.begins[shard]
+        return tokens[ends[place - 1] if place else 0 : ends[place]].astype(np.int64)
 
-    def lengths(self) -> Int64[np.ndarray, " sentences"]:
-        """The number of tokens of every sentence."""
-        return np.diff(self._ends, prepend=0)
+    def lengths(self, shard: int | None = None) -> Int64[np.ndarray, " sentences"]:
+        """The number of tokens of every sentence, or of those of one shard."""
+        some = self._shards if shard is None else [self._shards[shard]]
+        return np.concatenate([np.diff(ends, prepend=0) for _, ends in some])
+
+
+def _shard(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens of a shard, and where each of its sentences ends."""
+    try:
+        seals = json.loads((folder / SEALS).read_text(encoding="utf-8"))
+        found = []
+        for name, kind in ((TOKENS, TOKEN_TYPE), (ENDS, END_TYPE)):
+            require_sealed(folder / name, seals[name], "it is damaged")
+            found.append(_mapped(folder / name, kind))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder} holds no tokens that can be read: {error}") from error
+    return found[0], found[1]
 
 
 @final
@@ -90,6 +105,8 @@ class TokenWriter:
             self._tokens.close()
             self._ends.close()
             if error is None:
+                seals = {name: seal(self._temporary / name) for name in (TOKENS, ENDS)}
+                (self._temporary / SEALS).write_text(json.dumps(seals), encoding="utf-8")
                 with contextlib.suppress(OSError):  # another process was faster
                     os.replace(self._temporary, self.folder)
         finally:

@@ -67,7 +67,7 @@ class AbstractTokenizer(ABC):
     def train(self, sentences: Iterable[str]) -> Tokenizer:
         """A tokenizer for sentences like these."""
 
-    def sampler(self, tokenizer: Tokenizer) -> SampledBpe | None:  # noqa: ARG002
+    def sampler(self, tokenizer: Tokenizer, seed: int = 0) -> SampledBpe | None:  # noqa: ARG002
         """What cuts the training part in place of the tokenizer, in several ways."""
         return None
 
@@ -184,11 +184,11 @@ class Bpe(AbstractTokenizer):
             raise SpecError(f"segmentations must be at least 1; got {segmentations}")
         self.vocab_size, self.dropout, self.segmentations = vocab_size, dropout, segmentations
 
-    def sampler(self, tokenizer: Tokenizer) -> SampledBpe | None:
+    def sampler(self, tokenizer: Tokenizer, seed: int = 0) -> SampledBpe | None:
         """What cuts the training part in place of the tokenizer, in several ways."""
         if not self.dropout:
             return None
-        return SampledBpe(tokenizer.wrapped, self.dropout, segmentations=self.segmentations)
+        return SampledBpe(tokenizer.wrapped, self.dropout, segmentations=self.segmentations, seed=seed)
 
     def train(self, sentences: Iterable[str]) -> Tokenizer:
         """A tokenizer for sentences like these."""

@@ -39,27 +39,40 @@ class RecordsTail:
         self.path = path
         self.damaged = 0
         self._identity = (0, 0)  # device and inode of the file that was read last
-        self._offset = 0
+        self._offset = self._size = 0
 
     def read(self) -> tuple[list[dict[str, float]], bool]:
         """The records since the last call, and whether those of before are to be forgotten."""
+        lines, anew = self.lines()
+        return [record for line in lines if (record := self._record(line)) is not None], anew
+
+    def lines(self) -> tuple[list[bytes], bool]:
+        """The whole lines since the last call, and whether those of before are to be forgotten."""
         try:
+            if self._is_read():
+                return [], False
             with self.path.open("rb") as file:
                 status = os.fstat(file.fileno())
                 identity = status.st_dev, status.st_ino
                 anew = self._offset > 0 and (identity != self._identity or status.st_size < self._offset)
                 if anew:
                     self._offset = self.damaged = 0
-                self._identity = identity
+                self._identity, self._size = identity, status.st_size
                 file.seek(self._offset)
                 text = file.read(MOST_BYTES)
         except OSError:
             anew = self._offset > 0
-            self._offset = 0
+            self._offset = self._size = 0
             return [], anew
         whole = text[: text.rfind(b"\n") + 1]  # the last line may be half written
         self._offset += len(whole)
-        return [record for line in whole.splitlines() if (record := self._record(line)) is not None], anew
+        return whole.splitlines(), anew
+
+    def _is_read(self) -> bool:
+        """Whether the file is as it was when its last line was read, so that it need not be opened."""
+        status = os.stat(self.path)
+        found = status.st_dev, status.st_ino, status.st_size
+        return found == (*self._identity, self._size) and self._offset == self._size
 
     def _record(self, line: bytes) -> dict[str, float] | None:
         """The finite numbers of a line; a line that is no record is counted."""

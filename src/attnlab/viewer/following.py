@@ -6,7 +6,8 @@ where they changed: variant, title, state, progress, pace, and new ``points`` of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -31,6 +32,8 @@ RECENT = 20
 """Records over which a pace is measured."""
 ENOUGH = 0.02
 """Progress from which on the time of a run can be told."""
+WORDS_EVERY = 4
+"""Looks after which the study's own files are looked at; at once where the state of a run has changed."""
 
 PARTS = ("progress", "known", "verdicts")
 """Templates of what a page says in words."""
@@ -142,16 +145,17 @@ class FollowedStudy:
         self._said: Change = {}
         self._told: Any = None
         self._trouble = ""
+        self._looks = itertools.cycle(range(WORDS_EVERY))
         self.look()
 
     def look(self) -> Change | None:
         """What has changed since the last look; None if nothing has."""
-        self._read_again()
         lengths = {name: self._lengths(run) for name, run in self._runs.items()}
-        for planned in self._known.runs:
-            if planned.folder not in self._runs:
-                self._runs[planned.folder] = FollowedRun(self._folder / planned.folder, planned)
+        states = [run.state for run in self._runs.values()]
         looks = {name: run.look() for name, run in self._runs.items()}
+        if next(self._looks) == 0 or states != [run.state for run in self._runs.values()]:
+            self._read_again()
+            looks |= {name: run.look() for name, run in self._added()}
         self._metric = self._metric or self._measured()
         runs = {
             name: said | {"points": self._points(self._runs[name], {} if "anew" in said else lengths.get(name, {}))}
@@ -159,7 +163,7 @@ class FollowedStudy:
             if said is not None
         }
         before = self._said
-        change = {"study": self._words()} if self._words() is not before else {}
+        change = {"study": said} if (said := self._words()) is not before else {}
         return change | ({"runs": runs} if runs else {}) or None
 
     def everything(self) -> Change:
@@ -173,6 +177,13 @@ class FollowedStudy:
             self._known, self._trouble = known(self._folder), ""
         except RunError as error:
             self._trouble = str(error)
+
+    def _added(self) -> Iterator[tuple[str, FollowedRun]]:
+        """Begin to follow the runs that are planned by now."""
+        for planned in self._known.runs:
+            if planned.folder not in self._runs:
+                self._runs[planned.folder] = FollowedRun(self._folder / planned.folder, planned)
+                yield planned.folder, self._runs[planned.folder]
 
     def _measured(self) -> Metric | None:
         """The first metric of the study that a run has measured during training."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableSet
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +17,27 @@ from starlette.routing import Route
 from starlette.status import HTTP_404_NOT_FOUND
 
 from attnlab.core.apart import names_own_code
-from attnlab.core.errors import DataError, RunError
+from attnlab.core.errors import DataError, RunError, SpecError
 from attnlab.core.files import read_json
 from attnlab.inspection.drawing.assets import SCRIPT, pixel_script
 from attnlab.studies.run.folder import INSIDE
 from attnlab.studies.using.kept_task import KEPT
 from attnlab.training.keeping.checkpoints import STATE
 from attnlab.training.keeping.runs import SPEC
-from attnlab.viewer.inside.apart import AnsweringApart
+from attnlab.viewer.inside.apart import LIMIT_S, AnsweringApart
 from attnlab.viewer.inside.kept import KeptMaps
 from attnlab.viewer.inside.looking import run_in_view
 from attnlab.viewer.inside.own import OwnModule
-from attnlab.viewer.inside.questions import QUESTIONS, Answering, Body, answering
+from attnlab.viewer.inside.questions import MEASURED, QUESTIONS, Answering, Body, answering
 from attnlab.viewer.known import is_study
 from attnlab.viewer.pages import Crumbs, page
 from attnlab.viewer.places import address, inside, path_below
 from attnlab.viewer.states import state_of_run
-from attnlab.viewer.watched import watched
+from attnlab.viewer.streams import Streams
+from attnlab.viewer.watched import FollowedLooks
 
+Find = Callable[[Request, Body], Answering]
+"""From a request to what answers it."""
 MODELS = 2
 """Models that are kept in memory: as many as a page compares."""
 EXAMPLES = 20
@@ -42,9 +46,14 @@ MOST_RUNS = 200
 """Other runs that a page offers to compare with."""
 
 
-def routes(folder: Path) -> list[Route]:
+Processes = MutableSet[AnsweringApart]
+"""Those that answer now, which end with the server."""
+
+
+def routes(folder: Path, streams: Streams, processes: Processes) -> list[Route]:
     """The pages of runs below a folder."""
-    load = functools.lru_cache(MODELS)(functools.partial(_load, folder))
+    loads = (functools.partial(load, folder, processes) for load in (_load, _load_aside))
+    looking, measuring = map(functools.lru_cache(MODELS), loads)
 
     def run(request: Request) -> Response:
         """Show a run; its script asks for the rest."""
@@ -54,22 +63,23 @@ def routes(folder: Path) -> list[Route]:
         values = {"runs": [_told(folder, one) for one in runs], "others": _others(folder, place)}
         return page("run.html.j2", {**values, "examples": _examples(folder, place)}, crumbs=_crumbs(folder, place))
 
-    def find(request: Request, body: Body) -> Answering:
+    def find(load: Callable[[Path, int], Answering], request: Request, body: Body) -> Answering:
         place = _run_folder(folder, request.path_params["path"])
         if _is_own_code(place) and body.get("trust") is not True:
             raise RunError(f"the model of {path_below(folder, place)} is code of a person's own; trust it first")
         return load(place, _written(place))
 
-    def while_trained(request: Request) -> JSONResponse:
-        """Tell what was watched in a run."""
-        return JSONResponse(watched(_run_folder(folder, request.path_params["path"])))
+    async def watched(request: Request) -> Response:
+        """Send what is watched in a run, as server-sent events."""
+        return await streams.watch(FollowedLooks, _run_folder(folder, request.path_params["path"]))
 
-    pages = [Route("/run/{path:path}/watched", while_trained), Route("/run/{path:path}", run)]
-    return [*_questions("/run/{path:path}", find), *pages, DRAWING]
+    pages = [Route("/run/{path:path}/watched", watched), Route("/run/{path:path}", run)]
+    found = (functools.partial(find, load) for load in (looking, measuring))
+    return [*_questions("/run/{path:path}", *found), *pages, DRAWING]
 
 
-def own_routes(own: OwnModule) -> list[Route]:
-    """The page of a module of a person's own, which runs in a process of its own.
+def own_routes(own: OwnModule, processes: Processes) -> list[Route]:
+    """The page of a module of a person's own, which runs in a process of its own, and in another where it is measured.
 
     Raises
     ------
@@ -78,6 +88,11 @@ def own_routes(own: OwnModule) -> list[Route]:
     """
     asked = AnsweringApart(own)
     asked.open()
+    measured = asked
+    if asked.begin["measures"]:
+        measured = AnsweringApart(own, aside=True)
+        threading.Thread(target=_begin, args=(measured,), daemon=True).start()  # now: the file may change later
+    processes |= {asked, measured}
 
     def module(_: Request) -> Response:
         """Show the module; its script asks for the rest."""
@@ -87,25 +102,33 @@ def own_routes(own: OwnModule) -> list[Route]:
         example = {"text": asked.begin["text"], "target": ""}
         return page("run.html.j2", {"runs": [told], "others": [], "examples": [example]})
 
-    return [*_questions("/module", lambda _request, _body: asked), Route("/", module), DRAWING]
+    questions = _questions("/module", lambda _request, _body: asked, lambda _request, _body: measured)
+    return [*questions, Route("/", module), DRAWING]
 
 
-def _questions(path: str, find: Callable[[Request, Body], Answering]) -> list[Route]:
-    """What a page's script asks for.
+def _begin(process: AnsweringApart) -> None:
+    with contextlib.suppress(SpecError):  # is told when it is asked
+        process.open()
+
+
+def _questions(path: str, look: Find, measure: Find) -> list[Route]:
+    """What a page's script asks for: of looks, and of what is measured, which does not keep looks waiting.
 
     Notes
     -----
-    One question is answered at a time: while a model is watched, torch's own fast path is switched off for the whole
+    One look is answered at a time: while a model is watched, torch's own fast path is switched off for the whole
     process.
     """
-    one_at_a_time = threading.Lock()
+    turns = {look: threading.Lock(), measure: threading.Lock()}
 
     def answered(question: str) -> Callable[[Request], Any]:
+        find = measure if question in MEASURED else look
+
         async def endpoint(request: Request) -> JSONResponse:
             body = await _body(request)
 
             def answer() -> dict[str, Any]:
-                with one_at_a_time:
+                with turns[find]:
                     return find(request, body)(question, body)
 
             return JSONResponse(await run_in_threadpool(answer))
@@ -133,11 +156,24 @@ async def _body(request: Request) -> Body:
     return body
 
 
-def _load(folder: Path, place: Path, _: int) -> Answering:
+def _load(folder: Path, processes: Processes, place: Path, _: int) -> Answering:
     """What answers for a run: its model, or the maps that its study kept where that reads nothing a person can give."""
     if _kind(folder, place) == "maps":
         return answering(KeptMaps.read(place / INSIDE))
-    return AnsweringApart(place) if _is_own_code(place) else answering(run_in_view(place))
+    return _apart(processes, AnsweringApart(place)) if _is_own_code(place) else answering(run_in_view(place))
+
+
+def _load_aside(folder: Path, processes: Processes, place: Path, written: int) -> Answering:
+    """What measures a run: a process of its own; that of a person's own code may not take as long as it likes."""
+    if _kind(folder, place) == "maps":
+        return _load(folder, processes, place, written)
+    limit_s = LIMIT_S if _is_own_code(place) else threading.TIMEOUT_MAX
+    return _apart(processes, AnsweringApart(place, aside=True, limit_s=limit_s))
+
+
+def _apart(processes: Processes, process: AnsweringApart) -> AnsweringApart:
+    processes.add(process)
+    return process
 
 
 def _written(folder: Path) -> int:

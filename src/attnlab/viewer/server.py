@@ -6,6 +6,7 @@ import contextlib
 import errno
 import secrets
 import socket
+import weakref
 import webbrowser
 from collections.abc import Collection
 from http import HTTPStatus
@@ -26,7 +27,7 @@ from attnlab.core.apart import in_words
 from attnlab.core.errors import AttnlabError, SpecError
 from attnlab.viewer import run_page, start_page, study_page
 from attnlab.viewer.guard import LOOPBACK, TOKEN, Guard, refused
-from attnlab.viewer.inside.apart import THREADS
+from attnlab.viewer.inside.apart import THREADS, AnsweringApart
 from attnlab.viewer.inside.own import OwnModule
 from attnlab.viewer.pages import page
 from attnlab.viewer.streams import Streams
@@ -54,24 +55,26 @@ def application(shown: Path | OwnModule, *, token: str | None = None, hosts: Col
     Returns
     -------
     Starlette
-        The application, with its `Streams` as ``state.streams``; it reads the folder and never writes.
+        The application, with ``state.streams`` and ``state.processes``, which its server ends; it reads the folder and
+        never writes.
 
     Raises
     ------
     SpecError
         If the module cannot be loaded or called.
     """
-    streams = Streams()
+    streams, processes = Streams(), weakref.WeakSet[AnsweringApart]()
     if isinstance(shown, OwnModule):
-        pages = run_page.own_routes(shown)
+        pages = run_page.own_routes(shown, processes)
     else:
-        pages = [*start_page.routes(shown), *study_page.routes(shown, streams), *run_page.routes(shown)]
+        pages = [*start_page.routes(shown), *study_page.routes(shown, streams)]
+        pages += run_page.routes(shown, streams, processes)
     made = Starlette(
         routes=[*pages, Mount("/static", StaticFiles(directory=STATIC))],
         middleware=[Middleware(Guard, hosts=hosts, token=token)],
         exception_handlers={AttnlabError: _mistake, HTTPException: _not_there, Exception: _failure},
     )
-    made.state.streams = streams
+    made.state.streams, made.state.processes = streams, processes
     return made
 
 
@@ -112,7 +115,7 @@ def serve(shown: Path | OwnModule, *, host: str = "127.0.0.1", port: int = 8765,
 
 @final
 class StreamingServer(uvicorn.Server):
-    """Serve until a person ends it; streams, which have no end, are ended first.
+    """Serve until a person ends it; streams, which have no end, and what is being measured are ended first.
 
     Parameters
     ----------
@@ -122,11 +125,13 @@ class StreamingServer(uvicorn.Server):
 
     def __init__(self, app: Starlette) -> None:
         super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
-        self._streams: Streams = app.state.streams
+        self._state = app.state
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End streams, then the rest."""
-        self._streams.close()
+        """End streams and processes, then the rest."""
+        self._state.streams.close()
+        for process in list(self._state.processes):
+            process.end()
         await super().shutdown(sockets)
 
 

@@ -1,44 +1,65 @@
-"""Streams of events: one look at a study for all who watch it, and what changed to each of them."""
+"""Streams of events: one look at a study or a run for all who watch it, and what changed to each of them."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Protocol, final
 
 from starlette.exceptions import HTTPException
+from starlette.responses import StreamingResponse
 
 from attnlab.core.files import finite
-from attnlab.viewer.following import FollowedStudy
 
 LOOK_EVERY_S = 0.5
+SHARE = 0.01
+"""Of a core, that looking and telling may take: a model trains beside it. Where they take more, looks are rarer."""
+RAREST_S = 5.0
+"""Between two looks, whatever they take."""
 MOST_STREAMS = 256
-"""At once, of all studies."""
+"""At once, of all studies and runs."""
 MOST_WAITING = 64
 """Changes that a viewer may be behind; a slower one is let go, and its browser asks anew for everything."""
 HEARTBEAT_S = 15.0
 """Silence after which a viewer is written to, so that one who has gone is noticed."""
-END = b""
+END, HEARTBEAT = b"", b":\n\n"
 
 Queue = asyncio.Queue[bytes]
 
 
+class Followed(Protocol):
+    """Say what changes in a folder, in JSON types."""
+
+    def look(self) -> Any | None:
+        """What has changed since the last look; None if nothing has."""
+
+    def everything(self) -> Any:
+        """All that is known, as the change that a new viewer begins with."""
+
+
+Follow = Callable[[Path], Followed]
+"""From a folder to what follows it; raise an `AttnlabError` where that cannot be."""
+
+
 @final
-class SharedStudy:
-    """Look at one study for all its viewers, as long as there is one.
+class SharedLooks:
+    """Look at one study or run for all its viewers, as long as there is one.
 
     Parameters
     ----------
+    follow : callable
+        Begins to follow the folder.
     folder : Path
-        The study's folder.
+        Of the study or run.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._study: FollowedStudy | None = None
+    def __init__(self, follow: Follow, folder: Path) -> None:
+        self._follow, self._folder = follow, folder
+        self._followed: Followed | None = None
         self._everything = b""
         self._turn = asyncio.Lock()  # a viewer comes between two looks, and misses no change
         self._looking: asyncio.Task[None] | None = None
@@ -47,31 +68,37 @@ class SharedStudy:
     async def join(self) -> Queue:
         """Take in a viewer, who is told everything first."""
         async with self._turn:
-            study = self._study or await asyncio.to_thread(FollowedStudy, self._folder)
-            everything = self._everything or await asyncio.to_thread(lambda: encoded(study.everything()))
-            self._study, self._everything = study, everything
+            followed = self._followed or await asyncio.to_thread(self._follow, self._folder)
+            everything = self._everything or await asyncio.to_thread(lambda: encoded(followed.everything()))
+            self._followed, self._everything = followed, everything
             viewer = Queue(MOST_WAITING)
             viewer.put_nowait(everything)
             self.viewers.add(viewer)
-            self._looking = self._looking or asyncio.create_task(self._look(study))
+            self._looking = self._looking or asyncio.create_task(self._look(followed))
         return viewer
 
     def leave(self, viewer: Queue) -> None:
         """Let a viewer go."""
         self.viewers.discard(viewer)
 
-    async def _look(self, study: FollowedStudy) -> None:
+    async def _look(self, followed: Followed) -> None:
         """Look until nobody watches any more; where a look fails, viewers are let go."""
+        pause_s, silent_s, busy_s = LOOK_EVERY_S, 0.0, time.thread_time()
         try:
             while self.viewers:
-                await asyncio.sleep(LOOK_EVERY_S)
+                await asyncio.sleep(pause_s)
+                silent_s += pause_s
                 async with self._turn:
-                    change = await asyncio.to_thread(study.look)
-                    if change is not None:
+                    event, looking_s = await asyncio.to_thread(_event_of, followed)
+                    if event:
                         self._everything = END
-                        self._tell(await asyncio.to_thread(encoded, change))
+                    if event or silent_s >= HEARTBEAT_S:
+                        self._tell(event or HEARTBEAT)
+                        silent_s = 0.0
+                spent_s, busy_s = time.thread_time() - busy_s + looking_s, time.thread_time()
+                pause_s = min(max(LOOK_EVERY_S, spent_s / SHARE), RAREST_S)
         finally:
-            self._looking = self._study = None
+            self._looking = self._followed = None
             self._everything = END
             self.end()
 
@@ -91,56 +118,52 @@ class SharedStudy:
 
 @final
 class Streams:
-    """Hold the studies that are watched now."""
+    """Hold the studies and runs that are watched now."""
 
     def __init__(self) -> None:
-        self._studies: dict[Path, SharedStudy] = {}
+        self._shared: dict[tuple[Follow, Path], SharedLooks] = {}
 
-    async def watch(self, folder: Path) -> AsyncIterator[bytes]:
-        """Begin to watch a study.
+    async def watch(self, follow: Follow, folder: Path) -> StreamingResponse:
+        """Begin to watch a study or run.
 
         Parameters
         ----------
+        follow : callable
+            Begins to follow the folder.
         folder : Path
-            The study's folder.
+            Of the study or run.
 
         Returns
         -------
-        AsyncIterator of bytes
+        StreamingResponse
             Server-sent events, until the viewer or the server goes.
 
         Raises
         ------
         RunError
-            If the folder holds no study that can be read.
+            If the folder cannot be followed.
         HTTPException
             503, if too many watch already.
         """
-        if sum(len(study.viewers) for study in self._studies.values()) >= MOST_STREAMS:
+        if sum(len(shared.viewers) for shared in self._shared.values()) >= MOST_STREAMS:
             raise HTTPException(
-                HTTPStatus.SERVICE_UNAVAILABLE, f"{MOST_STREAMS} pages watch studies already; close one of them"
+                HTTPStatus.SERVICE_UNAVAILABLE, f"{MOST_STREAMS} pages watch already; close one of them"
             )
-        study = self._studies.setdefault(folder, SharedStudy(folder))
-        viewer = await study.join()
-        return _events(viewer, lambda: study.leave(viewer))
+        shared = self._shared.setdefault((follow, folder), SharedLooks(follow, folder))
+        viewer = await shared.join()
+        events = _events(viewer, lambda: shared.leave(viewer))
+        return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
     def close(self) -> None:
         """End all streams, so that the server can end."""
-        for study in self._studies.values():
-            study.end()
+        for shared in self._shared.values():
+            shared.end()
 
 
 async def _events(viewer: Queue, leave: Callable[[], None]) -> AsyncIterator[bytes]:
     """Yield what a viewer is told."""
     try:
-        while True:
-            try:
-                event = await asyncio.wait_for(viewer.get(), HEARTBEAT_S)
-            except TimeoutError:
-                yield b":\n\n"
-                continue
-            if event == END:
-                return
+        while (event := await viewer.get()) != END:
             yield event
     finally:
         leave()
@@ -151,6 +174,13 @@ def end(viewer: Queue) -> None:
     while not viewer.empty():
         viewer.get_nowait()
     viewer.put_nowait(END)
+
+
+def _event_of(followed: Followed) -> tuple[bytes, float]:
+    """What a look has found as an event, empty for nothing; and the seconds of a core that it took."""
+    began = time.thread_time()
+    change = followed.look()
+    return END if change is None else encoded(change), time.thread_time() - began
 
 
 def encoded(change: Any) -> bytes:

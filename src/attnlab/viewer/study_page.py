@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from attnlab.viewer.following import REPORT, has_report, told
+from attnlab.viewer.following import REPORT, FollowedStudy, has_report, told
 from attnlab.viewer.known import known
 from attnlab.viewer.pages import Crumbs, page
 from attnlab.viewer.places import address, inside, path_below
@@ -40,8 +40,7 @@ def routes(folder: Path, streams: Streams) -> list[Route]:
 
     async def events(request: Request) -> StreamingResponse:
         """Send what changes, as server-sent events."""
-        watched = await streams.watch(inside(folder, request.path_params["path"]))
-        return StreamingResponse(watched, media_type="text/event-stream", headers={"cache-control": "no-store"})
+        return await streams.watch(FollowedStudy, inside(folder, request.path_params["path"]))
 
     def report(request: Request) -> FileResponse:
         """Send the report that was written into a study's folder."""

@@ -1,72 +1,91 @@
-"""What a run saw inside its model while it trained: the looks among its records, as curves by layer and head."""
+"""What a run sees inside its model while it trains: the looks among its records, as they are written."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from attnlab.studies.report.inside.watched import TITLES
 from attnlab.training.keeping.runs import METRICS
-from attnlab.viewer.curves import DIGITS, MOST_BYTES
+from attnlab.viewer.curves import RecordsTail
+from attnlab.viewer.states import state_of_run
 
 LOOKS = 60
-"""Most looks that are drawn, spread evenly, the first and the last among them."""
+"""Most looks that a page begins with, spread evenly, the first and the last among them."""
+MOST_KEPT = 1000
+"""Looks that are kept in memory; of more every other one is dropped. A run of so many steps has 200."""
+
+Look = tuple[int, dict[str, dict[str, list[float | None]]]]
+"""Step; by quantity and layer a number of each head, or one of the layer; None where it was not finite."""
+Change = dict[str, Any]
 
 
-def watched(folder: Path) -> dict[str, Any]:
-    """What was watched in a run, as JSON types.
+@final
+class FollowedLooks:
+    """Follow what is watched in a run, for any number of viewers.
 
     Parameters
     ----------
     folder : Path
-        The run's folder; it may be training.
+        The run's folder; its file of records may come into being later, be damaged, replaced, or vanish.
 
-    Returns
-    -------
-    dict
-        ``quantities``: in the order of the report each with ``title`` and ``layers``, of every layer ``name`` and
-        ``curves``, one a head, of [step, value]; None where a value was not finite. ``note``: why something could not
-        be seen. Empty where nothing was watched.
+    Notes
+    -----
+    A change is a mapping of JSON types: ``looks`` that are new, ``note`` (why something could not be seen), and, once
+    all looks are told, ``state`` and ``trouble``. What a new viewer begins with has ``anew``, and ``titles`` of
+    quantities in the order of the report.
     """
-    looks = list(_looks(folder / METRICS))
-    step = max(1, (len(looks) - 1) / (LOOKS - 1))
-    shown = [looks[round(place * step)] for place in range(min(len(looks), LOOKS))]
-    found = [{"title": title, "layers": _layers(shown, quantity)} for quantity, title in TITLES.items()]
-    note = next((look["note"] for _, look in looks if "note" in look), "")
-    return {"quantities": [one for one in found if one["layers"]], "note": note}
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._tail = folder, RecordsTail(folder / METRICS)
+        self._looks: list[Look] = []
+        self._said: Change = {"note": ""}
+        self.look()
+
+    def look(self) -> Change | None:
+        """What has changed since the last look; None if nothing has."""
+        before, stands = self._said, self._stands()
+        lines, anew = self._tail.lines()
+        if anew:
+            self._looks = []
+        records = [record for line in lines if b'"watch"' in line and (record := _record(line))]
+        found = [(step, seen) for step, seen, _ in records]
+        self._looks += found
+        while len(self._looks) > MOST_KEPT:
+            del self._looks[1:-1:2]
+        note = next((note for *_, note in reversed(records) if note), before["note"])
+        self._said = {**before, "note": note, **({} if lines else stands)}
+        if anew:
+            return self.everything()
+        return (self._said if self._said != before else {}) | ({"looks": found} if found else {}) or None
+
+    def everything(self) -> Change:
+        """All that is known, as the change that a new viewer begins with."""
+        apart = max(1, (len(self._looks) - 1) / (LOOKS - 1))
+        shown = [self._looks[round(place * apart)] for place in range(min(len(self._looks), LOOKS))]
+        return {"anew": True, "titles": TITLES, "looks": shown, **self._said}
+
+    def _stands(self) -> Change:
+        if self._folder.is_dir():
+            return {"state": state_of_run(self._folder), "trouble": ""}
+        return {"state": "stopped", "trouble": f"the folder {self._folder.name} is not there any more"}
 
 
-def _looks(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The looks among the last records of a file that may grow, be damaged, or not be there."""
+def _record(line: bytes) -> tuple[int, dict[str, Any], str] | None:
+    """Step, look and note of a record; None where it is damaged."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - MOST_BYTES))
-            lines = file.read().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        if b'"watch"' in line:
-            try:
-                record = json.loads(line)
-                yield int(record["step"]), dict(record["watch"])
-            except (ValueError, TypeError, KeyError):  # half written
-                continue
+        record = json.loads(line)
+        watch = record["watch"]
+        seen = {
+            quantity: {layer: _numbers(value) for layer, value in watch[quantity].items()}
+            for quantity in TITLES.keys() & watch.keys()
+        }
+        return int(record["step"]), seen, str(watch.get("note", ""))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
 
 
-def _layers(looks: list[tuple[int, Mapping[str, Any]]], quantity: str) -> list[dict[str, Any]]:
-    names = dict.fromkeys(name for _, look in looks for name in look.get(quantity, {}))
-    return [{"name": name, "curves": _curves(looks, quantity, name)} for name in names]
-
-
-def _curves(looks: list[tuple[int, Mapping[str, Any]]], quantity: str, layer: str) -> list[list[list[Any]]]:
-    """A curve for each head, or one for the layer."""
-    rows = [(step, look[quantity][layer]) for step, look in looks if layer in look.get(quantity, {})]
-    values = [(step, value if isinstance(value, list) else [value]) for step, value in rows]
-    count = max(len(value) for _, value in values)
-    return [[[step, _short(value[head])] for step, value in values if head < len(value)] for head in range(count)]
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.{DIGITS}g}")
+def _numbers(value: Any) -> list[float | None]:
+    """One number a head, or that of the layer."""
+    return [None if one is None else float(one) for one in (value if isinstance(value, list) else [value])]

@@ -59,10 +59,12 @@ def heads(
     from attnlab.core.errors import ModuleError
     from attnlab.studies.judge.worth import judged_parts, keep_parts
     from attnlab.studies.run.folder import RULES
+    from attnlab.studies.storage.mirror import local
     from attnlab.studies.using.parts import finished_runs, measure_parts
 
     console = Console(stderr=json)
-    variants, judged = finished_runs(runs), []
+    copies = [local(run) for run in runs]
+    variants, judged = finished_runs(copies), []
     for variant, folders in variants.items():
         try:
             with own_prints_to_stderr(json), console.status(f"measuring {escape(variant)}"):
@@ -77,9 +79,9 @@ def heads(
             continue
         judged.append(judged_parts(variant, measured, tolerance=tolerance))
         _print(console, judged[-1])
-    for study in runs:
-        if (study / RULES).is_file():
-            keep_parts(study, judged)
+    for study, copy in zip(runs, copies, strict=True):
+        if (copy / RULES).is_file():
+            keep_parts(copy, judged)
             console.print(f"\nkept for the report of the study: attnlab report {study}", markup=False, soft_wrap=True)
     if json:
         print_json([asdict(one) for one in judged])

@@ -1,6 +1,9 @@
 (function () {
   "use strict";
   var MOST_NAMES = 40; // along an axis: more would not be readable
+  var CONTROLS = '<p class="pick"><label>layer <select class="layer"></select></label><label>head <select class="head"></select></label></p>' +
+    '<div class="axes"><div class="keys"></div><div class="queries"></div><canvas role="img"></canvas></div>' +
+    '<p class="rank note"></p><output>hover over a weight</output>'; // without a script they would do nothing
 
   function option(select, text, value) {
     var item = document.createElement("option");
@@ -11,7 +14,8 @@
 
   function start(article) {
     article.dataset.drawn = "yes";
-    var data = JSON.parse(article.querySelector("script").textContent), canvas = article.querySelector("canvas");
+    article.insertAdjacentHTML("beforeend", CONTROLS);
+    var title = article.querySelector("h3"), data = JSON.parse(article.querySelector("script").textContent), canvas = article.querySelector("canvas");
     var queries = article.querySelector(".queries"), keys = article.querySelector(".keys");
     var layers = article.querySelector(".layer"), heads = article.querySelector(".head"), out = article.querySelector("output");
     var rank = article.querySelector(".rank"), heads_small = article.querySelector(".small");
@@ -105,6 +109,8 @@
       canvas.title = out.textContent;
     }
 
+    article.querySelectorAll(".still").forEach(function (one) { one.remove(); });
+    canvas.setAttribute("aria-label", "attention weights of " + (title ? title.textContent : "the chosen head"));
     data.layers.forEach(function (one, index) { option(layers, one.name, index); });
     listHeads();
     layers.addEventListener("change", function () { listHeads(); draw(); });

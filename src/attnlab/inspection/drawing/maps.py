@@ -21,6 +21,8 @@ GAP, LINE = 3, 60
 """Pixels between two heads, and how opaque they are, of 255."""
 HEIGHT = 46
 """Of a small head on the page, in px."""
+STILL = "To choose a head and to read its numbers, trust this notebook or run its cell."
+"""Said until a script runs: a notebook that nobody trusts yet keeps neither scripts nor styles."""
 
 
 def one_map(name: str, data: Mapping[str, Any], small: Markup | str = "") -> Markup:
@@ -38,37 +40,37 @@ def one_map(name: str, data: Mapping[str, Any], small: Markup | str = "") -> Mar
     Returns
     -------
     Markup
-        An ``article`` without style and script.
+        An ``article`` without style and script, which makes what can be chosen and pointed at.
     """
     from jinja2.utils import htmlsafe_json_dumps
     from markupsafe import Markup
 
     title = Markup("<h3>{}</h3>").format(name) if name else ""
-    return Markup(
-        '<article class="map">{}{}<p class="pick"><label>layer <select class="layer"></select></label>'
-        '<label>head <select class="head"></select></label></p><div class="axes"><div class="keys"></div>'
-        '<div class="queries"></div><canvas role="img" aria-label="attention weights of {}"></canvas></div>'
-        '<p class="rank note"></p><output>hover over a weight</output><script type="application/json">{}</script>'
-        "</article>"
-    ).format(title, small, name or "the chosen head", htmlsafe_json_dumps(data))
+    return Markup('<article class="map">{}{}<script type="application/json">{}</script></article>').format(
+        title, small, htmlsafe_json_dumps(data)
+    )
 
 
 def small_heads(data: Mapping[str, Any]) -> Markup:
     """All heads of all layers as pictures, seen without a script; one makes them buttons that choose a head."""
     from markupsafe import Markup
 
-    row = Markup('<div><span>{}</span><img height="{}" alt="{} heads, one beside another" src="{}"></div>')
-    rows = [row.format(one["name"], HEIGHT, one["shape"][0], _picture(one)) for one in data["layers"]]
-    return Markup('<div class="small">{}</div>').format(Markup().join(rows))
+    row = Markup('<div><span>{} </span><img width="{}" height="{}" alt="{} heads, one beside another" src="{}"></div>')
+    rows = []
+    for layer in data["layers"]:
+        strip = _picture(layer)
+        address = f"data:image/png;base64,{base64.b64encode(png(strip)).decode('ascii')}"
+        width = round(HEIGHT * strip.shape[1] / strip.shape[0])
+        rows.append(row.format(layer["name"], width, HEIGHT, layer["shape"][0], address))
+    return Markup('<div class="small">{}</div><p class="still note">{}</p>').format(Markup().join(rows), STILL)
 
 
-def _picture(layer: Mapping[str, Any]) -> str:
-    """The heads of a layer beside each other, as the address of a picture."""
+def _picture(layer: Mapping[str, Any]) -> np.ndarray:
+    """The heads of a layer beside each other, as opacities."""
     weights = np.frombuffer(base64.b64decode(layer["weights"]), np.uint8).reshape(layer["shape"])
     tiles = [np.pad(_coarse(head), 1, constant_values=LINE) for head in weights]
     gap = np.zeros((len(tiles[0]), GAP), np.uint8)
-    strip = np.hstack([part for tile in tiles for part in (tile, gap)][:-1])
-    return f"data:image/png;base64,{base64.b64encode(png(strip)).decode('ascii')}"
+    return np.hstack([part for tile in tiles for part in (tile, gap)][:-1])
 
 
 def _coarse(weights: np.ndarray) -> np.ndarray:

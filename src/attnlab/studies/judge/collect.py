@@ -21,6 +21,7 @@ from attnlab.studies.run.folder import ENVIRONMENT, STUDY, is_sealed, read_cell,
 from attnlab.studies.run.layout import LAYOUT
 from attnlab.studies.run.task_record import TaskRecord
 from attnlab.studies.run.tuning import TUNING, chosen_settings, read_tuning
+from attnlab.studies.storage.mirror import local
 from attnlab.training.keeping.runs import FAILED, SPEC, read_metrics
 from attnlab.training.recipe.target import SECONDS_TO_TARGET
 from attnlab.training.speed.settings import Setting
@@ -46,7 +47,7 @@ def read_results(out: Path) -> StudyResults:
     Parameters
     ----------
     out : Path
-        Folder of the study, finished or not.
+        Folder of the study, finished or not; also one in an object store, such as ``s3://bucket/my-study``.
 
     Returns
     -------
@@ -58,6 +59,7 @@ def read_results(out: Path) -> StudyResults:
     RunError
         If the folder holds no study.
     """
+    out = local(out)
     plan = load_plan(out)
     return so_far(plan, chosen_settings(plan, out), out)[1]
 

@@ -16,6 +16,7 @@ from attnlab.inspection.matching import HeadMatches, layer_agreement, match_head
 from attnlab.inspection.rank import Projected
 from attnlab.studies.judge.statistics import SIGNIFICANCE, Comparison, compare
 from attnlab.studies.run.folder import read_rules
+from attnlab.studies.storage.mirror import deliver
 from attnlab.studies.using.orders import Orders
 from attnlab.studies.using.parts import Instead, Kind, MeasuredPart, MeasuredParts
 
@@ -172,6 +173,7 @@ def keep_parts(study: Path, judged: Sequence[PartsJudged]) -> None:
     variants = [asdict(replace(one, variant=Path(one.variant).name)) for one in own]
     content = finite({"hash": read_rules(study)["hash"], "variants": variants})
     write_json(study / HEADS, sealed(content))
+    deliver(study, {HEADS: (study / HEADS).read_bytes()})
 
 
 def kept_parts(study: Path) -> tuple[PartsJudged, ...]:

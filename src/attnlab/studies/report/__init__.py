@@ -16,6 +16,7 @@ from attnlab.core.files import writing
 from attnlab.studies.report.content import report
 from attnlab.studies.report.terminal import verdict_table
 from attnlab.studies.report.words import headline
+from attnlab.studies.storage.mirror import deliver
 
 if TYPE_CHECKING:
     from attnlab.inspection.drawing.pieces import Drawn
@@ -32,12 +33,13 @@ def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
     results : StudyResults
         What the study has found so far; it may be incomplete.
     folder : path
-        Where to write ``report.html``, ``report.md``, ``report.json`` and ``charts/``; created if missing.
+        Where to write ``report.html``, ``report.md``, ``report.json`` and ``charts/``; created if missing. Of a folder
+        in an object store they are written there, and into a copy on this machine.
 
     Returns
     -------
     Path
-        The page, ``report.html``.
+        The page, ``report.html``, on this machine.
 
     Raises
     ------
@@ -56,7 +58,7 @@ def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
         "report.md": markdown(results, drawn).encode(),
         "report.html": page(results, drawn).encode(),
     }
-    target = Path(folder)
+    target = deliver(folder, files)
     with writing(target):
         for name, content in files.items():
             _replace(target / name, content)

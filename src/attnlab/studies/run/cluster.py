@@ -8,14 +8,17 @@ import re
 import socket
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Self, final
 
 from attnlab.core.errors import AttnlabError, Interrupted, RunError, SpecError
+from attnlab.core.files import patiently
 from attnlab.core.machine import usable_cores
 from attnlab.studies.run.executor import Job, OnMessage
 from attnlab.studies.run.node import Mailbox, compute_here, place_of
 from attnlab.studies.run.own_code import own_code
 from attnlab.studies.run.pool import BROKEN, INTERRUPT_PATIENCE_S
+from attnlab.studies.storage.mirror import Mirror
 
 HERE = "ray"
 """Name of a cluster that is started on this machine and ends with the command."""
@@ -36,7 +39,7 @@ class Ray:
     """Compute jobs as tasks of a Ray cluster.
 
     Every node must see the folder of the study and the data under the same paths, as on a file system that all of them
-    mount. A person's own modules travel with the runs.
+    mount; or the folder lies in an object store. A person's own modules travel with the runs.
 
     Parameters
     ----------
@@ -187,8 +190,16 @@ class _Running:
             words = f"its process was lost {LOSSES} times at the same step: {_first_line(error)}"
             messages = [{"kind": BROKEN, "error": words}]
         self._pass_on()
+        self._take_over(self._jobs[number])
         for message in messages:
             self._on_message(number, message)
+
+    def _take_over(self, job: Job) -> None:
+        """Read what a node has sent of a job's runs to the store, if the study is in one."""
+        if job.store:
+            mirror = Mirror(job.store, "work")
+            runs = [Path(folder).relative_to(job.study).as_posix() for folder in job.folders]
+            patiently(lambda: [mirror.pull(run) for run in runs])
 
     def _starts_again(self, number: int, *, process_lost: bool) -> bool:
         """Start a lost job again, unless its process was lost too often; a lost node is no fault of the job's."""

@@ -29,6 +29,7 @@ class Job:
     apart: str = ""  # whose own code it runs; such jobs share no process with others; empty for the lab's code alone
     trackers: tuple[str, ...] = ()  # where the cells are shown beside their folders
     study: str = ""  # the study's folder, which they are listed under there
+    store: str = ""  # URL of the store that the study's folder is a copy of; empty where it is none
     setting: Mapping[str, Any] = field(default_factory=dict)
     """``precision`` and ``compile``, where they are to be those of another study; empty leaves them to the recipe."""
 

@@ -7,6 +7,7 @@ import os
 import platform
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
@@ -15,9 +16,12 @@ from attnlab.core.apart import in_words
 from attnlab.core.errors import Interrupted, RunError
 from attnlab.core.files import patiently
 from attnlab.studies.run.executor import Job, compute
-from attnlab.studies.run.lease import LEASE, LEASE_S, lease
+from attnlab.studies.run.lease import LEASE, LEASE_S, FileSign, ObjectSign, lease
+from attnlab.studies.run.mirrored import sending
 from attnlab.studies.run.own_code import lay_out
 from attnlab.studies.run.pool import BROKEN
+from attnlab.studies.storage.mirror import Mirror
+from attnlab.studies.storage.store import Store
 
 LOCK_PATIENCE_S = 2 * LEASE_S
 """How long a task waits for the process that held its run folders before, which may take a while to notice its end."""
@@ -49,8 +53,16 @@ class Mailbox:
 
 def place_of(job: Job) -> dict[str, str | None]:
     """Where a command runs, with what versions, and what marks the folder that it holds."""
+    return {"folder": os.getcwd(), "mark": _mark(job), **_versions()}
+
+
+def _mark(job: Job) -> str | None:
+    """What who holds the folder of a job's study has left there; None where there is nothing."""
+    if job.store:
+        holder = ObjectSign(Store(job.store), copy="").left()
+        return None if holder is None else holder["mark"]
     mark = Path(job.study) / LEASE
-    return {"folder": os.getcwd(), "mark": mark.read_text() if job.study and mark.exists() else None, **_versions()}
+    return mark.read_text() if job.study and mark.exists() else None
 
 
 def _versions() -> dict[str, str]:
@@ -70,10 +82,14 @@ def compute_here(
     wanted = Job(**job)
     patiently(lambda: check_node(wanted, place))
     lay_out(own_code)
+    mirror = Mirror(wanted.store, "nodes") if wanted.store else None
+    if mirror:
+        folders = tuple(str(mirror.folder / Path(folder).relative_to(wanted.study)) for folder in wanted.folders)
+        wanted = replace(wanted, folders=folders, study=str(mirror.folder))
     try:
         with contextlib.ExitStack() as held:
             for folder in map(Path, wanted.folders):
-                patiently(lambda folder=folder: held.enter_context(_taken(folder)))
+                patiently(lambda folder=folder: held.enter_context(_taken(folder, mirror)))
             return [*compute(wanted, lambda message: mailbox.put.remote(number, dict(message)))]
     except (Interrupted, KeyboardInterrupt):
         return []
@@ -90,15 +106,18 @@ def check_node(job: Job, place: Mapping[str, str | None]) -> None:
     for name, here in _versions().items():
         if here != place[name]:
             raise RunError(f"{node} has {name} {here}, and the command {place[name]}; install the same on all nodes")
-    mark = Path(job.study) / LEASE
-    if place["mark"] is not None and not (mark.exists() and mark.read_text() == place["mark"]):
-        raise RunError(f"{node} does not see {job.study}: it must lie where all nodes can read and write")
+    try:
+        sees = place["mark"] in (None, _mark(job))
+    except RunError as error:
+        raise RunError(f"{node}: {error}") from error
+    if not sees:
+        raise RunError(f"{node} does not see {job.store or job.study}: it must lie where all nodes can read and write")
     if Path(place["folder"] or "").is_dir():  # where relative paths of data begin
         os.chdir(place["folder"] or "")
 
 
 @contextlib.contextmanager
-def _taken(folder: Path) -> Iterator[None]:
+def _taken(folder: Path, mirror: Mirror | None) -> Iterator[None]:
     """Hold a run folder once nobody writes it: who did may have lost its node, and not noticed yet."""
     import filelock
 
@@ -107,5 +126,10 @@ def _taken(folder: Path) -> Iterator[None]:
     if folder.is_dir():
         with contextlib.suppress(filelock.Timeout), filelock.FileLock(folder / LOCK, timeout=LOCK_PATIENCE_S):
             pass
-    with lease(folder, patience_s=LOCK_PATIENCE_S, lost=lambda: os._exit(TAKEN)):
+    run = folder.relative_to(mirror.folder).as_posix() if mirror else ""
+    sign = ObjectSign(mirror.store, mirror.identity(), run) if mirror else FileSign(folder)
+    with lease(sign, patience_s=LOCK_PATIENCE_S, lost=lambda: os._exit(TAKEN)), contextlib.ExitStack() as sent:
+        if mirror:
+            mirror.pull(run, checkpoints=lambda _: True)
+            sent.enter_context(sending(mirror, run))
         yield

@@ -23,6 +23,7 @@ from attnlab.inspection.drawing.pieces import curve, drawn, facts
 from attnlab.models.decoding.generation import Chooser, sample
 from attnlab.models.decoding.writers import TextWriter
 from attnlab.studies.define.assemble import build_model_offered
+from attnlab.studies.storage.mirror import local, with_checkpoints
 from attnlab.studies.using.kept_task import KeptTask, kept_task
 from attnlab.studies.using.parsing import parses
 from attnlab.studies.using.translating import BATCH, Written, translations
@@ -62,7 +63,7 @@ def load_run(folder: Path, *, which: str = "last", device: str = "cpu") -> Train
     Parameters
     ----------
     folder : Path
-        Folder of a run: ``runs/STUDY/VARIANT/seed-0``.
+        Folder of a run: ``runs/STUDY/VARIANT/seed-0``; also one in an object store.
     which : {"last", "best"}
         The weights at the end, which a study judges, or those of the best evaluation.
     device : str
@@ -87,6 +88,7 @@ def load_run(folder: Path, *, which: str = "last", device: str = "cpu") -> Train
     """
     require_device(device)
     require_known("weights", which, ("last", "best"))
+    folder = local(folder)
     path = folder / "spec.json"
     if not path.is_file():
         found = itertools.chain(folder.glob("seed-*/spec.json"), folder.glob("*/seed-*/spec.json"))
@@ -95,7 +97,7 @@ def load_run(folder: Path, *, which: str = "last", device: str = "cpu") -> Train
         raise RunError(f"{folder} is no run (no spec.json in it){hint}")
     task = kept_task(folder)
     model = build_model_offered(read_json(path)["model"], task.model_arguments)
-    load_model_weights(model, folder, which=which)
+    load_model_weights(model, with_checkpoints(folder), which=which)
     return Trained(folder, model.to(device).eval(), task)
 
 
@@ -373,6 +375,7 @@ def generate(
     require_positive("samples", samples)
     if not 0 <= seed <= LARGEST_SEED:
         raise SpecError(f"seed must lie in [0, {LARGEST_SEED}]; got {seed}")
+    prompt = codec.read(prompt)
     tokens = codec.vocabulary.encode(prompt).expand(samples, -1)
     choose = Chooser(temperature, top_k, top_p, generator=torch.Generator().manual_seed(seed))
     with torch.no_grad():

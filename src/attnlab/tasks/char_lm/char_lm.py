@@ -8,23 +8,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, final
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int, Int32
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnlab.core.contracts import Batch, Floor, Metric, Predict
-from attnlab.core.errors import DataError, SpecError
-from attnlab.core.generators import generator_for
+from attnlab.core.errors import SpecError
 from attnlab.core.sizes import require_known, require_positive
+from attnlab.tasks.char_lm.data import Cut, read_data
 from attnlab.tasks.char_lm.floors import best_known, character_floors, loss_floors
-from attnlab.tasks.char_lm.splits import HowSplit, Predicted, hop, split_by
+from attnlab.tasks.char_lm.splits import HowSplit, Predicted, hop
 from attnlab.tasks.codecs import CharacterCodec
-from attnlab.tasks.datasets import load_text
+from attnlab.tasks.datasets import find_text
 from attnlab.tasks.next_tokens import IGNORED, NextTokens, Tally
-from attnlab.text.characters import Vocabulary, split_text
 from attnlab.text.ngrams import ladder
-from attnlab.text.overlap import GRAM, overlap, without_copies
+from attnlab.text.overlap import GRAM
+from attnlab.text.sources import FIELD
 
 PREFIXES = {"validation": "val", "test": "test"}
 SHOWN = 120  # characters of an example in a report: one or two lines
@@ -53,8 +52,9 @@ class CharLM:
 
     Parameters
     ----------
-    text : str
-        Name of a text (``attnlab.tasks.datasets.TEXTS``), or the path of a UTF-8 file.
+    text : str or list of str
+        Name of a text (``attnlab.tasks.datasets.TEXTS``), or UTF-8 files: a path or an address of fsspec's, a folder, a
+        pattern, or several of them. They may be compressed, or of JSON objects a line (``.jsonl``).
     context : int
         Characters a model is given at most.
     batch : int
@@ -80,6 +80,8 @@ class CharLM:
         they do in texts that repeat themselves. Only with the split "contiguous".
     long_context : int, optional
         Length of longer windows, in which each held-out part is judged once more: `val_loss_long`. Training sees none.
+    field : str
+        Of JSON objects, the field that holds their text.
 
     Raises
     ------
@@ -87,7 +89,8 @@ class CharLM:
         If a size is below 1, the split or what to predict unknown, a stride or `drop_copies` given for a split that has
         none, or `long_context` is no longer than `context` or given where windows cannot be longer.
     DataError
-        If the text is missing, empty, not UTF-8, or too short for the context and the stride.
+        If the text is missing, empty, not UTF-8, too short for the context and the stride, or too large for a split
+        that needs it in memory.
 
     Notes
     -----
@@ -106,6 +109,9 @@ class CharLM:
     about as many of them are taken, at random but always the same, as of a contiguous part; the others are not trained
     on either.
 
+    A text of more than 32 MiB stays on disk: it is read once, training draws windows from some hundred of its blocks
+    at a time, and at most 2 million characters of a held-out part are judged (`attnlab.tasks.char_lm.data`).
+
     Floors and best known results are those of the contiguous split of the same text, whatever the split: n-grams are
     counted on what it trains on and judged on what it holds out. So they stay what an honest split allows, and a
     number that a leak made lies below them.
@@ -118,7 +124,7 @@ class CharLM:
 
     def __init__(
         self,
-        text: str = "tinyshakespeare",
+        text: str | list[str] = "tinyshakespeare",
         context: int = 128,
         *,
         batch: int = 64,
@@ -129,67 +135,41 @@ class CharLM:
         predict: Predicted = "each",
         drop_copies: bool = False,
         long_context: int | None = None,
+        field: str = FIELD,
     ) -> None:
         require_positive("context", context)
         require_positive("batch", batch)
         require_known("predict", predict, ("each", "last"))
         _require_split(split, stride, drop_copies=drop_copies)
         _require_longer(long_context, context, split, predict)
-        self.text, self.data_seed = load_text(text), data_seed
+        self.text, self.data_seed, self.field = find_text(text), data_seed, field
         self.context, self.batch = context, batch
         self.tokens_per_step = batch * context
         self.split, self.stride, self.predict = split, stride, predict
         self.drop_copies, self.long_context = drop_copies, long_context
-        contiguous = split_text(self.text.content, test=test, seed=data_seed)
-        if drop_copies:
-            held_out = [content for part, content in contiguous.items() if part != "train"]
-            contiguous["train"] = without_copies(contiguous["train"], held_out)
-            if len(contiguous["train"]) <= context:
-                raise DataError(
-                    f"{text}: without what stands in a held-out part too, {len(contiguous['train'])} characters are "
-                    f"left to train on, not more than the context ({context}); take a longer text or a smaller context"
-                )
-        _require_length(contiguous, context, text, needed=2 if predict == "each" else context + 1)
-        self._split = split_by(
-            split, self.text.content, contiguous, context=context, stride=stride, seed=data_seed, predict=predict
-        )
-        parts = self._split.parts
-        self._vocabulary = Vocabulary(list(parts.values()))
-        self.vocabulary = self._vocabulary.symbols
-        self.codec = CharacterCodec(self._vocabulary, context)
+        cut = Cut(split, context, stride, predict, test=test, seed=data_seed, drop_copies=drop_copies)
+        self._data = read_data(self.text, field, cut, longest=self._longest)
+        self.vocabulary = self._data.vocabulary.symbols
+        self.codec = CharacterCodec(self._data.vocabulary, context)
         self._next_tokens = NextTokens(len(self.vocabulary))
-        self._tokens = {part: self._vocabulary.tokens(content) for part, content in parts.items()}
-        self._train = torch.from_numpy(self._tokens["train"])
-        windows = self._training_windows()
-        self.steps_per_epoch = windows / batch
-        self.parts = tuple(part for part in parts if part != "train")
+        self.steps_per_epoch = self._data.epoch(context, predict) / batch
+        self.parts = tuple(self._data.held_out)
         prefixes = [PREFIXES[part] for part in self.parts]
         self.metrics = tuple(one for name in prefixes for one in (*character_metrics(name), *self._long_metrics(name)))
 
     def encode(self, text: str) -> Int[Tensor, " length"]:
         """The token of each character."""
-        return self._vocabulary.encode(text)
+        return self._data.vocabulary.encode(text)
 
     def decode(self, tokens: Int[Tensor, " length"]) -> str:
         """The text of tokens."""
-        return self._vocabulary.decode(tokens)
+        return self._data.vocabulary.decode(tokens)
 
     def train_batch(self, step: int, seed: int) -> Batch:
         """Random windows of the training part."""
-        allowed = self._split.starts
-        count = len(self._train) - self.context if allowed is None else len(allowed)
-        starts = torch.randint(count, (self.batch, 1), generator=generator_for(seed, step))
-        if allowed is not None:
-            starts = torch.from_numpy(allowed)[starts]
-        windows = self._train[starts + torch.arange(self.context + 1)].long()  # (batch, context + 1)
+        windows = self._data.windows(step, seed, count=self.batch, length=self.context + 1)
         first = 1 if self.predict == "each" else self.context
         return Batch((windows[:, :-1].contiguous(),), windows[:, first:].contiguous())
-
-    def _training_windows(self) -> float:
-        """The windows of one epoch, in which each character is predicted once or each allowed window is seen once."""
-        if self._split.starts is not None:
-            return len(self._split.starts)
-        return len(self._train) / self.context if self.predict == "each" else len(self._train) - self.context
 
     def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
         """The mean cross-entropy of a batch in nats per character."""
@@ -232,11 +212,6 @@ class CharLM:
         batches = (Batch((some,), wanted) for some, wanted in zip(*(of.split(at_once) for of in windows), strict=True))
         return self._next_tokens.tally(lambda batch: self._asked(predict(batch)), batches)
 
-    def _pieces(self, part: str) -> Int32[np.ndarray, "count length"]:
-        """The tokens of a held-out part; what stands in different rows does not follow each other in the text."""
-        tokens = self._tokens[part]
-        return tokens.reshape(-1, self._split.piece or len(tokens))
-
     def _windows(self, part: str, apart: int) -> tuple[Int[Tensor, "count context"], Int[Tensor, "count predicted"]]:
         """A part in windows that begin so far apart, with what is predicted of them.
 
@@ -244,12 +219,12 @@ class CharLM:
         """
         if self.predict == "each":
             return self._filled(part, self.context)
-        windows = torch.from_numpy(self._pieces(part)).long().unfold(1, self.context + 1, apart).flatten(0, 1)
+        windows = torch.from_numpy(self._data.held_out[part]).long().unfold(1, self.context + 1, apart).flatten(0, 1)
         return windows[:, :-1], windows[:, -1:]
 
     def _filled(self, part: str, length: int) -> tuple[Int[Tensor, "count length"], Int[Tensor, "count length"]]:
         """A part in windows that do not overlap, all predicted; the end of a piece is filled up and ignored."""
-        pieces = torch.from_numpy(self._pieces(part)).long()
+        pieces = torch.from_numpy(self._data.held_out[part]).long()
         missing = -(pieces.shape[1] - 1) % length
         inputs, targets = (
             nn.functional.pad(pieces[:, :-1], (0, missing)),
@@ -265,46 +240,54 @@ class CharLM:
         """Chance, the n-gram ladder and, where there is one, the best known result, all of the contiguous split."""
         if self.split != "contiguous":
             test, seed = "test" in self.parts, self.data_seed
-            clean = CharLM(self.text.name, self.context, test=test, data_seed=seed, long_context=self.long_context)
+            long, field = self.long_context, self.field
+            clean = CharLM(self.text.name, self.context, test=test, data_seed=seed, long_context=long, field=field)
             return tuple(replace(floor, source=f"{floor.source} (contiguous split)") for floor in clean.floors())
         floors: list[Floor] = []
         for part in self.parts:
-            rungs = ladder(self._tokens["train"], self._tokens[part], len(self.vocabulary))
+            train, held_out = self._data.for_floors(part)
+            rungs = ladder(train, held_out, len(self.vocabulary))
             floors += character_floors(character_metrics(PREFIXES[part]), rungs, len(self.vocabulary))
             # a model's reach is measured in windows of training, which say nothing of rungs that see more
             known = [rung for rung in rungs if rung.order < self.context]
             for metric in self._long_metrics(PREFIXES[part]):
                 floors += loss_floors(metric, known, len(self.vocabulary))
+        if sampled := self._data.sampled:
+            judged = max(sampled["judged"].values())
+            counted = f": {sampled['n-grams']:,} characters of it sampled, judged on {judged:,} sampled ones"
+            floors = [replace(one, source=one.source + counted) if one.kind == "floor" else one for one in floors]
         return (*floors, *self._best_known())
 
     def _best_known(self) -> tuple[Floor, ...]:
         usual = "test" not in self.parts and self.data_seed is None
-        return best_known(self.text.sha256) if usual else ()
+        return best_known(self._data.sha256) if usual else ()
 
     @functools.cached_property
     def overlaps(self) -> dict[str, float | None]:
         """By held-out part, how much of its passages stands in the training part; None of a part without passages."""
-        return {part: _overlap_of_pieces(self._tokens["train"], self._pieces(part)) for part in self.parts}
+        return {part: self._data.overlap(part) for part in self.parts}
 
     def alarms(self) -> tuple[str, ...]:
         """What is suspicious about the text and its split."""
         of_split = SPLITS[self.split].format(stride=self.stride)
+        compared = {part: f"{count:,} sampled " for part, count in self._data.sampled.get("passages", {}).items()}
         copied = [
-            f"{value:.1%} of the {part} part's passages of {GRAM} characters stand word for word in the training part "
-            f"(suspicious from {SUSPICIOUS_OVERLAP:.0%}): what is measured is partly memory{of_split}"
+            f"{value:.1%} of the {part} part's {compared.get(part, '')}passages of {GRAM} characters stand word for "
+            f"word in the training part (suspicious from {SUSPICIOUS_OVERLAP:.0%}): what is measured is partly memory"
+            f"{of_split}"
             for part, value in self.overlaps.items()
             if value is not None and value >= SUSPICIOUS_OVERLAP
         ]
         shared = [
             f"{value:.1%} of the characters predicted in the {part} part are predicted, at the same place of the text, "
             f"in training windows: what is measured is partly memory{of_split}"
-            for part, value in self._split.shared.items()
+            for part, value in self._data.shared.items()
             if value
         ]
         return (*copied, *shared, *self._unknown_alarm())
 
     def _unknown_alarm(self) -> list[str]:
-        unknown = self._vocabulary.unknown_characters
+        unknown = self._data.vocabulary.unknown_characters
         if not unknown:
             return []
         named = " ".join(map(repr, unknown[:UNKNOWN_SHOWN])) + (" ..." if len(unknown) > UNKNOWN_SHOWN else "")
@@ -315,17 +298,18 @@ class CharLM:
         how = {} if self.split == "contiguous" else {"split": self.split}
         how |= {"predict": self.predict} if self.predict != "each" else {}
         how |= {"drop_copies": True} if self.drop_copies else {}
+        how |= {"sampled": dict(self._data.sampled)} if self._data.sampled else {}
         how |= {"long_context": self.long_context} if self.long_context else {}
-        how |= {"stride": self.stride, "shared_characters": dict(self._split.shared)} if self.split == "windows" else {}
+        how |= {"stride": self.stride, "shared_characters": dict(self._data.shared)} if self.split == "windows" else {}
         return {
             "task": self.name,
             "text": self.text.name,
             "source": self.text.source,
             "license": self.text.license,
-            "sha256": self.text.sha256,
-            "bytes": self.text.size_bytes,
+            "sha256": self._data.sha256,
+            "bytes": self._data.size_bytes,
             "vocab_size": len(self.vocabulary),
-            "parts": {part: len(tokens) for part, tokens in self._tokens.items()},
+            "parts": dict(self._data.sizes),
             "context": self.context,
             "data_seed": self.data_seed,
             **how,
@@ -348,16 +332,6 @@ class CharLM:
             "predicted": list(self.decode(predicted[:shown])),
             "labels": [list(self.decode(inputs[0]))],
         }
-
-
-def _overlap_of_pieces(train: Int32[np.ndarray, " n_train"], pieces: Int32[np.ndarray, "count length"]) -> float | None:
-    """The fraction of the pieces' passages that stand in the training part; no passage spans two pieces."""
-    count, length = pieces.shape
-    joined = np.pad(pieces, ((0, 0), (0, 1)), constant_values=-1).reshape(-1)[:-1]  # -1 is no token: it matches nothing
-    share = overlap(train, joined)
-    if share is None or length < GRAM:
-        return None
-    return share * ((len(joined) - GRAM + 1) / (count * (length - GRAM + 1)))
 
 
 def _require_split(split: HowSplit, stride: int, *, drop_copies: bool) -> None:
@@ -385,16 +359,3 @@ def _require_longer(long_context: int | None, context: int, split: HowSplit, pre
             f"windows of the split 'windows' and those that predict their last character alone have one length; got "
             f"long_context={long_context} with split '{split}' and predict '{predict}'; leave long_context out"
         )
-
-
-def _require_length(parts: Mapping[str, str], context: int, text: str, needed: int) -> None:
-    """Raise unless one window fits the training part and something can be predicted in the others."""
-    characters = sum(map(len, parts.values()))
-    train, shortest = len(parts["train"]), min(map(len, parts.values()))
-    if train <= context:
-        raise DataError(
-            f"{text} is too short: its training part (90 % of {characters} characters) must have more characters than "
-            f"the context; got {train} for a context of {context}; take a longer text or a smaller context"
-        )
-    if shortest < needed:
-        raise DataError(f"{text} is too short: every held-out part needs at least {needed} characters; got {shortest}")

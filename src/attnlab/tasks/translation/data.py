@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import hashlib
 import itertools
 import json
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
+import filelock
 import numpy as np
 from jaxtyping import Int64
 
+from attnlab.core.apart import call_apart
 from attnlab.core.build import Spec, build, is_path, parse, path_of
 from attnlab.core.cache import cache_folder
-from attnlab.core.errors import DataError
+from attnlab.core.errors import DataError, SpecError
+from attnlab.core.files import write_json, writing
+from attnlab.core.machine import usable_cores
 from attnlab.core.sizes import require_known
-from attnlab.tasks.translation.corpus_parts import LeftOut, Part, files_of, languages_of, parts_of
-from attnlab.text.bpe_dropout import SampledBpe
-from attnlab.text.parallel import Pair
-from attnlab.text.token_store import TokenStore, TokenWriter
+from attnlab.tasks.translation.corpus_parts import languages_of, parts_of
+from attnlab.text.pair_store import SIDES, TOKENIZER, shard_folder, write_shards
+from attnlab.text.parallel import LINES_NAMED, LeftOut, ObjectFile, Pair, Part
+from attnlab.text.sources import find_sources, sha256_of
+from attnlab.text.token_store import TokenStore
 from attnlab.text.tokenizers import TOKENIZERS, AbstractTokenizer, Tokenizer
 
-FORM = 4
+KNOWN = "known.json"
+FORM = 5
 """Raised when what is kept on disk changes, so that older folders are not read."""
-AT_A_TIME = 10_000  # pairs that are tokenized together
+SHARD = 2**18  # pairs of a shard
+ALONE = 2**26  # bytes of a text up to which one process tokenizes it
+TRAINED_ON = 2**28  # bytes of a training part that a tokenizer is trained on; of more, pairs evenly spread
 SUSPICIOUS_OVERLAP = 0.05  # of held-out sources that stand in the training part
-Encoded = tuple[list[int], list[int]]
 TOO_LONG, EMPTY = "longer than max_length", "one side empty"  # why a pair is left out
 
 
@@ -48,14 +53,13 @@ class Sides:
     def __len__(self) -> int:
         return len(self.source)
 
-    @functools.cached_property
-    def longest(self) -> Int64[np.ndarray, " pairs"]:
-        """The length of each pair's longer side, the mark of the target counted."""
-        return np.maximum(self.source.lengths(), self.target.lengths() + 1)
+    def longest(self, shard: int | None = None) -> Int64[np.ndarray, " pairs"]:
+        """The length of each pair's longer side, the mark of the target counted; of one shard, or of all."""
+        return np.maximum(self.source.lengths(shard), self.target.lengths(shard) + 1)
 
     def target_tokens(self) -> int:
         """The number of tokens to be written, end marks counted."""
-        return int(self.target.lengths().sum()) + len(self)
+        return sum(int(self.target.lengths(shard).sum()) for shard in range(len(self.target.begins) - 1)) + len(self)
 
 
 @final
@@ -77,21 +81,25 @@ class TranslationData:
         """A corpus, tokenized if it was not yet."""
         languages = languages_of(pair)
         texts = parts_of(corpus, languages, test=test)
-        trainer = build(tokenizer, TOKENIZERS, axis="tokenizer")
-        hashes = {part: [_sha256(path) for path in files_of(one.text)] for part, one in texts.items()}
+        build(tokenizer, TOKENIZERS, axis="tokenizer")
+        hashes = {part: [sha256_of(path) for path in one.text.files] for part, one in texts.items()}
         lines = {part: [one.start, one.stop] for part, one in texts.items()}
         identity = {"form": FORM, "hashes": hashes, "lines": lines, "tokenizer": tokenizer, "max_length": max_length}
+        identity |= {"languages": languages} if any(isinstance(one.text, ObjectFile) for one in texts.values()) else {}
         name, _ = parse(tokenizer, "tokenizer")
         if is_path(name):
-            identity["code"] = _sha256(path_of(name))
+            identity["code"] = sha256_of(str(path_of(name)))
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         folder = cache_folder() / "tokens" / digest[:32]
-        if not (folder / "known.json").is_file():
-            _prepare(folder, texts, trainer, max_length, {"hashes": hashes})
-        known = json.loads((folder / "known.json").read_text(encoding="utf-8"))
-        made = Tokenizer.from_json(json.loads((folder / "tokenizer.json").read_text(encoding="utf-8")))
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if not (folder / KNOWN).is_file():
+            with filelock.FileLock(folder.with_suffix(".lock")):
+                if not (folder / KNOWN).is_file():
+                    _prepare(folder, texts, tokenizer, max_length, {"hashes": hashes})
+        known = json.loads((folder / KNOWN).read_text(encoding="utf-8"))
+        made = Tokenizer.from_json(json.loads((folder / TOKENIZER).read_text(encoding="utf-8")))
         try:
-            parts = {part: _sides(folder, part, known["words"][part]) for part in texts}
+            parts = {part: _sides(folder, part, known["shards"][part], known["words"][part]) for part in texts}
         except DataError as error:
             raise DataError(f"{error}; remove {folder} to tokenize the corpus again") from error
         return cls(corpus, languages, made, parts, known, texts, test)
@@ -132,6 +140,7 @@ class TranslationData:
             "vocab_size": self.tokenizer.size,
             "shared_with_train": self.known["shared"],
             "segmentations": self.known["segmentations"],
+            **({"tokenizer_trained_on_one_pair_in": every} if (every := self.known["every"]) > 1 else {}),
         }
 
     def _segmentations(self, part: str) -> int:
@@ -144,107 +153,73 @@ def held_out_pairs(data: Mapping[str, Any], part: str) -> list[Pair]:
     require_known("part", part, tuple(name for name in data["parts"] if name != "train"))
     source, target = data["languages"]
     text = parts_of(data["corpus"], (source, target), test=data["test"], only=part)[part]
-    if [_sha256(path) for path in files_of(text.text)] != data["sha256"][part]:
+    if [sha256_of(path) for path in text.text.files] != data["sha256"][part]:
         raise DataError(f"the {part} part of {data['corpus']} has changed since the run was made")
     return text.sentences
 
 
-def _sides(folder: Path, part: str, target_words: int) -> Sides:
-    return Sides(TokenStore(folder / f"{part}-source"), TokenStore(folder / f"{part}-target"), target_words)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _sides(folder: Path, part: str, shards: int, target_words: int) -> Sides:
+    source, target = (
+        TokenStore([shard_folder(folder, part, number, side) for number in range(shards)]) for side in SIDES
+    )
+    return Sides(source, target, target_words)
 
 
 # ---- tokenizing ----
 
 
-def _prepare(folder: Path, texts: Mapping[str, Part], trainer: Any, max_length: int, known: dict[str, Any]) -> None:
+def _prepare(folder: Path, texts: Mapping[str, Part], tokenizer: Spec, max_length: int, known: dict[str, Any]) -> None:
     """Train the tokenizer, tokenize every part, and put all into a folder that is there only when it is whole."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, suffix=".part"))
+    temporary = folder.with_suffix(".part")
+    shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+    trainer = build(tokenizer, TOKENIZERS, axis="tokenizer")
+    sizes = {part: sum(find_sources(path)[0].size for path in text.text.files) for part, text in texts.items()}
+    known["every"] = max(1, sizes["train"] // TRAINED_ON)
     try:
-        tokenizer = trainer.train(itertools.chain.from_iterable(pair for _, pair in texts["train"].pairs()))
-        left_out = {part: {TOO_LONG: LeftOut(), EMPTY: LeftOut()} for part in texts}
-        sampler = trainer.sampler(tokenizer) if isinstance(trainer, AbstractTokenizer) else None
-        known["segmentations"] = sampler.segmentations if sampler else 1
-        words = {}
-        for part, text in texts.items():
-            words[part] = _tokenize(
-                temporary,
-                part,
-                text,
-                tokenizer,
-                sampler if part == "train" else None,
-                max_length=max_length,
-                left_out=left_out[part],
-            )
-        numbers = {part: {why: asdict(one) for why, one in reasons.items()} for part, reasons in left_out.items()}
-        known |= {"words": words, "left_out": numbers, "shared": _shared(texts)}
-        (temporary / "tokenizer.json").write_text(json.dumps(tokenizer.to_json()), encoding="utf-8")
-        (temporary / "known.json").write_text(json.dumps(known), encoding="utf-8")
-        with contextlib.suppress(OSError):  # another process was faster
-            os.replace(temporary, folder)
-        if not (folder / "known.json").is_file():  # a part of what was there
-            shutil.rmtree(folder)
+        with writing(folder):
+            temporary.mkdir()
+            some = itertools.islice(texts["train"].pairs(), 0, None, known["every"])
+            made = trainer.train(itertools.chain.from_iterable(pair for _, pair in some))
+            (temporary / TOKENIZER).write_text(json.dumps(made.to_json()), encoding="utf-8")
+            sampler = trainer.sampler(made) if isinstance(trainer, AbstractTokenizer) else None
+            known |= {
+                "segmentations": sampler.segmentations if sampler else 1,
+                "words": {},
+                "shards": {},
+                "left_out": {},
+            }
+            for part, text in texts.items():
+                asked = {"text": text.to_json(), "tokenizer": tokenizer, "max_length": max_length, "shard": SHARD}
+                _tokenize(temporary, part, asked, usable_cores() if sizes[part] > ALONE else 1, known)
+            known["shared"] = _shared(texts)
+            write_json(temporary / KNOWN, known)
+            shutil.rmtree(folder, ignore_errors=True)  # a part of what was there
             os.replace(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _tokenize(
-    folder: Path,
-    part: str,
-    text: Part,
-    tokenizer: Tokenizer,
-    sampler: SampledBpe | None,
-    *,
-    max_length: int,
-    left_out: Mapping[str, LeftOut],
-) -> int:
-    """Write one part's tokens and return the number of its target words."""
-    words = kept = 0
-    pairs = text.pairs(left_out[EMPTY])
-    with TokenWriter(folder / f"{part}-source") as sources, TokenWriter(folder / f"{part}-target") as targets:
-        while some := list(itertools.islice(pairs, AT_A_TIME)):
-            encoded = _encoded(tokenizer, sampler, [pair for _, pair in some])
-            for (number, pair), (usual, drawn) in zip(some, encoded, strict=True):
-                length = _longest(usual)
-                if length <= max_length:
-                    for one in drawn or [usual]:
-                        source, target = one if _longest(one) <= max_length else usual
-                        sources.put(source)
-                        targets.put(target)
-                    words += len(pair.target.split()) + 1
-                    kept += 1
-                elif part == "train":
-                    left_out[TOO_LONG].add(number)
-                else:
-                    where = files_of(text.text)[0 if len(usual[0]) == length else -1]
-                    raise DataError(
-                        f"{where}, line {number}: the pair has {length} tokens and max_length is {max_length}; give a "
-                        f"larger max_length, as no sentence of the {part} part is left out in silence"
-                    )
-    if not kept:
-        raise DataError(f"the {part} part has no pair with two sides of at most {max_length} tokens")
-    return words
-
-
-def _encoded(
-    tokenizer: Tokenizer, sampler: SampledBpe | None, pairs: Sequence[Pair]
-) -> Iterator[tuple[Encoded, list[Encoded]]]:
-    """The tokens of both sides of pairs, as the tokenizer cuts them and as a sampler does, if there is one."""
-    usual = zip(*(tokenizer.encode([pair[side] for pair in pairs]) for side in range(2)), strict=True)
-    for pair, tokens in zip(pairs, usual, strict=True):
-        yield tokens, list(zip(*map(sampler.encode, pair), strict=True)) if sampler else []
-
-
-def _longest(tokens: Encoded) -> int:
-    """The length of a pair's longer side, the mark of the target counted."""
-    source, target = tokens
-    return max(len(source), len(target) + 1)
+def _tokenize(folder: Path, part: str, asked: Mapping[str, Any], processes: int, known: dict[str, Any]) -> None:
+    """Write the shards of a part, and add what is known of them."""
+    calls = [(str(folder), part, {**asked, "first": first, "step": processes}) for first in range(processes)]
+    if processes == 1:
+        answers = [write_shards(*calls[0])]
+    else:
+        try:
+            with ThreadPoolExecutor(processes) as pool:
+                answers = list(pool.map(lambda call: call_apart(write_shards, *call), calls))
+        except SpecError as error:  # what a process said
+            raise DataError(str(error)) from error
+    shards = [shard for answer in answers for shard in answer["shards"].values()]
+    if not sum(shard["kept"] for shard in shards):
+        raise DataError(f"the {part} part has no pair with two sides of at most {asked['max_length']} tokens")
+    too_long = [answer["too_long"] for answer in answers]
+    lines = sorted(itertools.chain.from_iterable(one["lines"] for one in too_long))
+    known["left_out"][part] = {
+        TOO_LONG: asdict(LeftOut(sum(one["count"] for one in too_long), lines[:LINES_NAMED])),
+        EMPTY: answers[0]["empty"],
+    }
+    known["shards"][part], known["words"][part] = len(shards), sum(shard["words"] for shard in shards)
 
 
 def _shared(texts: Mapping[str, Part]) -> dict[str, int]:

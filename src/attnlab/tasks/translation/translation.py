@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
+import itertools
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -28,6 +30,7 @@ PREFIXES = {"validation": "val", "test": "test"}
 USUAL_BEAM = 4  # source: Vaswani et al., 2017, section 6.1
 SHOWN_PAIRS = 5  # in a report
 LARGEST_EXPONENT = math.log(sys.float_info.max)
+OPEN = 8  # shards whose batches are mixed: two million pairs, of which the order takes 16 MB
 KEPT_EPOCHS = 4  # whose order is remembered: runs that train together are in the same epoch or the next
 
 
@@ -109,31 +112,48 @@ class Translation:
         self.codec = SentenceCodec(self.data.tokenizer, self.data.languages, max_length, search_beam, alpha)
         judged_parts = self.parts if beam is not None else ()
         self.judged = tuple(metric for part in judged_parts for metric in judged_metrics(PREFIXES[part]))
-        lengths = self.data.parts["train"].longest
-        self._cuts = cuts(np.sort(lengths), batch_tokens)
-        if int(lengths.max()) > batch_tokens:
+        train = self.data.parts["train"]
+        shards = range(len(train.source.begins) - 1)
+        self._cuts = [cuts(np.sort(train.longest(shard)), batch_tokens) for shard in shards]
+        longest = max(int(train.longest(shard).max(initial=0)) for shard in shards)
+        if longest > batch_tokens:
             drawn = ", as the tokenizer's dropout cut it," if self.data.known["segmentations"] > 1 else ""
             raise DataError(
-                f"a sentence of {int(lengths.max())} tokens{drawn} does not fit into a batch of {batch_tokens}; give a "
+                f"a sentence of {longest} tokens{drawn} does not fit into a batch of {batch_tokens}; give a "
                 "larger batch_tokens or a smaller max_length"
             )
-        self.tokens_per_step = round(self.data.parts["train"].target_tokens() / len(self._cuts))
-        self.steps_per_epoch = len(self._cuts)
+        self.steps_per_epoch = sum(map(len, self._cuts))
+        self.tokens_per_step = round(train.target_tokens() / self.steps_per_epoch)
+        self._turns = functools.lru_cache(maxsize=KEPT_EPOCHS)(self._turns_of)
         self._order = functools.lru_cache(maxsize=KEPT_EPOCHS)(self._order_of)
 
     def train_batch(self, step: int, seed: int) -> Batch:
         """Pairs of like length from the training part."""
-        epoch, place = divmod(step, len(self._cuts))
-        batches = self._order(seed, epoch)
-        return _batch(self.data.parts["train"], batches[place].tolist())
+        epoch, place = divmod(step, self.steps_per_epoch)
+        turns = self._turns(seed, epoch)
+        begins = [0, *itertools.accumulate(sum(len(self._cuts[shard]) for shard in shards) for shards in turns)]
+        turn = bisect.bisect_right(begins, place) - 1
+        return _batch(self.data.parts["train"], self._order(seed, epoch, turn)[place - begins[turn]].tolist())
 
-    def _order_of(self, seed: int, epoch: int) -> list[Int64[np.ndarray, " pairs"]]:
-        """The pairs of every batch of an epoch."""
-        generator = generator_for(seed, epoch)
-        lengths = self.data.parts["train"].longest
-        ties = torch.rand(len(lengths), generator=generator).numpy()
-        ordered = np.lexsort((ties, lengths))
-        batches = np.split(ordered, self._cuts[:-1])
+    def _turns_of(self, seed: int, epoch: int) -> list[list[int]]:
+        """The shards whose batches are mixed, turn by turn: some at a time, in an order of the epoch."""
+        count = len(self._cuts)
+        order = (
+            torch.randperm(count, generator=generator_for(seed, epoch, count)).tolist()
+            if count > OPEN
+            else range(count)
+        )
+        return [list(order[first : first + OPEN]) for first in range(0, count, OPEN)]
+
+    def _order_of(self, seed: int, epoch: int, turn: int) -> list[Int64[np.ndarray, " pairs"]]:
+        """The pairs of every batch of a turn."""
+        generator = generator_for(seed, epoch, turn) if turn else generator_for(seed, epoch)
+        train, batches = self.data.parts["train"], []
+        for shard in self._turns(seed, epoch)[turn]:
+            lengths = train.longest(shard)
+            ties = torch.rand(len(lengths), generator=generator).numpy()
+            ordered = train.source.begins[shard] + np.lexsort((ties, lengths))
+            batches += np.split(ordered, self._cuts[shard][:-1])
         return [batches[number] for number in torch.randperm(len(batches), generator=generator).tolist()]
 
     def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
@@ -148,8 +168,9 @@ class Translation:
         """The metrics over a whole held-out part."""
         require_known("part", part, self.parts)
         sides = self.data.parts[part]
-        ordered = np.argsort(sides.longest, kind="stable")
-        batches = np.split(ordered, cuts(sides.longest[ordered], self.batch_tokens)[:-1])
+        longest = sides.longest()
+        ordered = np.argsort(longest, kind="stable")
+        batches = np.split(ordered, cuts(longest[ordered], self.batch_tokens)[:-1])
         total, correct, count = self._next_tokens.tally(predict, (_batch(sides, some.tolist()) for some in batches))
         prefix = PREFIXES[part]
         return {
@@ -217,12 +238,14 @@ def _perplexity(nats: float) -> float:
 
 def cuts(lengths: Int64[np.ndarray, " pairs"], batch_tokens: int) -> list[int]:
     """Where batches end, for pairs in the order of their lengths."""
+    changes = (np.flatnonzero(np.diff(lengths)) + 1).tolist()
     ends, start = [], 0
-    for end, length in enumerate(lengths.tolist()):
-        if end > start and (end + 1 - start) * length > batch_tokens:
+    for first, last in itertools.pairwise([0, *changes, len(lengths)]):
+        most = max(batch_tokens // int(lengths[first]), 1) if last > first else 0  # pairs of this length in a batch
+        while (end := max(start + most, first)) < last:
             ends.append(end)
             start = end
-    return [*ends, len(lengths)]
+    return [*ends, len(lengths)] if len(lengths) else []
 
 
 def _batch(sides: Sides, pairs: Sequence[int]) -> Batch:

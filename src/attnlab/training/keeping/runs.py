@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
@@ -50,6 +51,10 @@ def lock(folder: Path | str) -> Iterator[None]:
     import filelock
 
     folder = Path(folder)
+    if re.match(r"[a-z][a-z0-9+.-]+:/", folder.as_posix()):
+        raise RunError(
+            f"{folder}: a single run is kept in a folder of this machine; in stores lie studies (attnlab run)"
+        )
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     file_lock = filelock.FileLock(folder / LOCK)

@@ -1,4 +1,4 @@
-"""Code of a person's own looked at in a process of its own: whatever it does, the server stays.
+"""A model looked at in a process of its own: whatever a person's code does, the server stays, and looks go on.
 
 The process is told what to load, then asked line by line as JSON; what the code prints goes to standard error.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -27,33 +28,54 @@ from attnlab.viewer.inside.questions import Answering, Body, answering
 THREADS = 1
 """With which a page computes: a model trains beside it, and threads that wait for each other there take seconds."""
 LIMIT_S = 120.0
-"""For one answer; what takes longer is ended."""
+"""For one answer of a person's own code; what takes longer is ended."""
+ASIDE = 10
+"""By how much the process that measures is nicer than the server: looks, and what trains beside it, come first."""
 
 
 @final
 class AnsweringApart:
-    """Answer questions about code of a person's own from another process, which is begun anew where it ended.
+    """Answer questions from another process, one at a time; it is begun anew where it ended.
 
     Parameters
     ----------
     opened : OwnModule or Path
-        The module, or the folder of a run whose model is a person's own code.
+        A module of a person's own, or the folder of a run.
+    aside : bool
+        Whether the process gives way to others.
+    limit_s : float
+        For one answer.
     """
 
-    def __init__(self, opened: OwnModule | Path) -> None:
-        self._opened = {"own": asdict(opened)} if isinstance(opened, OwnModule) else {"run": str(opened)}
+    def __init__(self, opened: OwnModule | Path, *, aside: bool = False, limit_s: float = LIMIT_S) -> None:
+        kind = {"own": asdict(opened)} if isinstance(opened, OwnModule) else {"run": str(opened)}
+        self._opened, self._limit_s = {**kind, "aside": aside}, limit_s
+        self._turn = threading.RLock()
         self._process: subprocess.Popen[str] | None = None
+        self._is_over = False
         self.begin: Mapping[str, Any] = {}
 
     def __call__(self, question: str, body: Body) -> dict[str, Any]:
         """The answer; raise `SpecError` where the code raises, takes too long, or ends its process."""
-        self.open()
-        return self._asked({"question": question, "body": body})
+        with self._turn:
+            self.open()
+            return self._asked({"question": question, "body": body})
 
     def open(self) -> None:
         """Begin the process, unless it runs; raise as a question does."""
-        if self._process is not None and self._process.poll() is None:
-            return
+        with self._turn:
+            if self._process is None or self._process.poll() is not None:
+                self._begin()
+
+    def end(self) -> None:
+        """End for good, in the middle of an answer too."""
+        self._is_over = True
+        if self._process is not None:
+            self._process.kill()
+
+    def _begin(self) -> None:
+        if self._is_over:
+            raise SpecError("the server has ended")
         command = [
             sys.executable,
             "-P",
@@ -75,7 +97,7 @@ class AnsweringApart:
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             raise SpecError("the process that runs its code has no pipes")
-        timer = threading.Timer(LIMIT_S, process.kill)
+        timer = threading.Timer(self._limit_s, process.kill)
         timer.start()
         try:
             process.stdin.write(json.dumps(message) + "\n")
@@ -87,8 +109,8 @@ class AnsweringApart:
             overdue = not timer.is_alive()
             timer.cancel()
         if not line:
-            why = f"took more than {LIMIT_S:g} s and was ended" if overdue else f"ended with exit code {process.wait()}"
-            raise SpecError(f"the process that ran its code {why}; it is begun anew when you ask again")
+            why = f"took more than {self._limit_s:g} s" if overdue else f"ended with exit code {process.wait()}"
+            raise SpecError(f"the process that ran the model {why}; it is begun anew when you ask again")
         answer = json.loads(line)
         if "error" in answer:
             raise SpecError(answer["error"])
@@ -106,6 +128,8 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def _open(opened: Mapping[str, Any]) -> tuple[Answering, Any]:
     """What is to be asked, and what its page begins with."""
+    if opened["aside"] and os.name == "posix":
+        os.nice(ASIDE)
     if "run" in opened:
         return answering(run_in_view(Path(opened["run"]))), {}
     view, begin = own_in_view(OwnModule(**opened["own"]))

@@ -169,18 +169,25 @@ class ModelInView:
 
     def heads(self) -> dict[str, Any]:
         """The heads that can be measured on held-out data, and what kinds they are; see `HeldOutHeads.begin`."""
+        return finite(self._held_out().begin())
+
+    def worth(self, place: str, how: How) -> dict[str, Any]:
+        """What the model loses on held-out data without one head."""
+        return finite(self._held_out().worth(place, how))
+
+    def cost(self, asked: Asked) -> dict[str, Any]:
+        """What the model loses on held-out data with all that is off; see `HeldOutHeads.cost`."""
+        return finite(self._held_out().cost(asked.off, asked.how))
+
+    def _held_out(self) -> HeldOutHeads:
+        """The heads on held-out data, which are read when they are asked for first."""
         if self._measured is None:
             if self._measure is None:
                 raise RunError(
                     "there are no data to measure heads on: a model of your own needs --text and predictions"
                 )
             self._measured = self._measure()
-        return finite(self._measured.begin())
-
-    def worth(self, place: str, how: How) -> dict[str, Any]:
-        """What the model loses on held-out data without one head."""
-        self.heads()
-        return finite(self._measured.worth(place, how)) if self._measured else {}
+        return self._measured
 
     def _look(self, asked: Asked) -> Seen:
         """The look that was asked for; the last one is kept."""

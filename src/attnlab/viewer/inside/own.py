@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -22,6 +21,7 @@ from attnlab.strangers.loading.loading import load
 from attnlab.strangers.patient import Declared, Patient
 from attnlab.studies.using.parts import kinds_beyond, usual_patterns
 from attnlab.tasks.char_lm.char_lm import CharLM
+from attnlab.tasks.datasets import find_text
 from attnlab.viewer.inside.asked import Asked
 from attnlab.viewer.inside.looking import ModelInView
 from attnlab.viewer.inside.measuring import HeldOutHeads
@@ -96,10 +96,7 @@ def _held_out_heads(path: str, patient: Patient, model: Called, reader: OwnReade
 
 
 def _characters(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8") if path else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"the text {path} cannot be read: {error}") from error
+    return find_text(path).content() if path else ""
 
 
 def _loaded(own: OwnModule, characters: str) -> Patient:

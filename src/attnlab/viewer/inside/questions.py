@@ -52,6 +52,10 @@ def _worth(viewed: Viewed, body: Body) -> dict[str, Any]:
     return _model(viewed).worth(field(body, "place", str, ""), cast(How, field(body, "how", str, "zero")))
 
 
+def _cost(viewed: Viewed, body: Body) -> dict[str, Any]:
+    return _model(viewed).cost(asked_in(body))
+
+
 def _head(body: Body) -> tuple[str, int]:
     return field(body, "layer", str, ""), field(body, "head", int, 0)
 
@@ -69,4 +73,7 @@ QUESTIONS: Mapping[str, Callable[[Viewed, Body], dict[str, Any]]] = {
     "explain": _explain,
     "heads": _heads,
     "worth": _worth,
+    "cost": _cost,
 }
+MEASURED = ("heads", "worth", "cost")
+"""Questions that are answered from held-out data and take longer than a person waits for a look."""

@@ -98,15 +98,15 @@ class CharacterReader(AbstractReader):
     """
 
     def __init__(self, codec: CharacterCodec, longest: int) -> None:
-        self._vocabulary, self._longest = codec.vocabulary, longest
+        self._codec, self._vocabulary, self._longest = codec, codec.vocabulary, longest
         self.vocab_size = len(codec.vocabulary.symbols)
 
     def sides(self, asked: Asked) -> tuple[Side, ...]:
         """The text; what comes after the last character nobody knows."""
-        require_text(asked.text)
-        require_short(len(asked.text), self._longest, "characters")
-        tokens = self._vocabulary.encode(asked.text).tolist()
-        return (side_of_text(tokens, tuple(asked.text)),)
+        text = self._codec.read(asked.text)
+        require_text(text)
+        require_short(len(text), self._longest, "characters")
+        return (side_of_text(self._vocabulary.encode(text).tolist(), tuple(text)),)
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         """Characters."""

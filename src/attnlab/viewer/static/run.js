@@ -7,7 +7,7 @@ import { bytesOf, colors, drawPixels, floatsOf } from "/static/attention_pixels.
 import { passages, overlapping } from "/static/attention_spans.js";
 import { drawTokens, quotedToken, told } from "/static/attention_tokens.js";
 import { seriesChart } from "/static/series.js";
-import { drawWatched } from "/static/watched.js";
+import { followWatched } from "/static/watched.js";
 import { drawReasons, titleOf } from "/static/why.js";
 
 const PAUSE = 350; // milliseconds without a key before a text is looked at
@@ -23,7 +23,7 @@ const valueOf = (name) => field(name)?.value ?? "";
 async function ask(address, body) {
   const answer = await fetch(address, {
     method: "POST", headers: { "content-type": "application/json", accept: "application/json" }, body: JSON.stringify(body),
-  });
+  }).catch(() => { throw new Error("the server is out of reach; begin attnlab view again and load this page anew"); });
   const found = await answer.json().catch(() => ({ error: `the server answered ${answer.status} ${answer.statusText}` }));
   if (!answer.ok) throw new Error(found.error);
   return found;
@@ -45,15 +45,15 @@ class Panel {
       this.refresh();
     });
     this.listen();
-    this.showWatched();
+    const watched = this.find(".watched");
+    if (watched) followWatched(`${this.address}/watched`, watched, (told) => this.stands(told));
   }
 
-  async showWatched() {
-    const box = this.find(".watched");
-    if (!box) return;
-    const found = await fetch(`${this.address}/watched`).then((answer) => (answer.ok ? answer.json() : { quantities: [] }));
-    box.hidden = !found.quantities.length;
-    box.lastElementChild.replaceChildren(...drawWatched(found));
+  stands({ state, trouble }) {
+    const shown = this.find(".facts .state");
+    shown.className = `state ${state}`;
+    shown.textContent = state;
+    if (trouble) this.say(trouble);
   }
 
   get body() {
@@ -142,6 +142,7 @@ class Panel {
     if (found.series) this.showSeries();
     else this.showReading();
     this.showTotal();
+    this.weigh();
     compare();
     await this.showHeads();
     this.explain(this.explained);
@@ -226,6 +227,24 @@ class Panel {
     this.measuring = false;
     bar.hidden = true;
     button.textContent = "Measure all heads on held-out data";
+  }
+
+  // What the heads that are off cost, batch by batch; a later choice overtakes.
+  async weigh() {
+    const out = this.find(".held-out"), { off, how } = this.asked, choice = `${how} ${off}`;
+    if (!out || choice === this.weighed) return;
+    this.weighed = choice;
+    out.hidden = !off.length;
+    out.textContent = "On held-out data: being measured …";
+    try {
+      let found = { done: !off.length };
+      while (!found.done && choice === this.weighed) {
+        found = await ask(`${this.address}/cost`, { off, how, trust: this.trusted });
+        if (choice === this.weighed) out.replaceChildren(...costSaid(found, this.asked, this.root.dataset.kind));
+      }
+    } catch (error) {
+      if (choice === this.weighed) out.textContent = `On held-out data it cannot be said: ${error.message}`;
+    }
   }
 
   labelHeads() {
@@ -572,6 +591,17 @@ const placeOf = ({ layer, head }) => `${layer}:${head}`;
 const sameHead = (one, other) => one?.layer === other?.layer && one?.head === other?.head;
 const signed = (number, digits = 3) => `${number < 0 ? "−" : "+"}${Math.abs(number).toFixed(digits)}`;
 const headsOff = ({ off }) => `${off.length} head${off.length > 1 ? "s" : ""} off`;
+function costSaid({ cost, low, high, unit, sequences, positions, data, done }, asked, kind) {
+  if (cost === null) return [`On ${data} the loss is not finite with ${headsOff(asked)}.`];
+  const digits = low === null ? 4 : Math.min(8, Math.max(3, 1 - Math.floor(Math.log10(high - low))));
+  const interval = low === null ? "" : ` (95 % interval ${signed(low, digits)} to ${signed(high, digits)})`;
+  return [
+    `On ${data} `, element("span", { className: cost > 0 ? "worse" : "better", textContent: `${signed(cost, digits)} ${unit}` }),
+    `${interval} with ${headsOff(asked)}: the mean over ${sequences.toLocaleString("en")} sequences, ${positions.toLocaleString("en")} positions${done ? "" : " so far"}. `,
+    `The interval is over sequences of this ${kind === "module" ? "model" : "run"}, not over seeds.`,
+  ];
+}
+
 const SHORT = { // of a kind of head where there is little room
   "previous-token": "previous", "shifted-2": "2 back", "shifted-3": "3 back", "next-token": "next", "same-position": "itself",
   "first-token": "first", "duplicate-token": "same", induction: "induction", delimiter: "delimiter", local: "local",
@@ -584,7 +614,7 @@ function groupOf(layer, found) {
 
 // "layer 3" where the first numbers in the names tell layers apart, else the name without what all names begin with.
 function shortLayer(layer, row, rows) {
-  const numbers = rows.map((one) => /\d+/.exec(one.name)?.[0]);
+  const numbers = rows.map((one) => /\d+/.exec(one.name.split("#")[0])?.[0]); // behind "#" calls are counted
   if (numbers[row] !== undefined && new Set(numbers).size === rows.length) return `layer ${Number(numbers[row]) + 1}`;
   const words = rows.map((one) => one.name.split("."));
   let shared = 0;

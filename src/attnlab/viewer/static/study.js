@@ -1,26 +1,15 @@
 // The page of a study: what the stream of events tells, put into words, charts and a table of runs.
 
 import { CurveChart, drawEffects, element, hue } from "/static/charts.js";
+import { follow } from "/static/stream.js";
 
 const REOPEN = 6000; // points of one curve after which everything is asked for anew, thinned
-const RETRY_MS = 5000;
 const place = document.getElementById("study");
 const at = (id) => document.getElementById(id);
 const charts = { metric: new CurveChart(at("metric")), loss: new CurveChart(at("loss")) };
 const runs = new Map(); // by folder
 const hidden = new Set(); // variants that a person put away
-let study = null, phase = null, source = null, waiting = false;
-
-function open() {
-  source?.close();
-  source = new EventSource(place.dataset.events);
-  source.onmessage = (event) => take(JSON.parse(event.data));
-  source.onopen = () => place.classList.remove("lost");
-  source.onerror = () => {
-    place.classList.add("lost");
-    if (source.readyState === EventSource.CLOSED) setTimeout(open, RETRY_MS); // refused, which a browser does not retry
-  };
-}
+let study = null, phase = null, waiting = false;
 
 function take(change) {
   if (change.study) words(change.study);
@@ -43,7 +32,7 @@ function merge(folder, told) {
   const points = told.anew ? {} : runs.get(folder)?.points ?? {};
   for (const [kind, more] of Object.entries(told.points)) points[kind] = [...(points[kind] ?? []), ...more];
   runs.set(folder, { ...told, points });
-  if (!told.anew && Object.values(points).some((one) => one.length > REOPEN)) open();
+  if (!told.anew && Object.values(points).some((one) => one.length > REOPEN)) stream.anew();
 }
 
 function draw() {
@@ -135,4 +124,4 @@ function table() {
 }
 
 new ResizeObserver(() => study && effects()).observe(at("effects-section"));
-open();
+const stream = follow(place.dataset.events, take, (lost) => place.classList.toggle("lost", lost));

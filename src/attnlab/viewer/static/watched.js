@@ -1,20 +1,57 @@
-// What was watched while a run trained: a row for each quantity, a small chart for each layer, a line for each head.
+// What is watched while a run trains: a row for each quantity, a small chart for each layer, a line for each head.
 
 import { element, svg } from "/static/attention.js";
+import { follow } from "/static/stream.js";
 
+const MOST = 240; // looks; of more all are asked for anew, thinned
 const WIDTH = 200, HEIGHT = 84, EDGE = { left: 40, right: 6, top: 6, bottom: 16 };
 const short = (value) => (value !== 0 && (Math.abs(value) >= 1e4 || Math.abs(value) < 1e-2) ? value.toExponential(0) : String(Number(value.toPrecision(3))));
 
-export function drawWatched({ quantities, note }) {
+// Follow the looks of a run: those of a moment are drawn once, into a box that opens where there are some.
+export function followWatched(address, box, told) {
+  let looks = [], titles = {}, note = "", waiting = false;
+  const stream = follow(address, (change) => {
+    if (change.anew) ({ looks, titles } = change);
+    else looks.push(...(change.looks ?? []));
+    note = change.note ?? note;
+    if (change.state) told(change);
+    if (["finished", "failed"].includes(change.state)) stream.end();
+    else if (looks.length > MOST) stream.anew();
+    if (!waiting) requestAnimationFrame(draw);
+    waiting = true;
+  });
+  function draw() {
+    waiting = false;
+    box.hidden = !looks.length;
+    if (box.open) box.lastElementChild.replaceChildren(...drawn(looks, titles, note));
+  }
+  box.addEventListener("toggle", draw);
+}
+
+function drawn(looks, titles, note) {
   return [
-    ...quantities.map(({ title, layers }) => {
+    ...Object.entries(titles).map(([quantity, title]) => {
+      const layers = layersOf(looks, quantity);
       const all = layers.flatMap((layer) => layer.curves.flat()).filter(([, value]) => value !== null);
+      if (!all.length) return "";
       const ends = { steps: range(all.map(([step]) => step)), values: range(all.map(([, value]) => value)) };
       return element("section", {}, element("h4", { textContent: title }),
         element("div", { className: "charts" }, ...layers.map((layer) => chart(layer, title, ends))));
     }),
     ...(note ? [element("p", { className: "note", textContent: note })] : []),
   ];
+}
+
+// By layer a curve for each head, or one for the layer.
+function layersOf(looks, quantity) {
+  const found = new Map();
+  for (const [step, seen] of looks) {
+    for (const [name, values] of Object.entries(seen[quantity] ?? {})) {
+      if (!found.has(name)) found.set(name, []);
+      values.forEach((value, head) => (found.get(name)[head] ??= []).push([step, value]));
+    }
+  }
+  return [...found].map(([name, curves]) => ({ name, curves }));
 }
 
 const range = (values) => values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);

@@ -1,0 +1,1 @@
+"""Run folders that lie in an object store: opened there, copied here, sent back."""

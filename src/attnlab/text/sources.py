@@ -1,0 +1,295 @@
+"""Texts as files hold them, read a few megabytes at a time: plain, compressed, or one JSON object a line.
+
+A file may lie wherever fsspec reads: on this machine, or at an address such as ``s3://bucket/text.txt``. Whatever its
+form, what is read has no byte order mark, lines end with a line feed, and characters are composed (Unicode's NFC).
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import itertools
+import json
+import re
+import unicodedata
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from io import BufferedReader
+from typing import BinaryIO, final
+
+import fsspec
+import numpy as np
+from fsspec.core import url_to_fs
+from fsspec.utils import infer_compression
+from jaxtyping import UInt32
+
+from attnlab.core.cache import keep_result, read_result
+from attnlab.core.errors import DataError
+
+OBJECTS = ".jsonl"
+"""Ending of files of which every line is a JSON object with a text in one of its fields."""
+ENDINGS = (".txt", OBJECTS)
+"""Of the files that are read where a folder is named; that of a compressed file may follow."""
+WILDCARDS = frozenset("*?[")
+FIELD = "text"  # of an object, where none is named
+AT_A_TIME = 2**22  # bytes
+REMEMBERED = 2**26  # bytes from which on the hash of a file is remembered: to compute it takes a tenth of a second
+SHOWN = 60  # characters of a line in an error text
+LINE_END, ASCII = re.compile(rb"\n"), re.compile(rb"[\x00-\x09\x0b-\x7f]")
+
+
+@final
+@dataclass(frozen=True)
+class Source:
+    """Name a file, or a stretch of one."""
+
+    path: str  # path or address
+    size: int  # bytes of the file as they are stored
+    version: str  # another one where the file has changed, by its size and times or what a store says of it
+    start: int = 0  # byte at which the stretch begins
+    stop: int | None = None  # byte at which it ends; None: at the end of the file
+    ends_line: bool = False  # whether it is read with a line end at its end, because another file follows
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether every line is a JSON object."""
+        return _uncompressed(self.path).endswith(OBJECTS)
+
+    def stretches(self, size: int) -> list[Source]:
+        """The file cut into stretches of about so many bytes, each of which can be read by itself."""
+        if infer_compression(self.path):
+            return [self]
+        with said(self.path), open_bytes(self.path) as file:
+            starts = {_boundary(file, place, objects=self.has_objects) for place in range(0, self.size, size)}
+        edges = sorted({0, *starts, self.size})
+        return [
+            replace(self, start=start, stop=stop, ends_line=self.ends_line and stop == self.size)
+            for start, stop in itertools.pairwise(edges)
+        ]
+
+
+def find_sources(paths: str | Sequence[str], hint: str = "") -> list[Source]:
+    """Find the files of a text.
+
+    Parameters
+    ----------
+    paths : str or sequence of str
+        A file, a folder, a pattern such as ``data/*.txt.gz``, or several of these, read one after the other. A folder
+        stands for all files below it that end in ``.txt`` or ``.jsonl``, compressed or not, by name.
+    hint : str
+        What is said besides where there is no such file.
+
+    Raises
+    ------
+    DataError
+        If there is none, or a place cannot be looked at.
+    """
+    found = [one for path in ([paths] if isinstance(paths, str) else paths) for one in _files_at(path, hint)]
+    if not found:
+        raise DataError("a text needs at least one file; got an empty list")
+    return found if len(found) == 1 else [replace(one, ends_line=True) for one in found]
+
+
+def _files_at(path: str, hint: str) -> list[Source]:
+    with said(path):
+        files, place = url_to_fs(path)
+        names = [place] if files.isfile(place) else []
+        if not names and files.isdir(place):
+            names = [name for name in files.find(place) if _uncompressed(name).endswith(ENDINGS)]
+            if not names:
+                raise DataError(
+                    f"no file below {place} ends in {' or '.join(ENDINGS)} (or these and .gz); name the files"
+                )
+        if not names and WILDCARDS & set(path):
+            names = [name for name in files.glob(place) if files.isfile(name)]
+        if not names:
+            raise DataError(f"no file {place}{hint}")
+        known = ((files.unstrip_protocol(name) if "://" in path else name, files.info(name)) for name in sorted(names))
+        return [Source(name, info["size"], files.ukey(info["name"])) for name, info in known]
+
+
+def read_pieces(source: Source, field: str = FIELD, seen: Callable[[bytes], object] = lambda _: None) -> Iterator[str]:
+    """Read a text in pieces of some megabytes.
+
+    Parameters
+    ----------
+    source : Source
+        A file or a stretch of one.
+    field : str
+        The field of the objects in a file of objects that holds their text. Each text there ends with a line end.
+    seen : callable
+        Is told the bytes as they are read, uncompressed.
+
+    Yields
+    ------
+    str
+        What follows in the text, never empty.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, is not UTF-8, or a line is no object with a text in that field.
+    """
+    place, last = source.start, ""
+    left = None if source.stop is None else source.stop - place
+    with said(source.path), open_bytes(source.path) as file:
+        if place:
+            file.seek(place)
+        for block in _blocks(file, left, objects=source.has_objects):
+            seen(block)
+            text = _decoded(block, source.path, place)
+            if source.has_objects:
+                text = "".join(_texts(text, field, source.path, place))
+            place, last = place + len(block), text[-1:] or last
+            if text:
+                yield clean(text)
+    if source.ends_line and last not in ("", "\n", "\r"):
+        yield "\n"
+
+
+def read_whole(sources: Sequence[Source], field: str, most_bytes: int) -> tuple[str, str, int] | None:
+    """A text with the sha256 and the number of its bytes, uncompressed; None if there are more than so many."""
+    if sum(one.size for one in sources) > most_bytes:
+        return None
+    digest, size, pieces = hashlib.sha256(), 0, []
+
+    def seen(block: bytes) -> None:
+        nonlocal size
+        digest.update(block)
+        size += len(block)
+
+    for piece in itertools.chain.from_iterable(read_pieces(one, field, seen) for one in sources):
+        pieces.append(piece)
+        if size > most_bytes:
+            return None
+    return "".join(pieces), digest.hexdigest(), size
+
+
+def clean(text: str) -> str:
+    """A text in the one form in which texts are read: lines end with a line feed, characters are composed."""
+    return unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def code_points(text: str) -> UInt32[np.ndarray, " length"]:
+    """The Unicode code point of each character."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+
+
+def open_bytes(path: str, compression: str | None = "infer") -> BufferedReader:
+    """Open a file or an address to read its bytes, uncompressed as its ending says unless told otherwise."""
+    return fsspec.open(path, "rb", compression=compression).open()  # pyrefly: ignore
+
+
+def is_file(path: str) -> bool:
+    """Whether a path or an address is one of a file."""
+    with said(path):
+        files, place = url_to_fs(path)
+        return files.isfile(place)
+
+
+def is_folder(path: str) -> bool:
+    """Whether a path or an address is one of a folder."""
+    with said(path):
+        files, place = url_to_fs(path)
+        return files.isdir(place)
+
+
+def sha256_of(path: str) -> str:
+    """The sha256 of a file as it is stored; that of a large one is remembered until the file changes."""
+    (source,) = find_sources(path)
+    asked = json.dumps([source.path, source.size, source.version])
+    name = f"sha256-{hashlib.sha256(asked.encode()).hexdigest()}"
+    kept = read_result(name) if source.size >= REMEMBERED else None
+    if isinstance(kept, str):
+        return kept
+    with said(path), open_bytes(path, compression=None) as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if source.size >= REMEMBERED:
+        keep_result(name, digest)
+    return digest
+
+
+@contextmanager
+def said(path: str) -> Iterator[None]:
+    """Turn what goes wrong with a file into a `DataError` that names it."""
+    try:
+        yield
+    except (ImportError, OSError, EOFError, ValueError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def _uncompressed(path: str) -> str:
+    """A path without the ending of a compressed file."""
+    return path.rpartition(".")[0] if infer_compression(path) else path
+
+
+def _blocks(file: BinaryIO, left: int | None, *, objects: bool) -> Iterator[bytes]:
+    """The bytes of a file up to a place, in blocks between which no line of objects, or no character is cut.
+
+    Before an ASCII character that is no line feed, nothing is composed with what follows, and no line end is cut.
+    """
+    rest = b""
+    while some := file.read(AT_A_TIME if left is None else min(AT_A_TIME, left)):
+        left = None if left is None else left - len(some)
+        rest += some
+        if objects:
+            cut = rest.rfind(b"\n") + 1
+        else:
+            cut = next((place for place in range(len(rest) - 1, 0, -1) if rest[place] < 128 and rest[place] != 10), 0)
+        if cut:
+            yield rest[:cut]
+            rest = rest[cut:]
+    if rest:
+        yield rest
+
+
+def _boundary(file: BinaryIO, place: int, *, objects: bool) -> int:
+    """The first place from one on where a file may be cut, as in `_blocks`."""
+    file.seek(place)
+    while place and (block := file.read(2**16)):
+        found = (LINE_END if objects else ASCII).search(block)
+        if found:
+            return place + (found.end() if objects else found.start())
+        place += len(block)
+    return place
+
+
+def _decoded(block: bytes, path: str, place: int) -> str:
+    """The text of a block that begins at a place of a file."""
+    mark = 0 if place or not block.startswith(codecs.BOM_UTF8) else len(codecs.BOM_UTF8)
+    try:
+        return block[mark:].decode("utf-8")
+    except UnicodeDecodeError as error:
+        offset = place + mark + error.start
+        raise DataError(
+            f"{path} must be UTF-8; got byte 0x{block[mark + error.start]:02x} at offset {offset} "
+            f"(line {_lines_before(path, offset) + 1}): {error.reason}; save it as UTF-8 and try again"
+        ) from error
+
+
+def _texts(block: str, field: str, path: str, place: int) -> Iterator[str]:
+    """The texts of lines of objects, each with a line end."""
+    for number, line in enumerate(block.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            text = json.loads(line)[field]
+            text.encode()  # half of a surrogate pair is no character
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"{path}, line {_lines_before(path, place) + number}: a JSON object with a text in '{field}' is "
+                f"needed; got {line[:SHOWN]!r}"
+            ) from error
+        if text:
+            yield text if text.endswith("\n") else text + "\n"
+
+
+def _lines_before(path: str, place: int) -> int:
+    """The line ends before a place of a file."""
+    lines = 0
+    with open_bytes(path) as file:
+        while place and (block := file.read(min(AT_A_TIME, place))):
+            lines, place = lines + block.count(b"\n"), place - len(block)
+    return lines
