@@ -110,5 +110,5 @@ def test_what_no_study_can_train_is_refused(folder):
         doctor(nn.MultiheadAttention(16, 2, batch_first=True), text="some.txt")
     with pytest.raises(SpecError, match="one output for all positions"):
         doctor("mine.py:Pooled", text="some.txt")
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="no file"):
         doctor("mine.py:Layer", text="nowhere.txt")

@@ -49,6 +49,7 @@ OFFERED = {
     "char-lm": {"vocab_size": 13, "max_length": 64},
     "repeated-tokens": {"vocab_size": 13, "max_length": 64},
     "translation": {"source_vocab_size": 101, "target_vocab_size": 101, "max_length": 64, "pad": 0},
+    "parsing": {"source_vocab_size": 101, "target_vocab_size": 37, "max_length": 64, "pad": 0},
 }
 """What tasks offer to models, without their data."""
 NORM, ATTENTION = "Layer norm", "Masked multi-head attention"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Softmax,
         SoftmaxPlusOne,
         Sparsemax,
+        UniformWeights,
     )
     from attnlab.nn.axes.positions import (
         POSITIONS,

@@ -37,6 +37,7 @@ from attnlab.nn.axes.normalizers import (
     Softmax,
     SoftmaxPlusOne,
     Sparsemax,
+    UniformWeights,
 )
 from attnlab.nn.axes.relative_positions import AbstractScorePositions, LinearBias, RelativeBias, RotaryPositions
 from attnlab.nn.axes.scores import (
@@ -60,6 +61,7 @@ NORMALIZERS: dict[type[AbstractNormalizer], tuple[str, str]] = {
     SoftmaxPlusOne: ("Softmax plus one", "over the keys and one of score 0"),
     Sparsemax: ("Sparsemax", "over the keys"),
     Hardmax: ("Hardmax", "the key of the highest score"),
+    UniformWeights: ("Equal weights", "of all keys, whatever their scores"),
     Sigmoid: ("Sigmoid", "of each score minus log(keys)"),
     LinearWeights: ("No normalizer", "the scores are the weights"),
 }
