@@ -168,6 +168,7 @@ def calls(model: nn.Module, study: str) -> list[nn.Module]:
         "char-lm": (tokens,),
         "repeated-tokens": (tokens,),
         "translation": (tokens, tokens),
+        "parsing": (tokens, tokens),
     }
     with torch.no_grad():
         model(*inputs[load_study(study).task["name"]])
