@@ -407,7 +407,7 @@ def test_a_run_that_does_not_write_is_loaded_and_says_so_where_text_is_asked_for
     with torch.no_grad():
         measured = build_task(tiny["task"]).evaluate(lambda batch: trained.model(*batch.inputs), "test")
     assert measured["test_mse"] == pytest.approx(read_json(run / "result.json")["metrics"]["test_mse"])
-    expected = "is a run of the task 'shapes'; models write in translation and char-lm alone"
+    expected = "is a run of the task 'shapes'; models write in translation, char-lm and parsing alone"
     with pytest.raises(RunError, match=expected):
         translate([trained], ["two dog"])
     assert call(["generate", str(run), "--prompt", "a"]) == WRONG_USE

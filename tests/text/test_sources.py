@@ -45,10 +45,10 @@ def small_blocks(monkeypatch):
         ("a.txt", TEXT.replace("\n", "\r\n").encode()),
         ("a.txt", TEXT.replace("\n", "\r").encode()),
         ("a.txt", unicodedata.normalize("NFD", TEXT).encode()),
-        ("a.txt.gz", gzip.compress(TEXT.encode())),
+        ("a.txt.gz", gzip.compress(TEXT.encode(), mtime=0)),
         ("a.bz2", bz2.compress(TEXT.encode())),
         ("a.jsonl", objects(TEXT.splitlines(keepends=True))),
-        ("a.jsonl.gz", gzip.compress(b"\n" + objects([TEXT[:99], "", TEXT[99:]]).replace(b"\n", b"\r\n"))),
+        ("a.jsonl.gz", gzip.compress(b"\n" + objects([TEXT[:99], "", TEXT[99:]]).replace(b"\n", b"\r\n"), mtime=0)),
     ],
 )
 @pytest.mark.parametrize("size", [None, 1, 7, 50])
@@ -118,7 +118,7 @@ def test_of_a_larger_text_no_more_is_read(tmp_path, name):
         ("a.jsonl", objects(["one"], "body"), "line 1: a JSON object with a text in 'text'"),
         ("a.jsonl", b'{"text": 7}', "line 1: a JSON object with a text in 'text'"),
         ("a.jsonl", b'{"text": "\\ud83d"}', "line 1: a JSON object with a text in 'text'"),
-        ("a.gz", gzip.compress(TEXT.encode())[:-9], "a.gz cannot be read: "),
+        ("a.gz", gzip.compress(TEXT.encode(), mtime=0)[:-9], "a.gz cannot be read: "),
         ("a.gz", TEXT.encode(), "a.gz cannot be read: "),
     ],
 )

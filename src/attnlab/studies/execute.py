@@ -17,8 +17,7 @@ from attnlab.studies.judge.alarms import alarms_before
 from attnlab.studies.judge.collect import so_far
 from attnlab.studies.judge.results import Alarm, StudyResults
 from attnlab.studies.plan.plan import CellPlan, Plan, plan_study
-from attnlab.studies.run.cluster import Ray
-from attnlab.studies.run.executor import Executor, Job, LocalProcesses
+from attnlab.studies.run.executor import Executor, Job, LocalProcesses, computes_elsewhere
 from attnlab.studies.run.folder import is_done, prepare
 from attnlab.studies.run.layout import WORKERS_LOG, Layout, Wishes, layout_for
 from attnlab.studies.run.mirrored import holding, send_all
@@ -113,7 +112,7 @@ def run_study(
             watcher.alarms([Alarm("not sent", None, text)])
 
     with contextlib.ExitStack() as held:
-        out, mirror = held.enter_context(holding(out, trains=not isinstance(executor, Ray), say=say))
+        out, mirror = held.enter_context(holding(out, trains=not computes_elsewhere(executor), say=say))
         prepare(plan, out)
         layout = layout_for(plan, out, wishes)
         if mirror:

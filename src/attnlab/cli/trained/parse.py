@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
 ABOUT_SENTENCES = "What to parse; unless given, the lines of the file or of standard input."
 """Help of the words after the run; cyclopts reads none of ``*sentences`` in a docstring."""
-AT_A_TIME = 1000
-"""Sentences that are read, parsed and printed together; those of like length share a batch."""
 
 
 def parse(
@@ -67,7 +64,7 @@ def parse(
     int
         0.
     """
-    from attnlab.cli.trained.translate import lines_of
+    from attnlab.cli.trained.translate import some_at_a_time
     from attnlab.studies.using.trained import load_run
     from attnlab.studies.using.trained import parse as trees_of
     from attnlab.text.trees import read_trees
@@ -78,11 +75,8 @@ def parse(
     if svg is not None and len(sentences) != 1:
         raise SpecError(f"--svg draws the tree of one sentence, given after the run; got {len(sentences)}")
     trained = [load_run(folder, which=weights, device=device) for folder in (run, *also)]
-    lines = iter(sentences) if sentences else lines_of(file)
-    first = 1
-    while some := list(itertools.islice(lines, AT_A_TIME)):
+    for first, some in some_at_a_time(sentences, file):
         found = trees_of(trained, some, words=words, beam=beam, first=first)
-        first += len(some)
         print("\n".join(map(_drawn_in_text, found) if draw else found), flush=True)
         if svg is not None:
             svg.write_text(tree_svg(*read_trees(found)), encoding="utf-8")

@@ -26,7 +26,7 @@ ABOUT_SENTENCES = (
 """Help of the words after the run; cyclopts reads none of ``*sentences`` in a docstring."""
 MOST_MAPPED = 20
 AT_A_TIME = 1000
-"""Sentences that are read, translated and printed together; those of like length share a batch."""
+"""Sentences that are read, and what is written for them printed, together; those of like length share a batch."""
 
 
 def translate(
@@ -80,15 +80,12 @@ def translate(
     if maps is not None:
         maps.open("a").close()  # before the work, so that a path that cannot be written costs nothing
     trained = [load_run(folder, which=weights, device=device) for folder in (run, *also)]
-    lines = iter(sentences) if sentences else lines_of(file)
-    first = 1
-    while some := list(itertools.islice(lines, AT_A_TIME)):
+    for first, some in some_at_a_time(sentences, file):
         if maps is not None and len(some) > MOST_MAPPED:
             raise SpecError(f"--maps takes at most {MOST_MAPPED} sentences; got more")
         with warnings_said():
             found = write(trained, some, beam=beam, alpha=alpha, first=first)
         print("\n".join(one.text for one in found), flush=True)
-        first += len(some)
         if maps is not None:
             _write_maps(maps, trained, some, found)
     return 0
@@ -114,7 +111,15 @@ def _write_maps(page: Path, trained: Sequence[Trained], sentences: Sequence[str]
     page.write_text(sentences_page(looked), encoding="utf-8")
 
 
-def lines_of(file: Path | None) -> Iterator[str]:
+def some_at_a_time(sentences: Sequence[str], file: Path | None) -> Iterator[tuple[int, list[str]]]:
+    """Sentences that are given, or else the lines of a file or of standard input; with the number of the first."""
+    lines, first = iter(sentences) if sentences else _lines(file), 1
+    while some := list(itertools.islice(lines, AT_A_TIME)):
+        yield first, some
+        first += len(some)
+
+
+def _lines(file: Path | None) -> Iterator[str]:
     """The lines of a file or of standard input."""
     from attnlab.tasks.translation.corpus_parts import read_sentences
 

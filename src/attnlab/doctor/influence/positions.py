@@ -285,10 +285,10 @@ def _not_relative(scores: Tensor, *, rotary: bool) -> Finding | None:
     relative = scores - torch.where(torch.isfinite(own), own, 0.0)  # what all keys of a query share has no effect
     unevenness, extent = _unevenness(relative, allowed)
     small = _ROUNDING * max(along_keys, along_queries)
-    if unevenness <= _ROUNDING * 10 * extent and not (rotary and along_keys <= small < along_queries):
-        return None
-    if any(_unevenness_in_a_plane(some, width) <= _ROUNDING * 10 * extent for some, width in _planes(relative)):
-        return None
+    if not (rotary and along_keys <= small < along_queries):  # else what is left of the scores is rounding
+        even = _ROUNDING * 10 * extent
+        if unevenness <= even or any(_unevenness_in_a_plane(some, width) <= even for some, width in _planes(relative)):
+            return None
     unevenness, extent = _unevenness(scores, allowed)
     kind, words = "rotation" if rotary else "bias", {}
     if rotary and min(along_keys, along_queries) <= small:

@@ -107,7 +107,7 @@ class _Cluster:
     def _fill(self, waiting: deque[_Run]) -> None:
         while waiting and self._free:
             machine, life = self._free.popleft()
-            if life == self._lives[machine] and life % 2 == 0:
+            if life == self._lives[machine]:
                 run = waiting.popleft()
                 number = self._at(self.now + START_S + run.left, machine, life, ends=True)
                 self._running[machine][number] = (run, self.now)

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, ClassVar, Self, final
 
 from attnlab.core.errors import AttnlabError, Interrupted, RunError, SpecError
 from attnlab.core.files import patiently
@@ -58,6 +58,8 @@ class Ray:
     ----------
     .. [1] P. Moritz et al., "Ray: A Distributed Framework for Emerging AI Applications", 2018, arXiv:1712.05889.
     """
+
+    elsewhere: ClassVar[bool] = True  # as `computes_elsewhere` has it
 
     def __init__(self, address: str = HERE) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

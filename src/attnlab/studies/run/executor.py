@@ -42,6 +42,14 @@ class Executor(Protocol):
         ...
 
 
+def computes_elsewhere(executor: Executor | None) -> bool:
+    """Whether jobs are computed where the folder of a study in a store has copies of its own.
+
+    An executor says so by an attribute ``elsewhere = True``.
+    """
+    return getattr(executor, "elsewhere", False)
+
+
 @final
 class LocalProcesses:
     """Compute jobs in processes of this machine: a crash costs one job, never the study.
@@ -104,7 +112,7 @@ def compute(job: Job, tell: Callable[[Mapping[str, Any]], None]) -> Iterator[dic
 
     folders = [Path(folder) for folder in job.folders]
     with contextlib.ExitStack() as tracked:
-        listeners = [tracked.enter_context(_tracking(job, cell, tell)) for cell in range(len(folders))]
+        listeners = [tracked.enter_context(shown(job, cell, tell)) for cell in range(len(folders))]
 
         def on_event(cell: int, event: Mapping[str, Any]) -> None:
             listeners[cell](event)
@@ -126,7 +134,7 @@ def compute(job: Job, tell: Callable[[Mapping[str, Any]], None]) -> Iterator[dic
             yield {"kind": "finished", "cell": cell, "metrics": outcome}
 
 
-def _tracking(
+def shown(
     job: Job, cell: int, tell: Callable[[Mapping[str, Any]], None]
 ) -> contextlib.AbstractContextManager[Callable[[Mapping[str, Any]], None]]:
     """Show a cell where its job says."""

@@ -10,7 +10,7 @@ from typing import Any, final
 from attnlab.core.errors import AttnlabError, Interrupted, SpecError
 from attnlab.core.machine import usable_cores
 from attnlab.studies.plan.plan import Plan
-from attnlab.studies.run.executor import Executor, Job, OnMessage
+from attnlab.studies.run.executor import Executor, Job, OnMessage, shown
 
 
 @final
@@ -77,22 +77,15 @@ def devices_of(recipe: Mapping[str, Any]) -> int:
 def _outcome(job: Job, cell: int, tell: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
     """How a cell ended on its devices."""
     from attnlab.training.devices.launching import on_devices
-    from attnlab.training.tracking.tracking import tracking
 
-    folder, study = Path(job.folders[0]), Path(job.study)
-    shown = tracking(
-        job.trackers,
-        folder=folder,
-        project=study.name,
-        name=folder.relative_to(study).as_posix() if job.trackers else None,
-        config=job.specs[0],
-        warn=lambda text: tell({"kind": "warning", "cell": cell, "text": text}),
-    )
-    with shown as on_event:
+    def tell_of_cell(message: Mapping[str, Any]) -> None:
+        tell({**message, "cell": cell})
+
+    with shown(job, 0, tell_of_cell) as on_event:
 
         def pass_on(event: Mapping[str, Any]) -> None:
             on_event(event)
-            tell({**event, "cell": cell})
+            tell_of_cell(event)
 
         try:
             metrics = on_devices(job.setting["devices"], _compute, job, device=job.device, on_message=pass_on)

@@ -13,7 +13,7 @@ from torch import nn
 from attnlab.models.decoding.bracketed import BracketedWriter
 from attnlab.models.decoding.generation import EndMarks, beam_search
 from attnlab.models.decoding.writers import Ensemble, writer_for
-from attnlab.tasks.translation.translation import padded
+from attnlab.tasks.pairs import padded
 
 if TYPE_CHECKING:
     from attnlab.tasks.codecs import TreeCodec

@@ -27,7 +27,7 @@ from attnlab.studies.storage.mirror import local, with_checkpoints
 from attnlab.studies.using.kept_task import KeptTask, kept_task
 from attnlab.studies.using.parsing import parses
 from attnlab.studies.using.translating import BATCH, Written, translations
-from attnlab.tasks.codecs import SentenceCodec
+from attnlab.tasks.codecs import SentenceCodec, TreeCodec
 from attnlab.tasks.translation.data import held_out_pairs
 from attnlab.tasks.translation.scores import Difference, Score, all_scores, judged_differences
 from attnlab.training.keeping.checkpoints import load_model_weights
@@ -209,28 +209,19 @@ def parse(
     DataError
         If a sentence is empty, has more words than the model writes, or a word holds a bracket.
     """
-    codecs = []
-    for one in trained:
-        codec = one.task.codec
-        if codec.kind != "trees":
-            raise RunError(f"{one.folder} is no parser: its task is '{one.task.name}'")
-        if codecs and not codec.writes_with(codecs[0]):
-            raise RunError(
-                f"{one.folder} has other words or labels than {trained[0].folder}: they cannot write together"
-            )
-        codecs.append(codec)
+    codec: TreeCodec = _codec_of(trained, TreeCodec.kind, "parser", differs="other words or labels")
     cut = []
     for number, sentence in enumerate(sentences, first):
         try:
-            cut.append(codecs[0].words_of(sentence, given=words))
+            cut.append(codec.words_of(sentence, given=words))
         except DataError as error:
             raise DataError(f"sentence {number}: {error}") from None
     found = []
-    for number, tree in enumerate(parses([one.model for one in trained], codecs[0], cut, beam=beam)):
+    for number, tree in enumerate(parses([one.model for one in trained], codec, cut, beam=beam)):
         if tree is None:
             raise DataError(
                 f"sentence {first + number} has {len(cut[number])} words, too many for a model that reads and writes "
-                f"{codecs[0].max_length} tokens; cut it into sentences"
+                f"{codec.max_length} tokens; cut it into sentences"
             )
         found.append(tree)
     return found
@@ -309,18 +300,20 @@ def score(
 
 def sentence_codec(trained: Sequence[Trained]) -> SentenceCodec:
     """What tokens mean to models that write together, and how the first of them searches."""
-    codecs = []
+    return _codec_of(trained, SentenceCodec.kind, "translation run", differs="another tokenizer or pair of languages")
+
+
+def _codec_of(trained: Sequence[Trained], kind: str, called: str, *, differs: str) -> Any:
+    """The codec of a kind that models have in common, which read and write no more than the shortest of them."""
+    codecs: list[Any] = []
     for one in trained:
         codec = one.task.codec
-        if codec.kind != "sentences":
-            raise RunError(f"{one.folder} is no translation run: its task is '{one.task.name}'")
+        if codec.kind != kind:
+            raise RunError(f"{one.folder} is no {called}: its task is '{one.task.name}'")
         codecs.append(codec)
     for one, codec in zip(trained[1:], codecs[1:], strict=True):
         if not codec.writes_with(codecs[0]):
-            raise RunError(
-                f"{one.folder} has another tokenizer or pair of languages than {trained[0].folder}: they cannot write "
-                "together"
-            )
+            raise RunError(f"{one.folder} has {differs} than {trained[0].folder}: they cannot write together")
     return dataclasses.replace(codecs[0], max_length=min(codec.max_length for codec in codecs))
 
 

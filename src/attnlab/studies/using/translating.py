@@ -18,7 +18,7 @@ from attnlab.models.decoding.writers import Ensemble, writer_for
 from attnlab.models.encoder_decoder import EncoderDecoder
 from attnlab.studies.using.parsing import parses
 from attnlab.tasks.codecs import Codec, SentenceCodec, codec_of
-from attnlab.tasks.translation.translation import padded
+from attnlab.tasks.pairs import padded
 
 BATCH = 64
 """Sentences that are translated together; those of like length."""

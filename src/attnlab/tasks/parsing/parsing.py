@@ -21,9 +21,10 @@ from attnlab.core.generators import generator_for
 from attnlab.core.sizes import require_known, require_positive
 from attnlab.tasks.codecs import TreeCodec
 from attnlab.tasks.next_tokens import IGNORED, NextTokens
+from attnlab.tasks.pairs import cuts, in_order, meeting_anew, pair_batch
 from attnlab.tasks.parsing.treebanks import CRAFT, find_treebank
-from attnlab.tasks.translation.translation import PREFIXES, cuts, padded
-from attnlab.text.tokenizers import BEGIN_TOKEN, END_TOKEN, PAD_TOKEN, TOKENIZERS
+from attnlab.tasks.translation.translation import KEPT_EPOCHS, PREFIXES
+from attnlab.text.tokenizers import PAD_TOKEN, TOKENIZERS
 from attnlab.text.trees import Tree, compare_all, read_trees
 from attnlab.text.trees.bracketing import SIGNATURE
 from attnlab.text.trees.linear import TagDictionary, TreeVocabulary
@@ -31,7 +32,6 @@ from attnlab.text.trees.linear import TagDictionary, TreeVocabulary
 SHORT = 40
 """Words of the longest sentences that older papers judge."""
 SHOWN = 5  # in a report
-KEPT_EPOCHS = 4  # whose order is remembered
 
 
 def parsing_metrics(prefix: str) -> tuple[Metric, ...]:
@@ -66,11 +66,7 @@ class Linearized:
 
     def batch(self, numbers: Sequence[int]) -> Batch:
         """Some trees, filled up on the right."""
-        targets = [self.targets[number] for number in numbers]
-        begun = [np.concatenate(([BEGIN_TOKEN], one)) for one in targets]
-        ended = [np.concatenate((one, [END_TOKEN])) for one in targets]
-        source = padded([self.sources[number] for number in numbers], PAD_TOKEN)
-        return Batch((source, padded(begun, PAD_TOKEN)), padded(ended, IGNORED))
+        return pair_batch([self.sources[number] for number in numbers], [self.targets[number] for number in numbers])
 
 
 @final
@@ -188,10 +184,8 @@ class Parsing:
     def _order_of(self, seed: int, epoch: int) -> list[Int64[np.ndarray, " trees"]]:
         """The trees of every batch of an epoch."""
         generator, kept = generator_for(seed, epoch), self._kept["train"]
-        ties = torch.rand(len(kept), generator=generator).numpy()
-        ordered = kept[np.lexsort((ties, self._linearized["train"].longest[kept]))]
-        batches = np.split(ordered, self._cuts[:-1])
-        return [batches[number] for number in torch.randperm(len(batches), generator=generator).tolist()]
+        batches = meeting_anew(self._linearized["train"].longest[kept], self._cuts, generator)
+        return [kept[batches[number]] for number in torch.randperm(len(batches), generator=generator).tolist()]
 
     def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
         """The mean cross-entropy of a batch in nats per token."""
@@ -205,9 +199,8 @@ class Parsing:
         """The metrics over a whole held-out part."""
         require_known("part", part, self.parts)
         one, kept = self._linearized[part], self._kept[part]
-        ordered = kept[np.argsort(one.longest[kept], kind="stable")]
-        batches = np.split(ordered, cuts(one.longest[ordered], self.batch_tokens)[:-1])
-        total, correct, count = self._next_tokens.tally(predict, (one.batch(some.tolist()) for some in batches))
+        batches = in_order(one.longest[kept], self.batch_tokens)
+        total, correct, count = self._next_tokens.tally(predict, (one.batch(kept[some].tolist()) for some in batches))
         return {f"{PREFIXES[part]}_loss": total / count, f"{PREFIXES[part]}_accuracy": correct / count}
 
     def judge(self, write: Write) -> dict[str, float]:
@@ -251,6 +244,10 @@ class Parsing:
 
     def floors(self) -> tuple[Floor, ...]:
         """Chance of the loss; of F1, right-branching trees with the most frequent label."""
+        return self._floors
+
+    @functools.cached_property
+    def _floors(self) -> tuple[Floor, ...]:
         chance = math.log(self.codec.vocabulary.size)
         found = [Floor("chance", chance, "nats/token", f"{PREFIXES[part]}_loss", "chance") for part in self.parts]
         if self.judged:

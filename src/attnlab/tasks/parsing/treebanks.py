@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import functools
 import hashlib
 import json
 from collections import Counter
@@ -14,14 +14,12 @@ from typing import Any, final
 from attnlab.core.errors import DataError, SpecError
 from attnlab.core.sizes import require_known
 from attnlab.tasks.datasets import NamedText, locate_named
+from attnlab.text.sources import open_bytes, said
 from attnlab.text.trees import Tree, cleaned, read_trees
 
 PARTS = ("train", "validation", "test")
 CRAFT = "craft"
-CRAFT_FILES: Mapping[str, tuple[str, int, str]] = {
-    article: (part, size, digest)
-    for article, (part, size, digest) in json.loads(Path(__file__).with_name("craft.json").read_text()).items()
-}
+CRAFT_FILES = Path(__file__).with_name("craft.json")
 """Of each article of CRAFT the part that it belongs to by the corpus's own split, its bytes, and their sha256."""
 SUSPICIOUS_OVERLAP = 0.05  # of held-out sentences that stand in the training part
 WILDCARDS = frozenset("*?[")
@@ -37,16 +35,17 @@ class Treebank:
     sha256: Mapping[str, str]  # of the files of each part, one after the other
     removed: Mapping[str, int]  # what was left out, by kind
 
-    def shared(self, part: str) -> float:
-        """The share of a held-out part's sentences that stand in the training part."""
-        known = {tuple(tree.words()) for tree in self.parts["train"]}
-        held_out = self.parts[part]
-        return sum(tuple(tree.words()) in known for tree in held_out) / len(held_out)
+    @functools.cached_property
+    def shared(self) -> dict[str, float]:
+        """By held-out part the share of its sentences that stand in the training part."""
+        sentences = {part: [tuple(tree.words()) for tree in trees] for part, trees in self.parts.items()}
+        known = set(sentences.pop("train"))
+        return {part: sum(one in known for one in some) / len(some) for part, some in sentences.items()}
 
     def alarms(self) -> Iterator[str]:
         """What is suspicious about it."""
-        for part in self.parts:
-            if part != "train" and (share := self.shared(part)) >= SUSPICIOUS_OVERLAP:
+        for part, share in self.shared.items():
+            if share >= SUSPICIOUS_OVERLAP:
                 yield (
                     f"{share:.1%} of the {part} part's sentences stand in the training part (suspicious from "
                     f"{SUSPICIOUS_OVERLAP:.0%}): what is measured is partly memory"
@@ -114,7 +113,7 @@ def _files_of_craft(part: str) -> list[Path]:
                 license="annotations CC BY 3.0; articles from the PMC Open Access subset",
             )
         )
-        for article, (belongs_to, size, digest) in CRAFT_FILES.items()
+        for article, (belongs_to, size, digest) in json.loads(CRAFT_FILES.read_text()).items()
         if belongs_to == part
     ]
 
@@ -135,9 +134,13 @@ def _matching(patterns: Sequence[str], part: str) -> list[Path]:
 
 
 def _read(paths: Sequence[Path], digest: Any, removed: Counter[str]) -> list[Tree]:
+    """The trees of files with a constituent at least, cleaned; the digest is told what the files hold."""
     found = []
     for path in paths:
-        for tree in read_treebank(path, digest):
+        with said(str(path)), open_bytes(str(path)) as file:
+            content = file.read()
+        digest.update(content)
+        for tree in read_trees(_text(content, path).split("\n"), str(path)):
             kept = cleaned(tree, removed)
             if kept is None or not kept.children:
                 removed["trees without a constituent"] += 1
@@ -146,24 +149,9 @@ def _read(paths: Sequence[Path], digest: Any, removed: Counter[str]) -> list[Tre
     return found
 
 
-def read_treebank(path: Path, digest: Any = None) -> Iterator[Tree]:
-    """The trees of a file, as they stand there.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read, is not UTF-8, or holds no trees.
-    """
+def _text(content: bytes, path: Path) -> str:
     try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
-    except (OSError, EOFError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
-    if digest is not None:
-        digest.update(content)
-    try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError(f"{path}, line {line}: not UTF-8; write it anew in UTF-8") from None
-    yield from read_trees(text.split("\n"), str(path))

@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from attnlab.core.build import Spec
@@ -22,9 +22,10 @@ from attnlab.core.generators import generator_for
 from attnlab.core.sizes import require_known, require_not_negative, require_positive
 from attnlab.tasks.codecs import SentenceCodec
 from attnlab.tasks.next_tokens import IGNORED, NextTokens
+from attnlab.tasks.pairs import cuts, in_order, meeting_anew, pair_batch
 from attnlab.tasks.translation.data import Sides, TranslationData
 from attnlab.tasks.translation.scores import judged_metrics, judged_scores, signatures
-from attnlab.text.tokenizers import BEGIN_TOKEN, END_TOKEN, PAD_TOKEN
+from attnlab.text.tokenizers import PAD_TOKEN
 
 PREFIXES = {"validation": "val", "test": "test"}
 USUAL_BEAM = 4  # source: Vaswani et al., 2017, section 6.1
@@ -150,10 +151,8 @@ class Translation:
         generator = generator_for(seed, epoch, turn) if turn else generator_for(seed, epoch)
         train, batches = self.data.parts["train"], []
         for shard in self._turns(seed, epoch)[turn]:
-            lengths = train.longest(shard)
-            ties = torch.rand(len(lengths), generator=generator).numpy()
-            ordered = train.source.begins[shard] + np.lexsort((ties, lengths))
-            batches += np.split(ordered, self._cuts[shard][:-1])
+            found = meeting_anew(train.longest(shard), self._cuts[shard], generator)
+            batches += [train.source.begins[shard] + one for one in found]
         return [batches[number] for number in torch.randperm(len(batches), generator=generator).tolist()]
 
     def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
@@ -168,9 +167,7 @@ class Translation:
         """The metrics over a whole held-out part."""
         require_known("part", part, self.parts)
         sides = self.data.parts[part]
-        longest = sides.longest()
-        ordered = np.argsort(longest, kind="stable")
-        batches = np.split(ordered, cuts(longest[ordered], self.batch_tokens)[:-1])
+        batches = in_order(sides.longest(), self.batch_tokens)
         total, correct, count = self._next_tokens.tally(predict, (_batch(sides, some.tolist()) for some in batches))
         prefix = PREFIXES[part]
         return {
@@ -236,30 +233,6 @@ def _perplexity(nats: float) -> float:
     return math.exp(nats) if nats < LARGEST_EXPONENT else sys.float_info.max
 
 
-def cuts(lengths: Int64[np.ndarray, " pairs"], batch_tokens: int) -> list[int]:
-    """Where batches end, for pairs in the order of their lengths."""
-    changes = (np.flatnonzero(np.diff(lengths)) + 1).tolist()
-    ends, start = [], 0
-    for first, last in itertools.pairwise([0, *changes, len(lengths)]):
-        most = max(batch_tokens // int(lengths[first]), 1) if last > first else 0  # pairs of this length in a batch
-        while (end := max(start + most, first)) < last:
-            ends.append(end)
-            start = end
-    return [*ends, len(lengths)] if len(lengths) else []
-
-
 def _batch(sides: Sides, pairs: Sequence[int]) -> Batch:
     """Some pairs, filled up on the right."""
-    source = [sides.source[number] for number in pairs]
-    target = [sides.target[number] for number in pairs]
-    begun = [np.concatenate(([BEGIN_TOKEN], tokens)) for tokens in target]
-    ended = [np.concatenate((tokens, [END_TOKEN])) for tokens in target]
-    return Batch((padded(source, PAD_TOKEN), padded(begun, PAD_TOKEN)), padded(ended, IGNORED))
-
-
-def padded(rows: Sequence[Int64[np.ndarray, " length"]], filler: int) -> Int[Tensor, "rows longest"]:
-    """Rows of tokens as one tensor."""
-    found = np.full((len(rows), max(map(len, rows))), filler, dtype=np.int64)
-    for number, row in enumerate(rows):
-        found[number, : len(row)] = row
-    return torch.from_numpy(found)
+    return pair_batch([sides.source[number] for number in pairs], [sides.target[number] for number in pairs])

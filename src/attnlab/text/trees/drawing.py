@@ -35,24 +35,21 @@ def tree_svg(tree: Tree) -> str:
             x, base = width + room / 2, EDGE + ABOVE + depth * ROW
             width += room + GAP
             pieces.append(_line(x, y + BELOW, x, base - ABOVE))
-            pieces.append(_text(x, y, one.label) + _text(x, base, one.word, "word"))
+            pieces.append(_text(x, y, one.label, "tag") + _text(x, base, one.word, "word"))
             return x
         below = [(place(child, level + 1), y + ROW - ABOVE) for child in one.children]
         x = (below[0][0] + below[-1][0]) / 2
         pieces.extend(_line(x, y + BELOW, *end) for end in below)
-        pieces.append(_text(x, y, one.label))
+        pieces.append(_text(x, y, one.label, "label"))
         return x
 
     place(tree, 0)
-    size = f"{width - GAP + EDGE:.0f} {depth * ROW + 2 * EDGE + ABOVE:.0f}"
-    wide, high = size.split()
-    style = (
-        "text{font:14px ui-sans-serif,system-ui,sans-serif;fill:currentColor;text-anchor:middle}.word{font-weight:600}"
-    )
+    wide, high = f"{width - GAP + EDGE:.0f}", f"{depth * ROW + 2 * EDGE + ABOVE:.0f}"
+    font = "text{font:14px ui-sans-serif,system-ui,sans-serif;fill:currentColor;text-anchor:middle}"
+    style = f"{font}.word{{font-weight:600}}line{{stroke:currentColor;stroke-opacity:.45}}"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" width="{wide}" height="{high}" role="img">'
-        f"<title>{escape(str(tree))}</title><style>{style}line{{stroke:currentColor;stroke-opacity:.45}}</style>"
-        f"{''.join(pieces)}</svg>\n"
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
+        f'role="img"><title>{escape(str(tree))}</title><style>{style}</style>{"".join(pieces)}</svg>\n'
     )
 
 
@@ -65,5 +62,5 @@ def _line(x: float, y: float, to_x: float, to_y: float) -> str:
     return f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{to_x:.1f}" y2="{to_y:.1f}"/>'
 
 
-def _text(x: float, y: float, text: str, kind: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}"{f" class={chr(34)}{kind}{chr(34)}" if kind else ""}>{escape(text)}</text>'
+def _text(x: float, y: float, text: str, kind: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{escape(text)}</text>'
