@@ -131,9 +131,9 @@ class Mine(nn.Module):
         (OTHER_SHAPE, ["(5,)"]),
         (RAISES, ["ValueError: I never run", "line 9"]),
         (MANY_LINES, ["ValueError: one two"]),
-        (DIES, ["died while it was loaded or first called, exit code 5"]),
-        (SEGFAULT, ["died while it was loaded or first called, of a segmentation fault"]),
-        (KILLED, ["killed from outside, perhaps for lack of memory"]),
+        (DIES, ["ended with exit code 5, while it was loaded or first called"]),
+        (SEGFAULT, ["was ended by signal 11 (segmentation fault) in <module> (mine.py, line 5)"]),
+        (KILLED, ["was ended by signal 9 (killed, perhaps for lack of memory)"]),
     ],
     ids=[
         *("import", "class", "syntax", "no module", "argument", "shape", "forward"),

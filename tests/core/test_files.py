@@ -17,6 +17,7 @@ from attnlab.core.files import (
     old_name,
     patiently,
     read_json,
+    read_sealed,
     recover_folder,
     replace_folder,
     write_json,
@@ -45,8 +46,11 @@ def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
 
 
 def test_other_errors_of_the_disk(tmp_path):
-    with pytest.raises(RunError, match="cannot write in"), writing(tmp_path / "absent"):
+    with pytest.raises(RunError, match=r"cannot write in .*make the folder writable"), writing(tmp_path / "absent"):
         raise PermissionError(errno.EACCES, "Permission denied")
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match="A file is in the way; remove it, or choose another folder"):
+        write_json(tmp_path / "file" / "x.json", {})
 
 
 def test_nan_is_not_json(tmp_path):
@@ -54,10 +58,37 @@ def test_nan_is_not_json(tmp_path):
         write_json(tmp_path / "x.json", float("nan"))
 
 
-def test_unreadable_json(tmp_path):
-    (tmp_path / "x.json").write_text("{")
-    with pytest.raises(RunError, match=r"x\.json cannot be read"):
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"{", "Expecting"),
+        (b"[{}]", "it must hold a JSON object; got a list"),
+        (b"7", "it must hold a JSON object; got a int"),
+        (b'{"a": {"b": NaN}}', "numbers must be finite; got NaN"),
+        (b'{"a": [-1e999]}', "numbers must be finite; got -1e999"),
+        (b'{"a": ' + b"[" * 100_000, "recursion"),
+        (b'{"a": "\xff"}', "utf-8"),
+    ],
+)
+def test_unreadable_json(tmp_path, content, reason):
+    (tmp_path / "x.json").write_bytes(content)
+    with pytest.raises(RunError, match=rf"x\.json cannot be read: .*{reason}"):
         read_json(tmp_path / "x.json")
+
+
+def test_json_says_what_it_lacks_at_any_depth(tmp_path):
+    write_json(tmp_path / "x.json", {"a": [{"b": 1.5}]})
+    found = read_json(tmp_path / "x.json")
+    assert found == {"a": [{"b": 1.5}]}
+    assert found.get("c") is None
+    with pytest.raises(RunError, match=r"x\.json is damaged: it has no 'c'"):
+        found["a"][0]["c"]
+
+
+def test_damage_that_halves_a_character_changes_the_fingerprint(tmp_path):
+    (tmp_path / "x.json").write_text('{"seal": "0", "a": "\\ud800"}')
+    with pytest.raises(RunError, match="was changed after it was written"):
+        read_sealed(tmp_path / "x.json", required=False)
 
 
 def test_replace(tmp_path):

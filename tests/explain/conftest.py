@@ -27,7 +27,7 @@ def chain(length: int, *, follows: float = 0.85, seed: int = 0) -> str:
     return "".join(text)
 
 
-def here(function, *arguments):
+def here(function, *arguments, **_):
     """As `call_apart`, in this process: what a process of its own is for is tested elsewhere."""
     return json.loads(json.dumps(function(*json.loads(json.dumps(arguments)))))
 

@@ -68,7 +68,7 @@ def test_epochs_are_steps_of_the_task(said):
 WRONG = [
     ({"saw": {"mine": {"bleu": 1.0}}}, "task 'char-lm' has no metric 'bleu'; it has val_loss, val_bits_per_character"),
     ({"saw": {"mine": {"val_accuracy": 53.1}}}, r"val_accuracy is a fraction of 1; got 53.1 \(53.1 % is 0.531\)"),
-    ({"saw": {"mine": {"val_loss": float("nan")}}}, "val_loss must be a number in nats/character; got nan"),
+    ({"saw": {"mine": {"val_loss": float("nan")}}}, r"val_loss must be a number \(nats/character\); got nan"),
     ({"saw": {"mine": {"val_loss": -1.0}}}, "val_loss cannot be below 0; got -1"),
     ({"saw": {"mien": {"val_loss": 1.0}}}, "saw: 'mien' is no variant; did you mean 'mine'"),
     ({"saw": {"mine": {"val_loss": 1.0}, "x": 2}}, "saw: 'x' is no variant"),

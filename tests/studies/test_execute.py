@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from tests.studies.conftest import TINY
 
+from attnlab.core.apart import LONGER, PATIENCE
 from attnlab.core.errors import RunError, SpecError
 from attnlab.core.files import write_json
 from attnlab.studies.define.assemble import build_task
@@ -24,6 +26,7 @@ from attnlab.studies.execute import run_study
 from attnlab.studies.judge.collect import read_results, so_far
 from attnlab.studies.plan.plan import plan_study, rules_hash
 from attnlab.studies.report import tables, write_report
+from attnlab.studies.run import pool
 from attnlab.studies.run.executor import InProcess
 from attnlab.studies.run.folder import prepare
 from attnlab.studies.run.tuning import cells_again, record_tuning
@@ -72,6 +75,51 @@ class Explodes(Raises):
 def mine(tmp_path):
     (tmp_path / "mine.py").write_text(LEAK)
     return tmp_path / "mine.py"
+
+
+RESTLESS = """
+import os
+import threading
+import time
+from torch import nn
+
+class Moves(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.linear, self.steps = nn.Linear(d_model, d_model), 0
+
+    def forward(self, x):
+        self.steps += self.training and x.device.type == "cpu"
+        if self.steps == 3 and self.training:
+            self.act()
+        return self.linear(x)
+
+    def act(self):
+        os.chdir("/")
+        os.fork()
+        threading.Thread(target=time.sleep, args=(999,)).start()
+
+class Silent(Moves):
+    def act(self):
+        time.sleep(999)
+"""
+
+
+def test_what_a_module_does_to_its_process_stays_there(tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(PATIENCE, "5")
+    monkeypatch.setattr(pool, "SILENT_STEPS", 1)
+    (tmp_path / "mine.py").write_text(RESTLESS)
+    names = ("Moves", "Silent")
+    tiny["variants"] = {"plain": {}} | {n: {"mixer": f"{tmp_path}/mine.py:{n}", "mixer_at": 1} for n in names}
+    tiny["rules"]["seeds"] = 1
+    results = run_study(parse_study(tiny), Path("out"), jobs=2)
+    errors = {variant.name: variant.cells[0].error for variant in results.variants}
+    assert (errors["plain"], errors["Moves"]) == (None, None)
+    assert "gave no sign of life for 5 s in act (mine.py, line 23) and was ended, after step " in errors["Silent"]
+    assert errors["Silent"].partition("; ")[2].startswith(f"{LONGER}; see ")
+    told = [alarm.message for alarm in results.alarms if (alarm.check, alarm.variant) == ("failed", "Silent")]
+    assert told == [f"seed 0 failed: {errors['Silent']}"]
 
 
 def numbers(out):
@@ -190,7 +238,7 @@ def test_cells_that_fail_are_reported_and_the_rest_goes_on(tiny, tmp_path, mine)
     assert errors["plain"] is None
     assert errors["with attention"] is None
     assert "the cat sat on the keyboard" in errors["raises"]
-    assert "killed by SIGKILL" in errors["dies"]
+    assert "ended by signal 9 (killed, perhaps for lack of memory)" in errors["dies"]
     assert "step 4: the loss is" in errors["explodes"]
     assert "layers.1" in errors["explodes"]
     assert {alarm.check for alarm in results.alarms} >= {"failed", "one seed"}

@@ -19,7 +19,7 @@ from attnlab.studies.execute import run_study
 from attnlab.studies.plan.plan import CellPlan, plan_study
 from attnlab.studies.run import layout as layouts
 from attnlab.studies.run.executor import InProcess
-from attnlab.studies.run.layout import LAYOUT, Layout, Wishes, layout_for, most_together
+from attnlab.studies.run.layout import LAYOUT, Layout, Wishes, bounded, layout_for, most_together
 
 
 def cells(*names):
@@ -107,6 +107,20 @@ def test_jobs_means_processes_and_nothing_together(tiny, tmp_path):
     assert (found.workers, found.reason, found.together) == (3, "asked for", {})
 
 
+@pytest.mark.usefixtures("two_cores")
+@pytest.mark.parametrize(
+    ("jobs", "memory", "expected"),
+    [
+        (2, 10**12, (2, "")),
+        (99_999, 10**12, (2, "--jobs 99999: 2 at a time, as the machine has 2 cores")),
+        (2, 10**8, (1, "--jobs 2: 1 at a time, as its memory holds 1")),
+    ],
+)
+def test_jobs_are_no_more_than_cores_and_memory_hold(tiny, monkeypatch, jobs, memory, expected):
+    monkeypatch.setattr(layouts, "usable_bytes", lambda: memory)
+    assert bounded(jobs, plan_study(parse_study(tiny))) == expected
+
+
 # ---- whole studies ----
 
 KILLS = """
@@ -182,7 +196,10 @@ def test_a_process_that_dies_takes_one_cell_with_it(tiny, tmp_path):
     together_in(out, tiny["variants"])
     results = run_study(parse_study(tiny), out)
     assert len(results.variant("plain").done) == 2
-    assert all("killed by SIGKILL" in cell.error for cell in results.variant("kills").cells)
+    assert all(
+        "ended by signal 9 (killed, perhaps for lack of memory)" in cell.error
+        for cell in results.variant("kills").cells
+    )
 
 
 # ---- the same numbers ----

@@ -61,7 +61,7 @@ def test_later_and_cut_off_records_are_dropped(tmp_path):
 
 def test_damaged_records(tmp_path):
     (tmp_path / METRICS).write_text('{"step": 3\n{"step": 5}\n')
-    with pytest.raises(RunError, match=r"metrics\.jsonl is damaged"):
+    with pytest.raises(RunError, match=r"metrics\.jsonl cannot be read"):
         read_metrics(tmp_path)
 
 

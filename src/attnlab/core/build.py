@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, final
 
 from attnlab.core.constructors import UnsetError, check_arguments, fill_in, glossary_word
-from attnlab.core.errors import AttnlabError, ModuleError, SpecError, nearest
-from attnlab.core.own_files import import_file, where_it_lies
+from attnlab.core.errors import AttnlabError, ModuleError, SpecError, nearest, text_of
+from attnlab.core.own_files import import_file, is_own, where_it_lies
 
 Spec = str | Mapping[str, Any] | Callable[..., Any]
 """A name, a mapping with ``name`` and constructor arguments, a class or ``functools.partial`` of one, or a module."""
@@ -198,14 +198,18 @@ def _construct(factory: Callable[..., Any], arguments: Mapping[str, Any], where:
         raise ModuleError(f"{where}: its constructor raised {text}") from error
 
 
-def describe_exception(error: BaseException, file: str) -> str:
-    """Type, text and, where the traceback passes through `file`, the line of an exception.
+def describe_exception(error: BaseException, file: str = "") -> str:
+    """Type, text and line of an exception: the last in `file`, without one the last in a person's own file, or of all.
 
     Such as ``ValueError: too small (mine.py, line 12)``.
     """
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    place = f" ({Path(file).name}, line {lines[-1]})" if lines else ""
-    return f"{type(error).__name__}: {error}{place}"
+    frames = [
+        (frame.f_code.co_filename, line, is_own(frame.f_globals.get("__name__")))
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    own = [one for one in frames if one[0] == file or (not file and one[2])]
+    place = next(reversed(own if own or file else frames), None)
+    return text_of(error) + (f" ({Path(place[0]).name}, line {place[1]})" if place else "")
 
 
 def _file_of(factory: Callable[..., Any]) -> str:

@@ -158,7 +158,14 @@ class StudyTask(Task, ReportedTask, Protocol):
         ...
 
     def examples(self, predict: Predict) -> dict[str, Any]:
-        """A few held-out inputs, targets and predictions for the report. JSON types only."""
+        """A few held-out inputs, targets and predictions for the report. JSON types only.
+
+        Calls `predict` at least once; attention is drawn for the first sequence it gets. The ``kind`` says what is
+        drawn: "series" with ``items``, each an ``input``, a ``target`` and a ``prediction`` (lists of numbers);
+        "text" with ``text``, ``loss``, ``predicted`` (of each of its pieces) and ``labels``; "pairs" with ``pairs``,
+        each a ``source``, a ``target`` and what was ``predicted``. Any other kind is kept and not drawn. ``labels``
+        are, for each sequence that a model reads, the texts of its positions, written along attention maps.
+        """
         ...
 
 

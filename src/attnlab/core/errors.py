@@ -43,6 +43,20 @@ class Interrupted(RunError):  # noqa: N818 a person's wish is no error
     """Report that a person stopped a run, and how it goes on."""
 
 
+LONGEST_TEXT = 400
+"""Characters of what a person's own code says that are told; it may raise with a whole tensor."""
+
+
+def text_of(error: BaseException) -> str:
+    """Type and text of an exception on one line; one of a person's own may raise when it is asked for its text."""
+    try:
+        text = " ".join(str(error).split())
+    except BaseException as other:
+        text = f"(no text: asked for it, it raised {type(other).__name__})"
+    shown = text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} ..."
+    return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint that names the known word closest to `name`, or lists all of them.
 

@@ -18,7 +18,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar, final
 
 from safetensors import SafetensorError
 
@@ -31,11 +31,15 @@ SEAL = "seal"
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers that mean that what is to be written does not fit."""
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""Error numbers that mean that nothing may be written there."""
+IN_THE_WAY = (errno.EEXIST, errno.ENOTDIR)
+"""Error numbers that mean that a file stands where a folder has to be."""
 PASSING = (
     *(errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EBUSY, errno.ETIMEDOUT),
     *(errno.ENOTCONN, errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED),
     *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
-    *(errno.EACCES, errno.EPERM, errno.EROFS),  # a share that lost its credentials, or was mounted anew
+    *REFUSED,  # a share that lost its credentials, or was mounted anew
 )
 """Error numbers of storage that may work again a little later."""
 WAITS_S = (1, 2, 4, 8, 16, 32, 64)
@@ -44,7 +48,7 @@ WAITS_S = (1, 2, 4, 8, 16, 32, 64)
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Turn errors of the disk into a `RunError` that names the folder and the free bytes."""
+    """Turn errors of the disk into a `RunError` that names the folder and what helps."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -103,10 +107,17 @@ def _number_of(error: BaseException) -> int | None:
 
 
 def _what_is_wrong(folder: Path, error: Exception) -> str:
-    what = "no room left to write in" if _number_of(error) in NO_ROOM else "cannot write in"
+    number = _number_of(error)
+    if number in IN_THE_WAY:
+        return f"cannot write in {folder}: {error}. A file is in the way; remove it, or choose another folder"
+    what, room, remedy = "cannot write in", "", "mend what the system says there"
+    if number in NO_ROOM:
+        what, room, remedy = "no room left to write in", _free_bytes(folder), "make room"
+    elif number in REFUSED:
+        remedy = "make the folder writable"
     return (
-        f"{what} {folder}: {error}{_free_bytes(folder)}. "
-        "What was saved before is still valid; make room and start the same run again to go on from it"
+        f"{what} {folder}: {error}{room}. "
+        f"What was saved before is still valid; {remedy} and start the same run again to go on from it"
     )
 
 
@@ -123,7 +134,7 @@ def _free_bytes(folder: Path) -> str:
 def fingerprint(content: Mapping[str, Any]) -> str:
     """The sha256 of a mapping of JSON types, whatever the order of its keys."""
     text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()  # damage may leave halves of characters
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -159,7 +170,7 @@ def read_sealed(path: Path, *, required: bool) -> dict[str, Any]:
         If it was changed since, or has no fingerprint where one is required.
     """
     record = read_json(path)
-    seal = record.pop(SEAL, None) if isinstance(record, dict) else None
+    seal = record.pop(SEAL, None)
     if seal != fingerprint(record) and (required or seal is not None):
         raise RunError(
             f"{path} was changed after it was written, so nothing can be judged by it; put back what was changed, or "
@@ -195,12 +206,52 @@ def synchronize(path: Path) -> None:
         os.close(descriptor)
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file of a run folder."""
+@final
+class FileRecord(dict[str, Any]):
+    """A JSON object that was read from a file; a key that it lacks is said with the file's name."""
+
+    path: Path
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise RunError(f"{self.path} is damaged: it has no '{key}'")
+
+
+def read_json(path: Path) -> FileRecord:
+    """Read a JSON file of a run folder, which holds an object.
+
+    Raises
+    ------
+    RunError
+        If it cannot be read, is no JSON, or holds anything but an object of finite numbers.
+    """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return parse_record(path.read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error
+
+
+def parse_record(text: str, path: Path) -> FileRecord:
+    """Parse a JSON object that stands in a file, as `read_json` does."""
+
+    def record(values: Mapping[str, Any]) -> FileRecord:
+        found = FileRecord(values)
+        found.path = path
+        return found
+
+    try:
+        value = json.loads(text, object_hook=record, parse_constant=_number, parse_float=_number)
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+    if not isinstance(value, FileRecord):
+        raise RunError(f"{path} cannot be read: it must hold a JSON object; got a {type(value).__name__}")
+    return value
+
+
+def _number(text: str) -> float:
+    """A number of a JSON file, which is finite."""
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"numbers must be finite; got {text}")
+    return number
 
 
 def replace_folder(new: Path, target: Path) -> None:

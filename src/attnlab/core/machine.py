@@ -70,6 +70,16 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+def usable_bytes() -> int:
+    """How many bytes of memory are available, by what Linux says; elsewhere all that there is, or a terabyte."""
+    with contextlib.suppress(OSError, StopIteration, IndexError, ValueError):
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 10**12
+
+
 @contextlib.contextmanager
 def one_thread() -> Generator[None]:
     """Compute on one thread, and put the number of threads back."""

@@ -24,6 +24,15 @@ COPIES = "ATTNLAB_OWN_CODE"
 """Variable with the folder of copies of a person's files, on a machine that does not see the files themselves."""
 
 
+_OWN = "attnlab_user_"
+"""How the names of a person's own modules begin."""
+
+
+def is_own(module: object) -> bool:
+    """Whether a name is that of a module that was imported from a person's own file."""
+    return isinstance(module, str) and module.startswith(_OWN)
+
+
 def where_it_lies(path: Path) -> Path:
     """The copy of a person's file where there is one, else the file."""
     copies = os.environ.get(COPIES)
@@ -47,7 +56,7 @@ def import_file(path: Path, *, stand_in: bool = False) -> types.ModuleType:
     Relative imports are resolved from the top folder of its package, whose own ``__init__.py`` is not run. What an
     absolute import does not find is looked for beside the file and in the folders above it.
     """
-    stamp = f"attnlab_user_{abs(hash((str(path), path.stat().st_mtime_ns, stand_in))):x}"
+    stamp = f"{_OWN}{abs(hash((str(path), path.stat().st_mtime_ns, stand_in))):x}"
     name = ".".join([stamp, *path.relative_to(_top(path)).with_suffix("").parts])
     if name in sys.modules:
         return sys.modules[name]

@@ -28,7 +28,7 @@ from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.study import merge, restore_study
 from attnlab.studies.plan.plan import Plan, plan_study
 from attnlab.studies.run.executor import Executor, LocalProcesses
-from attnlab.studies.run.layout import WORKERS_LOG
+from attnlab.studies.run.layout import WORKERS_LOG, bounded
 from attnlab.studies.run.mirrored import holding
 
 CASE, ANSWER, FOUND = "case.json", "answer.json", "found.json"
@@ -106,7 +106,9 @@ def explain(
     with contextlib.ExitStack() as held:
         out, _ = held.enter_context(holding(out, say=tell or _silent))
         _keep(case, out)
-        workers = jobs or usable_cores()
+        workers, fewer = bounded(jobs or usable_cores(), plan)
+        if tell and fewer:
+            tell(fewer)
         if executor is None:
             executor = held.enter_context(LocalProcesses(workers, 1, out / WORKERS_LOG))
         explaining = _Explaining(case, plan, out, tell or _silent, executor, minutes)

@@ -149,7 +149,7 @@ def overfit(
 def _here_or_apart(study: Study, name: str, items: int, seconds: float) -> Memory:
     """Let one variant learn; in a process of its own where it has code of a person's own."""
     if names_own_code([study.model_spec(name), study.training_settings(name), study.task]):
-        fields = call_apart(_apart, study.to_json(), name, items, seconds)
+        fields = call_apart(_apart, study.to_json(), name, items, seconds, takes_s=seconds)
         return Memory(**fields | {"curve": tuple((step, loss) for step, loss in fields["curve"])})
     return _one(study, name, items, seconds)
 

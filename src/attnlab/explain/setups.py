@@ -163,7 +163,7 @@ class Runs:
 
     def _job(self, setup: Setup, seed: int) -> Job:
         own = names_own_code([setup.model, setup.training, setup.task])
-        folder = str(self.folder_of(setup, seed))
+        folder = str(self.folder_of(setup, seed).absolute())
         apart = setup.key if own else ""
         return Job((folder,), (setup.spec(seed),), threads=1, device=self.device, apart=apart)
 

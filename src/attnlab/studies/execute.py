@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, final
 
@@ -19,7 +20,7 @@ from attnlab.studies.judge.results import Alarm, StudyResults
 from attnlab.studies.plan.plan import CellPlan, Plan, plan_study
 from attnlab.studies.run.executor import Executor, Job, LocalProcesses, computes_elsewhere
 from attnlab.studies.run.folder import is_done, prepare
-from attnlab.studies.run.layout import WORKERS_LOG, Layout, Wishes, layout_for
+from attnlab.studies.run.layout import WORKERS_LOG, Layout, Wishes, bounded, layout_for
 from attnlab.studies.run.mirrored import holding, send_all
 from attnlab.studies.run.pool import BROKEN
 from attnlab.studies.run.ranks import OnRanks, wanted_ranks
@@ -103,6 +104,11 @@ def run_study(
     wishes.check()
     check_trackers(trackers)
     plan = plan_study(study)
+    if jobs and executor is None:
+        most, fewer = bounded(jobs, plan)
+        wishes = replace(wishes, jobs=most)
+        if watcher and fewer:
+            watcher.alarms([Alarm("jobs", None, fewer)])
     ranks = wanted_ranks(plan, devices, jobs=jobs, together=together, elsewhere=executor is not None)
     if watcher:
         watcher.alarms(alarms_before(plan))
@@ -196,13 +202,13 @@ class _Phases:
 
     def _job(self, cohort: Sequence[CellPlan]) -> Job:
         return Job(
-            folders=tuple(str(self._out / cell.folder) for cell in cohort),
+            folders=tuple(str((self._out / cell.folder).absolute()) for cell in cohort),  # its code may change folders
             specs=tuple(cell.spec for cell in cohort),
             threads=self._layout.threads,
             device=self._layout.device,
             apart=cohort[0].variant if names_own_code([cohort[0].spec["model"], cohort[0].spec["recipe"]]) else "",
             trackers=self._trackers,
-            study=str(self._out),
+            study=str(self._out.absolute()),
             store=self._store,
             setting=self._layout.settings.get(cohort[0].variant, {}),
         )

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 MOST_BYTES = 64 * 1024
 """Of the body of a request: a text to look at, with room to spare."""
+MOST_DIGITS = 20  # more are refused unread: Python reads no number of thousands
 TOKEN = "token"
 """Name of the token in an address."""
 READING = ("GET", "HEAD")
@@ -61,7 +62,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         answer = self._refusal(scope) or self._without_token(scope)
-        await (answer or self._app)(scope, _bounded(receive), _with_headers(send))
+        await (answer or self._app)(scope, _bounded(receive, scope["method"] in READING), _with_headers(send))
 
     def _refusal(self, scope: Scope) -> Response | None:
         """What is said to a request that may not be answered."""
@@ -74,7 +75,10 @@ class Guard:
         own = f"{scope['scheme']}://{host}"
         if origin != own and (origin is not None or scope["method"] not in READING):
             return refused(HTTPStatus.FORBIDDEN, f"a request must come from {own}, this one comes from {origin}")
-        if int(headers.get("content-length") or 0) > MOST_BYTES:
+        length = headers.get("content-length") or "0"
+        if not (length.isascii() and length.isdigit()):
+            return refused(HTTPStatus.BAD_REQUEST, f"content-length must be a number of bytes; got {length[:20]!r}")
+        if len(length) > MOST_DIGITS or int(length) > MOST_BYTES:
             return refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, TOO_LARGE)
         return None
 
@@ -118,14 +122,16 @@ def _cookie(header: str, name: str) -> str:
     return found.value if found else ""
 
 
-def _bounded(receive: Receive) -> Receive:
-    """Receive a body that says nothing of its size, up to the most bytes."""
+def _bounded(receive: Receive, is_answered_unread: bool) -> Receive:
+    """Receive a body that says nothing of its size, up to the most bytes; who sends more of one not read has gone."""
     count = 0
 
     async def receive_some() -> Message:
         nonlocal count
         message = await receive()
         count += len(message.get("body", b""))
+        if count > MOST_BYTES and is_answered_unread:
+            return {"type": "http.disconnect"}
         if count > MOST_BYTES:
             raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, TOO_LARGE)
         return message

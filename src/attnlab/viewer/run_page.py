@@ -149,7 +149,7 @@ DRAWING = Route(f"/static/{SCRIPT}", _pixel_script)
 async def _body(request: Request) -> Body:
     try:
         body = await request.json()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"the body of a request must be JSON: {error}") from error
     if not isinstance(body, dict):
         raise DataError(f"the body of a request must be an object; got {type(body).__name__}")

@@ -18,7 +18,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
@@ -72,7 +72,12 @@ def application(shown: Path | OwnModule, *, token: str | None = None, hosts: Col
     made = Starlette(
         routes=[*pages, Mount("/static", StaticFiles(directory=STATIC))],
         middleware=[Middleware(Guard, hosts=hosts, token=token)],
-        exception_handlers={AttnlabError: _mistake, HTTPException: _not_there, Exception: _failure},
+        exception_handlers={
+            AttnlabError: _mistake,
+            HTTPException: _not_there,
+            ClientDisconnect: _gone,
+            Exception: _failure,
+        },
     )
     made.state.streams, made.state.processes = streams, processes
     return made
@@ -195,6 +200,11 @@ def _not_there(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException)
         else _failure(request, error)
     )
+
+
+def _gone(_request: Request, _error: Exception) -> Response:
+    """Answer nobody: who asked has gone in the middle of a body."""
+    return Response(status_code=HTTPStatus.BAD_REQUEST)
 
 
 def _failure(request: Request, error: Exception) -> Response:

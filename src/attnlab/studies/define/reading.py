@@ -48,7 +48,9 @@ def read(path: Path) -> Mapping[str, Any]:
         raise SpecError(f"{path} line {mark.line + 1 if mark else '?'}: {error.problem}") from error
     except UnicodeDecodeError as error:
         raise SpecError(f"{path} is not UTF-8 text: {error}") from error
-    except (YAMLError, OSError) as error:
+    except RecursionError as error:
+        raise SpecError(f"{path} cannot be read: it is nested too deeply") from error
+    except (YAMLError, OSError, ValueError) as error:
         raise SpecError(f"{path} cannot be read: {error}") from error
 
 

@@ -241,8 +241,9 @@ def _setting_alarms(plan: Plan, variants: tuple[VariantResults, ...]) -> Iterato
 
 
 def _run_alarms(variant: VariantResults) -> Iterator[Alarm]:
-    for cell in variant.failed:
-        yield Alarm("failed", variant.name, f"seed {cell.seed} failed: {cell.error}")
+    for error in dict.fromkeys(cell.error for cell in variant.failed):
+        seeds = [str(cell.seed) for cell in variant.failed if cell.error == error]
+        yield Alarm("failed", variant.name, f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)} failed: {error}")
     failed = list((variant.tuning or {}).get("failed", []))
     if variant.tuning and len(failed) == len(variant.tuning["scores"]):
         yield Alarm("failed", variant.name, "no tuning run finished, so nothing was tuned; no verdict")

@@ -26,7 +26,7 @@ class Job:
     specs: tuple[Mapping[str, Any], ...]  # what identifies each cell
     threads: int  # threads of its numerical libraries
     device: str  # ``cpu`` or ``cuda``
-    apart: str = ""  # whose own code it runs; such jobs share no process with others; empty for the lab's code alone
+    apart: str = ""  # whose own code it runs, in a process for this job alone; empty for the lab's code alone
     trackers: tuple[str, ...] = ()  # where the cells are shown beside their folders
     study: str = ""  # the study's folder, which they are listed under there
     store: str = ""  # URL of the store that the study's folder is a copy of; empty where it is none

@@ -14,9 +14,12 @@ from typing import Any, final
 
 from attnlab.core.errors import RunError, SpecError
 from attnlab.core.files import read_json, write_json
-from attnlab.core.machine import usable_cores
+from attnlab.core.machine import usable_bytes, usable_cores
 from attnlab.studies.define.study import slug
 from attnlab.studies.plan.plan import CellPlan, Plan
+
+WORKER_BYTES = 400_000_000  # of a process that has imported torch
+BYTES_PER_PARAMETER = 16  # weight, gradient and two moments in float32
 
 LAYOUT = "layout.json"
 WORKERS_LOG = "workers.log"
@@ -76,6 +79,15 @@ def layout_for(plan: Plan, out: Path, wishes: Wishes) -> Layout:
     layout = _like(plan, wishes) if wishes.like else _by_rule(plan, wishes)
     write_json(out / LAYOUT, asdict(layout))
     return layout
+
+
+def bounded(jobs: int, plan: Plan) -> tuple[int, str]:
+    """So many processes as have a core, and memory for the largest run, each; and what is to be said of fewer."""
+    largest = max(one.activation_bytes + BYTES_PER_PARAMETER * one.parameters for one in plan.variants)
+    cores, hold = usable_cores(), max(1, usable_bytes() // (WORKER_BYTES + largest))
+    most = min(cores, hold)
+    why = f"the machine has {cores} cores" if cores <= hold else f"its memory holds {hold}"
+    return min(jobs, most), f"--jobs {jobs}: {most} at a time, as {why}" if jobs > most else ""
 
 
 def most_together(plan: Plan) -> int:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
+import math
 import queue
 import signal
-import subprocess
-import sys
-import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Self, final
+from typing import Any, Self, final
 
+from attnlab.core.apart import LONGER, POLL_S, ProcessApart, patience_s
 from attnlab.core.errors import Interrupted, RunError
 
 INTERRUPT_PATIENCE_S = 120.0
 """How long a worker may take to reach the end of a step and write its checkpoint after Ctrl-C."""
-START_PATIENCE_S = 300.0
-"""How long a worker may take to start; importing torch takes seconds, on a busy machine more."""
+SILENT_STEPS = 1000
+"""In how many times that a step takes a run with a person's own code must give a sign of life, evaluation included."""
 BROKEN = "broken"
 """Kind of the last message about a request that could not be served: its worker died, or it was wrong."""
 FINAL = ("served", BROKEN, "interrupted")
@@ -31,7 +29,7 @@ OnMessage = Callable[[int, Mapping[str, Any]], None]
 
 @final
 class Worker:
-    """One worker process and the thread that listens to it.
+    """One worker process, and what is known of the request that it serves.
 
     Parameters
     ----------
@@ -40,7 +38,7 @@ class Worker:
     threads : int
         Threads its numerical libraries may use.
     inbox : queue.Queue
-        Where its messages go, as (worker, message); message None says that the process ended.
+        Where its messages go, as (worker, message); message None says that the process has ended.
     log : Path
         File for what it prints.
     """
@@ -48,55 +46,47 @@ class Worker:
     def __init__(self, number: int, threads: int, inbox: queue.Queue[tuple[Worker, Any]], log: Path) -> None:
         self.number = number
         self.request: int | None = None
-        self.serves: str | None = None  # whose own code it may run; None before its first request
+        self.runs_own_code: bool | None = None  # None before its first request
+        self._heard_at = math.inf  # until it says that it is ready
+        self._steps: list[tuple[int, float]] = []  # the first and the last that were told, and when
         with log.open("ab") as log_file:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "attnlab.studies.run.worker"],  # -P: a queue.py of the user's is not ours
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log_file,
-                text=True,
-                encoding="utf-8",
-                env={**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
-                start_new_session=True,  # Ctrl-C reaches the parent alone, which then asks each worker to stop
+            self.apart = ProcessApart(
+                "attnlab.studies.run.worker",
+                log=log_file,
+                environment={"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
+                on_message=lambda message: inbox.put((self, message)),
             )
-        self._listener = threading.Thread(target=self._listen, args=(inbox,), daemon=True)
-        self._listener.start()
-
-    def _listen(self, inbox: queue.Queue[tuple[Worker, Any]]) -> None:
-        pipe: IO[str] = self.process.stdout  # type: ignore[assignment]
-        for line in pipe:
-            inbox.put((self, json.loads(line)))
-        self.process.wait()
-        inbox.put((self, None))
 
     def ask(self, index: int, request: Mapping[str, Any]) -> None:
         """Hand over one request; its answers carry no number, so one at a time."""
-        self.request, self.serves = index, request["apart"]
-        pipe: IO[str] = self.process.stdin  # type: ignore[assignment]
-        with contextlib.suppress(BrokenPipeError):  # a dead worker is noticed by its listener
-            pipe.write(json.dumps(request) + "\n")
-            pipe.flush()
+        self.request, self.runs_own_code = index, bool(request["apart"])
+        self._heard_at = max(self._heard_at, time.monotonic())
+        self._steps = []
+        self.apart.tell(request)
+
+    def note(self, message: Mapping[str, Any] | None) -> None:
+        """Note a sign of life."""
+        self._heard_at = time.monotonic()
+        if message and "step" in message:
+            self._steps = [*self._steps[:1], (message["step"], self._heard_at)]
 
     def interrupt(self) -> None:
         """Ask for a checkpoint and an end, as Ctrl-C does."""
         with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGINT)
+            self.apart.process.send_signal(signal.SIGINT)
 
-    def end(self) -> None:
-        """End the process at once; nothing is lost but the current cell's last steps."""
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
-        self.process.wait()
+    def after(self) -> str:
+        """After which step of its run it was heard of last, in words."""
+        return f", after step {self._steps[-1][0]}" if self._steps else ""
 
-    def cause_of_death(self) -> str:
-        """Why the process ended, in words."""
-        code = self.process.returncode
-        if code is not None and code < 0:
-            name = signal.Signals(-code).name
-            hint = ", perhaps for lack of memory" if -code == signal.SIGKILL else ""
-            return f"its process was killed by {name}{hint}"
-        return f"its process ended with exit code {code}"
+    def has_ended(self) -> bool:
+        """Whether the process is dead; one whose own code gave no sign of life for too long is, from now on."""
+        if self.request is not None and self.runs_own_code:
+            (first, began), (last, ended) = (self._steps[0], self._steps[-1]) if self._steps else ((0, 0.0), (0, 0.0))
+            limit_s = max(patience_s(), SILENT_STEPS * (ended - began) / max(1, last - first))
+            if time.monotonic() - self._heard_at > limit_s:
+                self.apart.end_silent(limit_s)
+        return self.apart.process.poll() is not None
 
 
 @final
@@ -126,7 +116,7 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         """End all workers."""
         for worker in self._workers:
-            worker.end()
+            worker.apart.end()
 
     def _start(self, number: int) -> Worker:
         return Worker(number, self._threads, self._inbox, self._log)
@@ -144,6 +134,9 @@ class Pool:
                 index = worker.request
                 if message is None:
                     message = self._replace(worker)
+                if message["kind"] == "interrupted":  # not from here
+                    error = "its process was interrupted, or its code raised KeyboardInterrupt"
+                    message = {"kind": BROKEN, "error": error}
                 if index is not None:
                     on_message(index, message)
                     if message["kind"] in FINAL:
@@ -157,21 +150,27 @@ class Pool:
             ) from None
 
     def _next_message(self) -> tuple[Worker, Any]:
+        """The next message, or that a worker has ended; one may leave processes behind that hold its pipe open."""
         while True:
             try:
-                return self._inbox.get(timeout=START_PATIENCE_S)
+                worker, message = self._inbox.get(timeout=POLL_S)
             except queue.Empty:
-                if not any(worker.process.poll() is None for worker in self._workers):
-                    raise RunError(f"no worker process is alive; see {self._log}") from None
+                message, ended = None, [worker for worker in self._workers if worker.has_ended()]
+                if not ended:
+                    continue
+                worker = ended[0]
+            worker.note(message)
+            return worker, message
 
     def _hand_out(self, waiting: deque[tuple[int, Mapping[str, Any]]]) -> None:
-        """Give free workers the first requests they may serve: a process has run the code of one person at most."""
+        """Give free workers the first requests they may serve: what ran a person's own code serves no other."""
         for number, worker in enumerate(self._workers):
             if not waiting or worker.request is not None:
                 continue
-            fits = [one for one in waiting if worker.serves in (None, one[1]["apart"])]
+            first = worker.runs_own_code is None
+            fits = [one for one in waiting if first or not (worker.runs_own_code or one[1]["apart"])]
             if not fits:
-                worker.end()
+                worker.apart.end()
                 self._workers[number] = self._start(number)
             chosen = (fits or waiting)[0]
             waiting.remove(chosen)
@@ -180,9 +179,12 @@ class Pool:
     def _replace(self, worker: Worker) -> dict[str, Any]:
         """Replace a worker that died, and return the message about its request."""
         if worker.request is None:
-            raise RunError(f"a worker process could not start: {worker.cause_of_death()}; see {self._log}")
+            raise RunError(f"a worker process could not start: it {worker.apart.cause()}; see {self._log}")
+        cause = worker.apart.cause() + worker.after()
+        cause += "" if worker.apart.overdue_s is None else f"; {LONGER}"
+        worker.apart.end()
         self._workers[worker.number] = self._start(worker.number)
-        return {"kind": BROKEN, "error": f"{worker.cause_of_death()}; see {self._log}"}
+        return {"kind": BROKEN, "error": f"its process {cause}; see {self._log}"}
 
     def _interrupt(self) -> None:
         """Ask busy workers to stop, and wait until they have."""

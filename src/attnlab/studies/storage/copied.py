@@ -48,7 +48,7 @@ class CopiedFiles:
     def __init__(self, store: Store, copy: Path, name: str, *, reads: bool = False) -> None:
         self._store, self._prefix, self._reads = store, f"{name}/" if name else "", reads
         self._folder, self._index = copy / name, copy / name / INDEX
-        saved = read_json(self._index) if self._index.exists() else {}
+        saved: dict[str, Any] = read_json(self._index) if self._index.exists() else {}
         self._own: str = saved.get("own", "")  # the mark with which files were sent from here
         self._base: list[str] = saved.get("base", [])  # marks of what was taken before
         self._known: dict[str, list[Any]] = saved.get("files", {})

@@ -97,7 +97,7 @@ def read_state(folder: Path) -> dict[str, Any] | None:
         state = read_json(folder / STATE)
     except RunError as error:
         raise RunError(f"{error}; {_remedy(folder)}") from error
-    if not isinstance(state, dict) or not isinstance(state.get("files"), dict):
+    if not isinstance(state.get("files"), dict):
         raise RunError(f"{folder / STATE} is damaged: it names no files; {_remedy(folder)}")
     for name, expected in state.pop("files").items():
         _check_file(folder / name, expected)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.core.contracts import Batch
-from attnlab.core.errors import ModuleError, TrainingError
+from attnlab.core.errors import ModuleError, TrainingError, text_of
 
 
 @final
@@ -128,7 +128,8 @@ def module_error(model: nn.Module, batch: Batch, error: Exception, *, step: int)
     shapes = ", ".join(f"{tuple(tensor.shape)} {tensor.dtype}" for tensor in batch.inputs)
     name = type(model).__name__
     inner = _innermost(model, error)
-    return ModuleError(f"{name}{inner} raised {type(error).__name__} in step {step}: {error} (called with {shapes})")
+    kind, _, text = text_of(error).partition(": ")
+    return ModuleError(f"{name}{inner} raised {kind} in step {step}: {text} (called with {shapes})")
 
 
 def _innermost(model: nn.Module, error: Exception) -> str:

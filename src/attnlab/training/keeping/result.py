@@ -134,7 +134,7 @@ def read_record(folder: Path, *, required: bool = False) -> dict[str, Any] | Non
     if not path.exists():
         return None
     record = read_json(path)
-    seal = record.pop(SEAL, None) if isinstance(record, dict) else None
+    seal = record.pop(SEAL, None)
     known = (_seal(folder, record), _seal(folder, record, beside=(METRICS,)), *([] if required else [None]))
     if seal not in known:  # results of earlier versions have none, or do not cover what was run
         raise RunError(
@@ -177,6 +177,6 @@ def read_result(folder: Path | str, curve: list[dict[str, Any]] | None = None) -
     if record is None:
         return None
     wanted = {one.name for one in fields(Result)} - {"curve"}
-    if not isinstance(record, dict) or wanted != record.keys():
+    if wanted != record.keys():
         raise RunError(f"{path} is not a result of this version: it must have {sorted(wanted)}")
     return Result(**record, curve=curve or [])

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, final
 
 from attnlab.core.errors import RunError
-from attnlab.core.files import read_json, synchronize, write_json, write_text, writing
+from attnlab.core.files import parse_record, read_json, synchronize, write_json, write_text, writing
 
 SPEC, METRICS, RESULT, FAILED = "spec.json", "metrics.jsonl", "result.json", "failed.json"
 LOCK, HOLDER = ".lock", ".lock.json"
@@ -186,11 +186,7 @@ def read_metrics(folder: Path | str) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    whole = lines[:-1]  # what follows the last line end is empty, or cut off
-    try:
-        return [json.loads(line) for line in whole]
-    except ValueError as error:
-        raise RunError(f"{path} is damaged: {error}") from error
+    return [parse_record(line, path) for line in lines[:-1]]  # what follows the last line end is empty, or cut off
 
 
 def write_failure(folder: Path, error: BaseException, *, step: int, layer: str = "") -> None:

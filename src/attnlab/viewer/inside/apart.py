@@ -5,11 +5,7 @@ The process is told what to load, then asked line by line as JSON; what the code
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Mapping
@@ -19,7 +15,7 @@ from typing import Any, final
 
 import torch
 
-from attnlab.core.apart import in_words, take_stdout
+from attnlab.core.apart import ProcessApart, begin_apart, sentence_of
 from attnlab.core.errors import SpecError
 from attnlab.viewer.inside.looking import run_in_view
 from attnlab.viewer.inside.own import OwnModule, own_in_view
@@ -51,7 +47,7 @@ class AnsweringApart:
         kind = {"own": asdict(opened)} if isinstance(opened, OwnModule) else {"run": str(opened)}
         self._opened, self._limit_s = {**kind, "aside": aside}, limit_s
         self._turn = threading.RLock()
-        self._process: subprocess.Popen[str] | None = None
+        self._process: ProcessApart | None = None
         self._is_over = False
         self.begin: Mapping[str, Any] = {}
 
@@ -64,66 +60,39 @@ class AnsweringApart:
     def open(self) -> None:
         """Begin the process, unless it runs; raise as a question does."""
         with self._turn:
-            if self._process is None or self._process.poll() is not None:
+            if self._process is None or self._process.process.poll() is not None:
                 self._begin()
 
     def end(self) -> None:
         """End for good, in the middle of an answer too."""
         self._is_over = True
         if self._process is not None:
-            self._process.kill()
+            self._process.end()
 
     def _begin(self) -> None:
         if self._is_over:
             raise SpecError("the server has ended")
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "attnlab.viewer.inside.apart",
-        ]  # -P: a queue.py of the user's is not ours
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
-        self._process = process
-        weakref.finalize(self, _end, process)
+        self._process = ProcessApart("attnlab.viewer.inside.apart")
+        weakref.finalize(self, self._process.end)
         try:
             self.begin = self._asked(self._opened)
         except SpecError:
-            _end(process)
+            self._process.end()
             raise
 
     def _asked(self, message: Mapping[str, Any]) -> dict[str, Any]:
         process = self._process
-        if process is None or process.stdin is None or process.stdout is None:
-            raise SpecError("the process that runs its code has no pipes")
-        timer = threading.Timer(self._limit_s, process.kill)
-        timer.start()
-        try:
-            process.stdin.write(json.dumps(message) + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        finally:
-            overdue = not timer.is_alive()
-            timer.cancel()
-        if not line:
-            why = f"took more than {self._limit_s:g} s" if overdue else f"ended with exit code {process.wait()}"
-            raise SpecError(f"the process that ran the model {why}; it is begun anew when you ask again")
-        answer = json.loads(line)
+        if process is None:
+            raise SpecError("the process that runs its code has ended")
+        process.tell(message)
+        answer = process.hear(self._limit_s)
+        if answer is None:
+            cause = process.cause()
+            process.end()
+            raise SpecError(f"the process that ran the model {cause}; it is begun anew when you ask again")
         if "error" in answer:
             raise SpecError(answer["error"])
         return answer["result"]
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """End a process, which waits for questions."""
-    process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
 
 
 def _open(opened: Mapping[str, Any]) -> tuple[Answering, Any]:
@@ -140,21 +109,19 @@ def main() -> None:
     """Answer until there are no more questions; the first message says what is looked at."""
     answer: Answering | None = None
     torch.set_num_threads(THREADS)
-    with take_stdout() as out:
-        for line in sys.stdin:
-            message = json.loads(line)
-            try:
-                if answer is None:
-                    answer, found = _open(message)
-                else:
-                    found = answer(message["question"], message["body"])
-                told = {"result": found}
-            except Exception as error:
-                told = {"error": in_words(error)}
-            out.write(json.dumps(told) + "\n")
-            out.flush()
+    asked, tell = begin_apart()
+    while True:
+        message = asked()
+        try:
+            if answer is None:
+                answer, found = _open(message)
+            else:
+                found = answer(message["question"], message["body"])
+            told = {"result": found}
+        except BaseException as error:
+            told = {"error": sentence_of(error)}
+        tell(told)
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(BrokenPipeError):  # nobody asks any more
-        main()
+    main()

@@ -1,0 +1,111 @@
+"""A person's code in a process of its own: whatever it does, the answer is a value or one sentence."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from attnlab.core.apart import LONGER, PATIENCE, PATIENCE_S, call_apart, patience_s
+from attnlab.core.build import load_object
+from attnlab.core.errors import LONGEST_TEXT, SpecError, text_of
+
+
+@pytest.fixture
+def loaded(tmp_path):
+    """Load ``Mine`` of a file with this text in a process of its own."""
+
+    def load(text):
+        (tmp_path / "mine.py").write_text(text)
+        return call_apart(load_object, f"{tmp_path}/mine.py:Mine")
+
+    return load
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import os\nos._exit(4)", "the process in which its code was tried ended with exit code 4"),
+        (
+            "import ctypes\nctypes.string_at(0)",
+            "the process in which its code was tried was ended by signal 11 (segmentation fault) in <module> "
+            "(mine.py, line 2)",
+        ),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt (mine.py, line 1)"),
+        ("class Stop(BaseException): ...\nraise Stop('enough')", "Stop: enough (mine.py, line 2)"),
+        ("import sys\nsys.exit(3)", "mine.py raised while it was imported: SystemExit: 3 (mine.py, line 2)"),
+        ("input()", "EOFError: EOF when reading a line (mine.py, line 1)"),
+    ],
+    ids=["exit code", "signal", "interrupt", "base exception", "exit", "input"],
+)
+def test_what_ends_the_code_is_one_sentence(loaded, capfd, text, said):
+    with pytest.raises(SpecError) as refused:
+        loaded(text)
+    assert str(refused.value).endswith(said)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_silence_ends_the_code_and_says_where_it_was(loaded, monkeypatch):
+    monkeypatch.setenv(PATIENCE, "1")
+    with pytest.raises(SpecError) as refused:
+        loaded("import time\ntry:\n    time.sleep(999)\nexcept BaseException:\n    time.sleep(999)")
+    said = "gave no sign of life for 1 s in <module> (mine.py, line 3) and was ended"
+    assert str(refused.value) == f"the process in which its code was tried {said}; {LONGER}"
+
+
+def test_what_it_leaves_behind_is_not_waited_for(loaded, capfd):
+    text = """
+import atexit, json, os, threading, time
+json.dump = json.dumps = json.loads = os._exit = os.getpid = None
+atexit.register(time.sleep, 999)
+threading.Thread(target=time.sleep, args=(999,)).start()
+threading.Thread(target=lambda: 1 / 0).start()
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(20)
+Mine = 7
+"""
+    begun = time.monotonic()
+    assert loaded(text) == 7
+    assert time.monotonic() - begun < 20, "the process that it forked was waited for"
+    said = capfd.readouterr().err
+    assert "a thread of its code raised ZeroDivisionError: division by zero (mine.py, line 6)" in said
+    assert "Traceback" not in said
+
+
+def test_a_process_that_it_forks_does_not_go_on_as_ours(loaded, tmp_path):
+    loaded(f"""
+import builtins, os
+forked = os.fork()
+forked and os.waitpid(forked, 0)
+def noted(module, name):  # is called where the lab goes on after the import
+    open("{tmp_path}/gone-on", "a").write("x")
+    return True
+plain = builtins.hasattr
+builtins.hasattr = lambda module, name: noted(module, name) if name == "Mine" else plain(module, name)
+Mine = 7
+""")
+    assert (tmp_path / "gone-on").read_text() == "x"
+
+
+@pytest.mark.parametrize("said", ["0", "-1", "soon", "nan"])
+def test_a_patience_that_is_none(monkeypatch, said):
+    monkeypatch.setenv(PATIENCE, said)
+    with pytest.raises(SpecError, match=f"{PATIENCE} must be a number of seconds above 0; got '{said}'"):
+        patience_s()
+    monkeypatch.delenv(PATIENCE)
+    assert patience_s() == PATIENCE_S
+
+
+class Mute(Exception):
+    """Raises when it is asked for its text."""
+
+    def __str__(self):
+        raise Mute
+
+
+def test_the_text_of_an_error_is_one_short_line():
+    assert text_of(ValueError("one\ntwo")) == "ValueError: one two"
+    assert text_of(ValueError()) == "ValueError"
+    assert text_of(Mute()) == "Mute: (no text: asked for it, it raised Mute)"
+    assert len(text_of(ValueError("x" * 10_000))) < LONGEST_TEXT + 20
