@@ -13,7 +13,7 @@ from attnlab.studies.using.trained import load_run, translate
 from attnlab.tasks.datasets import locate_named
 from attnlab.tasks.translation.corpora import CORPORA
 from attnlab.tasks.translation.translation import Translation
-from attnlab.text.parallel import numbered
+from attnlab.text.pairs.parallel import numbered
 
 DATA = os.environ.get("ATTNLAB_DATA", "")
 pytestmark = pytest.mark.skipif(not (Path(DATA) / "multi30k").is_dir(), reason="ATTNLAB_DATA has no multi30k")

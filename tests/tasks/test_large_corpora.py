@@ -68,13 +68,14 @@ def test_what_is_left_out_is_said_of_all_processes(tmp_path, monkeypatch):
     for number in (3, 40, 80, 81, 120, 121):
         lines[number] = "dog " * 40 + "\thund\n"
     lines[50] = "\n"
-    (tmp_path / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
-    alarms = task_of(max_length=20).alarms()
+    for part, some in (("train", lines), ("val", lines[-11:])):
+        (tmp_path / f"{part}.tsv").write_text("".join(some), encoding="utf-8")
+    alarms = task_of(".", max_length=20).alarms()
     assert "pairs of the train part left out, longer than max_length: 6 (lines 4, 41, 81, 82, 121, ...)" in alarms
     assert "pairs of the train part left out, one side empty: 1 (line 51)" in alarms
-    (tmp_path / "pairs.tsv").write_text("".join([*lines[:-1], "dog " * 40 + "\thund\n"]), encoding="utf-8")
-    with pytest.raises(DataError, match=r"pairs.tsv, line 230: the pair has 40 tokens and max_length is 20"):
-        task_of(max_length=20)
+    (tmp_path / "val.tsv").write_text("".join([*lines[-11:-1], "dog " * 40 + "\thund\n"]), encoding="utf-8")
+    with pytest.raises(DataError, match=r"val.tsv, line 11: the pair has 40 tokens and max_length is 20"):
+        task_of(".", max_length=20)
 
 
 @pytest.mark.usefixtures("sharded")
@@ -122,8 +123,9 @@ def test_of_a_very_large_text_the_tokenizer_sees_pairs_evenly_spread(monkeypatch
     task = task_of()
     assert task.describe()["tokenizer_trained_on_one_pair_in"] == 3
     known = task.data.tokenizer
-    (seen,), (unseen,) = (known.encode([f"number {number}"]) for number in (153, 154))
-    assert known.decode([seen, unseen]) == ["number 153", "number <unknown>"]
+    sources = [pair.source.split()[3] for _, pair in task.data.texts["train"].pairs()]
+    seen, unseen = (known.encode([f"number {number}"])[0] for number in (sources[153], sources[154]))
+    assert known.decode([seen, unseen]) == [f"number {sources[153]}", "number <unknown>"]
 
 
 def test_objects_are_pairs_and_an_address_is_read(tmp_path):
@@ -136,7 +138,7 @@ def test_objects_are_pairs_and_an_address_is_read(tmp_path):
     assert decoded == [*PAIRS[0], *PAIRS[1]]
     assert [pair[::-1] for pair in task.data.sentences("validation")] == back.data.sentences("validation")
     assert task.describe()["parts"] == {"train": 200, "validation": 30}
-    with pytest.raises(DataError, match=r"no file memory://corpus/exam.en \(nor exam.tsv or .jsonl\)"):
+    with pytest.raises(DataError, match=r"no file memory://corpus/exam.en \(nor exam.tsv, .jsonl or .tmx\)"):
         task_of("memory://corpus", test="exam")
 
 
@@ -152,7 +154,7 @@ def test_the_hash_of_a_large_file_is_remembered_until_it_changes(tmp_path, monke
 
 def test_who_asks_meanwhile_waits(monkeypatch):
     calls, prepare = [], data._prepare
-    monkeypatch.setattr(data, "_prepare", lambda *some: (calls.append(some), prepare(*some)))
+    monkeypatch.setattr(data, "_prepare", lambda *some, **how: (calls.append(some), prepare(*some, **how)))
     found = []
     threads = [threading.Thread(target=lambda: found.append(task_of().tokens_per_step)) for _ in range(3)]
     for thread in threads:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import gc
+import gzip
 import math
+import re
 import sys
 import tracemalloc
 
@@ -14,8 +16,10 @@ import torch
 
 from attnlab.core.errors import DataError, ModuleError, SpecError
 from attnlab.tasks.translation import data as translation_data
+from attnlab.tasks.translation.data import held_out_pairs, held_out_targets
 from attnlab.tasks.translation.translation import IGNORED, Translation, cuts
-from attnlab.text import bpe_dropout, pair_store, token_store
+from attnlab.text import bpe_dropout, token_store
+from attnlab.text.pairs import pair_store, pairing
 from attnlab.text.tokenizers import BEGIN_TOKEN, END_TOKEN, PAD_TOKEN
 
 WORDS = [
@@ -306,13 +310,133 @@ def test_a_changed_text_is_tokenized_again(corpus):
     assert after["sha256"] != before["sha256"]
 
 
-def test_one_file_with_tabs_keeps_its_end_for_validation(tmp_path):
-    lines = [f"{line}\t{line.upper()}" for line in sentences(100, 1)]
-    (tmp_path / "pairs.tsv").write_text("\n".join(lines), encoding="utf-8")
+def held_out_of(task):
+    return [pair.source for pair in task.data.sentences("validation")]
+
+
+def test_of_one_text_a_twentieth_is_held_out_wherever_it_stands(tmp_path):
+    """A text that is sorted by length has long and short sentences in both parts."""
+    lines = sorted(dict.fromkeys(sentences(3000, 1)), key=len)
+    (tmp_path / "pairs.tsv").write_text("".join(f"{line}\t{line.upper()}\n" for line in lines), encoding="utf-8")
     task = Translation("pairs.tsv", tokenizer="words", batch_tokens=64)
-    assert task.describe()["parts"] == {"train": 95, "validation": 5}
-    decoded = task.data.tokenizer.decode([task.data.parts["validation"].source[number].tolist() for number in range(5)])
-    assert decoded == [line.partition("\t")[0] for line in lines[-5:]]
+    held_out = held_out_of(task)
+    assert task.describe()["parts"] == {"train": len(lines) - len(held_out), "validation": len(lines) // 20}
+    assert np.mean([len(line) for line in held_out]) == pytest.approx(np.mean([len(line) for line in lines]), rel=0.1)
+    assert held_out == held_out_of(Translation("pairs.tsv", tokenizer="words", batch_tokens=64))
+    assert not Translation("pairs.tsv", "en-xx", tokenizer="words").alarms()
+    backwards = "".join(f"{line}\t{line.upper()}\n" for line in reversed(lines))
+    (tmp_path / "pairs.tsv").write_text(backwards, encoding="utf-8")
+    assert held_out_of(Translation("pairs.tsv", tokenizer="words", batch_tokens=64)) == held_out[::-1]
+
+
+def test_pairs_of_one_source_are_not_parted(tmp_path):
+    lines = [f"{line}\t{line.upper()} {number}\n" for number in range(3) for line in sentences(200, 1)]
+    (tmp_path / "pairs.tsv").write_text("".join([*lines, lines[0].capitalize()]), encoding="utf-8")
+    task = Translation("pairs.tsv", tokenizer="words", batch_tokens=64)
+    train = {pair.source.casefold() for _, pair in task.data.texts["train"].pairs()}
+    assert train.isdisjoint(line.casefold() for line in held_out_of(task))
+    assert 0 < len(held_out_of(task)) <= 30
+    (tmp_path / "pairs.tsv").write_text("the dog\tDER HUND\n" * 100, encoding="utf-8")
+    with pytest.raises(DataError, match=r"pairs.tsv has more than 5 pairs of one source, .* name a folder with train"):
+        Translation("pairs.tsv", tokenizer="words", batch_tokens=64)
+
+
+@pytest.mark.parametrize("form", ["tsv", "jsonl", "tmx"])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_all_forms_of_one_text_are_one_corpus(tmp_path, form, ending):
+    begin, line, end = {
+        "tsv": ("", "{0}\t{1}\n", ""),
+        "jsonl": ("", '{{"translation": {{"en": "{0}", "de": "{1}"}}}}\n', ""),
+        "tmx": (
+            '<tmx version="1.4"><body>',
+            '<tu><tuv xml:lang="de-DE"><seg>{1}</seg></tuv><tuv xml:lang="en"><seg>{0}</seg></tuv></tu>',
+            "</body></tmx>",
+        ),
+    }[form]
+    some = sentences(100, 1)
+    content = (begin + "".join(line.format(one, one.upper()) for one in some) + end).encode()
+    path = tmp_path / f"pairs.{form}{ending}"
+    path.write_bytes(gzip.compress(content) if ending else content)
+    for name in (path.name, "pairs"):
+        task = Translation(f"./{name}", tokenizer="words", batch_tokens=64)
+        assert task.describe()["parts"] == {"train": 95, "validation": 5}
+        assert all(pair.target == pair.source.upper() for pair in task.data.sentences("validation"))
+
+
+def test_more_references_are_scored_together(corpus, tmp_path):
+    lines = (corpus / "test.de").read_text(encoding="utf-8").splitlines()
+    other = ["ganz anders gesagt"] * len(lines)
+    (tmp_path / "more.de").write_text("\n".join(other), encoding="utf-8")
+    task = Translation(str(corpus), tokenizer="words", test="test", references=["more.de"])
+    assert task.score("test", other[:3] + lines[3:]) == {
+        "test_bleu": pytest.approx(100),
+        "test_chrf": pytest.approx(100),
+    }
+    alone = Translation(str(corpus), tokenizer="words", test="test")
+    assert alone.score("test", other[:3] + lines[3:])["test_bleu"] < 100
+    assert task.describe()["signature"]["bleu"].startswith("nrefs:2|")
+    assert held_out_targets(task.describe(), "test") == [lines, other]
+    assert len(held_out_targets(task.describe(), "validation")) == 1
+    described = task.describe()
+    (tmp_path / "more.de").write_text("one", encoding="utf-8")
+    with pytest.raises(DataError, match=r"the references more.de have changed since the run was made"):
+        held_out_targets(described, "test")
+    with pytest.raises(DataError, match=r"more.de has 1 lines and .*test.en 20: one for each is needed"):
+        Translation(str(corpus), tokenizer="words", test="test", references=["more.de"])
+
+
+def test_a_run_that_held_out_the_last_pairs_is_not_scored_on_others(tmp_path):
+    (tmp_path / "pairs.tsv").write_text(
+        "".join(f"{one}\t{one.upper()}\n" for one in sentences(100, 1)), encoding="utf-8"
+    )
+    described = Translation("./pairs.tsv", tokenizer="words").describe()
+    assert len(held_out_pairs(described, "validation")) == 5
+    with pytest.raises(DataError, match=r"the run held out other pairs of ./pairs.tsv"):
+        held_out_pairs({name: value for name, value in described.items() if name != "cut"}, "validation")
+
+
+def test_what_is_suspicious_about_lines_sides_and_parts_raises_alarms(corpus):
+    """Sources and targets of the fixture share no word, as they are written in capitals."""
+    lines = sentences(400, 5)
+    for language, some in (("en", ["source", *lines]), ("de", ["target", *(line.upper() for line in lines[1:])])):
+        (corpus / f"train.{language}").write_text("\n".join([*some, "the dog"][: len(lines)]), encoding="utf-8")
+    (corpus / "val.en").write_text(
+        "a dog runs over the quick brown fox far away and back again\n" * 30, encoding="utf-8"
+    )
+    (corpus / "val.de").write_text("EIN HUND\n" * 30, encoding="utf-8")
+    shifted, heading, language, length, words, *_ = Translation(str(corpus), tokenizer="words").alarms()
+    assert re.search(r"train.en and \S*train.de, lines \d to 400: line n of the source goes with line n-1 of", shifted)
+    assert re.search(
+        r"train.de, line 1 is read as a pair and looks like a heading: 'source / target'; remove it", heading
+    )
+    assert language.endswith("train.de: what should be de reads like en")  # in capitals
+    assert "sentences of the validation part have 13.0 words, those of the training part" in length
+    assert "38% of the words of the validation part stand nowhere in the training part" in words
+
+
+def test_swapped_and_copied_sides_raise_alarms(corpus):
+    english, german = "the man is in the house and it was for him", "der mann ist in dem haus und das war für ihn"
+    for part, count in (("train", 100), ("val", 30)):
+        (corpus / f"{part}.en").write_text("".join(f"{german} {one}\n" for one in range(count)), encoding="utf-8")
+        (corpus / f"{part}.de").write_text("".join(f"{english} {one}\n" for one in range(count)), encoding="utf-8")
+    alarms = Translation(str(corpus), tokenizer="words").alarms()
+    assert sum("the sides seem swapped: what should be en reads like de; check pair" in one for one in alarms) == 2
+    for part in ("train", "val"):
+        (corpus / f"{part}.en").write_text((corpus / f"{part}.de").read_text(encoding="utf-8"), encoding="utf-8")
+    alarms = Translation(str(corpus), tokenizer="words").alarms()
+    assert "train.de, lines 1 to 100: both sides are the same in 100% of the lines; a model learns to copy" in alarms[0]
+    assert "what should be de reads like en" in alarms[1]
+
+
+def test_a_part_whose_sides_are_swapped_raises_an_alarm(corpus):
+    names = corpus / "val.en", corpus / "val.de"
+    english, german = (name.read_text(encoding="utf-8") for name in names)
+    names[0].write_text(german.lower().replace("A", "a").replace(" ", "x "), encoding="utf-8")
+    names[1].write_text(english, encoding="utf-8")
+    train = corpus / "train.de"
+    train.write_text(train.read_text(encoding="utf-8").lower().replace(" ", "x "), encoding="utf-8")
+    (alarm,) = (one for one in Translation(str(corpus), tokenizer="words").alarms() if "swapped" in one)
+    assert alarm == "the sides of the validation part are swapped beside those of the training part"
 
 
 def test_empty_lines_are_left_out_and_counted(corpus):
@@ -368,6 +492,8 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch, dropout):
     monkeypatch.setattr(pair_store, "AT_A_TIME", 100)
     monkeypatch.setattr(token_store, "AT_A_TIME", 100)
     monkeypatch.setattr(bpe_dropout, "WORDS", 100)
+    monkeypatch.setattr(pairing, "LINES", 50)
+    monkeypatch.setattr(pairing, "RUNS", 2)
     peaks = []
     for count in (100, 500, 2500):  # the first imports what is imported late
         lines = "".join(f"the {number} dog\tder {number} hund\n" for number in range(count))
@@ -393,7 +519,7 @@ def test_a_pair_that_dropout_makes_too_long_is_cut_as_usual(corpus):
     assert len(train) == 2 * len(usual)
     assert train.longest().max() <= 30
     assert len(usual) == 200
-    assert "longer than max_length: 1 (line 201)" in task.alarms()[0]
+    assert any("longer than max_length: 1 (line 201)" in alarm for alarm in task.alarms())
     short = int(usual.longest().argmin())
     assert train.longest()[2 * short] > usual.longest()[short]
     long = int(usual.longest().argmax())
@@ -405,7 +531,7 @@ def test_held_out_sentences_in_the_training_part_raise_an_alarm(corpus):
         held_out = (corpus / f"val.{language}").read_text()
         with (corpus / f"train.{language}").open("a") as file:
             file.write(held_out)
-    (alarm,) = Translation(str(corpus), tokenizer="words").alarms()
+    alarm = Translation(str(corpus), tokenizer="words").alarms()[-1]
     assert "100.0% of the validation part's source sentences stand in the training part" in alarm
 
 

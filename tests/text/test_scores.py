@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 
 import numpy as np
 import pytest
 
 from attnlab.core.errors import DataError
-from attnlab.text.scores import bleu, chrf, differences, tokenised_bleu
+from attnlab.text.scores import bleu, chrf, differences, tokenised_bleu, tokenizer_for
 
 REFERENCES = ["Ein Mann steht im Park.", "Zwei Hunde laufen über die Wiese.", 'Er sagt: "Komm!"']
 
@@ -106,3 +107,49 @@ def test_the_same_translations_do_not_differ():
 def test_the_other_text_needs_one_sentence_for_each():
     with pytest.raises(DataError, match="1 translations and 2 references"):
         differences(["a", "b"], ["a"], ["a", "b"])
+
+
+CHINESE = ["我今天去北京的公园。"], ["我今天去了北京公园。"]
+
+
+def test_each_language_is_cut_as_it_is():
+    import sacrebleu
+
+    expected = sacrebleu.corpus_bleu(CHINESE[0], [CHINESE[1]], tokenize="zh").score
+    for code in ("zh", "zh-TW", "zh_Hans", "cmn"):
+        found = bleu(*CHINESE, code)
+        assert found.value == pytest.approx(expected)
+        assert "|tok:zh|" in found.signature
+    assert expected > 30 > bleu(*CHINESE).value
+    for code in ("th", "km-KH", "lo", "my"):
+        assert tokenizer_for(code) == "char"
+    assert tokenizer_for("de") == tokenizer_for("xx") == tokenizer_for("") == "13a"
+    assert differences(CHINESE[1], CHINESE[0], CHINESE[1], "zh")[0].value == pytest.approx(100 - expected)
+
+
+@pytest.mark.parametrize(("code", "extra"), [("ja", "ja"), ("ko-KR", "ko")])
+def test_what_cuts_words_is_missed_by_name(monkeypatch, code, extra):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.warns(UserWarning, match=rf"BLEU of '{code}' is that of characters .* install sacrebleu\[{extra}\]"):
+        assert tokenizer_for(code) == "char"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    assert tokenizer_for(code) == f"{extra}-mecab"
+
+
+def test_composed_and_decomposed_characters_are_the_same():
+    apart = [unicodedata.normalize("NFD", text) for text in REFERENCES]
+    assert apart != REFERENCES
+    for score in (bleu, chrf, lambda *texts: tokenised_bleu(*texts, "de")):
+        assert score(apart, REFERENCES).value == score(REFERENCES, apart).value == pytest.approx(100.0)
+    assert differences(REFERENCES, apart, apart)[0].value == 0
+
+
+def test_several_references():
+    other = ["etwas ganz anderes steht hier", *REFERENCES[1:]]
+    found = bleu(other, [REFERENCES, other])
+    assert found.value == pytest.approx(100.0)
+    assert found.signature.startswith("nrefs:2|")
+    assert bleu(other, [REFERENCES, ["", *other[1:]]]).value < 100
+    assert chrf(other, [REFERENCES, other]).value == pytest.approx(100.0)
+    with pytest.raises(DataError, match=f"{len(other)} translations and 1 references"):
+        bleu(other, [REFERENCES, ["one"]])

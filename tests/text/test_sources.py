@@ -138,7 +138,8 @@ def test_what_is_not_there(tmp_path):
         with pytest.raises(DataError, match=r"^no file "):
             find_sources(str(path))
     with pytest.raises(
-        DataError, match=r"no file below .* ends in .txt or .jsonl \(or these and .gz\); name the files"
+        DataError,
+        match=r"no file below .* ends in .txt or .jsonl or .parquet or .arrow \(or these and .gz\); name the files",
     ):
         find_sources(str(tmp_path))
     with pytest.raises(DataError, match="cannot be read: Protocol not known: nowhere"):

@@ -30,7 +30,7 @@ class TerminalWatcher:
     def __init__(self, console: Console, metric: str | None = None) -> None:
         self._console, self._metric = console, metric
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
@@ -83,7 +83,7 @@ class TerminalWatcher:
     def _update(self, cell: CellPlan, message: Mapping[str, Any]) -> None:
         name = title_of(cell)
         if name not in self._bars:
-            self._bars[name] = self._progress.add_task("  " + escape(name), total=message.get("steps"), shown="")
+            self._bars[name] = self._progress.add_task("  " + name, total=message.get("steps"), shown="")
         loss = message.get("loss")
         rate = message.get("rate", 0.0)
         shown = "" if loss is None else f"loss {loss:.4g}  {rate:,.0f} tokens/s"

@@ -380,7 +380,7 @@ def metric_of(said: str, task: Task) -> Metric | None:
 def _check_value(where: str, metric: Metric, value: Any) -> None:
     """Raise unless a value is one that the metric can have."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise SpecError(f"{where}: {metric.name} must be a number in {metric.unit}; got {value!r}")
+        raise SpecError(f"{where}: {metric.name} must be a number ({metric.unit}); got {value!r}")
     if metric.unit == "fraction" and not 0 <= value <= 1:
         raise SpecError(f"{where}: {metric.name} is a fraction of 1; got {value:g} (53.1 % is 0.531)")
     if metric.better == "lower" and value < 0:

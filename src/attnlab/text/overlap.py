@@ -14,6 +14,7 @@ GRAM = 50  # characters: about a line of verse; long enough that repeating by ch
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, the golden ratio's bits; Steele, Lea, Flood 2014 (SplitMix64)
 SAMPLED = 1024  # one passage in so many is sampled from a text too large to compare whole
 BLOCK = 2**16  # characters that are looked at together: their hashes stay in a cache
+COMPARED = 2**23  # passages of the training text whose hashes are in memory at a time
 BEGINNINGS = (
     np.uint32(0x9E3779B1),
     np.uint32(0x85EBCA77),
@@ -35,7 +36,11 @@ def overlap(train: Int[np.ndarray, " length"], held_out: Int[np.ndarray, " other
         return None
     if len(train) < gram:
         return 0.0
-    return float(standing_in(_hashes(train, gram), _hashes(held_out, gram)).mean())
+    asked = _hashes(held_out, gram)
+    found = np.zeros(len(asked), dtype=bool)
+    for first in range(0, len(train) - gram + 1, COMPARED):
+        found |= standing_in(_hashes(train[first : first + COMPARED + gram - 1], gram), asked)
+    return float(found.mean())
 
 
 def without_copies(train: str, held_out: Sequence[str], gram: int = GRAM) -> str:

@@ -1,4 +1,4 @@
-"""Texts as files hold them, read a few megabytes at a time: plain, compressed, or one JSON object a line.
+"""Texts as files hold them, read a few megabytes at a time: plain, compressed, as JSON lines, as rows of tables.
 
 A file may lie wherever fsspec reads: on this machine, or at an address such as ``s3://bucket/text.txt``. Whatever its
 form, what is read has no byte order mark, lines end with a line feed, and characters are composed (Unicode's NFC).
@@ -27,11 +27,14 @@ from jaxtyping import UInt32
 
 from attnlab.core.cache import keep_result, read_result
 from attnlab.core.errors import DataError
+from attnlab.text.rows import ARROW, TABLES, read_texts
 
 OBJECTS = ".jsonl"
 """Ending of files of which every line is a JSON object with a text in one of its fields."""
-ENDINGS = (".txt", OBJECTS)
+ENDINGS = (".txt", OBJECTS, *TABLES)
 """Of the files that are read where a folder is named; that of a compressed file may follow."""
+PARTED, TEMPORARY = "dataset_dict.json", "cache-"
+"""What Hugging Face's ``datasets`` puts into a folder of several parts, and before what it computed by the way."""
 WILDCARDS = frozenset("*?[")
 FIELD = "text"  # of an object, where none is named
 AT_A_TIME = 2**22  # bytes
@@ -57,9 +60,14 @@ class Source:
         """Whether every line is a JSON object."""
         return _uncompressed(self.path).endswith(OBJECTS)
 
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a Parquet or Arrow file."""
+        return self.path.endswith(TABLES)
+
     def stretches(self, size: int) -> list[Source]:
         """The file cut into stretches of about so many bytes, each of which can be read by itself."""
-        if infer_compression(self.path):
+        if self.is_table or infer_compression(self.path):
             return [self]
         with said(self.path), open_bytes(self.path) as file:
             starts = {_boundary(file, place, objects=self.has_objects) for place in range(0, self.size, size)}
@@ -77,7 +85,8 @@ def find_sources(paths: str | Sequence[str], hint: str = "") -> list[Source]:
     ----------
     paths : str or sequence of str
         A file, a folder, a pattern such as ``data/*.txt.gz``, or several of these, read one after the other. A folder
-        stands for all files below it that end in ``.txt`` or ``.jsonl``, compressed or not, by name.
+        stands for all files below it that end in ``.txt``, ``.jsonl``, ``.parquet`` or ``.arrow``, compressed or not,
+        by name.
     hint : str
         What is said besides where there is no such file.
 
@@ -97,7 +106,12 @@ def _files_at(path: str, hint: str) -> list[Source]:
         files, place = url_to_fs(path)
         names = [place] if files.isfile(place) else []
         if not names and files.isdir(place):
+            if files.isfile(f"{place}/{PARTED}"):
+                raise DataError(
+                    f"{place} holds several parts of a dataset; name one of its folders, such as {path}/train"
+                )
             names = [name for name in files.find(place) if _uncompressed(name).endswith(ENDINGS)]
+            names = [name for name in names if not (name.endswith(ARROW) and f"/{TEMPORARY}" in name)]
             if not names:
                 raise DataError(
                     f"no file below {place} ends in {' or '.join(ENDINGS)} (or these and .gz); name the files"
@@ -118,7 +132,7 @@ def read_pieces(source: Source, field: str = FIELD, seen: Callable[[bytes], obje
     source : Source
         A file or a stretch of one.
     field : str
-        The field of the objects in a file of objects that holds their text. Each text there ends with a line end.
+        The field of objects, or the column of a table, that holds a text. Each text there ends with a line end.
     seen : callable
         Is told the bytes as they are read, uncompressed.
 
@@ -130,23 +144,60 @@ def read_pieces(source: Source, field: str = FIELD, seen: Callable[[bytes], obje
     Raises
     ------
     DataError
-        If the file cannot be read, is not UTF-8, or a line is no object with a text in that field.
+        If the file cannot be read, is not UTF-8, or a line or row has no text in that field.
     """
     place, last = source.start, ""
     left = None if source.stop is None else source.stop - place
     with said(source.path), open_bytes(source.path) as file:
+        if source.is_table:
+            for text in map(_line, filter(None, read_texts(file, source.path, field))):
+                seen(text.encode())
+                yield clean(text)
+            return
         if place:
             file.seek(place)
         for block in _blocks(file, left, objects=source.has_objects):
             seen(block)
             text = _decoded(block, source.path, place)
             if source.has_objects:
-                text = "".join(_texts(text, field, source.path, place))
+                text = "".join(map(_line, _texts(text, field, source.path, place)))
             place, last = place + len(block), text[-1:] or last
             if text:
                 yield clean(text)
     if source.ends_line and last not in ("", "\n", "\r"):
         yield "\n"
+
+
+def read_documents(source: Source, field: str = FIELD) -> Iterator[tuple[str, bool]]:
+    """Read the documents of a file: each object of a file of objects, each row of a table, or else the whole file.
+
+    Yields
+    ------
+    tuple of str and bool
+        A piece of a document, never empty, and whether the document ends with it.
+
+    Raises
+    ------
+    DataError
+        As in `read_pieces`.
+    """
+    if source.is_table:
+        with said(source.path), open_bytes(source.path) as file:
+            yield from ((clean(text), True) for text in read_texts(file, source.path, field) if text)
+    elif source.has_objects:
+        place = 0
+        with said(source.path), open_bytes(source.path) as file:
+            for block in _blocks(file, None, objects=True):
+                texts = _texts(_decoded(block, source.path, place), field, source.path, place)
+                yield from ((clean(text), True) for text in texts)
+                place += len(block)
+    else:
+        pieces = read_pieces(replace(source, ends_line=False))
+        piece = next(pieces, "")
+        while piece:
+            following = next(pieces, "")
+            yield piece, not following
+            piece = following
 
 
 def read_whole(sources: Sequence[Source], field: str, most_bytes: int) -> tuple[str, str, int] | None:
@@ -270,7 +321,7 @@ def _decoded(block: bytes, path: str, place: int) -> str:
 
 
 def _texts(block: str, field: str, path: str, place: int) -> Iterator[str]:
-    """The texts of lines of objects, each with a line end."""
+    """The texts of lines of objects that are not empty."""
     for number, line in enumerate(block.split("\n"), start=1):
         if not line.strip():
             continue
@@ -283,7 +334,12 @@ def _texts(block: str, field: str, path: str, place: int) -> Iterator[str]:
                 f"needed; got {line[:SHOWN]!r}"
             ) from error
         if text:
-            yield text if text.endswith("\n") else text + "\n"
+            yield text
+
+
+def _line(text: str) -> str:
+    """A text with a line end."""
+    return text if text.endswith("\n") else text + "\n"
 
 
 def _lines_before(path: str, place: int) -> int:

@@ -53,6 +53,10 @@ class TokenStore:
         place = number - self.begins[shard]
         return tokens[ends[place - 1] if place else 0 : ends[place]].astype(np.int64)
 
+    def rows(self, shard: int) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of all sentences of a shard in a row, and where each of them ends."""
+        return self._shards[shard]
+
     def lengths(self, shard: int | None = None) -> Int64[np.ndarray, " sentences"]:
         """The number of tokens of every sentence, or of those of one shard."""
         some = self._shards if shard is None else [self._shards[shard]]
@@ -85,6 +89,7 @@ class TokenWriter:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._some: list[Sequence[int]] = []
+        self._whole: list[bool] = []
         self._total = 0
 
     def __enter__(self) -> TokenWriter:
@@ -93,10 +98,11 @@ class TokenWriter:
         self._tokens, self._ends = ((self._temporary / name).open("wb") for name in (TOKENS, ENDS))
         return self
 
-    def put(self, tokens: Sequence[int]) -> None:
-        """Add a sentence."""
+    def put(self, tokens: Sequence[int], *, more: bool = False) -> None:
+        """Add a sentence, or a piece of one that goes on."""
         self._some.append(tokens)
-        if len(self._some) >= AT_A_TIME:
+        self._whole.append(not more)
+        if more or len(self._some) >= AT_A_TIME:
             self._write()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -115,9 +121,9 @@ class TokenWriter:
     def _write(self) -> None:
         np.fromiter(itertools.chain.from_iterable(self._some), TOKEN_TYPE).tofile(self._tokens)
         lengths = np.fromiter(map(len, self._some), END_TYPE)
-        (self._total + lengths.cumsum()).astype(END_TYPE).tofile(self._ends)
+        (self._total + lengths.cumsum())[np.array(self._whole, dtype=bool)].astype(END_TYPE).tofile(self._ends)
         self._total += int(lengths.sum())
-        self._some = []
+        self._some, self._whole = [], []
 
 
 def _mapped(path: Path, kind: np.dtype) -> np.ndarray:

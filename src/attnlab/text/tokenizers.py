@@ -84,12 +84,20 @@ class Tokenizer:
     Parameters
     ----------
     wrapped : tokenizers.Tokenizer
-        Hugging Face's tokenizer; its first tokens are padding, begin and end.
+        Hugging Face's tokenizer; the first tokens of the lab's own are padding, begin and end.
     """
 
     def __init__(self, wrapped: hf.Tokenizer) -> None:
         wrapped.encode_special_tokens = True  # a text that contains the name of a mark is text
         self.wrapped = wrapped
+        numbers = ((mark, wrapped.token_to_id(mark)) for mark in SPECIAL)
+        self._tokens = {mark: number for mark, number in numbers if number is not None}
+        self._marks = {number: mark for mark, number in self._tokens.items()}
+
+    @property
+    def end(self) -> int:
+        """The token that ends a text."""
+        return self._tokens[END]
 
     @property
     def size(self) -> int:
@@ -108,12 +116,12 @@ class Tokenizer:
 
     def decode(self, tokens: Sequence[Sequence[int]]) -> list[str]:
         """The sentences of tokens; padding, begin and end are left out, an unknown word is named so."""
-        texts = [[token for token in one if token >= len(SPECIAL)] for one in tokens]
+        texts = [[token for token in one if token not in self._marks] for one in tokens]
         return self.wrapped.decode_batch(texts, skip_special_tokens=False)
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         """Each token as a person reads it."""
-        return [SPECIAL[token] if token < len(SPECIAL) else self._piece(token) for token in tokens]
+        return [self._marks.get(token) or self._piece(token) for token in tokens]
 
     def _piece(self, token: int) -> str:
         """What a token adds behind another one: some decoders drop the blank before the first word."""
@@ -127,13 +135,23 @@ class Tokenizer:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Tokenizer:
         """The tokenizer that was saved."""
+        made = cls.adopted(content)
+        found = [made.wrapped.id_to_token(number) for number in range(len(SPECIAL))]
+        if found != list(SPECIAL):
+            raise DataError(f"the first tokens of a tokenizer must be {', '.join(SPECIAL)}; got {found}")
+        return made
+
+    @classmethod
+    def adopted(cls, content: Mapping[str, Any]) -> Tokenizer:
+        """A tokenizer in Hugging Face's JSON form, whoever made it; one without an end gets it as its last token."""
         try:
             wrapped = hf.Tokenizer.from_str(json.dumps(content))
         except Exception as error:  # the library raises nothing narrower
             raise DataError(f"this is no tokenizer that can be read: {error}") from error
-        found = [wrapped.id_to_token(number) for number in range(len(SPECIAL))]
-        if found != list(SPECIAL):
-            raise DataError(f"the first tokens of a tokenizer must be {', '.join(SPECIAL)}; got {found}")
+        wrapped.no_truncation()
+        wrapped.no_padding()
+        if wrapped.token_to_id(END) is None:
+            wrapped.add_special_tokens([END])
         return cls(wrapped)
 
 

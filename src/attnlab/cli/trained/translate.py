@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -37,6 +37,7 @@ def translate(
     also: Runs = (),
     beam: Whole | None = None,
     alpha: float | None = None,
+    too_long: Literal["refuse", "skip", "cut"] = "refuse",
     weights: str = "last",
     maps: Path | None = None,
     device: str = "cpu",
@@ -59,6 +60,9 @@ def translate(
         study of the run.
     alpha : float, optional
         Exponent of the length penalty, likewise; larger favors longer translations.
+    too_long : {"refuse", "skip", "cut"}
+        What becomes of a line longer than the model reads: it ends the work after the lines before it are written; or
+        an empty line is written for it; or its beginning is translated. The latter two are said.
     weights : str
         ``last``, which the study judged, or ``best`` (those of the best evaluation).
     maps : Path, optional
@@ -71,7 +75,7 @@ def translate(
     int
         0.
     """
-    from attnlab.studies.using.trained import load_run, write
+    from attnlab.studies.using.trained import fitting, load_run, write
 
     if sentences and file is not None:
         raise SpecError("give sentences or --file, not both")
@@ -83,9 +87,14 @@ def translate(
     for first, some in some_at_a_time(sentences, file):
         if maps is not None and len(some) > MOST_MAPPED:
             raise SpecError(f"--maps takes at most {MOST_MAPPED} sentences; got more")
-        with warnings_said():
-            found = write(trained, some, beam=beam, alpha=alpha, first=first)
-        print("\n".join(one.text for one in found), flush=True)
+        fit = fitting(trained, some) if too_long == "refuse" else len(some)
+        found: list[Written] = []
+        for begin, part in ((first, some[:fit]), (first + fit, some[fit:])):  # the latter begins with what is refused
+            with warnings_said():
+                written = write(trained, part, beam=beam, alpha=alpha, first=begin, too_long=too_long)
+            found += written
+            if written:
+                print("\n".join(one.text for one in written), flush=True)
         if maps is not None:
             _write_maps(maps, trained, some, found)
     return 0

@@ -39,7 +39,7 @@ def verdict_table(results: StudyResults) -> Table:
 
     metric = results.metric
     table = Table(
-        title=f"{results.study}: {words.metric_title(metric)} in {metric.unit}, {words.direction(metric)}",
+        title=f"{results.study}: {words.metric_title(metric)} ({metric.unit}, {words.direction(metric)})",
         title_justify="left",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast, final
+from typing import Any, Literal, cast, final
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from attnlab.core.contracts import Judge, JudgedTask, StudyTask
 from attnlab.core.errors import DataError, SpecError
 from attnlab.core.sizes import require_positive
 from attnlab.models.decoding.generation import EndMarks, Hypothesis, beam_search
-from attnlab.models.decoding.writers import Ensemble, writer_for
+from attnlab.models.decoding.writers import Ensemble, Without, writer_for
 from attnlab.models.encoder_decoder import EncoderDecoder
 from attnlab.studies.using.parsing import parses
 from attnlab.tasks.codecs import Codec, SentenceCodec, codec_of
@@ -24,6 +25,9 @@ BATCH = 64
 """Sentences that are translated together; those of like length."""
 LONGEST_FACTOR, LONGEST_MORE = 2, 10
 """A translation may have so many times the tokens of its source, and so many more."""
+TooLong = Literal["refuse", "skip", "cut"]
+"""What becomes of a sentence that is longer than a model reads: an error, an empty translation, or its beginning."""
+MOST_NAMED = 10  # sentences in a warning
 NOTHING = Hypothesis((), 0.0, 0.0, ended=True)
 """The translation of nothing."""
 
@@ -40,7 +44,7 @@ def judge_of(task: StudyTask) -> Judge | None:
 def with_translations(model: nn.Module, task: StudyTask, predictions: Mapping[str, Any]) -> dict[str, Any]:
     """A task's examples; where they are sentences and what is to be written, with what the model writes by itself."""
     codec = codec_of(task)
-    if codec is None or codec.kind == "characters":
+    if codec is None or codec.kind not in ("sentences", "trees"):
         return dict(predictions)
     pairs = predictions["pairs"]
     written = _written(model, codec, [pair["source"] for pair in pairs])
@@ -76,16 +80,26 @@ def translations(
     batch: int = BATCH,
     cached: bool = True,
     first: int = 1,
+    too_long: TooLong = "refuse",
 ) -> list[Written]:
     """Translate sentences with models of one task; several as one by their mean probabilities."""
     require_positive("batch", batch)
     encoded = codec.encode(sentences)
-    for number, tokens in enumerate(encoded):
-        if len(tokens) > codec.max_length:
+    longer = [number for number, tokens in enumerate(encoded) if len(tokens) > codec.max_length]
+    for number in longer:
+        if too_long == "refuse":
             raise DataError(
-                f"sentence {first + number} has {len(tokens)} tokens and this model reads at most {codec.max_length}: "
-                f"{sentences[number][:60]!r}...; cut it into sentences"
+                f"sentence {first + number} has {len(encoded[number])} tokens and this model reads at most "
+                f"{codec.max_length}: {sentences[number][:60]!r}...; cut it into sentences"
             )
+        encoded[number] = encoded[number][: codec.max_length] if too_long == "cut" else []
+    if longer:
+        what = "read up to there" if too_long == "cut" else "left out: an empty line stands in its place"
+        warnings.warn(
+            f"longer than the {codec.max_length} tokens that this model reads, and {what}: "
+            f"sentence {listed([first + number for number in longer])}",
+            stacklevel=2,
+        )
     search = {"beam": codec.beam if beam is None else beam, "alpha": codec.alpha if alpha is None else alpha}
     best = [NOTHING] * len(sentences)
     ordered = sorted((number for number, tokens in enumerate(encoded) if tokens), key=lambda one: len(encoded[one]))
@@ -95,6 +109,11 @@ def translations(
             best[number] = found[0]
     texts = codec.tokenizer.decode([one.tokens for one in best])
     return [Written(text, one.ended, one.tokens) for text, one in zip(texts, best, strict=True)]
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """The first of some numbers, for a text."""
+    return ", ".join(map(str, numbers[:MOST_NAMED])) + (", ..." if len(numbers) > MOST_NAMED else "")
 
 
 def sides_of_maps(model: nn.Module, layers: Iterable[str]) -> dict[str, tuple[int, int]]:
@@ -127,6 +146,6 @@ def _search(
     source = padded([np.asarray(tokens, dtype=np.int64) for tokens in sources], codec.marks.pad)
     longest = [min(codec.max_length, LONGEST_FACTOR * len(tokens) + LONGEST_MORE) for tokens in sources]
     with torch.no_grad():
-        writer = Ensemble([writer_for(one, source, cached=cached) for one in models])
+        writer = Without(Ensemble([writer_for(one, source, cached=cached) for one in models]), codec.banned)
         marks = EndMarks(codec.marks.begin, codec.marks.end)
         return beam_search(writer, len(sources), marks, beam=beam, alpha=alpha, max_length=longest)

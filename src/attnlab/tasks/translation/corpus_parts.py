@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -11,12 +12,23 @@ from attnlab.core.cache import keep_result, read_result
 from attnlab.core.errors import DataError, SpecError, nearest
 from attnlab.tasks.datasets import locate_named
 from attnlab.tasks.translation.corpora import CORPORA
-from attnlab.text.parallel import ObjectFile, ParallelText, Part, TabFile, TwoFiles, decoded_lines, numbered
+from attnlab.text.pairs.parallel import (
+    MemoryFile,
+    ObjectFile,
+    ParallelText,
+    Part,
+    TabFile,
+    TwoFiles,
+    decoded_lines,
+    numbered,
+    place_of,
+)
 from attnlab.text.sources import OBJECTS, is_file, is_folder, sha256_of
 
 HELD_OUT_SHARE, MOST_HELD_OUT = 20, 2000
-"""Where a person's own text comes without a validation part: one pair in so many at its end, at most so many."""
+"""Where a person's own text comes without a validation part: one pair in so many, at most so many."""
 ENDINGS = ("", ".gz")
+MEMORY = ".tmx"
 
 
 def read_sentences(file: Path | BinaryIO, name: str = "") -> Iterator[str]:
@@ -46,11 +58,8 @@ def parts_of(corpus: str, languages: tuple[str, str], *, test: str | None, only:
     text = _own_text(path, languages, corpus)
     if test:
         raise DataError(f"a test part needs a folder with train, val and {test}; {corpus} is one text")
-    count = _count(text)
-    held_out = min(MOST_HELD_OUT, count // HELD_OUT_SHARE)
-    if not held_out:
-        raise DataError(f"{corpus} has {count} pairs; at least {HELD_OUT_SHARE} are needed, the last of them held out")
-    return {"train": Part(text, stop=count - held_out), "validation": Part(text, start=count - held_out)}
+    cut = _cut(text, corpus)
+    return {"train": Part(text, cut), "validation": Part(text, cut, held_out=True)}
 
 
 def _needed(names: Mapping[str, str | None], only: str | None) -> dict[str, str]:
@@ -58,30 +67,56 @@ def _needed(names: Mapping[str, str | None], only: str | None) -> dict[str, str]
     return {part: name for part, name in names.items() if name and only in (None, part)}
 
 
-def _count(text: ParallelText) -> int:
-    """The pairs of a text, counted once."""
-    name = f"pairs-{hashlib.sha256(''.join(map(sha256_of, text.files)).encode()).hexdigest()}"
+def _cut(text: ParallelText, corpus: str) -> int:
+    """The `place_of` a source below which pairs are held out, found once: those of one source stay together."""
+    asked = [type(text).__name__, getattr(text, "languages", None), *map(sha256_of, text.files)]
+    name = f"held-out-{hashlib.sha256(repr(asked).encode()).hexdigest()}"
     kept = read_result(name)
-    if not isinstance(kept, int):
-        kept = sum(1 for _ in text.pairs())
-        keep_result(name, kept)
-    return kept
+    if isinstance(kept, int):
+        return kept
+    count, lowest = 0, []  # the negative of the lowest places, largest first
+    for pair in text.pairs():
+        if pair.source and pair.target:
+            count += 1
+            heapq.heappush(lowest, -place_of(pair.source))
+            if len(lowest) > MOST_HELD_OUT + 1:
+                heapq.heappop(lowest)
+    held_out = min(MOST_HELD_OUT, count // HELD_OUT_SHARE)
+    if not held_out:
+        raise DataError(f"{corpus} has {count} pairs; at least {HELD_OUT_SHARE} are needed, one in so many is held out")
+    places = sorted(-place for place in lowest)
+    cut = places[held_out]
+    if cut == places[0]:  # more pairs of one source than should be held out
+        raise DataError(
+            f"{corpus} has more than {held_out} pairs of one source, and pairs of a source are not parted; name a "
+            "folder with train and val"
+        )
+    keep_result(name, cut)
+    return cut
 
 
 def _own_text(path: str, languages: tuple[str, str], asked: str = "") -> ParallelText:
-    """The text whose files begin like a path: one per language, or one of tabs or of JSON objects."""
+    """The text whose files begin like a path: one per language, or one of tabs, of JSON objects, or of units."""
     if is_file(path):
-        return ObjectFile(path, languages) if path.removesuffix(".gz").endswith(OBJECTS) else TabFile(path)
+        return _one_file(path, languages)
     for ending in ENDINGS:
-        if is_file(f"{path}.tsv{ending}"):
-            return TabFile(f"{path}.tsv{ending}")
-        if is_file(f"{path}{OBJECTS}{ending}"):
-            return ObjectFile(f"{path}{OBJECTS}{ending}", languages)
+        for form in (".tsv", OBJECTS, MEMORY):
+            if is_file(f"{path}{form}{ending}"):
+                return _one_file(f"{path}{form}{ending}", languages)
     found = []
     for language in languages:
         there = [place for ending in ENDINGS if is_file(place := f"{path}.{language}{ending}")]
         if not there:
             hint = f", and no corpus is named '{asked}'; {nearest(asked, CORPORA)}" if asked else ""
-            raise DataError(f"no file {path}.{language} (nor {path.rpartition('/')[2]}.tsv or {OBJECTS}){hint}")
+            raise DataError(
+                f"no file {path}.{language} (nor {path.rpartition('/')[2]}.tsv, {OBJECTS} or {MEMORY}){hint}"
+            )
         found.append(there[0])
     return TwoFiles(*found)
+
+
+def _one_file(path: str, languages: tuple[str, str]) -> ParallelText:
+    form = path.removesuffix(".gz").lower()
+    if form.endswith(OBJECTS):
+        return ObjectFile(path, languages)
+    return MemoryFile(path, languages) if form.endswith(MEMORY) else TabFile(path)

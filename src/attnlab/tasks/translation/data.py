@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,14 +25,15 @@ from attnlab.core.files import write_json, writing
 from attnlab.core.machine import usable_cores
 from attnlab.core.sizes import require_known
 from attnlab.tasks.translation.corpus_parts import languages_of, parts_of
-from attnlab.text.pair_store import SIDES, TOKENIZER, shard_folder, write_shards
-from attnlab.text.parallel import LINES_NAMED, LeftOut, ObjectFile, Pair, Part
+from attnlab.tasks.translation.suspicious import suspicious
+from attnlab.text.pairs.pair_store import SIDES, TOKENIZER, shard_folder, write_shards
+from attnlab.text.pairs.parallel import LINES_NAMED, LeftOut, Pair, Part, numbered
 from attnlab.text.sources import find_sources, sha256_of
 from attnlab.text.token_store import TokenStore
 from attnlab.text.tokenizers import TOKENIZERS, AbstractTokenizer, Tokenizer
 
 KNOWN = "known.json"
-FORM = 5
+FORM = 6
 """Raised when what is kept on disk changes, so that older folders are not read."""
 SHARD = 2**18  # pairs of a shard
 ALONE = 2**26  # bytes of a text up to which one process tokenizes it
@@ -75,17 +76,26 @@ class TranslationData:
     known: Mapping[str, Any]  # what was found out while reading: hashes, counts, overlap
     texts: Mapping[str, Part]  # where the sentences of each part are
     test: str | None  # which part is the test part
+    references: tuple[str, ...] = ()  # files with more translations of the sources of the last part
 
     @classmethod
-    def load(cls, corpus: str, pair: str, *, tokenizer: Spec, max_length: int, test: str | None) -> TranslationData:
+    def load(
+        cls,
+        corpus: str,
+        pair: str,
+        *,
+        tokenizer: Spec,
+        max_length: int,
+        test: str | None,
+        references: Sequence[str] = (),
+    ) -> TranslationData:
         """A corpus, tokenized if it was not yet."""
         languages = languages_of(pair)
         texts = parts_of(corpus, languages, test=test)
         build(tokenizer, TOKENIZERS, axis="tokenizer")
         hashes = {part: [sha256_of(path) for path in one.text.files] for part, one in texts.items()}
-        lines = {part: [one.start, one.stop] for part, one in texts.items()}
-        identity = {"form": FORM, "hashes": hashes, "lines": lines, "tokenizer": tokenizer, "max_length": max_length}
-        identity |= {"languages": languages} if any(isinstance(one.text, ObjectFile) for one in texts.values()) else {}
+        identity = {"form": FORM, "hashes": hashes, "tokenizer": tokenizer, "max_length": max_length}
+        identity |= {"cuts": {part: one.cut for part, one in texts.items()}, "languages": languages}
         name, _ = parse(tokenizer, "tokenizer")
         if is_path(name):
             identity["code"] = sha256_of(str(path_of(name)))
@@ -95,22 +105,29 @@ class TranslationData:
         if not (folder / KNOWN).is_file():
             with filelock.FileLock(folder.with_suffix(".lock")):
                 if not (folder / KNOWN).is_file():
-                    _prepare(folder, texts, tokenizer, max_length, {"hashes": hashes})
+                    found = {"hashes": hashes, "suspicious": suspicious(texts, languages)}
+                    _prepare(folder, texts, tokenizer, max_length=max_length, known=found)
         known = json.loads((folder / KNOWN).read_text(encoding="utf-8"))
         made = Tokenizer.from_json(json.loads((folder / TOKENIZER).read_text(encoding="utf-8")))
         try:
             parts = {part: _sides(folder, part, known["shards"][part], known["words"][part]) for part in texts}
         except DataError as error:
             raise DataError(f"{error}; remove {folder} to tokenize the corpus again") from error
-        return cls(corpus, languages, made, parts, known, texts, test)
+        read_references(list(texts.values())[-1], references)
+        return cls(corpus, languages, made, parts, known, texts, test, tuple(references))
 
     def sentences(self, part: str) -> list[Pair]:
         """A held-out part as people wrote it."""
         return self.texts[part].sentences
 
+    def targets(self, part: str) -> list[list[str]]:
+        """What people wrote for the sources of a held-out part: the corpus, and other references."""
+        more = read_references(self.texts[part], self.references) if part == list(self.texts)[-1] else []
+        return [[pair.target for pair in self.sentences(part)], *more]
+
     def alarms(self) -> tuple[str, ...]:
         """What is suspicious about the corpus."""
-        found = []
+        found = list(self.known["suspicious"])
         for part, reasons in self.known["left_out"].items():
             for reason, fields in reasons.items():
                 left_out = LeftOut(**fields)
@@ -132,6 +149,8 @@ class TranslationData:
             "languages": list(self.languages),
             "test": self.test,
             "sha256": self.known["hashes"],
+            "cut": list(self.texts.values())[-1].cut,
+            "references": {path: sha256_of(path) for path in self.references},
             "parts": {part: len(sides) // self._segmentations(part) for part, sides in self.parts.items()},
             "left_out": {
                 reason: sum(reasons[reason]["count"] for reasons in self.known["left_out"].values())
@@ -150,12 +169,41 @@ class TranslationData:
 
 def held_out_pairs(data: Mapping[str, Any], part: str) -> list[Pair]:
     """A held-out part as people wrote it, for a run that keeps its own tokenizer."""
+    return _held_out(data, part).sentences
+
+
+def held_out_targets(data: Mapping[str, Any], part: str) -> list[list[str]]:
+    """What people wrote for the sources of a held-out part, and other references of the run."""
+    text, asked = _held_out(data, part), data.get("references", {}) if part == list(data["parts"])[-1] else {}
+    for path, known in asked.items():
+        if sha256_of(path) != known:
+            raise DataError(f"the references {path} have changed since the run was made")
+    return [[pair.target for pair in text.sentences], *read_references(text, list(asked))]
+
+
+def _held_out(data: Mapping[str, Any], part: str) -> Part:
+    """Where a held-out part of a run is."""
     require_known("part", part, tuple(name for name in data["parts"] if name != "train"))
     source, target = data["languages"]
     text = parts_of(data["corpus"], (source, target), test=data["test"], only=part)[part]
     if [sha256_of(path) for path in text.text.files] != data["sha256"][part]:
         raise DataError(f"the {part} part of {data['corpus']} has changed since the run was made")
-    return text.sentences
+    if text.cut != data.get("cut"):
+        raise DataError(f"the run held out other pairs of {data['corpus']}: an earlier version took the last ones")
+    return text
+
+
+def read_references(part: Part, paths: Sequence[str]) -> list[list[str]]:
+    """More translations of a part from files with as many lines as its text: those of its pairs."""
+    found = []
+    for path in paths:
+        lines, total = list(numbered(path)), sum(1 for _ in part.text.pairs())
+        if len(lines) != total:
+            raise DataError(
+                f"{path} has {len(lines):,} lines and {part.text.files[0]} {total:,}: one for each is needed"
+            )
+        found.append([lines[number - 1] for number, _ in part.pairs()])
+    return found
 
 
 def _sides(folder: Path, part: str, shards: int, target_words: int) -> Sides:
@@ -168,7 +216,9 @@ def _sides(folder: Path, part: str, shards: int, target_words: int) -> Sides:
 # ---- tokenizing ----
 
 
-def _prepare(folder: Path, texts: Mapping[str, Part], tokenizer: Spec, max_length: int, known: dict[str, Any]) -> None:
+def _prepare(
+    folder: Path, texts: Mapping[str, Part], tokenizer: Spec, *, max_length: int, known: dict[str, Any]
+) -> None:
     """Train the tokenizer, tokenize every part, and put all into a folder that is there only when it is whole."""
     temporary = folder.with_suffix(".part")
     shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed

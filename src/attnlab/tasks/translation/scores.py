@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnlab.core.contracts import Metric
-from attnlab.text.scores import Difference, Score, bleu, chrf, differences, tokenised_bleu
+from attnlab.text.scores import USUAL, Difference, References, Score, bleu, chrf, differences, tokenised_bleu
 
 BLEU, CHRF = "bleu", "chrf"
 
@@ -19,35 +19,43 @@ def judged_metrics(prefix: str) -> tuple[Metric, ...]:
 
 
 def judged_scores(
-    prefix: str, translations: Sequence[str], references: Sequence[str], *, lowercase: bool = False
+    prefix: str, translations: Sequence[str], references: References, language: str, *, lowercase: bool = False
 ) -> dict[str, float]:
-    """The values of `judged_metrics`."""
+    """The values of `judged_metrics`, in a language by its code."""
     return {
-        f"{prefix}_{BLEU}": bleu(translations, references, lowercase=lowercase).value,
+        f"{prefix}_{BLEU}": bleu(translations, references, language, lowercase=lowercase).value,
         f"{prefix}_{CHRF}": chrf(translations, references, lowercase=lowercase).value,
     }
 
 
-def signatures(*, lowercase: bool = False) -> dict[str, str]:
-    """How `judged_scores` computes what it returns."""
-    some = ["a sentence"]
-    return {name: score(some, some, lowercase=lowercase).signature for name, score in ((BLEU, bleu), (CHRF, chrf))}
+def signatures(language: str, references: int = 1, *, lowercase: bool = False) -> dict[str, str]:
+    """How `judged_scores` computes what it returns, with so many references."""
+    some, texts = ["a sentence"], [["a sentence"]] * references
+    return {
+        BLEU: bleu(some, texts, language, lowercase=lowercase).signature,
+        CHRF: chrf(some, texts, lowercase=lowercase).signature,
+    }
 
 
 def all_scores(
-    translations: Sequence[str], references: Sequence[str], language: str, *, lowercase: bool = False
+    translations: Sequence[str], references: References, language: str, *, lowercase: bool = False
 ) -> list[Score]:
-    """Everything by which papers judge translations of a text."""
-    cut = [
-        tokenised_bleu(translations, references, language, lowercase=low)
-        for low in ((True,) if lowercase else (False, True))
-    ]
-    plain = (score(translations, references, lowercase=lowercase) for score in (bleu, chrf))
-    return [*plain, *cut]
+    """Everything by which papers judge translations of a text; Moses' tokens only where words have blanks between."""
+    plain = [bleu(translations, references, language, lowercase=lowercase)]
+    plain.append(chrf(translations, references, lowercase=lowercase))
+    if f"tok:{USUAL}" not in plain[0].signature:
+        return plain
+    cases = (True,) if lowercase else (False, True)
+    return [*plain, *(tokenised_bleu(translations, references, language, lowercase=low) for low in cases)]
 
 
 def judged_differences(
-    translations: Sequence[str], others: Sequence[str], references: Sequence[str], *, lowercase: bool = False
+    translations: Sequence[str],
+    others: Sequence[str],
+    references: References,
+    language: str,
+    *,
+    lowercase: bool = False,
 ) -> list[Difference]:
     """How much more of what is judged translations have than others, whatever the sentences."""
-    return differences(translations, others, references, lowercase=lowercase)
+    return differences(translations, others, references, language, lowercase=lowercase)

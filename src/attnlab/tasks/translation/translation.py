@@ -53,7 +53,8 @@ class Translation:
     ----------
     corpus : str
         Name of a corpus (``attnlab.tasks.translation.corpora.CORPORA``), or a folder with ``train.XX``, ``val.XX`` and
-        perhaps ``test.XX`` for both languages, or with ``train.tsv``, ``val.tsv`` (a sentence, a tab, its translation).
+        perhaps ``test.XX`` for both languages, or with ``train.tsv``, ``val.tsv`` (a sentence, a tab, its translation),
+        ``train.jsonl`` or ``train.tmx``; or one such file, of which some pairs are held out.
     pair : str
         Codes of the languages, from and to: ``en-de``. With tabs, those of the first and the second column.
     tokenizer : str or mapping
@@ -69,6 +70,9 @@ class Translation:
         translation. None: no translation, no BLEU.
     alpha : float
         Exponent of the length penalty in that search.
+    references : sequence of str
+        Files with more translations of the test part, or of the validation part where there is none, a line for each
+        of its lines: they are scored together with that of the corpus.
 
     Raises
     ------
@@ -99,18 +103,22 @@ class Translation:
         test: str | None = None,
         beam: int | None = USUAL_BEAM,
         alpha: float = 0.6,
+        references: Sequence[str] = (),
     ) -> None:
         require_positive("batch_tokens", batch_tokens)
         require_positive("beam", 1 if beam is None else beam)
         require_not_negative("alpha", alpha)
         require_positive("max_length", max_length)
-        self.data = TranslationData.load(corpus, pair, tokenizer=tokenizer, max_length=max_length, test=test)
+        self.data = TranslationData.load(
+            corpus, pair, tokenizer=tokenizer, max_length=max_length, test=test, references=references
+        )
         self.batch_tokens, self.max_length = batch_tokens, max_length
         self._next_tokens = NextTokens(self.data.tokenizer.size, spare=True)
         self.parts = tuple(part for part in self.data.parts if part != "train")
         self.metrics = tuple(metric for part in self.parts for metric in translation_metrics(PREFIXES[part]))
         search_beam = USUAL_BEAM if beam is None else beam
         self.codec = SentenceCodec(self.data.tokenizer, self.data.languages, max_length, search_beam, alpha)
+        self._lowercase = self.data.tokenizer.lowercase
         judged_parts = self.parts if beam is not None else ()
         self.judged = tuple(metric for part in judged_parts for metric in judged_metrics(PREFIXES[part]))
         train = self.data.parts["train"]
@@ -186,8 +194,8 @@ class Translation:
 
     def score(self, part: str, translations: Sequence[str]) -> dict[str, float]:
         """What is judged of the translations of a held-out part."""
-        references = [pair.target for pair in self.data.sentences(part)]
-        return judged_scores(PREFIXES[part], translations, references, lowercase=self.data.tokenizer.lowercase)
+        references, language = self.data.targets(part), self.data.languages[1]
+        return judged_scores(PREFIXES[part], translations, references, language, lowercase=self._lowercase)
 
     def model_arguments(self) -> Mapping[str, Any]:
         """What a model must know of the task, by constructor name."""
@@ -210,7 +218,9 @@ class Translation:
 
     def describe(self) -> dict[str, Any]:
         """What identifies the data."""
-        judging = {"signature": signatures(lowercase=self.data.tokenizer.lowercase)} if self.judged else {}
+        count = 1 + len(self.data.references)
+        how = signatures(self.data.languages[1], count, lowercase=self._lowercase)
+        judging = {"signature": how} if self.judged else {}
         return {"task": self.name, **self.data.describe(), "batch_tokens": self.batch_tokens, **judging}
 
     def examples(self, predict: Predict) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from attnlab.core.build import build
 from attnlab.core.errors import DataError
 from attnlab.text.bpe_dropout import SampledBpe
-from attnlab.text.parallel import LeftOut, Pair, Part
+from attnlab.text.pairs.parallel import LeftOut, Pair, Part
 from attnlab.text.token_store import TokenWriter
 from attnlab.text.tokenizers import TOKENIZERS, AbstractTokenizer, Tokenizer
 

@@ -8,7 +8,8 @@ import itertools
 import pytest
 
 from attnlab.core.errors import DataError
-from attnlab.text.parallel import ObjectFile, Pair, Part, TabFile, TwoFiles
+from attnlab.text.pairs import tmx
+from attnlab.text.pairs.parallel import MemoryFile, ObjectFile, Pair, Part, TabFile, TwoFiles, place_of
 
 
 @pytest.fixture
@@ -109,7 +110,9 @@ def test_a_file_of_objects(tmp_path):
     )
     text = ObjectFile(str(path), ("en", "de"))
     assert list(text.pairs()) == [("A dog.", "Ein Hund."), ("", ""), ("Two", "Zwei")]
-    assert list(Part.from_json(Part(text, 1, 3).to_json()).pairs()) == [(3, ("Two", "Zwei"))]
+    cut = place_of("Two")
+    assert list(Part.from_json(Part(text, cut + 1, held_out=True).to_json()).pairs())[-1] == (3, ("Two", "Zwei"))
+    assert (3, ("Two", "Zwei")) in list(Part(text, cut).pairs())
     for line in ('{"en": "one"}', "7", '{"en": 1, "de": "eins"}', "{"):
         path.write_text(line, encoding="utf-8")
         with pytest.raises(DataError, match="line 1: a JSON object with texts in 'en' and 'de' is needed; got"):
@@ -118,3 +121,41 @@ def test_a_file_of_objects(tmp_path):
 
 def test_characters_are_composed(files):
     assert list(files("Ma\u0308nner".encode(), "Ma\u0308nner".encode()).pairs()) == [("M\u00e4nner", "M\u00e4nner")]
+
+
+MEMORY = """<?xml version="1.0" encoding="{encoding}"?>
+<!DOCTYPE tmx SYSTEM "tmx14.dtd">
+<tmx version="1.4"><header srclang="en"><note>Not a unit</note></header><body>
+<tu><prop>x</prop><tuv xml:lang="en-GB"><seg>A <bpt i="1">&lt;b&gt;</bpt>dog<ept i="1">&lt;/b&gt;</ept>
+ &amp; <hi>cat</hi>.</seg></tuv><tuv xml:lang="de"><seg>Ein Hund &amp; Ma\u0308use.</seg></tuv></tu>
+<tu><tuv lang="DE_at"><seg>Zwei</seg></tuv>
+<tuv lang="EN"><seg>Two</seg></tuv><tuv lang="EN"><seg>A pair</seg></tuv></tu>
+<tu><tuv xml:lang="en"><seg>Alone</seg></tuv></tu>
+</body></tmx>
+"""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("at_a_time", [7, 2**20])
+def test_a_translation_memory(tmp_path, monkeypatch, encoding, at_a_time):
+    monkeypatch.setattr(tmx, "AT_A_TIME", at_a_time)
+    path = tmp_path / "pairs.tmx.gz"
+    path.write_bytes(gzip.compress(MEMORY.format(encoding=encoding).encode(encoding)))
+    pairs = [("A dog & cat.", "Ein Hund & M\u00e4use."), ("Two", "Zwei"), ("Alone", "")]
+    assert list(MemoryFile(str(path), ("en", "de")).pairs()) == pairs
+    with pytest.raises(DataError, match=r"pairs.tmx.gz has no text in fr; it has de, de-at, en, en-gb"):
+        list(MemoryFile(str(path), ("en", "fr")).pairs())
+
+
+def test_a_translation_memory_expands_nothing(tmp_path):
+    path = tmp_path / "pairs.tmx"
+    declared = MEMORY.replace('"tmx14.dtd"', '"tmx14.dtd" [<!ENTITY many "haha">]').format(encoding="utf-8")
+    for text, name in ((declared, "many"), (MEMORY.format(encoding="utf-8").replace("&amp;", "&nbsp;"), "nbsp")):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(
+            DataError, match=f"pairs.tmx declares or uses the entity '{name}'; write what it stands for"
+        ):
+            list(MemoryFile(str(path), ("en", "de")).pairs())
+    path.write_text("<tmx><tu>", encoding="utf-8")
+    with pytest.raises(DataError, match=r"pairs.tmx is no translation memory in XML: no element found: line 1"):
+        list(MemoryFile(str(path), ("en", "de")).pairs())

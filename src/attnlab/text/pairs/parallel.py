@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import functools
+import hashlib
 import itertools
 import json
 import unicodedata
@@ -16,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO, ClassVar, NamedTuple, final
 
 from attnlab.core.errors import DataError
+from attnlab.text.pairs.tmx import read_units
 from attnlab.text.sources import SHOWN, open_bytes, said
 
 LINES_NAMED = 5  # of those that are left out
@@ -123,8 +125,41 @@ class ObjectFile:
                 ) from error
 
 
-ParallelText = TwoFiles | TabFile | ObjectFile
-KINDS: Mapping[str, type[ParallelText]] = {kind.__name__: kind for kind in (TwoFiles, TabFile, ObjectFile)}
+@final
+@dataclass(frozen=True)
+class MemoryFile:
+    """Read a translation memory (TMX); for its numbers, a unit is a line."""
+
+    path: str  # path or address
+    languages: tuple[str, str]  # codes, from and to; a memory's ``en-GB`` is ``en`` too
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What is read."""
+        return (self.path,)
+
+    def pairs(self) -> Iterator[Pair]:
+        """All pairs, those with an empty side among them."""
+        missing, there = set(self.languages), set()
+        with said(self.path), open_bytes(self.path) as file:
+            for unit in read_units(file, self.path):
+                pair = Pair(*(unicodedata.normalize("NFC", self._text(unit, code)) for code in self.languages))
+                missing -= {code for code, text in zip(self.languages, pair, strict=True) if text}
+                there |= unit.keys()
+                yield pair
+        if missing:
+            raise DataError(
+                f"{self.path} has no text in {' or '.join(sorted(missing))}; it has {', '.join(sorted(there))}"
+            )
+
+    @staticmethod
+    def _text(unit: Mapping[str, str], asked: str) -> str:
+        code = asked.replace("_", "-").lower()
+        return unit.get(code) or next((text for one, text in unit.items() if one.startswith(f"{code}-")), "")
+
+
+ParallelText = TwoFiles | TabFile | ObjectFile | MemoryFile
+KINDS: Mapping[str, type[ParallelText]] = {kind.__name__: kind for kind in (TwoFiles, TabFile, ObjectFile, MemoryFile)}
 
 
 @final
@@ -147,19 +182,25 @@ class LeftOut:
         return ("line " if self.count == 1 else "lines ") + ", ".join(map(str, self.lines)) + more
 
 
+def place_of(sentence: str) -> int:
+    """Where a sentence stands among all, at random and always the same; case does not count."""
+    return int.from_bytes(hashlib.blake2b(sentence.casefold().encode(), digest_size=7).digest())
+
+
 @final
 @dataclass(frozen=True)
 class Part:
-    """Name the lines of a parallel text that are one part of a corpus."""
+    """Name the pairs of a parallel text that are one part of a corpus."""
 
     text: ParallelText  # the text
-    start: int = 0  # the first line, from 0
-    stop: int | None = None  # the line after the last; all that follow unless given
+    cut: int | None = None  # pairs whose source has a lower `place_of` are held out; None: all are one part
+    held_out: bool = False  # whether the part is those that are held out
 
     def pairs(self, empty: LeftOut | None = None) -> Iterator[tuple[int, Pair]]:
         """The pairs that have two sides, with their line numbers from 1."""
-        numbered = enumerate(self.text.pairs(), start=1)
-        for number, pair in itertools.islice(numbered, self.start, self.stop):
+        for number, pair in enumerate(self.text.pairs(), start=1):
+            if self.cut is not None and (place_of(pair.source) < self.cut) != self.held_out:
+                continue
             if pair.source and pair.target:
                 yield number, pair
             elif empty is not None:
@@ -172,7 +213,7 @@ class Part:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Part:
         """What another process named."""
-        return cls(KINDS[content["kind"]](**content["text"]), content["start"], content["stop"])
+        return cls(KINDS[content["kind"]](**content["text"]), content["cut"], content["held_out"])
 
     @functools.cached_property
     def sentences(self) -> list[Pair]:

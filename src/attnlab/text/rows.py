@@ -1,0 +1,60 @@
+"""Rows of tables as texts: Parquet files, and Arrow files such as Hugging Face's ``datasets`` saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from attnlab.core.errors import DataError
+
+PARQUET, ARROW = ".parquet", ".arrow"
+TABLES = (PARQUET, ARROW)
+"""Endings of tables."""
+ROWS = 1024  # that are read together
+ARROW_FILE = b"ARROW1"  # how Arrow's file form begins; its stream form, which ``datasets`` writes, does not
+
+
+def read_columns(file: BinaryIO, path: str, columns: list[str] | None) -> Iterator[dict[str, list[Any]]]:
+    """Columns of a table, all of them unless some are named, some rows at a time.
+
+    Raises
+    ------
+    DataError
+        If pyarrow is not installed, or the table has no such column.
+    """
+    try:
+        import pyarrow as pa
+        from pyarrow import ipc, parquet
+    except ImportError as error:
+        raise DataError(f"{path} needs pyarrow: pip install 'attnlab[parquet]'") from error
+    try:
+        if path.endswith(PARQUET):
+            table = parquet.ParquetFile(file)
+            known, batches = table.schema_arrow.names, table.iter_batches(ROWS, columns=columns)
+        else:
+            is_file = file.read(len(ARROW_FILE)) == ARROW_FILE
+            file.seek(0)
+            opened = ipc.open_file(file) if is_file else ipc.open_stream(file)
+            known = opened.schema.names
+            batches = map(opened.get_batch, range(opened.num_record_batches)) if is_file else iter(opened)
+        if missing := [name for name in columns or () if name not in known]:
+            raise DataError(f"{path} has no column '{missing[0]}'; it has {', '.join(known)}")
+        for batch in batches:
+            yield {name: batch.column(name).to_pylist() for name in columns or known}
+    except pa.ArrowException as error:
+        raise DataError(f"{path} cannot be read as a table: {error}") from error
+
+
+def read_texts(file: BinaryIO, path: str, column: str) -> Iterator[str]:
+    """The texts in a column of a table, one a row.
+
+    Raises
+    ------
+    DataError
+        As in `read_columns`, or if a row has no text there.
+    """
+    rows = (text for batch in read_columns(file, path, [column]) for text in batch[column])
+    for number, text in enumerate(rows, start=1):
+        if not isinstance(text, str):
+            raise DataError(f"{path}, row {number}: a text in '{column}' is needed; got {text!r:.60}")
+        yield text
