@@ -97,14 +97,14 @@ def test_code_that_ends_its_process_is_said(tiny, tmp_path):
     with pytest.raises(SpecError) as refused:
         plan_of(tiny)
     first, second = str(refused.value).splitlines()
-    assert first == "variant 'mine': its code ended the process in which it was tried, with exit code 0"
+    assert first == "variant 'mine': the process in which its code was tried ended with exit code 0"
     assert second.startswith("variant 'wrong': ")
 
 
 def test_a_task_that_ends_its_process_is_said(tiny, tmp_path):
     (tmp_path / "mine.py").write_text("import os\nos._exit(0)\n")
     tiny["task"] = {"name": f"{tmp_path}/mine.py:Task"}
-    with pytest.raises(SpecError, match="its code ended the process in which it was tried, with exit code 0"):
+    with pytest.raises(SpecError, match="the process in which its code was tried ended with exit code 0"):
         plan_of(tiny)
 
 

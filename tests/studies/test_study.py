@@ -91,6 +91,7 @@ def test_a_variant_of_another_model_replaces_and_training_is_its_own():
         ("baseline: one", "baseline: oen", "line 4: baseline 'oen' is no variant; did you mean 'one'?"),
         ("  two: {channels: 8}", "  one: {channels: 8}", "line 7: 'one' is written twice; names must differ"),
         ("  two: {channels: 8}", "  One!: {}", "variants 'one' and 'One!' would share the folder 'one'"),
+        ("  two: {channels: 8}", '  "t\\0wo": {}', r"'t\x00wo' holds characters that cannot be shown; leave them out"),
         ("rules:\n", "training: {budget: 3}\nrules:\n", "training may not set 'budget'"),
         ("  seeds: 3", "  tune: {lr: [1e-3, 3e-3]}", "line 10: rules.tune: lr: the better of two values always lies"),
         ("  seeds: 3", "  tune: {budget: [1, 2, 3]}", "line 10: rules.tune: the budget cannot be tuned"),
@@ -137,6 +138,10 @@ def test_unknown_study_scale_and_text(write_study, tmp_path):
         load_study(tmp_path / "missing.yaml")
     with pytest.raises(SpecError, match="no scale 'smal'; did you mean 'small'"):
         load_study(write_study(GOOD), scale="smal")
+    deep = tmp_path / "deep.yaml"
+    deep.write_text("question: " + "[" * 9_999)
+    with pytest.raises(SpecError, match=r"deep\.yaml cannot be read: it is nested too deeply"):
+        load_study(deep)
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"question: \xff\xfe")
     with pytest.raises(SpecError, match="not UTF-8"):

@@ -27,6 +27,7 @@ class SentenceCodec:
     kind: ClassVar[Literal["sentences"]] = "sentences"  # by which it is found again
     pads: ClassVar[bool] = True  # whether what is shorter than the rest of its batch is filled up
     marks: ClassVar[MarkTokens] = MarkTokens()  # the same for every tokenizer
+    banned: ClassVar[tuple[int, ...]] = ()  # tokens that are never written
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """The tokens of sentences as a corpus is read: without blanks around them."""
@@ -64,10 +65,19 @@ class CharacterCodec:
     context: int  # characters the model is given at most
     kind: ClassVar[Literal["characters"]] = "characters"  # as in `SentenceCodec`, like what follows
     pads: ClassVar[bool] = False  # windows of one length
+    end: ClassVar[None] = None  # a text does not end
 
-    def read(self, text: str) -> str:
-        """A text in the one form in which texts are trained on: LF at the end of lines, characters composed."""
-        return clean(text)
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, cleaned as in training."""
+        return self.vocabulary.encode(clean(text)).tolist()
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens."""
+        return "".join(self.pieces(tokens))
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """Characters."""
+        return [self.vocabulary.symbols[token] for token in tokens]
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON types."""
@@ -77,6 +87,45 @@ class CharacterCodec:
     def from_json(cls, content: Mapping[str, Any]) -> CharacterCodec:
         """What was kept."""
         return cls(Vocabulary([content["characters"]]), content["context"])
+
+
+@final
+@dataclass(frozen=True)
+class TextCodec:
+    """Say how a text becomes tokens for a model that continues it, and where what it writes ends."""
+
+    tokenizer: Tokenizer  # of the lab's own or adopted
+    context: int  # tokens the model is given at most
+    marked: bool  # whether documents have ends, from which the next begins
+    kind: ClassVar[Literal["text"]] = "text"  # as in `SentenceCodec`, like what follows
+    pads: ClassVar[bool] = False  # what fills up a window stands behind its text
+
+    @property
+    def end(self) -> int | None:
+        """The token that ends a text and begins the next; None if there is none."""
+        return self.tokenizer.end if self.marked else None
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, cleaned as in training, behind the end of the one before."""
+        return [*([self.tokenizer.end] if self.marked else []), *self.tokenizer.encode([clean(text)])[0]]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens; ends are left out."""
+        return self.tokenizer.decode([tokens])[0]
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """Words, or parts of words."""
+        return self.tokenizer.pieces(tokens)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as JSON types."""
+        known = {"context": self.context, "marked": self.marked}
+        return {"kind": self.kind, "tokenizer": self.tokenizer.to_json(), **known}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> TextCodec:
+        """What was kept."""
+        return cls(Tokenizer.adopted(content["tokenizer"]), content["context"], content["marked"])
 
 
 @final
@@ -139,8 +188,8 @@ class TreeCodec:
         )
 
 
-Codec = SentenceCodec | CharacterCodec | TreeCodec
-KINDS: Mapping[str, type[Codec]] = {kind.kind: kind for kind in (SentenceCodec, CharacterCodec, TreeCodec)}
+Codec = SentenceCodec | CharacterCodec | TextCodec | TreeCodec
+KINDS: Mapping[str, type[Codec]] = {kind.kind: kind for kind in (SentenceCodec, CharacterCodec, TextCodec, TreeCodec)}
 
 
 def codec_of(task: ReportedTask) -> Codec | None:

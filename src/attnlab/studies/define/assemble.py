@@ -67,8 +67,7 @@ def build_model_offered(spec: Mapping[str, Any], offered: Mapping[str, Any]) -> 
     """Build a model that fits a task of which only that is known what it offers."""
     name, arguments = parse(spec, "model")
     missing = _asked_by(name) - arguments.keys() - offered.keys()
-    fitting = [other for other in MODELS if _asked_by(other) <= offered.keys()]
-    if missing and fitting:
+    if missing and (fitting := fitting_models(offered)):
         raise SpecError(
             f"model '{name}' needs {', '.join(sorted(missing))}, which this task does not give; models that fit it: "
             f"{', '.join(fitting)}"
@@ -76,10 +75,15 @@ def build_model_offered(spec: Mapping[str, Any], offered: Mapping[str, Any]) -> 
     return cast(nn.Module, build(spec, MODELS, axis="model", offered=offered))
 
 
+def fitting_models(offered: Mapping[str, Any]) -> list[str]:
+    """The models of the lab that ask for no more than a task offers."""
+    return [name for name in MODELS if _asked_by(name) <= offered.keys()]
+
+
 def measured_reach(model: nn.Module, task: StudyTask, device: str = "cpu") -> dict[str, Any]:
     """The fields of `Reach` of a model on a task's own sequences: how far back and ahead of the last input it sees."""
     *given, changed = task.train_batch(0, 0).to(device).inputs
-    return asdict(reach(_LastFirst(model) if given else model, (changed, *given)))
+    return asdict(reach(_LastFirst(model), (changed, *given)))
 
 
 def _asked_by(name: str) -> set[str]:
@@ -90,7 +94,7 @@ def _asked_by(name: str) -> set[str]:
 
 @final
 class _LastFirst(nn.Module):
-    """Call a model with its last input given first: the one whose reach is measured."""
+    """Call a model with its last input given first: the one whose reach is measured; an answer for all of it is one."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -98,4 +102,5 @@ class _LastFirst(nn.Module):
 
     def forward(self, last: Tensor, *before: Tensor) -> Tensor:
         """The model's outputs."""
-        return self.model(*before, last)
+        outputs = self.model(*before, last)
+        return outputs[:, None] if outputs.ndim == 2 and outputs.shape[1] != last.shape[1] else outputs

@@ -130,6 +130,8 @@ class Study(BaseModel):
         for variant in self.variants:
             if slug(variant) in OWN_FILES or len(slug(variant)) > LONGEST_NAME:
                 raise ValueError(f"variants: '{variant}' cannot be a folder of the study; choose another, shorter name")
+            if not variant.isprintable():
+                raise ValueError(f"variants: {variant!r} holds characters that cannot be shown; leave them out")
             other = slugs.setdefault(slug(variant), variant)
             if other != variant:
                 raise ValueError(f"variants '{other}' and '{variant}' would share the folder '{slug(variant)}'")
@@ -352,7 +354,7 @@ def parse_study(
     if not isinstance(plain, dict):
         raise SpecError(f"{path or name}: a study file must be a mapping; got {type(plain).__name__}")
     plain = merge(at_scale(plain, scale, str(path or name)), changes or {})
-    resolved = _resolve_text(_resolve_paths(plain, folder), folder)
+    resolved = _resolve_data(_resolve_paths(plain, folder), folder)
     own = {"name": name, "scale": scale, "folder": str(folder), "content": plain, "places": places_of(raw, path)}
     try:
         return Study.model_validate({**resolved, **own})
@@ -403,17 +405,24 @@ def _resolve_paths(value: Any, folder: Path) -> Any:
     return value
 
 
-def _resolve_text(study: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Make the task's text or corpus absolute where it lies beside the study; else it is a name, or found from here."""
+def _resolve_data(study: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Make the task's files absolute where they lie beside the study; what does not is a name, or found from here."""
     task = study.get("task")
-    beside = {}
-    for key in ("text", "corpus"):
-        given = task.get(key) if isinstance(task, dict) else None
-        if isinstance(given, str):
-            path = folder / Path(given).expanduser()
-            is_there = path.is_file() or (key == "corpus" and given != path.name and _begins_a_name(path))
-            beside |= {key: str(path.resolve())} if is_there else {}
-    return {**study, "task": {**study["task"], **beside}} if beside else study
+    if not isinstance(task, dict):
+        return study
+    return {**study, "task": {key: _beside(folder, key, given) for key, given in task.items()}}
+
+
+def _beside(folder: Path, key: str, given: Any) -> Any:
+    """A file or folder beside a study, absolute; a word that is the name of none stays as it is."""
+    if isinstance(given, list):
+        return [_beside(folder, key, one) for one in given]
+    if not isinstance(given, str) or is_path(given):
+        return given
+    path = folder / Path(given).expanduser()
+    is_file = path.is_file() and (key in ("text", "corpus") or "." in given)
+    is_folder = given != path.name and (_begins_a_name(path) if key == "corpus" else path.is_dir())
+    return str(path.resolve()) if is_file or is_folder else given
 
 
 def _begins_a_name(path: Path) -> bool:

@@ -23,6 +23,7 @@ from attnlab.inspection.reach import MOST_CALLS, SAMPLES
 from attnlab.nn.foreign import ForeignMixer
 from attnlab.studies.define.assemble import build_model, build_task, draws_data, measured_reach
 from attnlab.studies.define.metrics import rules_metric, study_metrics
+from attnlab.studies.define.own_task import require_kept
 from attnlab.studies.define.rules import TUNING_SEED
 from attnlab.studies.define.study import Study, restore_study, slug
 from attnlab.studies.plan.estimate import flops_per_second_on_one_thread, step_seconds_on_one_thread
@@ -297,8 +298,11 @@ def _taken_apart(step: str, study: Mapping[str, Any], name: str, given: Any) -> 
 
 
 def _task_apart(study: Mapping[str, Any]) -> None:
-    """Build the task of a study as it was kept."""
-    build_task(restore_study(study).task_spec())
+    """Build the task of a study as it was kept, and raise where it does not keep what a task must."""
+    restored = restore_study(study)
+    require_kept(
+        build_task(restored.task_spec()), parse(restored.task, "task")[0], restored.model_spec(restored.baseline)
+    )
 
 
 def _plan_variant(study: Study, name: str, target: float | None) -> PlannedVariant:

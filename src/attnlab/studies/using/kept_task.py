@@ -15,7 +15,7 @@ from attnlab.tasks.codecs import Codec, codec_from_json, codec_of
 
 KEPT = "task.json"
 """File of a run."""
-WRITING = ("translation", "char-lm", "parsing")
+WRITING = ("translation", "char-lm", "lm", "parsing")
 """Tasks whose runs keep it."""
 _LISTED = f"{', '.join(WRITING[:-1])} and {WRITING[-1]}"
 
@@ -35,7 +35,9 @@ class KeptTask:
     def codec(self) -> Codec:
         """What tokens mean; raise `RunError` where models do not write."""
         if self.kept is None:
-            raise RunError(f"{self.folder} is a run of the task '{self.name}'; models write in {_LISTED} alone")
+            raise RunError(
+                f"{self.folder} is a run of the task '{self.name}'; models write in tasks with a codec: {_LISTED}"
+            )
         return self.kept
 
 

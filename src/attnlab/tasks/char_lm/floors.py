@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from attnlab.core.contracts import Floor, Metric
 from attnlab.text.ngrams import Rung
@@ -57,15 +57,34 @@ def loss_floors(loss: Metric, rungs: Sequence[Rung], vocab_size: int) -> list[Fl
     return [chance, *(_rung_floor(rung, loss, rung.loss, _room(rung)) for rung in rungs)]
 
 
+def ladder_floors(
+    scales: Mapping[Metric, Callable[[float], float]], accuracy: Metric, rungs: Sequence[Rung], vocab_size: int
+) -> list[Floor]:
+    """Chance and the n-gram ladder of tokens, as in `character_floors`, for all metrics that follow from the loss."""
+    guessing, source = math.log(vocab_size), f"uniform over {vocab_size} tokens"
+    of_loss = [(metric, scale(guessing)) for metric, scale in scales.items()]
+    floors = [
+        Floor("chance", value, metric.unit, metric.name, "chance", source=source)
+        for metric, value in (*of_loss, (accuracy, 1 / vocab_size))
+    ]
+    for rung in rungs:
+        for metric, scale in scales.items():
+            value = scale(rung.loss)
+            floors.append(_rung_floor(rung, metric, value, value - scale(rung.loss - _room(rung)), sees="token"))
+        room = ROOM_ACCURACY + rung.accuracy_limit - rung.accuracy
+        floors.append(_rung_floor(rung, accuracy, rung.accuracy, room, sees="token"))
+    return floors
+
+
 def _room(rung: Rung) -> float:
     """By how many nats a model of the same reach may do better."""
     return ROOM + min(rung.loss - rung.loss_limit, SAFETY * rung.sampling_cost)
 
 
-def _rung_floor(rung: Rung, metric: Metric, value: float, tolerance: float) -> Floor:
-    characters = "1 character" if rung.order == 1 else f"{rung.order} characters"
+def _rung_floor(rung: Rung, metric: Metric, value: float, tolerance: float, sees: str = "character") -> Floor:
+    seen = f"1 {sees}" if rung.order == 1 else f"{rung.order} {sees}s"
     return Floor(
-        f"{NAMES[rung.order]} (sees {characters})", value, metric.unit, metric.name, "floor",
+        f"{NAMES[rung.order]} (sees {seen})", value, metric.unit, metric.name, "floor",
         reach=rung.order,
         tolerance=tolerance,
         source="interpolated Witten-Bell fitted on the training part",

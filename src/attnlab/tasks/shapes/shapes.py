@@ -12,13 +12,13 @@ from statistics import fmean
 from typing import Any, Literal, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnlab.core.contracts import Batch, Floor, Metric, Predict
 from attnlab.core.errors import ModuleError, SpecError
-from attnlab.core.generators import generator_for
 from attnlab.core.sizes import require_known, require_positive
+from attnlab.tasks.epochs import in_epochs
 from attnlab.tasks.shapes.predictors import constant_error, linear_error
 from attnlab.tasks.shapes.sequences import LENGTH, generate
 
@@ -33,7 +33,6 @@ EXAMPLES = 4  # sequences shown in a report, as many as the question showed
 DIGITS = 4  # of a value in a report
 EVALUATION_BATCH = 250  # sequences at a time; bounds memory, changes no number but rounding
 SETS_KEPT = 4  # data sets kept in memory at a time; one of full size takes 22 MB
-PERMUTATIONS_KEPT = 64  # one per seed trained at the same time; 0.2 MB each at full size
 NOISE_SPREAD = 5.0  # standard deviations of the measured noise below which chance is ruled out
 
 
@@ -76,12 +75,6 @@ def _held_out_inside(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same parts, but that what is held out replaces the last of the training part."""
     held_out = torch.cat([parts[part] for part in PREFIXES])
     return {**parts, "train": torch.cat((parts["train"][: -len(held_out)], held_out))}
-
-
-@functools.lru_cache(maxsize=PERMUTATIONS_KEPT)
-def _permutation(count: int, seed: int, epoch: int) -> Int[Tensor, " count"]:
-    """The order of the training sequences in one epoch."""
-    return torch.randperm(count, generator=generator_for(seed, epoch))
 
 
 @functools.lru_cache(maxsize=SETS_KEPT)
@@ -184,12 +177,7 @@ class Shapes:
 
     def train_batch(self, step: int, seed: int) -> Batch:
         """The sequences of one training step."""
-        count = self._arguments[1]
-        begin, end = step * self.batch, (step + 1) * self.batch
-        epochs = range(begin // count, (end - 1) // count + 1)
-        order = torch.cat([_permutation(count, seed, epoch) for epoch in epochs])
-        offset = begin - epochs.start * count
-        chosen = order[offset : offset + self.batch]
+        chosen = in_epochs(self._arguments[1], self.batch, step, seed)
         return Batch((self.data.inputs["train"][chosen],), self.data.targets["train"][chosen])
 
     def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Float[Tensor, ""]:

@@ -22,12 +22,12 @@ from attnlab.inspection.interventions import How
 from attnlab.models.decoding.writers import device_of
 from attnlab.studies.using.trained import Trained, load_run, sentence_codec
 from attnlab.studies.using.translating import translations
-from attnlab.tasks.codecs import CharacterCodec, SentenceCodec
+from attnlab.tasks.codecs import CharacterCodec, SentenceCodec, TextCodec
 from attnlab.viewer.inside.asked import Asked
 from attnlab.viewer.inside.explaining import Chosen, explanation
 from attnlab.viewer.inside.heads import Heads, full_map, heads_of, require_head, small_maps
 from attnlab.viewer.inside.measuring import HeldOutHeads
-from attnlab.viewer.inside.reading import AbstractReader, CharacterReader, SentenceReader, SeriesReader, Side
+from attnlab.viewer.inside.reading import AbstractReader, SentenceReader, SeriesReader, Side, TextReader
 
 KEPT_TRANSLATIONS = 64  # of each model
 
@@ -228,8 +228,9 @@ def run_in_view(folder: Path) -> ModelInView:
     if task.kept is None and task.model_arguments.get("d_in") == 1:
         return ModelInView(model, SeriesReader(task.model_arguments["length"]), measure=measure)
     codec = task.codec
-    if isinstance(codec, CharacterCodec):
-        return ModelInView(model, CharacterReader(codec, task.model_arguments["max_length"]), measure=measure)
+    if isinstance(codec, CharacterCodec | TextCodec):
+        sizes = (task.model_arguments["vocab_size"], task.model_arguments["max_length"])
+        return ModelInView(model, TextReader(codec, *sizes), measure=measure)
     if not isinstance(codec, SentenceCodec):
         raise RunError(f"{folder} writes trees, which this page does not show; see attnlab parse and attnlab heads")
     write = functools.lru_cache(KEPT_TRANSLATIONS)(functools.partial(_translation, trained))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attnlab.core.errors import DataError
 from attnlab.studies.using.translating import sides_of_maps
-from attnlab.tasks.codecs import CharacterCodec, SentenceCodec
+from attnlab.tasks.codecs import CharacterCodec, SentenceCodec, TextCodec
 from attnlab.viewer.inside.asked import Asked
 
 GUESSES = 5
@@ -86,31 +86,33 @@ class AbstractReader(ABC):
 
 
 @final
-class CharacterReader(AbstractReader):
-    """Read a text whose every next character is predicted.
+class TextReader(AbstractReader):
+    """Read a text whose every next token is predicted.
 
     Parameters
     ----------
-    codec : CharacterCodec
+    codec : CharacterCodec or TextCodec
         What tokens mean.
+    vocab_size : int
+        How many there are.
     longest : int
-        Characters that the model reads at most.
+        Tokens that the model reads at most.
     """
 
-    def __init__(self, codec: CharacterCodec, longest: int) -> None:
-        self._codec, self._vocabulary, self._longest = codec, codec.vocabulary, longest
-        self.vocab_size = len(codec.vocabulary.symbols)
+    def __init__(self, codec: CharacterCodec | TextCodec, vocab_size: int, longest: int) -> None:
+        self._codec, self._longest = codec, longest
+        self.vocab_size = vocab_size
 
     def sides(self, asked: Asked) -> tuple[Side, ...]:
-        """The text; what comes after the last character nobody knows."""
-        text = self._codec.read(asked.text)
-        require_text(text)
-        require_short(len(text), self._longest, "characters")
-        return (side_of_text(self._vocabulary.encode(text).tolist(), tuple(text)),)
+        """The text; what comes after its last token nobody knows."""
+        require_text(asked.text)
+        tokens = self._codec.encode(asked.text)
+        require_short(len(tokens), self._longest, "characters" if self._codec.kind == "characters" else "tokens")
+        return (side_of_text(tokens, self.pieces(tokens)),)
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """Characters."""
-        return [self._vocabulary.symbols[token] for token in tokens]
+        """Characters, words or parts of words."""
+        return self._codec.pieces(tokens)
 
 
 @final

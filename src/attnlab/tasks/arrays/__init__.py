@@ -1,0 +1,1 @@
+"""The tasks `classify` and `sequences`: a person's own arrays and tables."""

@@ -1,0 +1,375 @@
+"""The `classify` task: name the class of each sequence of numbers, of tokens, or text."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from attnlab.core.build import Spec, build
+from attnlab.core.contracts import Batch, Floor, Metric, Predict
+from attnlab.core.errors import DataError, ModuleError, SpecError, nearest
+from attnlab.core.sizes import require_known, require_positive
+from attnlab.tasks.arrays.items import (
+    PREFIXES,
+    Held,
+    Numbers,
+    OwnItems,
+    Scale,
+    batch_of,
+    cut_items,
+    featured,
+    held_files,
+    shares_of,
+)
+from attnlab.tasks.arrays.reading import ARRAY, numbers, read_array, read_table, require_finite
+from attnlab.tasks.next_tokens import NextTokens
+from attnlab.text.sources import clean
+from attnlab.text.tokenizers import PAD_TOKEN, TOKENIZERS, Tokenizer
+
+ONE_SIDED = 0.8  # share of one class from which on accuracy says little
+SHOWN = 4  # items of an example
+TEXT = "text"  # the column of a table that is read, where there is one of this name
+
+
+@final
+class Classify:
+    """Name the class of each item.
+
+    Parameters
+    ----------
+    inputs : str
+        An ``.npy`` file of numbers (items, length) or (items, length, features), or of tokens, whole numbers (items,
+        length); or a table (CSV, TSV, JSON lines, Parquet).
+    labels : str
+        An ``.npy`` file of whole numbers (items,), or the column of the table that holds the classes: numbers or words.
+    field : str or list of str, optional
+        The columns of a table that are read: one of texts, or of lists of numbers or tokens, or several of numbers,
+        which stand at one position each. By default ``text``, or where there is none all but the labels.
+    tokenizer : Spec
+        Of texts: entry of `TOKENIZERS`, trained on the texts of the training part.
+    length : int, optional
+        Tokens that are read at most; what is longer is cut, and an alarm says so. By default those of the longest item.
+    batch : int
+        Items of one training step; every item comes once in an epoch.
+    validation, test : float, str or list of str, optional
+        What is held out: a share, of every class the same, or a table, or a list of two ``.npy`` files.
+    normalize : bool
+        Whether numbers are given with mean 0 and standard deviation 1, for each feature those of the training part.
+    data_seed : int
+        Seed of which items are held out.
+
+    Raises
+    ------
+    SpecError
+        If a size is below 1, or what is held out is no share.
+    DataError
+        If a file cannot be read, or holds what is no item or no class, or one that training lacks.
+
+    Notes
+    -----
+    A model may answer (batch, classes), or (batch, length, classes): then its answers are averaged over the positions,
+    of tokens over those that are not padding. Tokens are shifted by one where they are given as numbers: 0 is padding.
+    """
+
+    name = "classify"
+    causal = False
+    judged = ()
+
+    def __init__(
+        self,
+        inputs: str,
+        labels: str = "label",
+        *,
+        field: str | list[str] | None = None,
+        tokenizer: Spec = "bpe",
+        length: int | None = None,
+        batch: int = 64,
+        validation: Held = 0.1,
+        test: Held | None = None,
+        normalize: bool = True,
+        data_seed: int = 0,
+    ) -> None:
+        require_positive("batch", batch)
+        require_positive("length", length or 1)
+        self.batch, self._arguments = batch, {"inputs": inputs, "labels": labels, "field": field}
+        held = held_files({"validation": validation, "test": test})
+        read = {"train": _read(inputs, labels, field)}
+        read |= {
+            part: _given(some, labels, field, part) for part, some in held.items() if not isinstance(some, float | int)
+        }
+        self.classes = sorted(set(read["train"][1].tolist()))
+        known = {part: self._numbered(part, given) for part, (_, given) in read.items()}
+        trained = cut_items(len(known["train"]), shares_of(held), data_seed, known["train"])["train"]
+        items, self._tokenizer, self._cut = _encoded(
+            {part: some for part, (some, _) in read.items()}, trained, tokenizer, length
+        )
+        given = {part: (items[part], known[part]) for part in read if part != "train"}
+        self._items = OwnItems(
+            items["train"], known["train"], {**shares_of(held), **given}, seed=data_seed, strata=known["train"]
+        )
+        self._of_tokens = items["train"].dtype.kind in "iu"
+        train = self._items.parts["train"]
+        self._scale = Scale.of(featured(train.inputs), train.chosen) if normalize and not self._of_tokens else None
+        self.vocab_size = int(max(array.max() for array in items.values())) + 1 if self._of_tokens else 0
+        self.length = train.inputs.shape[1]
+        self._judge = NextTokens(len(self.classes))
+        self.tokens_per_step = batch
+        self.steps_per_epoch = len(train) / batch
+        self.parts = tuple(held)
+        self.metrics = tuple(metric for part in self.parts for metric in _metrics(PREFIXES[part]))
+
+    def _numbered(self, part: str, given: np.ndarray) -> np.ndarray:
+        """The number of each item's class."""
+        numbers_of = {one: number for number, one in enumerate(self.classes)}
+        unknown = [one for one in dict.fromkeys(given.tolist()) if one not in numbers_of]
+        if unknown:
+            hint = nearest(str(unknown[0]), map(str, self.classes))
+            raise DataError(f"the {part} part has the class {unknown[0]!r}, which the training part lacks; {hint}")
+        return np.array([numbers_of[one] for one in given.tolist()], dtype=np.int64)
+
+    def _batch(self, inputs: np.ndarray, classes: np.ndarray) -> Batch:
+        if not self._of_tokens:
+            inputs = featured(inputs)
+            inputs = self._scale.apply(inputs) if self._scale else inputs.astype(np.float32)
+        return batch_of(inputs, classes)
+
+    def train_batch(self, step: int, seed: int) -> Batch:
+        """The items of one training step."""
+        return self._batch(*self._items.drawn(step, seed, self.batch))
+
+    def _answers(self, outputs: Tensor, batch: Batch) -> Float[Tensor, "batch 1 classes"]:
+        """One answer an item: that of the model, or the mean of those at its positions."""
+        inputs = batch.inputs[0]
+        wanted = (len(inputs), len(self.classes))
+        if outputs.ndim == 3 and (len(outputs), outputs.shape[2]) == wanted:
+            if self._of_tokens and outputs.shape[1] == inputs.shape[1]:
+                real = (inputs != PAD_TOKEN).to(outputs.device, outputs.dtype)[..., None]  # (batch, length, 1)
+                return (outputs * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
+            return outputs.mean(dim=1, keepdim=True)
+        if tuple(outputs.shape) != wanted:
+            raise ModuleError(
+                f"the model's outputs must have shape {wanted} (batch, classes), or (batch, length, classes); got "
+                f"{tuple(outputs.shape)}"
+            )
+        return outputs[:, None]
+
+    def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
+        """The mean cross-entropy of a batch in nats per item."""
+        return self._judge.mean_loss(self._answers(outputs, batch), batch.targets[:, None], label_smoothing)
+
+    def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
+        """The metrics over a whole held-out part."""
+        require_known("part", part, self.parts)
+        total, correct = 0.0, 0
+        for some in self._items.parts[part].in_turn():
+            batch = self._batch(*some)
+            judged = Batch(batch.inputs, batch.targets[:, None])
+            losses, likeliest = self._judge.judge(lambda _, batch=batch: self._answers(predict(batch), batch), judged)
+            total += losses.double().sum().item()
+            correct += int((likeliest == judged.targets).sum())
+        count = len(self._items.parts[part])
+        return {f"{PREFIXES[part]}_loss": total / count, f"{PREFIXES[part]}_accuracy": correct / count}
+
+    def model_arguments(self) -> Mapping[str, Any]:
+        """What a model must know of the task, by constructor name; a token is one of `vocab_size` features."""
+        classes = len(self.classes)
+        features = {"vocab_size": self.vocab_size} if self._of_tokens else {}
+        d_in = self.vocab_size or featured(self._items.parts["train"].inputs).shape[2]
+        return {
+            **features, "d_in": d_in, "d_out": classes, "n_classes": classes, "max_length": self.length,
+            "length": self.length,
+        }  # fmt: skip
+
+    def _frequencies(self, part: str) -> np.ndarray:
+        items = self._items.parts[part]
+        return np.bincount(items.targets[items.chosen], minlength=len(self.classes)) / len(items)
+
+    def floors(self) -> tuple[Floor, ...]:
+        """Chance, and what the frequencies of the classes in the training part give."""
+        train, floors = self._frequencies("train"), []
+        for part in self.parts:
+            held_out = self._frequencies(part)
+            loss, accuracy = _metrics(PREFIXES[part])
+            present = held_out > 0
+            surprise = float(-(held_out[present] * np.log(np.maximum(train[present], 1e-12))).sum())
+            count, source = len(self.classes), f"uniform over {len(self.classes)} classes"
+            floors += [
+                Floor("chance", math.log(count), loss.unit, loss.name, "chance", source=source),
+                Floor("chance", 1 / count, accuracy.unit, accuracy.name, "chance", source=source),
+                Floor("frequencies", surprise, loss.unit, loss.name, "simple", source="those of the training part"),
+                Floor(
+                    "majority class", float(held_out[train.argmax()]), accuracy.unit, accuracy.name, "simple",
+                    source=f"always '{self.classes[int(train.argmax())]}', the most frequent class in training",
+                ),
+            ]  # fmt: skip
+        return tuple(floors)
+
+    def alarms(self) -> tuple[str, ...]:
+        """What is suspicious about the items and their classes."""
+        found = self._items.alarms()
+        for part in ("train", *self.parts):
+            shares = self._frequencies(part)
+            if len(shares) == 1 or shares.max() >= ONE_SIDED:
+                found.append(
+                    f"{shares.max():.1%} of the {part} part are of the class '{self.classes[int(shares.argmax())]}': "
+                    "an accuracy near that may be no skill at all"
+                )
+            if part != "train" and (missing := [str(self.classes[one]) for one in np.flatnonzero(shares == 0)]):
+                found.append(f"the {part} part has no item of {len(missing)} classes: {', '.join(missing[:10])}")
+        if self._cut:
+            found.append(f"{self._cut:,} items are longer than {self.length} tokens and were cut")
+        return tuple(found)
+
+    def describe(self) -> dict[str, Any]:
+        """What identifies the data."""
+        scale = self._scale and {"mean": self._scale.mean.tolist(), "std": self._scale.std.tolist()}
+        return {
+            "task": self.name,
+            **self._arguments,
+            "length": self.length,
+            "vocab_size": self.vocab_size or None,
+            "normalized": scale or False,
+            "classes": {
+                str(one): [float(self._frequencies(part)[number]) for part in ("train", *self.parts)]
+                for number, one in enumerate(self.classes)
+            },
+            **self._items.describe(),
+        }
+
+    def examples(self, predict: Predict) -> dict[str, Any]:
+        """The first held-out items with their classes, and the probability of each class."""
+        batch = self._batch(*self._items.parts[self.parts[0]].pair(slice(SHOWN)))
+        chances = self._answers(predict(batch), batch).float().softmax(dim=-1)[:, 0]
+        tokens = batch.inputs[0][0].tolist() if self._of_tokens else []
+        return {
+            "kind": "classes",
+            "labels": [self._tokenizer.pieces(tokens) if self._tokenizer else list(map(str, tokens))] if tokens else [],
+            "items": [
+                {"class": str(self.classes[one]), "chances": dict(zip(map(str, self.classes), some, strict=True))}
+                for one, some in zip(batch.targets.tolist(), chances.tolist(), strict=True)
+            ],
+        }
+
+
+def _metrics(prefix: str) -> tuple[Metric, Metric]:
+    return (
+        Metric(f"{prefix}_loss", "nats/item", "lower", "cross-entropy"),
+        Metric(f"{prefix}_accuracy", "fraction", "higher", "items classified right"),
+    )
+
+
+def _given(held: str | list[str], labels: str, field: str | list[str] | None, part: str) -> tuple[Any, np.ndarray]:
+    """The inputs and labels of a part of its own."""
+    if isinstance(held, str):
+        return _read(held, labels, field)
+    if len(held) != 2:
+        raise SpecError(f"{part} must be a share, a table, or two files, of inputs and labels; got {held}")
+    return _read(held[0], held[1], field)
+
+
+def _read(inputs: str, labels: str, field: str | list[str] | None) -> tuple[Any, np.ndarray]:
+    """Inputs, an array or a list of texts, and the label of each."""
+    if inputs.endswith(ARRAY):
+        if not labels.endswith(ARRAY):
+            raise SpecError(
+                f"labels must be an {ARRAY} file beside inputs of that kind; got '{labels}' (inputs {inputs})"
+            )
+        found, classes = read_array(inputs), read_array(labels)
+        if classes.ndim != 1 or classes.dtype.kind not in "biu":
+            raise DataError(f"{labels} must hold one whole number an item; got shape {classes.shape}, {classes.dtype}")
+    else:
+        table = read_table(inputs)
+        columns = _columns(inputs, table, labels, field)
+        found = _values([table[one] for one in columns], f"{inputs}, column '{columns[0]}'")
+        if isinstance(found, np.ndarray):
+            require_finite(found, inputs)
+        classes = np.array(_labels(table[labels], f"{inputs}, column '{labels}'"))
+    if len(found) != len(classes):
+        raise DataError(
+            f"inputs and labels must be as many; got {len(found)} inputs and {len(classes)} labels ({inputs})"
+        )
+    return found, classes
+
+
+def _columns(path: str, table: Mapping[str, Any], labels: str, field: str | list[str] | None) -> list[str]:
+    """The columns that are read."""
+    if field is None:
+        field = TEXT if TEXT in table and labels != TEXT else [name for name in table if name != labels]
+    columns = [field] if isinstance(field, str) else field
+    for name in (labels, *columns):
+        if name not in table:
+            raise DataError(f"{path} has no column '{name}'; it has {', '.join(table) or 'no rows'}")
+    if not columns:
+        raise DataError(f"{path} has no column to read beside '{labels}'")
+    return columns
+
+
+def _labels(values: Sequence[Any], where: str) -> Sequence[Any]:
+    """Classes, each a word or a whole number."""
+    wrong = [(row, one) for row, one in enumerate(values, 1) if not isinstance(one, str | int) or one == ""]
+    if wrong:
+        raise DataError(
+            f"{where} must hold a class, a word or a whole number; got {wrong[0][1]!r:.60} in row {wrong[0][0]}"
+        )
+    return values if len({type(one) for one in values}) == 1 else [str(one) for one in values]
+
+
+def _values(columns: Sequence[Sequence[Any]], where: str) -> Any:
+    """The inputs in columns of a table: texts, lists of tokens, or an array of numbers."""
+    if len(columns) > 1:
+        return np.stack([numbers(one, where).astype(np.float64) for one in columns], axis=1)
+    values = columns[0]
+    if all(isinstance(one, str) for one in values):
+        return values
+    if all(isinstance(one, list) and all(isinstance(token, int) for token in one) for one in values):
+        return values
+    shapes = Counter(np.shape(one) if isinstance(one, list) else () for one in values) if _even(values) else {}
+    if len(shapes) == 1 and len(next(iter(shapes))) in (1, 2):
+        return np.array(values, dtype=np.float64)
+    raise DataError(
+        f"{where} must hold texts, lists of whole numbers (tokens), or lists of numbers all of one length, which may "
+        f"be lists of features themselves; got {values[0]!r:.60} in row 1"
+    )
+
+
+def _even(values: Sequence[Any]) -> bool:
+    """Whether nested lists of numbers have one shape and are numbers throughout."""
+    try:
+        return np.array(values).dtype.kind in "if"
+    except ValueError:
+        return False
+
+
+def _encoded(
+    inputs: Mapping[str, Any], trained: Numbers, tokenizer: Spec, length: int | None
+) -> tuple[dict[str, np.ndarray], Tokenizer | None, int]:
+    """Arrays of numbers, or of tokens filled up with padding; their tokenizer; how many items were cut."""
+    first, made = inputs["train"], None
+    if isinstance(first, np.ndarray) and not (first.dtype.kind in "iu" and first.ndim == 2):
+        if any(not isinstance(one, np.ndarray) or one.ndim not in (2, 3) for one in inputs.values()):
+            raise DataError(
+                "inputs must be (items, length) or (items, length, features); got "
+                f"{', '.join(str(np.shape(one)) for one in inputs.values())}"
+            )
+        return {part: one if one.dtype.kind == "f" else one.astype(np.float32) for part, one in inputs.items()}, None, 0
+    if all(isinstance(one, str) for one in first):
+        made = build(tokenizer, TOKENIZERS, axis="tokenizer").train(clean(first[number]) for number in trained)
+        found = {part: made.encode([clean(text) for text in texts]) for part, texts in inputs.items()}
+    else:
+        if any(min(row, default=0) < 0 for rows in inputs.values() for row in rows):
+            raise DataError("tokens must be whole numbers from 0 on; got a negative one")
+        found = {part: [np.asarray(row, dtype=np.int64) + 1 for row in rows] for part, rows in inputs.items()}
+    longest = max((len(row) for rows in found.values() for row in rows), default=0)
+    length = max(1, min(longest, length or longest))
+    cut = sum(len(row) > length for rows in found.values() for row in rows)
+    arrays = {part: np.full((len(rows), length), PAD_TOKEN, dtype=np.int64) for part, rows in found.items()}
+    for part, rows in found.items():
+        for place, row in enumerate(rows):
+            arrays[part][place, : min(len(row), length)] = row[:length]
+    return arrays, made, cut

@@ -1,0 +1,221 @@
+"""Items of a person's own, each an input and a target: cut into parts, batched, compared."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+
+from attnlab.core.contracts import Batch
+from attnlab.core.errors import DataError, SpecError
+from attnlab.tasks.arrays.reading import CHECKED
+from attnlab.tasks.epochs import in_epochs
+
+Numbers = Int64[np.ndarray, " items"]
+Held = float | str | list[str]
+"""What is held out: a share of the items, or files."""
+EVALUATION_BATCH = 250  # items at a time; bounds memory, changes no number but rounding
+PREFIXES = {"validation": "val", "test": "test"}
+
+
+@final
+@dataclass(frozen=True)
+class Scale:
+    """Say in which units numbers are given to a model.
+
+    Parameters
+    ----------
+    mean, std : array (features,)
+        What is taken from each feature, and what the rest is divided by.
+    """
+
+    mean: np.ndarray
+    std: np.ndarray
+
+    @classmethod
+    def of(cls, array: np.ndarray, items: Numbers) -> Scale:
+        """Mean and standard deviation of each feature (the last axis) over some items."""
+        total, squares, count = 0.0, 0.0, 0
+        for first in range(0, len(items), CHECKED):
+            some = array[items[first : first + CHECKED]].astype(np.float64)
+            axes = tuple(range(some.ndim - 1))
+            total, squares = total + some.sum(axes), squares + (some**2).sum(axes)
+            count += math.prod(some.shape[:-1])
+        mean = np.asarray(total / count)
+        variance = np.maximum(squares / count - mean**2, 0)
+        return cls(mean, np.where(variance > 1e-12 * mean**2, np.sqrt(variance), 1.0))  # what is constant stays near 0
+
+    def apply(self, array: np.ndarray) -> np.ndarray:
+        """Numbers in these units."""
+        return ((array - self.mean) / self.std).astype(np.float32)
+
+
+@final
+class Items:
+    """Hold the items of one part, as they lie on disk.
+
+    Parameters
+    ----------
+    inputs, targets : array
+        Of all items of their files; the first axis is that of items.
+    chosen : array of int
+        Those of the part.
+    """
+
+    def __init__(self, inputs: np.ndarray, targets: np.ndarray, chosen: Numbers) -> None:
+        self.inputs, self.targets, self.chosen = inputs, targets, chosen
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def pair(self, numbers: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets of some items of the part."""
+        chosen = self.chosen[numbers]
+        return self.inputs[chosen], self.targets[chosen]
+
+    def in_turn(self, at_once: int = EVALUATION_BATCH) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """All items, some at a time."""
+        for first in range(0, len(self), at_once):
+            yield self.pair(slice(first, first + at_once))
+
+    def hashes(self) -> list[bytes]:
+        """One word for each item's input, equal where inputs are, number for number."""
+        return [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for some, _ in self.in_turn() for row in some]
+
+
+@final
+class OwnItems:
+    """Hold all parts of a person's items.
+
+    Parameters
+    ----------
+    inputs, targets : array
+        What is trained on, and what parts are cut from.
+    held : mapping
+        By part, the share of the items that is cut for it, or its own inputs and targets.
+    seed : int
+        Of which items are held out.
+    strata : array of int, optional
+        A class of each item; then every class is held out in the same share.
+
+    Raises
+    ------
+    SpecError
+        If what is held out is no share.
+    DataError
+        If inputs and targets, or two parts, do not fit each other, or a part is empty.
+    """
+
+    def __init__(
+        self,
+        inputs: np.ndarray,
+        targets: np.ndarray,
+        held: Mapping[str, float | tuple[np.ndarray, np.ndarray]],
+        *,
+        seed: int,
+        strata: np.ndarray | None = None,
+    ) -> None:
+        shares = shares_of(held)
+        chosen = cut_items(len(inputs), shares, seed, strata)
+        self.parts = {"train": Items(inputs, targets, chosen["train"])}
+        for part, some in held.items():
+            if isinstance(some, tuple):
+                self.parts[part] = Items(*some, np.arange(len(some[0])))
+            else:
+                self.parts[part] = Items(inputs, targets, chosen[part])
+        for part, items in self.parts.items():
+            for what, array in (("inputs", items.inputs), ("targets", items.targets)):
+                usual = inputs if what == "inputs" else targets
+                if array.shape[1:] != usual.shape[1:] or array.dtype.kind != usual.dtype.kind:
+                    raise DataError(
+                        f"{what} of the {part} part must be as in training: items of shape {usual.shape[1:]}, "
+                        f"{usual.dtype}; got {array.shape[1:]}, {array.dtype}"
+                    )
+            if len(items.inputs) != len(items.targets):
+                raise DataError(
+                    f"inputs and targets must be as many; got {len(items.inputs)} inputs and {len(items.targets)} "
+                    f"targets for the {part} part"
+                )
+            if not len(items):
+                raise DataError(f"the {part} part is empty: there are {len(inputs)} items; give more, or other shares")
+
+    def drawn(self, step: int, seed: int, batch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets of one training step; every item once in each epoch."""
+        train = self.parts["train"]
+        return train.pair(in_epochs(len(train), batch, step, seed).numpy())
+
+    @functools.cached_property
+    def copied(self) -> dict[str, float]:
+        """By held-out part, the fraction of its inputs that are among the training inputs, number for number."""
+        known = set(self.parts["train"].hashes())
+        held_out = {part: items.hashes() for part, items in self.parts.items() if part != "train"}
+        return {part: sum(one in known for one in some) / len(some) for part, some in held_out.items()}
+
+    def alarms(self) -> list[str]:
+        """What is suspicious about the parts."""
+        return [
+            f"{share:.1%} of the {part} part's inputs are among the training inputs: what is measured is partly memory"
+            for part, share in self.copied.items()
+            if share
+        ]
+
+    def describe(self) -> dict[str, Any]:
+        """What identifies the items."""
+        digest = hashlib.sha256()
+        for items in self.parts.values():
+            for some in items.in_turn():
+                for array in some:
+                    digest.update(np.ascontiguousarray(array).tobytes())
+        return {
+            "sha256": digest.hexdigest(),
+            "parts": {part: len(items) for part, items in self.parts.items()},
+            "copied": self.copied,
+        }
+
+
+def cut_items(count: int, shares: Mapping[str, float], seed: int, strata: np.ndarray | None) -> dict[str, Numbers]:
+    """The items of each part, of every stratum the same share as nearly as can be."""
+    if any(not 0 < share < 1 for share in shares.values()) or sum(shares.values()) >= 1:
+        said = ", ".join(f"{part}: {share}" for part, share in shares.items())
+        raise SpecError(
+            f"what is held out must be a share between 0 and 1 of the items, together below 1, or files; got {said}"
+        )
+    order = np.random.default_rng(seed).permutation(count)
+    groups = [order] if strata is None else [order[strata[order] == one] for one in np.unique(strata)]
+    found: dict[str, list[Numbers]] = {part: [] for part in ("train", *shares)}
+    for group in groups:
+        first = 0
+        for part, share in shares.items():
+            last = first + round(Fraction(str(share)) * len(group))
+            found[part].append(group[first:last])
+            first = last
+        found["train"].append(group[first:])
+    return {part: np.sort(np.concatenate(some)) for part, some in found.items()}
+
+
+def shares_of(held: Mapping[str, Any]) -> dict[str, float]:
+    """What is held out as a share of the items."""
+    return {part: float(some) for part, some in held.items() if isinstance(some, int | float)}
+
+
+def featured(inputs: np.ndarray) -> np.ndarray:
+    """Numbers with an axis of features: one, where there was none."""
+    return inputs if inputs.ndim == 3 else inputs[..., None]  # (items, length, features)
+
+
+def batch_of(inputs: np.ndarray, targets: np.ndarray) -> Batch:
+    """Arrays as a batch, copied: a module that works in place cannot spoil the data."""
+    return Batch((torch.from_numpy(np.array(inputs)),), torch.from_numpy(np.array(targets)))
+
+
+def held_files(held: Mapping[str, Held | None]) -> dict[str, Held]:
+    """What is held out, without parts that there are not."""
+    return {part: some for part, some in held.items() if some is not None}

@@ -1,0 +1,142 @@
+"""Arrays and tables as files hold them: ``.npy``, CSV, JSON lines, Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from attnlab.core.errors import DataError
+from attnlab.text.rows import TABLES, read_columns
+from attnlab.text.sources import OBJECTS, find_sources, open_bytes, said
+
+ARRAY, COMMAS, TABS = ".npy", ".csv", ".tsv"
+ENDINGS = (ARRAY, COMMAS, TABS, OBJECTS, *TABLES)
+CHECKED = 4096  # items that are looked at together, so that a mapped array is never in memory whole
+
+WHOLE = re.compile(r"[+-]?\d+")
+
+Table = Mapping[str, Sequence[Any]]
+"""The values of each column."""
+
+
+def read_array(path: str) -> np.ndarray:
+    """An array of numbers: that of an ``.npy`` file, mapped into memory, or the rows of a CSV file.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read, holds no numbers, rows of different lengths, or a number that is not finite.
+    """
+    if path.endswith((COMMAS, TABS)):
+        array = _rows_of_numbers(path, read_table(path))
+    elif path.endswith(ARRAY):
+        (source,) = find_sources(path)
+        try:
+            with said(path):
+                array = np.load(source.path, mmap_mode="r", allow_pickle=False)
+        except DataError as error:
+            raise DataError(f"{error}; an array of numbers is needed, whose rows are of one length") from error
+    else:
+        raise DataError(f"{path} must be an array ({ARRAY}) or a table of numbers ({COMMAS}, {TABS})")
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{path} must hold numbers; got {array.dtype}")
+    if array.ndim == 0 or not array.size:
+        raise DataError(f"{path} holds no items: its shape is {array.shape}")
+    require_finite(array, path)
+    return array
+
+
+def require_finite(array: np.ndarray, path: str) -> None:
+    """Raise unless every number is finite."""
+    for first in range(0, len(array) if array.dtype.kind == "f" else 0, CHECKED):
+        wrong = np.argwhere(~np.isfinite(array[first : first + CHECKED]))
+        if len(wrong):
+            place = (int(wrong[0][0]) + first, *map(int, wrong[0][1:]))
+            raise DataError(
+                f"{path} must hold finite numbers; got {array[place]} at {list(place)}; fill it in or leave it out"
+            )
+
+
+def _rows_of_numbers(path: str, table: Table) -> np.ndarray:
+    """The rows of a table as one array, of whole numbers where all are."""
+    columns = [numbers(values, f"{path}, column '{name}'") for name, values in table.items()]
+    return np.stack(columns, axis=1) if len(columns) > 1 else columns[0]
+
+
+def numbers(values: Sequence[Any], where: str) -> np.ndarray:
+    """Values as numbers, whole ones where all are; raise where one is none."""
+    if all(_is_whole(value) for value in values):
+        return np.array([int(value) for value in values])
+    if all(_is_number(value) for value in values):
+        return np.array([float(value) for value in values])
+    wrong = next(number for number, value in enumerate(values, 1) if not _is_number(value))
+    raise DataError(f"{where} must hold numbers; got {values[wrong - 1]!r:.60} in row {wrong}")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) or (isinstance(value, str) and WHOLE.fullmatch(value.strip()) is not None)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def read_table(path: str) -> Table:
+    """The columns of a table: CSV or TSV with or without a line of names, JSON lines, Parquet or Arrow.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read, or a row has other columns than the first.
+    """
+    (source,) = find_sources(path)
+    with said(path), open_bytes(source.path) as file:
+        if source.is_table:
+            return _merged(list(read_columns(file, path, None)))
+        with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+            if source.has_objects:
+                return _of_objects(path, [(number, line) for number, line in enumerate(text, 1) if line.strip()])
+            return _of_lines(path, text)
+
+
+def _merged(batches: Sequence[Table]) -> Table:
+    return {name: [value for batch in batches for value in batch[name]] for name in batches[0]} if batches else {}
+
+
+def _of_objects(path: str, lines: Sequence[tuple[int, str]]) -> Table:
+    rows = []
+    for number, line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: a JSON object is needed; got {line.strip()!r:.60}") from error
+        if not isinstance(row, dict) or (rows and row.keys() != rows[0].keys()):
+            wanted = f"with {', '.join(rows[0])}" if rows else "is needed"
+            raise DataError(f"{path}, line {number}: a JSON object {wanted}; got {line.strip()!r:.60}")
+        rows.append(row)
+    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+
+def _of_lines(path: str, text: io.TextIOWrapper) -> Table:
+    """The columns of CSV or TSV; where the first line is of numbers alone, columns are named by their numbers."""
+    reader = csv.reader(text, delimiter="\t" if ".tsv" in path else ",")
+    rows = []
+    for row in reader:
+        if rows and row and len(row) != len(rows[0]):
+            raise DataError(f"{path}, line {reader.line_num}: {len(rows[0])} columns are needed; got {len(row)}")
+        rows += [row] if row else []
+    if not rows:
+        return {}
+    named = not all(map(_is_number, rows[0]))
+    names, rows = (rows[0], rows[1:]) if named else (list(map(str, range(1, len(rows[0]) + 1))), rows)
+    return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)} if rows else {}

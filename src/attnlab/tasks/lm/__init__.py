@@ -1,0 +1,1 @@
+"""The task `lm`: any text in any tokens, documents with ends."""

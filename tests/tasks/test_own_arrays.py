@@ -1,0 +1,390 @@
+"""A person's own arrays and tables: cut, scaled, judged; what does not fit is said in one sentence."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from attnlab.core.errors import DataError, ModuleError, SpecError
+from attnlab.models.stacks import Encoder
+from attnlab.studies.define.assemble import build_model, measured_reach
+from attnlab.tasks.arrays import items as items_module
+from attnlab.tasks.arrays.classify import Classify
+from attnlab.tasks.arrays.sequences import Sequences
+from attnlab.tasks.epochs import in_epochs
+
+pa, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+
+LENGTH, FEATURES = 7, 3
+ENCODER = {"name": "encoder", "d_model": 8, "n_layers": 1, "mixer": {"name": "attention", "n_heads": 2}}
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Write an array; the path to name."""
+
+    def saved(name, array):
+        np.save(tmp_path / name, array)
+        return str(tmp_path / f"{name}.npy")
+
+    return saved
+
+
+@pytest.fixture
+def numbers(save):
+    """Inputs and labels, of three classes."""
+    draw = np.random.default_rng(0)
+    labels = np.repeat([4, 7, 9], [50, 30, 20])
+    return save("x", draw.normal(5, 3, (100, LENGTH, FEATURES))), save("y", labels)
+
+
+ROWS = [
+    {"text": f"{'gut' if number % 3 else 'schlecht'} {number} {'x' * (number % 4)}", "label": number % 3 > 0}
+    for number in range(90)
+]
+
+
+def write_table(folder, ending, rows):
+    folder.mkdir(exist_ok=True)
+    path = folder / f"rows.{ending}"
+    if ending == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif ending == "parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+        path.write_text("\n".join(lines).replace(",", "\t" if ending == "tsv" else ",") + "\n")
+    return str(path)
+
+
+def test_every_item_comes_once_in_an_epoch():
+    seen = [number for step in range(26) for number in in_epochs(13, 5, step, 3).tolist()]
+    epochs = [seen[place : place + 13] for place in range(0, 130, 13)]
+    assert all(sorted(epoch) == list(range(13)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) > 1
+
+
+def test_classes_are_held_out_in_equal_shares_and_every_item_is_in_one_part(numbers):
+    task = Classify(*numbers, validation=0.2, test=0.1)
+    parts = task._items.parts
+    assert [np.bincount(one.targets[one.chosen]).tolist() for one in parts.values()] == [
+        [35, 21, 14],
+        [10, 6, 4],
+        [5, 3, 2],
+    ]
+    assert sorted(np.concatenate([one.chosen for one in parts.values()])) == list(range(100))
+    other = Classify(*numbers, validation=0.2, test=0.1, data_seed=1)
+    assert other.describe()["sha256"] != task.describe()["sha256"]
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_an_encoder_classifies_numbers_out_of_the_box(numbers, pooled):
+    task = Classify(*numbers, batch=11)
+    assert task.model_arguments() == {
+        "d_in": FEATURES, "d_out": 3, "n_classes": 3, "max_length": LENGTH, "length": LENGTH,
+    }  # fmt: skip
+    model = build_model(ENCODER, task).eval()
+    whole = (lambda x: model(x).mean(1)) if pooled else model
+    batch = task.train_batch(0, 0)
+    assert batch.inputs[0].shape == (11, LENGTH, FEATURES)
+    wanted = torch.nn.functional.cross_entropy(model(batch.inputs[0]).mean(1), batch.targets)
+    assert torch.allclose(task.loss(whole(*batch.inputs), batch), wanted)
+    measured = task.evaluate(lambda batch: whole(*batch.inputs).detach(), "validation")
+    assert 0 <= measured["val_accuracy"] <= 1
+    assert measured_reach(model, task)["past"] == LENGTH
+    assert len(task.examples(lambda batch: whole(*batch.inputs).detach())["items"]) == 4
+
+
+def test_a_model_that_answers_once_has_a_reach(numbers):
+    class Once(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(FEATURES, 3)
+
+        def forward(self, x):
+            return self.layer(x[:, 2:].sum(1))
+
+    assert measured_reach(Once(), Classify(*numbers))["past"] == LENGTH - 2
+
+
+def test_numbers_are_scaled_by_the_training_part_alone(numbers, save):
+    task = Classify(*numbers)
+    train = task._items.parts["train"]
+    known = train.inputs[train.chosen]
+    assert np.allclose(task._scale.mean, known.mean((0, 1)))
+    assert np.allclose(task._scale.std, known.std((0, 1)))
+    taken = np.concatenate([task.train_batch(step, 0).inputs[0].numpy() for step in range(0, 200, 7)])
+    assert abs(taken.mean()) < 0.1
+    assert abs(taken.std() - 1) < 0.1
+    flat = save("flat", np.load(numbers[0])[..., 0])
+    assert Classify(flat, numbers[1]).train_batch(0, 0).inputs[0].shape == (64, LENGTH, 1)
+    assert np.allclose(Classify(flat, numbers[1])._scale.mean, task._scale.mean[:1])
+    raw = Classify(*numbers, normalize=False).train_batch(0, 0).inputs[0]
+    assert abs(raw.mean() - 5) < 0.5
+
+
+def test_floors_are_chance_and_the_frequencies_of_the_training_part(numbers):
+    task = Classify(*numbers, validation=0.2)
+    frequencies = torch.tensor([0.5, 0.3, 0.2]).log()
+    measured = task.evaluate(lambda batch: frequencies.expand(len(batch.targets), 3), "validation")
+    floors = {(floor.name, floor.metric): floor.value for floor in task.floors()}
+    assert measured["val_loss"] == pytest.approx(floors["frequencies", "val_loss"], rel=1e-5)
+    assert measured["val_accuracy"] == floors["majority class", "val_accuracy"] == 0.5
+    assert floors["chance", "val_loss"] == math.log(3)
+    assert not task.alarms()
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "tsv", "parquet"])
+def test_texts_of_a_table_become_the_same_tokens(tmp_path, ending):
+    usual = Classify(write_table(tmp_path / "a", "jsonl", ROWS), tokenizer="characters", validation=0.2)
+    task = Classify(write_table(tmp_path / "b", ending, ROWS), tokenizer="characters", validation=0.2)
+    assert torch.equal(task.train_batch(1, 2).inputs[0], usual.train_batch(1, 2).inputs[0])
+    assert torch.equal(task.train_batch(1, 2).targets, usual.train_batch(1, 2).targets)
+
+
+def test_tokens_are_padded_and_padding_is_not_averaged(tmp_path):
+    task = Classify(write_table(tmp_path / "a", "jsonl", ROWS), tokenizer="characters", batch=30)
+    batch = task.train_batch(0, 0)
+    inputs = batch.inputs[0]
+    assert (inputs == 0).any()
+    outputs = torch.randn(*inputs.shape, 2)
+    changed = torch.where((inputs == 0)[..., None], 7.0, outputs)
+    assert torch.equal(task.loss(outputs, batch), task.loss(changed, batch))
+    model = build_model(ENCODER, task)
+    assert model(inputs).shape == (*inputs.shape, 2)
+    assert measured_reach(model, task)["past"] == task.length
+
+
+def test_a_token_is_a_vector_of_one_one():
+    model = Encoder(5, 2, LENGTH, d_model=8, n_layers=1)
+    tokens = torch.randint(5, (3, LENGTH))
+    assert torch.allclose(model(tokens), model(torch.nn.functional.one_hot(tokens, 5).float()), atol=1e-6)
+
+
+def test_the_tokenizer_learns_of_the_training_part_alone(tmp_path):
+    rows = [{"text": f"{number} {chr(0x4E00 + number)}", "label": number % 2} for number in range(60)]
+    task = Classify(write_table(tmp_path / "a", "jsonl", rows), tokenizer="characters", validation=0.5)
+    train = task._items.parts["train"]
+    seen = {character for number in train.chosen for character in rows[number]["text"]}
+    assert task._tokenizer.size == 3 + 256 + len(seen)
+
+
+def test_lists_and_columns_are_read_too(tmp_path):
+    tokens = [{"ids": [number % 5] * (1 + number % 3), "label": "ab"[number % 2]} for number in range(40)]
+    task = Classify(write_table(tmp_path / "a", "jsonl", tokens), field="ids")
+    assert (task.vocab_size, task.length) == (6, 3)
+    series = [{"values": [[number / 2, 1], [0.5, 2], [1, 3]], "label": number % 2} for number in range(40)]
+    assert Classify(write_table(tmp_path / "b", "jsonl", series), field="values").model_arguments()["d_in"] == 2
+    wide = [{"a": number, "b": 0.5, "c": -1, "label": "yn"[number % 2]} for number in range(40)]
+    task = Classify(write_table(tmp_path / "c", "csv", wide), normalize=False)
+    batch = task.train_batch(0, 0)
+    assert batch.inputs[0].shape[1:] == (3, 1)
+    assert set(batch.inputs[0][:, 2].flatten().tolist()) == {-1.0}
+
+
+def test_what_is_suspicious_is_said(save, tmp_path):
+    inputs = np.random.default_rng(1).normal(size=(60, LENGTH))
+    task = Classify(
+        save("x", inputs),
+        save("y", np.repeat([0, 1], [54, 6])),
+        validation=[save("vx", np.concatenate((inputs[:9], inputs[:1] + 1))), save("vy", np.zeros(10, dtype=int))],
+    )
+    copied, balance, part, missing = task.alarms()
+    assert copied.startswith("90.0% of the validation part's inputs are among the training inputs")
+    assert balance.startswith("90.0% of the train part are of the class '0': an accuracy near that may be no skill")
+    assert part.startswith("100.0% of the validation part are of the class '0'")
+    assert missing == "the validation part has no item of 1 classes: 1"
+    cut = Classify(write_table(tmp_path / "a", "jsonl", ROWS), tokenizer="characters", length=9)
+    assert any(alarm.endswith("items are longer than 9 tokens and were cut") for alarm in cut.alarms())
+    assert cut.train_batch(0, 0).inputs[0].shape[1] == 9
+
+
+X, Y = np.zeros((20, LENGTH, 2)), np.arange(20) % 2
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "error", "text"),
+    [
+        (X, Y[:-1], DataError, "inputs and labels must be as many; got 20 inputs and 19 labels"),
+        (X[:, 0, 0], Y, DataError, r"inputs must be \(items, length\) or \(items, length, features\); got"),
+        (X, Y / 2, DataError, r"must hold one whole number an item; got shape \(20,\), float64"),
+        (X, np.stack((Y, Y)), DataError, r"must hold one whole number an item; got shape \(2, 20\)"),
+        (
+            np.where(np.arange(20)[:, None, None] == 3, np.nan, X),
+            Y,
+            DataError,
+            r"finite numbers; got nan at \[3, 0, 0\]",
+        ),
+        (X.astype(complex), Y, DataError, "must hold numbers; got complex128"),
+        (X[:0], Y[:0], DataError, r"holds no items: its shape is \(0, 7, 2\)"),
+        (np.full((20, 5), -1), Y, DataError, "tokens must be whole numbers from 0 on; got a negative one"),
+        (
+            np.array([{}] * 20, dtype=object),
+            Y,
+            DataError,
+            r"x.npy cannot be read: .*; an array of numbers is needed, whose rows are of one length",
+        ),
+        (X, Y[:, None] * 0.0, DataError, "must hold one whole number an item"),
+    ],
+)
+def test_arrays_that_are_no_items_are_refused(save, inputs, labels, error, text):
+    with pytest.raises(error, match=text):
+        Classify(save("x", inputs), save("y", labels))
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        ([{"text": "a", "label": 0.5}] * 9, r"must hold a class, a word or a whole number; got 0.5 in row 1"),
+        ([{"text": "a", "label": ""}] * 9, r"must hold a class, a word or a whole number; got '' in row 1"),
+        ([{"text": "a", "class": 1}] * 9, "has no column 'label'; it has text, class"),
+        ([{"text": [1.0, 2.0], "label": 1}, {"text": [1.0], "label": 1}], "lists of numbers all of one length"),
+        ([{"text": None, "label": 1}] * 9, "must hold texts, lists of whole numbers"),
+        ([{"text": "a", "label": 1}, {"label": 1}], r"line 2: a JSON object with text, label; got"),
+        ([{"text": [float("nan")], "label": 1}] * 9, r"must hold finite numbers; got nan at \[0, 0\]"),
+    ],
+)
+def test_tables_that_are_no_items_are_refused(tmp_path, rows, text):
+    with pytest.raises(DataError, match=text):
+        Classify(write_table(tmp_path / "a", "jsonl", rows))
+
+
+def test_arguments_that_fit_nothing_are_refused(numbers, save, tmp_path):
+    inputs, labels = numbers
+    with pytest.raises(SpecError, match=r"labels must be an .npy file beside inputs of that kind; got 'label'"):
+        Classify(inputs)
+    with pytest.raises(SpecError, match="a share between 0 and 1 of the items, together below 1, or files; got valid"):
+        Classify(inputs, labels, validation=1.5)
+    with pytest.raises(SpecError, match=r"validation must be a share, a table, or two files, of inputs and labels"):
+        Classify(inputs, labels, validation=[inputs])
+    with pytest.raises(DataError, match="the validation part has the class 5, which the training part lacks"):
+        Classify(inputs, labels, validation=[inputs, save("z", np.full(100, 5))])
+    with pytest.raises(
+        DataError, match=r"inputs of the validation part must be as in training: items of shape \(7, 3\)"
+    ):
+        Classify(inputs, labels, validation=[save("q", np.zeros((9, 8, 3))), save("z", np.full(9, 4))])
+    with pytest.raises(DataError, match="the validation part is empty: there are 3 items"):
+        Classify(save("few", np.zeros((3, 5))), save("z", np.arange(3)))
+    path = tmp_path / "ragged.csv"
+    path.write_text("a,b,label\n1,2,x\n1,y\n")
+    with pytest.raises(DataError, match="line 3: 3 columns are needed; got 2"):
+        Classify(str(path))
+    path.write_text("a,b,label\n1,2,x\n1,what,y\n")
+    with pytest.raises(DataError, match="must hold numbers; got 'what' in row 2"):
+        Classify(str(path))
+    task = Classify(inputs, labels)
+    with pytest.raises(
+        ModuleError, match=r"outputs must have shape \(64, 3\) \(batch, classes\), or \(batch, length, cl"
+    ):
+        task.loss(torch.zeros(64, LENGTH, 4), task.train_batch(0, 0))
+
+
+def pairs(save, outputs=2, each=True):
+    draw = np.random.default_rng(3)
+    inputs = draw.normal(2, 3, (50, LENGTH, FEATURES))
+    targets = inputs[..., :outputs] * 2 + 30 if each else inputs.mean(1)[:, :outputs]
+    return save("x", inputs), save("y", targets)
+
+
+@pytest.mark.parametrize("each", [True, False])
+def test_numbers_from_numbers(save, each):
+    task = Sequences(*pairs(save, each=each), batch=7, test=0.2)
+    assert task.model_arguments() == {"d_in": FEATURES, "d_out": 2, "max_length": LENGTH, "length": LENGTH}
+    batch = task.train_batch(0, 0)
+    assert batch.targets.shape == ((7, LENGTH, 2) if each else (7, 2))
+    model = build_model(ENCODER, task).eval()
+    outputs = model(*batch.inputs)
+    answer = outputs if each else outputs.mean(1)
+    assert torch.allclose(task.loss(outputs, batch), (answer - batch.targets).square().mean())
+    measured = task.evaluate(lambda batch: torch.zeros_like(batch.targets), "test")
+    assert measured["test_mse"] == pytest.approx(1, abs=0.5)
+    assert task.examples(lambda batch: model(*batch.inputs).detach())["kind"] == "arrays"
+    assert not task.alarms()
+
+
+def test_floors_are_the_mean_and_the_last_value(save):
+    inputs = np.random.default_rng(3).normal(2, 3, (50, LENGTH))
+    task = Sequences(save("x", inputs), save("y", inputs + 4), normalize=False)
+    floors = {floor.name: floor for floor in task.floors()}
+    assert floors["last value"].value == pytest.approx(16)
+    train, held_out = (task._items.parts[part].chosen for part in ("train", "validation"))
+    constant = ((inputs[held_out] - inputs[train].mean(0)) ** 2).mean()
+    assert floors["constant predictor"].value == pytest.approx(constant)
+    measured = task.evaluate(lambda batch: batch.inputs[0], "validation")
+    assert measured["val_mse"] == pytest.approx(16, rel=1e-5)
+    scaled = Sequences(save("x", inputs), save("y", inputs + 4))
+    assert {floor.name: floor.value for floor in scaled.floors()}["last value"] == pytest.approx(
+        16 / inputs[train].var(), rel=1e-6
+    )
+    shown = scaled.examples(lambda batch: batch.inputs[0])
+    assert shown["kind"] == "series"
+    assert len(shown["items"][0]["prediction"]) == LENGTH
+
+
+def test_classes_at_every_position(save):
+    inputs = np.random.default_rng(3).normal(size=(50, LENGTH, FEATURES))
+    task = Sequences(save("x", inputs), save("y", (inputs[..., 0] > 0).astype(int)))
+    assert task.model_arguments()["d_out"] == 2
+    right = torch.tensor([-5.0, 5.0])
+    measured = task.evaluate(lambda batch: (batch.inputs[0][..., :1] - right).abs().neg(), "validation")
+    assert measured["val_accuracy"] > 0.85
+    floors = {floor.name: floor.value for floor in task.floors() if floor.metric == "val_accuracy"}
+    assert 0.4 < floors["majority class"] < 0.7
+    assert task.examples(lambda batch: torch.zeros(*batch.targets.shape, 2))["items"]
+
+
+def test_rows_of_csv_are_items(tmp_path):
+    for name, row in (("x", "{0},{1},2.5"), ("y", "{1},{0},1.5")):
+        (tmp_path / f"{name}.csv").write_text("\n".join(row.format(n, n + 1) for n in range(30)) + "\n")
+    task = Sequences(str(tmp_path / "x.csv"), str(tmp_path / "y.csv"), normalize=False)
+    batch = task.train_batch(0, 0)
+    assert batch.inputs[0].shape[1:] == batch.targets.shape[1:] == (3, 1)
+    assert torch.equal(batch.inputs[0][:, 0], batch.targets[:, 1])
+
+
+def test_large_parts_are_read_some_at_a_time(save, monkeypatch):
+    usual = Sequences(*pairs(save), test=0.2)
+    monkeypatch.setattr(items_module, "CHECKED", 7)
+    again = Sequences(*pairs(save), test=0.2)
+    assert np.allclose(usual._scales[0].std, again._scales[0].std)
+    assert usual.describe()["sha256"] == again.describe()["sha256"]
+
+
+def test_a_constant_feature_stays_near_zero(save):
+    inputs = np.ones((20, LENGTH, 1)) * 1e4
+    batch = Sequences(save("x", inputs), save("y", inputs)).train_batch(0, 0)
+    assert batch.inputs[0].abs().max() == 0
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "text"),
+    [
+        (X, X[:-1], "inputs and targets must be as many; got 20 in .* and 19 in"),
+        (X[:, 0, 0], X, r"must be \(items, length\) or \(items, length, features\); got \(20,\)"),
+        (X, X[:, 1:], r"with the length 7 of .*; got \(20, 6, 2\)"),
+        (X, X[..., None], r"got \(20, 7, 2, 1\)"),
+        (X, Y, r"at each of the 7 positions; got shape \(20, 1\), .* take the task 'classify'"),
+        (X, X[..., 0].astype(int) - 1, "smallest -1; for numbers save them as floats"),
+        (X, np.where(X == 0, np.inf, X), r"finite numbers; got inf at \[0, 0, 0\]"),
+    ],
+)
+def test_pairs_that_do_not_fit_are_refused(save, inputs, targets, text):
+    with pytest.raises(DataError, match=text):
+        Sequences(save("x", inputs), save("y", targets))
+
+
+def test_what_else_is_refused(save):
+    files = pairs(save)
+    task = Sequences(*files)
+    with pytest.raises(SpecError, match="validation must be a share, or two files, of inputs and of targets; got x"):
+        Sequences(*files, validation="x")
+    with pytest.raises(DataError, match=r"must be an array \(.npy\) or a table of numbers"):
+        Sequences(files[0], "targets.txt")
+    with pytest.raises(SpecError, match="label smoothing needs classes"):
+        task.loss(torch.zeros(64, LENGTH, 2), task.train_batch(0, 0), 0.1)
+    with pytest.raises(ModuleError, match=r"outputs must have shape \(64, 7, 2\) \(batch, length, outputs\); got"):
+        task.loss(torch.zeros(64, LENGTH, 3), task.train_batch(0, 0))
