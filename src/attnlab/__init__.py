@@ -14,9 +14,17 @@ if TYPE_CHECKING:
     from attnlab.doctor import assert_healthy, doctor
     from attnlab.explain import explain, overfit
     from attnlab.inspection import capture, cost, reach
-    from attnlab.models import Decoder, Encoder, EncoderDecoder
+    from attnlab.models import Decoder, Encoder, EncoderDecoder, as_huggingface
     from attnlab.nn import Attention, Block
-    from attnlab.studies import load_run, load_study, plan_study, read_results, run_study, write_report
+    from attnlab.studies import (
+        load_pretrained,
+        load_run,
+        load_study,
+        plan_study,
+        read_results,
+        run_study,
+        write_report,
+    )
     from attnlab.training import Recipe, train
 
 __version__ = "0.1.0"

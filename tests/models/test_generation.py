@@ -190,6 +190,7 @@ def test_top_k_and_top_p():
     [
         ({"temperature": -1.0}, "temperature must be a number of at least 0"),
         ({"temperature": math.inf}, "temperature must be a number of at least 0"),
+        ({"temperature": 1e-320}, "temperature must be 0 or at least 1e-06"),
         ({"top_k": 0}, "top_k must be at least 1"),
         ({"top_p": 0.0}, r"top_p must lie in \(0, 1\]"),
         ({"top_p": 1.5}, r"top_p must lie in \(0, 1\]"),

@@ -407,7 +407,7 @@ def test_a_run_that_does_not_write_is_loaded_and_says_so_where_text_is_asked_for
     with torch.no_grad():
         measured = build_task(tiny["task"]).evaluate(lambda batch: trained.model(*batch.inputs), "test")
     assert measured["test_mse"] == pytest.approx(read_json(run / "result.json")["metrics"]["test_mse"])
-    expected = "is a run of the task 'shapes'; models write in translation, char-lm and parsing alone"
+    expected = "is a run of the task 'shapes'; models write in tasks with a codec: translation, char-lm, lm and parsing"
     with pytest.raises(RunError, match=expected):
         translate([trained], ["two dog"])
     assert call(["generate", str(run), "--prompt", "a"]) == WRONG_USE
@@ -446,7 +446,7 @@ def test_the_command_translates(runs, capsys, monkeypatch, tmp_path):
     (tmp_path / "text.en").write_text("dog\ncat\nman\n" + "dog " * 200, encoding="utf-8")
     assert call(["translate", run, "--file", str(tmp_path / "text.en")]) == WRONG_USE
     printed = capsys.readouterr()
-    assert printed.out == "DOG\nCAT\n", "what was done is printed"
+    assert printed.out == "DOG\nCAT\nMAN\n", "what was done is printed"
     assert "sentence 4 has 200 tokens" in " ".join(printed.err.split())
     assert call(["translate", run, "dog", "--file", str(tmp_path / "text.en")]) == WRONG_USE
     assert "give sentences or --file, not both" in capsys.readouterr().err
@@ -463,6 +463,27 @@ def test_the_command_translates(runs, capsys, monkeypatch, tmp_path):
     (tmp_path / "text.en").write_bytes(b"two\n\xff\n")
     assert call(["translate", run, "--file", str(tmp_path / "text.en")]) == WRONG_USE
     assert "line 2: must be UTF-8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("too_long", ["refuse", "skip", "cut"])
+def test_lines_that_are_too_long_cost_no_other_line(runs, capsys, monkeypatch, tmp_path, too_long):
+    monkeypatch.setattr("attnlab.cli.trained.translate.AT_A_TIME", 3)
+    path = tmp_path / "text.en"
+    path.write_text("\n".join(["dog", "", "cat", "man", "dog " * 200, "cat", "dog"]), encoding="utf-8")
+    run = str(runs / "translation" / "it" / "seed-0")
+    status = call(["translate", run, "--file", str(path), "--too-long", too_long])
+    out, err = capsys.readouterr()
+    written = out.split("\n")[:-1]
+    if too_long == "refuse":
+        assert status == WRONG_USE
+        assert written == ["DOG", "", "CAT", "MAN"]
+        assert "sentence 5 has 200 tokens and this model reads at most 128" in " ".join(err.split())
+        return
+    assert status == FINE
+    assert written[:4] + written[5:] == ["DOG", "", "CAT", "MAN", "CAT", "DOG"]
+    assert (written[4] == "") == (too_long == "skip")
+    what = {"skip": "left out: an empty line stands in its place", "cut": "read up to there"}[too_long]
+    assert f"longer than the 128 tokens that this model reads, and {what}: sentence 5" in err
 
 
 def test_the_command_shows_where_a_sentence_is_looked_at(runs, capsys, tmp_path):
@@ -497,6 +518,8 @@ def test_the_command_writes(runs, capsys):
     assert "must be a whole number; got 2.7" in " ".join(capsys.readouterr().err.split())
     assert call(["generate", run, "--samples", "-1"]) == WRONG_USE
     assert "samples must be at least 1; got -1" in capsys.readouterr().err
+    assert call(["generate", run, "--length", "99999999999999999999"]) == WRONG_USE
+    assert "length must be at most 1,000,000; got 99,999,999,999,999,999,999" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without CUDA")

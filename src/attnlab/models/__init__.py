@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from attnlab.models.convolutional import ConvStack
     from attnlab.models.convolutional_translation import ByteNet, ConvS2S
     from attnlab.models.encoder_decoder import EncoderDecoder
+    from attnlab.models.huggingface import as_huggingface
     from attnlab.models.presets import TransformerBase, TransformerBig
     from attnlab.models.recurrent import Lstm, LstmBatchAsTime
     from attnlab.models.recurrent_translation import AdditiveRnn, MultiplicativeRnn
     from attnlab.models.stacks import Decoder, Encoder, Stack
     from attnlab.models.table import MODELS
+    from attnlab.models.token_encoder import TokenEncoder
 
 __getattr__, __dir__, __all__ = contents(__name__)

@@ -58,7 +58,13 @@ class EncoderDecoder(AbstractTranslator):
     embeddings : {"shared", "separate"}, default "shared"
         Whether both sides use one table; they need one vocabulary then.
     tied : bool, default True
-        Whether the logits use the decoder's table (and no bias); else a linear layer of its own.
+        Whether the logits use the decoder's table; else a linear layer of its own.
+    logits_bias : bool, optional
+        Whether each token has a learned number that is added to its logit; unless given, where they are not tied.
+    embedding_scale : float, optional
+        What embeddings are multiplied by; ``sqrt(d_model)`` unless given.
+    logits_scale : float, default 1.0
+        What the decoder's output is multiplied by before the logits.
     init : str, default "xavier"
         Scheme of the initial weights. Tables start from N(0, 1 / d_model) whatever the scheme.
 
@@ -70,7 +76,7 @@ class EncoderDecoder(AbstractTranslator):
 
     Notes
     -----
-    Embeddings are multiplied by ``sqrt(d_model)``. With the defaults, d = d_model, V tokens and ReLU layers 4 d wide:
+    With the defaults, d = d_model, V tokens and ReLU layers 4 d wide:
     V d + n_layers (28 d^2 + 30 d) parameters. Differs from [1]_: projections of attention have biases, as in most
     implementations, and the dropout acts on attention weights too, unless the mixer sets its own to 0, as in the
     presets.
@@ -99,14 +105,17 @@ class EncoderDecoder(AbstractTranslator):
         positions: Spec = "sinusoidal",
         embeddings: Embeddings = "shared",
         tied: bool = True,
+        logits_bias: bool | None = None,
+        embedding_scale: float | None = None,
+        logits_scale: float = 1.0,
         init: str = "xavier",
     ) -> None:
         super().__init__()
         tokens = {"source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size}
         check_positive(tokens | {"d_model": d_model})
-        shared = embeddings == "shared"
-        _check_vocabularies(source_vocab_size, target_vocab_size, shared=shared)
-        self.pad, self.scale = pad, math.sqrt(d_model)
+        _check_vocabularies(source_vocab_size, target_vocab_size, shared=(shared := embeddings == "shared"))
+        self.pad, self.logits_scale = pad, logits_scale
+        self.scale = math.sqrt(d_model) if embedding_scale is None else embedding_scale
         wiring = {"feedforward": feedforward, "norm": norm, "norm_kind": norm_kind}
         stack = functools.partial(
             Stack,
@@ -122,7 +131,7 @@ class EncoderDecoder(AbstractTranslator):
         across = _across(mixer) if cross is None else _without_places(cross)
         self.decoder = stack(wiring=wiring | {"cross": across}, causal=True)
         check_unshared(self.encoder, self.decoder)
-        self.logits = nn.Linear(d_model, target_vocab_size, bias=not tied)
+        self.logits = nn.Linear(d_model, target_vocab_size, bias=not tied if logits_bias is None else logits_bias)
         look_up(init, INITS, "init")(self, n_layers)
         self.target_embedding = _table(target_vocab_size, d_model)
         self.source_embedding = self.target_embedding if shared else _table(source_vocab_size, d_model)
@@ -146,7 +155,11 @@ class EncoderDecoder(AbstractTranslator):
 
         Padding on the right of the target needs no mask: nothing before it may attend to it.
         """
-        return self.logits(self.decoder(self.target_embedding(target) * self.scale, None, memory, real))
+        return self.read_out(self.decoder(self.target_embedding(target) * self.scale, None, memory, real))
+
+    def read_out(self, x: Float[Tensor, "*places d_model"]) -> Float[Tensor, "*places target_vocab_size"]:
+        """The logits of what the decoder leaves."""
+        return self.logits(x if self.logits_scale == 1 else x * self.logits_scale)
 
 
 def _check_vocabularies(source: int, target: int, *, shared: bool) -> None:

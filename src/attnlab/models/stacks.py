@@ -17,8 +17,8 @@ from attnlab.core.build import Spec, build, look_up
 from attnlab.core.errors import ModuleError, SpecError
 from attnlab.core.layouts import Activations, Memory, Real, RealKeys
 from attnlab.core.sizes import check_positive, require_known
-from attnlab.models.wiring import build_input_positions, check_taken, offer_positions, one_per_layer
-from attnlab.nn.block import BLOCKS, AbstractBlock, BlockCache
+from attnlab.models.wiring import build_input_positions, check_taken, offer_positions, one_per_layer, with_tied
+from attnlab.nn.block import BLOCKS, AbstractBlock, BlockCache, norm_or_nothing
 from attnlab.nn.fitting import check_unshared
 from attnlab.nn.init import INITS
 from attnlab.nn.kernels.dropout import Dropout
@@ -69,6 +69,10 @@ class AbstractTransformer(nn.Module, ABC):
     def __init__(self) -> None:
         super().__init__()
 
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As torch does; of tied weights one name is enough."""
+        return super().load_state_dict(with_tied(self, state_dict) if strict else state_dict, strict, assign)
+
     @abstractmethod
     def forward(self, inputs: Tensor, /) -> Tensor:
         """One answer per position."""
@@ -85,7 +89,9 @@ class Decoder(AbstractTransformer):
     vocab_size : int
         Number of distinct tokens.
     tied : bool, default True
-        Whether the logits use the embedding's weights (and no bias); else a linear layer of its own.
+        Whether the logits use the embedding's weights; else a linear layer of its own.
+    logits_bias : bool, optional
+        Whether each token has a learned number that is added to its logit; unless given, where they are not tied.
     readout : {"position", "window"}, default "position"
         What logits are read from: each position, or all positions of a window side by side, once. A "window" is
         `max_length` tokens long, and its logits are those of the token after it: what precedes them need not mix
@@ -124,6 +130,7 @@ class Decoder(AbstractTransformer):
         dropout: float = 0.0,
         positions: Spec = "learned",
         tied: bool = True,
+        logits_bias: bool | None = None,
         readout: Readout = "position",
         init: str = "gpt",
     ) -> None:
@@ -149,7 +156,8 @@ class Decoder(AbstractTransformer):
             causal=True,
         )
         self.window = max_length if readout == "window" else None
-        self.logits = nn.Linear(d_model * (self.window or 1), vocab_size, bias=not tied)
+        biased = not tied if logits_bias is None else logits_bias
+        self.logits = nn.Linear(d_model * (self.window or 1), vocab_size, bias=biased)
         if tied:
             self.logits.weight = self.embedding.weight
         look_up(init, INITS, "init")(self, n_layers)
@@ -173,7 +181,7 @@ class Encoder(AbstractTransformer):
     Parameters
     ----------
     d_in : int
-        Features of one input position.
+        Features of one input position, or distinct tokens.
     d_out : int
         Features of one output position.
 
@@ -218,9 +226,15 @@ class Encoder(AbstractTransformer):
         self.output = nn.Linear(d_model, d_out)
         look_up(init, INITS, "init")(self, n_layers)
 
-    def forward(self, x: Float[Tensor, "batch length d_in"]) -> Float[Tensor, "batch length d_out"]:
-        """One output vector per position."""
-        return self.output(self.stack(self.embedding(x)))
+    def forward(
+        self, x: Float[Tensor, "batch length d_in"] | Int[Tensor, "batch length"]
+    ) -> Float[Tensor, "batch length d_out"]:
+        """One output vector per position; a token stands for the vector that is 1 at its number, else 0."""
+        if not x.is_floating_point():
+            x = nn.functional.embedding(x, self.embedding.weight.T) + self.embedding.bias  # (batch, length, d_model)
+        else:
+            x = self.embedding(x)
+        return self.output(self.stack(x))
 
 
 @final
@@ -247,6 +261,8 @@ class Stack(nn.Module):
         Input level positions are applied here, score level ones offered to the mixers.
     causal : bool
         Whether a position sees only itself and what is before it.
+    input_norm : Spec, optional
+        A norm behind the positions; entry of `NORMS`. None leaves it out.
 
     Raises
     ------
@@ -266,6 +282,7 @@ class Stack(nn.Module):
         dropout: float,
         positions: Spec,
         causal: bool,
+        input_norm: Spec | None = None,
     ) -> None:
         super().__init__()
         check_positive({"max_length": max_length, "n_layers": n_layers})
@@ -275,6 +292,7 @@ class Stack(nn.Module):
         check_taken(given, block)
         offered = {"d_model": d_model, "dropout": dropout, "context": context} | given
         self.positions = build_input_positions(positions, {"d_model": d_model, "causal": causal} | context)
+        self.input_norm = norm_or_nothing(input_norm or "layer", d_model, wanted=input_norm is not None)
         self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(
             build(block, BLOCKS, axis="block", offered=offered | {"mixer": one}) for one in mixers
@@ -285,7 +303,7 @@ class Stack(nn.Module):
 
     def forward(self, x: Activations, *given: Real | Tensor | None) -> Activations:
         """The sequence after the last block."""
-        x = self.dropout(self.positions(x))
+        x = self.dropout(self.input_norm(self.positions(x)))
         for block in self.blocks:
             x = block(x, *given)
         return self.norm(x)
@@ -305,7 +323,7 @@ class Stack(nn.Module):
         memory_padding: RealKeys | None = None,
     ) -> Activations:
         """The sequence at positions that follow those of earlier calls."""
-        x = self.dropout(self.positions(x, start))
+        x = self.dropout(self.input_norm(self.positions(x, start)))
         for block, cache in zip(self.blocks, caches, strict=True):
             x = cast(AbstractBlock, block).step(x, cache, memory_padding)
         return self.norm(x)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import nn
 
 from attnlab.models.convolutional import ConvStack
 from attnlab.models.convolutional_translation import ByteNet, ConvS2S
 from attnlab.models.encoder_decoder import EncoderDecoder
+from attnlab.models.from_checkpoint import pretrained
 from attnlab.models.mended import MendedModel
 from attnlab.models.presets import TransformerBase, TransformerBig
 from attnlab.models.recurrent import Lstm, LstmBatchAsTime
 from attnlab.models.recurrent_translation import AdditiveRnn, MultiplicativeRnn
 from attnlab.models.stacks import Decoder, Encoder
+from attnlab.models.token_encoder import TokenEncoder
 
-MODELS: dict[str, type[nn.Module]] = {
+MODELS: dict[str, Callable[..., nn.Module]] = {
     "decoder": Decoder,
     "encoder": Encoder,
+    "token-encoder": TokenEncoder,
     "encoder-decoder": EncoderDecoder,
     "transformer-base": TransformerBase,
     "transformer-big": TransformerBig,
@@ -27,5 +32,6 @@ MODELS: dict[str, type[nn.Module]] = {
     "lstm": Lstm,
     "lstm-batch-as-time": LstmBatchAsTime,
     "mended": MendedModel,
+    "pretrained": pretrained,
 }
 """Names a study may use for a model."""

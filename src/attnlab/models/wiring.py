@@ -70,3 +70,12 @@ def check_taken(given: Mapping[str, Any], block: Spec) -> None:
     unused = [argument for argument in given if argument not in parameters]
     if unused:
         raise SpecError(f"block '{name}' takes no {', '.join(unused)}; leave it out")
+
+
+def with_tied(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state in which tied weights have each of their names, of which files keep the first alone."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    known = {name: state[one] for same in names.values() for one in same if one in state for name in same}
+    return {**known, **state}

@@ -31,6 +31,7 @@ from attnlab.nn.fitting import check_fit
 from attnlab.nn.kernels.cutting import AbstractPiece, Whole, in_blocks, in_chunks, pays_in_blocks
 from attnlab.nn.kernels.dot_products import WAYS, DotProduct, Way, fastest, is_mapped
 from attnlab.nn.kernels.dropout import check_probability, dropout
+from attnlab.nn.kernels.recording import is_recorded
 from attnlab.nn.key_values import AbstractMixer, KeyValues
 
 Path = Literal["auto", "readable", "fused", "products", "recomputed", "local", "chunked"]
@@ -243,6 +244,8 @@ class Attention(AbstractMixer):
 
     def _fastest(self, q: Tensor, k: Tensor, mask: AbstractMask) -> Path | None:
         """The path to take, or None to multiply in the way that is fastest for the piece."""
+        if is_recorded():
+            return "readable" if self.obstacle("fused") else None
         if pays_in_blocks(mask.reach, k.shape[-2]):
             return "local"
         if not self.obstacle("fused"):
@@ -334,4 +337,4 @@ def _unchanged(_step: Step, value: Tensor) -> Tensor:
 def _whole(q: Tensor, k: Tensor, mask: AbstractMask) -> Whole:
     """The score matrix in one piece; the last query stands where the last key stands."""
     q_len, k_len = q.shape[-2], k.shape[-2]
-    return Whole(mask, range(k_len - q_len, k_len), range(k_len))
+    return Whole(mask, slice(k_len - q_len, k_len), slice(0, k_len))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, final
@@ -16,8 +17,17 @@ from attnlab.core.layouts import Activations
 from attnlab.core.sizes import check_positive
 from attnlab.nn.kernels.dropout import Dropout
 from attnlab.nn.kernels.gelu import gelu
+from attnlab.nn.kernels.recording import is_recorded
 
 EXPANSION = 4  # hidden width over d_model; source: Vaswani et al., 2017, section 3.3
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": gelu,
+    "gelu-tanh": functools.partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+}
+"""What bends hidden features, by name."""
 
 
 class AbstractFeedForward(nn.Module, ABC):
@@ -31,6 +41,8 @@ class AbstractFeedForward(nn.Module, ABC):
         Hidden width; ``4 d_model`` unless given.
     dropout : float
         Probability that a hidden feature is set to zero in training.
+    bias : bool
+        Whether the linear maps add a learned vector.
 
     Raises
     ------
@@ -63,13 +75,13 @@ class NoFeedForward(AbstractFeedForward):
 class AbstractTwoLayers(AbstractFeedForward):
     """Widen and narrow with two linear maps, and bend what is between them."""
 
-    def __init__(self, d_model: int, *, d_ff: int | None = None, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, *, d_ff: int | None = None, dropout: float = 0.0, bias: bool = True) -> None:
         super().__init__()
         d_ff = EXPANSION * d_model if d_ff is None else d_ff
         check_positive({"d_model": d_model, "d_ff": d_ff})
-        self.widen = nn.Linear(d_model, d_ff)
+        self.widen = nn.Linear(d_model, d_ff, bias=bias)
         self.drop = Dropout(dropout)
-        self.to_residual = nn.Linear(d_ff, d_model)
+        self.to_residual = nn.Linear(d_ff, d_model, bias=bias)
 
     @abstractmethod
     def activation(self, hidden: Tensor) -> Tensor:
@@ -136,6 +148,43 @@ class GeluFeedForward(AbstractTwoLayers):
 
 
 @final
+class GeluTanhFeedForward(AbstractTwoLayers):
+    """Widen, bend smoothly by an approximation, and narrow again.
+
+    Notes
+    -----
+    As `GeluFeedForward`, with ``gelu(x) = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`` [1]_: what GPT-2 was
+    trained with.
+
+    References
+    ----------
+    .. [1] Hendrycks, Gimpel, 2016, arXiv:1606.08415, section 2.
+    """
+
+    def activation(self, hidden: Tensor) -> Tensor:
+        """Bend every hidden feature."""
+        return ACTIVATIONS["gelu-tanh"](hidden)
+
+
+@final
+class SiluFeedForward(AbstractTwoLayers):
+    """Widen, let every feature gate itself, and narrow again.
+
+    Notes
+    -----
+    ``W_2 silu(W_1 x + b_1) + b_2`` with ``silu(x) = x sigmoid(x)``; ``2 d_model d_ff`` weights.
+
+    References
+    ----------
+    .. [1] Ramachandran, Zoph, Le, 2017, arXiv:1710.05941 ("Swish" with beta 1).
+    """
+
+    def activation(self, hidden: Tensor) -> Tensor:
+        """Bend every hidden feature."""
+        return F.silu(hidden)
+
+
+@final
 class GatedFeedForward(AbstractFeedForward):
     """Widen twice, let one half gate the other, and narrow again.
 
@@ -143,29 +192,40 @@ class GatedFeedForward(AbstractFeedForward):
     ----------
     d_ff : int, optional
         Hidden width; unless given ``4 d_model * 2 // 3`` (rounded down), about as many weights as the others.
+    gate : {"silu", "gelu", "gelu-tanh", "relu"}
+        What bends the half that gates.
 
     Notes
     -----
-    ``W_2 (silu(W_1 x + b_1) * (W_3 x + b_3)) + b_2``; ``3 d_model d_ff`` weights. Differs from [1]_ (SwiGLU):
-    with biases, like the other entries.
+    ``W_2 (silu(W_1 x + b_1) * (W_3 x + b_3)) + b_2``; ``3 d_model d_ff`` weights. With "silu" this is SwiGLU of [1]_,
+    with "gelu" GEGLU. Differs from [1]_: with biases, like the other entries, unless `bias` is False.
 
     References
     ----------
     .. [1] Shazeer, 2020, arXiv:2002.05202, equation 6.
     """
 
-    def __init__(self, d_model: int, *, d_ff: int | None = None, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        d_ff: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+        gate: Literal["silu", "gelu", "gelu-tanh", "relu"] = "silu",
+    ) -> None:
         super().__init__()
         d_ff = EXPANSION * d_model * 2 // 3 if d_ff is None else d_ff
         check_positive({"d_model": d_model, "d_ff": d_ff})
-        self.widen = nn.Linear(d_model, 2 * d_ff)
+        self.widen = nn.Linear(d_model, 2 * d_ff, bias=bias)
+        self.gate = gate
         self.drop = Dropout(dropout)
-        self.to_residual = nn.Linear(d_ff, d_model)
+        self.to_residual = nn.Linear(d_ff, d_model, bias=bias)
 
     def forward(self, x: Activations) -> Activations:
         """The map of every position."""
         gate, value = self.widen(x).chunk(2, dim=-1)  # (batch, length, d_ff) each
-        return self.to_residual(self.drop(F.silu(gate) * value))
+        return self.to_residual(self.drop(ACTIVATIONS[self.gate](gate) * value))
 
 
 @final
@@ -236,7 +296,8 @@ class MixtureOfExperts(AbstractFeedForward):
         trust, chosen = probabilities.topk(self.top_k, dim=-1)
         if self.top_k > 1:
             trust = trust / trust.sum(dim=-1, keepdim=True)
-        y = self._use(flat, trust.to(flat.dtype), chosen).view_as(x)
+        use = self._everywhere if is_recorded() else self._use
+        y = use(flat, trust.to(flat.dtype), chosen).view_as(x)
         if self.training and self.balance > 0.0 and torch.is_grad_enabled():
             y = _WithGradientOf.apply(y, self.balance * load_imbalance(probabilities, chosen))
         return y
@@ -248,7 +309,7 @@ class MixtureOfExperts(AbstractFeedForward):
         chosen: Int[Tensor, "positions k"],
     ) -> Float[Tensor, "positions d_model"]:
         """The sum over experts, those that are not chosen by weight 0."""
-        weights = trust.new_zeros(len(x), len(self.experts)).scatter(-1, chosen, trust)
+        weights = trust.new_zeros(x.shape[0], len(self.experts)).scatter(-1, chosen, trust)
         return torch.stack([expert(x) for expert in self.experts], dim=-1).matmul(weights[..., None])[..., 0]
 
     def _where_chosen(
@@ -309,6 +370,8 @@ FEEDFORWARDS: Mapping[str, Callable[..., AbstractFeedForward]] = {
     "relu": ReluFeedForward,
     "squared-relu": SquaredReluFeedForward,
     "gelu": GeluFeedForward,
+    "gelu-tanh": GeluTanhFeedForward,
+    "silu": SiluFeedForward,
     "gated": GatedFeedForward,
     "mixture-of-experts": MixtureOfExperts,
 }

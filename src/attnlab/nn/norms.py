@@ -25,6 +25,8 @@ class LayerNorm(nn.LayerNorm):
         Whether each feature is scaled by a learned number.
     bias : bool
         Whether a learned number is added to each feature.
+    eps : float
+        What is added to the variance.
 
     Raises
     ------
@@ -33,7 +35,7 @@ class LayerNorm(nn.LayerNorm):
 
     Notes
     -----
-    ``g * (x - mean(x)) / sqrt(var(x) + 1e-5) + b``; gain and bias are learned, ``2 d_model`` numbers. Without both it
+    ``g * (x - mean(x)) / sqrt(var(x) + eps) + b``; gain and bias are learned, ``2 d_model`` numbers. Without both it
     is "LayerNorm-simple" of [2]_. Where only linear maps with bias follow, as behind a pre-norm, they express gain and
     bias as well.
 
@@ -43,9 +45,9 @@ class LayerNorm(nn.LayerNorm):
     .. [2] Xu et al., 2019, arXiv:1911.07013, section 3.1.
     """
 
-    def __init__(self, d_model: int, *, gain: bool = True, bias: bool = True) -> None:
+    def __init__(self, d_model: int, *, gain: bool = True, bias: bool = True, eps: float = EPSILON) -> None:
         check_positive({"d_model": d_model})
-        super().__init__(d_model, eps=EPSILON, elementwise_affine=gain, bias=bias)
+        super().__init__(d_model, eps=eps, elementwise_affine=gain, bias=bias)
         if bias and not gain:  # which torch leaves out together
             self.bias = nn.Parameter(torch.zeros(d_model))
 
@@ -60,6 +62,8 @@ class RmsNorm(nn.RMSNorm):
         Width of the activations.
     gain : bool
         Whether each feature is scaled by a learned number.
+    eps : float
+        What is added to the mean square.
 
     Raises
     ------
@@ -68,16 +72,16 @@ class RmsNorm(nn.RMSNorm):
 
     Notes
     -----
-    ``g * x / sqrt(mean(x^2) + 1e-5)``; the gain is learned. Layer norm without mean and bias.
+    ``g * x / sqrt(mean(x^2) + eps)``; the gain is learned. Layer norm without mean and bias.
 
     References
     ----------
     .. [1] Zhang, Sennrich, 2019, arXiv:1910.07467, equation 4.
     """
 
-    def __init__(self, d_model: int, *, gain: bool = True) -> None:
+    def __init__(self, d_model: int, *, gain: bool = True, eps: float = EPSILON) -> None:
         check_positive({"d_model": d_model})
-        super().__init__(d_model, eps=EPSILON, elementwise_affine=gain)
+        super().__init__(d_model, eps=eps, elementwise_affine=gain)
 
 
 NORMS: Mapping[str, Callable[..., nn.Module]] = {

@@ -18,6 +18,7 @@ from attnlab.core.layouts import Activations, Memory, Real, RealKeys
 from attnlab.core.sizes import check_positive
 from attnlab.nn.axes.combiners import concatenate
 from attnlab.nn.axes.heads import SplitHeads
+from attnlab.nn.kernels.recording import is_recorded
 from attnlab.nn.key_values import AbstractKeylessMixer
 
 
@@ -155,7 +156,7 @@ def safe_divide(dividend: Tensor, divisor: Tensor) -> Tensor:
 def _past_sums(q: Tensor, k: Tensor, v: Tensor, chunk_size: int) -> Tensor:
     """Return ``sum_{j <= i} (q_i . k_j) v_j`` for every i, chunk by chunk."""
     length = q.shape[-2]
-    size = min(chunk_size, length)
+    size = length if is_recorded() else min(chunk_size, length)
     spare = -length % size
     q, k, v = (F.pad(part, (0, 0, 0, spare)).unflatten(-2, (-1, size)) for part in (q, k, v))
     states = k.transpose(-2, -1) @ v  # (batch, heads, chunks, d_head, d_v + 1)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from attnlab.studies.define.assemble import build_model, build_task
     from attnlab.studies.define.study import Study, load_study, parse_study
     from attnlab.studies.execute import run_study
+    from attnlab.studies.exporting.export import export
     from attnlab.studies.judge.collect import read_results
     from attnlab.studies.judge.results import StudyResults
     from attnlab.studies.judge.statistics import compare
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from attnlab.studies.report import draw_report, write_report
     from attnlab.studies.run.cluster import Ray
     from attnlab.studies.run.executor import Executor, InProcess, LocalProcesses
+    from attnlab.studies.using.pretrained import load_pretrained
     from attnlab.studies.using.trained import generate, load_run, parse, score, translate
 
 __getattr__, __dir__, __all__ = contents(__name__)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from attnlab.cli.terminal import Terminal
 from attnlab.cli.words import Whole
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def heads(
     from attnlab.studies.storage.mirror import local
     from attnlab.studies.using.parts import finished_runs, measure_parts
 
-    console = Console(stderr=json)
+    console = Terminal(stderr=json)
     copies = [local(run) for run in runs]
     variants, judged = finished_runs(copies), []
     for variant, folders in variants.items():
@@ -88,7 +88,7 @@ def heads(
     return 0
 
 
-def _print(console: Console, one: PartsJudged) -> None:
+def _print(console: Terminal, one: PartsJudged) -> None:
     from attnlab.studies.report.heads import COLUMNS, lines, table
 
     seeds = f"{one.runs} runs" if one.runs > 1 else "one run: intervals are over its sequences, not over seeds"

@@ -296,7 +296,7 @@ def _scaled(scale: float, d_head: int) -> list[Node]:
 
 def _biased(layer: Attention, path: str, reading: Reading) -> list[Node]:
     """What positions add to the scores."""
-    bias = layer.positions.bias(range(2), range(2), dtype=torch.float32, device=torch.device("meta"))
+    bias = layer.positions.bias(slice(0, 2), slice(0, 2), dtype=torch.float32, device=torch.device("meta"))
     if bias is None:
         return []
     title, note = _position_words(layer.positions)

@@ -17,18 +17,23 @@ from attnlab.nn.feedforward import (
     AbstractTwoLayers,
     GatedFeedForward,
     GeluFeedForward,
+    GeluTanhFeedForward,
     MixtureOfExperts,
     ReluFeedForward,
+    SiluFeedForward,
     SquaredReluFeedForward,
 )
 from attnlab.nn.foreign import ForeignMixer
 from attnlab.nn.mixers import ConvolutionMixer, NoMixer, PositionWise
 from attnlab.nn.recurrences import Fastformer, LinearAttention, LstmMixer
 
-ACTIVATIONS: dict[type[AbstractTwoLayers], str] = {
-    ReluFeedForward: "ReLU",
+ACTIVATIONS: dict[str, str] = {"relu": "ReLU", "gelu": "GELU", "gelu-tanh": "GELU by tanh", "silu": "SiLU"}
+TWO_LAYERS: dict[type[AbstractTwoLayers], str] = {
+    ReluFeedForward: ACTIVATIONS["relu"],
     SquaredReluFeedForward: "squared ReLU",
-    GeluFeedForward: "GELU",
+    GeluFeedForward: ACTIVATIONS["gelu"],
+    GeluTanhFeedForward: ACTIVATIONS["gelu-tanh"],
+    SiluFeedForward: ACTIVATIONS["silu"],
 }
 RELU = Box("ReLU", small=True)
 
@@ -125,7 +130,7 @@ def _(mixer: Fastformer, path: str, reading: Reading) -> Node:
 
 @read.register
 def _(part: AbstractTwoLayers, path: str, reading: Reading) -> Node:
-    activation = ACTIVATIONS.get(type(part), type(part).__name__)
+    activation = TWO_LAYERS.get(type(part), type(part).__name__)
     return reading.box("Feed forward", _two_layers(part, activation), kind="feedforward", of=part, path=path)
 
 
@@ -142,7 +147,11 @@ def _dropped(drop: nn.Dropout) -> list[str]:
 @read.register
 def _(part: GatedFeedForward, path: str, reading: Reading) -> Node:
     d_model, d_ff = part.widen.in_features, part.to_residual.in_features
-    notes = [f"two Linear {arrow(d_model, d_ff)}", "SiLU of one times the other", *_dropped(part.drop)]
+    notes = [
+        f"two Linear {arrow(d_model, d_ff)}",
+        f"{ACTIVATIONS[part.gate]} of one times the other",
+        *_dropped(part.drop),
+    ]
     notes.append(f"Linear {arrow(d_ff, part.to_residual.out_features)}")
     return reading.box("Gated feed forward", notes, kind="feedforward", of=part, path=path)
 

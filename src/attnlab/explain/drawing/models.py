@@ -14,7 +14,7 @@ from typing import final
 
 from torch import nn
 
-from attnlab.explain.drawing.blocks import RELU
+from attnlab.explain.drawing.blocks import ACTIVATIONS, RELU
 from attnlab.explain.drawing.known import ByClass
 from attnlab.explain.drawing.letters import counted
 from attnlab.explain.drawing.nodes import Beside, Box, Caption, Column, Node, Plus, column, folded
@@ -23,6 +23,7 @@ from attnlab.models.convolutional import ConvStack
 from attnlab.models.encoder_decoder import EncoderDecoder
 from attnlab.models.recurrent import Lstm, LstmBatchAsTime
 from attnlab.models.stacks import Decoder, Encoder, Stack
+from attnlab.models.token_encoder import TokenEncoder
 from attnlab.models.wiring import Unmarked
 from attnlab.nn.axes.positions import (
     LearnedConcatenated,
@@ -78,8 +79,25 @@ def _(model: Encoder, reading: Reading) -> Halves:
 
 
 @halves.register
+def _(model: TokenEncoder, reading: Reading) -> Halves:
+    below = column(Caption("tokens"), read(model.embedding, "embedding", reading))
+    if model.segments is not None:
+        segments = embedding(model.segments, "segments", "Segments", reading)
+        below = column(below, Beside(Plus(), segments))
+    with reading.attending(reading.source, pads=True):
+        blocks = stacked(model.stack, "stack", reading)
+    if model.logits is None:
+        return Halves((column(below, blocks, Caption("states")),))
+    bend = Box(ACTIVATIONS[model.activation], small=True)
+    transform = [*parts(model.transform, "transform", reading), bend]
+    norm = parts(model.transform_norm, "transform_norm", reading)
+    above = [read(model.logits, "logits", reading), SOFTMAX, Caption("probabilities of the token")]
+    return Halves((column(below, blocks, transform, norm, above),))
+
+
+@halves.register
 def _(model: EncoderDecoder, reading: Reading) -> Halves:
-    note = f"times √{model.scale**2:.6g}"
+    note = "" if model.scale == 1 else f"times √{model.scale**2:.6g}"
     source = embedding(model.source_embedding, "source_embedding", "Source embedding", reading, note)
     with reading.attending(reading.source, pads=True):
         encoder = column(Caption("source tokens"), source, stacked(model.encoder, "encoder", reading))
@@ -145,6 +163,7 @@ def stacked(stack: Stack, path: str, reading: Reading) -> list[Node]:
     blocks = [read(block, f"{path}.blocks.{i}", reading) for i, block in enumerate(stack.blocks)]
     return [
         *positions(stack.positions, f"{path}.positions", reading),
+        *parts(stack.input_norm, f"{path}.input_norm", reading),
         *parts(stack.dropout, f"{path}.dropout", reading),
         *folded(blocks, f"{path}.blocks"),
         *parts(stack.norm, f"{path}.norm", reading),

@@ -19,6 +19,8 @@ from torch import Tensor
 from attnlab.core.errors import SpecError
 from attnlab.core.sizes import require_not_negative, require_positive
 
+COLDEST = 1e-6  # the lowest temperature: logits over a lower one may overflow, and it draws as 0 does
+
 
 class Writer(Protocol):
     """Continue several sequences by a token each."""
@@ -219,6 +221,8 @@ class Chooser:
 
     def __post_init__(self) -> None:
         require_not_negative("temperature", self.temperature)
+        if 0.0 < self.temperature < COLDEST:
+            raise SpecError(f"temperature must be 0 or at least {COLDEST:g}; got {self.temperature:g}")
         if self.top_k is not None:
             require_positive("top_k", self.top_k)
         if self.top_p is not None and not 0.0 < self.top_p <= 1.0:

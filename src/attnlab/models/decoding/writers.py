@@ -49,7 +49,7 @@ class CachedWriter:
         x = model.target_embedding(tokens.to(self._real.device)[:, None]) * model.scale
         x = model.decoder.step(x, self._caches, self._position, self._real)
         self._position += 1
-        return model.logits(x[:, -1])
+        return model.read_out(x[:, -1])
 
     def select(self, rows: Int[Tensor, " new"]) -> None:
         """Keep some sequences, in a new order."""
@@ -121,6 +121,32 @@ class Ensemble:
         """Keep some sequences, in a new order."""
         for writer in self._writers:
             writer.select(rows)
+
+
+@final
+class Without:
+    """Continue sequences as another writer does, and never by some tokens.
+
+    Parameters
+    ----------
+    writer : Writer
+        The other one.
+    banned : sequence of int
+        Tokens that are not to be written.
+    """
+
+    def __init__(self, writer: Writer, banned: Sequence[int]) -> None:
+        self._writer, self._banned = writer, list(banned)
+
+    def advance(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
+        """Add a token to every sequence and return the logits of the next."""
+        logits = self._writer.advance(tokens)
+        logits[:, self._banned] = -torch.inf
+        return logits
+
+    def select(self, rows: Int[Tensor, " new"]) -> None:
+        """Keep some sequences, in a new order."""
+        self._writer.select(rows)
 
 
 @functools.singledispatch

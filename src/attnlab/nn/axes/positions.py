@@ -69,19 +69,29 @@ def sinusoids(
 class SinusoidalPositions(AbstractInputPositions):
     """Add fixed sines and cosines of many wavelengths.
 
+    Parameters
+    ----------
+    order : {"interleaved", "halves"}
+        Whether sine and cosine of a wavelength are neighbors, as in the source, or all sines come before all cosines.
+
     Notes
     -----
     ``x_p + PE_p``, see `sinusoids`. No parameters, any length. The source multiplies embeddings by
-    ``sqrt(d_model)`` first; here this is left to the model.
+    ``sqrt(d_model)`` first; here this is left to the model. The order "halves" is Marian's.
 
     References
     ----------
     .. [1] Vaswani et al., 2017, arXiv:1706.03762, section 3.5.
     """
 
+    def __init__(self, *, order: Literal["interleaved", "halves"] = "interleaved") -> None:
+        super().__init__()
+        self.order = order
+
     def forward(self, x: Activations, start: int = 0) -> Activations:
         """The sum of activations and table."""
-        return x + sinusoids(start + x.shape[1], x.shape[2], dtype=x.dtype, device=x.device)[start:]
+        table = sinusoids(start + x.shape[1], x.shape[2], dtype=x.dtype, device=x.device)[start:]
+        return x + (torch.cat((table[:, ::2], table[:, 1::2]), dim=-1) if self.order == "halves" else table)
 
 
 @final

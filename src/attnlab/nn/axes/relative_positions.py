@@ -51,12 +51,12 @@ class AbstractScorePositions(nn.Module, ABC):
 
     @abstractmethod
     def bias(
-        self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
+        self, queries: slice, keys: slice, *, dtype: torch.dtype, device: torch.device
     ) -> Float[Tensor, "heads q_len k_len"] | None:
         """What is added to the scores, or None where nothing is."""
 
 
-def offsets(queries: range, keys: range, device: torch.device) -> Int[Tensor, "q_len k_len"]:
+def offsets(queries: slice, keys: slice, device: torch.device) -> Int[Tensor, "q_len k_len"]:
     """How far each key lies behind each query; negative in the future."""
     q_positions = torch.arange(queries.start, queries.stop, device=device)
     return q_positions[:, None] - torch.arange(keys.start, keys.stop, device=device)
@@ -84,16 +84,16 @@ class NoPositions(AbstractBias):
     """
 
     def bias(
-        self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
+        self, queries: slice, keys: slice, *, dtype: torch.dtype, device: torch.device
     ) -> Float[Tensor, "heads q_len k_len"] | None:
         """None."""
         return None
 
 
-def angles_of(positions: Float[Tensor, " length"], width: int) -> Float[Tensor, "length pairs"]:
+def angles_of(positions: Float[Tensor, " length"], width: int, base: float = BASE) -> Float[Tensor, "length pairs"]:
     """Position times frequency for every pair of features."""
     even = torch.arange(0, width, 2, device=positions.device, dtype=positions.dtype)
-    return positions[:, None] * (-math.log(BASE) * even / width).exp()
+    return positions[:, None] * (-math.log(base) * even / width).exp()
 
 
 @final
@@ -104,41 +104,72 @@ class RotaryPositions(AbstractScorePositions):
     ----------
     d_head : int
         Width of one query and of one key; even.
+    base : float
+        Base of the wavelengths.
+    factor : float
+        How many times slower a stretched wavelength turns, for texts longer than those of training.
+    trained_length : int, optional
+        The length of training: wavelengths shorter than ``trained_length / high`` stay, those longer than
+        ``trained_length / low`` are stretched by the factor, those between by something between [3]_. Unless given, all
+        are stretched by the factor [2]_.
+    low, high : float
+        See `trained_length`.
 
     Raises
     ------
     SpecError
-        If ``d_head`` is odd.
+        If ``d_head`` is odd, the base is not above 1, the factor not at least 1, or `low` not below `high`.
 
     Notes
     -----
-    Features 2i and 2i + 1 are turned by ``p * 10000^(-2i / d_head)``, so that the dot product depends on the
+    Features 2i and 2i + 1 are turned by ``p * base^(-2i / d_head)``, so that the dot product depends on the
     distance of two positions only. No parameters; time O(heads * length * d_head). Neighbors form a pair, as
     in [1]_; many implementations pair feature i with i + d_head / 2, which is the same up to a permutation.
 
     References
     ----------
     .. [1] Su et al., 2021, arXiv:2104.09864, equations 14 to 16 and 34.
+    .. [2] Chen et al., 2023, arXiv:2306.15595, equation 4 (position interpolation).
+    .. [3] Grattafiori et al., 2024, arXiv:2407.21783, and the code released with it (Llama 3.1).
     """
 
-    def __init__(self, d_head: int) -> None:
+    def __init__(
+        self,
+        d_head: int,
+        *,
+        base: float = BASE,
+        factor: float = 1.0,
+        trained_length: int | None = None,
+        low: float = 1.0,
+        high: float = 4.0,
+    ) -> None:
         super().__init__()
         if d_head < 2 or d_head % 2:
             raise SpecError(f"rotary positions turn pairs of features: d_head must be even; got d_head={d_head}")
-        self.d_head = d_head
+        if base <= 1 or factor < 1 or not 0 < low < high:
+            raise SpecError(
+                "rotary positions need base > 1, factor >= 1 and 0 < low < high; "
+                f"got base={base}, factor={factor}, low={low}, high={high}"
+            )
+        self.d_head, self.base = d_head, base
+        periods = [(trained_length or 0) * base ** (-even / d_head) / math.tau for even in range(0, d_head, 2)]
+        kept = [min(max((one - low) / (high - low), 0.0), 1.0) for one in periods]  # share of its own frequency
+        self.slowdown = None if factor == 1 else [one + (1 - one) / factor for one in kept]
 
     def rotate(self, q: Queries, k: SharedKeys) -> Rotated:
         """Turned queries and keys; the last query stands where the last key stands."""
         q_len, k_len = q.shape[-2], k.shape[-2]
         exact = torch.promote_types(q.dtype, torch.float32)
         first = min(0, k_len - q_len)
-        angles = angles_of(torch.arange(first, k_len, device=q.device, dtype=exact), self.d_head)
+        angles = angles_of(torch.arange(first, k_len, device=q.device, dtype=exact), self.d_head, self.base)
+        if self.slowdown is not None:
+            angles = angles * torch.tensor(self.slowdown, device=q.device, dtype=exact)
         cos, sin = angles.cos(), angles.sin()
         turn = _turn_complex if q.is_cpu and not torch.compiler.is_compiling() else _turn
         return turn(q, cos[-q_len:], sin[-q_len:]), turn(k, cos[-k_len:], sin[-k_len:])
 
     def bias(
-        self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
+        self, queries: slice, keys: slice, *, dtype: torch.dtype, device: torch.device
     ) -> Float[Tensor, "heads q_len k_len"] | None:
         """None."""
         return None
@@ -178,7 +209,7 @@ class LinearBias(AbstractBias):
         self.slopes = slopes(n_heads)
 
     def bias(
-        self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
+        self, queries: slice, keys: slice, *, dtype: torch.dtype, device: torch.device
     ) -> Float[Tensor, "heads q_len k_len"] | None:
         """Minus slope times distance."""
         slope = torch.tensor(self.slopes, device=device, dtype=dtype)
@@ -239,7 +270,7 @@ class RelativeBias(AbstractBias):
         self.table = nn.Parameter(torch.zeros(n_heads, n_buckets))
 
     def bias(
-        self, queries: range, keys: range, *, dtype: torch.dtype, device: torch.device
+        self, queries: slice, keys: slice, *, dtype: torch.dtype, device: torch.device
     ) -> Float[Tensor, "heads q_len k_len"] | None:
         """The table's entry for every distance."""
         behind = offsets(queries, keys, device)

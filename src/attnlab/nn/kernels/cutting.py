@@ -31,16 +31,16 @@ class AbstractPiece(ABC):
 
     Attributes
     ----------
-    queries : range
-        Where the queries stand.
-    keys : range
+    queries : slice
+        Where the queries stand, from the first to before the last; its ends may be symbols.
+    keys : slice
         Where the keys stand; for several blocks in one piece, only the distance to the queries counts.
     is_causal : bool
         Whether query i may see exactly the keys 0 to i, so that no matrix is needed to say it.
     """
 
-    queries: range
-    keys: range
+    queries: slice
+    keys: slice
     is_causal: bool
 
     @abstractmethod
@@ -60,13 +60,13 @@ class Whole(AbstractPiece):
     ----------
     mask : AbstractMask
         Which key a query may see, padding included.
-    queries : range
+    queries : slice
         Where the queries stand.
-    keys : range
+    keys : slice
         Where the keys stand.
     """
 
-    def __init__(self, mask: AbstractMask, queries: range, keys: range) -> None:
+    def __init__(self, mask: AbstractMask, queries: slice, keys: slice) -> None:
         self.mask, self.queries, self.keys = mask, queries, keys
         self.is_causal = mask.kind == "causal" and queries == keys
 
@@ -77,7 +77,7 @@ class Whole(AbstractPiece):
         q_positions = torch.arange(self.queries.start, self.queries.stop, device=device)[:, None]
         k_positions = torch.arange(self.keys.start, self.keys.stop, device=device)[None]
         may = self.mask.at(q_positions, k_positions)
-        return may.expand(*may.shape[:-2], len(self.queries), len(self.keys))
+        return may.expand(*may.shape[:-2], q_positions.shape[0], k_positions.shape[1])
 
 
 @final
@@ -108,7 +108,8 @@ class Band(AbstractPiece):
         self.mask, self.batch, self.k_len = mask, batch, k_len
         self.size = block_size(back, ahead)
         self.blocks = -(-q_len // self.size)
-        self.queries, self.keys = range(back, back + self.size), range(back + self.size + ahead)
+        self.columns = back + self.size + ahead
+        self.queries, self.keys = slice(back, back + self.size), slice(0, self.columns)
         self.first_query = k_len - q_len
         self.first_key = self.first_query - back
 
@@ -116,10 +117,10 @@ class Band(AbstractPiece):
         """The blocks of the mask, (batch * blocks, 1, q_len, k_len); False where there is no key."""
         starts = self.size * torch.arange(self.blocks, device=device)[:, None]
         q_positions = (self.first_query + starts + torch.arange(self.size, device=device))[..., None]
-        k_positions = (self.first_key + starts + torch.arange(len(self.keys), device=device))[:, None]
+        k_positions = (self.first_key + starts + torch.arange(self.columns, device=device))[:, None]
         exists = (k_positions >= 0) & (k_positions < self.k_len)  # (blocks, 1, k_len)
         may = self.mask.at(q_positions, k_positions.where(exists, 0)) & exists
-        may = may.expand(self.batch, 1, self.blocks, self.size, len(self.keys))
+        may = may.expand(self.batch, 1, self.blocks, self.size, self.columns)
         return may.transpose(1, 2).flatten(0, 1)
 
     def fold_queries(self, q: Float[Tensor, "batch heads q_len d"]) -> Float[Tensor, "folded heads size d"]:
@@ -130,9 +131,9 @@ class Band(AbstractPiece):
 
     def fold_keys(self, x: Float[Tensor, "batch heads k_len d"]) -> Float[Tensor, "folded heads columns d"]:
         """For each block of queries the keys (or values) it can see, zeros where there are none."""
-        end = self.first_key + (self.blocks - 1) * self.size + len(self.keys)
+        end = self.first_key + (self.blocks - 1) * self.size + self.columns
         x = F.pad(x, (0, 0, -self.first_key, end - self.k_len))
-        blocks = x.unfold(2, len(self.keys), self.size)  # (batch, heads, blocks, d, columns)
+        blocks = x.unfold(2, self.columns, self.size)  # (batch, heads, blocks, d, columns)
         return blocks.transpose(1, 2).transpose(-2, -1).flatten(0, 1)
 
     def unfold(self, x: Float[Tensor, "folded heads size d"], q_len: int) -> Float[Tensor, "batch heads q_len d"]:
@@ -203,17 +204,17 @@ def in_chunks(
     q_len, k_len = q.shape[-2], k.shape[-2]
     found = []
     for start in range(0, q_len, rows):
-        queries = range(start, min(start + rows, q_len))
-        here = range(queries.start + k_len - q_len, queries.stop + k_len - q_len)
+        queries = slice(start, min(start + rows, q_len))
+        here = slice(queries.start + k_len - q_len, queries.stop + k_len - q_len)
         keys = _reachable(here, mask.reach, k_len)
-        parts = q[:, :, queries.start : queries.stop], *(x[:, :, keys.start : keys.stop] for x in (k, v))
+        parts = q[:, :, queries], *(x[:, :, keys] for x in (k, v))
         found.append(checkpoint(attend, *parts, Whole(mask, here, keys), use_reentrant=False))
     return torch.cat(found, dim=-2)
 
 
-def _reachable(queries: range, reach: Reach, k_len: int) -> range:
+def _reachable(queries: slice, reach: Reach, k_len: int) -> slice:
     """The keys that any of some queries can see; at least one, that a mask may still forbid."""
     back, ahead = reach
     start = 0 if back is None else min(max(queries.start - back, 0), k_len - 1)
     stop = k_len if ahead is None else min(max(queries.stop + ahead, start + 1), k_len)
-    return range(start, stop)
+    return slice(start, stop)

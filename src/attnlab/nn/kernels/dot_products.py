@@ -19,6 +19,7 @@ from torch import Tensor
 from attnlab.core.layouts import Queries, SharedKeys, SharedValues
 from attnlab.nn.kernels.dropout import dropout
 from attnlab.nn.kernels.recomputed import attend_recomputed
+from attnlab.nn.kernels.recording import is_recorded
 
 LARGE_SCORES = 32 * 2**20  # bytes: from here on keeping the weights costs more than computing them twice; measured
 LONG_SEQUENCE = 640  # queries: from here on torch's backward pass on a CPU costs less than blocks; measured
@@ -68,7 +69,7 @@ def fused(given: DotProduct) -> Float[Tensor, "batch heads q_len d_v"]:
     Memory O(length) where a fused kernel takes the call: on a GPU in every type, on a CPU without dropout and
     without a gradient of the bias.
     """
-    return F.scaled_dot_product_attention(
+    found = F.scaled_dot_product_attention(
         given.q,
         given.k,
         given.v,
@@ -76,8 +77,11 @@ def fused(given: DotProduct) -> Float[Tensor, "batch heads q_len d_v"]:
         dropout_p=given.dropout,
         is_causal=given.is_causal,
         scale=given.scale,
-        enable_gqa=given.q.shape[1] != given.k.shape[1],
+        enable_gqa=bool(given.q.shape[1] != given.k.shape[1]),
     )
+    if given.allowed is None or not is_recorded():
+        return found
+    return found.masked_fill(~given.allowed.any(dim=-1, keepdim=True), 0)  # what else runs it may leave empty rows NaN
 
 
 def products(given: DotProduct) -> Float[Tensor, "batch heads q_len d_v"]:

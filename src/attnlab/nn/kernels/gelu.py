@@ -25,7 +25,8 @@ def gelu(x: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
     ----------
     .. [1] Hendrycks, Gimpel, 2016, arXiv:1606.08415, section 2.
     """
-    large = torch.compiler.is_compiling() and x.device.type == "cpu" and x.numel() >= LARGE
+    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    large = compiled and x.device.type == "cpu" and x.numel() >= LARGE
     return _forward(x) if large else F.gelu(x)
 
 

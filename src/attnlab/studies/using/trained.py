@@ -26,15 +26,15 @@ from attnlab.studies.define.assemble import build_model_offered
 from attnlab.studies.storage.mirror import local, with_checkpoints
 from attnlab.studies.using.kept_task import KeptTask, kept_task
 from attnlab.studies.using.parsing import parses
-from attnlab.studies.using.translating import BATCH, Written, translations
+from attnlab.studies.using.translating import BATCH, TooLong, Written, listed, translations
 from attnlab.tasks.codecs import SentenceCodec, TreeCodec
-from attnlab.tasks.translation.data import held_out_pairs
+from attnlab.tasks.translation.data import held_out_pairs, held_out_targets
 from attnlab.tasks.translation.scores import Difference, Score, all_scores, judged_differences
 from attnlab.training.keeping.checkpoints import load_model_weights
 from attnlab.training.keeping.runs import RESULT, read_metrics
 
-MOST_NAMED = 10  # sentences in a warning
 LARGEST_SEED = 2**63 - 1  # what torch takes
+LONGEST_TEXT = 10**6  # tokens of a text that is written: more than anyone waits for
 
 
 @final
@@ -110,6 +110,7 @@ def translate(
     batch: int = BATCH,
     cached: bool = True,
     first: int = 1,
+    too_long: TooLong = "refuse",
 ) -> list[str]:
     """Translate sentences; several models as one by their mean probabilities.
 
@@ -129,6 +130,9 @@ def translate(
         Whether keys and values are kept; without, the result is the same and takes longer.
     first : int
         Number of the first sentence, in what is said of sentences.
+    too_long : {"refuse", "skip", "cut"}
+        What becomes of a sentence longer than the model reads: an error, an empty translation, or that of its
+        beginning.
 
     Returns
     -------
@@ -140,14 +144,15 @@ def translate(
     RunError
         If a run is none of translation, or the runs have different tokenizers or languages.
     DataError
-        If a sentence is longer than the model's longest.
+        If a sentence is longer than the model's longest and that is refused.
 
     Warns
     -----
     UserWarning
-        If a translation came to no end and was cut; which ones is said.
+        If a translation came to no end and was cut, or a sentence was skipped or cut; which ones is said.
     """
-    found = write(trained, sentences, beam=beam, alpha=alpha, batch=batch, cached=cached, first=first)
+    how: dict[str, Any] = {"beam": beam, "alpha": alpha, "batch": batch, "cached": cached}
+    found = write(trained, sentences, **how, first=first, too_long=too_long)
     return [one.text for one in found]
 
 
@@ -160,18 +165,26 @@ def write(
     batch: int = BATCH,
     cached: bool = True,
     first: int = 1,
+    too_long: TooLong = "refuse",
 ) -> list[Written]:
     """Translate sentences as `translate` does, and return the tokens that were written too."""
     models = [one.model for one in trained]
     codec = sentence_codec(trained)
-    found = translations(models, codec, sentences, beam=beam, alpha=alpha, batch=batch, cached=cached, first=first)
+    how: dict[str, Any] = {"beam": beam, "alpha": alpha, "batch": batch, "cached": cached}
+    found = translations(models, codec, sentences, **how, first=first, too_long=too_long)
     cut = [first + number for number, one in enumerate(found) if not one.ended]
     if cut:
-        named = ", ".join(map(str, cut[:MOST_NAMED])) + (", ..." if len(cut) > MOST_NAMED else "")
         warnings.warn(
-            f"{len(cut)} of {len(found)} translations came to no end and were cut: sentence {named}", stacklevel=2
+            f"{len(cut)} of {len(found)} translations came to no end and were cut: sentence {listed(cut)}", stacklevel=2
         )
     return found
+
+
+def fitting(trained: Sequence[Trained], sentences: Sequence[str]) -> int:
+    """How many sentences stand before the first that is longer than the models read."""
+    codec = sentence_codec(trained)
+    longer = (number for number, one in enumerate(codec.encode(sentences)) if len(one) > codec.max_length)
+    return next(longer, len(sentences))
 
 
 def parse(
@@ -284,18 +297,18 @@ def score(
         if held_out_pairs(other.task.data, part) != pairs or lower != codec.tokenizer.lowercase:
             raise RunError(f"{other.folder} translates other sentences than {trained[0].folder}, or in another case")
     how: dict[str, Any] = {"beam": beam, "alpha": alpha, "batch": batch, "cached": cached}
-    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    sources, references, language = [pair.source for pair in pairs], held_out_targets(data, part), codec.languages[1]
     began = time.perf_counter()
     found = translate(trained, sources, **how)
     seconds = time.perf_counter() - began
     lowercase = codec.tokenizer.lowercase
     above = {
         str(other.folder): judged_differences(
-            found, translate([other], sources, **how), references, lowercase=lowercase
+            found, translate([other], sources, **how), references, language, lowercase=lowercase
         )
         for other in against
     }
-    return Scored(found, seconds, all_scores(found, references, codec.languages[1], lowercase=lowercase), above)
+    return Scored(found, seconds, all_scores(found, references, language, lowercase=lowercase), above)
 
 
 def sentence_codec(trained: Sequence[Trained]) -> SentenceCodec:
@@ -337,7 +350,7 @@ def generate(
     prompt : str
         What the text begins with; at least one character.
     length : int
-        Characters to write.
+        Tokens to write at most, which are characters where the task has those; a text may end before.
     samples : int
         Number of texts.
     seed : int
@@ -348,7 +361,7 @@ def generate(
     Returns
     -------
     list of str
-        The texts, prompt included.
+        The texts, the prompt as the model read it included.
 
     Raises
     ------
@@ -360,19 +373,20 @@ def generate(
         If there is nothing to write, or the seed or another number is out of range.
     """
     codec = trained.task.codec
-    if codec.kind != "characters":
+    if codec.kind not in ("characters", "text"):
         raise RunError(f"{trained.folder} is no language model: its task is '{trained.task.name}'")
     if not prompt:
         raise DataError("a prompt of at least one character is needed, such as a line break")
     require_positive("length", length)
+    if length > LONGEST_TEXT:
+        raise SpecError(f"length must be at most {LONGEST_TEXT:,}; got {length:,}")
     require_positive("samples", samples)
     if not 0 <= seed <= LARGEST_SEED:
         raise SpecError(f"seed must lie in [0, {LARGEST_SEED}]; got {seed}")
-    prompt = codec.read(prompt)
-    tokens = codec.vocabulary.encode(prompt).expand(samples, -1)
+    tokens = torch.tensor(codec.encode(prompt)).expand(samples, -1)
     choose = Chooser(temperature, top_k, top_p, generator=torch.Generator().manual_seed(seed))
     with torch.no_grad():
         writer = TextWriter(trained.model, codec.context)
         writer.read(tokens[:, :-1])
-        written = sample(writer, tokens[:, -1], length=length, choose=choose)
-    return [prompt + codec.vocabulary.decode(row) for row in written]
+        written = sample(writer, tokens[:, -1], length=length, choose=choose, end=codec.end)
+    return [codec.decode(row) for row in torch.cat((tokens, written), dim=1).tolist()]

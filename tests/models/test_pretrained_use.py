@@ -1,0 +1,176 @@
+"""Checkpoints of transformers at work in the lab: they write what they write there, and all instruments read them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from ruamel.yaml import YAML
+from tests.models.checkpoints import LAYERS, LENGTH, VOCAB, WORDS, bert, gpt2, llama, marian, saved, t5
+
+import attnlab
+from attnlab.core.errors import DataError, RunError, SpecError
+from attnlab.inspection import ablate
+from attnlab.models.from_checkpoint import open_once
+from attnlab.studies.define.assemble import build_model, build_task
+from attnlab.studies.define.study import parse_study
+from attnlab.studies.run.executor import InProcess
+from attnlab.studies.using.trained import generate, load_run, translate, write
+
+transformers = pytest.importorskip("transformers")
+
+PROMPT = "a man reads on"
+SENTENCES = ["a man reads the news", "trees", "old trees and the blue man sleeps under trees"]
+
+
+@pytest.fixture(autouse=True)
+def _forgotten():
+    open_once.cache_clear()
+
+
+@pytest.mark.parametrize("made", [gpt2(), llama()], ids=str)
+def test_the_likeliest_text_is_the_one_that_transformers_writes(made, tmp_path):
+    theirs = saved(tmp_path, made)
+    trained = attnlab.load_pretrained(tmp_path)
+    read = torch.tensor([trained.task.codec.encode(PROMPT)])
+    written = theirs.generate(read, max_new_tokens=11, do_sample=False, pad_token_id=0)[0]
+    assert generate(trained, PROMPT, length=11, temperature=0.0) == [trained.task.codec.decode(written.tolist())]
+    assert len(written) > read.shape[1] + 2
+
+
+@pytest.mark.filterwarnings("ignore:.*came to no end")
+@pytest.mark.parametrize("made", [t5(), t5(feed_forward_proj="gated-gelu"), marian(scale_embedding=True)], ids=str)
+def test_the_likeliest_translation_is_the_one_that_transformers_writes(made, tmp_path):
+    theirs = saved(tmp_path, made)
+    trained = attnlab.load_pretrained(tmp_path)
+    codec = trained.task.codec
+    found = write([trained], SENTENCES, beam=1)
+    for sentence, translation in zip(SENTENCES, found, strict=True):
+        read = torch.tensor([codec.encode([sentence])[0]])
+        longest = min(codec.max_length, 2 * read.shape[1] + 10)
+        written = theirs.generate(read, max_new_tokens=longest, do_sample=False, num_beams=1, forced_eos_token_id=None)
+        tokens = written[0, 1:].tolist()
+        tokens = tokens[: tokens.index(codec.marks.end)] if codec.marks.end in tokens else tokens
+        assert list(translation.tokens) == tokens
+        assert translation.text == codec.tokenizer.decode([tokens])[0]
+    assert max(len(one.tokens) for one in found) > 3
+
+
+@pytest.mark.filterwarnings("ignore:.*came to no end")
+def test_banned_tokens_are_never_written(tmp_path):
+    saved(tmp_path, marian())
+    first = translate([attnlab.load_pretrained(tmp_path)], SENTENCES[:1], beam=1)[0].split()
+    known = {word: number for number, word in enumerate(["</s>", "<s>", *WORDS])}
+    path = tmp_path / "generation_config.json"
+    banned = [[known[word]] for word in set(first)]
+    path.write_text(json.dumps({**json.loads(path.read_text()), "bad_words_ids": banned}))
+    again = translate([attnlab.load_pretrained(tmp_path)], SENTENCES[:1], beam=1)[0].split()
+    assert first
+    assert not set(first) & set(again)
+
+
+@pytest.fixture
+def writer(tmp_path):
+    saved(tmp_path, gpt2())
+    return attnlab.load_pretrained(tmp_path)
+
+
+def test_attention_is_captured_switched_off_and_measured(writer):
+    tokens = torch.tensor([writer.task.codec.encode(" ".join(SENTENCES))])
+    with attnlab.capture(writer.model) as seen:
+        plain = writer.model(tokens)
+    assert len(seen) == LAYERS
+    with ablate(writer.model, "stack.blocks.1.mixer:0"):
+        assert not torch.allclose(writer.model(tokens), plain)
+    assert attnlab.reach(writer.model, (tokens,)).future == 0
+    assert attnlab.cost(writer.model, (tokens,)).flops_per_token > 0
+
+
+def test_a_notebook_shows_it(writer):
+    assert "Decoder" in writer._repr_html_()
+
+
+def test_the_page_runs(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "pretrained.md").read_text(encoding="utf-8")
+    saved(tmp_path / "gpt2", gpt2(n_positions=600))
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    exec("\n".join(re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)), {})
+    assert capsys.readouterr().out.startswith("a man reads")
+    (yaml,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    study = parse_study(YAML(typ="safe").load(yaml), name="page", path=tmp_path / "page.yaml")
+    (tmp_path / "mine.txt").write_text("a man reads the news on a train\n" * 2000, encoding="utf-8")
+    task = build_task(study.task)
+    for name in study.variants:
+        logits = build_model(study.model_spec(name), task)(*task.train_batch(0, 0).inputs)
+        assert logits.shape[-1] == task.model_arguments()["vocab_size"]
+
+
+def test_what_a_model_of_another_kind_cannot_do(tmp_path):
+    saved(tmp_path, bert())
+    reader = attnlab.load_pretrained(tmp_path)
+    assert len(reader.task.codec.encode(PROMPT)) == 4
+    with pytest.raises(RunError, match="is no language model: its task is 'pretrained'"):
+        generate(reader, PROMPT, length=3)
+    with pytest.raises(RunError, match="is no translation run: its task is 'pretrained'"):
+        translate([reader], [PROMPT])
+
+
+def test_without_a_tokenizer_the_model_is_there_and_texts_are_refused(tmp_path):
+    saved(tmp_path, gpt2())
+    (tmp_path / "tokenizer.json").unlink()
+    trained = attnlab.load_pretrained(tmp_path)
+    assert trained.model(torch.tensor([[1, 2, 3]])).shape == (1, 3, VOCAB)
+    with pytest.raises(DataError, match=r"has no tokenizer\.json, so texts cannot be read"):
+        generate(trained, PROMPT, length=3)
+
+
+def test_no_such_device(tmp_path):
+    saved(tmp_path, gpt2())
+    with pytest.raises(SpecError, match="device"):
+        attnlab.load_pretrained(tmp_path, device="nowhere")
+
+
+def test_a_study_trains_variants_of_a_pretrained_model(tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
+    saved(tmp_path / "tiny", gpt2())
+    generator = torch.Generator().manual_seed(3)
+    places = torch.randint(len(WORDS), (900,), generator=generator).tolist()
+    (tmp_path / "text.txt").write_text(" ".join(WORDS[place] for place in places), encoding="utf-8")
+    study = parse_study(
+        {
+            "question": "What is pretrained attention worth?",
+            "task": {
+                "name": "lm",
+                "text": str(tmp_path / "text.txt"),
+                "tokenizer": str(tmp_path / "tiny"),
+                "context": LENGTH - 2,
+                "batch": 4,
+            },
+            "model": {"name": "pretrained", "folder": str(tmp_path / "tiny")},
+            "baseline": "kept",
+            "variants": {
+                "kept": {},
+                "anew": {"mixers": "fresh"},
+                "sigmoid": {"mixer": {"normalizers": "sigmoid"}},
+                "lstm": {"mixer": "lstm"},
+            },
+            "rules": {"metric": "val_loss", "budget": {"steps": 2}, "seeds": 1, "smallest_effect": 0.1},
+            "training": {"lr": 1e-3},
+        },
+        name="tuned",
+        path=tmp_path / "tuned.yaml",
+    )
+    attnlab.run_study(study, tmp_path / "runs", jobs=1, executor=InProcess())
+    models = {name: load_run(tmp_path / "runs" / name / "seed-0").model for name in ("kept", "anew", "sigmoid", "lstm")}
+    start = attnlab.load_pretrained(tmp_path / "tiny").model.state_dict()
+    name = "stack.blocks.0.mixer.combiner.to_residual.weight"
+    near = {
+        one: (models[one].state_dict()[name] - start[name]).abs().max() < 0.02 for one in ("kept", "anew", "sigmoid")
+    }
+    assert near == {"kept": True, "anew": False, "sigmoid": True}
+    assert not torch.equal(models["kept"].state_dict()[name], start[name])
+    assert type(models["lstm"].stack.blocks[0].mixer).__name__ == "LstmMixer"
