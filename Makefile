@@ -4,8 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RESULTS := benchmarks/results
+MINIMUM := build/minimum
+ALONE := build/alone
+FAST := tests/core tests/cli/test_cli.py tests/text tests/nn/test_scores.py tests/nn/test_attention.py tests/studies/test_schema.py \
+	tests/studies/test_study.py tests/studies/test_rules.py tests/studies/test_statistics.py tests/studies/test_report.py \
+	tests/studies/test_paper.py
 
-.PHONY: setup demo test test-doctor test-machines truth lint bench bench-gpu clean
+.PHONY: setup demo test test-doctor test-machines test-minimum test-wheel truth lint docs bench bench-gpu clean
 
 setup: $(STAMP)
 
@@ -37,6 +42,23 @@ truth: setup
 test-machines: setup
 	.ci/machines
 
+test-minimum: # the fast tests with the oldest versions of what is depended on
+	$(PYTHON) -m venv $(MINIMUM)
+	$(MINIMUM)/bin/python -m pip install --quiet -c constraints-min.txt -e . "torch==2.13.0" pytest hypothesis jsonschema beartype
+	OMP_NUM_THREADS=1 $(MINIMUM)/bin/python -m pytest $(FAST)
+
+test-wheel: # a wheel made from the sdist runs a study in an environment that holds nothing else
+	rm -rf dist $(ALONE)
+	$(PYTHON) -m venv $(ALONE)
+	$(ALONE)/bin/python -m pip install --quiet -c constraints.txt build
+	$(ALONE)/bin/python -m build --outdir dist .
+	$(ALONE)/bin/python -m venv --clear $(ALONE)
+	$(ALONE)/bin/python -m pip install --quiet -c constraints.txt dist/attnlab-*.whl
+	cd $(ALONE) && bin/attnlab run shapes --seeds 3-8 --out runs
+
+docs: setup # the site, into site/; it opens without a network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: setup
 	$(BIN)/attnlab bench all --out $(RESULTS)
 	$(BIN)/python docs/make_performance.py
@@ -46,4 +68,4 @@ bench-gpu: setup
 	$(BIN)/python docs/make_performance.py
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis

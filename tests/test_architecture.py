@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("studies", "benchmarks"),
     ("explain", "viewer"),
     ("cli",),
-    ("__main__",),
+    ("__main__", "pytest_plugin"),
 )
 """Packages that lie beside each other never import each other."""
 FORBIDDEN: dict[str, set[str]] = {
@@ -43,12 +43,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "core": ("errors", "constructors", ""),
     "strangers": ("containment", "texts", "words", "anatomy", "patient", "loading", "calling"),
     "nn": ("axes", "kernels", ""),
-    "models": ("", "decoding"),
-    "tasks": ("", "shapes", "char_lm", "translation", "parsing"),
+    "models": ("pretrained", "", "decoding"),
+    "tasks": ("", "shapes", "char_lm", "lm", "arrays", "translation", "parsing"),
     "training": ("recipe", "speed", "keeping", "devices", "run", "together", "tracking"),
     "inspection": ("drawing", "", "tape", "interventions", "attribution"),
     "doctor": ("", "influence", "measures", "checks", "interview", "engine", "__main__"),
-    "studies": ("define", "storage", "plan", "using", "run", "judge", "report", "execute"),
+    "studies": ("define", "storage", "plan", "using", "run", "judge", "report", "exporting", "execute"),
     "benchmarks": ("contenders", "measuring", ""),
     "explain": ("", "drawing"),
     "viewer": ("inside", ""),

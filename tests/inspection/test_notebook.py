@@ -135,7 +135,7 @@ def test_what_was_found_is_told_without_a_script(shown, name, told):
 
 def test_the_report_of_a_study_is_shown_with_its_charts_and_verdicts(monkeypatch):
     charts = [
-        Drawing("cost", f'<svg><g id="cost-{at}"/><g clip-path="url(#cost-{at})"/></svg>', b"") for at in range(2)
+        Drawing("cost", f'<svg><g id="cost-{at}"/><g clip-path="url(#cost-{at})"/></svg>', b"", "") for at in range(2)
     ]
     monkeypatch.setattr(cell, "figures", lambda _: [Figure(one, "What does it cost?", "Some.") for one in charts])
     html = draw_report(parts(seeds=2, variants=2)).html

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 
 import cyclopts
-from rich.console import Console
 
-from attnlab.core.errors import AttnlabError, DataError, Interrupted, RunError, SpecError
+from attnlab.cli.terminal import Terminal
+from attnlab.core.errors import AttnlabError, DataError, Interrupted, RunError, SpecError, did_you_mean
 
 HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 """Read by torch at its first allocation: on Linux, large tensors lie in pages of 2 MiB instead of 4 KiB then."""
@@ -40,9 +40,14 @@ app.command(
 app.command("attnlab.cli.trained.parse:parse", name="parse", help="Find the trees of sentences with a run of a study.")
 app.command("attnlab.cli.trained.score:score", name="score", help="Translate a held-out part, and print BLEU and chrF.")
 app.command("attnlab.cli.trained.generate:generate", name="generate", help="Let a language model of a study write.")
+app.command(
+    "attnlab.cli.trained.export:export", name="export", help="Take a trained model out: to torch, ONNX, transformers."
+)
 app.command("attnlab.cli.view:view", name="view", help="Show studies and runs in a browser, also while they train.")
 app.command("attnlab.cli.report:report", name="report", help="Write the report of a study's folder anew.")
 app.command("attnlab.cli.catalog:show", name="list", help="List studies, tasks, models and every part.")
+app.command("attnlab.cli.schema:schema", name="schema", help="Print the JSON schema of study files, for editors.")
+app.command("attnlab.cli.completion:completion", name="completion", help="Print what lets a shell complete commands.")
 app.command("attnlab.cli.bench:bench", name="bench", help="Measure attnlab beside its alternatives, in one run.")
 
 
@@ -54,22 +59,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def call(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; a person's mistake is a sentence, never a traceback."""
-    errors = Console(stderr=True)
+    errors = Terminal(stderr=True)
     try:
-        code = app(arguments, exit_on_error=False, print_error=True, error_console=errors, result_action="return_value")
+        code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except (cyclopts.CycloptsError, AttnlabError, OSError, KeyboardInterrupt) as error:
         return _said(error, errors)
     return code if isinstance(code, int) else FINE
 
 
-def _said(error: BaseException, errors: Console) -> int:
-    """Say what went wrong, unless it was said, and return the exit code."""
+def _said(error: BaseException, errors: Terminal) -> int:
+    """Say what went wrong and return the exit code."""
     code = WRONG_USE
     match error:
         case cyclopts.UnknownOptionError():
-            errors.print("Write -- before words that begin with a dash and are no options.", markup=False)
+            errors.print("[bold red]attnlab:[/] ", end="")
+            errors.print(_unknown_option(error), markup=False, highlight=False, soft_wrap=True)
         case cyclopts.CycloptsError():
-            pass
+            errors.print(cyclopts.CycloptsPanel(error))
         case KeyboardInterrupt():
             code = INTERRUPTED
         case Interrupted():
@@ -85,3 +91,14 @@ def _said(error: BaseException, errors: Console) -> int:
         case OSError():
             errors.print(f"attnlab: {error.strerror}: {error.filename}", markup=False, soft_wrap=True)
     return code
+
+
+def _unknown_option(error: cyclopts.UnknownOptionError) -> str:
+    """Name an option that a command does not have, and the nearest it has; all of them where none is near."""
+    word = error.token.keyword or error.token.value
+    options = [argument for argument in error.argument_collection if argument.names[0].startswith("-")]
+    known = ", ".join(argument.names[0] for argument in options)
+    hint = did_you_mean(word.partition("=")[0], [name for argument in options for name in argument.names]) or (
+        f"known: {known} (write -- before words that begin with a dash and are no options)"
+    )
+    return f"{' '.join(error.command_chain or ())} has no option {word}; {hint}"

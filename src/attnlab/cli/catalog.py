@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from rich.console import Console
 from rich.table import Table
 
+from attnlab.cli.terminal import Terminal
 from attnlab.core.errors import SpecError, nearest
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -125,7 +125,7 @@ def _module_file(module: str) -> Path:
 
 
 def _print(content: dict[str, list[Entry]]) -> None:
-    console = Console()
+    console = Terminal()
     for kind, found in content.items():
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
         table.add_column(no_wrap=True, style="bold")

@@ -5,24 +5,21 @@ The module is examined in a process of its own: whatever it does, this one stays
 
 from __future__ import annotations
 
-import contextlib
+import ast
 import json as json_format
-import os
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from attnlab.cli.terminal import Terminal
 from attnlab.cli.words import Whole, argument
+from attnlab.core.apart import ProcessApart, call_apart
 from attnlab.core.errors import ModuleError, SpecError
 
 HEALTHY, ERRORS_FOUND, NOT_EXAMINED = 0, 1, 2
@@ -36,6 +33,7 @@ _VERDICT_COLORS = {
     "set-up": "bold yellow",
     "healthy": "bold green",
 }
+OF_TASKS = frozenset({"train_batch", "evaluate", "model_arguments"})
 ENDINGS = frozenset({"diagnosis", "error"})  # the messages after which nothing comes
 
 
@@ -52,12 +50,13 @@ def doctor(
     text: Path | None = None,
     json: bool = False,
 ) -> int:
-    """Say what is wrong with an attention layer, a block or a model of your own, and how that is known.
+    """Say what is wrong with an attention layer, a block, a model or a task of your own, and how that is known.
 
     Parameters
     ----------
     target : str
-        ``FILE.py:Name``: a class, a function that returns a module, or an instance.
+        ``FILE.py:Name``: a class, a function that returns a module, or an instance; or the class of a task, of which
+        every member that studies call is called (of the options, ``--arg`` alone is for it).
     arg : list of str, optional
         A constructor argument as ``name=value``; may be repeated.
     causal : bool, optional
@@ -80,9 +79,12 @@ def doctor(
     int
         0: no error found; 1: errors found; 2: it could not be examined, or too little of it.
     """
+    arguments = dict(argument(word) for word in arg or [])
+    if _is_task(target):
+        return _examine_task(target, arguments)
     request = {
         "target": target,
-        "arguments": dict(argument(word) for word in arg or []),
+        "arguments": arguments,
         "causal": causal,
         "layout": layout,
         "mask": mask,
@@ -99,13 +101,36 @@ def doctor(
     if json:
         print(json_format.dumps(diagnosis, indent=2))
     else:
-        _print(diagnosis, Console())
+        _print(diagnosis, Terminal())
     if text is not None:
         _write_study(diagnosis["study"], target.rpartition(":")[2], text)
     errors = [one for one in diagnosis["findings"] if one["severity"] == "error" and not one["accepted"]]
     if not errors and diagnosis["verdict"] == "not examined":
         return NOT_EXAMINED
     return ERRORS_FOUND if errors else HEALTHY
+
+
+def _is_task(target: str) -> bool:
+    """Whether a file defines a class of that name with a method that tasks alone have."""
+    path, _, name = target.rpartition(":")
+    try:
+        tree = ast.parse(Path(path).expanduser().read_bytes())
+    except (OSError, ValueError, SyntaxError):
+        return False
+    classes = [one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == name]
+    return any(isinstance(one, ast.FunctionDef) and one.name in OF_TASKS for found in classes for one in found.body)
+
+
+def _examine_task(target: str, arguments: Mapping[str, Any]) -> int:
+    from attnlab.studies.define.own_task import examine_named
+
+    try:
+        call_apart(examine_named, target, arguments)
+    except SpecError as error:
+        Terminal(stderr=True).print(Text(str(error)), soft_wrap=True)
+        return ERRORS_FOUND
+    print(f"{target} keeps all that a task must keep")
+    return HEALTHY
 
 
 def _positive(depth: int) -> int:
@@ -120,77 +145,30 @@ def _positive(depth: int) -> int:
 def _examine(request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
     """The diagnosis made in another process, showing progress meanwhile."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as spoken:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "attnlab.doctor"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=spoken,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-        overdue = threading.Event()
-        timer = threading.Timer(limit_s, _kill_overdue, (process, overdue))
-        timer.start()
-        try:
-            last = _talk(process, json_format.dumps(request))
-            if not ENDINGS & last.keys():
-                process.wait()
-        finally:
-            timer.cancel()
-            code = process.poll()
-            process.kill()
-            process.wait()
-        if "diagnosis" in last:
+        with ProcessApart("attnlab.doctor", log=spoken) as process:
+            process.tell(request)
+            before, last = _follow(process, time.monotonic() + limit_s)
+            cause = f"the process that examined it {process.cause()}" if last is None else ""
+            if process.overdue_s is not None:
+                cause = f"the examination did not end within {limit_s:g} s{process.place()}"
+        if last is not None and "diagnosis" in last:
             return last["diagnosis"]
-        spoken.seek(0)
-        died = "" if "error" in last else _how_it_died(code, last, spoken.read(), limit_s if overdue.is_set() else None)
-        raise ModuleError(" ".join((last.get("error") or died).split()))
+        if last is None:
+            step = f"in check {before['check']}" if before else "while it was loaded or first called"
+            spoken.seek(0)
+            tail = "; ".join(spoken.read().strip().splitlines()[-_SHOWN_LINES:])
+            last = {"error": f"{cause}, {step}" + (f": {tail}" if tail else "")}
+        raise ModuleError(" ".join(last["error"].split()))
 
 
-def _kill_overdue(process: subprocess.Popen[str], overdue: threading.Event) -> None:
-    """Kill a process that took too long, and remember that it was for that."""
-    overdue.set()
-    process.kill()
-
-
-def _talk(process: subprocess.Popen[str], request: str) -> dict[str, Any]:
-    """Send the request and follow what comes back; return the last message."""
-    if process.stdin is None or process.stdout is None:
-        raise ModuleError("the examining process has no pipes")
-    with contextlib.suppress(BrokenPipeError):  # it died at once; what it left behind says why
-        process.stdin.write(request)
-        process.stdin.close()
-    return _follow(process.stdout)
-
-
-def _follow(lines: Iterable[str]) -> dict[str, Any]:
-    """Show each step on standard error while it runs, and return the last message: the answer, if there is one."""
-    last: dict[str, Any] = {}
-    with Console(stderr=True).status("loading it") as status:
-        for line in lines:
-            last = json_format.loads(line)
-            if ENDINGS & last.keys():
-                break
-            status.update(f"{last['check']} ({last['index'] + 1} of {last['count']})")
-    return last
-
-
-def _how_it_died(code: int | None, last: Mapping[str, Any], spoken: str, overdue_s: float | None) -> str:
-    """A sentence for a process that ended without an answer."""
-    step = f"in check {last['check']}" if "check" in last else "while it was loaded or first called"
-    if overdue_s is not None:
-        return f"the examination did not end within {overdue_s:g} s ({step}), and could not be interrupted"
-    tail = "; ".join(spoken.strip().splitlines()[-_SHOWN_LINES:])
-    return f"the process that examined it died {step}, {_cause(code)}" + (f": {tail}" if tail else "")
-
-
-def _cause(code: int | None) -> str:
-    """Why a process ended, in words."""
-    if code == -signal.SIGSEGV:
-        return "of a segmentation fault"
-    if code == -9:  # SIGKILL, which not every system names
-        return "killed from outside, perhaps for lack of memory"
-    return f"exit code {code}"
+def _follow(process: ProcessApart, deadline: float) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Show each step on standard error while it runs; return the last one and the answer, None if there is none."""
+    step: dict[str, Any] = {}
+    with Terminal(stderr=True).status("loading it") as status:
+        while (message := process.hear(max(0.0, deadline - time.monotonic()))) and not ENDINGS & message.keys():
+            step = message
+            status.update(f"{step['check']} ({step['index'] + 1} of {step['count']})")
+    return step, message
 
 
 def _write_study(study: Mapping[str, Any], name: str, text: Path) -> None:
@@ -199,7 +177,7 @@ def _write_study(study: Mapping[str, Any], name: str, text: Path) -> None:
     if path.exists() and path.read_text(encoding="utf-8") != _yaml(study):
         raise SpecError(f"{path} exists and holds another study; move it away to write this one")
     path.write_text(_yaml(study), encoding="utf-8")
-    Console(stderr=True).print(Text(f"to train it on {text}: attnlab plan {path}; attnlab run {path}"), soft_wrap=True)
+    Terminal(stderr=True).print(Text(f"to train it on {text}: attnlab plan {path}; attnlab run {path}"), soft_wrap=True)
 
 
 def _yaml(study: Mapping[str, Any]) -> str:
@@ -210,7 +188,7 @@ def _yaml(study: Mapping[str, Any]) -> str:
 # What a person reads
 
 
-def _print(diagnosis: Mapping[str, Any], console: Console) -> None:
+def _print(diagnosis: Mapping[str, Any], console: Terminal) -> None:
     """Print what was assumed, what was found, and the verdict."""
     console.print(Text(diagnosis["name"], style="bold"))
     for what, how in diagnosis["assumptions"].items():
@@ -222,7 +200,7 @@ def _print(diagnosis: Mapping[str, Any], console: Console) -> None:
     console.print(Text.assemble(("verdict: ", "bold"), (verdict, _VERDICT_COLORS[verdict]), ": ", diagnosis["summary"]))
 
 
-def _print_finding(finding: Mapping[str, Any], console: Console) -> None:
+def _print_finding(finding: Mapping[str, Any], console: Terminal) -> None:
     """Print one finding: what, how it is known, what to do, where it is described."""
     console.print()
     accepted = " (accepted)" if finding["accepted"] else ""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
-
+from attnlab.cli.terminal import Terminal
 from attnlab.cli.words import Whole
 
 
@@ -52,7 +51,7 @@ def explain(
     from attnlab.explain.page import write_answer
     from attnlab.explain.words import paragraph, what_next
 
-    console = Console(stderr=json)
+    console = Terminal(stderr=json)
     question = load_case(case, scale=scale)
     folder = out or folder_of(question)
     console.print(question.study.question, style="bold", markup=False, highlight=False)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.markup import escape
+
+from attnlab.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +57,7 @@ def overfit(
     from attnlab.explain.overfit import overfit as learn
     from attnlab.studies.define.study import load_study
 
-    console = Console(stderr=json)
+    console = Terminal(stderr=json)
     question = load_study(study, scale=scale)
     console.print(f"[bold]Can it learn {items} items by heart?[/] {seconds:g} s each", highlight=False)
     with own_prints_to_stderr(json):
@@ -68,7 +69,7 @@ def overfit(
     return int(not all(one.by_heart for one in found))
 
 
-def _print(console: Console, one: Memory) -> None:
+def _print(console: Terminal, one: Memory) -> None:
     """Print what came of one variant, with its curve."""
     console.print(f"\n[bold]{escape(one.variant)}[/]: {one.verdict}", highlight=False)
     console.print(

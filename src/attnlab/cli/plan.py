@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
+
+from attnlab.cli.terminal import Terminal
 
 MANY = 999.5
 """From here on three digits would need an exponent."""
@@ -77,7 +78,7 @@ def plan(
     else:
         _print(planned, spread)
         if due is not None:
-            Console().print(_told_by_bill(due), markup=False)
+            Terminal().print(_told_by_bill(due), markup=False)
     return 0
 
 
@@ -120,9 +121,9 @@ def _print(planned: Any, spread: Any) -> None:
     from attnlab.cli.progress import print_alarm
     from attnlab.studies.judge.alarms import alarms_before
 
-    console = Console()
+    console = Terminal()
     rules = planned.study.rules
-    console.print(f"[bold]{planned.study.question}[/]\n")
+    console.print(f"{planned.study.question}\n", style="bold", markup=False, highlight=False)
     console.print(_costs(planned))
     if planned.study.published:
         console.print(_beside_paper(planned))
@@ -243,7 +244,7 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= MANY else f"{value:.3g}"
 
 
-def _print_total(planned: Any, console: Console) -> None:
+def _print_total(planned: Any, console: Terminal) -> None:
     """Print the estimated wall time of the whole study on this machine."""
     from attnlab.core.machine import usable_cores
 

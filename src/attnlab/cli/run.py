@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from attnlab.cli.terminal import Terminal
 from attnlab.cli.words import Whole
 from attnlab.core.errors import SpecError
 
@@ -71,19 +70,17 @@ def run(
     from attnlab.cli.progress import TerminalWatcher
     from attnlab.studies.define.study import load_study
     from attnlab.studies.execute import run_study
-    from attnlab.studies.report import write_report
 
     question = load_study(study, scale=scale, changes=seed_changes(seeds))
     folder = out or default_folder(question.name, scale)
-    console = Console(stderr=json)
-    console.print(f"[bold]{question.question}[/]")
+    console = Terminal(stderr=json)
+    console.print(question.question, style="bold", markup=False, highlight=False)
     watched = TerminalWatcher(console, question.rules.metric)
     with own_prints_to_stderr(json), cluster_named(on) as executor, watched as watcher:
         how: dict[str, Any] = {"device": device, "jobs": jobs, "together": together, "like": like, "devices": devices}
         trackers = [name.strip() for name in track.split(",") if name.strip()]
         results = run_study(question, folder, **how, trackers=trackers, watcher=watcher, executor=executor)
-    page = write_report(results, folder)
-    show(results, page, json=json)
+    report_and_show(results, folder, json=json)
     return int(any(alarm.check == "failed" for alarm in results.alarms))
 
 
@@ -120,21 +117,34 @@ def default_folder(name: str, scale: str | None) -> Path:
     return Path("runs") / (f"{name}-{scale}" if scale else name)
 
 
-def show(results: Any, page: Path, *, json: bool) -> None:
-    """Print a study's verdict for a person, or its report for a program."""
-    if json:
-        sys.stdout.write((page.parent / "report.json").read_text(encoding="utf-8"))
-        return
+def report_and_show(results: Any, folder: Path, *, json: bool) -> None:
+    """Write a study's report, and print its verdict for a person or the report for a program, if need be unwritten."""
+    from attnlab.studies.report import report, write_report
+
+    page = None
+    try:
+        page = write_report(results, folder)
+    finally:
+        if json:
+            print_json(report(results))
+        else:
+            _show(results, page)
+
+
+def _show(results: Any, page: Path | None) -> None:
+    """Print a study's verdict for a person."""
     from attnlab.cli.progress import print_alarm
     from attnlab.studies.report import headline, verdict_table
     from attnlab.studies.storage.mirror import url_of
 
-    console = Console()
+    console = Terminal()
     console.print(verdict_table(results))
     for alarm in results.alarms:
         print_alarm(console, alarm)
     console.print()
     console.print(headline(results), markup=False)
+    if page is None:
+        return
     url = url_of(page.parent)
     also = f" (also in {url})" if url else ""
     console.print(f"\nreport: {page}{also}", markup=False, soft_wrap=True)

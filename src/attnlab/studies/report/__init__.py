@@ -1,8 +1,8 @@
 """The report of a study: words first, then charts, then everything needed to check them.
 
 `write_report` writes ``report.html`` (self-contained), ``report.md``, ``report.json`` and ``charts/*.png`` from
-`StudyResults`; `draw_report` shows it in a notebook; `report` is the machine-readable form, `headline` the answer in
-words, `verdict_table` the terminal's.
+`StudyResults`; `write_figures` writes what a paper needs of it; `draw_report` shows it in a notebook; `report` is the
+machine-readable form, `headline` the answer in words, `verdict_table` the terminal's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attnlab.inspection.drawing.pieces import Drawn
     from attnlab.studies.judge.results import StudyResults
 
-__all__ = ["draw_report", "headline", "report", "verdict_table", "write_report"]
+__all__ = ["draw_report", "headline", "report", "verdict_table", "write_figures", "write_report"]
 
 
 def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
@@ -63,6 +63,42 @@ def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
         for name, content in files.items():
             _replace(target / name, content)
     return target / "report.html"
+
+
+def write_figures(results: StudyResults, folder: str | os.PathLike[str]) -> list[Path]:
+    """Write what a paper shows of a study: every chart as SVG and PDF, and the verdicts as a table of LaTeX.
+
+    Parameters
+    ----------
+    results : StudyResults
+        What the study has found so far; it may be incomplete.
+    folder : path
+        Where to write ``NAME.svg``, ``NAME.pdf`` and ``verdicts.tex``, on this machine; created if missing.
+
+    Returns
+    -------
+    list of Path
+        The files.
+
+    Raises
+    ------
+    RunError
+        If the folder cannot be written.
+    """
+    import vl_convert
+
+    from attnlab.studies.report.figures import figures
+    from attnlab.studies.report.paper.latex import verdict_table_latex
+
+    drawn = {figure.drawing.name: figure.drawing.document for figure in figures(results)}
+    files = {f"{name}.svg": svg.encode() for name, svg in drawn.items()}
+    files |= {f"{name}.pdf": vl_convert.svg_to_pdf(svg) for name, svg in drawn.items()}
+    files["verdicts.tex"] = verdict_table_latex(results).encode()
+    target = Path(folder)
+    with writing(target):
+        for name, content in files.items():
+            _replace(target / name, content)
+    return [target / name for name in files]
 
 
 def draw_report(results: StudyResults) -> Drawn:

@@ -58,6 +58,7 @@ class Drawing:
     name: str  # name of its file, without ending
     svg: str  # the drawing, for a page
     png: bytes  # the same as a picture, for documents
+    document: str  # the same as an SVG of its own, in fixed colors
 
 
 def draw(chart: Any, name: str) -> Drawing:
@@ -65,7 +66,7 @@ def draw(chart: Any, name: str) -> Drawing:
     import vl_convert
 
     svg = vl_convert.vegalite_to_svg(chart.configure(**theme()).to_dict(validate=False))
-    return Drawing(name, for_page(svg, name), vl_convert.svg_to_png(svg, scale=PNG_SCALE))
+    return Drawing(name, for_page(svg, name), vl_convert.svg_to_png(svg, scale=PNG_SCALE), svg)
 
 
 def for_page(svg: str, name: str) -> str:
