@@ -92,7 +92,8 @@ def test_distances_of_a_band_are_those_of_its_positions() -> None:
     queries = band.fold_queries(torch.arange(5.0, 17.0).reshape(1, 1, 12, 1)).flatten(1)  # (blocks, 3)
     inside = band.allowed(torch.device("cpu")).squeeze(1)
     expected = (queries[:, :, None] - positions[:, None])[inside]
-    distances = torch.tensor(band.queries)[:, None] - torch.tensor(band.keys)
+    distances = torch.arange(band.queries.start, band.queries.stop)[:, None]
+    distances = distances - torch.arange(band.keys.start, band.keys.stop)
     assert torch.equal(distances.expand(inside.shape)[inside].float(), expected)
 
 

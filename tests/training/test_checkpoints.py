@@ -61,10 +61,14 @@ def test_damage_is_noticed(tmp_path, damage):
         load_model_weights(Tied(), tmp_path)
 
 
-def test_damaged_state(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("[]", r"state\.json cannot be read: it must hold a JSON object"), ("{}", r"state\.json is damaged: it names no")],
+)
+def test_damaged_state(tmp_path, text, said):
     save(tmp_path, Tied())
-    (tmp_path / "last" / "state.json").write_text("[]")
-    with pytest.raises(RunError, match=r"state\.json is damaged"):
+    (tmp_path / "last" / "state.json").write_text(text)
+    with pytest.raises(RunError, match=said):
         read_state(tmp_path / "last")
 
 
