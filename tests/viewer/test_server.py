@@ -50,10 +50,10 @@ def test_an_empty_folder_says_how_a_study_begins(tmp_path):
     [
         ("study.json", '{"hello": 1}', "was changed after it was written"),
         ("study.json", '{"con', "cannot be read"),
-        ("rules.json", "[1, 2]", "cannot be read as a study"),
+        ("rules.json", "[1, 2]", "cannot be read: it must hold a JSON object; got a list"),
         ("study.json", "[" * 100_000, "cannot be read"),
         ("tuning.json", "{", "cannot be read"),
-        ("plain/seed-0/result.json", "null", "was changed after the run ended"),
+        ("plain/seed-0/result.json", "null", "cannot be read: it must hold a JSON object"),
     ],
 )
 def test_a_damaged_or_foreign_study_is_listed_with_a_sentence(runs, file, content, sentence):
@@ -70,7 +70,7 @@ def test_a_damaged_or_foreign_study_is_listed_with_a_sentence(runs, file, conten
 def test_a_file_of_another_program_is_listed_with_a_sentence(tmp_path):
     (tmp_path / "study.json").write_text('{"hello": 1}')
     with serving(tmp_path) as port:
-        assert "cannot be read as a study: KeyError" in asked(port, "/")[2]
+        assert "study.json is damaged: it has no &#39;content&#39;" in asked(port, "/")[2]
 
 
 def test_names_of_a_stranger_stay_text(runs):
