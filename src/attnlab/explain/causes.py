@@ -15,7 +15,8 @@ from attnlab.explain.own_code import Examined, model_parameters, own_mixer, own_
 from attnlab.explain.setups import Setup
 from attnlab.explain.signatures import SIGNATURES, Measured
 from attnlab.nn.mixers import MIXERS
-from attnlab.tasks.char_lm.char_lm import SUSPICIOUS_OVERLAP, CharLM
+from attnlab.tasks.char_lm.char_lm import CharLM
+from attnlab.tasks.held_out import SUSPICIOUS_OVERLAP
 
 Nature = Literal["bug", "known effect", "set-up"]
 

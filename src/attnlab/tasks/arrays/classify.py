@@ -15,19 +15,9 @@ from attnlab.core.build import Spec, build
 from attnlab.core.contracts import Batch, Floor, Metric, Predict
 from attnlab.core.errors import DataError, ModuleError, SpecError, nearest
 from attnlab.core.sizes import require_known, require_positive
-from attnlab.tasks.arrays.items import (
-    PREFIXES,
-    Held,
-    Numbers,
-    OwnItems,
-    Scale,
-    batch_of,
-    cut_items,
-    featured,
-    held_files,
-    shares_of,
-)
+from attnlab.tasks.arrays.items import Numbers, OwnItems, Scale, batch_of, cut_items, featured, in_units
 from attnlab.tasks.arrays.reading import ARRAY, numbers, read_array, read_table, require_finite
+from attnlab.tasks.held_out import PREFIXES, Held, held_parts, shares_of
 from attnlab.tasks.next_tokens import NextTokens
 from attnlab.text.sources import clean
 from attnlab.text.tokenizers import PAD_TOKEN, TOKENIZERS, Tokenizer
@@ -98,7 +88,7 @@ class Classify:
         require_positive("batch", batch)
         require_positive("length", length or 1)
         self.batch, self._arguments = batch, {"inputs": inputs, "labels": labels, "field": field}
-        held = held_files({"validation": validation, "test": test})
+        held = held_parts(validation, test)
         read = {"train": _read(inputs, labels, field)}
         read |= {
             part: _given(some, labels, field, part) for part, some in held.items() if not isinstance(some, float | int)
@@ -134,10 +124,7 @@ class Classify:
         return np.array([numbers_of[one] for one in given.tolist()], dtype=np.int64)
 
     def _batch(self, inputs: np.ndarray, classes: np.ndarray) -> Batch:
-        if not self._of_tokens:
-            inputs = featured(inputs)
-            inputs = self._scale.apply(inputs) if self._scale else inputs.astype(np.float32)
-        return batch_of(inputs, classes)
+        return batch_of(inputs if self._of_tokens else in_units(featured(inputs), self._scale), classes)
 
     def train_batch(self, step: int, seed: int) -> Batch:
         """The items of one training step."""
@@ -166,14 +153,8 @@ class Classify:
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
         """The metrics over a whole held-out part."""
         require_known("part", part, self.parts)
-        total, correct = 0.0, 0
-        for some in self._items.parts[part].in_turn():
-            batch = self._batch(*some)
-            judged = Batch(batch.inputs, batch.targets[:, None])
-            losses, likeliest = self._judge.judge(lambda _, batch=batch: self._answers(predict(batch), batch), judged)
-            total += losses.double().sum().item()
-            correct += int((likeliest == judged.targets).sum())
-        count = len(self._items.parts[part])
+        batches = (self._batch(inputs, classes[:, None]) for inputs, classes in self._items.parts[part].in_turn())
+        total, correct, count = self._judge.tally(lambda batch: self._answers(predict(batch), batch), batches)
         return {f"{PREFIXES[part]}_loss": total / count, f"{PREFIXES[part]}_accuracy": correct / count}
 
     def model_arguments(self) -> Mapping[str, Any]:
@@ -228,13 +209,12 @@ class Classify:
 
     def describe(self) -> dict[str, Any]:
         """What identifies the data."""
-        scale = self._scale and {"mean": self._scale.mean.tolist(), "std": self._scale.std.tolist()}
         return {
             "task": self.name,
             **self._arguments,
             "length": self.length,
             "vocab_size": self.vocab_size or None,
-            "normalized": scale or False,
+            "normalized": self._scale.to_json() if self._scale else False,
             "classes": {
                 str(one): [float(self._frequencies(part)[number]) for part in ("train", *self.parts)]
                 for number, one in enumerate(self.classes)

@@ -15,15 +15,13 @@ import torch
 from jaxtyping import Int64
 
 from attnlab.core.contracts import Batch
-from attnlab.core.errors import DataError, SpecError
+from attnlab.core.errors import DataError
 from attnlab.tasks.arrays.reading import CHECKED
 from attnlab.tasks.epochs import in_epochs
+from attnlab.tasks.held_out import require_shares, shares_of
 
 Numbers = Int64[np.ndarray, " items"]
-Held = float | str | list[str]
-"""What is held out: a share of the items, or files."""
 EVALUATION_BATCH = 250  # items at a time; bounds memory, changes no number but rounding
-PREFIXES = {"validation": "val", "test": "test"}
 
 
 @final
@@ -56,6 +54,15 @@ class Scale:
     def apply(self, array: np.ndarray) -> np.ndarray:
         """Numbers in these units."""
         return ((array - self.mean) / self.std).astype(np.float32)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as JSON types."""
+        return {"mean": self.mean.tolist(), "std": self.std.tolist()}
+
+
+def in_units(array: np.ndarray, scale: Scale | None) -> np.ndarray:
+    """Numbers as a model is given them; without a scale as they are."""
+    return scale.apply(array) if scale else array.astype(np.float32)
 
 
 @final
@@ -183,11 +190,7 @@ class OwnItems:
 
 def cut_items(count: int, shares: Mapping[str, float], seed: int, strata: np.ndarray | None) -> dict[str, Numbers]:
     """The items of each part, of every stratum the same share as nearly as can be."""
-    if any(not 0 < share < 1 for share in shares.values()) or sum(shares.values()) >= 1:
-        said = ", ".join(f"{part}: {share}" for part, share in shares.items())
-        raise SpecError(
-            f"what is held out must be a share between 0 and 1 of the items, together below 1, or files; got {said}"
-        )
+    require_shares(shares, "items")
     order = np.random.default_rng(seed).permutation(count)
     groups = [order] if strata is None else [order[strata[order] == one] for one in np.unique(strata)]
     found: dict[str, list[Numbers]] = {part: [] for part in ("train", *shares)}
@@ -201,11 +204,6 @@ def cut_items(count: int, shares: Mapping[str, float], seed: int, strata: np.nda
     return {part: np.sort(np.concatenate(some)) for part, some in found.items()}
 
 
-def shares_of(held: Mapping[str, Any]) -> dict[str, float]:
-    """What is held out as a share of the items."""
-    return {part: float(some) for part, some in held.items() if isinstance(some, int | float)}
-
-
 def featured(inputs: np.ndarray) -> np.ndarray:
     """Numbers with an axis of features: one, where there was none."""
     return inputs if inputs.ndim == 3 else inputs[..., None]  # (items, length, features)
@@ -214,8 +212,3 @@ def featured(inputs: np.ndarray) -> np.ndarray:
 def batch_of(inputs: np.ndarray, targets: np.ndarray) -> Batch:
     """Arrays as a batch, copied: a module that works in place cannot spoil the data."""
     return Batch((torch.from_numpy(np.array(inputs)),), torch.from_numpy(np.array(targets)))
-
-
-def held_files(held: Mapping[str, Held | None]) -> dict[str, Held]:
-    """What is held out, without parts that there are not."""
-    return {part: some for part, some in held.items() if some is not None}

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from attnlab.core.contracts import Batch, Floor, Metric, Predict
 from attnlab.core.errors import DataError, ModuleError, SpecError
 from attnlab.core.sizes import require_known, require_positive
-from attnlab.tasks.arrays.items import PREFIXES, Held, OwnItems, Scale, batch_of, featured, held_files, shares_of
+from attnlab.tasks.arrays.items import OwnItems, Scale, batch_of, featured, in_units
 from attnlab.tasks.arrays.reading import read_array
+from attnlab.tasks.held_out import PREFIXES, Held, held_parts, shares_of
 from attnlab.tasks.next_tokens import NextTokens
 
 EXAMPLES = 4  # sequences shown in a report
@@ -75,7 +76,7 @@ class Sequences:
     ) -> None:
         require_positive("batch", batch)
         self.batch, self._files = batch, {"inputs": inputs, "targets": targets}
-        held = held_files({"validation": validation, "test": test})
+        held = held_parts(validation, test)
         given = {part: _pair(part, some) for part, some in held.items() if not isinstance(some, int | float)}
         first = _read(inputs, targets)
         self._items = OwnItems(*first, {**shares_of(held), **given}, seed=data_seed)
@@ -120,12 +121,10 @@ class Sequences:
 
     def _batch(self, inputs: np.ndarray, targets: np.ndarray) -> Batch:
         scale_in, scale_out = self._scales
-        inputs = featured(inputs)
-        inputs = scale_in.apply(inputs) if scale_in else inputs.astype(np.float32)
+        inputs = in_units(featured(inputs), scale_in)
         if self._of_classes:
             return batch_of(inputs, targets.astype(np.int64))
-        targets = self._shaped(targets)
-        return batch_of(inputs, scale_out.apply(targets) if scale_out else targets.astype(np.float32))
+        return batch_of(inputs, in_units(self._shaped(targets), scale_out))
 
     def train_batch(self, step: int, seed: int) -> Batch:
         """The items of one training step."""
@@ -156,8 +155,8 @@ class Sequences:
         prefix = PREFIXES[part]
         batches = (self._batch(*some) for some in self._items.parts[part].in_turn())
         if self._of_classes:
-            tally = self._judge.tally(lambda batch: self._answers(predict(batch), batch), batches)
-            return {f"{prefix}_loss": tally.loss / tally.count, f"{prefix}_accuracy": tally.correct / tally.count}
+            total, correct, count = self._judge.tally(lambda batch: self._answers(predict(batch), batch), batches)
+            return {f"{prefix}_loss": total / count, f"{prefix}_accuracy": correct / count}
         total, count = 0.0, 0
         for batch in batches:
             answers = self._answers(predict(batch), batch).double().cpu()
@@ -225,7 +224,7 @@ class Sequences:
 
     def describe(self) -> dict[str, Any]:
         """What identifies the data."""
-        scales = [scale and {"mean": scale.mean.tolist(), "std": scale.std.tolist()} for scale in self._scales]
+        scales = [scale and scale.to_json() for scale in self._scales]
         return {
             "task": self.name,
             **self._files,

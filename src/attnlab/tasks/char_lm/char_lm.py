@@ -20,16 +20,15 @@ from attnlab.tasks.char_lm.floors import best_known, character_floors, loss_floo
 from attnlab.tasks.char_lm.splits import HowSplit, Predicted, hop
 from attnlab.tasks.codecs import CharacterCodec
 from attnlab.tasks.datasets import find_text
+from attnlab.tasks.held_out import PREFIXES, partly_memory
 from attnlab.tasks.next_tokens import IGNORED, NextTokens, Tally
 from attnlab.text.ngrams import ladder
 from attnlab.text.overlap import GRAM
 from attnlab.text.sources import FIELD
 
-PREFIXES = {"validation": "val", "test": "test"}
 SHOWN = 120  # characters of an example in a report: one or two lines
 DIGITS = 4  # of a value in a report
 UNKNOWN_SHOWN = 10  # characters named in an alarm
-SUSPICIOUS_OVERLAP = 0.05  # far above a contiguous split of one author's text, far below leaking windows (near 1)
 SPLITS = {
     "contiguous": "",
     "windows": " (split 'windows', stride {stride}: windows were cut first, then a tenth of them was held out)",
@@ -272,11 +271,11 @@ class CharLM:
         of_split = SPLITS[self.split].format(stride=self.stride)
         compared = {part: f"{count:,} sampled " for part, count in self._data.sampled.get("passages", {}).items()}
         copied = [
-            f"{value:.1%} of the {part} part's {compared.get(part, '')}passages of {GRAM} characters stand word for "
-            f"word in the training part (suspicious from {SUSPICIOUS_OVERLAP:.0%}): what is measured is partly memory"
-            f"{of_split}"
+            alarm + of_split
             for part, value in self.overlaps.items()
-            if value is not None and value >= SUSPICIOUS_OVERLAP
+            for alarm in partly_memory(
+                value, part, f"{compared.get(part, '')}passages of {GRAM} characters stand word for word"
+            )
         ]
         shared = [
             f"{value:.1%} of the characters predicted in the {part} part are predicted, at the same place of the text, "

@@ -13,7 +13,7 @@ from typing import final
 import numpy as np
 from jaxtyping import Int8
 
-from attnlab.core.errors import DataError, SpecError
+from attnlab.core.errors import DataError
 from attnlab.text.sources import Source, read_documents
 
 CHUNK = 2**16  # characters of a document that are encoded together; no shorter document is cut
@@ -157,13 +157,3 @@ def chunks(stream: Stream) -> Stream:
         if last:
             yield rest, True
             rest = ""
-
-
-def require_shares(shares: Mapping[str, float]) -> None:
-    """Raise unless something is left to train on."""
-    wrong = [f"{part}: {share}" for part, share in shares.items() if not 0 < share < 1]
-    if wrong or sum(shares.values()) >= 1:
-        raise SpecError(
-            f"what is held out must be a share between 0 and 1 of the text, together below 1, or files; got "
-            f"{', '.join(wrong or (f'{part}: {share}' for part, share in shares.items()))}"
-        )

@@ -15,11 +15,12 @@ from attnlab.core.build import Spec
 from attnlab.core.contracts import Batch, Floor, Metric, Predict
 from attnlab.core.generators import generator_for
 from attnlab.core.sizes import require_known, require_positive
-from attnlab.tasks.char_lm.char_lm import DIGITS, PREFIXES, SHOWN, SUSPICIOUS_OVERLAP
+from attnlab.tasks.char_lm.char_lm import DIGITS, SHOWN
 from attnlab.tasks.char_lm.floors import ladder_floors
 from attnlab.tasks.codecs import TextCodec
 from attnlab.tasks.datasets import find_text
-from attnlab.tasks.lm.corpus import Documents, require_shares
+from attnlab.tasks.held_out import PREFIXES, Held, held_parts, partly_memory, require_shares, shares_of
+from attnlab.tasks.lm.corpus import Documents
 from attnlab.tasks.lm.tokenized import JUDGED, open_corpus
 from attnlab.tasks.next_tokens import IGNORED, NextTokens
 from attnlab.text.ngrams import LARGEST, ladder
@@ -28,9 +29,6 @@ from attnlab.text.sources import FIELD, find_sources
 LONGEST_WORD = 20  # characters a word, on average; beyond, a text is taken to have no blanks between words
 
 LARGEST_EXPONENT = 700.0  # what a float holds; of a perplexity beyond it nothing is left to compare
-
-Held = float | str | list[str]
-"""What is held out: a share of the text, or files."""
 
 
 @final
@@ -98,16 +96,11 @@ class LM:
     ) -> None:
         require_positive("context", context)
         require_positive("batch", batch)
-        held = {"validation": validation} | ({} if test is None else {"test": test})
-        shares = {part: float(some) for part, some in held.items() if isinstance(some, int | float)}
-        require_shares(shares)
-        self.text, self.context, self.batch, self.join, self.data_seed = (
-            find_text(text),
-            context,
-            batch,
-            join,
-            data_seed,
-        )
+        held = held_parts(validation, test)
+        shares = shares_of(held)
+        require_shares(shares, "text")
+        self.text, self.data_seed, self.join = find_text(text), data_seed, join
+        self.context, self.batch = context, batch
         given = {part: find_sources(some) for part, some in held.items() if not isinstance(some, int | float)}
         corpus = Documents(self.text.files, given, shares, data_seed, field)
         self._data = open_corpus(corpus, tokenizer, join=join)
@@ -184,11 +177,7 @@ class LM:
                 (f"passages of {known['passage']} tokens", known["overlap"]),
                 ("documents", known["copied_documents"]),
             ):
-                if share is not None and share >= SUSPICIOUS_OVERLAP:
-                    found.append(
-                        f"{share:.1%} of the {part} part's {what} stand word for word in the training part (suspicious "
-                        f"from {SUSPICIOUS_OVERLAP:.0%}): what is measured is partly memory"
-                    )
+                found += partly_memory(share, part, f"{what} stand word for word")
             if not known["restored"]:
                 found.append(
                     f"the tokenizer does not give the {part} part back as it was (unknown words, say, or capitals read "

@@ -20,10 +20,11 @@ from attnlab.core.errors import DataError
 from attnlab.core.generators import generator_for
 from attnlab.core.sizes import require_known, require_positive
 from attnlab.tasks.codecs import TreeCodec
+from attnlab.tasks.held_out import PREFIXES
 from attnlab.tasks.next_tokens import IGNORED, NextTokens
 from attnlab.tasks.pairs import cuts, in_order, meeting_anew, pair_batch
 from attnlab.tasks.parsing.treebanks import CRAFT, find_treebank
-from attnlab.tasks.translation.translation import KEPT_EPOCHS, PREFIXES
+from attnlab.tasks.translation.translation import KEPT_EPOCHS
 from attnlab.text.tokenizers import PAD_TOKEN, TOKENIZERS
 from attnlab.text.trees import Tree, compare_all, read_trees
 from attnlab.text.trees.bracketing import SIGNATURE

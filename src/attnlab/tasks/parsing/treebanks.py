@@ -14,6 +14,7 @@ from typing import Any, final
 from attnlab.core.errors import DataError, SpecError
 from attnlab.core.sizes import require_known
 from attnlab.tasks.datasets import NamedText, locate_named
+from attnlab.tasks.held_out import partly_memory
 from attnlab.text.sources import open_bytes, said
 from attnlab.text.trees import Tree, cleaned, read_trees
 
@@ -21,7 +22,6 @@ PARTS = ("train", "validation", "test")
 CRAFT = "craft"
 CRAFT_FILES = Path(__file__).with_name("craft.json")
 """Of each article of CRAFT the part that it belongs to by the corpus's own split, its bytes, and their sha256."""
-SUSPICIOUS_OVERLAP = 0.05  # of held-out sentences that stand in the training part
 WILDCARDS = frozenset("*?[")
 
 
@@ -45,11 +45,7 @@ class Treebank:
     def alarms(self) -> Iterator[str]:
         """What is suspicious about it."""
         for part, share in self.shared.items():
-            if share >= SUSPICIOUS_OVERLAP:
-                yield (
-                    f"{share:.1%} of the {part} part's sentences stand in the training part (suspicious from "
-                    f"{SUSPICIOUS_OVERLAP:.0%}): what is measured is partly memory"
-                )
+            yield from partly_memory(share, part, "sentences stand")
 
     def describe(self) -> dict[str, Any]:
         """What identifies it."""

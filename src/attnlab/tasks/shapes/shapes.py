@@ -19,11 +19,11 @@ from attnlab.core.contracts import Batch, Floor, Metric, Predict
 from attnlab.core.errors import ModuleError, SpecError
 from attnlab.core.sizes import require_known, require_positive
 from attnlab.tasks.epochs import in_epochs
+from attnlab.tasks.held_out import PREFIXES
 from attnlab.tasks.shapes.predictors import constant_error, linear_error
 from attnlab.tasks.shapes.sequences import LENGTH, generate
 
 UNIT = "normalized squared error"
-PREFIXES = {"validation": "val", "test": "test"}
 SPLITS = {
     "separate": "",
     "inside": " (split 'inside': the held-out sequences are trained on as well)",

@@ -24,6 +24,7 @@ from attnlab.core.errors import DataError, SpecError
 from attnlab.core.files import write_json, writing
 from attnlab.core.machine import usable_cores
 from attnlab.core.sizes import require_known
+from attnlab.tasks.held_out import partly_memory
 from attnlab.tasks.translation.corpus_parts import languages_of, parts_of
 from attnlab.tasks.translation.suspicious import suspicious
 from attnlab.text.pairs.pair_store import SIDES, TOKENIZER, shard_folder, write_shards
@@ -38,7 +39,6 @@ FORM = 6
 SHARD = 2**18  # pairs of a shard
 ALONE = 2**26  # bytes of a text up to which one process tokenizes it
 TRAINED_ON = 2**28  # bytes of a training part that a tokenizer is trained on; of more, pairs evenly spread
-SUSPICIOUS_OVERLAP = 0.05  # of held-out sources that stand in the training part
 TOO_LONG, EMPTY = "longer than max_length", "one side empty"  # why a pair is left out
 
 
@@ -134,12 +134,7 @@ class TranslationData:
                 if left_out.count:
                     found.append(f"pairs of the {part} part left out, {reason}: {left_out.count:,} ({left_out})")
         for part, shared in self.known["shared"].items():
-            share = shared / len(self.parts[part])
-            if share >= SUSPICIOUS_OVERLAP:
-                found.append(
-                    f"{share:.1%} of the {part} part's source sentences stand in the training part (suspicious from "
-                    f"{SUSPICIOUS_OVERLAP:.0%}): what is measured is partly memory"
-                )
+            found += partly_memory(shared / len(self.parts[part]), part, "source sentences stand")
         return tuple(found)
 
     def describe(self) -> dict[str, Any]:

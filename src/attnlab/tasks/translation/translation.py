@@ -21,13 +21,13 @@ from attnlab.core.errors import DataError
 from attnlab.core.generators import generator_for
 from attnlab.core.sizes import require_known, require_not_negative, require_positive
 from attnlab.tasks.codecs import SentenceCodec
+from attnlab.tasks.held_out import PREFIXES
 from attnlab.tasks.next_tokens import IGNORED, NextTokens
 from attnlab.tasks.pairs import cuts, in_order, meeting_anew, pair_batch
 from attnlab.tasks.translation.data import Sides, TranslationData
 from attnlab.tasks.translation.scores import judged_metrics, judged_scores, signatures
 from attnlab.text.tokenizers import PAD_TOKEN
 
-PREFIXES = {"validation": "val", "test": "test"}
 USUAL_BEAM = 4  # source: Vaswani et al., 2017, section 6.1
 SHOWN_PAIRS = 5  # in a report
 LARGEST_EXPONENT = math.log(sys.float_info.max)
