@@ -1,15 +1,20 @@
-"""The user's cache folder, and small results kept in it as JSON."""
+"""The user's cache folder: small results kept in it as JSON, and folders that are made once."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import filelock
 import pooch
+
+from attnlab.core.files import writing
 
 VARIABLE = "ATTNLAB_CACHE"
 
@@ -47,6 +52,41 @@ def keep_result(name: str, result: Any) -> None:
         except OSError:
             os.unlink(temporary)
             raise
+
+
+def made_once(folder: Path, whole: str, make: Callable[[Path], None]) -> None:
+    """Make a folder unless it is there: by the first of the processes that ask, and at its place only when it is whole.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+    whole : str
+        The file in it by which a whole one is known.
+    make : callable
+        Writes that file and all else into an empty folder.
+
+    Raises
+    ------
+    RunError
+        If the disk is full or cannot be written.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if (folder / whole).is_file():
+        return
+    with filelock.FileLock(folder.with_suffix(".lock")):
+        if (folder / whole).is_file():
+            return
+        temporary = folder.with_suffix(".part")
+        shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+        try:
+            with writing(folder):
+                temporary.mkdir()
+                make(temporary)
+                shutil.rmtree(folder, ignore_errors=True)  # a part of what was there
+                os.replace(temporary, folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _path(name: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
+from attnlab.cli.terminal import Terminal
 
 
 def export(run: Path, /, *, to: str, out: Path, weights: str = "last") -> int:
@@ -29,7 +29,7 @@ def export(run: Path, /, *, to: str, out: Path, weights: str = "last") -> int:
     from attnlab.studies.exporting.export import export as exported
     from attnlab.studies.using.trained import load_run
 
-    console = Console()
+    console = Terminal()
     with console.status(f"exporting to {to}"):
         done = exported(load_run(run, which=weights), to=to, out=out)
     for size, difference in done.differences.items():

@@ -5,21 +5,18 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
-import filelock
 import numpy as np
 import torch
 from jaxtyping import Int, Int64, UInt64
 
 from attnlab.core.build import Spec, build
-from attnlab.core.cache import cache_folder
+from attnlab.core.cache import cache_folder, made_once
 from attnlab.core.errors import DataError, SpecError
-from attnlab.core.files import read_json, write_json, writing
+from attnlab.core.files import read_json, write_json
 from attnlab.tasks.lm.corpus import CutCorpus, Documents, Stream, chunks
 from attnlab.tasks.next_tokens import IGNORED
 from attnlab.text.overlap import GRAM, overlap, standing_in
@@ -133,12 +130,12 @@ def open_corpus(corpus: Documents, tokenizer: Spec, *, join: bool) -> TokenizedC
     files = {part: [asdict(one) for one in some] for part, some in {"text": corpus.text, **corpus.given}.items()}
     asked = json.dumps([FORM, files, corpus.shares, corpus.seed, corpus.field, how], sort_keys=True)
     folder = cache_folder() / "tokens" / f"lm-{hashlib.sha256(asked.encode()).hexdigest()[:32]}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    if not (folder / KNOWN).is_file():
-        with filelock.FileLock(folder.with_suffix(".lock")):
-            if not (folder / KNOWN).is_file():
-                cut = corpus.cut()
-                _write(folder, cut, given or trainer.train(_taught(cut)))
+
+    def write(empty: Path) -> None:
+        cut = corpus.cut()
+        _write(empty, cut, given or trainer.train(_taught(cut)))
+
+    made_once(folder, KNOWN, write)
     return TokenizedCorpus(folder, join=join)
 
 
@@ -160,31 +157,22 @@ def _taught(cut: CutCorpus) -> Any:
 
 
 def _write(folder: Path, cut: CutCorpus, tokenizer: Tokenizer) -> None:
-    """Tokenize all parts into a folder that is there when it is whole."""
-    temporary = folder.with_suffix(".part")
-    shutil.rmtree(temporary, ignore_errors=True)
-    with writing(folder.parent):
-        temporary.mkdir()
-    try:
-        documents = sum(last for part in cut.parts for _, last in cut.stream(part))
-        marked = cut.part_of is not None or documents > len(cut.parts)
-        counts, parts = {}, {}
-        for part in cut.parts:
-            with writing(folder.parent), TokenWriter(temporary / part) as writer:
-                counts[part] = _Counted(tokenizer)
-                counts[part].write(chunks(cut.stream(part)), writer, marked=marked)
-            parts[part] = TokenStore([temporary / part]).rows(0)[0]
-            if len(parts[part]) < 2:
-                raise DataError(f"the {part} part is too short: nothing in it can be predicted; take a longer text")
-        for part in cut.parts[1:]:
-            counts[part].compare(counts["train"], parts[part], parts["train"])
-        known = {"marked": marked, "parts": {part: one.facts for part, one in counts.items()}}
-        digest = hashlib.sha256("".join(one.digest.hexdigest() for one in counts.values()).encode()).hexdigest()
-        write_json(temporary / KNOWN, {**known, "sha256": digest, "tokenizer": tokenizer.to_json()})
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    """Tokenize all parts into a folder."""
+    documents = sum(last for part in cut.parts for _, last in cut.stream(part))
+    marked = cut.part_of is not None or documents > len(cut.parts)
+    counts, parts = {}, {}
+    for part in cut.parts:
+        with TokenWriter(folder / part) as writer:
+            counts[part] = _Counted(tokenizer)
+            counts[part].write(chunks(cut.stream(part)), writer, marked=marked)
+        parts[part] = TokenStore([folder / part]).rows(0)[0]
+        if len(parts[part]) < 2:
+            raise DataError(f"the {part} part is too short: nothing in it can be predicted; take a longer text")
+    for part in cut.parts[1:]:
+        counts[part].compare(counts["train"], parts[part], parts["train"])
+    known = {"marked": marked, "parts": {part: one.facts for part, one in counts.items()}}
+    digest = hashlib.sha256("".join(one.digest.hexdigest() for one in counts.values()).encode()).hexdigest()
+    write_json(folder / KNOWN, {**known, "sha256": digest, "tokenizer": tokenizer.to_json()})
 
 
 @final

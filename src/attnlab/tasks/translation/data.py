@@ -5,23 +5,20 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
-import filelock
 import numpy as np
 from jaxtyping import Int64
 
 from attnlab.core.apart import call_apart
 from attnlab.core.build import Spec, build, is_path, parse, path_of
-from attnlab.core.cache import cache_folder
+from attnlab.core.cache import cache_folder, made_once
 from attnlab.core.errors import DataError, SpecError
-from attnlab.core.files import write_json, writing
+from attnlab.core.files import write_json
 from attnlab.core.machine import usable_cores
 from attnlab.core.sizes import require_known
 from attnlab.tasks.held_out import partly_memory
@@ -101,12 +98,12 @@ class TranslationData:
             identity["code"] = sha256_of(str(path_of(name)))
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         folder = cache_folder() / "tokens" / digest[:32]
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        if not (folder / KNOWN).is_file():
-            with filelock.FileLock(folder.with_suffix(".lock")):
-                if not (folder / KNOWN).is_file():
-                    found = {"hashes": hashes, "suspicious": suspicious(texts, languages)}
-                    _prepare(folder, texts, tokenizer, max_length=max_length, known=found)
+
+        def prepare(empty: Path) -> None:
+            found = {"hashes": hashes, "suspicious": suspicious(texts, languages)}
+            _prepare(empty, texts, tokenizer, max_length=max_length, known=found)
+
+        made_once(folder, KNOWN, prepare)
         known = json.loads((folder / KNOWN).read_text(encoding="utf-8"))
         made = Tokenizer.from_json(json.loads((folder / TOKENIZER).read_text(encoding="utf-8")))
         try:
@@ -214,34 +211,20 @@ def _sides(folder: Path, part: str, shards: int, target_words: int) -> Sides:
 def _prepare(
     folder: Path, texts: Mapping[str, Part], tokenizer: Spec, *, max_length: int, known: dict[str, Any]
 ) -> None:
-    """Train the tokenizer, tokenize every part, and put all into a folder that is there only when it is whole."""
-    temporary = folder.with_suffix(".part")
-    shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+    """Train the tokenizer, tokenize every part, and put all into a folder."""
     trainer = build(tokenizer, TOKENIZERS, axis="tokenizer")
     sizes = {part: sum(find_sources(path)[0].size for path in text.text.files) for part, text in texts.items()}
     known["every"] = max(1, sizes["train"] // TRAINED_ON)
-    try:
-        with writing(folder):
-            temporary.mkdir()
-            some = itertools.islice(texts["train"].pairs(), 0, None, known["every"])
-            made = trainer.train(itertools.chain.from_iterable(pair for _, pair in some))
-            (temporary / TOKENIZER).write_text(json.dumps(made.to_json()), encoding="utf-8")
-            sampler = trainer.sampler(made) if isinstance(trainer, AbstractTokenizer) else None
-            known |= {
-                "segmentations": sampler.segmentations if sampler else 1,
-                "words": {},
-                "shards": {},
-                "left_out": {},
-            }
-            for part, text in texts.items():
-                asked = {"text": text.to_json(), "tokenizer": tokenizer, "max_length": max_length, "shard": SHARD}
-                _tokenize(temporary, part, asked, usable_cores() if sizes[part] > ALONE else 1, known)
-            known["shared"] = _shared(texts)
-            write_json(temporary / KNOWN, known)
-            shutil.rmtree(folder, ignore_errors=True)  # a part of what was there
-            os.replace(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    some = itertools.islice(texts["train"].pairs(), 0, None, known["every"])
+    made = trainer.train(itertools.chain.from_iterable(pair for _, pair in some))
+    (folder / TOKENIZER).write_text(json.dumps(made.to_json()), encoding="utf-8")
+    sampler = trainer.sampler(made) if isinstance(trainer, AbstractTokenizer) else None
+    known |= {"segmentations": sampler.segmentations if sampler else 1, "words": {}, "shards": {}, "left_out": {}}
+    for part, text in texts.items():
+        asked = {"text": text.to_json(), "tokenizer": tokenizer, "max_length": max_length, "shard": SHARD}
+        _tokenize(folder, part, asked, usable_cores() if sizes[part] > ALONE else 1, known)
+    known["shared"] = _shared(texts)
+    write_json(folder / KNOWN, known)
 
 
 def _tokenize(folder: Path, part: str, asked: Mapping[str, Any], processes: int, known: dict[str, Any]) -> None:
