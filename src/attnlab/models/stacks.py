@@ -6,7 +6,7 @@ concrete mixer, position or norm.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast, final
 
@@ -17,7 +17,7 @@ from attnlab.core.build import Spec, build, look_up
 from attnlab.core.errors import ModuleError, SpecError
 from attnlab.core.layouts import Activations, Memory, Real, RealKeys
 from attnlab.core.sizes import check_positive, require_known
-from attnlab.models.wiring import build_input_positions, check_taken, offer_positions, one_per_layer, with_tied
+from attnlab.models.wiring import AbstractTying, build_input_positions, check_taken, offer_positions, one_per_layer
 from attnlab.nn.block import BLOCKS, AbstractBlock, BlockCache, norm_or_nothing
 from attnlab.nn.fitting import check_unshared
 from attnlab.nn.init import INITS
@@ -27,7 +27,7 @@ Norm = Literal["pre", "post", "none"]
 Readout = Literal["position", "window"]
 
 
-class AbstractTransformer(nn.Module, ABC):
+class AbstractTransformer(AbstractTying):
     """Embed a sequence, pass it through a stack of blocks, and answer at every position.
 
     Parameters
@@ -68,10 +68,6 @@ class AbstractTransformer(nn.Module, ABC):
 
     def __init__(self) -> None:
         super().__init__()
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """As torch does; of tied weights one name is enough."""
-        return super().load_state_dict(with_tied(self, state_dict) if strict else state_dict, strict, assign)
 
     @abstractmethod
     def forward(self, inputs: Tensor, /) -> Tensor:

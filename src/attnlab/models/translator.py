@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any
+from abc import abstractmethod
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnlab.core.sizes import check_positive
-from attnlab.models.wiring import with_tied
+from attnlab.models.wiring import AbstractTying
 from attnlab.nn.kernels.dropout import Dropout
 
 Source = Int[Tensor, "batch s_len"]
@@ -22,7 +20,7 @@ Logits = Float[Tensor, "batch t_len target_vocab_size"]
 """Of the token after each position of what is written."""
 
 
-class AbstractTranslator(nn.Module, ABC):
+class AbstractTranslator(AbstractTying):
     """Read a sequence of tokens, and predict each next token of another one from it and from what was written before.
 
     Parameters
@@ -46,10 +44,6 @@ class AbstractTranslator(nn.Module, ABC):
 
     def __init__(self) -> None:
         super().__init__()
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """As torch does; of tied weights one name is enough."""
-        return super().load_state_dict(with_tied(self, state_dict) if strict else state_dict, strict, assign)
 
     @abstractmethod
     def forward(self, source: Source, target: Target) -> Logits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Mapping, Sequence
 from typing import Any, cast, final
 
@@ -72,7 +73,15 @@ def check_taken(given: Mapping[str, Any], block: Spec) -> None:
         raise SpecError(f"block '{name}' takes no {', '.join(unused)}; leave it out")
 
 
-def with_tied(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+class AbstractTying(nn.Module, ABC):
+    """Load weights of which some are one under several names; files keep the first alone."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As torch does; of tied weights one name is enough."""
+        return super().load_state_dict(_with_tied(self, state_dict) if strict else state_dict, strict, assign)
+
+
+def _with_tied(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A state in which tied weights have each of their names, of which files keep the first alone."""
     names: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
