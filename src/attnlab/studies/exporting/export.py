@@ -11,6 +11,7 @@ from typing import final
 from attnlab.core.errors import RunError
 from attnlab.core.files import new_name, replace_folder, write_json, write_text, writing
 from attnlab.core.sizes import require_known
+from attnlab.models.from_checkpoint import TOKENIZER
 from attnlab.studies.exporting.card import card
 from attnlab.studies.exporting.huggingface import write_huggingface
 from attnlab.studies.exporting.programs import write_onnx, write_torch_export
@@ -24,7 +25,7 @@ TARGETS: Mapping[str, Callable[[Trained, Path], Written]] = {
     "onnx": write_onnx,
     "huggingface": write_huggingface,
 }
-CARD, TOKENIZER = "README.md", "tokenizer.json"
+CARD = "README.md"
 
 
 @final

@@ -18,7 +18,7 @@ from attnlab.core.build import build, name_of
 from attnlab.core.errors import SpecError
 from attnlab.core.files import write_json
 from attnlab.models.encoder_decoder import EncoderDecoder
-from attnlab.models.from_checkpoint import TOKENIZER, pretrained
+from attnlab.models.from_checkpoint import pretrained
 from attnlab.models.pretrained.checkpoint import CONFIG, WEIGHTS, open_checkpoint
 from attnlab.models.pretrained.config import ACTIVATIONS
 from attnlab.models.pretrained.tensors import Table, to_checkpoint
@@ -33,7 +33,6 @@ from attnlab.nn.block import Block
 from attnlab.nn.feedforward import FEEDFORWARDS, GatedFeedForward
 from attnlab.nn.norms import EPSILON, RmsNorm
 from attnlab.studies.exporting.inputs import difference_of, example_inputs, longest_of, size_of
-from attnlab.studies.exporting.tokens import tokenizer_of
 from attnlab.studies.using.trained import Trained
 
 GENERATION, TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
@@ -58,7 +57,6 @@ def write_huggingface(trained: Trained, folder: Path) -> dict[str, float]:
     write_json(folder / CONFIG, config)
     write_json(folder / TOKENIZER_CONFIG, _tokenizer_config(trained))
     write_json(folder / GENERATION, _generation(trained))
-    write_json(folder / TOKENIZER, tokenizer_of(codec))
     safetensors.torch.save_file({}, folder / WEIGHTS)  # so that there is a checkpoint to open
     checkpoint = open_checkpoint(folder)
     state = _state_of(trained, checkpoint.spec, config["model_type"])
