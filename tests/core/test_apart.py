@@ -59,7 +59,9 @@ import atexit, json, os, threading, time
 json.dump = json.dumps = json.loads = os._exit = os.getpid = None
 atexit.register(time.sleep, 999)
 threading.Thread(target=time.sleep, args=(999,)).start()
-threading.Thread(target=lambda: 1 / 0).start()
+failing = threading.Thread(target=lambda: 1 / 0)
+failing.start()
+failing.join()  # else what it says is in a race with the end of the process
 if os.fork() == 0:
     os.setsid()
     time.sleep(100)
