@@ -25,3 +25,30 @@ def test_a_finished_run_is_told_by_the_metric_of_the_study_where_it_has_it(metri
         watcher.message(cell, {"kind": "finished", "metrics": MEASURED})
     (line,) = [line for line in console.file.getvalue().splitlines() if line.startswith("1/1")]
     assert line.rstrip().endswith(f"it, seed 0  {shown}")
+
+
+def test_a_terminal_says_what_is_done_while_no_step_is_made():
+    def seen(*messages, phase=True):
+        console = Console(file=io.StringIO(), width=120, force_terminal=True)
+        cell = CellPlan("it", 0, {}, {})
+        with TerminalWatcher(console) as watcher:
+            if phase:
+                watcher.phase("judged runs", [cell], 2)
+            for message in messages:
+                watcher.message(cell, message)
+        return "\n".join(console.file.getvalue().splitlines()[-3:-1])  # as it was drawn last; then it is wiped out
+
+    doing = {"kind": "preparing", "step": 0, "steps": None, "doing": "tries steps in bf16, compiled"}
+    step = {"kind": "step", "step": 3, "steps": 7, "loss": 2.0, "rate": 10.0}
+    assert "reading the data, building every variant" in seen(phase=False)
+    assert "starting" in seen()
+    tried = seen(doing)
+    assert "it, seed 0" in tried
+    assert doing["doing"] in tried
+    assert "starting" not in tried
+    trained = seen(doing, step)
+    assert "3/7" in trained
+    assert doing["doing"] not in trained
+    looked = seen(step, {**doing, "doing": "looks into the trained model"})
+    assert "3/7" in looked
+    assert "looks into" in looked

@@ -43,7 +43,10 @@ def x() -> Tensor:
 def test_tied_parameters_count_once() -> None:
     embedding, logits = nn.Embedding(11, D_IN), nn.Linear(D_IN, 11, bias=False)
     logits.weight = embedding.weight
-    assert count_parameters(nn.Sequential(embedding, logits)) == 11 * D_IN
+    model = nn.Sequential(embedding, logits)
+    assert count_parameters(model) == 11 * D_IN
+    tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long)
+    assert cost(model, (tokens,)).parameters == cost(lambda: model, (tokens,)).parameters == 11 * D_IN
 
 
 def test_linear_layer() -> None:

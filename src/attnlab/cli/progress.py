@@ -46,6 +46,7 @@ class TerminalWatcher:
 
     def __enter__(self) -> Self:
         """Begin to draw."""
+        self._overall = self._progress.add_task("reading the data, building every variant", total=None, shown="")
         self._progress.start()
         return self
 
@@ -67,13 +68,15 @@ class TerminalWatcher:
         self._console.print(f"{title}: {total}{already}")
         if self._overall is not None:
             self._progress.remove_task(self._overall)
-        self._overall = self._progress.add_task(title, total=total, completed=done, shown="")
+        self._overall = self._progress.add_task(title, total=total, completed=done, shown="starting")
 
     def message(self, cell: CellPlan, message: Mapping[str, Any]) -> None:
         """Show one message about a cell."""
+        if self._overall is not None:
+            self._progress.update(self._overall, shown="")
         if message["kind"] in {"finished", "failed"}:
             self._finish(cell, message)
-        elif message["kind"] in {"step", "evaluation"}:
+        elif message["kind"] in {"preparing", "step", "evaluation"}:
             self._update(cell, message)
         elif message["kind"] == "start" and message.get("division"):
             self._console.print(f"[dim]{escape(title_of(cell))}: {escape(message['division'])}[/]")
@@ -86,8 +89,9 @@ class TerminalWatcher:
             self._bars[name] = self._progress.add_task("  " + name, total=message.get("steps"), shown="")
         loss = message.get("loss")
         rate = message.get("rate", 0.0)
-        shown = "" if loss is None else f"loss {loss:.4g}  {rate:,.0f} tokens/s"
-        self._progress.update(self._bars[name], completed=message["step"], shown=shown)
+        shown = message.get("doing", "") if loss is None else f"loss {loss:.4g}  {rate:,.0f} tokens/s"
+        step = None if message["kind"] == "preparing" else message["step"]
+        self._progress.update(self._bars[name], completed=step, total=message.get("steps"), shown=shown)
 
     def _finish(self, cell: CellPlan, message: Mapping[str, Any]) -> None:
         bar = self._bars.pop(title_of(cell), None)

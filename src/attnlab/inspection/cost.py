@@ -202,7 +202,9 @@ def _count(
 ) -> Cost:
     """Build the model on a device and run it twice: for its FLOPs, then for its memory."""
     with torch.random.fork_rng(devices=[]), torch.device(device):
-        model = factory().to(device).train()
+        built = factory()
+        parameters = count_parameters(built)  # before the move to meta, which gives every place a tensor of its own
+        model = built.to(device).train()
         batch = tuple(tensor.to(device) for tensor in inputs)
         counter, recurrence = FlopCounterMode(display=False), FusedRecurrence()
         with _countable_kernels(), counter, recurrence:
@@ -210,7 +212,7 @@ def _count(
         with kept_bytes(model) as total:
             loss(model(*batch))
     return Cost(
-        parameters=count_parameters(model),
+        parameters=parameters,
         flops_per_token=(counter.get_total_flops() + recurrence.flops) / tokens,
         activation_bytes=total(),
         notes=notes,

@@ -5,6 +5,7 @@ A cell that was killed goes on from its last checkpoint; one that is complete is
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -49,18 +50,27 @@ def run_cells(
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)  # a network that died leaves Adam denormal numbers, which are many times slower
     torch.compiler.reset()  # what earlier cells compiled is of no use to these
+    tell = on_event or (lambda *_: None)
+    _say(tell, 0, "reads its data and builds its model")
     task = build_task(specs[0]["task"])
     models = [_fresh_model(spec, task, device) for spec in specs]
     for folder in folders:
         keep_task(folder, task)
     recipes = [Recipe.parse({**spec["recipe"], **(setting or {})}, "training") for spec in specs]
-    results = _train(models, task, folders, specs, recipes=recipes, device=device, on_event=on_event)
+    results = _train(models, task, folders, specs, recipes=recipes, device=device, on_event=tell)
     outcomes: list[dict[str, float] | Exception] = []
-    for result, model, folder, spec in zip(results, models, folders, specs, strict=True):
+    for cell, (result, model, folder, spec) in enumerate(zip(results, models, folders, specs, strict=True)):
         look = spec["look_inside"] and not (folder / INSIDE).exists() and not isinstance(result, Exception)
+        if look:
+            _say(tell, cell, "looks into the trained model")
         error = _keep_look_inside(folder, spec, model, task, device) if look else None
         outcomes.append(error or (result if isinstance(result, Exception) else dict(result.metrics)))
     return outcomes
+
+
+def _say(on_event: OnMemberEvent, cell: int, doing: str) -> None:
+    """Tell what is done with a cell while it makes no steps."""
+    on_event(cell, {"kind": "preparing", "step": 0, "steps": None, "doing": doing})
 
 
 def _fresh_model(spec: Mapping[str, Any], task: StudyTask, device: str) -> nn.Module:
@@ -75,7 +85,7 @@ def _train(
     *,
     recipes: Sequence[Recipe],
     device: str,
-    on_event: OnMemberEvent | None,
+    on_event: OnMemberEvent,
 ) -> list[Result | Exception]:
     """Train models together; one alone, in any budget."""
     seeds = [spec["seed"] for spec in specs]
@@ -94,15 +104,10 @@ def _train(
             on_event=on_event,
             device=device,
         )
-
-    def tell(event: Mapping[str, Any]) -> None:
-        if on_event:
-            on_event(0, event)
-
     alone = (models[0], task, recipes[0])
     how: dict[str, Any] = {"folder": folders[0], "spec": specs[0], "flops_per_token": flops, "device": device}
     try:
-        return [train(*alone, seed=seeds[0], judge=judge, on_event=tell, **how)]
+        return [train(*alone, seed=seeds[0], judge=judge, on_event=functools.partial(on_event, 0), **how)]
     except Interrupted:
         raise
     except Exception as error:

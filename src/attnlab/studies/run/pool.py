@@ -67,7 +67,7 @@ class Worker:
     def note(self, message: Mapping[str, Any] | None) -> None:
         """Note a sign of life."""
         self._heard_at = time.monotonic()
-        if message and "step" in message:
+        if message and "step" in message and message["kind"] != "preparing":
             self._steps = [*self._steps[:1], (message["step"], self._heard_at)]
 
     def interrupt(self) -> None:

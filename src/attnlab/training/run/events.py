@@ -4,6 +4,7 @@
 ``kind``        further keys
 ==============  ===========================================================================================
 every           step, steps (None with a budget in seconds)
+``preparing``   doing (what is done before the first step or after the last, in words)
 ``start``       setting, reason (why that one), resumed (bool), division (among devices and pieces; empty if none)
 ``step``        progress, loss, lr, rate (tokens a second), seconds_left (None at first); at most five a second
 ``evaluation``  progress, part, metrics, best (bool: the best so far)

@@ -235,6 +235,7 @@ class OneByOne(AbstractGradients):
     @staticmethod
     def _start(trainer: Trainer) -> None:
         def run_step(setting: Setting, number: int) -> None:
+            trainer.say("preparing", {"doing": f"tries steps in {setting}"})
             batch = trainer.task.train_batch(number, trainer.seed).to(trainer.caller.device)
             forward_and_backward(trainer, batch, setting)
 

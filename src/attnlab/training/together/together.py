@@ -183,6 +183,7 @@ class Batched(AbstractGradients):
             if self._is_single(group):
                 self._alone.start(group)
                 continue
+            group[0].say("preparing", {"doing": f"compares a step of {len(group)} runs together with single ones"})
             try:
                 check_agreement(self._cohort(group), self.device)
                 choice = self._choose(group)
@@ -285,6 +286,7 @@ class Batched(AbstractGradients):
         cohort, bookmark = self._cohort(trainers), self.generators.bookmark()
 
         def run_step(setting: Setting, number: int) -> None:
+            trainers[0].say("preparing", {"doing": f"tries steps of {len(trainers)} runs in {setting}"})
             cohort.backward([t.task.train_batch(number, t.seed).to(self.device) for t in trainers], setting)
 
         try:
