@@ -1,18 +1,24 @@
 from __future__ import annotations
 
 import json
+import math
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from attnlab.cli import FINE, call
 from attnlab.cli.progress import title_of
+from attnlab.core.contracts import Batch
 from attnlab.core.errors import SpecError
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.rules import TUNING_SEED
 from attnlab.studies.define.study import load_study, parse_study
+from attnlab.studies.plan import estimate
+from attnlab.studies.plan import plan as planning
 from attnlab.studies.plan.estimate import PRODUCTS, flops_per_second_on_one_thread
-from attnlab.studies.plan.plan import NOT_COMPILED, NOT_TIMED, plan_study
+from attnlab.studies.plan.plan import NOT_COMPILED, NOT_EVALUATED, NOT_TIMED, plan_study
 from attnlab.studies.run.tuning import choose
 
 
@@ -122,11 +128,12 @@ def test_calibration_uses_the_recipe_s_precision(tiny, precision, monkeypatch):
         return len(seen)
 
     monkeypatch.setattr("attnlab.studies.plan.estimate.seconds_per_step", timed)
-    tiny["training"] = {"precision": precision, "compile": "auto"}
+    evaluated_in(monkeypatch, {"validation": 0.25, "test": 0.5}, tiny, evaluations=2)
+    tiny["training"] |= {"precision": precision, "compile": "auto"}
     tiny["variants"] = {"plain": {}}
     variant = plan_of(tiny, calibrate=True).variants[0]
     assert seen == list(PRODUCTS[precision])
-    assert variant.seconds_per_seed == variant.steps  # the fastest took one second a step
+    assert variant.seconds_per_seed == variant.steps + 1.0  # the fastest took one second a step
     assert NOT_COMPILED in variant.notes
 
 
@@ -137,9 +144,45 @@ def test_a_model_that_does_not_run_in_bf16_is_timed_in_float32(tiny, monkeypatch
         return 3.0
 
     monkeypatch.setattr("attnlab.studies.plan.estimate.seconds_per_step", timed)
-    tiny["training"] = {"precision": "auto"}
+    evaluated_in(monkeypatch, {"validation": 0.5, "test": 0.0}, tiny, evaluations=5)
+    tiny["training"] |= {"precision": "auto"}
+    variant = plan_of(tiny, calibrate=True).variants[0]
+    assert variant.seconds_per_seed == variant.steps * 3.0 + 2.5
+
+
+def test_batches_of_a_long_evaluation_are_reckoned_at_the_pace_of_the_first(monkeypatch):
+    clock, asked = [0.0], []
+    monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+
+    class Slow(nn.Module):
+        def forward(self, x):
+            asked.append(len(x))
+            clock[0] += 0.25 * len(x)
+            return torch.ones(*x.shape, 7)
+
+    class Task:
+        def evaluate(self, predict, part):
+            assert part == "validation"
+            for rows in (2, 3, 1, 2):
+                outputs = predict(Batch((torch.zeros(rows, 5),), torch.zeros(rows, 5)))
+                assert outputs.shape == (rows, 5, 7)
+
+    assert estimate.evaluation_seconds_on_one_thread(Slow(), Task(), "validation") == 0.25 * (2 + 3 + 1 + 2)
+    assert asked == [2, 3]
+
+
+def test_an_evaluation_that_cannot_be_tried_is_said(tiny, monkeypatch):
+    monkeypatch.setattr("attnlab.studies.plan.estimate.seconds_per_step", lambda *_, **__: 3.0)
+    evaluated_in(monkeypatch, {}, tiny, evaluations=1)
     variant = plan_of(tiny, calibrate=True).variants[0]
     assert variant.seconds_per_seed == variant.steps * 3.0
+    assert NOT_EVALUATED in variant.notes
+
+
+def evaluated_in(monkeypatch, seconds, tiny, *, evaluations):
+    """Let evaluations of parts take these seconds, and so many be made."""
+    monkeypatch.setattr(planning, "evaluation_seconds_on_one_thread", lambda model, task, part: seconds[part])
+    tiny["training"] = {"evaluate_every": math.ceil(tiny["rules"]["budget"]["steps"] / evaluations)}
 
 
 def test_a_step_that_takes_too_long_is_not_tried(tiny, monkeypatch):

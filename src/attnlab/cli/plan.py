@@ -252,9 +252,12 @@ def _print_total(planned: Any, console: Terminal) -> None:
         return
     runs = len(planned.tuning_cells()) // len(planned.variants) + planned.tried_again + planned.study.rules.looks[0]
     seconds = runs * sum(variant.seconds_per_seed for variant in planned.variants) / usable_cores()
+    draws = runs * len(planned.variants) / usable_cores() if planned.study.rules.split else 1
+    seconds += draws * planned.data_seconds
+    scores = "scores of what is written, " if planned.task.judged else ""
     console.print(
-        f"{_duration(seconds)} or more on this machine's {usable_cores()} cores: without optimizer, evaluation, "
-        "report, and what runs side by side take from each other",
+        f"{_duration(seconds)} or more on this machine's {usable_cores()} cores: without optimizer, {scores}report, "
+        "and what runs side by side take from each other",
         markup=False,
     )
 

@@ -7,6 +7,8 @@ parameters, FLOPs and memory are read off the built module; widths are matched w
 from __future__ import annotations
 
 import copy
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, final
@@ -26,11 +28,16 @@ from attnlab.studies.define.metrics import rules_metric, study_metrics
 from attnlab.studies.define.own_task import require_kept
 from attnlab.studies.define.rules import TUNING_SEED
 from attnlab.studies.define.study import Study, restore_study, slug
-from attnlab.studies.plan.estimate import flops_per_second_on_one_thread, step_seconds_on_one_thread
+from attnlab.studies.plan.estimate import (
+    evaluation_seconds_on_one_thread,
+    flops_per_second_on_one_thread,
+    step_seconds_on_one_thread,
+)
 from attnlab.studies.plan.matching import match_width
 from attnlab.tasks.codecs import codec_of
 from attnlab.training.recipe.recipe import Recipe
 from attnlab.training.recipe.target import SECONDS_TO_TARGET, check_target
+from attnlab.training.run.course import EVALUATIONS
 
 MATCHED = {"parameters": "parameters", "flops": "flops_per_token"}
 """What is counted of a variant for each way of matching."""
@@ -39,7 +46,8 @@ ABOUT_PADDING = "padding"
 """How notes about padding begin; they are left out where the task does not pad."""
 LONGEST_TIMED_STEP_S = 5.0
 """A step that takes longer by its FLOPs alone is not tried: a dozen of them, with their memory, is no longer a plan."""
-NOT_TIMED = "a step takes too long to be timed here; seconds are reckoned at the pace of large matrix products"
+NOT_TIMED = "a step takes too long to be timed; seconds are those of steps alone, at the pace of large matrix products"
+NOT_EVALUATED = "its evaluation could not be tried, and is not in the seconds"
 LONGEST_LOOK_AHEAD_S = 60.0
 """Measuring whether a model sees ahead is left to the end of training where it would take longer, by its FLOPs."""
 NOT_LOOKED_AHEAD = "too large to measure here whether its outputs see ahead; that is done after training"
@@ -62,7 +70,7 @@ class PlannedVariant:
     flops_per_token: float  # training FLOPs (forward and backward) per token
     activation_bytes: int  # bytes kept between forward and backward of one batch
     seconds_per_seed: float | None = None
-    """Estimated training time of one run on one core; None where it was not calibrated."""
+    """Estimated time of one run on one core, evaluation included; None where it was not calibrated."""
     notes: tuple[str, ...] = ()  # what matching chose, what could not be counted
     reach: Mapping[str, Any] | None = None
     """Fields of `Reach` before training, of code of a person's own on a task where no output may see ahead."""
@@ -108,6 +116,8 @@ class Plan:
         What tuning looks at.
     variants : tuple of PlannedVariant
         In the order of the file.
+    data_seconds : float
+        How long making the data ready took here, as it does in each process, or in each run that draws its own.
     """
 
     study: Study
@@ -115,6 +125,7 @@ class Plan:
     metric: Metric
     tune_metric: Metric
     variants: tuple[PlannedVariant, ...]
+    data_seconds: float = 0.0
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -240,7 +251,9 @@ def plan_study(study: Study, *, calibrate: bool = False) -> Plan:
             raise SpecError(f"task '{name}' cannot draw its data per run (rules.split): it has no 'data_seed'")
         if names_own_code(study.task):
             call_apart(_task_apart, study.to_json())  # whatever its import does, this process goes on
+        began = time.perf_counter()
         task = build_task(study.task_spec())
+        data_seconds = time.perf_counter() - began
     except SpecError as error:
         raise SpecError(f"{study.places.get('task', '')}{error}") from error
     if study.rules.target:
@@ -254,7 +267,7 @@ def plan_study(study: Study, *, calibrate: bool = False) -> Plan:
     variants = _plan_variants(study)
     if calibrate:
         variants = tuple(_here_or_apart("calibrate", study, variant.name, asdict(variant)) for variant in variants)
-    return Plan(study, task, metric, tune_metric, variants)
+    return Plan(study, task, metric, tune_metric, variants, data_seconds)
 
 
 def restore_plan(study: Study, task: ReportedTask, variants: Sequence[Mapping[str, Any]]) -> Plan:
@@ -380,17 +393,26 @@ def count(model: Mapping[str, Any], task: StudyTask) -> Cost:
 
 def _calibrated(study: Study, name: str, planned: Mapping[str, Any]) -> PlannedVariant:
     """A planned variant with the seconds of one run on one thread, estimated from a few timed steps."""
-    variant = _restore_variant(planned)
-    if variant.steps is None:
-        return replace(variant, seconds_per_seed=float(study.rules.budget["seconds"]))
-    task = build_task(study.task_spec(name))
-    precision = variant.training.get("precision", "float32")
+    variant, task = _restore_variant(planned), build_task(study.task_spec(name))
+    steps, precision, notes = variant.steps, variant.training.get("precision", "float32"), list(variant.notes)
     least = task.tokens_per_step * variant.flops_per_token / flops_per_second_on_one_thread(precision)
-    if least > LONGEST_TIMED_STEP_S:
-        return replace(variant, seconds_per_seed=variant.steps * least, notes=(*variant.notes, NOT_TIMED))
-    seconds = step_seconds_on_one_thread(build_model(variant.model, task), task, precision)
-    notes = (*variant.notes, NOT_COMPILED) if variant.training.get("compile", False) else variant.notes
-    return replace(variant, seconds_per_seed=variant.steps * seconds, notes=notes)
+    is_large = least > LONGEST_TIMED_STEP_S
+    model = None if is_large else build_model(variant.model, task)
+    if steps is None:
+        seconds = float(study.rules.budget["seconds"])
+    else:
+        seconds = steps * (least if model is None else step_seconds_on_one_thread(model, task, precision))
+        notes += [NOT_COMPILED] if model and variant.training.get("compile", False) else []
+    if model is None:
+        return replace(variant, seconds_per_seed=seconds, notes=(*notes, NOT_TIMED))
+    every = _check_recipe(study, variant.training).evaluate_every
+    evaluations = min(EVALUATIONS, steps or EVALUATIONS) if every is None or steps is None else math.ceil(steps / every)
+    try:
+        validation, *others = (evaluation_seconds_on_one_thread(model, task, part) for part in task.parts)
+        seconds += evaluations * validation + sum(others)
+    except Exception:  # of a person's own task, to which zeros may stand for no answer
+        notes.append(NOT_EVALUATED)
+    return replace(variant, seconds_per_seed=seconds, notes=tuple(notes))
 
 
 _STEPS: Mapping[str, Callable[[Study, str, Any], PlannedVariant]] = {"plan": _plan_variant, "calibrate": _calibrated}
