@@ -139,6 +139,13 @@ class Kills(nn.Module):
 """
 
 
+def test_a_run_that_does_not_fit_into_memory_is_refused_before_anything(tiny, tmp_path):
+    tiny["variants"]["wide"] = {"channels": 10**6}
+    with pytest.raises(SpecError, match=r"a run of 'wide' would take [\d,]+ GB of memory, and this machine has .* GB"):
+        run_study(parse_study(tiny), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def together_in(out, names):
     """Write the layout of a study that has not begun: one process, seeds of these variants together."""
     out.mkdir()

@@ -296,6 +296,74 @@ rules: {metric: test_mse, budget: {steps: 5}, smallest_effect: 0.1}
     assert str(caught.value).startswith(f"{path} line 2: task 'shapes': unknown argument 'lenth'")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "line", "said"),
+    [
+        (("  n_layers: 3", "  n_layers: many"), "line 6", "model 'cnn': 'n_layers' must be int; got 'many'"),
+        (("name: cnn", "name: cn"), "line 4", "unknown model 'cn'; did you mean 'cnn'?"),
+        (("  lr: 0.1", "  lr: -1"), "line 13", "training: 'lr': should be greater than 0; got -1"),
+        (
+            ("batch: 20", "batch: 10000000000000"),
+            "line 3",
+            "a batch of 1,000,000,000,000,000 positions would",
+        ),
+        (("{channels: 6}", "{channels: 0}"), "line 9", "variants 'one', 'two': model 'cnn': sizes must be positive"),
+    ],
+)
+def test_what_variants_have_wrong_alike_is_told_once_where_it_stands(write_study, wrong, line, said):
+    text = """\
+question: q
+task: {name: shapes, n_train: 60, n_test: 11,
+  batch: 20}
+model:
+  name: cnn
+  n_layers: 3
+baseline: one
+variants:
+  one: {channels: 6}
+  two: {channels: 6}
+  three: {channels: 7}
+training:
+  lr: 0.1
+rules: {metric: test_mse, budget: {steps: 5}, smallest_effect: 0.1}
+"""
+    path = write_study(text.replace(*wrong))
+    with pytest.raises(SpecError) as caught:
+        plan_study(load_study(path))
+    (told,) = str(caught.value).splitlines()
+    assert told.startswith(f"{path} {line}: {said}")
+
+
+@pytest.mark.parametrize(
+    ("part", "sizes", "said"),
+    [
+        ("task", {"n_train": 10**11}, "task 'shapes': 100,000,000,022 sequences would take 80,000 GB of memory, and"),
+        ("task", {"batch": 10**11}, "a batch of 10,000,000,000,000 positions would take 80,000 GB of memory, and"),
+        ("model", {"channels": 10**11, "kernel_size": 10**9 + 1}, "it asks for more memory than this machine has, "),
+        ("model", {"n_layers": 10**6}, "a model of more than 300 modules and parameters takes too long to build; "),
+        ("rules", {"seeds": 10**11}, "a list of 200,000,000,000 runs would take 2,000,000 GB of memory, and this"),
+    ],
+)
+def test_sizes_that_no_machine_has_room_for_are_refused_at_once(tiny, monkeypatch, part, sizes, said):
+    monkeypatch.setattr("attnlab.studies.define.assemble.MOST_PARTS", 300)
+    tiny[part] |= sizes
+    with pytest.raises(SpecError, match=said):
+        plan_of(tiny, calibrate=True)
+
+
+def test_data_for_which_there_is_no_memory_is_said(tiny, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\nclass Task:\n    def __init__(self):\n        torch.ones(10**15)\n"
+    )
+    tiny["task"] = f"{tmp_path}/mine.py:Task"
+    with pytest.raises(SpecError, match=r"can't allocate memory"):
+        plan_of(tiny)
+    tiny["task"] = {"name": "repeated-tokens", "context": 10**13}
+    tiny["rules"]["metric"] = "val_loss"
+    with pytest.raises(SpecError, match=r"the task asks for more memory than this machine has, .* GB; "):
+        plan_of(tiny)
+
+
 def test_wrong_metric_training_or_tuning(tiny):
     tiny["rules"]["metric"] = "test_msee"
     with pytest.raises(SpecError, match="has no metric 'test_msee'; did you mean 'test_mse'"):

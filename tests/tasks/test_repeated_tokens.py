@@ -30,6 +30,8 @@ def uniform(batch):
 def test_it_is_built_by_name_and_sizes_are_checked():
     task = build({"name": "repeated-tokens", "vocab_size": 5, "context": 8, "shortest": 2}, TASKS, axis="task")
     assert task.describe()["longest"] == 4
+    with pytest.raises(SpecError, match=r"vocab_size must be at most \d+, the letters that there are; got 1000000"):
+        RepeatedTokens(10**6)
     with pytest.raises(SpecError, match="vocab_size must be at least 1; got 0"):
         RepeatedTokens(0)
     for wrong in ({"shortest": 1}, {"shortest": 5, "longest": 4}, {"context": 12, "longest": 7}):

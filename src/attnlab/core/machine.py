@@ -6,8 +6,9 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ import torch
 import attnlab
 from attnlab.core.errors import SpecError
 
+GIGA, MOST_SAID = 1e9, 1e18
+NO_MEMORY = r"can't allocate memory|calculation overflowed|multiplication overflowed|Storage size|not enough memory"
+"""How torch says that a tensor is too large for the memory, or for its own numbers."""
+SMALLER = "choose smaller sizes"
 GIT_TIMEOUT_S = 5.0  # a hanging network file system must not hold up a run
 
 
@@ -75,9 +80,36 @@ def usable_bytes() -> int:
     with contextlib.suppress(OSError, StopIteration, IndexError, ValueError):
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
+    return memory_bytes()
+
+
+def memory_bytes() -> int:
+    """How many bytes of memory this machine has; a terabyte where it does not say."""
     with contextlib.suppress(AttributeError, OSError, ValueError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return 10**12
+
+
+def require_memory(what: str, count: float) -> None:
+    """Raise a `SpecError` if something asks for more bytes than this machine has, before any of them is taken."""
+    if count > memory_bytes():
+        asked = f"{count / GIGA:,.0f} GB" if count < MOST_SAID else "far more"
+        raise SpecError(f"{what} would take {asked} of memory, and this machine has {_memory()}; {SMALLER}")
+
+
+@contextlib.contextmanager
+def within_memory(what: str = "it") -> Iterator[None]:
+    """Make a `SpecError` of sizes that ask for more memory than can be had, or more than can be counted."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError) or re.search(NO_MEMORY, str(error))):
+            raise
+        raise SpecError(f"{what} asks for more memory than this machine has, {_memory()}; {SMALLER}") from error
+
+
+def _memory() -> str:
+    return f"{memory_bytes() / GIGA:,.0f} GB"
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnlab.core.errors import AttnlabError, ModuleError
+from attnlab.core.machine import within_memory
 from attnlab.inspection.drawing.pieces import drawn, facts
 from attnlab.inspection.memory import FusedRecurrence, kept_bytes
 
@@ -88,6 +89,8 @@ def cost(
     ------
     ModuleError
         If the model runs neither on the meta device nor on the CPU.
+    SpecError
+        If it asks for more memory than there is.
 
     Notes
     -----
@@ -201,7 +204,7 @@ def _count(
     notes: tuple[str, ...] = (),
 ) -> Cost:
     """Build the model on a device and run it twice: for its FLOPs, then for its memory."""
-    with torch.random.fork_rng(devices=[]), torch.device(device):
+    with within_memory(), torch.random.fork_rng(devices=[]), torch.device(device):
         built = factory()
         parameters = count_parameters(built)  # before the move to meta, which gives every place a tensor of its own
         model = built.to(device).train()

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, final
 
-from attnlab.core.apart import names_own_code
 from attnlab.core.errors import RunError
 from attnlab.core.files import passing_cause, patiently, write_json, writing
 from attnlab.core.machine import require_device
+from attnlab.core.processes.apart import names_own_code
 from attnlab.studies.define.study import Study
 from attnlab.studies.judge.alarms import alarms_before
 from attnlab.studies.judge.collect import so_far
@@ -20,7 +20,7 @@ from attnlab.studies.judge.results import Alarm, StudyResults
 from attnlab.studies.plan.plan import CellPlan, Plan, plan_study
 from attnlab.studies.run.executor import Executor, Job, LocalProcesses, computes_elsewhere
 from attnlab.studies.run.folder import is_done, prepare
-from attnlab.studies.run.layout import WORKERS_LOG, Layout, Wishes, bounded, layout_for
+from attnlab.studies.run.layout import WORKERS_LOG, Layout, Wishes, bounded, layout_for, require_room
 from attnlab.studies.run.mirrored import holding, send_all
 from attnlab.studies.run.pool import BROKEN
 from attnlab.studies.run.ranks import OnRanks, wanted_ranks
@@ -93,7 +93,8 @@ def run_study(
     Raises
     ------
     SpecError
-        If a variant cannot be built, a tracker is not installed, or what is asked for cannot be.
+        If a variant cannot be built, or asks for more memory than this machine has, a tracker is not installed, or what
+        is asked for cannot be.
     RunError
         If the folder belongs to another study or another process.
     Interrupted
@@ -104,11 +105,8 @@ def run_study(
     wishes.check()
     check_trackers(trackers)
     plan = plan_study(study)
-    if jobs and executor is None:
-        most, fewer = bounded(jobs, plan)
-        wishes = replace(wishes, jobs=most)
-        if watcher and fewer:
-            watcher.alarms([Alarm("jobs", None, fewer)])
+    if executor is None:
+        wishes = _that_fit(wishes, plan, watcher)
     ranks = wanted_ranks(plan, devices, jobs=jobs, together=together, elsewhere=executor is not None)
     if watcher:
         watcher.alarms(alarms_before(plan))
@@ -137,6 +135,17 @@ def run_study(
         while phases.run(f"judged runs{_of_looks(plan, judged)}", judged):
             judged, results = patiently(lambda: so_far(plan, chosen, out))
     return results
+
+
+def _that_fit(wishes: Wishes, plan: Plan, watcher: Watcher | None) -> Wishes:
+    """As many processes as this machine has room for; an error where it has none for one run."""
+    require_room(plan, wishes)
+    if not wishes.jobs:
+        return wishes
+    most, fewer = bounded(wishes.jobs, plan)
+    if watcher and fewer:
+        watcher.alarms([Alarm("jobs", None, fewer)])
+    return replace(wishes, jobs=most)
 
 
 def _of_looks(plan: Plan, judged: Sequence[CellPlan]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -168,7 +169,10 @@ class RepeatedTokens:
         self.context, self.batch, self.data_seed = context, batch, data_seed
         self.tokens_per_step = batch * context
         self._drawn = {"vocab_size": vocab_size, "shortest": shortest, "longest": longest}
-        symbols = itertools.islice(filter(str.isalnum, map(chr, itertools.count(FIRST_SYMBOL))), vocab_size)
+        every = filter(str.isalnum, map(chr, range(FIRST_SYMBOL, sys.maxunicode + 1)))
+        symbols = list(itertools.islice(every, vocab_size))
+        if len(symbols) < vocab_size:
+            raise SpecError(f"vocab_size must be at most {len(symbols)}, the letters that there are; got {vocab_size}")
         self.codec = CharacterCodec(Vocabulary(["".join(symbols)]), context)
         self._next_tokens = NextTokens(vocab_size)
         self._tokens, repeated = self._sequences(HELD_OUT, generator_for(data_seed))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, cast, final
 
 from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
 
 from attnlab.core.build import Spec, build, class_of, parse
 from attnlab.core.constructors import is_required, signature_of
@@ -17,6 +23,9 @@ from attnlab.core.errors import SpecError
 from attnlab.inspection.reach import reach
 from attnlab.models import MODELS
 from attnlab.tasks import TASKS
+
+MOST_PARTS = 30_000
+"""Of a model, as they take seconds to build, those of torch's LSTM ever longer; a thousand layers of a decoder."""
 
 
 def build_task(spec: Spec) -> StudyTask:
@@ -72,7 +81,29 @@ def build_model_offered(spec: Mapping[str, Any], offered: Mapping[str, Any]) -> 
             f"model '{name}' needs {', '.join(sorted(missing))}, which this task does not give; models that fit it: "
             f"{', '.join(fitting)}"
         )
-    return cast(nn.Module, build(spec, MODELS, axis="model", offered=offered))
+    with _parts_counted():
+        return cast(nn.Module, build(spec, MODELS, axis="model", offered=offered))
+
+
+@contextlib.contextmanager
+def _parts_counted() -> Iterator[None]:
+    """Refuse a model of more parts than can be trained while it is built, which may take forever."""
+    parts = itertools.count(1)
+
+    def count(*_: Any) -> None:
+        if next(parts) > MOST_PARTS:
+            raise SpecError(
+                f"a model of more than {MOST_PARTS:,} modules and parameters takes too long to build; choose fewer "
+                "layers, heads or experts"
+            )
+
+    kinds = (register_module_module_registration_hook, register_module_parameter_registration_hook)
+    hooks = [register(count) for register in kinds]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def fitting_models(offered: Mapping[str, Any]) -> list[str]:

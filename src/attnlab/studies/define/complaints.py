@@ -12,17 +12,17 @@ from attnlab.core.errors import nearest
 from attnlab.studies.define.reading import line_of
 from attnlab.studies.define.rules import Rules
 
+PLACED = ("task", "model", "training", "variants")
 FILE_KEYS = ("question", "task", "model", "baseline", "variants", "compare", "rules", "training", "published")
 
 
 def places_of(raw: Mapping[str, Any], path: Path | None) -> dict[str, str]:
-    """Where a file names its task and each variant, for what is found wrong with them after reading."""
+    """Where a file names its parts and what is in them, for what is found wrong with them after reading."""
     if path is None:
         return {}
-    variants = raw.get("variants")
-    names = variants if isinstance(variants, Mapping) else ()
-    keys = {"task": ["task"], **{f"variants.{name}": ["variants", name] for name in names}}
-    return {name: f"{_place(raw, key, path)}: " for name, key in keys.items()}
+    keys = [[part] for part in PLACED if part in raw]
+    keys += [[part, key] for (part,) in keys if isinstance(raw[part], Mapping) for key in raw[part]]
+    return {".".join(map(str, key)): f"{_place(raw, key, path)}: " for key in keys}
 
 
 def _place(raw: Mapping[str, Any], key: Sequence[Any], path: Path) -> str:

@@ -11,10 +11,10 @@ from typing import Any, Self, final
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from attnlab.core.apart import texts_in
 from attnlab.core.build import is_path
 from attnlab.core.errors import SpecError, nearest
 from attnlab.core.files import fingerprint
+from attnlab.core.processes.apart import texts_in
 from attnlab.studies.define.complaints import explain, places_of
 from attnlab.studies.define.reading import find, library, plain_types, read
 from attnlab.studies.define.rules import NO_SECONDS, Rules
@@ -88,7 +88,8 @@ class Study(BaseModel):
     content : dict
         The merged file as it was written: what the study's hash covers.
     places : dict
-        Where the file names the task ("task") and each variant ("variants.NAME"), as errors begin with it.
+        Where the file names task, model, training and each key of these ("model.KEY"), and each variant
+        ("variants.NAME"), as errors begin with it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -234,6 +235,25 @@ class Study(BaseModel):
         """The full model specification of a variant."""
         override = {key: value for key, value in (self.variants[variant] or {}).items() if key not in BESIDE_MODEL}
         return merge(self.model, override)
+
+    def place_of(self, text: str, variants: Sequence[str]) -> str:
+        """Where the file says what is wrong with variants alike: at a key that they share, if a text names one.
+
+        If it names none, or one that they set for themselves, that is where the first of them stands, with their names.
+        """
+
+        def named(words: str) -> bool:
+            return re.search(rf"\b{re.escape(words)}\b", text) is not None
+
+        said = [self.variants[name] or {} for name in variants]
+        own = {key for one in said for part in (one, *(one.get(part) or {} for part in BESIDE_MODEL)) for key in part}
+        shared = [
+            place for place in self.places if named(place.rpartition(".")[2]) and not place.startswith("variants")
+        ]
+        if len(variants) > 1 and shared and not any(map(named, own - {*BESIDE_MODEL})):
+            return self.places[max(shared, key=lambda place: place.count("."))]
+        names = ", ".join(f"'{name}'" for name in variants)
+        return f"{self.places.get(f'variants.{variants[0]}', '')}variant{'s' * (len(variants) > 1)} {names}: "
 
     def task_spec(self, variant: str | None = None, seed: int = 0) -> SpecValue:
         """The task as a run of a variant sees it; without one, what all variants share of it."""

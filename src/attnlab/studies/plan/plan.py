@@ -15,11 +15,12 @@ from typing import Any, final
 
 import torch
 
-from attnlab.core.apart import call_apart, names_own_code
 from attnlab.core.build import parse
 from attnlab.core.contracts import Floor, Metric, ReportedTask, StudyTask
 from attnlab.core.errors import AttnlabError, SpecError
 from attnlab.core.files import fingerprint
+from attnlab.core.machine import require_memory, within_memory
+from attnlab.core.processes.apart import call_apart, names_own_code
 from attnlab.inspection.cost import Cost, cost
 from attnlab.inspection.reach import MOST_CALLS, SAMPLES
 from attnlab.nn.foreign import ForeignMixer
@@ -52,6 +53,11 @@ LONGEST_LOOK_AHEAD_S = 60.0
 """Measuring whether a model sees ahead is left to the end of training where it would take longer, by its FLOPs."""
 NOT_LOOKED_AHEAD = "too large to measure here whether its outputs see ahead; that is done after training"
 NOT_COMPILED = "the time is that of steps that are not compiled; compiling takes some time and may make them faster"
+
+NUMBER_BYTES = 8
+"""Of a position of a batch: one number, at the least."""
+RUN_BYTES = 10_000
+"""Of a run in the list of all, with all that identifies it."""
 
 SEALED = "sealed"
 """What rules say of the records in a folder: each carries a fingerprint of itself."""
@@ -252,10 +258,15 @@ def plan_study(study: Study, *, calibrate: bool = False) -> Plan:
         if names_own_code(study.task):
             call_apart(_task_apart, study.to_json())  # whatever its import does, this process goes on
         began = time.perf_counter()
-        task = build_task(study.task_spec())
+        with within_memory("the task"):
+            task = build_task(study.task_spec())
         data_seconds = time.perf_counter() - began
     except SpecError as error:
         raise SpecError(f"{study.places.get('task', '')}{error}") from error
+    rules, grid = study.rules, len(list(study.rules.grid()))
+    tuning = grid * rules.tune_seeds + min(grid, rules.tune_again) if grid > 1 else 0
+    runs = len(study.variants) * (tuning + rules.looks[-1])
+    require_memory(f"a list of {runs:,} runs", RUN_BYTES * runs)
     if study.rules.target:
         check_target(study.rules.target, task, "rules.target")
     metric = rules_metric(study, task, "metric")
@@ -264,9 +275,7 @@ def plan_study(study: Study, *, calibrate: bool = False) -> Plan:
         raise SpecError(
             f"rules.tune_by: '{tune_metric.name}' is measured on the test part; tune on a validation metric"
         )
-    variants = _plan_variants(study)
-    if calibrate:
-        variants = tuple(_here_or_apart("calibrate", study, variant.name, asdict(variant)) for variant in variants)
+    variants = _plan_variants(study, calibrate=calibrate)
     return Plan(study, task, metric, tune_metric, variants, data_seconds)
 
 
@@ -281,7 +290,7 @@ def _restore_variant(fields: Mapping[str, Any]) -> PlannedVariant:
     return PlannedVariant(**kept)
 
 
-def _plan_variants(study: Study) -> tuple[PlannedVariant, ...]:
+def _plan_variants(study: Study, *, calibrate: bool) -> tuple[PlannedVariant, ...]:
     """Plan every variant, the baseline first, or raise one error that names the problems of all."""
     planned: dict[str, PlannedVariant] = {}
     problems: dict[str, str] = {}
@@ -291,23 +300,35 @@ def _plan_variants(study: Study) -> tuple[PlannedVariant, ...]:
         target = float(getattr(baseline, quantity)) if baseline and quantity else None
         try:
             planned[name] = _here_or_apart("plan", study, name, target)
+            if calibrate:
+                planned[name] = _here_or_apart("calibrate", study, name, asdict(planned[name]))
         except AttnlabError as error:
-            problems[name] = f"{study.places.get(f'variants.{name}', '')}variant '{name}': {error}"
+            problems[name] = str(error)
     if problems:
-        raise SpecError("\n".join(problems[name] for name in study.variants if name in problems))
+        raise SpecError(_once(study, problems))
     return tuple(planned[name] for name in study.variants)
+
+
+def _once(study: Study, problems: Mapping[str, str]) -> str:
+    """The problems of variants in the order of the file, those that several have alike once."""
+    alike: dict[str, list[str]] = {}
+    for name in (name for name in study.variants if name in problems):
+        alike.setdefault(problems[name], []).append(name)
+    return "\n".join(f"{study.place_of(text, names)}{text}" for text, names in alike.items())
 
 
 def _here_or_apart(step: str, study: Study, name: str, given: Any) -> PlannedVariant:
     """Take a step of planning; in a process of its own where the variant has code of a person's own."""
     if names_own_code([study.model_spec(name), study.training_settings(name)]):
         return _restore_variant(call_apart(_taken_apart, step, study.to_json(), name, given))
-    return _STEPS[step](study, name, given)
+    with within_memory():
+        return _STEPS[step](study, name, given)
 
 
 def _taken_apart(step: str, study: Mapping[str, Any], name: str, given: Any) -> dict[str, Any]:
     """Take a step of planning with a study as it was kept."""
-    return asdict(_STEPS[step](restore_study(study), name, given))
+    with within_memory():
+        return asdict(_STEPS[step](restore_study(study), name, given))
 
 
 def _task_apart(study: Mapping[str, Any]) -> None:
@@ -388,6 +409,7 @@ def _check_recipe(study: Study, training: Mapping[str, Any]) -> Recipe:
 
 def count(model: Mapping[str, Any], task: StudyTask) -> Cost:
     """Parameters, FLOPs and memory of a model specification, built on the meta device."""
+    require_memory(f"a batch of {task.tokens_per_step:,} positions", NUMBER_BYTES * task.tokens_per_step)
     return cost(lambda: build_model(copy.deepcopy(dict(model)), task), task.train_batch(0, 0).inputs)
 
 

@@ -14,7 +14,7 @@ from typing import Any, final
 
 from attnlab.core.errors import RunError, SpecError
 from attnlab.core.files import read_json, write_json
-from attnlab.core.machine import usable_bytes, usable_cores
+from attnlab.core.machine import require_memory, usable_bytes, usable_cores
 from attnlab.studies.define.study import slug
 from attnlab.studies.plan.plan import CellPlan, Plan
 
@@ -88,6 +88,13 @@ def bounded(jobs: int, plan: Plan) -> tuple[int, str]:
     most = min(cores, hold)
     why = f"the machine has {cores} cores" if cores <= hold else f"its memory holds {hold}"
     return min(jobs, most), f"--jobs {jobs}: {most} at a time, as {why}" if jobs > most else ""
+
+
+def require_room(plan: Plan, wishes: Wishes) -> None:
+    """Raise where a run on the CPU asks for more memory than this machine has."""
+    for variant in plan.variants if _device(wishes.device) == "cpu" else ():
+        kept = variant.activation_bytes / variant.training.get("accumulate", 1)
+        require_memory(f"a run of '{variant.name}'", WORKER_BYTES + kept + BYTES_PER_PARAMETER * variant.parameters)
 
 
 def most_together(plan: Plan) -> int:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from attnlab.core.contracts import Batch, Floor, Metric, Predict
 from attnlab.core.errors import ModuleError, SpecError
+from attnlab.core.machine import require_memory
 from attnlab.core.sizes import require_known, require_positive
 from attnlab.tasks.epochs import in_epochs
 from attnlab.tasks.held_out import PREFIXES
@@ -31,6 +32,7 @@ SPLITS = {
 PART_SEEDS = {"train": 0, "validation": 1, "test": 2}  # each part has a generator of its own
 EXAMPLES = 4  # sequences shown in a report, as many as the question showed
 DIGITS = 4  # of a value in a report
+SEQUENCE_BYTES = 2 * 4 * LENGTH  # inputs and targets in float32
 EVALUATION_BATCH = 250  # sequences at a time; bounds memory, changes no number but rounding
 SETS_KEPT = 4  # data sets kept in memory at a time; one of full size takes 22 MB
 NOISE_SPREAD = 5.0  # standard deviations of the measured noise below which chance is ruled out
@@ -168,6 +170,8 @@ class Shapes:
                 "with the split 'inside' n_train must be at least twice n_test, since both held-out parts are trained "
                 f"on; got n_train {n_train}, n_test {n_test}"
             )
+        count = n_train + 2 * n_test
+        require_memory(f"{count:,} sequences", SEQUENCE_BYTES * count)
         self.batch = batch
         self.tokens_per_step = batch * LENGTH
         self.steps_per_epoch = n_train / batch
