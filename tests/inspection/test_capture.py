@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from attnlab.inspection import capture
 from attnlab.nn.attention import Attention
+from attnlab.nn.mixers import ConvolutionMixer
+from attnlab.nn.recurrences import LinearAttention, LstmMixer
 
 BATCH, LENGTH, HEADS, WIDTH = 3, 7, 2, 10
 
@@ -46,6 +48,32 @@ def test_own_layers_report_every_step(x: Tensor) -> None:
     torch.testing.assert_close(first.head_outputs, first.weights @ first.v)
     assert not first.weights.triu(1).any()
     torch.testing.assert_close(trace["second"].output, expected)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_linear_attention_has_weights_though_it_does_without_them(x: Tensor, causal: bool) -> None:
+    layer = LinearAttention(WIDTH, n_heads=HEADS, causal=causal, chunk_size=3)
+    real = torch.arange(LENGTH) < torch.tensor([LENGTH, 4, 1])[:, None]
+    expected = layer(x, padding=real)
+    with capture(layer) as trace:
+        torch.testing.assert_close(layer(x, padding=real), expected)
+    seen = trace["model"]
+    assert seen.weights.shape == (BATCH, HEADS, LENGTH, LENGTH)
+    assert not (seen.weights.triu(1).any() if causal else False)
+    assert not seen.weights.masked_fill(real[:, None, None], 0).any()
+    torch.testing.assert_close(seen.weights.sum(-1), torch.ones(BATCH, HEADS, LENGTH))
+    torch.testing.assert_close(layer.to_residual((seen.weights @ seen.v).transpose(1, 2).flatten(2)), expected)
+
+
+def test_a_trace_says_what_makes_no_weights(x: Tensor) -> None:
+    model = nn.Sequential(LstmMixer(WIDTH), nn.Sequential(ConvolutionMixer(WIDTH)))
+    with capture(model) as trace:
+        model(x)
+    without = "without weights: 0 (LstmMixer), 1.0 (ConvolutionMixer)"
+    assert repr(trace) == f"No weights of an attention could be seen: the model makes none, or did not run; {without}"
+    assert without in trace._repr_html_()
+    with pytest.raises(KeyError, match=r"no attention '0' was seen.*without weights: 0 \(LstmMixer\)"):
+        trace["0"]
 
 
 def test_nothing_is_left(x: Tensor) -> None:

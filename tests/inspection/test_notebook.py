@@ -148,8 +148,10 @@ def test_the_report_of_a_study_is_shown_with_its_charts_and_verdicts(monkeypatch
 
 def test_a_trace_says_its_shapes_on_a_terminal(trace):
     assert "'stack.blocks.0.mixer': (2, 3, 7, 7)" in repr(trace)
-    assert "None" in repr(maps.AttentionTrace(unseen=Captured()))
-    assert "No weights" in maps.AttentionTrace(unseen=Captured())._repr_html_()
+    trace = maps.AttentionTrace()
+    trace["unseen"] = Captured()
+    assert "None" in repr(trace)
+    assert "No weights" in trace._repr_html_()
 
 
 def test_pictures_hold_the_weights_as_opacity(tokens):

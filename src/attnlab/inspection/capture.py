@@ -1,9 +1,9 @@
 """Look inside the attention of any model while it runs.
 
-Three kinds of attention are seen: the lab's own layers (through their readable path),
-`torch.nn.MultiheadAttention`, and hand-written attention, whose softmax and matrix products, or call of
-``scaled_dot_product_attention``, are watched. Softmax written out by hand (``exp`` and a division) and
-attention over another axis than the last are not seen. Nothing is left on the model afterwards.
+Three kinds of attention are seen: the lab's own layers (through their readable path; linear attention, which does
+without its weights, pair by pair), `torch.nn.MultiheadAttention`, and hand-written attention, whose softmax and matrix
+products, or call of ``scaled_dot_product_attention``, are watched. Softmax written out by hand (``exp`` and a division)
+and attention over another axis than the last are not seen. Nothing is left on the model afterwards.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from attnlab.inspection.maps import AttentionTrace
 from attnlab.inspection.torch_attention import StepByStep
 from attnlab.inspection.watch import Captured, Recorder, WatchAttention
 from attnlab.nn.attention import Attention
+from attnlab.nn.key_values import AbstractKeylessMixer
+from attnlab.nn.recurrences import LinearAttention
 
 
 @contextlib.contextmanager
@@ -35,7 +37,8 @@ def capture(model: nn.Module) -> Iterator[AttentionTrace]:
     ------
     AttentionTrace
         A dict of str to `Captured`: by qualified module name, in the order of the calls; filled while the model
-        runs. The second call of the same module goes under ``name#2``, and so on; the model itself is ``"model"``.
+        runs. The second call of the same module goes under ``name#2``, and so on; the model itself is ``"model"``. What
+        mixes positions without weights (a recurrence, a convolution) is not in it; its text names these mixers.
 
     Notes
     -----
@@ -54,7 +57,11 @@ def capture(model: nn.Module) -> Iterator[AttentionTrace]:
     >>> tuple(trace["model"].weights.shape)
     (1, 2, 3, 3)
     """
-    trace = AttentionTrace()
+    mixers = {name or "model": module for name, module in model.named_modules()}
+    weightless = {name: one for name, one in mixers.items() if isinstance(one, AbstractKeylessMixer)}
+    trace = AttentionTrace(
+        f"{name} ({type(one).__name__})" for name, one in weightless.items() if not isinstance(one, LinearAttention)
+    )
     recorder = Recorder(trace)
     with contextlib.ExitStack() as stack:
         for name, module in model.named_modules():
@@ -112,7 +119,7 @@ def without_fast_path() -> Iterator[None]:
 class _LabAttention:
     """Stand in the place of the `forward` of one of the lab's layers: run its readable path and record all of it."""
 
-    def __init__(self, module: Attention, recorder: Recorder) -> None:
+    def __init__(self, module: Attention | LinearAttention, recorder: Recorder) -> None:
         self.module = module
         self.recorder = recorder
 
@@ -126,6 +133,7 @@ class _LabAttention:
 
 READERS: dict[type[nn.Module], Callable[..., Any]] = {
     Attention: _LabAttention,
+    LinearAttention: _LabAttention,
     nn.MultiheadAttention: StepByStep,
 }
 """Layers that can say themselves what they compute; all others are watched."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, final
 
@@ -19,6 +19,7 @@ from attnlab.inspection.drawing.pieces import Drawn, drawn, paragraph
 from attnlab.inspection.rank import attention_rank, rank_of
 from attnlab.inspection.watch import Captured
 
+NOTHING_SEEN = "No weights of an attention could be seen: the model makes none, or did not run"
 NO_AXES: Mapping[str, tuple[int, int]] = {}
 LARGEST_BYTE = 255  # one byte per weight: 8 heads of 128 x 128 take 171 KB in a page
 MOST_WEIGHTS = 2**20  # below one cell of a notebook: 1.4 MB
@@ -100,7 +101,7 @@ def draw_attention(
     """
     weights = _weights_of_maps(trace, sample)
     if not weights:
-        return drawn("Attention", "No weights of an attention could be seen: the model has none, or did not run.")
+        return drawn("Attention", f"{NOTHING_SEEN}.")
     block = math.ceil(math.sqrt(sum(one.numel() for one in weights.values()) / MOST_WEIGHTS))
     layers = [_layer(name, _coarse(one, block)) | _axes(axes, name) for name, one in weights.items()]
     names = labels if block == 1 else _ranges({size for one in weights.values() for size in one.shape[1:]}, block)
@@ -118,15 +119,29 @@ def draw_attention(
 
 @final
 class AttentionTrace(dict[str, Captured]):
-    """Hold what `capture` recorded, by name of the attention; a notebook shows its maps."""
+    """Hold what `capture` recorded, by name of the attention; a notebook shows its maps.
+
+    Parameters
+    ----------
+    weightless : iterable of str
+        What mixes positions and makes no weights.
+    """
+
+    def __init__(self, weightless: Iterable[str] = ()) -> None:
+        super().__init__()
+        self._weightless = ", ".join(weightless)
 
     def __repr__(self) -> str:
         shapes = {name: one.weights if one.weights is None else tuple(one.weights.shape) for name, one in self.items()}
-        return f"Attention weights (batch, heads, q_len, k_len): {shapes}"
+        found = f"Attention weights (batch, heads, q_len, k_len): {shapes}" if shapes else NOTHING_SEEN
+        return found + (f"; without weights: {self._weightless}" if self._weightless else "")
+
+    def __missing__(self, name: str) -> Captured:
+        raise KeyError(f"no attention '{name}' was seen. {self!r}")
 
     def _repr_html_(self) -> str:
         """The maps of the first sequence."""
-        return draw_attention(self).html
+        return draw_attention(self).html if self or not self._weightless else drawn("Attention", repr(self)).html
 
 
 def _weights_of_maps(trace: Mapping[str, Captured], sample: int) -> dict[str, Float[Tensor, "heads q_len k_len"]]:

@@ -14,8 +14,9 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
-from attnlab.core.layouts import Activations, Memory, Real, RealKeys
+from attnlab.core.layouts import Activations, Memory, Queries, Real, RealKeys, SharedKeys, SharedValues
 from attnlab.core.sizes import check_positive
+from attnlab.nn.attention import Trace
 from attnlab.nn.axes.combiners import concatenate
 from attnlab.nn.axes.heads import SplitHeads
 from attnlab.nn.kernels.recording import is_recorded
@@ -137,15 +138,29 @@ class LinearAttention(AbstractKeylessMixer):
 
     def forward(self, x: Activations, memory: Memory | None = None, padding: RealKeys | None = None) -> Activations:
         """Kernel-weighted means of values; zeros from the heads where there is no key."""
+        q, k, v = self._features(x, memory, padding)
+        v = F.pad(v, (0, 1), value=1.0)  # the last feature of the sums is the divisor
+        sums = _past_sums(q, k, v, self.chunk_size) if self.causal else q @ (k.transpose(-2, -1) @ v)
+        return self.to_residual(concatenate(safe_divide(sums[..., :-1], sums[..., -1:])))
+
+    def trace(self, x: Activations, memory: Memory | None = None, padding: RealKeys | None = None) -> Trace:
+        """Compute the same as `forward` pair by pair and return the steps, q and k after ``f``."""
+        q, k, v = self._features(x, memory, padding)
+        scores = q @ k.transpose(-2, -1)  # (batch, heads, q_len, k_len)
+        seen = scores.tril() if self.causal else scores
+        weights = safe_divide(seen, seen.sum(-1, keepdim=True))
+        head_outputs = weights @ v
+        return Trace(q, k, v, scores, weights, head_outputs, self.to_residual(concatenate(head_outputs)))
+
+    def _features(
+        self, x: Activations, memory: Memory | None, padding: RealKeys | None
+    ) -> tuple[Queries, SharedKeys, SharedValues]:
+        """``f(q)``, ``f(k)``, zero at padded keys, and values."""
         if self.causal:
             refuse_memory(memory, "linear-attention (causal)")
         q, k, v = self.heads.project(x, memory)
         q, k = F.elu(q) + 1, F.elu(k) + 1
-        if padding is not None:
-            k = k.masked_fill(~padding[:, None, :, None], 0)
-        v = F.pad(v, (0, 1), value=1.0)  # the last feature of the sums is the divisor
-        sums = _past_sums(q, k, v, self.chunk_size) if self.causal else q @ (k.transpose(-2, -1) @ v)
-        return self.to_residual(concatenate(safe_divide(sums[..., :-1], sums[..., -1:])))
+        return q, k if padding is None else k.masked_fill(~padding[:, None, :, None], 0), v
 
 
 def safe_divide(dividend: Tensor, divisor: Tensor) -> Tensor:
