@@ -559,5 +559,9 @@ def test_a_decoder_that_sees_the_token_it_predicts_raises_an_alarm(runs, tmp_pat
 
 
 def test_a_notebook_shows_what_a_run_reached_and_how(runs):
-    html = load_run(runs / "text" / "it" / "seed-0")._repr_html_()
+    run = runs / "text" / "it" / "seed-0"
+    html = load_run(run)._repr_html_()
     assert all(told in html for told in ("char-lm", "val_loss", "training loss over step"))
+    away = (run / "metrics.jsonl").rename(run / "metrics.away")
+    assert "metrics.jsonl is missing, and the curve of the run with it" in load_run(run)._repr_html_()
+    away.rename(run / "metrics.jsonl")

@@ -121,6 +121,14 @@ def test_folder_holds_what_was_returned(tmp_path):
     assert {"step", "tokens", "seconds", "lr", "train_loss", "val_mse"} == read_metrics(tmp_path)[-1].keys()
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "spec.json"])
+def test_a_finished_run_that_lost_a_file_says_so(tmp_path, name):
+    train(tiny_model(), TinyTask(), recipe(2), folder=tmp_path)
+    (tmp_path / name).unlink()
+    with pytest.raises(RunError, match=f"{tmp_path}: {name} of a finished run is missing; put it back, or remove"):
+        read_result(tmp_path)
+
+
 def test_best_weights_give_the_best_metric(tmp_path):
     """With a rate far too high at the end, the best weights are not the last."""
     model, task = tiny_model(0.0), TinyTask()

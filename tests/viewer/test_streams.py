@@ -72,6 +72,17 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_told_anew(port, unfinished):
     assert told["points"]["loss"] == [[1, 1.0], [2, 0.5], [3, 0.33333]]
 
 
+def test_lost_records_of_a_finished_run_are_told(port, unfinished):
+    other = unfinished.parents[1] / "seed-0" / "metrics.jsonl"
+    with watching(port) as following:
+        runs = following()["runs"]
+        other.rename(other.with_suffix(".away"))
+        told = following()["runs"]["with-attention/seed-0"]
+        other.with_suffix(".away").rename(other)
+    assert {run["lost"] for run in runs.values()} == {""}
+    assert told["lost"] == "metrics.jsonl is missing, and the curve of the run with it"
+
+
 def test_damaged_records_are_left_out_and_counted(port, unfinished):
     with unfinished.open("a") as file:
         file.write('{"step":\n[1]\n\n{"step": "3"}\n' + "[" * 9999 + "\n")

@@ -71,6 +71,20 @@ def test_a_folder_that_is_deleted_meanwhile_is_told_in_a_sentence(run):
     assert (told["trouble"], told["state"]) == ("the folder one is not there any more", "stopped")
 
 
+def test_lost_records_of_a_finished_run_are_told_in_a_sentence(run):
+    def trouble():
+        follow = FollowedLooks(run)
+        follow.look()
+        return follow.everything()["trouble"]
+
+    write_json(run / "result.json", {})
+    assert trouble() == ""
+    (run / "metrics.jsonl").unlink()
+    assert trouble() == "metrics.jsonl is missing, and the curve of the run with it"
+    (run / "result.json").unlink()
+    assert trouble() == ""
+
+
 def test_damaged_looks_are_left_out(run):
     lines = [
         '{"watch": 3, "step": 2}',

@@ -128,11 +128,17 @@ def read_record(folder: Path, *, required: bool = False) -> dict[str, Any] | Non
     Raises
     ------
     RunError
-        If the file, ``metrics.jsonl`` or ``spec.json`` was changed after the run ended, or lacks a required seal.
+        If the file, ``metrics.jsonl`` or ``spec.json`` is missing or was changed after the run ended, or lacks a
+        required seal.
     """
     path = folder / RESULT
     if not path.exists():
         return None
+    for name in (METRICS, SPEC):
+        if not (folder / name).exists():
+            raise RunError(
+                f"{folder}: {name} of a finished run is missing; put it back, or remove the folder and run it again"
+            )
     record = read_json(path)
     seal = record.pop(SEAL, None)
     known = (_seal(folder, record), _seal(folder, record, beside=(METRICS,)), *([] if required else [None]))

@@ -26,6 +26,7 @@ from attnlab.core.errors import RunError
 from attnlab.core.files import parse_record, read_json, synchronize, write_json, write_text, writing
 
 SPEC, METRICS, RESULT, FAILED = "spec.json", "metrics.jsonl", "result.json", "failed.json"
+LOST = f"{METRICS} is missing, and the curve of the run with it"
 LOCK, HOLDER = ".lock", ".lock.json"
 
 

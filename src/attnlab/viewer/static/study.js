@@ -114,7 +114,7 @@ function table() {
     return element("tr", {}, element("th", { scope: "row" }, run.variant), element("td", {}, name),
       element("td", {}, element("span", { class: `state ${run.state}` }, run.state)), element("td", { class: "bar" }, bar),
       element("td", { class: "n" }, step), element("td", { class: "n" }, run.state === "running" ? rate(run.rate) : ""),
-      element("td", { class: "n" }, (run.left ? `${run.left} left` : "") + damaged));
+      element("td", { class: "n" }, (run.left ? `${run.left} left` : run.lost) + damaged));
   });
   const heads = ["variant", "run", "state", "progress", "step", "rate", "time left"];
   const head = element("tr", {}, ...heads.map((text, index) => element("th", { scope: "col", class: index > 3 ? "n" : null }, text)));
