@@ -16,15 +16,13 @@ import contextlib
 import ctypes
 import hashlib
 import importlib
-import itertools
 import json
 import os
 import random
 import re
-import runpy
 import shutil
 import signal
-import subprocess
+import socket
 import sys
 import threading
 import time
@@ -32,6 +30,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from attnlab.core.processes import forking
 
 HERE = Path(__file__).resolve().parent
 RESULTS, PAGE = HERE / "hostile.json", HERE.parent / "docs" / "reliability.md"
@@ -263,28 +263,15 @@ def hostile(count: int, seed: int, commands: Sequence[str]) -> list[Hostile]:
 # ---- processes ----
 
 
-class WarmPopen(subprocess.Popen):
-    """Start a module of the lab in a process forked from this one; anything else as usual."""
-
-    def _execute_child(self, args: Any, *rest: Any) -> None:  # type: ignore[override]
-        if not (isinstance(args, list) and args[1:3] == ["-P", "-m"]):
-            super()._execute_child(args, *rest)  # type: ignore[misc]
-            return
-        environment, pipes, error = rest[5], rest[9:13], rest[14]
-        self.pid = os.fork()
-        if self.pid == 0:
-            for source, target in zip((pipes[0], pipes[3], error), range(3), strict=True):
-                if source not in (-1, target):
-                    os.dup2(source, target)
-            os.closerange(3, 256)
-            os.setsid()
-            os.environ.clear()
-            os.environ.update(environment)
-            sys.stdin, sys.stdout, sys.stderr = (open(at, "wr"[at < 1], closefd=False) for at in range(3))
-            sys.argv = [args[3], *args[4:]]
-            as_process(lambda: runpy.run_module(args[3], run_name="__main__"))
-        self._child_created = True
-        self._close_pipe_fds(*pipes, *rest[13:15])  # type: ignore[attr-defined]
+def warm_server() -> socket.socket:
+    """A server of processes that is forked from this one, and ends with the connection that is given back."""
+    connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        connection.close()
+        os.setsid()
+        forking.serve(theirs)
+    theirs.close()
+    return connection
 
 
 def as_process(call: Callable[[], Any]) -> None:
@@ -354,8 +341,17 @@ def end_children() -> None:
         time.sleep(0.05)
 
 
-def in_child(folder: Path, call: Callable[[], Any]) -> tuple[int | None, str, float]:
-    """The exit code, output and seconds of a call in a process of its own; no code where it hangs."""
+def in_child(
+    folder: Path,
+    call: Callable[[], Any],
+    *,
+    meanwhile: Callable[[int, float], Any] = lambda *_: None,
+    hangs_s: float = HANGS_S,
+) -> tuple[int | None, str, float]:
+    """The exit code, output and seconds of a call in a process of its own; no code where it hangs.
+
+    `meanwhile` is told its number and its seconds so far, again and again.
+    """
     begun, process = time.monotonic(), os.fork()
     if process == 0:
         os.setsid()
@@ -366,13 +362,15 @@ def in_child(folder: Path, call: Callable[[], Any]) -> tuple[int | None, str, fl
         for target, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, said), (2, said)):
             os.dup2(source, target)
         sys.stdin, sys.stdout, sys.stderr = (open(at, "wr"[at < 1], closefd=False) for at in range(3))
-        subprocess.Popen = WarmPopen  # type: ignore[misc]
+        servers = [warm_server() for _ in range(3)]  # before anything has happened here
+        forking.begin_server = lambda _: servers.pop() if servers else warm_server()
         as_process(call)
     code = None
-    while code is None and time.monotonic() - begun < HANGS_S:
+    while code is None and time.monotonic() - begun < hangs_s:
         ended, status = os.waitpid(process, os.WNOHANG)
         code = os.waitstatus_to_exitcode(status) if ended else None
-        time.sleep(0.02)
+        meanwhile(process, time.monotonic() - begun)
+        time.sleep(0.01)
     end_children()
     return code, (folder / "said.txt").read_text(errors="replace"), time.monotonic() - begun
 

@@ -40,7 +40,7 @@ FORBIDDEN: dict[str, set[str]] = {
 }
 """What a package does without although it lies below: so `train` works for any model, the doctor for any module."""
 ROOMS: dict[str, tuple[str, ...]] = {
-    "core": ("errors", "constructors", ""),
+    "core": ("errors", "constructors", "", "processes"),
     "strangers": ("containment", "texts", "words", "anatomy", "patient", "loading", "calling"),
     "nn": ("axes", "kernels", ""),
     "models": ("pretrained", "", "decoding"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import time
 
 import pytest
 
-from attnlab.core.apart import LONGER, PATIENCE, PATIENCE_S, call_apart, patience_s
 from attnlab.core.build import load_object
 from attnlab.core.errors import LONGEST_TEXT, SpecError, text_of
+from attnlab.core.processes import forking
+from attnlab.core.processes.apart import LONGER, PATIENCE, PATIENCE_S, call_apart, patience_s
 
 
 @pytest.fixture
@@ -111,3 +113,46 @@ def test_the_text_of_an_error_is_one_short_line():
     assert text_of(ValueError()) == "ValueError"
     assert text_of(Mute()) == "Mute: (no text: asked for it, it raised Mute)"
     assert len(text_of(ValueError("x" * 10_000))) < LONGEST_TEXT + 20
+
+
+def test_processes_begin_where_their_parent_is_with_its_variables_now(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SAID_LATER", "yes")
+    (tmp_path / "mine.py").write_text("import os\nMine = [os.getcwd(), os.environ.get('SAID_LATER'), os.getpid()]")
+    folder, said, process = call_apart(load_object, f"{tmp_path}/mine.py:Mine")
+    monkeypatch.delenv("SAID_LATER")
+    again, nothing, other = call_apart(load_object, f"{tmp_path}/mine.py:Mine")
+    assert (folder, said) == (str(tmp_path), "yes")
+    assert (again, nothing) == (str(tmp_path), None)
+    assert process != other
+
+
+def test_processes_do_not_draw_the_same_random_numbers(loaded):
+    text = "import numpy, random\nMine = [float(numpy.random.rand()), random.random()]"
+    first, second = loaded(text), loaded(text)
+    assert not set(first) & set(second)
+
+
+@pytest.mark.skipif(not forking.CAN_FORK, reason="processes are started, not forked")
+def test_a_server_that_was_ended_is_begun_anew(loaded):
+    assert loaded("Mine = 3") == 3
+    for server in forking._servers.values():
+        server.shutdown(socket.SHUT_RDWR)
+    assert loaded("Mine = 4") == 4
+
+
+@pytest.mark.skipif(not forking.CAN_FORK, reason="processes are started, not forked")
+def test_variables_that_libraries_read_have_servers_of_their_own_and_few_are_kept(loaded, monkeypatch):
+    seen = []
+    for threads in ("1", "2", "3"):
+        monkeypatch.setenv("MKL_NUM_THREADS", threads)
+        seen.append(loaded("import os\nMine = [os.environ['MKL_NUM_THREADS'], os.getsid(os.getppid())]"))
+    assert [threads for threads, _ in seen] == ["1", "2", "3"]
+    assert len({server for _, server in seen}) == 3
+    assert len(forking._servers) == 2
+
+
+@pytest.mark.skipif(not forking.CAN_FORK, reason="its parent would be this process")
+def test_an_end_that_nobody_told_of_is_an_end_by_a_signal(loaded):
+    with pytest.raises(SpecError, match="was ended by signal 9"):
+        loaded("import os\nos.kill(os.getppid(), 9)\nos.kill(os.getpid(), 9)")

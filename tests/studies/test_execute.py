@@ -16,9 +16,9 @@ import pytest
 import torch
 from tests.studies.conftest import TINY
 
-from attnlab.core.apart import LONGER, PATIENCE
 from attnlab.core.errors import RunError, SpecError
 from attnlab.core.files import write_json
+from attnlab.core.processes.apart import LONGER, PATIENCE
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.rules import TUNING_SEED
 from attnlab.studies.define.study import parse_study, slug, study_hash

@@ -25,6 +25,7 @@ from attnlab.viewer.inside.own import OwnModule, own_in_view
 
 MINE = """
     import os
+    import time
     import torch
     from torch import nn
 
@@ -56,6 +57,8 @@ MINE = """
         def forward(self, x):
             if x.shape[1] == 5:
                 os._exit(5)
+            if x.shape[1] == 6:
+                time.sleep(999)
             return super().forward(x)
 
     trained = Writer(8)
@@ -197,9 +200,9 @@ def test_its_code_runs_in_a_process_that_may_end(mine, monkeypatch):
     with pytest.raises(SpecError, match="the process that ran the model ended with exit code 5; it is begun anew"):
         ask("look", {"text": "0 1 2 3 4"})
     assert ask("look", {"text": "0 1"})["sides"] == told["sides"]
-    monkeypatch.setattr(ask, "_limit_s", 0.0)  # begun already, so that nothing else takes long
-    with pytest.raises(SpecError, match=r"gave no sign of life for 0 s.* and was ended; it is begun anew"):
-        ask("look", {"text": "0 1 0 1"})
+    monkeypatch.setattr(ask, "_limit_s", 0.5)  # begun already, so that nothing else takes long
+    with pytest.raises(SpecError, match=r"gave no sign of life for 0.5 s.* and was ended; it is begun anew"):
+        ask("look", {"text": "0 1 2 3 4 5"})
 
 
 def test_on_the_command_line_a_module_is_named_with_what_it_is_made_of(mine, monkeypatch, capfd, tmp_path):

@@ -19,8 +19,8 @@ from rich.text import Text
 
 from attnlab.cli.terminal import Terminal
 from attnlab.cli.words import Whole, argument
-from attnlab.core.apart import ProcessApart, call_apart
 from attnlab.core.errors import ModuleError, SpecError
+from attnlab.core.processes.apart import ProcessApart, call_apart
 
 HEALTHY, ERRORS_FOUND, NOT_EXAMINED = 0, 1, 2
 LIMIT_S = 240.0  # for the whole examination; the checks stop themselves long before
@@ -145,7 +145,7 @@ def _positive(depth: int) -> int:
 def _examine(request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
     """The diagnosis made in another process, showing progress meanwhile."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as spoken:
-        with ProcessApart("attnlab.doctor", log=spoken) as process:
+        with ProcessApart("attnlab.doctor.__main__", imports=["attnlab.doctor.engine"], log=spoken) as process:
             process.tell(request)
             before, last = _follow(process, time.monotonic() + limit_s)
             cause = f"the process that examined it {process.cause()}" if last is None else ""

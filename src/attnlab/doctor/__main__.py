@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from os import _exit  # bound here: a person's code may replace it
 
-from attnlab.core.apart import begin_apart, sentence_of
+from attnlab.core.processes.apart import begin_apart, sentence_of
 
 
 def main() -> None:
@@ -23,8 +23,8 @@ def main() -> None:
         send({"diagnosis": doctor(**request, on_check=on_check).to_json()})
     except BaseException as error:
         send({"error": sentence_of(error)})
+    _exit(0)  # threads that the module left behind are not waited for
 
 
 if __name__ == "__main__":
     main()
-    _exit(0)  # threads that the module left behind are not waited for

@@ -14,10 +14,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from attnlab.core.apart import call_apart, names_own_code
 from attnlab.core.contracts import Batch, Metric, Predict, StudyTask
 from attnlab.core.draws import drawn_by_name
 from attnlab.core.errors import SpecError
+from attnlab.core.processes.apart import call_apart, names_own_code
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.studies.define.study import Study, restore_study
 from attnlab.training.recipe.recipe import Recipe

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
-from attnlab.core.apart import call_apart
 from attnlab.core.build import class_of, is_path, parse, prepare
 from attnlab.core.constructors import signature_of
 from attnlab.core.errors import AttnlabError
+from attnlab.core.processes.apart import call_apart
 from attnlab.doctor import doctor
 from attnlab.explain.setups import Setup
 from attnlab.models import MODELS

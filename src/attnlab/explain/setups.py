@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
-from attnlab.core.apart import names_own_code
 from attnlab.core.contracts import Metric
 from attnlab.core.files import fingerprint, read_json
+from attnlab.core.processes.apart import names_own_code
 from attnlab.studies.define.study import merge, slug
 from attnlab.studies.run.executor import Executor, Job
 from attnlab.studies.run.folder import is_done

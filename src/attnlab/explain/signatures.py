@@ -12,9 +12,9 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from attnlab.core.apart import call_apart, names_own_code
 from attnlab.core.contracts import Batch, StudyTask
 from attnlab.core.draws import drawn_by_name
+from attnlab.core.processes.apart import call_apart, names_own_code
 from attnlab.doctor.measures.stacks import likeness, size
 from attnlab.explain.setups import Setup
 from attnlab.inspection.activity import dead_share, relative_entropy

@@ -24,10 +24,10 @@ import filelock
 import numpy as np
 from jaxtyping import Int32, Int64, UInt64
 
-from attnlab.core.apart import call_apart
 from attnlab.core.cache import cache_folder, keep_result, read_result
 from attnlab.core.errors import DataError, SpecError
 from attnlab.core.files import write_json, writing
+from attnlab.core.processes.apart import call_apart
 from attnlab.text.overlap import GRAM, sample_passages, standing_in
 from attnlab.text.seals import Seal, require_sealed, seal
 from attnlab.text.sources import Source, code_points, read_pieces

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from attnlab.core.apart import names_own_code
 from attnlab.core.contracts import Metric
 from attnlab.core.errors import AttnlabError, RunError
 from attnlab.core.files import read_json
+from attnlab.core.processes.apart import names_own_code
 from attnlab.studies.judge.collect import load_plan, so_far
 from attnlab.studies.judge.results import Alarm, StudyResults
 from attnlab.studies.plan.plan import CellPlan

@@ -16,9 +16,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.status import HTTP_404_NOT_FOUND
 
-from attnlab.core.apart import names_own_code
 from attnlab.core.errors import DataError, RunError, SpecError
 from attnlab.core.files import read_json
+from attnlab.core.processes.apart import names_own_code
 from attnlab.inspection.drawing.assets import SCRIPT, pixel_script
 from attnlab.studies.run.folder import INSIDE
 from attnlab.studies.using.kept_task import KEPT

@@ -23,8 +23,8 @@ from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from attnlab.core.apart import in_words
 from attnlab.core.errors import AttnlabError, SpecError
+from attnlab.core.processes.apart import in_words
 from attnlab.viewer import run_page, start_page, study_page
 from attnlab.viewer.guard import LOOPBACK, TOKEN, Guard, refused
 from attnlab.viewer.inside.apart import THREADS, AnsweringApart

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from attnlab.core.apart import call_apart, names_own_code
+from attnlab.core.processes.apart import call_apart, names_own_code
 from attnlab.explain.drawing.figure import ModelFigure, draw_model
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.studies.define.study import Study, restore_study

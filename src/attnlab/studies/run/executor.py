@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self, final
 
-from attnlab.core.apart import in_words
 from attnlab.core.errors import RunError
 from attnlab.core.files import passing_cause, patiently
+from attnlab.core.processes.apart import in_words
 from attnlab.studies.run.pool import Pool
 
 OnMessage = Callable[[int, Mapping[str, Any]], None]

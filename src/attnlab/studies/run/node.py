@@ -12,9 +12,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
 
-from attnlab.core.apart import in_words
 from attnlab.core.errors import Interrupted, RunError
 from attnlab.core.files import patiently
+from attnlab.core.processes.apart import in_words
 from attnlab.studies.run.executor import Job, compute
 from attnlab.studies.run.lease import LEASE, LEASE_S, FileSign, ObjectSign, lease
 from attnlab.studies.run.mirrored import sending

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attnlab
-from attnlab.core.apart import call_apart, texts_in
 from attnlab.core.build import is_path, load_object, path_of
 from attnlab.core.errors import RunError
 from attnlab.core.own_files import COPIES, FOLDERS_ABOVE, copy_of
+from attnlab.core.processes.apart import call_apart, texts_in
 from attnlab.studies.run.executor import Job
 
 MOST_BYTES = 50_000_000

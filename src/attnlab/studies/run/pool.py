@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, final
 
-from attnlab.core.apart import LONGER, POLL_S, ProcessApart, patience_s
 from attnlab.core.errors import Interrupted, RunError
+from attnlab.core.processes.apart import LONGER, POLL_S, ProcessApart, patience_s
 
 INTERRUPT_PATIENCE_S = 120.0
 """How long a worker may take to reach the end of a step and write its checkpoint after Ctrl-C."""
@@ -52,6 +52,7 @@ class Worker:
         with log.open("ab") as log_file:
             self.apart = ProcessApart(
                 "attnlab.studies.run.worker",
+                imports=["attnlab.studies.run.cell"],
                 log=log_file,
                 environment={"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
                 on_message=lambda message: inbox.put((self, message)),

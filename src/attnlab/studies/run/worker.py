@@ -9,8 +9,8 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attnlab.core.apart import begin_apart, in_words
 from attnlab.core.errors import Interrupted
+from attnlab.core.processes.apart import begin_apart, in_words
 from attnlab.studies.run.pool import BROKEN
 
 READY = "ready"

@@ -15,8 +15,8 @@ from typing import Any, final
 
 import torch
 
-from attnlab.core.apart import ProcessApart, begin_apart, sentence_of
 from attnlab.core.errors import SpecError
+from attnlab.core.processes.apart import ProcessApart, begin_apart, sentence_of
 from attnlab.viewer.inside.looking import run_in_view
 from attnlab.viewer.inside.own import OwnModule, own_in_view
 from attnlab.viewer.inside.questions import Answering, Body, answering

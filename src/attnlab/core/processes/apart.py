@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from json import dumps, loads  # bound here, as the next ones: a person's code may replace those of the library
 from os import _exit, getpid, write
 from pathlib import Path
@@ -31,6 +31,7 @@ from typing import IO, Any, Self, final
 import attnlab
 from attnlab.core.build import describe_exception, is_path
 from attnlab.core.errors import AttnlabError, SpecError
+from attnlab.core.processes.forking import CAN_FORK, Forked
 
 PATIENCE = "ATTNLAB_PATIENCE_S"
 """Variable with the seconds for which code of a person's own may give no sign of life."""
@@ -77,7 +78,9 @@ class ProcessApart:
     Parameters
     ----------
     module : str
-        What it runs; it begins with `begin_apart`.
+        Its ``main`` is what it runs, and begins with `begin_apart`.
+    imports : sequence of str
+        Modules that its ``main`` imports, where those of several processes can be imported once.
     log : file, optional
         Where goes what is printed there; standard error by default.
     environment : mapping, optional
@@ -90,6 +93,7 @@ class ProcessApart:
         self,
         module: str,
         *,
+        imports: Sequence[str] = (),
         log: IO[Any] | None = None,
         environment: Mapping[str, str] | None = None,
         on_message: Callable[[Any], None] | None = None,
@@ -100,17 +104,22 @@ class ProcessApart:
         handle, name = tempfile.mkstemp(prefix="attnlab-")
         os.close(handle)
         self._dump = Path(name)
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, name],  # -P: a queue.py of the user's is not ours
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            env={**os.environ, **(environment or {})},
-            start_new_session=True,  # Ctrl-C reaches the parent alone; what it starts is ended with it
-        )
+        variables = {**os.environ, **(environment or {})}
+        self.process: Forked | subprocess.Popen[str]
+        if CAN_FORK:
+            self.process = Forked(module, [name], variables, 2 if log is None else log.fileno(), imports)
+        else:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", module, name],  # -P: a queue.py of the user's is not ours
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                env=variables,
+                start_new_session=True,  # Ctrl-C reaches the parent alone; what it starts is ended with it
+            )
         threading.Thread(target=self._listen, daemon=True).start()
 
     def __enter__(self) -> Self:
@@ -220,7 +229,7 @@ def call_apart(function: Callable[..., Any], *arguments: Any, takes_s: float = 0
         the arguments name code of a person's own.
     """
     limit_s = patience_s() + takes_s if names_own_code(arguments) else math.inf
-    with ProcessApart("attnlab.core.apart") as process:
+    with ProcessApart("attnlab.core.processes.apart", imports=[function.__module__]) as process:
         process.tell({"module": function.__module__, "function": function.__name__, "arguments": arguments})
         answer = process.hear() and process.hear(limit_s)  # the first says that it is ready
         if answer is None:
@@ -321,7 +330,12 @@ def _answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None
         return {"error": sentence_of(error)}
 
 
-if __name__ == "__main__":
-    asked, answer_with = begin_apart()
-    answer_with(_answer(asked(), answer_with))
+def main() -> None:
+    """Answer one call."""
+    asked, tell = begin_apart()
+    tell(_answer(asked(), tell))
     _exit(0)  # threads and exit handlers that the code left behind are not waited for
+
+
+if __name__ == "__main__":
+    main()
