@@ -193,10 +193,20 @@ def test_careful_token_model_is_left_in_peace():
 
 
 def test_products_before_the_scale_overflow_in_float16_alone():
-    (error,) = errors(ScaledTooLate())
+    (warning,) = findings(ScaledTooLate())
+    assert warning.severity == "warning"
+    assert "in float16, whose largest number is 65504: a limit of that format" in warning.message
+    assert "`bmm`" in warning.evidence
+    assert "before the product" in warning.remedy
+
+
+def test_what_leaves_float16_on_ordinary_inputs_is_an_error():
+    class ScaledFarTooLate(ScaledTooLate):
+        def scores(self, q, k):
+            return (q * 1e5) @ k.transpose(-2, -1) / (1e5 * math.sqrt(D))
+
+    (error,) = errors(ScaledFarTooLate())
     assert error.message.startswith("In float16 ")
-    assert "`bmm`" in error.evidence
-    assert "before the product" in error.remedy
 
 
 def test_minus_1e9_refuses_float16_loudly():

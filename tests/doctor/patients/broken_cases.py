@@ -238,11 +238,14 @@ CACHE = {
 
 PRECISION = {
     "numbers.py:HandSoftmax": "exp without subtracting the maximum",
-    "numbers.py:AttentionFree": "exp of the keys overflows in fp16",
     "numbers.py:BigNegative": "-1e9 becomes -inf in fp16, times zero it is NaN",
     "numbers.py:SquaredDistance": "the kernel underflows to zero in every column: 0 / 0",
-    "variants.py:SquaredScores": "the square of an unscaled product overflows in fp16",
-    "variants.py:Softplus": "log(1 + exp(x)) overflows in fp16",
+}
+
+LIMITS = {
+    "numbers.py:AttentionFree": "exp of the keys overflows in fp16, on large inputs",
+    "variants.py:SquaredScores": "the square of an unscaled product overflows in fp16, on large inputs",
+    "variants.py:Softplus": "log(1 + exp(x)) overflows in fp16, on large inputs",
 }
 
 MIXED_DTYPES = {
@@ -378,7 +381,7 @@ BY_CHECK: Mapping[str, tuple[Mapping[str, str], ...]] = {
     "positions": (POSITIONS,),
     "determinism": (DETERMINISM,),
     "cache": (CACHE,),
-    "precision": (PRECISION, MIXED_DTYPES),
+    "precision": (PRECISION, LIMITS, MIXED_DTYPES),
     "dtype-device": (DEVICE,),
     "initial-loss": (START,),
     "overfit": (OVERFIT,),
@@ -390,7 +393,7 @@ BROKEN = tuple(
         why,
         check,
         ALSO.get(name, frozenset()),
-        "warning" if name in MIXED_DTYPES else "error",
+        "warning" if name in {**MIXED_DTYPES, **LIMITS} else "error",
         SIZES.get(name, {}),
     )
     for check, tables in BY_CHECK.items()

@@ -64,7 +64,13 @@ _PROMOTION = "PyTorch documentation, Type Promotion"
 TEXTS: Mapping[str, FindingText] = {
     "never finite": FindingText("error", "{what} on ordinary inputs, in float32 already.", "{remedy}", _SOURCE),
     "silent": FindingText("error", _SILENT, "{remedy}", _SOURCE),
-    "silent where losses are scaled": FindingText("warning", _SILENT, "{remedy}", _SOURCE),
+    "limit": FindingText(
+        "warning",
+        "On large inputs {what} in float16, whose largest number is 65504: a limit of that format that ordinary "
+        "inputs do not reach, nor large ones in float32 and bfloat16.",
+        "train in bfloat16; or {remedy}",
+        _SOURCE,
+    ),
     "kernel": FindingText("info", "could not be examined in {format}: torch has no such operation on this processor."),
     "range": FindingText("warning", _RANGE, _FINFO, _SOURCE),
     "range of bfloat16": FindingText("error", _RANGE, _FINFO, _SOURCE),
@@ -152,12 +158,14 @@ def _long(exam: Examination, dtype: torch.dtype) -> list[Attempt]:
 def _silent(exam: Examination, outcomes: Sequence[Outcome]) -> Iterator[Finding]:
     """One error over all attempts that ended in NaN or infinity without an exception.
 
-    A warning where gradients alone leave the narrow range of float16 on large inputs: loss scaling skips such a step.
+    A warning where large inputs alone leave the range of float16 alone, which is narrow: to leave that of the others it
+    takes an exponential, or a division by nearly zero.
     """
     bad = [outcome for outcome in outcomes if outcome.silently_bad]
     if bad:
-        tamed = all(not one.bad_output and one.attempt.dtype == torch.float16 and one.attempt.scale > 1 for one in bad)
-        yield _bad("silent where losses are scaled" if tamed else "silent", bad, _first_bad(exam, bad[0].attempt))
+        large = (one.attempt.scale > 1 and not one.attempt.padded for one in bad)  # padding alone is a matter of masks
+        is_limit = all(large) and {one.attempt.dtype for one in bad} == {torch.float16}
+        yield _bad("limit" if is_limit else "silent", bad, _first_bad(exam, bad[0].attempt))
 
 
 def _empty_input(exam: Examination) -> Iterator[Finding]:
