@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from attnlab.cli import FINE, WRONG_USE, call
+from attnlab.cli.view import _module
 from attnlab.viewer import server
+from attnlab.viewer.inside.own import own_in_view
 from attnlab.viewer.server import application
 
 
@@ -66,6 +68,16 @@ def test_beyond_this_machine_the_address_holds_a_token(monkeypatch, tmp_path, ca
 def test_a_folder_that_is_not_there_is_said(tmp_path, capfd):
     assert call(["view", str(tmp_path / "runs")]) == WRONG_USE
     assert "there is no folder" in capfd.readouterr().err
+
+
+def test_a_checkpoint_of_transformers_is_shown_like_a_module(tmp_path):
+    pytest.importorskip("transformers")
+    from tests.models.checkpoints import gpt2, saved
+
+    saved(tmp_path, gpt2())
+    module = _module(str(tmp_path), None, [], None)
+    viewed, begin = own_in_view(module)
+    assert (begin["name"], module.shown, viewed.measures) == ("Decoder", str(tmp_path), False)
 
 
 @pytest.mark.parametrize("library", ["starlette", "uvicorn"])

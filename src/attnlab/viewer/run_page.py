@@ -96,9 +96,10 @@ def own_routes(own: OwnModule, processes: Processes) -> list[Route]:
 
     def module(_: Request) -> Response:
         """Show the module; its script asks for the rest."""
-        told = {"path": own.target, "address": "/module", "model": asked.begin["name"], "kind": "module"}
+        told = {"path": own.shown or own.target, "address": "/module", "model": asked.begin["name"], "kind": "module"}
         told |= {"task": "a module of your own", "state": "", "own_code": False, "step": None}
         told["measures"] = asked.begin["measures"]
+        told |= {"task": "a checkpoint"} if own.shown else {}
         example = {"text": asked.begin["text"], "target": ""}
         return page("run.html.j2", {"runs": [told], "others": [], "examples": [example]})
 

@@ -42,6 +42,7 @@ class OwnModule:
     arguments: Mapping[str, Any]  # of the constructor
     text: str = ""  # file whose characters are its tokens, in their order; empty: tokens are typed as numbers
     causal: bool | None = None  # whether a position is meant to see no later one; None: as the doctor finds out
+    shown: str = ""  # what its page calls it; empty: the target
 
 
 def own_in_view(own: OwnModule) -> tuple[ModelInView, dict[str, Any]]:
