@@ -209,3 +209,17 @@ def test_what_depends_on_the_place_in_the_batch_is_found():
 
 def test_what_depends_on_the_size_of_the_batch_is_found():
     assert "the size of the batch" in only_error(DividedByBatch()).message
+
+
+def test_batch_norm_behind_a_convolution_is_usual():
+    class Convolved(BatchNormed):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv1d(D, D, 3, padding=1)
+
+        def forward(self, x, mask=None):
+            return self.norm(self.conv(x.mT)).mT
+
+    (finding,) = check_batch_independence(examine(Convolved()))
+    assert finding.severity == "info"
+    assert "as usual behind convolutions" in finding.message

@@ -8,6 +8,7 @@ from tests.doctor.bedside import Attention, D, examine
 from torch import nn
 from torch.nn import functional as F
 
+from attnlab.doctor import doctor
 from attnlab.doctor.checks.residual import check_residual
 from attnlab.doctor.measures.identity import INPUT, follow
 
@@ -215,3 +216,25 @@ def test_the_trail_counts_what_is_in_front_of_the_input():
     output = follow(exam.usual_tape, exam.inputs()).output
     assert output.shares == {INPUT: 0.75}
     assert output.doubled is None
+
+
+CLAIMING = """
+from torch import nn
+
+class Mine(nn.Module):
+    \"\"\"Attention with prenorm residual units.\"\"\"
+    def __init__(self, dim):
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(dim), nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
+        return self.out((q @ k.mT / q.size(-1) ** 0.5).softmax(-1) @ v)
+"""
+AROUND = "from torch import nn\nfrom mine import Mine\nlayer = nn.Sequential(ResidualModule(module=Mine(8)))\n"
+
+
+def test_a_skip_that_the_repository_puts_around_is_not_missing_inside(tmp_path):
+    (tmp_path / "mine.py").write_text(CLAIMING)
+    assert "residual" in {finding.check for finding in doctor(f"{tmp_path}/mine.py:Mine").errors}
+    (tmp_path / "encoder.py").write_text(AROUND)
+    assert not doctor(f"{tmp_path}/mine.py:Mine").errors

@@ -12,7 +12,9 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from attnlab.doctor import doctor
 from attnlab.strangers.containment import OvertimeError, Traces, contained, time_limit
 
 
@@ -128,3 +130,34 @@ def test_in_another_thread_it_runs_without_a_limit():
     thread.start()
     thread.join()
     assert done == [True]
+
+
+def test_what_names_cuda_is_left_where_it_is_or_made_on_the_cpu():
+    with contained(Traces(asked_for_cuda=True)):
+        x = torch.ones(2, device="meta")
+        kept = [x.cuda(), x.to("cuda"), x.to(device="cuda:0", dtype=torch.float64), nn.Linear(2, 2).cuda().weight]
+        made = [torch.zeros(2, device="cuda"), torch.tensor([1.0], device=torch.device("cuda")).cuda(0)]
+    assert [one.device.type for one in (*kept, *made)] == ["meta"] * 3 + ["cpu"] * 3
+    assert kept[2].dtype == torch.float64
+
+
+ON_CUDA = """
+import torch
+from torch import nn
+
+class Mine(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.map, self.scale = nn.Linear(dim, dim), torch.tensor([1.0, dim**0.5]).to("cuda")
+    def forward(self, x):
+        scores = x @ x.mT / self.scale[1]
+        blocked = torch.ones(x.size(1), x.size(1), dtype=torch.bool).triu(1).cuda()
+        return self.map(scores.masked_fill(blocked, float("-inf")).softmax(-1) @ x)
+"""
+
+
+def test_a_module_that_names_cuda_is_examined_without_and_told_so(tmp_path):
+    (tmp_path / "mine.py").write_text(ON_CUDA)
+    diagnosis = doctor(f"{tmp_path}/mine.py:Mine")
+    assert "it names CUDA in its own code" in str(diagnosis)
+    assert not diagnosis.errors, str(diagnosis)

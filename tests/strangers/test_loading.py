@@ -378,3 +378,49 @@ class TestHuggingFace:
         with torch.no_grad():
             module.q.weight.normal_()
         assert torch.equal(load(module).module.q.weight, module.q.weight)
+
+
+READS = """class Mine(nn.Module):
+    def __init__(self, {name}, {more}):
+        super().__init__()
+        self.setup = {name}
+        self.map = nn.Linear({name}.HIDDEN_SIZE, {name}.HIDDEN_SIZE * {name}.GLIMPSES)
+
+    def forward(self, x):
+        heads = x.unflatten(-1, (-1, self.setup.HIDDEN_SIZE_HEAD)).to(self.setup.device)
+        return self.map(heads.flatten(-2))
+"""
+VALUES = """class Config:
+    def __init__(self):
+        self.GLIMPSES = 1
+"""
+
+
+@pytest.mark.parametrize("name", ["__C", "world"])
+def test_what_settings_are_read_from_is_a_config_whatever_its_name(tmp_path, name):
+    (tmp_path / "values.py").write_text(VALUES)
+    patient = load(f"{file(tmp_path, READS.format(name=name, more='p=0.1'))}:Mine")
+    assert patient.module.map.out_features == 64
+    assert interview(patient).d_in == 64
+
+
+def test_a_choice_is_the_first_that_its_annotation_has(tmp_path):
+    text = (
+        "import enum\nfrom typing import Literal\nclass Kind(enum.Enum):\n    LOCAL = 1\n    GLOBAL = 2\n"
+        + CLASS.format(parameters="dim, kind: Kind, order: Literal['pre', 'post']", width="dim")
+    )
+    given = load(f"{file(tmp_path, text)}:Mine").module.given
+    assert (given["kind"].name, given["order"]) == ("LOCAL", "pre")
+
+
+def test_a_package_is_found_behind_a_file_of_its_name_in_a_folder_already_searched(tmp_path):
+    for name, text in (
+        ("models/tools.py", "from tools.sizes import DIM"),
+        ("tools/sizes.py", "DIM = 24"),
+        ("tools/__init__.py", ""),
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    text = HEADER + "from models.tools import DIM\n" + CLASS.format(parameters="dim=DIM", width="dim")
+    (tmp_path / "models" / "mine.py").write_text(text)
+    assert load(f"{tmp_path / 'models' / 'mine.py'}:Mine").module.map.in_features == 24

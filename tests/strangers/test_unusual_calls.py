@@ -239,3 +239,85 @@ class GivenBack(nn.Module):
 
 def test_an_input_that_is_given_back_is_no_output():
     assert asked(GivenBack()).output == 1
+
+
+class Neighbors(nn.Module):
+    """Attention of one graph's nodes to their neighbors."""
+
+    def __init__(self):
+        super().__init__()
+        self.map, self.score = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2)
+
+    def forward(self, h, adj):
+        h = self.map(h)
+        torch.mm(h, h.t())  # no batch
+        one, other = self.score(h).unbind(-1)
+        scores = (one[:, None] + other).masked_fill(~(adj > 0), float("-inf"))
+        return scores.softmax(-1) @ h
+
+
+def test_an_adjacency_is_a_mask_over_pairs_of_nodes():
+    convention = asked(Neighbors())
+    assert convention.layout == "unbatched"
+    assert convention.pair_mask.parameter == "adj"
+    assert convention.pair_mask.keeps
+    assert convention.pair_mask.obeyed
+
+
+class Turned(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dim, self.n_heads = 24, 3
+        self.q = nn.Linear(24, 24)
+
+    def forward(self, x, position_embeddings):
+        cos, sin = (table.unsqueeze(1) for table in position_embeddings)  # (length, 1, d_head)
+        assert cos.dim() == 3
+        q = self.q(x).unflatten(-1, (3, 8))  # (batch, length, heads, d_head)
+        return (q * cos + q.roll(4, -1) * sin).flatten(2)
+
+
+def test_rotary_angles_may_be_tables_without_a_batch():
+    called = asked(Turned()).assumptions["called as"]
+    assert "position_embeddings=cosines and sines of rotary angles, (length, d_head)" in called
+
+
+class ByPresence(nn.Module):
+    """Attention that is causal if any mask is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x, mask=None):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=mask is not None)
+
+
+def test_a_mask_of_which_only_the_presence_counts_is_not_one_to_be_obeyed():
+    assert asked(ByPresence()).masks == ()
+
+
+class Image(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, x):
+        return self.inner(x[:, :3, :7])  # of an image, three rows of seven
+
+
+class Inner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        height, width = x.shape[1:3]
+        return self.map(x) * height / width
+
+
+def test_images_that_are_handed_on_need_not_be_square():
+    whole = Patient("it", Image(), None, {}, "", "")
+    convention = interview(Patient("part", Inner(), None, {}, "", "", whole=lambda: whole))
+    assert (convention.layout, convention.length) == ("image, channels last", 21)

@@ -246,14 +246,19 @@ def _execute(
 ) -> None:
     """Run a module; what it does not find is looked for in folders above, and in those beside them."""
     with _on_path([path.parent]) as folders:
+        tried: set[tuple[str | None, Path]] = set()
         while True:
             try:
                 return loader.exec_module(module)
             except ImportError as error:
                 missing, inside, _ = (error.name or "").partition(".")
                 absent = isinstance(error, ModuleNotFoundError)
-                found = [one for one in _folders_with(missing, path, beside=not absent) if str(one) not in folders]
+                above = [
+                    one for one in _folders_with(missing, path, beside=not absent) if (error.name, one) not in tried
+                ]
+                found = [one for one in above if inside or str(one) not in folders]  # or behind another of its name
                 if found:
+                    tried.add((error.name, found[0]))
                     folders.append(str(found[0]))
                     another = not absent or inside or missing in sys.modules  # of its name, without what is wanted
                     sys.path.insert(0 if another else len(sys.path), str(found[0]))

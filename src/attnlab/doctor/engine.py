@@ -21,7 +21,7 @@ from attnlab.doctor.findings import NOT_EXAMINED, Diagnosis, Finding, worst_firs
 from attnlab.doctor.text_study import text_study
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.interview import interview
-from attnlab.strangers.containment import OvertimeError, Traces, contained, seed_all, time_limit
+from attnlab.strangers.containment import OvertimeError, Traces, asks_for_cuda, contained, seed_all, time_limit
 from attnlab.strangers.loading.loading import ways_to_load
 from attnlab.strangers.patient import Declared, Patient
 
@@ -157,7 +157,20 @@ def _import_what_is_lazy() -> None:
 def _met(
     traces: Traces, target: Target, arguments: Mapping[str, Any] | None, declared: Declared
 ) -> tuple[Patient, Convention]:
-    """The first patient that can be called, of the ways to build it, and how it is called."""
+    """The first patient that can be called, of the ways to build it, and how; with the CPU where CUDA is named."""
+    try:
+        return _met_here(traces, target, arguments, declared)
+    except AttnlabError as error:
+        if traces.asked_for_cuda or not asks_for_cuda(error):
+            raise
+        traces.asked_for_cuda = True
+        return _met_here(traces, target, arguments, declared)
+
+
+def _met_here(
+    traces: Traces, target: Target, arguments: Mapping[str, Any] | None, declared: Declared
+) -> tuple[Patient, Convention]:
+    """The same with CUDA or without."""
     ways = ways_to_load(target, arguments, causal=declared.causal)
     failures: list[ModuleError] = []
     started_s = time.process_time()
@@ -277,7 +290,17 @@ def _not_examined(name: str, why: str, evidence: str) -> Finding:
 
 
 def _side_effects(traces: Traces) -> Iterator[Finding]:
-    """What the module changed for everybody."""
+    """What the module changed for everybody, and what it needs of the machine."""
+    if traces.asked_for_cuda:
+        yield Finding(
+            "dtype-device",
+            "warning",
+            "it names CUDA in its own code, so it runs on no machine without, and on one GPU alone.",
+            "what it sends to CUDA was left on the CPU for this examination",
+            "make tensors with device=x.device, register constants as buffers, and let the caller move the module",
+            "PyTorch documentation, CUDA semantics, Best practices, Device-agnostic code",
+            nature="set-up",
+        )
     if traces.changed:
         yield Finding(
             "determinism",

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import random
+import re
 import signal
 import sys
 import threading
@@ -16,10 +17,12 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 _SEED = 20  # any
 _BUSY = 5.0  # times as long on the clock as computing alone takes, on a machine with much else to do
+_OF_CUDA = re.compile(r"CUDA|cuda:\d|NVIDIA")  # what torch says without it, and where it meets the CPU
 _AGAIN_S = 1.0  # a module that swallows the first interruption gets another one every second
 
 
@@ -54,6 +57,7 @@ class Traces:
     printed: io.StringIO = field(default_factory=io.StringIO)  # what it wrote to standard output and standard error
     changed: list[str] = field(default_factory=list)
     """Global settings that it changed, in words with the value; they were put back."""
+    asked_for_cuda: bool = False  # whether it needs CUDA by name; then it is run as if the CPU had been named
 
 
 @contextlib.contextmanager
@@ -65,12 +69,37 @@ def contained(traces: Traces) -> Iterator[None]:
         contextlib.redirect_stderr(traces.printed),
         warnings.catch_warnings(),
         random_states_kept(),
+        _CpuForCuda() if traces.asked_for_cuda else contextlib.nullcontext(),
     ):
         warnings.simplefilter("ignore")
         try:
             yield
         finally:
             _put_back(before, traces)
+
+
+def asks_for_cuda(error: BaseException | None) -> bool:
+    """Whether an exception, or what caused it, came of CUDA being named where everything is on the CPU."""
+    return error is not None and (bool(_OF_CUDA.search(str(error))) or asks_for_cuda(error.__cause__))
+
+
+@final
+class _CpuForCuda(TorchFunctionMode):
+    """Leave tensors where they are that are sent to CUDA by name, and make on the CPU those that are made there."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        named = dict(kwargs or {})
+        if func is Tensor.cuda:
+            return args[0]
+        here = args[0].device if func is Tensor.to else "cpu"
+        if _is_cuda(named.get("device")):
+            named["device"] = here
+        return func(*(here if _is_cuda(value) else value for value in args), **named)
+
+
+def _is_cuda(value: Any) -> bool:
+    return isinstance(value, str | torch.device) and str(value).startswith("cuda")
 
 
 def _put_back(before: dict[str, Any], traces: Traces) -> None:

@@ -115,7 +115,7 @@ _TAKEN_BACK = re.compile(  # where attending is not allowed
 )
 _MASK_NAMES = (
     (r".*key_padding_mask|is_pad(ding)?|blocked(_mask)?|pad_positions", "True blocks"),
-    (r"(encoder_|cross_)?attention_mask|.*(valid|keep|visible|allowed|real)(_mask)?", "True keeps"),
+    (r"(encoder_|cross_)?attention_mask|.*(valid|keep|visible|allowed|real)(_mask)?|adj(acency)?(_.*)?", "True keeps"),
 )
 """Names of mask arguments that say what True means."""
 

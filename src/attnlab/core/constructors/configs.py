@@ -68,4 +68,7 @@ def settings(offered: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
     """A config with sizes by their glossary names, and what is given by any name, which wins over them."""
     theirs = {glossary_word(name) for name in given}
     own = {name: value for name, value in offered.items() if name not in theirs}
-    return Settings(**{"bias": True, **own, **given})  # bias: what nanoGPT's and many other configs hold
+    held = {"bias": True, "device": "cpu", "gpu": None}  # what many configs hold beside sizes
+    if {"d_model", "n_heads"} <= own.keys() and "d_head" not in theirs:
+        held["d_head"] = own["d_model"] // own["n_heads"]
+    return Settings(**{**held, **own, **given})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -22,6 +23,8 @@ _ALWAYS_SET = frozenset({"d_model", "n_layers", "n_heads"})
 _LARGE = 256  # a width; models that fit a laptop's CPU are narrower
 
 _CONFIG_ENDINGS = ("Config", "Configuration", "Args", "Hparams", "HParams", "ModelArgs", "Cfg")
+_MANGLED = re.compile(r"^_\w+?(?=__)")  # what Python puts before a private name inside a class
+_SEVERAL = 2  # settings; one may be an attribute of anything
 _ALIKE = 3  # letters two names begin with alike: GPT2Attention and GPT2Config
 _PLAIN = (dict, types.SimpleNamespace, object)  # annotations that say nothing of what is inside
 
@@ -53,7 +56,7 @@ def _fill_in_foreign(
     wanted = signature_of(factory)
     offered = {canonical: value for canonical, value in offered.items() if value is not None}
     filled = {_own_word(name, wanted): value for name, value in given.items()}
-    config = next((name for name in wanted if is_config_name(name) and is_required(wanted[name])), None)
+    config = config_of(factory)
     if config is not None:
         filled = _with_config(factory, config, filled, offered=offered, keep_defaults=keep_defaults)
     for canonical, value in offered.items():
@@ -130,6 +133,29 @@ def _is_large(config_class: type) -> bool:
     wanted = signature_of(config_class)
     widths = [wanted[name].default for name in named("d_model", wanted)]
     return any(isinstance(width, int) and width > _LARGE for width in widths)
+
+
+def config_of(factory: Callable[..., Any]) -> str | None:
+    """The required parameter of a constructor that holds all the others, None where there is none.
+
+    By its name; else as the source reads several settings from it and never calls it.
+    """
+    required = [name for name, one in signature_of(factory).items() if is_required(one)]
+    by_name = next((name for name in required if is_config_name(name)), None)
+    if by_name is not None or not required:
+        return by_name
+    try:
+        source = inspect.getsource(factory)
+    except (OSError, TypeError):
+        return None
+    return next((name for name in required if _is_read(_MANGLED.sub("", name), source)), None)
+
+
+def _is_read(name: str, source: str) -> bool:
+    """Whether code reads several settings from something that it neither calls nor asks to do anything."""
+    read = re.findall(rf"(?<![\w.]){name}(?:\.(\w+)|\[['\"](\w+)['\"]\])(?![\w(])", source)
+    acts = re.search(rf"(?<!\w){name}(\.(?!get\b)\w+)?\(", source)
+    return len(set(read)) >= _SEVERAL and acts is None
 
 
 def config_class_of(factory: Callable[..., Any], parameter: str) -> type | None:

@@ -43,6 +43,7 @@ _NUMBERS = frozenset(
 _MISMATCH = r"same device|on the expected device|device type tensor to numpy"
 """What torch says where devices do not fit."""
 
+_NAMES_CUDA = re.compile(r"\.cuda\(|[\"']cuda")
 _SHOWN = 3  # names in one finding
 
 _SOURCE = "PyTorch documentation, nn.Module.register_buffer; CUDA semantics, Best practices, Device-agnostic code"
@@ -103,7 +104,7 @@ def _device(exam: Examination, plain: Plain) -> Iterator[Finding]:
     """An error if it fails on another device, fresh or after a call on the CPU."""
     fresh = _move(exam, exam.copy(dtype=torch.float32))
     if fresh.result == "left behind":
-        chosen = "device" in exam.patient.arguments
+        chosen = "device" in exam.patient.arguments or _NAMES_CUDA.search(exam.patient.text)
         yield _left_behind("stays by choice" if chosen else "stays", fresh, plain)
         return
     called = exam.copy(dtype=torch.float32)

@@ -33,9 +33,9 @@ TEXTS: Mapping[str, FindingText] = {
         " enter batch statistics, and evaluation uses others than training",
         "Ioffe & Szegedy 2015, arXiv:1502.03167, section 3.1; Ba 2016, arXiv:1607.06450, section 1",
     ),
-    "batch norm of images": FindingText(
+    "batch norm behind convolutions": FindingText(
         "info",
-        _MEET + "batch norm ({names}), as usual for images, takes mean and variance over samples and pixels.",
+        _MEET + "batch norm ({names}), as usual behind convolutions, takes mean and variance over samples and places.",
         "",
         "Ioffe & Szegedy 2015, arXiv:1502.03167, section 3.2",
     ),
@@ -133,7 +133,8 @@ def _cause(exam: Examination, module: nn.Module) -> tuple[str, dict[str, str]]:
     place = _where_samples_meet(exam, module)
     norms = _batch_norms(exam, module, place)
     if norms:
-        return "batch norm of images" if exam.convention.layout in IMAGES else "batch norm", {"names": norms}
+        usual = exam.convention.layout in IMAGES or _follow_convolutions(module)
+        return "batch norm behind convolutions" if usual else "batch norm", {"names": norms}
     if any(found.normalized_over == "batch" for found in attentions(exam.usual_tape, exam.convention)):
         return "softmax", {}
     where = "" if place is None else f" in {place.words}"
@@ -156,6 +157,15 @@ def _batch_norms(exam: Examination, module: nn.Module, place: _Place | None) -> 
     if not (norms and module.training) and not any("batch_norm" in call for call in calls):
         return ""
     return ", ".join(f"`{name}`" for name in norms) or "batch_norm"
+
+
+def _follow_convolutions(module: nn.Module) -> bool:
+    """Whether every batch norm is as wide as what a convolution over several places puts out."""
+    parts = list(module.modules())
+    convolutions = (part for part in parts if isinstance(part, nn.modules.conv._ConvNd))
+    widths = {part.out_channels for part in convolutions if max(part.kernel_size) > 1}
+    norms = [part.num_features for part in parts if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    return bool(norms) and widths >= set(norms)
 
 
 def _clean_layout(exam: Examination) -> str | None:

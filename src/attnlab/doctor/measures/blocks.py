@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -16,6 +18,7 @@ from attnlab.doctor.examination import Examination
 from attnlab.doctor.measures.identity import SAME, follow
 from attnlab.inspection.tape.tape import Tape, record
 from attnlab.strangers.calling.convention import elements
+from attnlab.strangers.loading.repository import trees_with
 from attnlab.strangers.words import descriptions
 
 _NAMED = re.compile(r"block|layer|encoder|decoder|residual", re.IGNORECASE)
@@ -110,10 +113,13 @@ def _adds_below_a_bend(found: TracedBlock) -> bool:
 
 
 def _claims(exam: Examination) -> bool:
-    """Whether a layer says in its name or docstring that it has a skip."""
-    module = exam.patient.module
-    said = [type(module).__name__, *descriptions(module)]
-    return any(_CLAIMED.search(words) and not _DENIED.search(words) for words in said)
+    """Whether a layer says in its name or docstring that it has a skip, and its repository puts none around it."""
+    module, file = exam.patient.module, exam.patient.file
+    name = type(module).__name__
+    if not any(_CLAIMED.search(words) and not _DENIED.search(words) for words in (name, *descriptions(module))):
+        return False
+    put_around = re.compile(rf"(Residual|Skip)\w*\([^()]*\b{name}\(")
+    return not any(put_around.search(ast.unparse(tree)) for _, tree in (trees_with(Path(file), name) if file else ()))
 
 
 def _inner(exam: Examination, calls: Mapping[str, Any]) -> Iterator[TracedBlock]:

@@ -128,6 +128,8 @@ class _Failures:
         self._forward: Any = getattr(kind.forward, "__code__", None)
         self._of_type: collections.Counter[Any] = collections.Counter()  # by what was given, whatever its size
         self._reached: dict[Any, int] = {}  # lines of ``forward`` by sizes, in calls without masks
+        self._said: dict[Any, str] = {}  # what was raised by sizes, in calls without masks
+        self._alike: collections.Counter[Any] = collections.Counter()  # calls with masks that raised that all the same
         self._ranked: list[tuple[int, ModuleError]] = []
         self._fitted: set[Any] = set()
         self._no_numbers = 0  # calls in a row that failed as tokens must be whole numbers
@@ -147,6 +149,9 @@ class _Failures:
         if not attempt.masks:
             self._reached[self._sizes(attempt)] = max(self._reached.get(self._sizes(attempt), 0), line)
             self._furthest = max(self._furthest, line)
+            self._said[self._sizes(attempt)] = str(cause)
+        elif self._said.get(self._sizes(attempt)) == str(cause):
+            self._alike[self._sizes(attempt)] += 1
         if attempt.takes == "embeddings":
             self._no_numbers = self._no_numbers + 1 if _WANTS_TOKENS in str(cause) else 0
         fitting = {(self._given(each), self._sizes(each)): each for each in _refitted(attempt, self._input, str(cause))}
@@ -157,6 +162,7 @@ class _Failures:
     def leaves_open(self, attempt: Convention) -> bool:
         """Whether a call may run: nothing in it is of a wrong type, and no other size came further without masks."""
         too_short = attempt.masks and self._reached.get(self._sizes(attempt), self._furthest) < self._furthest
+        too_short = too_short or (attempt.masks and self._alike[self._sizes(attempt)] >= _SAME_FAILURES)
         numberless = attempt.takes == "embeddings" and self._no_numbers >= _MOST_NUMBERLESS
         return not (too_short or numberless) and self._of_type[self._given(attempt)] < _SAME_FAILURES
 

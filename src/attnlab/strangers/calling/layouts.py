@@ -30,8 +30,8 @@ def _heads(x: Tensor) -> Tensor:
 
 
 def _grid(x: Tensor) -> Tensor:
-    side = math.isqrt(x.size(1))
-    return x.unflatten(1, (side, x.size(1) // max(1, side)))  # (batch, height, width, d_model)
+    height = next(side for side in range(max(1, math.isqrt(x.size(1))), 0, -1) if x.size(1) % side == 0)
+    return x.unflatten(1, (height, -1))  # (batch, height, width, d_model)
 
 
 HEADS = 4

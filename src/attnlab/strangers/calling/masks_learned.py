@@ -209,10 +209,20 @@ def _learn(hiding: Hiding, one: Parameter, declared: str | None) -> list[Masking
     obeyed = [mask for mask in decided if mask.obeyed]
     if obeyed:
         return _with_padding(obeyed)
-    if _are_switched_off(hiding):
+    if _are_switched_off(hiding) or any(_speaks_by_presence(hiding, each) for each in decided):
         return []
     likely = over_said(hiding.trial.module, one.name) or ("keys" if one.role == "key mask" else "pairs")
     return _with_padding(sorted(decided, key=lambda mask: mask.over != likely)[:1])
+
+
+def _speaks_by_presence(hiding: Hiding, mask: Masking) -> bool:
+    """Whether a mask changes the output, and what stands in it nothing: given, it asks to be causal."""
+    told = hiding._with(replace(mask, required=True))
+    try:
+        empty, hides = (hiding.trial.run(told, hiding.x, **how) for how in ({}, hiding._how(mask, [_WITHIN])))
+    except ModuleError:
+        return False
+    return torch.equal(empty, hides) and not hiding.changes_nothing(mask)
 
 
 def _are_switched_off(hiding: Hiding) -> bool:

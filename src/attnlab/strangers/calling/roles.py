@@ -75,7 +75,9 @@ _WHOLE: dict[str, str] = {
 }
 """Names whose pieces say nothing, or something else."""
 
-_MASK_PIECES = frozenset(["m", "msk", "padding", "paddings", "pad", "visible", "allowed", "visibility", "keep", "real"])
+_MASK_PIECES = frozenset(
+    ["m", "msk", "padding", "paddings", "pad", "visible", "allowed", "visibility", "keep", "real", "adj", "adjacency"]
+)
 _BIASES = frozenset({"attn_bias", "attention_bias", "bias"})
 _PUT_OUT = frozenset(["output", "outputs", "out"])
 _INPUTS = frozenset(["input", "inputs", "ids", "tokens"])
@@ -274,7 +276,7 @@ def _choice(one: Parameter, index: int, *, helping: bool, d_head: int | None, vo
             given("position vectors"),
             given("offset vectors"),
         ),
-        "rotary": (given("cos and sin", d_head), given("turns", d_head)),
+        "rotary": tuple(given(kind, d_head) for kind in ("cos and sin", "tables of cos and sin", "turns")),
         "cos": (given("cos", d_head), given("half cos", d_head)),
         "sin": (given("sin", d_head), given("half sin", d_head)),
         "start": (given("constant", 0),),

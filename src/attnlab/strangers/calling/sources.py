@@ -181,6 +181,10 @@ def _cos_and_sin(at: Situation, d_head: int) -> tuple[Tensor, Tensor]:
     return _cos(at, d_head)[None], _sin(at, d_head)[None]  # (1, length, d_head)
 
 
+def _tables(at: Situation, d_head: int) -> tuple[Tensor, Tensor]:
+    return _cos(at, d_head), _sin(at, d_head)  # (length, d_head)
+
+
 def _turns(at: Situation, d_head: int) -> Tensor:
     """Rotary angles as complex numbers of size 1, (length, d_head / 2)."""
     angles = _angles(at, d_head)
@@ -209,6 +213,7 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     "cos": _cos,
     "sin": _sin,
     "cos and sin": _cos_and_sin,
+    "tables of cos and sin": _tables,
     "turns": _turns,
     "length": lambda at, _value: at.length,
     "side": lambda at, _value: math.isqrt(at.length),
@@ -235,6 +240,7 @@ IN_WORDS: dict[str, str] = {
     "offset vectors": "a vector for every distance, (1, 2 length - 1, d_model)",
     "segments": "the same segment everywhere, (batch, length)",
     "cos and sin": "cosines and sines of rotary angles",
+    "tables of cos and sin": "cosines and sines of rotary angles, (length, d_head)",
     "cos": "cosines of rotary angles",
     "sin": "sines of rotary angles",
     "half cos": "cosines of rotary angles",

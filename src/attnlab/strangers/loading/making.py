@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import re
 import sys
@@ -18,11 +19,11 @@ from attnlab.core.constructors import (
     UnsetError,
     check_arguments,
     config_class_of,
+    config_of,
     fill_in,
     glossary_word,
     heard_by,
     hints_of,
-    is_config_name,
     is_required,
     named,
     settings,
@@ -325,10 +326,10 @@ class Maker:
             if read and word not in names and not named(glossary_word(word), names):
                 raise SpecError(f"{self.name} does not read '{word}' from its config")
 
-    @property
+    @functools.cached_property
     def _config(self) -> str | None:
         """The name of the parameter that holds all others."""
-        return next((n for n, one in self.wanted.items() if is_config_name(n) and is_required(one)), None)
+        return config_of(self.factory)
 
     def _with_any_config(self, failure: AttnlabError) -> nn.Module:
         """An instance built from a config that answers to all words, where the class found for it fails."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from torch import nn
 
@@ -83,6 +84,10 @@ def usual(name: str, hint: Any = None) -> Any:
     >>> [usual(name) for name in ("proj_kernel", "kv_proj_stride", "img_size", "anything")]
     [3, 1, 16, None]
     """
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return next(iter(hint))
+    if get_origin(hint) is Literal:
+        return get_args(hint)[0]
     pieces = set(pieces_of(name))
     rows = (value for words, value in _BY_PIECE if pieces & set(words.split()))
     if hint is bool and glossary_word(name) == name:

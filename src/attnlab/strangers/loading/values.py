@@ -152,11 +152,15 @@ def _option(call: ast.Call) -> Iterator[tuple[str, Any]]:
 
 
 def _held_by(config: ast.ClassDef) -> Iterator[tuple[str, Any]]:
-    """The settings of a class that holds nothing else: its own, and those that its constructor has defaults for."""
+    """The settings of a class that holds nothing else: its own, those its constructor has defaults for, and sets."""
     yield from _named_in(config.body, {}, {}).items()
     for method in config.body:
         if isinstance(method, ast.FunctionDef) and method.name == "__init__":
             yield from _defaults_of(method, {}, {}).items()
+            for node in ast.walk(method):
+                target = ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else ""
+                if target.startswith("self.") and (value := value_of(getattr(node, "value", None), {}, {})) is not None:
+                    yield target.removeprefix("self."), value
 
 
 def _written_in(path: Path) -> Iterator[tuple[str, Any]]:
