@@ -158,6 +158,15 @@ def test_what_is_named_first_is_what_to_remove_next():
     assert "attnlab run adds them" in what_next(replace(answer, start=around(2.4), shares=(), end=around(2.4)))
 
 
+@pytest.mark.parametrize(("carried", "more"), [(0.5, False), (1.4, True)])
+def test_a_cause_that_carries_more_than_there_was_to_explain_is_said_to(carried, more):
+    share = Share("too few steps", "set-up", "4 times as many steps", around(carried))
+    seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 3.3, 2.3, 1.0, 5)
+    answer = Answer(*seen, start=around(3.3), noise=True, shares=(share,), end=around(3.3 - carried))
+    assert f"{carried:.0%} of the distance" in paragraph(answer)
+    assert ("more than there was to explain" in paragraph(answer)) == more
+
+
 def test_where_nothing_is_wrong_no_bug_is_named_and_the_rest_stays_unexplained(said, tmp_path):
     case = said(variants=own("Attention"), saw={"val_loss": 0.9}, expected={"val_loss": 0.3})
     answer, told = explained(case, tmp_path / "case")

@@ -133,7 +133,7 @@ def test_code_of_a_run_is_run_only_once_it_is_trusted(tmp_path):
     with serving(tmp_path) as port:
         status, answer = post(port, "/run/run/look", FIELDS)
         assert (status, "code of a person's own; trust it first" in answer["error"]) == (422, True)
-        assert "looking at it runs that code" in asked(port, "/run/run")[2]
+        assert f"{code}:own; looking at it runs that code" in asked(port, "/run/run")[2]
         assert not (tmp_path / "ran").exists()
         status, answer = post(port, "/run/run/look", {**FIELDS, "trust": True})
         assert status == 200, answer

@@ -99,8 +99,9 @@ def _other(one: Again) -> str:
 
 def _share(answer: Answer, share: Share) -> str:
     part = answer.part(share.amount.mean)
+    beyond = " and so more than there was to explain" if share.amount.mean / (answer.distance or 1.0) > 1 else ""
     carries = f"carries {share.amount.mean:+.3g}{interval(share.amount)}" + (
-        f", {part} of the distance" if part else ""
+        f", {part} of the distance{beyond}" if part else ""
     )
     detail = f" ({share.detail})" if share.detail else ""
     order = f" Removed last it carries {share.last.mean:+.3g}: it interacts." if share.interacts and share.last else ""

@@ -16,9 +16,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.status import HTTP_404_NOT_FOUND
 
+from attnlab.core.build import is_path
 from attnlab.core.errors import DataError, RunError, SpecError
 from attnlab.core.files import read_json
-from attnlab.core.processes.apart import names_own_code
+from attnlab.core.processes.apart import texts_in
 from attnlab.inspection.drawing.assets import SCRIPT, pixel_script
 from attnlab.studies.run.folder import INSIDE
 from attnlab.studies.using.kept_task import KEPT
@@ -65,7 +66,7 @@ def routes(folder: Path, streams: Streams, processes: Processes) -> list[Route]:
 
     def find(load: Callable[[Path, int], Answering], request: Request, body: Body) -> Answering:
         place = _run_folder(folder, request.path_params["path"])
-        if _is_own_code(place) and body.get("trust") is not True:
+        if _own_code(place) and body.get("trust") is not True:
             raise RunError(f"the model of {path_below(folder, place)} is code of a person's own; trust it first")
         return load(place, _written(place))
 
@@ -98,8 +99,8 @@ def own_routes(own: OwnModule, processes: Processes) -> list[Route]:
         """Show the module; its script asks for the rest."""
         told = {"path": own.shown or own.target, "address": "/module", "model": asked.begin["name"], "kind": "module"}
         told |= {"task": "a module of your own", "state": "", "own_code": False, "step": None}
-        told["measures"] = asked.begin["measures"]
         told |= {"task": "a checkpoint"} if own.shown else {}
+        told["measures"] = asked.begin["measures"]
         example = {"text": asked.begin["text"], "target": ""}
         return page("run.html.j2", {"runs": [told], "others": [], "examples": [example]})
 
@@ -161,14 +162,14 @@ def _load(folder: Path, processes: Processes, place: Path, _: int) -> Answering:
     """What answers for a run: its model, or the maps that its study kept where that reads nothing a person can give."""
     if _kind(folder, place) == "maps":
         return answering(KeptMaps.read(place / INSIDE))
-    return _apart(processes, AnsweringApart(place)) if _is_own_code(place) else answering(run_in_view(place))
+    return _apart(processes, AnsweringApart(place)) if _own_code(place) else answering(run_in_view(place))
 
 
 def _load_aside(folder: Path, processes: Processes, place: Path, written: int) -> Answering:
     """What measures a run: a process of its own; that of a person's own code may not take as long as it likes."""
     if _kind(folder, place) == "maps":
         return _load(folder, processes, place, written)
-    limit_s = LIMIT_S if _is_own_code(place) else threading.TIMEOUT_MAX
+    limit_s = LIMIT_S if _own_code(place) else threading.TIMEOUT_MAX
     return _apart(processes, AnsweringApart(place, aside=True, limit_s=limit_s))
 
 
@@ -192,9 +193,10 @@ def _run_folder(folder: Path, path: str) -> Path:
     return place
 
 
-def _is_own_code(folder: Path) -> bool:
+def _own_code(folder: Path) -> list[str]:
+    """What a run has of a person's own: paths of its modules and of its task."""
     spec = _spec(folder)
-    return names_own_code([spec["model"], spec["task"]])
+    return [text for text in dict.fromkeys(texts_in([spec["model"], spec["task"]])) if is_path(text)]
 
 
 def _spec(folder: Path) -> Mapping[str, Any]:
@@ -213,7 +215,7 @@ def _told(folder: Path, place: Path) -> dict[str, Any]:
         "state": state_of_run(place),
         "model": _name(spec["model"]),
         "task": _name(spec["task"]),
-        "own_code": _is_own_code(place),
+        "own_code": _own_code(place),
         "kind": kind,
         "measures": kind != "maps",
         "step": _step(place),

@@ -184,8 +184,13 @@ def _beside(asked: Mapping[str, Any], files: Sequence[int]) -> NoReturn:
     for one in its:
         os.close(one)
     _, code = os.waitpid(process, 0)
-    os.write(status, f"{os.waitstatus_to_exitcode(code)}\n".encode())
+    _tell(status, os.waitstatus_to_exitcode(code))
     os._exit(0)
+
+
+def _tell(status: int, number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # nobody listens any more
+        os.write(status, f"{number}\n".encode())
 
 
 def _become(asked: Mapping[str, Any], its: Sequence[int], status: int) -> NoReturn:
@@ -195,7 +200,7 @@ def _become(asked: Mapping[str, Any], its: Sequence[int], status: int) -> NoRetu
     os.fchdir(folder)
     for source, target in zip(its, range(3), strict=True):
         os.dup2(source, target)
-    os.write(status, f"{os.getpid()}\n".encode())
+    _tell(status, os.getpid())
     for one in (*its, folder, status):
         os.close(one)
     os.environ.clear()
