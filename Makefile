@@ -10,7 +10,7 @@ FAST := tests/core tests/cli/test_cli.py tests/text tests/nn/test_scores.py test
 	tests/studies/test_study.py tests/studies/test_rules.py tests/studies/test_statistics.py tests/studies/test_report.py \
 	tests/studies/test_paper.py
 
-.PHONY: setup demo test test-doctor test-machines test-minimum test-wheel truth lint docs bench bench-gpu clean
+.PHONY: setup demo test test-doctor test-machines test-minimum test-wheel truth lint docs bench bench-gpu fault clean
 
 setup: $(STAMP)
 
@@ -66,6 +66,11 @@ bench: setup
 bench-gpu: setup
 	$(BIN)/attnlab bench all --device cuda --rounds 3 --out $(RESULTS)
 	$(BIN)/python docs/make_performance.py
+
+fault: setup # hours: what can happen to a study, hostile modules, broken requests; writes the tables of docs/reliability.md
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/reliability.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/hostile.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/page_fuzzer.py
 
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 
 import pytest
 
 from attnlab.core.build import load_object
-from attnlab.core.errors import LONGEST_TEXT, SpecError, text_of
+from attnlab.core.errors import LONGEST_TEXT, RunError, SpecError, text_of
 from attnlab.core.processes import forking
 from attnlab.core.processes.apart import LONGER, PATIENCE, PATIENCE_S, call_apart, patience_s
 
@@ -139,6 +140,35 @@ def test_a_server_that_was_ended_is_begun_anew(loaded):
     for server in forking._servers.values():
         server.shutdown(socket.SHUT_RDWR)
     assert loaded("Mine = 4") == 4
+
+
+def test_a_process_for_which_there_is_no_memory_is_one_sentence(loaded, monkeypatch):
+    def no_room(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_room)
+    with pytest.raises(RunError, match="no process could be begun: can't start new thread; free some memory"):
+        loaded("Mine = 1")
+
+
+@pytest.mark.skipif(not forking.CAN_FORK, reason="processes are started, not forked")
+def test_signals_to_all_reach_a_persons_code_and_no_server(loaded, capfd):
+    text = """
+import os, signal, time
+for process in (os.getppid(), os.getsid(os.getppid())):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(process, number)
+Mine = []
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(99)
+except KeyboardInterrupt:
+    Mine = [int(signal.getsignal(signal.SIGTERM)), os.getsid(os.getppid())]
+"""
+    handler, server = loaded(text)
+    assert handler == 0, "its own signals are ignored"
+    assert loaded("import os\nMine = os.getsid(os.getppid())") == server, "another server was begun"
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.skipif(not forking.CAN_FORK, reason="processes are started, not forked")

@@ -30,7 +30,7 @@ from typing import IO, Any, Self, final
 
 import attnlab
 from attnlab.core.build import describe_exception, is_path
-from attnlab.core.errors import AttnlabError, SpecError
+from attnlab.core.errors import AttnlabError, RunError, SpecError
 from attnlab.core.processes.forking import CAN_FORK, Forked
 
 PATIENCE = "ATTNLAB_PATIENCE_S"
@@ -105,22 +105,11 @@ class ProcessApart:
         os.close(handle)
         self._dump = Path(name)
         variables = {**os.environ, **(environment or {})}
-        self.process: Forked | subprocess.Popen[str]
-        if CAN_FORK:
-            self.process = Forked(module, [name], variables, 2 if log is None else log.fileno(), imports)
-        else:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, name],  # -P: a queue.py of the user's is not ours
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
-                env=variables,
-                start_new_session=True,  # Ctrl-C reaches the parent alone; what it starts is ended with it
-            )
-        threading.Thread(target=self._listen, daemon=True).start()
+        try:
+            self.process = _begun(module, name, variables, log, imports)
+            threading.Thread(target=self._listen, daemon=True).start()
+        except RuntimeError as error:  # of threads, for which there is no memory
+            raise RunError(f"no process could be begun: {error}; free some memory, or ask for fewer at once") from None
 
     def __enter__(self) -> Self:
         """The process."""
@@ -203,6 +192,24 @@ class ProcessApart:
             return ""
         own = [frame for frame in frames if not frame[0].startswith((*_LIBRARIES, "<"))]
         return "".join(f" in {name} ({Path(file).name}, line {line})" for file, line, name in own[:1])
+
+
+def _begun(
+    module: str, dump: str, variables: Mapping[str, str], log: IO[Any] | None, imports: Sequence[str]
+) -> Forked | subprocess.Popen[str]:
+    if CAN_FORK:
+        return Forked(module, [dump], variables, 2 if log is None else log.fileno(), imports)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", module, dump],  # -P: a queue.py of the user's is not ours
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        env=variables,
+        start_new_session=True,  # Ctrl-C reaches the parent alone; what it starts is ended with it
+    )
 
 
 def call_apart(function: Callable[..., Any], *arguments: Any, takes_s: float = 0.0) -> Any:

@@ -26,6 +26,8 @@ _LIBRARIES = re.compile(
     "(OMP|GOMP|KMP|MKL|OPENBLAS|ATEN|DNNL|ONEDNN|TORCH|PYTORCH|CUDA|NVIDIA|NCCL|PYTHON|LD|MALLOC)_?"
 )
 """Of environment variables that are read when something is imported."""
+_NOT_FOR_IT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if CAN_FORK else ()
+"""Signals that may reach a server and what waits beside a process too; each ends with what it is there for."""
 _MOST_SERVERS = 2  # in use at once: for what is tried, and for runs with their number of threads
 
 _servers: dict[frozenset[tuple[str, str]], socket.socket] = {}
@@ -114,7 +116,8 @@ def _ask(asked: Mapping[str, Any], files: Sequence[int]) -> None:
         server = _servers.pop(key, None) or begin_server(variables)
         if not _sent(server, [text.fileno(), *files]):
             server = begin_server(variables)
-            _sent(server, [text.fileno(), *files])
+            if not _sent(server, [text.fileno(), *files]):
+                return  # it was ended too, and so is what it should have forked
         _servers[key] = server  # the last that was used stands last
         while len(_servers) > _MOST_SERVERS:
             _servers.pop(next(iter(_servers))).close()  # and what it forked goes on
@@ -124,7 +127,7 @@ def _sent(server: socket.socket, files: Sequence[int]) -> bool:
     os.lseek(files[0], 0, os.SEEK_SET)
     try:
         return bool(socket.send_fds(server, [b"a process"], files))
-    except (BrokenPipeError, ConnectionResetError):
+    except OSError:
         server.close()
         return False
 
@@ -150,7 +153,7 @@ def begin_server(environment: Mapping[str, str]) -> socket.socket:
 
 def serve(connection: socket.socket) -> NoReturn:
     """Fork what the parent asks for, until it is gone."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (*_NOT_FOR_IT, signal.SIGCHLD)}
     while True:
         _, files, *_ = socket.recv_fds(connection, 16, 6)
         if not files:
@@ -163,7 +166,7 @@ def serve(connection: socket.socket) -> NoReturn:
             gc.freeze()
         if _fork() == 0:
             connection.close()
-            _beside(asked, files)
+            _beside(asked, files, handlers)
         for one in files:
             os.close(one)
 
@@ -174,12 +177,14 @@ def _fork() -> int:
         return os.fork()
 
 
-def _beside(asked: Mapping[str, Any], files: Sequence[int]) -> NoReturn:
+def _beside(asked: Mapping[str, Any], files: Sequence[int], handlers: Mapping[signal.Signals, Any]) -> NoReturn:
     """Fork what is asked for, and tell its number and its exit code."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, handlers[signal.SIGCHLD])  # which would not wait for it otherwise
     *its, status = files
     process = _fork()
     if process == 0:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         _become(asked, its, status)
     for one in its:
         os.close(one)
