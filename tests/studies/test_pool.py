@@ -17,7 +17,7 @@ def processes(monkeypatch):
     started = []
 
     class Process:
-        def __init__(self, _module, *, log, environment, on_message):
+        def __init__(self, _module, *, imports, log, environment, on_message):
             self.asked, self.on_message, self.process = [], on_message, SimpleNamespace(poll=lambda: None)
             started.append(self)
 

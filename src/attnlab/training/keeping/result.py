@@ -134,19 +134,14 @@ def read_record(folder: Path, *, required: bool = False) -> dict[str, Any] | Non
     path = folder / RESULT
     if not path.exists():
         return None
-    for name in (METRICS, SPEC):
-        if not (folder / name).exists():
-            raise RunError(
-                f"{folder}: {name} of a finished run is missing; put it back, or remove the folder and run it again"
-            )
     record = read_json(path)
     seal = record.pop(SEAL, None)
     known = (_seal(folder, record), _seal(folder, record, beside=(METRICS,)), *([] if required else [None]))
     if seal not in known:  # results of earlier versions have none, or do not cover what was run
-        raise RunError(
-            f"{folder}: {RESULT}, {METRICS} or {SPEC} was changed after the run ended; put back what was changed, or "
-            "remove the folder and run it again"
-        )
+        missing = " and ".join(name for name in (METRICS, SPEC) if not (folder / name).exists())
+        changed = f"{RESULT}, {METRICS} or {SPEC} was changed after the run ended; put back what was changed"
+        said = f"{missing} of a finished run is missing; put it back" if missing else changed
+        raise RunError(f"{folder}: {said}, or remove the folder and run it again")
     return record
 
 
