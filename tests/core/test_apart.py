@@ -176,6 +176,18 @@ Mine = [os.getsid(os.getppid()), *(signal.getsignal(number) == signal.SIG_IGN fo
 
 
 @pytest.mark.skipif(not forking.CAN_FORK, reason="processes are started, not forked")
+def test_exit_codes_are_told_where_ends_of_processes_are_ignored(loaded, monkeypatch, capfd):
+    monkeypatch.setenv("MKL_NUM_THREADS", "7")  # a server of its own, which begins as this process is now
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with pytest.raises(SpecError, match="ended with exit code 4"):
+            loaded("import os\nos._exit(4)")
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.skipif(not forking.CAN_FORK, reason="processes are started, not forked")
 def test_variables_that_libraries_read_have_servers_of_their_own_and_few_are_kept(loaded, monkeypatch):
     seen = []
     for threads in ("1", "2", "3"):

@@ -179,7 +179,7 @@ def _fork() -> int:
 
 def _beside(asked: Mapping[str, Any], files: Sequence[int], handlers: Mapping[signal.Signals, Any]) -> NoReturn:
     """Fork what is asked for, and tell its number and its exit code."""
-    signal.signal(signal.SIGCHLD, handlers[signal.SIGCHLD])  # which would not wait for it otherwise
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored nobody learns an exit code
     *its, status = files
     process = _fork()
     if process == 0:
