@@ -276,20 +276,15 @@ def warm_server() -> socket.socket:
 
 def as_process(call: Callable[[], Any]) -> None:
     """Call a function and end this process as an interpreter ends: threads waited for, exit handlers called."""
-    code: Any = 0
-    try:
-        call()
-    except SystemExit as error:
-        code = error.code
-    except BaseException:
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
-        code = 1
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    with contextlib.suppress(Exception):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))
+
+    def whole() -> None:
+        try:
+            call()
+        finally:
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+
+    forking.end_with(whole)
 
 
 def prepared() -> None:

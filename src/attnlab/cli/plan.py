@@ -139,7 +139,7 @@ def _print(planned: Any, spread: Any) -> None:
         console.print(f"  {kind}{floor.name}: {floor.value:.4g} {floor.unit}", markup=False)
     (kind, amount) = next(iter(rules.budget.items()))
     variants = len(planned.variants)
-    tuning = len(planned.tuning_cells()) + variants * planned.tried_again
+    tuning = variants * rules.tuning_runs
     least, most = rules.looks[0], rules.looks[-1]
     seeds, runs = (
         str(count) if least == most else f"{count} to {other}"
@@ -250,7 +250,7 @@ def _print_total(planned: Any, console: Terminal) -> None:
 
     if any(variant.seconds_per_seed is None for variant in planned.variants):
         return
-    runs = len(planned.tuning_cells()) // len(planned.variants) + planned.tried_again + planned.study.rules.looks[0]
+    runs = planned.study.rules.tuning_runs + planned.study.rules.looks[0]
     seconds = runs * sum(variant.seconds_per_seed for variant in planned.variants) / usable_cores()
     draws = runs * len(planned.variants) / usable_cores() if planned.study.rules.split else 1
     seconds += draws * planned.data_seconds

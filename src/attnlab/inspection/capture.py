@@ -57,10 +57,10 @@ def capture(model: nn.Module) -> Iterator[AttentionTrace]:
     >>> tuple(trace["model"].weights.shape)
     (1, 2, 3, 3)
     """
-    mixers = {name or "model": module for name, module in model.named_modules()}
-    weightless = {name: one for name, one in mixers.items() if isinstance(one, AbstractKeylessMixer)}
     trace = AttentionTrace(
-        f"{name} ({type(one).__name__})" for name, one in weightless.items() if not isinstance(one, LinearAttention)
+        f"{name or 'model'} ({type(one).__name__})"
+        for name, one in model.named_modules()
+        if isinstance(one, AbstractKeylessMixer) and type(one) not in READERS
     )
     recorder = Recorder(trace)
     with contextlib.ExitStack() as stack:

@@ -16,7 +16,7 @@ from typing import Any, final
 from attnlab.core.contracts import Metric
 from attnlab.core.errors import RunError
 from attnlab.studies.report import numbers
-from attnlab.training.keeping.runs import LOST, METRICS
+from attnlab.training.keeping.runs import METRICS, lost_curve
 from attnlab.viewer.curves import Curve, RecordsTail
 from attnlab.viewer.known import KnownStudy, PlannedRun, known
 from attnlab.viewer.pages import filled
@@ -90,7 +90,7 @@ class FollowedRun:
             "rate": self._rate(),
             "left": numbers.duration(self.left) if self.state == "running" and self.left is not None else None,
             "damaged": self._tail.damaged,
-            "lost": LOST if self.state == "finished" and not self._tail.path.exists() else "",
+            "lost": lost_curve(self._tail.path.parent),
         }
 
     @property

@@ -16,10 +16,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.status import HTTP_404_NOT_FOUND
 
-from attnlab.core.build import is_path
 from attnlab.core.errors import DataError, RunError, SpecError
 from attnlab.core.files import read_json
-from attnlab.core.processes.apart import texts_in
+from attnlab.core.processes.apart import own_code_in
 from attnlab.inspection.drawing.assets import SCRIPT, pixel_script
 from attnlab.studies.run.folder import INSIDE
 from attnlab.studies.using.kept_task import KEPT
@@ -196,7 +195,7 @@ def _run_folder(folder: Path, path: str) -> Path:
 def _own_code(folder: Path) -> list[str]:
     """What a run has of a person's own: paths of its modules and of its task."""
     spec = _spec(folder)
-    return [text for text in dict.fromkeys(texts_in([spec["model"], spec["task"]])) if is_path(text)]
+    return own_code_in([spec["model"], spec["task"]])
 
 
 def _spec(folder: Path) -> Mapping[str, Any]:

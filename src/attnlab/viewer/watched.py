@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, final
 
 from attnlab.studies.report.inside.watched import TITLES
-from attnlab.training.keeping.runs import LOST, METRICS
+from attnlab.training.keeping.runs import METRICS, lost_curve
 from attnlab.viewer.curves import RecordsTail
 from attnlab.viewer.states import state_of_run
 
@@ -68,9 +68,7 @@ class FollowedLooks:
 
     def _stands(self) -> Change:
         if self._folder.is_dir():
-            state = state_of_run(self._folder)
-            lost = state == "finished" and not self._tail.path.exists()
-            return {"state": state, "trouble": LOST if lost else ""}
+            return {"state": state_of_run(self._folder), "trouble": lost_curve(self._folder)}
         return {"state": "stopped", "trouble": f"the folder {self._folder.name} is not there any more"}
 
 

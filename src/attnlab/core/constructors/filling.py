@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import sys
@@ -144,11 +145,17 @@ def config_of(factory: Callable[..., Any]) -> str | None:
     by_name = next((name for name in required if is_config_name(name)), None)
     if by_name is not None or not required:
         return by_name
-    try:
-        source = inspect.getsource(factory)
-    except (OSError, TypeError):
-        return None
+    source = _source_of(factory) if inspect.isclass(factory) or inspect.isroutine(factory) else ""
     return next((name for name in required if _is_read(_MANGLED.sub("", name), source)), None)
+
+
+@functools.lru_cache
+def _source_of(factory: Callable[..., Any]) -> str:
+    """The text of a class or function, empty where there is none; to find it takes milliseconds."""
+    try:
+        return inspect.getsource(factory)
+    except (OSError, TypeError):
+        return ""
 
 
 def _is_read(name: str, source: str) -> bool:

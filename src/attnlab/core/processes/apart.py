@@ -59,16 +59,20 @@ def patience_s() -> float:
 
 def names_own_code(value: Any) -> bool:
     """Whether a specification names code of a person's own anywhere in it."""
-    return any(is_path(text) for text in texts_in(value))
+    return bool(own_code_in(value))
 
 
-def texts_in(value: Any) -> Iterator[str]:
-    """Every text within nested values."""
+def own_code_in(value: Any) -> list[str]:
+    """The code of a person's own that a specification names, ``path.py:Name``, each once."""
+    return list(dict.fromkeys(filter(is_path, _texts_in(value))))
+
+
+def _texts_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | tuple | Mapping):
         for item in value.values() if isinstance(value, Mapping) else value:
-            yield from texts_in(item)
+            yield from _texts_in(item)
 
 
 @final

@@ -194,6 +194,18 @@ class Rules(BaseModel):
         for values in itertools.product(*self.tune.values()):
             yield dict(zip(self.tune, values, strict=True))
 
+    @property
+    def tried_again(self) -> int:
+        """How many settings of each variant get one more tuning run."""
+        grid = len(list(self.grid()))
+        return min(grid, self.tune_again) if grid > 1 else 0
+
+    @property
+    def tuning_runs(self) -> int:
+        """How many runs choose the settings of each variant; none where nothing is tuned."""
+        grid = len(list(self.grid()))
+        return grid * self.tune_seeds + self.tried_again if grid > 1 else 0
+
 
 def at_edge(rules: Rules, chosen: Mapping[str, int | float]) -> list[dict[str, int | float]]:
     """For every value of a setting that is the smallest or largest of its grid the setting one value further inside.

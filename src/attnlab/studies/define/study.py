@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from attnlab.core.build import is_path
 from attnlab.core.errors import SpecError, nearest
 from attnlab.core.files import fingerprint
-from attnlab.core.processes.apart import texts_in
+from attnlab.core.processes.apart import own_code_in
 from attnlab.studies.define.complaints import explain, places_of
 from attnlab.studies.define.reading import find, library, plain_types, read
 from attnlab.studies.define.rules import NO_SECONDS, Rules
@@ -219,7 +219,7 @@ class Study(BaseModel):
 
     def files(self) -> dict[str, str]:
         """The sha256 of every ``path.py`` that the study names, by the path as written."""
-        named = {text.rpartition(":")[0] for text in texts_in(self.content) if is_path(text)}
+        named = {text.rpartition(":")[0] for text in own_code_in(self.content)}
         files = {name: Path(self.folder) / Path(name).expanduser() for name in sorted(named)}
         return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.is_file()}
 

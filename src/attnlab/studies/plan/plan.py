@@ -178,8 +178,7 @@ class Plan:
     @property
     def tried_again(self) -> int:
         """How many settings of each variant get one more tuning run."""
-        grid = len(list(self.study.rules.grid()))
-        return min(grid, self.study.rules.tune_again) if grid > 1 else 0
+        return self.study.rules.tried_again
 
     def tuning_cells_again(self, settings: Mapping[str, Sequence[Mapping[str, int | float]]]) -> list[CellPlan]:
         """One more tuning run of some settings of each variant."""
@@ -263,9 +262,7 @@ def plan_study(study: Study, *, calibrate: bool = False) -> Plan:
         data_seconds = time.perf_counter() - began
     except SpecError as error:
         raise SpecError(f"{study.places.get('task', '')}{error}") from error
-    rules, grid = study.rules, len(list(study.rules.grid()))
-    tuning = grid * rules.tune_seeds + min(grid, rules.tune_again) if grid > 1 else 0
-    runs = len(study.variants) * (tuning + rules.looks[-1])
+    runs = len(study.variants) * (study.rules.tuning_runs + study.rules.looks[-1])
     require_memory(f"a list of {runs:,} runs", RUN_BYTES * runs)
     if study.rules.target:
         check_target(study.rules.target, task, "rules.target")

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attnlab
-from attnlab.core.build import is_path, load_object, path_of
+from attnlab.core.build import load_object, path_of
 from attnlab.core.errors import RunError
 from attnlab.core.own_files import COPIES, FOLDERS_ABOVE, copy_of
-from attnlab.core.processes.apart import call_apart, texts_in
+from attnlab.core.processes.apart import call_apart, own_code_in
 from attnlab.studies.run.executor import Job
 
 MOST_BYTES = 50_000_000
@@ -32,7 +32,7 @@ def own_code(jobs: Sequence[Job]) -> dict[str, bytes]:
     RunError
         If they are too large to be code.
     """
-    names = sorted({text for job in jobs for text in texts_in(job.specs) if is_path(text)})
+    names = sorted(own_code_in([job.specs for job in jobs]))
     if not names:
         return {}
     files = [Path(file) for file in call_apart(_files_of, names)]

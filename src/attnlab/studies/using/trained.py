@@ -31,7 +31,7 @@ from attnlab.tasks.codecs import SentenceCodec, TreeCodec
 from attnlab.tasks.translation.data import held_out_pairs, held_out_targets
 from attnlab.tasks.translation.scores import Difference, Score, all_scores, judged_differences
 from attnlab.training.keeping.checkpoints import load_model_weights
-from attnlab.training.keeping.runs import LOST, METRICS, RESULT, read_metrics
+from attnlab.training.keeping.runs import RESULT, lost_curve, read_metrics
 
 LARGEST_SEED = 2**63 - 1  # what torch takes
 LONGEST_TEXT = 10**6  # tokens of a text that is written: more than anyone waits for
@@ -51,7 +51,7 @@ class Trained:
         known = {"model": type(self.model).__name__, "parameters": f"{count_parameters(self.model):,}"}
         path = self.folder / RESULT
         reached = read_json(path)["metrics"] if path.exists() else {}
-        known |= {"training loss": LOST} if path.exists() and not (self.folder / METRICS).exists() else {}
+        known |= {"training loss": lost} if (lost := lost_curve(self.folder)) else {}
         points = [(one["step"], one["train_loss"]) for one in read_metrics(self.folder) if one.get("train_loss")]
         line = [curve(points, along="step", up="training loss")] if points else []
         numbers = {name: f"{value:.4g}" for name, value in reached.items()}

@@ -26,7 +26,6 @@ from attnlab.core.errors import RunError
 from attnlab.core.files import parse_record, read_json, synchronize, write_json, write_text, writing
 
 SPEC, METRICS, RESULT, FAILED = "spec.json", "metrics.jsonl", "result.json", "failed.json"
-LOST = f"{METRICS} is missing, and the curve of the run with it"
 LOCK, HOLDER = ".lock", ".lock.json"
 
 
@@ -163,6 +162,12 @@ class MetricsLog:
 
 def _line(record: Mapping[str, Any]) -> str:
     return json.dumps(record, allow_nan=False) + "\n"
+
+
+def lost_curve(folder: Path) -> str:
+    """What is to be said where a finished run has lost its records; empty where it has not."""
+    lost = (folder / RESULT).exists() and not (folder / METRICS).exists()
+    return f"{METRICS} is missing, and the curve of the run with it" if lost else ""
 
 
 def read_metrics(folder: Path | str) -> list[dict[str, Any]]:
