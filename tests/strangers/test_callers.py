@@ -63,9 +63,40 @@ def test_what_no_name_tells_is_taken_from_a_call_in_the_file_or_beside_it(tmp_pa
     assert load(f"{path}:Mine", {"c_m": 5}).module.inner.out_features == 5
 
 
-def test_without_such_a_call_it_is_asked_for(tmp_path):
+def test_without_such_a_call_a_value_is_taken_that_the_source_allows_or_it_is_asked_for(tmp_path):
+    path = file(tmp_path, UNCLEAR.format(more="p=0.1"))
+    assert dict(load(f"{path}:Mine").arguments) == {"dim": 64, "c_m": 64}
+    path = file(tmp_path, UNCLEAR.format(more="p=0.1").replace("(c_m,", "(c_m.wide,"))
     with pytest.raises(SpecError, match="Mine needs 'c_m'; give --arg c_m="):
-        load(f"{file(tmp_path, UNCLEAR.format(more='p=0.1'))}:Mine")
+        load(f"{path}:Mine")
+
+
+@pytest.mark.parametrize(
+    ("use", "value"),
+    [
+        ("self.kept = [nn.Linear(one, dim) for one in odd]", (64, 64)),
+        ("self.kept = nn.Linear(odd[0], odd[1])", (64, 64)),
+        ("self.kept = nn.ModuleList(nn.Linear(dim, dim) for _ in range(odd))", 2),
+        ("self.kept = nn.Linear(dim, dim) if odd else None", False),
+        ("self.kept = nn.Identity() if dim in odd else None", []),
+        ("self.kept = nn.Linear(odd // 2, dim)", 64),
+    ],
+)
+def test_what_nothing_names_is_taken_by_what_the_source_does_with_it(tmp_path, use, value):
+    text = UNCLEAR.format(more="odd, p=0.1").replace("self.inner,", f"{use}\n        self.inner,")
+    assert load(f"{file(tmp_path, text)}:Mine").arguments["odd"] == value
+
+
+def test_a_table_of_numbers_that_a_constructor_wants_is_a_tensor(tmp_path):
+    text = UNCLEAR.format(more="odd, p=0.1").replace("return self", "return self.odd[:, : x.size(1)] + self")
+    text = text.replace("self.inner,", "self.odd = odd\n        self.inner,", 1)
+    assert load(f"{file(tmp_path, text)}:Mine").module.odd.shape[-1] == 64
+
+
+@pytest.mark.parametrize("read", ["cfg.part.width", "cfg['part']['width']"])
+def test_a_config_in_a_config_answers_to_the_same_words(tmp_path, read):
+    text = UNCLEAR.replace("dim, c_m, {more}", "cfg").replace("super", f"dim = c_m = {read}\n        super")
+    assert load(f"{file(tmp_path, text)}:Mine", {"d_model": 24}).module.inner.in_features == 24
 
 
 def test_a_call_of_another_class_of_that_name_says_nothing(tmp_path):
@@ -192,8 +223,7 @@ def test_a_file_that_runs_something_is_read_and_never_imported(repository):
     top, path = repository
     script = f"from package.parts.deep.mine import *\n{ELSEWHERE.partition('Layer')[2]}\nopen('{top}/ran', 'w')\n"
     (top / "train.py").write_text(HEADER + script + "Layer(None, breadth=24)\n")
-    with pytest.raises(SpecError, match="attending"):
-        load(f"{path}:Layer")
+    assert type(load(f"{path}:Layer").module.part).__name__ != "Attention"
     assert list(literal_calls(type(load(f"{path}:Attention").module))) == [{"dim": 40}]
     assert not (top / "ran").exists()
 

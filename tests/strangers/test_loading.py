@@ -317,7 +317,7 @@ HALF = "class Mine(nn.Module):\n    def __init__(self, {parameters}):\n        s
         ("class Mine:\n    pass\n", ":Mine", {}, SpecError, "is no torch.nn.Module"),
         ("def Mine():\n    return 3\n", ":Mine", {}, SpecError, "returned int; it must return a torch.nn.Module"),
         (
-            HALF.format(parameters="dim, graph", body="pass"),
+            HALF.format(parameters="dim, graph", body="graph.nodes()"),
             ":Mine",
             {},
             SpecError,
@@ -328,7 +328,7 @@ HALF = "class Mine(nn.Module):\n    def __init__(self, {parameters}):\n        s
         (HALF.format(parameters="dim: int", body="pass"), ":Mine", {"dim": "a"}, SpecError, "'dim' must be int"),
         (HALF.format(parameters="dim", body="1 / 0"), ":Mine", {}, ModuleError, "constructor raised ZeroDivisionError"),
         (
-            HALF.format(parameters="cfg", body="nn.Linear(cfg.odd, 3)"),
+            HALF.format(parameters="cfg", body="nn.Linear(cfg.odd - 70, 3)"),
             ":Mine",
             {},
             SpecError,

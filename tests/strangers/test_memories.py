@@ -17,6 +17,7 @@ from attnlab.doctor.influence.padding import check_padding
 from attnlab.doctor.influence.positions import check_positions
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.interview import interview
+from attnlab.strangers.calling.layouts import LAYOUTS
 from attnlab.strangers.calling.sources import MEMORY_LENGTH
 from attnlab.strangers.patient import Declared, Patient
 
@@ -220,13 +221,27 @@ def test_without_the_batch_in_front_it_is_no_output(after):
         interview(Patient("it", module, None, {}, "", ""))
 
 
-def test_a_number_of_vectors_that_follows_the_length_is_no_output():
+def test_a_number_of_vectors_that_follows_the_length_is_taken_at_one_length():
     class Halved(nn.Linear):
         def forward(self, x):
             return super().forward(x)[:, ::2]
 
-    with pytest.raises(ModuleError, match="one vector per position, or one per sequence"):
-        asked(Halved(D, D))
+    convention = asked(Halved(D, D))
+    assert (convention.slots, convention.length, convention.any_length) == (6, 11, False)
+    assert convention.assumptions["output"] == f"6 vectors of width {D}, at length 11"
+
+
+@pytest.mark.parametrize("axes", ["channels first", "heads, then length"])
+def test_an_output_whose_axes_are_in_another_order_than_the_inputs_is_laid_out(axes):
+    class Turned(nn.Linear):
+        def forward(self, x):
+            out = super().forward(x)
+            return out.mT if axes == "channels first" else out.unflatten(2, (4, -1)).transpose(1, 2)
+
+    module, x = Turned(D, D), torch.randn(2, 5, D)
+    convention = asked(module)
+    assert torch.allclose(convention.call(module, x), nn.functional.linear(x, module.weight, module.bias))
+    assert LAYOUTS[convention.returned_in].axes in convention.assumptions["output"]
 
 
 def test_padding_that_latents_read_is_an_error():

@@ -174,7 +174,7 @@ class _Missing:
         self._made = made
 
     def __getattr__(self, word: str) -> _Missing:
-        if word.startswith("_"):
+        if word.startswith("__"):
             raise AttributeError(word)
         return _Missing(self._library)
 
@@ -186,6 +186,9 @@ class _Missing:
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
         return (_Unknown("Unknown", (), {"library": self._library}),) if len(bases) == 1 else ()
+
+    def __instancecheck__(self, _thing: Any) -> bool:
+        return False
 
     def __or__(self, other: Any) -> _Missing:
         return self
@@ -233,7 +236,7 @@ class _Replacements:
     def replace(self, name: str) -> None:
         """Let a library be imported that is not there."""
         module = sys.modules[name] = types.ModuleType(name)
-        vars(module)["__path__"] = []
+        vars(module).update(__path__=[], __spec__=importlib.machinery.ModuleSpec(name, None), __version__="0")
         vars(module)["__getattr__"] = _Missing(name).__getattr__
         above, _, word = name.rpartition(".")
         if above in self.names:

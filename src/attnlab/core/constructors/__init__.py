@@ -4,7 +4,7 @@ The lab's own parts use the words of the glossary. People's own classes use othe
 one `config`): the aliases here let them stand unchanged where a name would stand.
 """
 
-from attnlab.core.constructors.configs import Settings, UnsetError, heard_by, settings
+from attnlab.core.constructors.configs import ITSELF, Settings, UnsetError, heard_by, settings
 from attnlab.core.constructors.filling import config_class_of, config_of, fill_in
 from attnlab.core.constructors.signatures import check_arguments, hints_of, is_required, signature_of, takes_any
 from attnlab.core.constructors.words import glossary_word, named

@@ -17,6 +17,10 @@ def is_config_name(name: str) -> bool:
     return name.rpartition("_")[2] in CONFIG_NAMES
 
 
+ITSELF = object()
+"""Stands in what `settings` are given for the config itself: as a part of it, it answers to the same words."""
+
+
 @final
 class Settings(types.SimpleNamespace):
     """Stand for the one config object that some constructors take; asks by name for what it lacks.
@@ -71,4 +75,6 @@ def settings(offered: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
     held = {"bias": True, "device": "cpu", "gpu": None}  # what many configs hold beside sizes
     if {"d_model", "n_heads"} <= own.keys() and "d_head" not in theirs:
         held["d_head"] = own["d_model"] // own["n_heads"]
-    return Settings(**{**held, **own, **given})
+    config = Settings(**{**held, **own, **given})
+    vars(config).update({name: config for name, value in given.items() if value is ITSELF})
+    return config

@@ -76,6 +76,7 @@ class Convention:
     output: int | str | None = None
     """Which element of what is returned is the output; None: the returned tensor, or the first of several."""
     pad_token: int | None = None  # the token that means padding: where it stands in an input it is replaced by another
+    returned_in: str | None = None  # key of `layouts.LAYOUTS` in which the output comes back; None: as the input
     flat: bool = False  # whether the output is (batch * length, d_out), as losses want it
     over_memory: Convention | None = None
     """How it is called with its memory as the input and a fixed sequence that asks; None where no mask is over it."""
@@ -228,7 +229,8 @@ class Convention:
 
     def _batch_first(self, output: Tensor, x: Tensor) -> Tensor:
         """An output in the lab's layout: (batch, length, d_out), or (batch, d_out)."""
-        back, dims = LAYOUTS[self.layout].batch_first, LAYOUTS[self.layout].dims
+        order = LAYOUTS[self.returned_in or self.layout]
+        back, dims = order.batch_first, order.dims
         if output.dim() == dims + 1 and len(output) == 1:  # of a stack of which only the last layer is returned
             output = output[0]
         if self.slots is not None:
@@ -239,7 +241,7 @@ class Convention:
         if self.flat and output.dim() == 2:
             return output.unflatten(0, (x.size(0), -1)) if len(output) % x.size(0) == 0 else output
         if output.dim() == 2:  # one number per position
-            output = output.unsqueeze(1 if self.layout == "channels-first" else 2)
+            output = output.unsqueeze(1 if (self.returned_in or self.layout) == "channels-first" else 2)
         return back(output) if output.dim() == dims else output
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import re
 import time
@@ -49,6 +50,7 @@ _WANTS_TOKENS = "'indices' to have one of the following scalar types"
 _MOST_NUMBERLESS = 60
 _MOST_FITTED = 60  # calls that are made anew with such a width
 _SAME_FAILURES = 3  # of a type, at several sizes; a fourth size would fail alike
+_RETURNED_IN = ("batch-first", "channels-first", *SPLIT, "sequence-first")
 _BATCHES = (BATCH, BATCH + 2)  # the axis that follows the batch is the batch
 _LONGER = (0, -1, 2)  # lengths at which there must be as many vectors, relative to the first
 
@@ -90,9 +92,9 @@ def first_of(
         except ModuleError as error:
             tried.note(attempt, error)
             unlike = attempt if unlike is None and error.__cause__ is None else unlike
-    pooled = None if unlike is None else _with_slots(trial, unlike)
-    if pooled is not None:
-        return Found(pooled, parameters, said)
+    other = None if unlike is None else _with_other_axes(trial, unlike) or _with_slots(trial, unlike)
+    if other is not None:
+        return Found(other, parameters, said)
     raise most_telling(tried.telling, parameters, patient)
 
 
@@ -350,18 +352,30 @@ def _rank(output: Tensor, convention: Convention, x: Tensor) -> int:
     return 2 if output.size(-1) == x.size(1) else 1
 
 
+def _with_other_axes(trial: Trial, convention: Convention) -> Convention | None:
+    """The convention in which the output comes back in another layout than the input's."""
+    for layout in _RETURNED_IN:
+        with contextlib.suppress(ModuleError):
+            found = _tried(trial, replace(convention, returned_in=layout))
+            if not found.pooled:
+                return found
+    return None
+
+
 def _with_slots(trial: Trial, convention: Convention) -> Convention | None:
     """The convention in which several vectors per sequence, as many at every length, are the output."""
-    grid = convention.layout in IMAGES
-    lengths = [convention.length + more for more in ((0,) if grid else _LONGER)]
-    try:
-        first, *others = [_slots(trial, convention, *sizes) for sizes in itertools.product(_BATCHES, lengths)]
-    except ModuleError:
-        return None
-    for key, shape in first.items():
-        if all(other.get(key) == shape for other in others):
-            slots, width = shape
-            return replace(convention, output=key, pooled=True, slots=slots, d_out=slots * width)
+    for longer in ((0,),) if convention.layout in IMAGES else (_LONGER, (0,)):  # at last at one length, if it shortens
+        lengths = [convention.length + more for more in longer]
+        try:
+            first, *others = [_slots(trial, convention, *sizes) for sizes in itertools.product(_BATCHES, lengths)]
+        except ModuleError:
+            continue
+        for key, shape in first.items():
+            if all(other.get(key) == shape for other in others):
+                slots, width = shape
+                one_length = longer == (0,)
+                found = replace(convention, output=key, pooled=True, slots=slots, d_out=slots * width)
+                return replace(found, any_length=not one_length)
     return None
 
 

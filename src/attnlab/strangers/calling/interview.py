@@ -101,7 +101,8 @@ def _in_clean_layout(trial: Trial, convention: Convention, parameters: Sequence[
 def _with_lengths(trial: Trial, convention: Convention, patient: Patient) -> Convention:
     """The convention with the lengths the module takes; images keep theirs."""
     others = [convention.length - 1, convention.length + 1] if convention.length > 1 else [2]
-    if convention.layout in IMAGES or not any(trial.runs(convention, length=length) for length in others):
+    one = not convention.any_length or convention.layout in IMAGES
+    if one or not any(trial.runs(convention, length=length) for length in others):
         return replace(convention, any_length=False, longest=convention.length)
     return replace(convention, any_length=True, longest=_longest(trial, convention, patient))
 

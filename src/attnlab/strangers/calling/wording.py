@@ -75,9 +75,11 @@ def _causal(convention: Convention) -> str:
 
 def _output(convention: Convention) -> str:
     if convention.slots is not None:
-        return f"{convention.slots} vectors of width {convention.d_out // convention.slots}, whatever the length"
+        when = "whatever the length" if convention.any_length else f"at length {convention.length}"
+        return f"{convention.slots} vectors of width {convention.d_out // convention.slots}, {when}"
     shape = "(batch, d_out)" if convention.pooled else "one vector per position"
-    where = "" if convention.output is None else f", element {convention.output!r} of what is returned"
+    axes = "" if convention.returned_in is None else f", {LAYOUTS[convention.returned_in].axes}"
+    where = axes if convention.output is None else f"{axes}, element {convention.output!r} of what is returned"
     return f"{shape} of width {convention.d_out}{where}"
 
 

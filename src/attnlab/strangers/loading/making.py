@@ -15,6 +15,7 @@ from torch import nn
 
 from attnlab.core.build import Order
 from attnlab.core.constructors import (
+    ITSELF,
     Settings,
     UnsetError,
     check_arguments,
@@ -32,7 +33,7 @@ from attnlab.core.constructors import (
 from attnlab.core.errors import AttnlabError, SpecError
 from attnlab.core.own_files import constants_of_script
 from attnlab.strangers.loading.callers import callers_of, literal_calls, watched
-from attnlab.strangers.loading.mentions import words_compared_with
+from attnlab.strangers.loading.mentions import setting_of, words_compared_with
 from attnlab.strangers.loading.sizes import (
     D_HEAD,
     D_MODEL,
@@ -42,11 +43,12 @@ from attnlab.strangers.loading.sizes import (
     is_module,
     offered_for,
     pieces_of,
+    supposed,
     usual,
 )
 from attnlab.strangers.loading.starts import initialize, start_as_library_does, uninitialized
 from attnlab.strangers.loading.values import settings_of
-from attnlab.strangers.texts import file_of
+from attnlab.strangers.texts import file_of, text_of
 from attnlab.strangers.words import source_of
 
 _WANTS_PAIRS = re.compile(r"not subscriptable|not iterable|cannot unpack|has no len")
@@ -59,6 +61,7 @@ _SHALLOW = {word: SMALL[word] for word in ("n_layers", "vocab_size")}
 """What changes nothing in what a layer computes."""
 
 _MOST_CALLS = 3  # in files, that are tried; a fourth would not differ in kind
+_MOST_SUPPOSED = 3  # values of what nothing tells
 _MOST_CALLERS = 4  # that are built; the fifth would not tell more
 _SIDE = 32  # pixels
 _OF_SIDES = frozenset(["img", "image", "resolution"])
@@ -84,6 +87,8 @@ class Maker:
         What a constructor that asks whether to be causal is told.
     caller : Maker or None
         What builds the class as a part of itself, and so tells what its arguments are.
+    supposing : int or None
+        Which of the values that its source allows is taken for what nothing tells; None: it is asked for.
     """
 
     def __init__(
@@ -94,8 +99,10 @@ class Maker:
         *,
         causal: bool | None = None,
         caller: Maker | None = None,
+        supposing: int | None = None,
     ) -> None:
         self.factory = factory
+        self._supposing = supposing
         self.name = name
         self.wanted = signature_of(factory)
         told = {} if causal is None else dict.fromkeys(named("causal", self.wanted), causal)
@@ -103,6 +110,7 @@ class Maker:
         self._set_names(constants_of_script(Path(file_of(factory))) if file_of(factory) else {})
         self.given = told | self._settled_in_its_file() | self._own_words(given)
         self.uninitialized: tuple[str, ...] = ()
+        self.asks = False  # whether something is missing that nothing tells
         self.guesses_parts = False  # whether a module that nothing names was put in
         self._any_config = False
         self.caller = caller
@@ -143,7 +151,9 @@ class Maker:
             word = str(cause)
             if glossary_word(word) in ("d_head", "d_v"):
                 return {} if word in self.given else {word: D_HEAD}
-            size = self._settings.get(word, usual(word) or self._choice(word))
+            size = self._settings.get(word, usual(word) or self._choice(word) or self._supposed(word))
+            size = ITSELF if setting_of(word, self._text) == "object" else size
+            self.asks |= size is None
             return {} if word in self.given else {word: size}
         if not isinstance(cause, TypeError | AssertionError | ValueError):
             return {}
@@ -155,7 +165,9 @@ class Maker:
             none = {name: glossary_word(name) for name, one in self.wanted.items() if one.default is None}
             return {name: SMALL[word] for name, word in none.items() if word in SMALL and name not in self.given}
         sizes = {name: value for name, value in self.arguments.items() if type(value) is int}
-        return {name: (value, value) for name, value in sizes.items() if PAIRED & set(pieces_of(name))}
+        listed = [name for name in sizes if setting_of(name, self._text) == "list"]
+        listed = listed or [name for name in sizes if PAIRED & set(pieces_of(name))]
+        return {name: (sizes[name], sizes[name]) for name in listed}
 
     @property
     def _settings(self) -> Mapping[str, Any]:
@@ -206,7 +218,8 @@ class Maker:
         given = self._handed(changes) | self.given | (self._own_words(changes) if self.caller is None else {})
         offered = offered_for(self.factory, given)
         if self._config is not None and config_class_of(self.factory, self._config) is None:
-            given = {name: value for name, value in self._settings.items() if type(value) in (bool, str)} | given
+            words = {name: value for name, value in self._settings.items() if type(value) in (bool, str)}
+            given = {name: value for name, value in words.items() if glossary_word(name) == name} | given
         if self._any_config and self._config is not None:
             own = {name: value for name, value in given.items() if name in self.wanted}
             rest = {name: value for name, value in given.items() if name not in self.wanted}
@@ -215,6 +228,7 @@ class Maker:
         guessed = {name: value for name, value in filled.items() if name in given or not self._is_part(name, value)}
         filled = filled | self._parts_wanted(guessed, given) | self._choices_wanted(filled)
         filled |= {name: self._settings[name] for name in self._missing(filled) if name in self._settings}
+        filled |= {name: value for name in self._missing(filled) if (value := self._supposed(name)) is not None}
         for value in filled.values():
             if hasattr(value, _HOW_TO_ATTEND):
                 setattr(value, _HOW_TO_ATTEND, "eager")
@@ -283,10 +297,16 @@ class Maker:
     def _choice(self, name: str) -> str | None:
         return next(words_compared_with(name, source_of(self.factory)), None)
 
+    def _supposed(self, name: str) -> Any:
+        """A value that what the class does with an argument allows, None where nothing is supposed."""
+        choices = () if self._supposing is None else supposed(name, self._text)
+        return next(iter(choices[self._supposing or 0 :] or choices[-1:]), None)
+
     def _checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Check the arguments, and ask by name for those that nobody can guess."""
         missing = self._missing(arguments)
         if missing:
+            self.asks = True
             asked = " ".join(f"--arg {name}=..." for name in missing)
             raise SpecError(
                 f"{self.name} needs {', '.join(map(repr, missing))}; give {asked} (or name a function that builds it)"
@@ -325,6 +345,11 @@ class Maker:
             names = {*self.wanted, *(name for heard in read for name in heard)}
             if read and word not in names and not named(glossary_word(word), names):
                 raise SpecError(f"{self.name} does not read '{word}' from its config")
+
+    @functools.cached_property
+    def _text(self) -> str:
+        """What is written of the class and of those of its file that it uses."""
+        return text_of([self.factory])
 
     @functools.cached_property
     def _config(self) -> str | None:
@@ -413,10 +438,8 @@ def _makers(
     """Yield makers of a class that differ in where its arguments come from."""
     plain = Maker(factory, name, given, causal=causal)
     yield plain
-    literal = (
-        Maker(factory, name, values | dict(given), causal=causal)
-        for values in itertools.islice(literal_calls(factory), _MOST_CALLS)
-    )
+    calls = list(itertools.islice(literal_calls(factory), _MOST_CALLS))
+    literal = (Maker(factory, name, values | dict(given), causal=causal) for values in calls)
     yield from itertools.islice(literal, 1)
     for caller in itertools.islice(callers_of(factory), _MOST_CALLERS):
         wanted = signature_of(caller.factory)
@@ -430,6 +453,9 @@ def _makers(
     settings = plain.settings_wanted()
     if settings:
         yield Maker(factory, name, settings | dict(given), causal=causal)
+    told = {word: value for values in calls[:1] for word, value in values.items()} | dict(given)
+    for choice in range(_MOST_SUPPOSED) if plain.asks else ():
+        yield Maker(factory, name, told, causal=causal, supposing=choice)
 
 
 def _first_cause(error: BaseException) -> BaseException:

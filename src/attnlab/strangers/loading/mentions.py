@@ -7,18 +7,25 @@ import functools
 import inspect
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from torch import nn
 
 Use = Literal["never", "always", "under a condition", "elsewhere", "unknown"]
+Setting = Literal["tensor", "list", "container", "object", "count", "switch", "size"]
+"""What a constructor's argument is by what the class does with it: a tensor, what is gone through, what is looked up
+in, what has parts, a number of times, what is only asked, or a number."""
 
 OPTIONAL: frozenset[Use] = frozenset({"under a condition", "elsewhere"})
 """Uses that an ordinary call does not have to reach."""
 
 _CONSTANT_NAMES = frozenset({"self", "torch", "F", "nn", "math", "len", "isinstance", "hasattr", "getattr", "True"})
 """Names in a condition that say nothing about the call."""
+
+_OF_TENSORS = frozenset(["shape", "size", "dim", "dtype", "device", "requires_grad", "data", "clone", "detach", "to"])
+_GO_THROUGH = frozenset(["len", "enumerate", "zip", "list", "tuple", "sum", "max", "ModuleList"])
+_FEW = 16  # what is compared with a number below that is a small number itself
 
 _LIBRARY = ("torch.",)  # torch's own modules use all their parts, or know why not
 
@@ -42,6 +49,66 @@ def words_compared_with(name: str, source: str) -> Iterator[str]:
         if named and isinstance(node.ops[0], ast.Eq | ast.In):
             meant = ast.walk(node.comparators[0])
             yield from (each.value for each in meant if isinstance(each, ast.Constant) and type(each.value) is str)
+
+
+def setting_of(name: str, source: str) -> Setting:
+    """What a constructor's argument, or what it reads from a config under that name, is by its use in the source.
+
+    Examples
+    --------
+    >>> setting_of("dims", "for dim in dims: pass"), setting_of("level", "range(level - 1)"), setting_of("wide", "")
+    ('list', 'count', 'size')
+    """
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return "size"
+    above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    uses = {_setting(node, above) for node in ast.walk(tree) if _is_named(node, name)} - {None}
+    if uses == {"switch"}:
+        return "switch"
+    order: tuple[Setting, ...] = ("tensor", "object", "list", "container", "count")
+    return next((kind for kind in order if kind in uses), "size")
+
+
+def _is_named(node: ast.AST, name: str) -> bool:
+    """Whether a node reads a name, or what something holds under it."""
+    key = node.slice.value if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) else None
+    names = (getattr(node, "id", None), getattr(node, "attr", None), key)
+    return name in names and isinstance(getattr(node, "ctx", None), ast.Load)
+
+
+def _setting(node: ast.AST, above: Mapping[ast.AST, ast.AST]) -> Setting | None:
+    """What one use of an argument says of it; nothing where it is only kept."""
+    place, kind = above[node], None
+    match place:
+        case ast.Attribute():
+            kind = "tensor" if place.attr in _OF_TENSORS else "object"
+        case ast.Compare(ops=[ast.In() | ast.NotIn()]):
+            kind = "container" if node is not place.left else "size"
+        case ast.Compare():
+            beside = [one.value for one in (place.left, *place.comparators) if isinstance(one, ast.Constant)]
+            kind = "count" if any(type(one) is int and 0 < one < _FEW for one in beside) else None
+        case ast.BoolOp() | ast.UnaryOp(op=ast.Not()) | ast.If() | ast.While() | ast.IfExp():
+            kind = "switch" if getattr(place, "test", node) is node else None
+        case ast.Subscript(slice=ast.Constant(value=str())):
+            kind = "object"
+        case ast.Subscript(slice=ast.Tuple()):
+            kind = "tensor"
+        case ast.Starred() | ast.Subscript() | ast.For() | ast.comprehension():
+            kind = "list" if node is getattr(place, "iter", getattr(place, "value", None)) else None
+        case ast.Call() | ast.BinOp():
+            called = _called_with(place, above)
+            kind = "count" if called == "range" else "list" if called in _GO_THROUGH else "size"
+    return kind
+
+
+def _called_with(place: ast.AST, above: Mapping[ast.AST, ast.AST]) -> str:
+    """The name of what is called with a value, or with what is computed of it."""
+    while isinstance(place, ast.BinOp):
+        place = above[place]
+    called = place.func if isinstance(place, ast.Call) else None
+    return getattr(called, "id", getattr(called, "attr", ""))
 
 
 def _own_use(owner: nn.Module, name: str) -> Use:

@@ -8,9 +8,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args, get_origin
 
+import torch
 from torch import nn
 
 from attnlab.core.constructors import glossary_word, hints_of, is_required, named, signature_of
+from attnlab.strangers.loading.mentions import Setting, setting_of
 
 D_MODEL = 64  # a usual width, small enough for milliseconds
 N_HEADS = 4  # unlike the batch of 3
@@ -62,6 +64,23 @@ _BY_PIECE: tuple[tuple[str, Any], ...] = (
 
 _BY_TYPE: dict[Any, Any] = {bool: False, int: 4, float: 0.1}
 """What is given where a name says nothing, by its annotation."""
+
+
+def supposed(name: str, source: str) -> tuple[Any, ...]:
+    """What may be meant by an argument that neither its name nor its annotation tells, the likeliest first."""
+    kind = setting_of(name, source)
+    one = SMALL.get(glossary_word(name), usual(name) or D_MODEL)
+    choices: dict[Setting, tuple[Any, ...]] = {
+        "tensor": (torch.zeros(SMALL["max_length"], D_MODEL), torch.zeros(1, SMALL["max_length"], D_MODEL)),
+        "list": ((one, one), (one, one, one, one), one),
+        "container": ([],),
+        "object": (),
+        "count": (2, N_HEADS, D_MODEL),
+        "switch": (False, True),
+        "size": (D_MODEL, N_HEADS, nn.Linear(D_MODEL, D_MODEL)),
+    }
+    return choices[kind]
+
 
 _OF_IMAGES = frozenset(["patch", "patches", "image", "img"])
 _COLORS = frozenset(["channels", "channel", "chans", "chan"])
