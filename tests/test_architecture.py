@@ -43,7 +43,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "core": ("errors", "constructors", "", "processes"),
     "strangers": ("containment", "texts", "words", "anatomy", "patient", "loading", "calling"),
     "nn": ("axes", "kernels", ""),
-    "models": ("pretrained", "", "decoding"),
+    "models": ("pretrained", "wiring", "stacks", "translator", "parsers", "", "decoding"),
     "tasks": ("", "shapes", "char_lm", "lm", "arrays", "translation", "parsing"),
     "training": ("recipe", "speed", "keeping", "devices", "run", "together", "tracking"),
     "inspection": ("drawing", "", "tape", "interventions", "attribution"),

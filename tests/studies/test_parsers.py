@@ -14,6 +14,7 @@ from attnlab.studies.run.executor import InProcess
 from attnlab.text.trees import Tree, compare_all, read_trees
 from attnlab.viewer.inside.looking import run_in_view
 
+CHART = {"name": "self-attentive-parser", "d_model": 32, "d_span": 32, "n_layers": 1, "dropout": 0.0}
 NOUNS, VERBS = ["dog", "cat", "gene", "mouse"], ["sees", "binds", "carries"]
 
 
@@ -36,7 +37,7 @@ def grown(count, seed):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, one_thread):
-    """Train a Transformer and an RNN that attends on 200 trees."""
+    """Train one parser of each kind on 200 trees."""
     made = tmp_path_factory.mktemp("parsers")
     (made / "train.mrg").write_text("\n".join(f"( {tree} )" for tree in grown(200, 1)))
     (made / "held-out.mrg").write_text("\n".join(map(str, grown(20, 2))))
@@ -55,6 +56,8 @@ def folder(tmp_path_factory, one_thread):
         "variants": {
             "Transformer": {"norm": "pre", "mixer": {"name": "attention", "n_heads": 2}},
             "RNN": {"name": "rnn-additive", "d_model": 24, "hidden": 32, "dropout": 0.0},
+            "chart": CHART,
+            "chart, likelihood": {**CHART, "objective": "likelihood"},
         },
         "rules": {"metric": "val_f1", "tune_by": "val_loss", "budget": {"steps": 120}, "seeds": 1},
         "training": {"lr": 1e-2},

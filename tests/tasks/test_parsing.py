@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from attnlab.core.build import build
-from attnlab.core.errors import DataError, SpecError
+from attnlab.core.errors import DataError, ModuleError, SpecError
+from attnlab.models.parsers.brackets import Brackets
 from attnlab.tasks import TASKS
 from attnlab.tasks.next_tokens import IGNORED
 from attnlab.tasks.parsing.parsing import Parsing, tagged_as
@@ -93,10 +94,30 @@ def test_losses_are_those_of_the_tokens(files):
     one = task(files)
     found = one.evaluate(lambda batch: torch.zeros(*batch.targets.shape, one.codec.vocabulary.size), "validation")
     assert found["val_loss"] == pytest.approx(math.log(one.codec.vocabulary.size))
-    chance, simple = one.floors()
-    assert (chance.kind, chance.value) == ("chance", pytest.approx(found["val_loss"]))
+    (simple,) = one.floors()
     assert (simple.name, simple.metric) == ("right-branching", "val_f1")
     assert 0 < simple.value < 100
+
+
+def test_losses_of_whole_trees_are_shared_among_their_tokens(files):
+    one, batch = task(files), task(files).train_batch(0, seed=0)
+    assert one.loss(torch.full((len(batch.targets),), 6.0), batch) == 6.0 * len(batch.targets) / one.targets_of(batch)
+    found = one.evaluate(lambda batch: (batch.targets != IGNORED).sum(dim=1) * 2.0, "validation")
+    assert found == {"val_loss": pytest.approx(2.0)}
+    with pytest.raises(ModuleError, match="must have shape"):
+        one.loss(torch.ones(len(batch.targets) + 1), batch)
+
+
+def test_models_are_told_what_trees_are_written_with(files):
+    (Path(files["train"])).write_text("(S (VP (VB go)) (. .))\n(S (VP (S (VP (VB go)))))\n(NP (NN dog))\n(NP (NN cat))")
+    one = task(files)
+    told, vocabulary = one.model_arguments(), one.codec.vocabulary
+    chains = [vocabulary.pieces(chain) for chain in told["chains"]]
+    assert chains == [["(NP"], ["(S"], ["(VP"], ["(S", "(VP", "(S", "(VP"]]
+    brackets = Brackets.of(told["brackets"])
+    assert vocabulary.pieces([*brackets.words])[1:] == [*vocabulary.tags[1:]]
+    source = one.codec.encode([["a", "dog", "barks"]])[0]
+    assert [place for place, token in enumerate(source) if token in told["word_starts"]] == [1, 5]
 
 
 def test_what_was_left_out_and_what_is_shared_is_said(files, tmp_path):

@@ -47,6 +47,8 @@ NEEDED: dict[str, dict[str, Any]] = {
 OF_TOKENS = {"decoder", "token-encoder", "mended"}
 TRANSFORMERS = {"encoder-decoder", "transformer-base", "transformer-big"}
 TRANSLATING = {*TRANSFORMERS, "rnn-additive", "rnn-multiplicative", "convs2s", "bytenet"}
+OTHERS = {"pretrained", "self-attentive-parser"}
+"""Models of another model, and of trees."""
 NOT_BATCHED = {
     "mixer lstm": "Batching rule not implemented for aten::lstm",
     "model lstm": "Batching rule not implemented for aten::lstm",
@@ -130,7 +132,7 @@ CASES = [
     *(Case(f"norm {name}", {"norm": "pre", "norm_kind": name}) for name in NORMS),
     *(Case(f"init {name}", {"init": name}) for name in INITS),
     *(Case(f"mixer {name}", {"mixer": part(name)}) for name in MIXERS),
-    *(Case(f"model {name}", model=name) for name in MODELS if name != "pretrained"),  # which builds another one
+    *(Case(f"model {name}", model=name) for name in MODELS if name not in OTHERS),
     Case("untied", {"tied": False}),
     Case("fused attention", attention(path="fused", positions="relative-bias")),
 ]

@@ -11,6 +11,7 @@ from attnlab.models.convolutional_translation import ByteNet, ConvS2S
 from attnlab.models.encoder_decoder import EncoderDecoder
 from attnlab.models.from_checkpoint import pretrained
 from attnlab.models.mended import MendedModel
+from attnlab.models.parsers.self_attentive import SelfAttentiveParser
 from attnlab.models.presets import TransformerBase, TransformerBig
 from attnlab.models.recurrent import Lstm, LstmBatchAsTime
 from attnlab.models.recurrent_translation import AdditiveRnn, MultiplicativeRnn
@@ -29,6 +30,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "rnn-multiplicative": MultiplicativeRnn,
     "convs2s": ConvS2S,
     "bytenet": ByteNet,
+    "self-attentive-parser": SelfAttentiveParser,
     "lstm": Lstm,
     "lstm-batch-as-time": LstmBatchAsTime,
     "mended": MendedModel,

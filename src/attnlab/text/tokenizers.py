@@ -123,6 +123,10 @@ class Tokenizer:
         """Each token as a person reads it."""
         return [self._marks.get(token) or self._piece(token) for token in tokens]
 
+    def word_starts(self) -> list[int]:
+        """The tokens that begin with a blank."""
+        return [token for token, piece in enumerate(self.pieces(range(self.size))) if piece.startswith(" ")]
+
     def _piece(self, token: int) -> str:
         """What a token adds behind another one: some decoders drop the blank before the first word."""
         once, twice = (self.wrapped.decode([token] * count, skip_special_tokens=False) for count in (1, 2))

@@ -22,6 +22,7 @@ from attnlab.core.contracts import StudyTask
 from attnlab.core.errors import SpecError
 from attnlab.inspection.reach import reach
 from attnlab.models import MODELS
+from attnlab.models.parsers.parser import AbstractParser
 from attnlab.tasks import TASKS
 
 MOST_PARTS = 30_000
@@ -112,7 +113,12 @@ def fitting_models(offered: Mapping[str, Any]) -> list[str]:
 
 
 def measured_reach(model: nn.Module, task: StudyTask, device: str = "cpu") -> dict[str, Any]:
-    """The fields of `Reach` of a model on a task's own sequences: how far back and ahead of the last input it sees."""
+    """The fields of `Reach` of a model on a task's own sequences: how far back and ahead of the last input it sees.
+
+    Nothing of one that answers for a whole sequence with its loss: it is to see all of it.
+    """
+    if isinstance(model, AbstractParser):
+        return {}
     *given, changed = task.train_batch(0, 0).to(device).inputs
     return asdict(reach(_LastFirst(model), (changed, *given)))
 

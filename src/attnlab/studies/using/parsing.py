@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from attnlab.core.errors import SpecError
 from attnlab.models.decoding.bracketed import BracketedWriter
 from attnlab.models.decoding.generation import EndMarks, beam_search
-from attnlab.models.decoding.writers import Ensemble, writer_for
+from attnlab.models.decoding.writers import Ensemble, device_of, writer_for
+from attnlab.models.parsers.parser import AbstractParser
 from attnlab.tasks.pairs import padded
 
 if TYPE_CHECKING:
@@ -79,15 +81,20 @@ def _search(
     cached: bool,
 ) -> list[tuple[int, ...]]:
     vocabulary, counts = codec.vocabulary, [len(words) for words in sentences]
+    source = padded([np.asarray(tokens, dtype=np.int64) for tokens in encoded], codec.marks.pad)
     allowed = torch.zeros(len(sentences), max(counts), vocabulary.size, dtype=torch.bool)
     for row, words in zip(allowed, sentences, strict=True):
         for place, tokens in enumerate(codec.may_be(words)):
             row[place, list(tokens)] = True
+    whole = [model for model in models if isinstance(model, AbstractParser)]
+    if whole:
+        if len(models) > 1:
+            raise SpecError(f"{type(whole[0]).__name__} finds whole trees and cannot write one together with others")
+        return [tuple(tree) for tree in whole[0].trees(source.to(device_of(whole[0])), allowed)]
     opening = torch.zeros(vocabulary.size, dtype=torch.bool)
     opening[vocabulary.opening.start + 1 : vocabulary.opening.stop] = True  # not that of unknown labels
     limits = [min(codec.max_length, TOKENS_A_WORD * count + MORE) for count in counts]
     marks = EndMarks(codec.marks.begin, codec.marks.end)
-    source = padded([np.asarray(tokens, dtype=np.int64) for tokens in encoded], codec.marks.pad)
     with torch.no_grad():
         writer = BracketedWriter(
             Ensemble([writer_for(one, source, cached=cached) for one in models]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,19 +29,11 @@ from attnlab.tasks.translation.translation import KEPT_EPOCHS
 from attnlab.text.tokenizers import PAD_TOKEN, TOKENIZERS
 from attnlab.text.trees import Tree, compare_all, read_trees
 from attnlab.text.trees.bracketing import SIGNATURE
-from attnlab.text.trees.linear import TagDictionary, TreeVocabulary
+from attnlab.text.trees.linear import CLOSE, TagDictionary, TreeVocabulary
 
 SHORT = 40
 """Words of the longest sentences that older papers judge."""
 SHOWN = 5  # in a report
-
-
-def parsing_metrics(prefix: str) -> tuple[Metric, ...]:
-    """What is measured on one held-out part."""
-    return (
-        Metric(f"{prefix}_loss", "nats/token", "lower", "cross-entropy"),
-        Metric(f"{prefix}_accuracy", "fraction", "higher", "tokens predicted right"),
-    )
 
 
 def judged_metrics(prefix: str) -> tuple[Metric, ...]:
@@ -157,7 +150,7 @@ class Parsing:
         for part, kept in self._kept.items():
             if not len(kept):
                 raise DataError(f"every tree of the {part} part has more than {max_length} tokens; raise max_length")
-        self.metrics = tuple(metric for part in self.parts for metric in parsing_metrics(PREFIXES[part]))
+        self.metrics = tuple(Metric(f"{PREFIXES[part]}_loss", "nats/token", "lower", "loss") for part in self.parts)
         judged_parts = self.parts if beam is not None else ()
         self.judged = tuple(metric for part in judged_parts for metric in judged_metrics(PREFIXES[part]))
         lengths = self._linearized["train"].longest[self._kept["train"]]
@@ -189,7 +182,9 @@ class Parsing:
         return [kept[batches[number]] for number in torch.randperm(len(batches), generator=generator).tolist()]
 
     def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
-        """The mean cross-entropy of a batch in nats per token."""
+        """The mean loss of a batch per token; of a model that writes tokens their cross-entropy in nats."""
+        if outputs.shape == batch.targets.shape[:1]:
+            return outputs.sum() / self.targets_of(batch)
         return self._next_tokens.mean_loss(outputs, batch.targets, label_smoothing)
 
     def targets_of(self, batch: Batch) -> int:
@@ -200,9 +195,11 @@ class Parsing:
         """The metrics over a whole held-out part."""
         require_known("part", part, self.parts)
         one, kept = self._linearized[part], self._kept[part]
-        batches = in_order(one.longest[kept], self.batch_tokens)
-        total, correct, count = self._next_tokens.tally(predict, (one.batch(kept[some].tolist()) for some in batches))
-        return {f"{PREFIXES[part]}_loss": total / count, f"{PREFIXES[part]}_accuracy": correct / count}
+        batches = [one.batch(kept[some].tolist()) for some in in_order(one.longest[kept], self.batch_tokens)]
+        counts = [self.targets_of(batch) for batch in batches]
+        losses = [self.loss(predict(batch), batch).item() for batch in batches]
+        total = math.fsum(loss * count for loss, count in zip(losses, counts, strict=True))
+        return {f"{PREFIXES[part]}_loss": total / sum(counts)}
 
     def judge(self, write: Write) -> dict[str, float]:
         """What is judged of the trees that are written for the held-out parts."""
@@ -236,26 +233,39 @@ class Parsing:
 
     def model_arguments(self) -> Mapping[str, Any]:
         """What a model must know of the task, by constructor name."""
+        vocabulary = self.codec.vocabulary
         return {
             "source_vocab_size": self.codec.tokenizer.size,
-            "target_vocab_size": self.codec.vocabulary.size,
+            "target_vocab_size": vocabulary.size,
             "max_length": self.max_length,
             "pad": PAD_TOKEN,
+            "word_starts": self.codec.tokenizer.word_starts(),
+            "brackets": {"close": CLOSE, "labels": len(vocabulary.labels), "tags": len(vocabulary.tags)},
+            "chains": self._chains,
         }
 
+    @functools.cached_property
+    def _chains(self) -> list[list[int]]:
+        """The labels that stand around the same words in the training part, as they are written, the usual first."""
+        opening = dict(zip(self.codec.vocabulary.labels, self.codec.vocabulary.opening, strict=True))
+        counts = Counter(
+            tuple(opening[span.label] for span in around)
+            for tree in self.treebank.parts["train"]
+            for _, around in itertools.groupby(tree.spans(), key=lambda span: (span.start, span.end))
+        )
+        return [list(chain) for chain, _ in counts.most_common()]
+
     def floors(self) -> tuple[Floor, ...]:
-        """Chance of the loss; of F1, right-branching trees with the most frequent label."""
+        """Of F1, right-branching trees with the most frequent label."""
         return self._floors
 
     @functools.cached_property
     def _floors(self) -> tuple[Floor, ...]:
-        chance = math.log(self.codec.vocabulary.size)
-        found = [Floor("chance", chance, "nats/token", f"{PREFIXES[part]}_loss", "chance") for part in self.parts]
-        if self.judged:
-            for part in self.parts:
-                gold, prefix = self._judged_of(part), PREFIXES[part]
-                f1 = self._scores(prefix, gold, [self._right_branching(tree) for tree in gold])[f"{prefix}_f1"]
-                found.append(Floor("right-branching", f1, "%", f"{prefix}_f1", "simple"))
+        found = []
+        for part in self.parts if self.judged else ():
+            gold, prefix = self._judged_of(part), PREFIXES[part]
+            f1 = self._scores(prefix, gold, [self._right_branching(tree) for tree in gold])[f"{prefix}_f1"]
+            found.append(Floor("right-branching", f1, "%", f"{prefix}_f1", "simple"))
         return tuple(found)
 
     @functools.cached_property
@@ -306,8 +316,8 @@ class Parsing:
         pairs, labels = [], []
         for number in self._kept[part][:SHOWN].tolist():
             batch = self._linearized[part].batch([number])
-            likeliest = predict(batch).argmax(dim=-1)[0].tolist()
-            tree = self.treebank.parts[part][number]
+            outputs, tree = predict(batch), self.treebank.parts[part][number]
+            likeliest = outputs.argmax(dim=-1)[0].tolist() if outputs.ndim == batch.targets.ndim + 1 else ()
             predicted = " ".join(vocabulary.pieces(likeliest))
             pairs.append({"source": " ".join(tree.words()), "target": str(tree), "predicted": predicted})
             read, written = (tokens[0].tolist() for tokens in batch.inputs)

@@ -1,0 +1,1 @@
+"""Models of whole trees, which need not be written token by token."""
