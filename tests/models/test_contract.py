@@ -36,6 +36,8 @@ SMALL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(TRANSFORMERS, TRANSFORMER),
     "rnn-additive": {"d_model": 8, "hidden": 6, "dropout": 0.0},
     "rnn-multiplicative": {"d_model": 8, "dropout": 0.0},
+    "deep-att": {"d_model": 6, "n_layers": 3, "n_decoder_layers": 2, "dropout": 0.0},
+    "gnmt": {"d_model": 6, "n_layers": 4, "n_decoder_layers": 3, "dropout": 0.0},
     "convs2s": {"d_model": 8, "n_layers": 2, "dropout": 0.0},
     "bytenet": {"d_model": 8, "n_sets": 1, "dilations": [1, 2], "dropout": 0.0},
     "cnn": {
@@ -50,7 +52,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "mended": {"part": {"name": "decoder", "d_model": 20, "n_layers": 2}},
 }
 OF_TOKENS = ("decoder", "token-encoder", "mended")
-TRANSLATING = {*TRANSFORMERS, "rnn-additive", "rnn-multiplicative", "convs2s", "bytenet"}
+TRANSLATING = {*TRANSFORMERS, "rnn-additive", "rnn-multiplicative", "deep-att", "gnmt", "convs2s", "bytenet"}
 FEATURES_OUT = dict.fromkeys((*OF_TOKENS, *TRANSLATING), VOCAB) | {"lstm-batch-as-time": D_IN}
 MIXING = {"lstm-batch-as-time"}  # the mistake it is there to show
 

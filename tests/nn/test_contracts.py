@@ -44,6 +44,7 @@ NEEDED: dict[str, dict[str, Any]] = {
 BATCHED_OVER_SEEDS: dict[str, dict[str, Any]] = {
     "lstm": {"path": "readable"},  # torch has no batching rule for its LSTM kernel
     "mixture-of-experts": {"path": "readable"},  # where an expert is chosen differs from seed to seed
+    "noisy-mixture-of-experts": {"path": "readable"},
 }
 """Arguments with which an entry runs under vmap."""
 

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from attnlab.core.build import build
 from attnlab.core.errors import SpecError
@@ -12,6 +15,7 @@ from attnlab.nn.feedforward import (
     GeluFeedForward,
     MixtureOfExperts,
     NoFeedForward,
+    NoisyMixtureOfExperts,
     ReluFeedForward,
     SquaredReluFeedForward,
     load_imbalance,
@@ -124,7 +128,65 @@ def _routed(part: MixtureOfExperts, x: torch.Tensor) -> tuple[torch.Tensor, torc
     return p, p.topk(part.top_k).indices
 
 
+def noisy(**sizes: Any) -> NoisyMixtureOfExperts:
+    torch.manual_seed(1)
+    part = NoisyMixtureOfExperts(6, n_experts=5, d_ff=4, **sizes).double()
+    nn.init.normal_(part.router.weight)
+    nn.init.normal_(part.noise.weight)
+    return part
+
+
+@pytest.mark.parametrize("path", ["sparse", "readable"])
+def test_noise_chooses_experts_by_hand(path: str) -> None:
+    part, x = noisy(top_k=2, path=path), torch.randn(2, 7, 6, dtype=torch.double)
+    for training in (True, False):
+        torch.manual_seed(3)
+        y = part.train(training)(x)
+        torch.manual_seed(3)
+        noise = torch.randn(14, 5, dtype=torch.double).view(2, 7, 5) * training
+        for place in ((0, 0), (1, 3), (1, 6)):
+            h = part.router(x[place]) + noise[place] * F.softplus(part.noise(x[place]))
+            best, chosen = h.sort(descending=True)
+            pairs = zip(best[:2].softmax(0), chosen[:2].tolist(), strict=True)
+            torch.testing.assert_close(y[place], sum(trust * part.experts[one](x[place]) for trust, one in pairs))
+
+
+def test_the_load_is_how_often_noise_drawn_again_would_choose() -> None:
+    """Equations 8 to 10 and appendix A, counted: the expected number of positions that choose each expert."""
+    part, x = noisy(top_k=2), torch.randn(3, 6, dtype=torch.double)
+    torch.manual_seed(3)
+    trust, chosen, imbalance = part.choose(x)
+    torch.manual_seed(3)
+    clean, spread = part.router(x), F.softplus(part.noise(x))
+    h, again = clean + torch.randn(3, 5, dtype=torch.double) * spread, torch.randn(40_000, dtype=torch.double)
+    importance, load = torch.zeros(5, dtype=torch.double), torch.zeros(5, dtype=torch.double)
+    for row in range(3):
+        for expert in range(5):
+            second = h[row, [one for one in range(5) if one != expert]].topk(2).values[1]
+            load[expert] += (clean[row, expert] + again * spread[row, expert] > second).double().mean()
+        importance[chosen[row]] += trust[row].detach()
+    expected = sum((one.std(correction=0) / one.mean()) ** 2 for one in (importance, load))
+    assert imbalance().item() == pytest.approx(expected.item(), abs=0.02)
+
+
+def test_noisy_experts_begin_alike_and_balance_teaches_router_and_noise() -> None:
+    torch.manual_seed(1)
+    part, x = NoisyMixtureOfExperts(6, n_experts=4, top_k=2, balance=1.0), torch.randn(64, 6) + 2.0
+    assert not part.router.weight.any()
+    optimizer = torch.optim.Adam(part.parameters(), lr=0.02)
+    nn.init.normal_(part.router.weight)
+    before = part.choose(x)[2]().item()
+    for _ in range(200):
+        optimizer.zero_grad()
+        (0.0 * part(x)).sum().backward()
+        optimizer.step()
+    assert part.choose(x)[2]().item() < 0.5 * before
+    assert part.noise.weight.any()
+
+
 def test_bad_arguments() -> None:
+    with pytest.raises(SpecError, match=r"top_k must be less than n_experts \(2\), as noise chooses among them; got 2"):
+        NoisyMixtureOfExperts(12, n_experts=2, top_k=2)
     with pytest.raises(SpecError, match="feed-forward 'gelu': sizes must be positive integers; got d_ff=0"):
         build({"name": "gelu", "d_ff": 0}, FEEDFORWARDS, axis="feed-forward", offered={"d_model": 12})
     with pytest.raises(SpecError, match=r"dropout must be a probability in \[0, 1\); got -0.1"):

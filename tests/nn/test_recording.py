@@ -40,6 +40,7 @@ LAYERS = {
     **{f"attention {number}": lambda number=number: attention(number) for number in range(MOST)},
     "linear-attention": lambda: LinearAttention(D_MODEL, causal=True),
     "mixture-of-experts": lambda: FEEDFORWARDS["mixture-of-experts"](D_MODEL),
+    "noisy-mixture-of-experts": lambda: FEEDFORWARDS["noisy-mixture-of-experts"](D_MODEL),
 }
 
 

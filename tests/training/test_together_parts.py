@@ -46,15 +46,18 @@ NEEDED: dict[str, dict[str, Any]] = {
 
 OF_TOKENS = {"decoder", "token-encoder", "mended"}
 TRANSFORMERS = {"encoder-decoder", "transformer-base", "transformer-big"}
-TRANSLATING = {*TRANSFORMERS, "rnn-additive", "rnn-multiplicative", "convs2s", "bytenet"}
+TRANSLATING = {*TRANSFORMERS, "rnn-additive", "rnn-multiplicative", "deep-att", "gnmt", "convs2s", "bytenet"}
 OTHERS = {"pretrained", "self-attentive-parser"}
 """Models of another model, and of trees."""
 NOT_BATCHED = {
     "mixer lstm": "Batching rule not implemented for aten::lstm",
     "model lstm": "Batching rule not implemented for aten::lstm",
     "feedforward mixture-of-experts": "one by one",
+    "feedforward noisy-mixture-of-experts": "one by one",
     "model rnn-additive": "one by one",
     "model rnn-multiplicative": "one by one",
+    "model deep-att": "Batching rule not implemented for aten::lstm",
+    "model gnmt": "Batching rule not implemented for aten::lstm",
     "model lstm-batch-as-time": "Batching rule not implemented for aten::lstm",
 }
 """Parts that torch cannot batch, and what their run says; they are trained one by one."""
@@ -106,6 +109,8 @@ class Case:
             **{name: sizes["decoder"] | {"mixer": {"name": "attention", "n_heads": 2}} for name in TRANSFORMERS},
             "rnn-additive": {"d_model": 6},
             "rnn-multiplicative": {"d_model": 6},
+            "deep-att": {"d_model": 6, "n_layers": 2},
+            "gnmt": {"d_model": 6, "n_layers": 2},
             "convs2s": {"d_model": 6, "n_layers": 2},
             "bytenet": {"d_model": 6, "n_sets": 1, "dilations": [1, 2]},
         }

@@ -9,6 +9,7 @@ from attnlab.core.lazy import contents
 if TYPE_CHECKING:
     from attnlab.models.convolutional import ConvStack
     from attnlab.models.convolutional_translation import ByteNet, ConvS2S
+    from attnlab.models.deep_lstms import DeepAtt, Gnmt
     from attnlab.models.encoder_decoder import EncoderDecoder
     from attnlab.models.huggingface import as_huggingface
     from attnlab.models.presets import TransformerBase, TransformerBig

@@ -117,8 +117,8 @@ class ConvS2S(AbstractRival):
         for convolution, query in zip(self.decoder, self.queries, strict=True):
             found = F.glu(convolution(self.drop(h)), dim=-1)
             scores = ((query(found) + written) * HALF) @ keys.transpose(1, 2)
-            context = gather(scores, values, real) * counts.sqrt()
-            h = ((found + context) * HALF + h) * HALF
+            context, _ = gather(scores, values, real)
+            h = ((found + context * counts.sqrt()) * HALF + h) * HALF
         return self.logits(self.drop(h))
 
     def _encode(self, source: Tensor, real: Bool[Tensor, "batch s_len"]) -> tuple[Tensor, Tensor]:

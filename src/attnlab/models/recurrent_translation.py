@@ -1,12 +1,13 @@
 """Recurrent encoder-decoders with attention: what translated before the Transformer.
 
-Both read a source with recurrent networks and keep the state at every token. `AdditiveRnn` looks at these states before
+All read a source with recurrent networks and keep the state at every token. `AdditiveRnn` looks at these states before
 every step of its decoder, so that a step must wait for the one before. `MultiplicativeRnn` looks after its decoder has
-run, for all positions at once.
+run, for all positions at once. Deep stacks stand in `deep_lstms`.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, Literal, final
 
 import torch
@@ -15,11 +16,30 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from attnlab.core.sizes import check_positive
-from attnlab.models.translator import AbstractRival, Logits, Source, Target, gather
+from attnlab.models.translator import AbstractRival, Attended, Logits, Source, Target, gather
+
+Kept = tuple[Tensor, ...]
+"""What is kept while a sentence is written, the batch first in each."""
+
+
+class AbstractRecurrent(AbstractRival):
+    """Translate by states, from which writing can go on at any token."""
+
+    @abstractmethod
+    def read(self, source: Source) -> tuple[Kept, Kept]:
+        """What stays of the source, and the states in which writing begins."""
+
+    @abstractmethod
+    def write(self, target: Target, memory: Kept, states: Kept) -> tuple[Logits, Attended, Kept]:
+        """Go on from states: the logits after each token, where it looked, and the states behind the last."""
+
+    def forward(self, source: Source, target: Target) -> Logits:
+        """The logits of the token after each position of what is written."""
+        return self.write(target, *self.read(source))[0]
 
 
 @final
-class AdditiveRnn(AbstractRival):
+class AdditiveRnn(AbstractRecurrent):
     """Translate with gated recurrent units that look at the source before every step.
 
     Parameters
@@ -63,24 +83,29 @@ class AdditiveRnn(AbstractRival):
         self.readout = nn.Linear(3 * hidden + d_model, d_model)
         self.logits = nn.Linear(d_model, target_vocab_size)
 
-    def forward(self, source: Source, target: Target) -> Logits:
-        """The logits of the token after each position of what is written."""
+    def read(self, source: Source) -> tuple[Kept, Kept]:
+        """What stays of the source, and the state in which writing begins."""
         real = source != self.pad
         states, last = _read(self.encoder, self.drop(self.source_embedding(source)), real)
         state = self.start(last[-1]).tanh()  # of the direction that ends at the first token
-        keys, written = self.key(states), self.drop(self.target_embedding(target))
-        outputs = []
-        for y in written.unbind(dim=1):
+        return (states, self.key(states), real), (state,)
+
+    def write(self, target: Target, memory: Kept, states: Kept) -> tuple[Logits, Attended, Kept]:
+        """Go on from a state, a step at a time."""
+        (read, keys, real), (state,) = memory, states
+        outputs, looks = [], []
+        for y in self.drop(self.target_embedding(target)).unbind(dim=1):
             scores = self.alignment((self.query(state)[:, None] + keys).tanh())[..., 0]  # (batch, s_len)
-            context = gather(scores[:, None], states, real)[:, 0]
-            state = self.decoder(torch.cat((y, context), dim=-1), state)
-            outputs.append(torch.cat((state, context, y), dim=-1))
+            context, weights = gather(scores[:, None], read, real)
+            state = self.decoder(torch.cat((y, context[:, 0]), dim=-1), state)
+            outputs.append(torch.cat((state, context[:, 0], y), dim=-1))
+            looks.append(weights)
         found = self.readout(torch.stack(outputs, dim=1)).tanh()
-        return self.logits(self.drop(found))
+        return self.logits(self.drop(found)), torch.cat(looks, dim=1), (state,)
 
 
 @final
-class MultiplicativeRnn(AbstractRival):
+class MultiplicativeRnn(AbstractRecurrent):
     """Translate with stacked LSTMs that look at the source after they have run.
 
     Parameters
@@ -124,13 +149,20 @@ class MultiplicativeRnn(AbstractRival):
         self.readout = nn.Linear(2 * d_model, d_model, bias=False)
         self.logits = nn.Linear(d_model, target_vocab_size)
 
-    def forward(self, source: Source, target: Target) -> Logits:
-        """The logits of the token after each position of what is written."""
+    def read(self, source: Source) -> tuple[Kept, Kept]:
+        """What stays of the source, and the states in which writing begins: those behind the source."""
         real = source != self.pad
         states, last = _read(self.encoder, self.drop(self.source_embedding(source)), real)
-        found, _ = self.decoder(self.drop(self.target_embedding(target)), last)
-        context = gather(found @ self.key(states).transpose(1, 2), states, real)
-        return self.logits(self.drop(self.readout(torch.cat((context, found), dim=-1)).tanh()))
+        return (states, real), tuple(one.transpose(0, 1) for one in last)
+
+    def write(self, target: Target, memory: Kept, states: Kept) -> tuple[Logits, Attended, Kept]:
+        """Go on from states, at all positions at once."""
+        read, real = memory
+        before = tuple(one.transpose(0, 1).contiguous() for one in states)  # (layers, batch, d_model)
+        found, after = self.decoder(self.drop(self.target_embedding(target)), before)
+        context, weights = gather(found @ self.key(read).transpose(1, 2), read, real)
+        read_out = self.readout(torch.cat((context, found), dim=-1)).tanh()
+        return self.logits(self.drop(read_out)), weights, tuple(one.transpose(0, 1) for one in after)
 
 
 def _read(network: nn.GRU | nn.LSTM, x: Tensor, real: Bool[Tensor, "batch s_len"]) -> tuple[Tensor, Any]:

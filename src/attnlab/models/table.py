@@ -8,6 +8,7 @@ from torch import nn
 
 from attnlab.models.convolutional import ConvStack
 from attnlab.models.convolutional_translation import ByteNet, ConvS2S
+from attnlab.models.deep_lstms import DeepAtt, Gnmt
 from attnlab.models.encoder_decoder import EncoderDecoder
 from attnlab.models.from_checkpoint import pretrained
 from attnlab.models.mended import MendedModel
@@ -28,6 +29,8 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn": ConvStack,
     "rnn-additive": AdditiveRnn,
     "rnn-multiplicative": MultiplicativeRnn,
+    "deep-att": DeepAtt,
+    "gnmt": Gnmt,
     "convs2s": ConvS2S,
     "bytenet": ByteNet,
     "self-attentive-parser": SelfAttentiveParser,

@@ -73,10 +73,15 @@ class AbstractRival(AbstractTranslator):
         self.drop = Dropout(dropout)
 
 
+Attended = Float[Tensor, "batch t_len s_len"]
+"""How much each position of what is written looks at each token that is read; rows sum to 1."""
+
+
 def gather(
     scores: Float[Tensor, "batch t_len s_len"],
     states: Float[Tensor, "batch s_len d"],
     real: Bool[Tensor, "batch s_len"],
-) -> Float[Tensor, "batch t_len d"]:
-    """The mean of states, weighted by the softmax of scores at real tokens."""
-    return scores.masked_fill(~real[:, None], torch.finfo(scores.dtype).min).softmax(dim=-1) @ states
+) -> tuple[Float[Tensor, "batch t_len d"], Attended]:
+    """The mean of states, weighted by the softmax of scores at real tokens; and these weights."""
+    weights = scores.masked_fill(~real[:, None], torch.finfo(scores.dtype).min).softmax(dim=-1)
+    return weights @ states, weights

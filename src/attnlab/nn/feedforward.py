@@ -228,8 +228,7 @@ class GatedFeedForward(AbstractFeedForward):
         return self.to_residual(self.drop(ACTIVATIONS[self.gate](gate) * value))
 
 
-@final
-class MixtureOfExperts(AbstractFeedForward):
+class AbstractExperts(AbstractFeedForward):
     """Let every position choose a few of several feed-forwards, and add what they give by its trust in them.
 
     Parameters
@@ -241,7 +240,7 @@ class MixtureOfExperts(AbstractFeedForward):
     d_ff : int, optional
         Hidden width of each; ``4 d_model`` unless given.
     balance : float, default 0.01
-        Weight of the load-balancing loss in training; 0 leaves it out.
+        Weight of what makes experts be used alike, in training; 0 leaves it out.
     path : {"sparse", "readable"}
         "sparse" computes every expert where it is chosen; "readable" everywhere, at n_experts / top_k times the cost,
         which seeds need to train as one program.
@@ -253,18 +252,9 @@ class MixtureOfExperts(AbstractFeedForward):
 
     Notes
     -----
-    ``y = sum_i g_i W_2i relu(W_1i x)`` over the `top_k` largest of ``p = softmax(W_r x)``, with g the chosen p divided
-    by their sum; a single one is p itself [2]_, as its share would always be 1 and teach the router nothing. The
-    load-balancing loss [2]_ is ``n sum_i f_i P_i``, with f the share of choices that fall on an
-    expert and P its mean probability: 1 where all are used alike, n where one is. Its gradient joins the one of the
-    training loss on the way back; the loss that is reported stays the task's. No expert has a limit of positions, so
-    that no position depends on another. Differs from [1]_: no noise, and the newer balancing loss; padding counts as
-    any position.
-
-    References
-    ----------
-    .. [1] Shazeer et al., 2017, arXiv:1701.06538, section 2.
-    .. [2] Fedus, Zoph, Shazeer, 2021, arXiv:2101.03961, equations 2 and 4 to 6.
+    The gradient of the balancing loss joins the one of the training loss on the way back; the loss that is reported
+    stays the task's. No expert has a limit of positions, so that no position depends on another; padding counts as any
+    position.
     """
 
     def __init__(
@@ -289,17 +279,20 @@ class MixtureOfExperts(AbstractFeedForward):
         self.router = nn.Linear(d_model, n_experts, bias=False)
         self.experts = nn.ModuleList(ReluFeedForward(d_model, d_ff=d_ff, dropout=dropout) for _ in range(n_experts))
 
+    @abstractmethod
+    def choose(
+        self, x: Float[Tensor, "positions d_model"]
+    ) -> tuple[Float[Tensor, "positions k"], Int[Tensor, "positions k"], Callable[[], Float[Tensor, ""]]]:
+        """The trust of every position in the experts it chooses, their numbers, and how unevenly they are used."""
+
     def forward(self, x: Activations) -> Activations:
         """The weighted sum of the chosen experts at every position."""
         flat = x.flatten(0, -2)
-        probabilities = self.router(flat).softmax(dim=-1, dtype=torch.promote_types(x.dtype, torch.float32))
-        trust, chosen = probabilities.topk(self.top_k, dim=-1)
-        if self.top_k > 1:
-            trust = trust / trust.sum(dim=-1, keepdim=True)
+        trust, chosen, imbalance = self.choose(flat)
         use = self._everywhere if is_recorded() else self._use
         y = use(flat, trust.to(flat.dtype), chosen).view_as(x)
         if self.training and self.balance > 0.0 and torch.is_grad_enabled():
-            y = _WithGradientOf.apply(y, self.balance * load_imbalance(probabilities, chosen))
+            y = _WithGradientOf.apply(y, self.balance * imbalance())
         return y
 
     def _everywhere(
@@ -329,6 +322,102 @@ class MixtureOfExperts(AbstractFeedForward):
         found = [expert(some) for expert, some in zip(self.experts, taken.split(counts), strict=True)]
         weighted = torch.cat(found) * trust.flatten()[order, None]
         return torch.zeros_like(x).index_add(0, positions, weighted.to(x.dtype))
+
+
+@final
+class MixtureOfExperts(AbstractExperts):
+    """Let every position choose experts by their probabilities.
+
+    Notes
+    -----
+    ``y = sum_i g_i W_2i relu(W_1i x)`` over the `top_k` largest of ``p = softmax(W_r x)``, with g the chosen p divided
+    by their sum; a single one is p itself [2]_, as its share would always be 1 and teach the router nothing. The
+    load-balancing loss [2]_ is ``n sum_i f_i P_i``, with f the share of choices that fall on an
+    expert and P its mean probability: 1 where all are used alike, n where one is. Differs from [1]_: no noise, and the
+    newer balancing loss.
+
+    References
+    ----------
+    .. [1] Shazeer et al., 2017, arXiv:1701.06538, section 2.
+    .. [2] Fedus, Zoph, Shazeer, 2021, arXiv:2101.03961, equations 2 and 4 to 6.
+    """
+
+    def choose(
+        self, x: Float[Tensor, "positions d_model"]
+    ) -> tuple[Float[Tensor, "positions k"], Int[Tensor, "positions k"], Callable[[], Float[Tensor, ""]]]:
+        """The trust of every position in the experts it chooses, their numbers, and how unevenly they are used."""
+        probabilities = self.router(x).softmax(dim=-1, dtype=torch.promote_types(x.dtype, torch.float32))
+        trust, chosen = probabilities.topk(self.top_k, dim=-1)
+        if self.top_k > 1:
+            trust = trust / trust.sum(dim=-1, keepdim=True)
+        return trust, chosen, lambda: load_imbalance(probabilities, chosen)
+
+
+@final
+class NoisyMixtureOfExperts(AbstractExperts):
+    """Let every position choose experts by scores with noise, which in training lets it try others.
+
+    Notes
+    -----
+    ``H = W_r x + e softplus(W_n x)``, e standard normal, in training; else ``H = W_r x``. ``y = sum_i g_i W_2i
+    relu(W_1i x)`` over the `top_k` largest H, with g their softmax. What balances is ``CV(importance)^2 + CV(load)^2``
+    over experts, with CV the standard deviation over the mean; the importance of an expert is the sum of its g over
+    positions, its load the expected number of positions that choose it if the noise of its own score is drawn again.
+    ``W_r`` and ``W_n`` begin at zero, where all experts are alike. At least one expert must be left out. Differs from
+    [1]_: experts are one level deep, with biases, and both balancing losses have one weight.
+
+    References
+    ----------
+    .. [1] Shazeer et al., 2017, arXiv:1701.06538, sections 2.1 and 4, appendix A.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        n_experts: int = 4,
+        top_k: int = 2,
+        d_ff: int | None = None,
+        balance: float = 0.01,
+        dropout: float = 0.0,
+        path: Literal["sparse", "readable"] = "sparse",
+    ) -> None:
+        if top_k == n_experts:
+            raise SpecError(
+                f"top_k must be less than n_experts ({n_experts}), as noise chooses among them; got {top_k}"
+            )
+        sizes = {"n_experts": n_experts, "top_k": top_k, "d_ff": d_ff}
+        super().__init__(d_model, **sizes, balance=balance, dropout=dropout, path=path)  # type: ignore[arg-type]
+        self.noise = nn.Linear(d_model, n_experts, bias=False)
+        nn.init.zeros_(self.router.weight)
+        nn.init.zeros_(self.noise.weight)
+
+    def choose(
+        self, x: Float[Tensor, "positions d_model"]
+    ) -> tuple[Float[Tensor, "positions k"], Int[Tensor, "positions k"], Callable[[], Float[Tensor, ""]]]:
+        """The trust of every position in the experts it chooses, their numbers, and how unevenly they are used."""
+        precise = torch.promote_types(x.dtype, torch.float32)
+        clean = self.router(x).to(precise)
+        spread = F.softplus(self.noise(x).to(precise))
+        noisy = clean + torch.randn_like(clean) * spread if self.training else clean
+        highest, ranked = noisy.topk(self.top_k + 1, dim=-1)
+        chosen = ranked[:, :-1]
+        trust = highest[:, :-1].softmax(dim=-1)
+
+        def imbalance() -> Float[Tensor, ""]:
+            none = torch.zeros_like(noisy)
+            importance = none.scatter(-1, chosen, trust).sum(dim=0)
+            is_chosen = none.scatter(-1, chosen, 1.0) > 0.0
+            to_beat = torch.where(is_chosen, highest[:, -1:], highest[:, -2:-1])  # the k-th highest of the others
+            load = torch.special.ndtr((clean - to_beat) / spread).sum(dim=0)
+            return _uneven(importance) + _uneven(load)
+
+        return trust, chosen, imbalance
+
+
+def _uneven(amounts: Float[Tensor, " experts"]) -> Float[Tensor, ""]:
+    """The squared coefficient of variation."""
+    return amounts.var(correction=0) / amounts.mean().square()
 
 
 def load_imbalance(
@@ -374,4 +463,5 @@ FEEDFORWARDS: Mapping[str, Callable[..., AbstractFeedForward]] = {
     "silu": SiluFeedForward,
     "gated": GatedFeedForward,
     "mixture-of-experts": MixtureOfExperts,
+    "noisy-mixture-of-experts": NoisyMixtureOfExperts,
 }

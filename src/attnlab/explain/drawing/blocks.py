@@ -14,11 +14,12 @@ from attnlab.explain.drawing.nodes import Beside, Box, Node, Port, Skip, column
 from attnlab.explain.drawing.reading import Reading, arrow, parts, read
 from attnlab.nn.block import Block, LiteralBlock, Wiring
 from attnlab.nn.feedforward import (
+    AbstractExperts,
     AbstractTwoLayers,
     GatedFeedForward,
     GeluFeedForward,
     GeluTanhFeedForward,
-    MixtureOfExperts,
+    NoisyMixtureOfExperts,
     ReluFeedForward,
     SiluFeedForward,
     SquaredReluFeedForward,
@@ -157,11 +158,11 @@ def _(part: GatedFeedForward, path: str, reading: Reading) -> Node:
 
 
 @read.register
-def _(part: MixtureOfExperts, path: str, reading: Reading) -> Node:
+def _(part: AbstractExperts, path: str, reading: Reading) -> Node:
     first, count = cast(ReluFeedForward, part.experts[0]), len(part.experts)
-    notes = [
-        f"{count} experts, {part.top_k} for each position",
-        f"router: Linear {arrow(first.widen.in_features, count)}",
-    ]
+    router = f"Linear {arrow(first.widen.in_features, count)}"
+    notes = [f"{count} experts, {part.top_k} for each position", f"router: {router}"]
+    if isinstance(part, NoisyMixtureOfExperts):
+        notes.append(f"its noise in training: {router}")
     notes += ["each expert:", *_two_layers(first, "ReLU")]
     return reading.box("Mixture of experts", notes, kind="feedforward", of=part, path=path)

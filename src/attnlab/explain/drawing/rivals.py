@@ -6,9 +6,10 @@ from torch import nn
 
 from attnlab.explain.drawing.blocks import RELU
 from attnlab.explain.drawing.models import Halves, embedding, halves, logits, positions
-from attnlab.explain.drawing.nodes import Beside, Box, Caption, Column, Frame, Node, Port, Skip, column, folded
+from attnlab.explain.drawing.nodes import Beside, Box, Caption, Column, Frame, Join, Node, Port, Skip, column, folded
 from attnlab.explain.drawing.reading import Reading, parts, read
 from attnlab.models.convolutional_translation import ByteNet, ConvS2S
+from attnlab.models.deep_lstms import AbstractDeepLstms, DeepAtt, Gnmt
 from attnlab.models.recurrent_translation import AdditiveRnn, MultiplicativeRnn
 from attnlab.models.translator import AbstractRival
 
@@ -64,6 +65,67 @@ def _(model: MultiplicativeRnn, reading: Reading) -> Halves:
     looked = Skip(Beside(attend, Port(STATES), inward=True), Box("Concat", small=True))
     below = column(_embedded(model, "target", reading), drop, decoder, looked)
     return Halves((encoder, column(below, _read_out(model, reading), logits(model.logits, reading))), STATES)
+
+
+@halves.register
+def _(model: DeepAtt, reading: Reading) -> Halves:
+    drop, columns = _dropped(model, reading), []
+    for turned, lstms in enumerate(model.columns):
+        layers: list[Node] = []
+        for i, lstm in enumerate(lstms.children()):
+            way = "backwards" if (i + turned) % 2 else "forwards"
+            box = _lstm(lstm, [f"reads {way}", "half of what its gates read goes on"], f"columns.{turned}.{i}", reading)
+            layers.append(column(drop if i else [], box))
+        columns.append(column(folded(layers, f"columns.{turned}", framed=False)))
+    joined = [Join(tuple(columns), Box("Concat", small=True)), read(model.source_states, "source_states", reading)]
+    encoder = column(_embedded(model, "source", reading), drop, joined)
+    layers = [
+        column(drop, _lstm(lstm, ["half of what its gates read goes on"], f"decoder.{i}", reading))
+        for i, lstm in enumerate(model.decoder)
+    ]
+    return _deep_halves(model, encoder, layers, reading)
+
+
+@halves.register
+def _(model: Gnmt, reading: Reading) -> Halves:
+    drop, experts = _dropped(model, reading), []
+    for i, mixture in enumerate(model.experts):
+        experts.append([Skip(column(read(mixture, f"experts.{i}", reading), drop))])
+    first = [_lstm(model.first, ["reads forwards"], "first", reading)]
+    first.append(_lstm(model.backwards, ["reads backwards"], "backwards", reading))
+    both = Join(tuple(map(column, first)), Box("Concat", small=True))
+    layers = [column(drop, read(lstm, f"encoder.{i}", reading)) for i, lstm in enumerate(model.encoder)]
+    layers = [Skip(one) if i else one for i, one in enumerate(layers)]
+    stack = [*folded(layers[:-1], "encoder", framed=False), *(experts[0] if experts else []), layers[-1]]
+    encoder = column(_embedded(model, "source", reading), drop, both, stack)
+    above: list[Node] = []
+    for i, lstm in enumerate(model.decoder):
+        body = column(drop, _lstm(lstm, ["reads what was found in the source too"], f"decoder.{i}", reading))
+        mixture = experts[1] if experts and i == len(model.decoder) - 1 else []
+        above.append(column(mixture, Skip(body) if i else body))
+    return _deep_halves(model, encoder, above, reading)
+
+
+def _deep_halves(model: AbstractDeepLstms, encoder: Column, above: list[Node], reading: Reading) -> Halves:
+    """The encoder, and a decoder of which the bottom layer looks at the source."""
+    drop, bottom = _dropped(model, reading), model.bottom
+    notes = ["of the state before, to every token", "w · tanh(A state + B key)", "softmax, mean of the states"]
+    scores = [bottom.query, bottom.key, bottom.alignment]
+    attend = reading.box("Additive attention", notes, kind="attention", of=scores, path="bottom")
+    sizes = [f"{bottom.cell.input_size:,} → {bottom.cell.hidden_size:,}"]
+    cell = reading.box("LSTM cell", sizes, kind="recurrent", of=bottom.cell, path="bottom.cell")
+    looked = Beside(attend, Port(STATES), inward=True)
+    step = column(Beside(Box("Concat", ("token and context",)), looked, inward=True), cell)
+    loop = Frame(step, title="one target token after another")
+    below = column(_embedded(model, "target", reading), drop, loop)
+    decoder = column(below, folded(above, "decoder", framed=False), drop, logits(model.logits, reading))
+    return Halves((encoder, decoder), STATES)
+
+
+def _lstm(lstm: nn.Module, notes: list[str], path: str, reading: Reading) -> Box:
+    width, rows = lstm.get_parameter("weight_ih_l0").shape[1], lstm.get_parameter("weight_hh_l0").shape[1]
+    sizes = f"{width:,} → {rows:,}"
+    return reading.box("LSTM", [sizes, *notes], kind="recurrent", of=lstm, path=path)
 
 
 @halves.register

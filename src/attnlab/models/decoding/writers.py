@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from attnlab.core.errors import ModuleError, SpecError
 from attnlab.models.decoding.generation import Writer
 from attnlab.models.encoder_decoder import EncoderDecoder
+from attnlab.models.recurrent_translation import AbstractRecurrent
 from attnlab.models.stacks import Decoder
 from attnlab.nn.block import BlockCache
 
@@ -60,6 +61,34 @@ class CachedWriter:
             self._real = self._real[rows]
         for cache in self._caches:
             cache.select(rows, same_other=stayed)
+
+
+@final
+class RecurrentWriter:
+    """Continue sequences from the states behind their last tokens.
+
+    Parameters
+    ----------
+    model : AbstractRecurrent
+        In evaluation mode.
+    source : Tensor
+        Tokens that are read, one row per sequence, (batch, s_len).
+    """
+
+    def __init__(self, model: AbstractRecurrent, source: Int[Tensor, "batch s_len"]) -> None:
+        self._model = model
+        self._memory, self._states = model.read(source.to(device_of(model)))
+
+    def advance(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
+        """Add a token to every sequence and return the logits of the next."""
+        tokens = tokens.to(device_of(self._model))[:, None]
+        logits, _, self._states = self._model.write(tokens, self._memory, self._states)
+        return logits[:, 0]
+
+    def select(self, rows: Int[Tensor, " new"]) -> None:
+        """Keep some sequences, in a new order."""
+        rows = rows.to(device_of(self._model))
+        self._memory, self._states = (tuple(one[rows] for one in kept) for kept in (self._memory, self._states))
 
 
 @final
@@ -161,6 +190,11 @@ def _(model: EncoderDecoder, source: Tensor, *, cached: bool = True) -> Writer:
         if cached:
             return CachedWriter(model, source)
     return RecomputingWriter(model, source)
+
+
+@writer_for.register
+def _(model: AbstractRecurrent, source: Tensor, *, cached: bool = True) -> Writer:
+    return RecurrentWriter(model, source) if cached else RecomputingWriter(model, source)
 
 
 @functools.singledispatch
