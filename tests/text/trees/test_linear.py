@@ -11,11 +11,16 @@ from attnlab.text.trees import Tree, read_trees
 from attnlab.text.trees.drawing import tree_svg
 from attnlab.text.trees.linear import TagDictionary, TreeVocabulary
 
+
+def some(elements):
+    return st.lists(elements, min_size=1, max_size=3)
+
+
 WORDS = st.builds(lambda tag, word: Tree(tag, word=word), st.sampled_from("PQR"), st.sampled_from(["a", "b", "1"]))
 INSIDE = st.recursive(
-    WORDS, lambda below: st.builds(Tree, st.sampled_from("STU"), st.lists(below, min_size=1, max_size=3).map(tuple))
+    WORDS, lambda below: st.builds(lambda label, below: Tree(label, tuple(below)), st.sampled_from("STU"), some(below))
 )
-TREES = st.builds(Tree, st.just("S"), st.lists(INSIDE, min_size=1, max_size=3).map(tuple))
+TREES = some(INSIDE).map(lambda below: Tree("S", tuple(below)))
 
 
 @given(TREES)

@@ -193,11 +193,9 @@ class SelfAttentiveParser(AbstractParser):
         if self.objective == "likelihood":
             totals = inside(scores.logsumexp(dim=-1), lambda ways: ways.logsumexp(dim=-1))
             return totals[rows, 0, counts] - right
-        wrong = torch.ones_like(scores).scatter(-1, gold[..., None], 0.0)
-        best, labels = (scores.detach() + wrong).max(dim=-1)
-        found = best_trees(best, counts)
+        best, labels = scores.detach().scatter_add(-1, gold[..., None], -torch.ones_like(of_gold)[..., None]).max(dim=-1)
         taken = torch.zeros_like(is_label)
-        for row, spans in zip(taken, found, strict=True):
+        for row, spans in zip(taken, best_trees(best + 1, counts), strict=True):
             row[tuple(torch.tensor(spans, device=row.device).T)] = True
-        picked = (scores + wrong).gather(-1, labels[..., None])[..., 0]
+        picked = scores.gather(-1, labels[..., None])[..., 0] + (labels != gold)
         return (picked * taken).flatten(1).sum(dim=1) - right

@@ -24,7 +24,7 @@ from attnlab.tasks.codecs import TreeCodec
 from attnlab.tasks.held_out import PREFIXES
 from attnlab.tasks.next_tokens import IGNORED, NextTokens
 from attnlab.tasks.pairs import cuts, in_order, meeting_anew, pair_batch
-from attnlab.tasks.parsing.treebanks import CRAFT, find_treebank
+from attnlab.tasks.parsing.treebanks import CRAFT, find_treebank, uncollected
 from attnlab.tasks.translation.translation import KEPT_EPOCHS
 from attnlab.text.tokenizers import PAD_TOKEN, TOKENIZERS
 from attnlab.text.trees import Tree, compare_all, read_trees
@@ -112,6 +112,7 @@ class Parsing:
     causal = True
     reads_bfloat16 = True
 
+    @uncollected()
     def __init__(
         self,
         treebank: str | None = CRAFT,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import hashlib
 import json
 from collections import Counter
@@ -55,6 +57,18 @@ class Treebank:
             "trees": {part: len(trees) for part, trees in self.parts.items()},
             "removed": dict(self.removed),
         }
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Look for no garbage, which takes half of the time where millions of objects are made and all are kept."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def find_treebank(name: str | None, files: Mapping[str, str | Sequence[str] | None]) -> Treebank:

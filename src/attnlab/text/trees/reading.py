@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import NamedTuple, final
 
 from attnlab.core.errors import DataError
 from attnlab.text.trees.tree import Tree
@@ -17,16 +17,28 @@ _COMMENT = re.compile(r"\s*(\*x\*|;)")  # headers of treebank files, and what pe
 
 
 @final
-@dataclass
+class _Place(NamedTuple):
+    """Name a place in a file."""
+
+    name: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.name}, line {self.line}, column {self.column}"
+
+
+@final
+@dataclass(slots=True)
 class _Open:
     """Hold a bracket that is not closed yet."""
 
-    place: str
+    place: _Place
     label: str | None = None
     word: str = ""
     children: list[Tree] = field(default_factory=list)
 
-    def take(self, text: str, place: str) -> None:
+    def take(self, text: str, place: _Place) -> None:
         """Take a label or a word."""
         if self.label is None and not self.children:
             self.label = text
@@ -35,7 +47,7 @@ class _Open:
         else:
             self.word = text
 
-    def take_in(self, tree: Tree, place: str) -> None:
+    def take_in(self, tree: Tree, place: _Place) -> None:
         """Take a constituent."""
         if self.word:
             raise DataError(f"{place}: {self.word!r} stands beside a bracket; a word has one of its own")
@@ -95,9 +107,9 @@ def read_trees(lines: Iterable[str], name: str = "trees") -> Iterator[Tree]:
         raise DataError(f"{opened[0].place}: this bracket is never closed")
 
 
-def _pieces(lines: Iterable[str], name: str, opened: Sequence[object]) -> Iterator[tuple[str, str]]:
+def _pieces(lines: Iterable[str], name: str, opened: Sequence[object]) -> Iterator[tuple[str, _Place]]:
     """Brackets and words with their places; comments stand where no bracket is open."""
     for number, line in enumerate(lines, 1):
         if opened or not _COMMENT.match(line):
             for found in _PIECE.finditer(line):
-                yield found[0], f"{name}, line {number}, column {found.start() + 1}"
+                yield found[0], _Place(name, number, found.start() + 1)

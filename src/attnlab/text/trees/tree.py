@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple, final
 
 EMPTY = "-NONE-"
@@ -33,8 +33,7 @@ class Constituent(NamedTuple):
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(NamedTuple):
     """Hold a constituent: a label over others, or a tag over a word.
 
     Parameters
@@ -126,14 +125,16 @@ def _cleaned(tree: Tree, removed: Counter[str]) -> Tree | None:
     if tree.label == EMPTY:
         removed["empty elements"] += 1
         return None
-    children = tuple(kept for child in tree.children if (kept := _cleaned(child, removed)) is not None)
+    children = tuple([kept for child in tree.children if (kept := _cleaned(child, removed)) is not None])
     if tree.children and not children:
         return None
     label = category(tree.label)
-    removed["function tags"] += label != tree.label
+    if label != tree.label:
+        removed["function tags"] += 1
     return Tree(label, children, tree.word)
 
 
+@functools.cache
 def category(label: str) -> str:
     """A label without function tags and numbers: NP of ``NP-SBJ-1``; ``-LRB-`` stays."""
     found = _CATEGORY.match(label)
