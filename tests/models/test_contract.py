@@ -40,6 +40,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "gnmt": {"d_model": 6, "n_layers": 4, "n_decoder_layers": 3, "dropout": 0.0},
     "convs2s": {"d_model": 8, "n_layers": 2, "dropout": 0.0},
     "bytenet": {"d_model": 8, "n_sets": 1, "dilations": [1, 2], "dropout": 0.0},
+    "rnng": {"d_model": 6, "word_starts": [3, 4, 5], "brackets": {"close": 3, "labels": 4, "tags": 5}, "dropout": 0.0},
     "cnn": {
         "channels": 6,
         "kernel_size": 3,
@@ -52,7 +53,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "mended": {"part": {"name": "decoder", "d_model": 20, "n_layers": 2}},
 }
 OF_TOKENS = ("decoder", "token-encoder", "mended")
-TRANSLATING = {*TRANSFORMERS, "rnn-additive", "rnn-multiplicative", "deep-att", "gnmt", "convs2s", "bytenet"}
+TRANSLATING = {*TRANSFORMERS, "rnn-additive", "rnn-multiplicative", "deep-att", "gnmt", "convs2s", "bytenet", "rnng"}
 FEATURES_OUT = dict.fromkeys((*OF_TOKENS, *TRANSLATING), VOCAB) | {"lstm-batch-as-time": D_IN}
 MIXING = {"lstm-batch-as-time"}  # the mistake it is there to show
 

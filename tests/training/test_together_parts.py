@@ -46,7 +46,7 @@ NEEDED: dict[str, dict[str, Any]] = {
 
 OF_TOKENS = {"decoder", "token-encoder", "mended"}
 TRANSFORMERS = {"encoder-decoder", "transformer-base", "transformer-big"}
-TRANSLATING = {*TRANSFORMERS, "rnn-additive", "rnn-multiplicative", "deep-att", "gnmt", "convs2s", "bytenet"}
+TRANSLATING = {*TRANSFORMERS, "rnn-additive", "rnn-multiplicative", "deep-att", "gnmt", "convs2s", "bytenet", "rnng"}
 OTHERS = {"pretrained", "self-attentive-parser"}
 """Models of another model, and of trees."""
 NOT_BATCHED = {
@@ -58,6 +58,7 @@ NOT_BATCHED = {
     "model rnn-multiplicative": "one by one",
     "model deep-att": "Batching rule not implemented for aten::lstm",
     "model gnmt": "Batching rule not implemented for aten::lstm",
+    "model rnng": "one by one",
     "model lstm-batch-as-time": "Batching rule not implemented for aten::lstm",
 }
 """Parts that torch cannot batch, and what their run says; they are trained one by one."""
@@ -113,6 +114,7 @@ class Case:
             "gnmt": {"d_model": 6, "n_layers": 2},
             "convs2s": {"d_model": 6, "n_layers": 2},
             "bytenet": {"d_model": 6, "n_sets": 1, "dilations": [1, 2]},
+            "rnng": {"d_model": 6, "word_starts": [3, 4], "brackets": {"close": 3, "labels": 3, "tags": 4}},
         }
         offered = {"vocab_size": VOCAB, "max_length": LENGTH, "d_in": D_IN, "d_out": D_OUT, "length": LENGTH}
         offered |= {"source_vocab_size": VOCAB, "target_vocab_size": VOCAB}

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from attnlab.core.errors import ModuleError, SpecError
 from attnlab.models.decoding.generation import Writer
 from attnlab.models.encoder_decoder import EncoderDecoder
+from attnlab.models.parsers.rnng import Rnng
 from attnlab.models.recurrent_translation import AbstractRecurrent
 from attnlab.models.stacks import Decoder
 from attnlab.nn.block import BlockCache
@@ -69,20 +70,20 @@ class RecurrentWriter:
 
     Parameters
     ----------
-    model : AbstractRecurrent
+    model : AbstractRecurrent or Rnng
         In evaluation mode.
     source : Tensor
         Tokens that are read, one row per sequence, (batch, s_len).
     """
 
-    def __init__(self, model: AbstractRecurrent, source: Int[Tensor, "batch s_len"]) -> None:
+    def __init__(self, model: AbstractRecurrent | Rnng, source: Int[Tensor, "batch s_len"]) -> None:
         self._model = model
         self._memory, self._states = model.read(source.to(device_of(model)))
 
     def advance(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
         """Add a token to every sequence and return the logits of the next."""
         tokens = tokens.to(device_of(self._model))[:, None]
-        logits, _, self._states = self._model.write(tokens, self._memory, self._states)
+        logits, *_, self._states = self._model.write(tokens, self._memory, self._states)
         return logits[:, 0]
 
     def select(self, rows: Int[Tensor, " new"]) -> None:
@@ -193,7 +194,7 @@ def _(model: EncoderDecoder, source: Tensor, *, cached: bool = True) -> Writer:
 
 
 @writer_for.register
-def _(model: AbstractRecurrent, source: Tensor, *, cached: bool = True) -> Writer:
+def _(model: AbstractRecurrent | Rnng, source: Tensor, *, cached: bool = True) -> Writer:
     return RecurrentWriter(model, source) if cached else RecomputingWriter(model, source)
 
 
