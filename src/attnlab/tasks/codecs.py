@@ -24,6 +24,8 @@ class SentenceCodec:
     max_length: int  # tokens of the longest sentence
     beam: int  # beginnings that are kept of each translation
     alpha: float  # exponent of the length penalty
+    dictionary: Mapping[str, str] | None = None  # the best translation of words; None where no word is unknown
+    replace_unknown: bool = False  # whether unknown words of a translation are replaced
     kind: ClassVar[Literal["sentences"]] = "sentences"  # by which it is found again
     pads: ClassVar[bool] = True  # whether what is shorter than the rest of its batch is filled up
     marks: ClassVar[MarkTokens] = MarkTokens()  # the same for every tokenizer
@@ -46,6 +48,8 @@ class SentenceCodec:
             "max_length": self.max_length,
             "beam": self.beam,
             "alpha": self.alpha,
+            **({} if self.dictionary is None else {"dictionary": dict(self.dictionary)}),
+            **({"replace_unknown": True} if self.replace_unknown else {}),
         }
 
     @classmethod
@@ -53,7 +57,8 @@ class SentenceCodec:
         """What was kept."""
         source, target = content["languages"]
         tokenizer = Tokenizer.from_json(content["tokenizer"])
-        return cls(tokenizer, (source, target), content["max_length"], content["beam"], content["alpha"])
+        more = {key: content[key] for key in ("dictionary", "replace_unknown") if key in content}
+        return cls(tokenizer, (source, target), content["max_length"], content["beam"], content["alpha"], **more)
 
 
 @final

@@ -100,6 +100,11 @@ class Tokenizer:
         return self._tokens[END]
 
     @property
+    def unknown(self) -> int | None:
+        """The token of every word that has none; None if there is no such token, as any text can be encoded."""
+        return self.wrapped.token_to_id(UNKNOWN)
+
+    @property
     def size(self) -> int:
         """The number of distinct tokens."""
         return self.wrapped.get_vocab_size()
@@ -122,6 +127,12 @@ class Tokenizer:
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         """Each token as a person reads it."""
         return [self._marks.get(token) or self._piece(token) for token in tokens]
+
+    def words(self, sentences: Sequence[str]) -> list[list[str]]:
+        """What each token of sentences stands for, where tokens are words; also of those that have none."""
+        normalizer, cut = self.wrapped.normalizer, self.wrapped.pre_tokenizer
+        texts = (normalizer.normalize_str(sentence) for sentence in sentences)
+        return [[word.replace(BLANK, " ") for word, _ in cut.pre_tokenize_str(text)] for text in texts]
 
     def word_starts(self) -> list[int]:
         """The tokens that begin with a blank."""

@@ -16,6 +16,7 @@ def score(
     against: Runs = (),
     beam: Whole | None = None,
     alpha: float | None = None,
+    replace_unknown: bool | None = None,
     batch: Whole = 64,
     cached: bool = True,
     weights: str = "last",
@@ -40,6 +41,8 @@ def score(
         study of the run.
     alpha : float, optional
         Exponent of the length penalty, likewise; larger favors longer translations.
+    replace_unknown : bool, optional
+        Put the translation of the source word that an unknown word stands for in its place, or that word itself.
     batch : int
         Sentences that are translated together.
     cached : bool
@@ -66,7 +69,8 @@ def score(
     if out is not None:
         out.open("a").close()  # before the work, so that a path that cannot be written costs nothing
     with warnings_said():
-        scored = trained.score(models, part, against=others, beam=beam, alpha=alpha, batch=batch, cached=cached)
+        search = {"beam": beam, "alpha": alpha, "replace_unknown": replace_unknown, "batch": batch, "cached": cached}
+        scored = trained.score(models, part, against=others, **search)
     if out is not None:
         out.write_text("".join(f"{line}\n" for line in scored.translations), encoding="utf-8")
     count = len(scored.translations)

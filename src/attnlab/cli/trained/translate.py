@@ -37,6 +37,7 @@ def translate(
     also: Runs = (),
     beam: Whole | None = None,
     alpha: float | None = None,
+    replace_unknown: bool | None = None,
     too_long: Literal["refuse", "skip", "cut"] = "refuse",
     weights: str = "last",
     maps: Path | None = None,
@@ -60,6 +61,8 @@ def translate(
         study of the run.
     alpha : float, optional
         Exponent of the length penalty, likewise; larger favors longer translations.
+    replace_unknown : bool, optional
+        Put the translation of the source word that an unknown word stands for in its place, or that word itself.
     too_long : {"refuse", "skip", "cut"}
         What becomes of a line longer than the model reads: it ends the work after the lines before it are written; or
         an empty line is written for it; or its beginning is translated. The latter two are said.
@@ -91,7 +94,8 @@ def translate(
         found: list[Written] = []
         for begin, part in ((first, some[:fit]), (first + fit, some[fit:])):  # the latter begins with what is refused
             with warnings_said():
-                written = write(trained, part, beam=beam, alpha=alpha, first=begin, too_long=too_long)
+                search = {"beam": beam, "alpha": alpha, "replace_unknown": replace_unknown}
+                written = write(trained, part, **search, first=begin, too_long=too_long)
             found += written
             if written:
                 print("\n".join(one.text for one in written), flush=True)

@@ -108,6 +108,7 @@ def translate(
     *,
     beam: int | None = None,
     alpha: float | None = None,
+    replace_unknown: bool | None = None,
     batch: int = BATCH,
     cached: bool = True,
     first: int = 1,
@@ -125,6 +126,8 @@ def translate(
         Beginnings that are kept of each translation; 1 is greedy. Unless given, as the first run's task has it.
     alpha : float, optional
         Exponent of the length penalty; likewise.
+    replace_unknown : bool, optional
+        Whether unknown words are replaced by the translation of what they stand for; likewise.
     batch : int
         Sentences that are translated together.
     cached : bool
@@ -146,6 +149,8 @@ def translate(
         If a run is none of translation, or the runs have different tokenizers or languages.
     DataError
         If a sentence is longer than the model's longest and that is refused.
+    SpecError
+        If unknown words are to be replaced and tokens are no words, or the run keeps no dictionary.
 
     Warns
     -----
@@ -153,6 +158,7 @@ def translate(
         If a translation came to no end and was cut, or a sentence was skipped or cut; which ones is said.
     """
     how: dict[str, Any] = {"beam": beam, "alpha": alpha, "batch": batch, "cached": cached}
+    how["replace_unknown"] = replace_unknown
     found = write(trained, sentences, **how, first=first, too_long=too_long)
     return [one.text for one in found]
 
@@ -163,6 +169,7 @@ def write(
     *,
     beam: int | None = None,
     alpha: float | None = None,
+    replace_unknown: bool | None = None,
     batch: int = BATCH,
     cached: bool = True,
     first: int = 1,
@@ -172,6 +179,7 @@ def write(
     models = [one.model for one in trained]
     codec = sentence_codec(trained)
     how: dict[str, Any] = {"beam": beam, "alpha": alpha, "batch": batch, "cached": cached}
+    how["replace_unknown"] = replace_unknown
     found = translations(models, codec, sentences, **how, first=first, too_long=too_long)
     cut = [first + number for number, one in enumerate(found) if not one.ended]
     if cut:
@@ -260,6 +268,7 @@ def score(
     against: Sequence[Trained] = (),
     beam: int | None = None,
     alpha: float | None = None,
+    replace_unknown: bool | None = None,
     batch: int = BATCH,
     cached: bool = True,
 ) -> Scored:
@@ -273,7 +282,7 @@ def score(
         ``validation`` or ``test``; the last that the first run's task has, unless given.
     against : sequence of Trained
         Runs that translate the same sentences, each by itself, for a paired bootstrap over them.
-    beam, alpha, batch, cached
+    beam, alpha, replace_unknown, batch, cached
         As `translate` takes them.
 
     Returns
@@ -298,6 +307,7 @@ def score(
         if held_out_pairs(other.task.data, part) != pairs or lower != codec.tokenizer.lowercase:
             raise RunError(f"{other.folder} translates other sentences than {trained[0].folder}, or in another case")
     how: dict[str, Any] = {"beam": beam, "alpha": alpha, "batch": batch, "cached": cached}
+    how["replace_unknown"] = replace_unknown
     sources, references, language = [pair.source for pair in pairs], held_out_targets(data, part), codec.languages[1]
     began = time.perf_counter()
     found = translate(trained, sources, **how)

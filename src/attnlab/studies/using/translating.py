@@ -18,6 +18,7 @@ from attnlab.models.decoding.generation import EndMarks, Hypothesis, beam_search
 from attnlab.models.decoding.writers import Ensemble, Without, writer_for
 from attnlab.models.encoder_decoder import EncoderDecoder
 from attnlab.studies.using.parsing import parses
+from attnlab.studies.using.unknown_words import check_replaces, with_known_words
 from attnlab.tasks.codecs import Codec, SentenceCodec, codec_of
 from attnlab.tasks.pairs import padded
 
@@ -77,6 +78,7 @@ def translations(
     *,
     beam: int | None = None,
     alpha: float | None = None,
+    replace_unknown: bool | None = None,
     batch: int = BATCH,
     cached: bool = True,
     first: int = 1,
@@ -84,6 +86,8 @@ def translations(
 ) -> list[Written]:
     """Translate sentences with models of one task; several as one by their mean probabilities."""
     require_positive("batch", batch)
+    if replaces := codec.replace_unknown if replace_unknown is None else replace_unknown:
+        check_replaces(codec)
     encoded = codec.encode(sentences)
     longer = [number for number, tokens in enumerate(encoded) if len(tokens) > codec.max_length]
     for number in longer:
@@ -107,7 +111,8 @@ def translations(
         hypotheses = _search(models, codec, [encoded[one] for one in some], cached=cached, **search)
         for number, found in zip(some, hypotheses, strict=True):
             best[number] = found[0]
-    texts = codec.tokenizer.decode([one.tokens for one in best])
+    written = [one.tokens for one in best]
+    texts = with_known_words(models, codec, sentences, written) if replaces else codec.tokenizer.decode(written)
     return [Written(text, one.ended, one.tokens) for text, one in zip(texts, best, strict=True)]
 
 

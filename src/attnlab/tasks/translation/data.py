@@ -26,11 +26,12 @@ from attnlab.tasks.translation.corpus_parts import languages_of, parts_of
 from attnlab.tasks.translation.suspicious import suspicious
 from attnlab.text.pairs.pair_store import SIDES, TOKENIZER, shard_folder, write_shards
 from attnlab.text.pairs.parallel import LINES_NAMED, LeftOut, Pair, Part, numbered
+from attnlab.text.pairs.word_translations import word_translations
 from attnlab.text.sources import find_sources, sha256_of
 from attnlab.text.token_store import TokenStore
 from attnlab.text.tokenizers import TOKENIZERS, AbstractTokenizer, Tokenizer
 
-KNOWN = "known.json"
+KNOWN, DICTIONARY = "known.json", "dictionary.json"
 FORM = 6
 """Raised when what is kept on disk changes, so that older folders are not read."""
 SHARD = 2**18  # pairs of a shard
@@ -73,6 +74,7 @@ class TranslationData:
     known: Mapping[str, Any]  # what was found out while reading: hashes, counts, overlap
     texts: Mapping[str, Part]  # where the sentences of each part are
     test: str | None  # which part is the test part
+    dictionary: Mapping[str, str] | None = None  # the best translation of words; None where no word is unknown
     references: tuple[str, ...] = ()  # files with more translations of the sources of the last part
 
     @classmethod
@@ -111,7 +113,8 @@ class TranslationData:
         except DataError as error:
             raise DataError(f"{error}; remove {folder} to tokenize the corpus again") from error
         read_references(list(texts.values())[-1], references)
-        return cls(corpus, languages, made, parts, known, texts, test, tuple(references))
+        dictionary = None if made.unknown is None else _dictionary(digest, made, texts["train"])
+        return cls(corpus, languages, made, parts, known, texts, test, dictionary, tuple(references))
 
     def sentences(self, part: str) -> list[Pair]:
         """A held-out part as people wrote it."""
@@ -248,6 +251,18 @@ def _tokenize(folder: Path, part: str, asked: Mapping[str, Any], processes: int,
         EMPTY: answers[0]["empty"],
     }
     known["shards"][part], known["words"][part] = len(shards), sum(shard["words"] for shard in shards)
+
+
+def _dictionary(digest: str, tokenizer: Tokenizer, train: Part) -> dict[str, str]:
+    """The best translations of words of the training part, learned once."""
+    folder = cache_folder() / "dictionaries" / digest[:32]
+
+    def learn(empty: Path) -> None:
+        pairs = ((source, target) for _, pair in train.pairs() for source, target in [tokenizer.words(pair)])
+        write_json(empty / DICTIONARY, word_translations(pairs))
+
+    made_once(folder, DICTIONARY, learn)
+    return json.loads((folder / DICTIONARY).read_text(encoding="utf-8"))
 
 
 def _shared(texts: Mapping[str, Part]) -> dict[str, int]:

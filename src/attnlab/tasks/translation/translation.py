@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attnlab.core.build import Spec
 from attnlab.core.contracts import Batch, Floor, Metric, Predict, Write
-from attnlab.core.errors import DataError
+from attnlab.core.errors import DataError, SpecError
 from attnlab.core.generators import generator_for
 from attnlab.core.sizes import require_known, require_not_negative, require_positive
 from attnlab.tasks.codecs import SentenceCodec
@@ -70,6 +70,9 @@ class Translation:
         translation. None: no translation, no BLEU.
     alpha : float
         Exponent of the length penalty in that search.
+    replace_unknown : bool
+        Whether unknown words of these translations are replaced by the translation of the word they stand for, or by
+        that word itself; for tokens that are words.
     references : sequence of str
         Files with more translations of the test part, or of the validation part where there is none, a line for each
         of its lines: they are scored together with that of the corpus.
@@ -77,7 +80,8 @@ class Translation:
     Raises
     ------
     SpecError
-        If a size is below 1, the exponent is negative or no number, or the tokenizer cannot be built.
+        If a size is below 1, the exponent is negative or no number, the tokenizer cannot be built, or has no token for
+        unknown words that are to be replaced.
     DataError
         If the corpus is missing, not UTF-8, its files differ in length, or a held-out sentence is too long.
 
@@ -103,6 +107,7 @@ class Translation:
         test: str | None = None,
         beam: int | None = USUAL_BEAM,
         alpha: float = 0.6,
+        replace_unknown: bool = False,
         references: Sequence[str] = (),
     ) -> None:
         require_positive("batch_tokens", batch_tokens)
@@ -117,7 +122,13 @@ class Translation:
         self.parts = tuple(part for part in self.data.parts if part != "train")
         self.metrics = tuple(metric for part in self.parts for metric in translation_metrics(PREFIXES[part]))
         search_beam = USUAL_BEAM if beam is None else beam
-        self.codec = SentenceCodec(self.data.tokenizer, self.data.languages, max_length, search_beam, alpha)
+        if replace_unknown and self.data.dictionary is None:
+            raise SpecError(
+                "replace_unknown needs tokens that are words, such as tokenizer: words; others know any word"
+            )
+        sizes = (max_length, search_beam, alpha)
+        dictionary = self.data.dictionary
+        self.codec = SentenceCodec(self.data.tokenizer, self.data.languages, *sizes, dictionary, replace_unknown)
         self._lowercase = self.data.tokenizer.lowercase
         judged_parts = self.parts if beam is not None else ()
         self.judged = tuple(metric for part in judged_parts for metric in judged_metrics(PREFIXES[part]))
