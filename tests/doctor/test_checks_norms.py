@@ -208,3 +208,11 @@ def test_a_claim_that_does_not_hold_is_a_warning():
 def test_a_norm_without_use_is_told_once():
     assert not [finding for finding in check_dead_parts(examine(NeverCalled())) if "n1" in finding.message]
     assert not [finding for finding in check_dead_parts(examine(ThrownAway())) if "n1" in finding.message]
+
+
+def test_a_norm_of_another_result_is_used():
+    class Two(Block):
+        def forward(self, x):
+            return x + self.attention(x), self.n2(x + self.f(x))
+
+    assert not any("'n2'" in found.message for found in check_norm_placement(examine(Two())))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from tests.doctor.bedside import HEADS, VOCAB, D, examine
 from torch import nn
 
+from attnlab.doctor.examination import Examination
 from attnlab.doctor.influence.position_claims import claims_of, names_position
 from attnlab.doctor.influence.positions import check_positions
+from attnlab.strangers.calling.sources import HANDED_ON, Argument, Kept
 
 HALF = D // HEADS // 2
 
@@ -225,3 +228,17 @@ def test_order_that_a_mask_shows_is_told_as_far_as_it_was_measured():
     assert "invisible to it but for the causal mask" in full.message
     assert "invisible" not in near.message
     assert "a part of what came before" in near.message
+
+
+def test_angles_that_a_larger_module_hands_on_may_follow_from_the_tokens():
+    class RotaryTold(RotaryAttention):
+        def forward(self, x, told):
+            return super().forward(x)
+
+    module = RotaryTold(lambda q, k, v, at: (rotated(q, turn(at**2)), rotated(k, turn(at**2)), v, 0.0))
+    nothing = {"constant": None, HANDED_ON: Kept(None, torch.zeros(1), 1)}
+    for source, errors in (("constant", 1), (HANDED_ON, 0)):
+        given = (Argument("x", "x", by_name=False), Argument("told", source, value=nothing[source]))
+        exam = examine(module)
+        exam = Examination(exam.patient, replace(exam.convention, arguments=given))
+        assert sum(one.severity == "error" for one in check_positions(exam)) == errors

@@ -129,3 +129,57 @@ def test_a_copy_computes_with_its_own_parts_where_functions_close_over_them():
     torch.testing.assert_close(module(x), before)
     torch.testing.assert_close(twin(x), x)
     assert doctor(Closing).errors == ()
+
+
+class Decoder(nn.Module):
+    """A decoder that predicts all positions at once; a triangle is there for other calls."""
+
+    def __init__(self, d_model, training_mask=False):
+        super().__init__()
+        self.qkv, self.masks = nn.Linear(d_model, 3 * d_model), training_mask
+
+    def forward(self, x):
+        mask = x.new_ones(x.size(1), x.size(1)).tril() * 0 if self.masks else None
+        return F.scaled_dot_product_attention(*self.qkv(x).chunk(3, -1), attn_mask=mask)
+
+
+class Triangle(Decoder):
+    __doc__ = None
+
+
+@pytest.mark.parametrize("kind", [Decoder, Triangle])
+def test_a_name_or_an_unused_triangle_makes_nothing_causal_that_sees_all(kind):
+    convention = interview(load(kind))
+    assert (convention.causal, convention.causal_by) == (False, "its behaviour")
+    assert doctor(kind).errors == ()
+
+
+def test_a_triangle_that_is_made_and_hides_nothing_is_an_error():
+    assert [one.check for one in doctor(Decoder, arguments={"training_mask": True}).errors] == ["causality"]
+
+
+def test_a_choice_that_is_called_a_mask_is_none():
+    class Chosen(nn.Module):
+        def __init__(self, d_model):
+            super().__init__()
+            self.qkv = nn.Linear(d_model, 3 * d_model)
+
+        def forward(self, x, mask: str | None = None, memory: bool = False, keep_all=False):
+            assert mask is None
+            assert not memory
+            assert not keep_all
+            return F.scaled_dot_product_attention(*self.qkv(x).chunk(3, -1))
+
+    assert interview(load(Chosen)).masks == ()
+
+
+def test_heads_are_as_wide_as_a_constructor_says():
+    class Wide(SplitHeads):
+        def __init__(self, dim_head=24):
+            super().__init__()
+            self.gain, self.dim_head = nn.Parameter(torch.ones(1)), dim_head
+
+        def forward(self, q, k, v):
+            return super().forward(q * self.gain, k, v) * torch.ones(24)
+
+    assert interview(load(Wide)).d_in == 4 * 24

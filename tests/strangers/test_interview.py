@@ -216,7 +216,7 @@ def test_a_recurrence_whose_state_is_for_one_sample_is_called_at_the_length_its_
         ("Mine", "Causal self-attention.", SEEN_BY_ALL, (True, "its docstring", "nothing")),
         ("Mine", "Bidirectional attention.", SEEN_BEFORE, (False, "its docstring", "always")),
         ("Mine", "Non-causal attention.", SEEN_BY_ALL, (False, "its docstring", "nothing")),
-        ("MyDecoder", "", SEEN_BY_ALL, (True, "its name", "nothing")),
+        ("MyDecoder", "", SEEN_BY_ALL, (False, "its behaviour", "nothing")),
         ("MyEncoder", "", SEEN_BY_ALL, (False, "its name", "nothing")),
         ("MyEncoder", "", SEEN_BEFORE, (True, "its behaviour", "always")),
         ("MyEncoder", "Causal, for streaming.", SEEN_BEFORE, (True, "its docstring", "always")),

@@ -212,6 +212,26 @@ def test_sizes_are_guessed_by_the_pieces_of_their_names_and_given_as_pairs_where
     }
 
 
+def test_small_parts_of_a_missing_library_of_vision_transformers_are_replaced_by_equals(tmp_path):
+    text = (
+        "from timm.models.layers import DropPath, Mlp, _private, to_2tuple, trunc_normal_\n\n"
+        "class Mine(nn.Module):\n    def __init__(self, dim, window):\n        super().__init__()\n"
+        "        self.window, self.drop, self.mlp = to_2tuple(window), DropPath(0.5), Mlp(dim, 2 * dim)\n"
+        "        trunc_normal_(self.mlp[0].weight, std=0.02)\n\n"
+        "    def forward(self, x):\n        return x + self.drop(self.mlp(x))\n"
+    )
+    patient = load(f"{file(tmp_path, text.replace('timm', 'timm_absent'))}:Mine")
+    assert (patient.module.window, patient.module.mlp[0].out_features) == ((4, 4), 128)
+    assert patient.notes == (
+        "imported without timm_absent, timm_absent.models, timm_absent.models.layers, not installed here: what needs it"
+        " fails",
+    )
+    x, module = torch.ones(40, 2, 64), patient.copy()
+    changed = (module(x) != x).flatten(1)
+    assert torch.equal(changed.any(1), changed.all(1))  # a sample is dropped as a whole
+    assert 0 < int(changed.any(1).sum()) < 40
+
+
 def test_a_library_that_is_missing_matters_only_to_what_needs_it(tmp_path):
     text = (
         "import not_here.deep as deep\nfrom not_here import Layer, register\n\n"

@@ -162,17 +162,7 @@ def test_words_on_decoders_say_nothing_of_attention_over_a_memory():
     class DecoderCross(Cross):
         """Attention of a decoder."""
 
-    class DecoderSelf(nn.MultiheadAttention):
-        """Attention of a decoder."""
-
-        def __init__(self):
-            super().__init__(D, HEADS, batch_first=True)
-
-        def forward(self, x):
-            return super().forward(x, x, x)[0]
-
     assert asked(DecoderCross()).causal is False
-    assert asked(DecoderSelf()).causal is True
 
 
 # Several vectors per sequence

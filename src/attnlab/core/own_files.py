@@ -24,6 +24,9 @@ COPIES = "ATTNLAB_OWN_CODE"
 """Variable with the folder of copies of a person's files, on a machine that does not see the files themselves."""
 
 
+EQUALS: dict[str, Any] = {}
+"""What does the same as a name of a library that is not installed, filled by who knows it."""
+
 _OWN = "attnlab_user_"
 """How the names of a person's own modules begin."""
 
@@ -173,10 +176,10 @@ class _Missing:
         self._library = library
         self._made = made
 
-    def __getattr__(self, word: str) -> _Missing:
+    def __getattr__(self, word: str) -> Any:
         if word.startswith("__"):
             raise AttributeError(word)
-        return _Missing(self._library)
+        return EQUALS.get(word) or _Missing(self._library)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         decorates = len(arguments) == 1 and not named and callable(arguments[0])

@@ -511,12 +511,12 @@ def causal_said(module: nn.Module, text: str, arguments: Mapping[str, Any]) -> C
             meaning = next((causal for words, causal, _ in rows if re.search(words, where, flags)), None)
             if meaning is not None:
                 return CausalClaim(meaning, by, likely)
-    if not asking and (_keeps_triangle(module) or _makes_triangle(source_of(type(module)), text)):
+    if not asking and (keeps_triangle(module) or _makes_triangle(source_of(type(module)), text)):
         return CausalClaim(True, "its source")
     return None
 
 
-def _keeps_triangle(module: nn.Module) -> bool:
+def keeps_triangle(module: nn.Module) -> bool:
     """Whether a buffer or another tensor of the module is a triangular table of what may be seen."""
     kept = (value for part in module.modules() for value in (*part._buffers.values(), *vars(part).values()))
     for tensor in (value for value in kept if isinstance(value, torch.Tensor) and value.dim() >= 2):

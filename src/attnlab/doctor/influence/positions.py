@@ -18,6 +18,7 @@ from attnlab.doctor.influence.position_claims import Claims, claims_of, effect
 from attnlab.doctor.over_features import over_features
 from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.dependence import dependence_of, rounding
+from attnlab.strangers.calling.sources import HANDED_ON
 
 ID = "positions"
 _HAVIV = "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466"
@@ -101,7 +102,8 @@ def _errors(exam: Examination, claims: Claims, order: _Order | None) -> Iterator
     if not claims.any:
         return
     dead = list(_without_effect(exam, claims))
-    wrong = [] if dead or order is None else list(_wrong_scores(claims, order))
+    angles_told = any(argument.source == HANDED_ON for argument in exam.convention.arguments)  # maybe by the tokens
+    wrong = [] if dead or order is None or angles_told else list(_wrong_scores(claims, order))
     if dead or wrong:
         yield from dead or wrong
     elif order is not None and order.hidden and not _are_given(exam):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.influence.differences import relative_change
-from attnlab.doctor.measures.participation import influence
+from attnlab.doctor.measures.participation import influence, results
 from attnlab.inspection.tape.outcome import is_thrown_away
 from attnlab.strangers.loading.mentions import OPTIONAL, use_of
 
@@ -66,14 +66,13 @@ def unused_norms(exam: Examination, norms: Sequence[Norm]) -> list[Norm]:
 
 
 def _change_by(exam: Examination, norm: Norm) -> float:
-    """How much the output changes, relative to its size, when a norm returns something else.
+    """How much any result changes, relative to its size, when a norm returns something else.
 
     One that is not called may be used through its weight: then that is changed.
     """
     if not norm.calls:
         return influence(exam, [f"{norm.name}.{name}" for name, _ in norm.module.named_parameters()])
-    x = exam.inputs()
-    before = exam.run(x)
+    before = results(exam, exam.eval_module, exam.inputs())
     generator = torch.Generator().manual_seed(_SEED)
 
     def replaced(_module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
@@ -82,7 +81,8 @@ def _change_by(exam: Examination, norm: Norm) -> float:
 
     handle = norm.module.register_forward_hook(replaced)
     try:
-        after = exam.run(x)
+        after = results(exam, exam.eval_module, exam.inputs())
     finally:
         handle.remove()
-    return relative_change(before, after)
+    pairs = zip(before, after, strict=True)
+    return max((relative_change(one.detach(), other.detach()) for one, other in pairs), default=0.0)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.convention import Convention, elements, wrong_output
-from attnlab.strangers.calling.layouts import IMAGES, LAYOUTS, SPLIT
+from attnlab.strangers.calling.layouts import HEADS, IMAGES, LAYOUTS, SPLIT
 from attnlab.strangers.calling.roles import Filling, Parameter, calls_for, roles_of, seems_tokens, with_a_vector
 from attnlab.strangers.calling.sources import NUMBERS, is_same, laid_out
 from attnlab.strangers.calling.trial import BATCH, Trial
@@ -225,7 +225,8 @@ def _attempts(
     sizes: tuple[int, int] | None,
 ) -> Iterator[Convention]:
     """Yield ways to call the module, the most plausible first; the rarest layouts and plain numbers come last."""
-    calls = calls_for(parameters, size_named("d_head", patient), size_named("vocab_size", patient))
+    d_head = size_named("d_head", patient)
+    calls = calls_for(parameters, d_head, size_named("vocab_size", patient))
     inputs = list(_inputs(trial.module, patient, input_of(parameters, patient)))
     widths = [size for takes, size in inputs if takes == "embeddings"]
     images = _images(patient, calls, widths)
@@ -234,6 +235,7 @@ def _attempts(
         yield from images
     usual, *others = lengths_to_try(patient)
     split = sorted(SPLIT, key=lambda layout: said is None or layout != said.what)
+    in_heads = dict.fromkeys([*([HEADS * d_head] if d_head else []), D_MODEL, *widths])
     plain, masked = ([call for call in calls if bool(call.masks) is given] for given in (False, True))
     for some, at_usual in ((plain, False), (masked, True), (masked, False)):  # masks multiply the ways to call
         for layout, lengths in _places(patient, said, sizes):
@@ -242,7 +244,7 @@ def _attempts(
                 if takes == "embeddings" or layout != "channels-first":
                     yield _opening(call, takes, size, length, layout)
         yield from (_of_numbers(call, usual) for call in some)
-        for layout, width, call in itertools.product(split, [D_MODEL, *widths], some):
+        for layout, width, call in itertools.product(split, in_heads, some):
             yield _opening(call, "embeddings", width, usual, layout)
     yield from images
     for width, call in itertools.product([width for width in widths if width > 1], calls):
@@ -371,9 +373,9 @@ def _with_slots(trial: Trial, convention: Convention) -> Convention | None:
         except ModuleError:
             continue
         for key, shape in first.items():
-            if all(other.get(key) == shape for other in others):
-                slots, width = shape
-                one_length = longer == (0,)
+            slots, width = shape
+            one_length = longer == (0,) and convention.layout not in IMAGES
+            if all(other.get(key) == shape for other in others) and (slots < convention.length or not one_length):
                 found = replace(convention, output=key, pooled=True, slots=slots, d_out=slots * width)
                 return replace(found, any_length=not one_length)
     return None

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal, final
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from attnlab.core.errors import ModuleError
 from attnlab.strangers.anatomy import is_block, is_stack
@@ -30,7 +31,7 @@ from attnlab.strangers.calling.wording import assumptions_of
 from attnlab.strangers.containment import quiet, wake
 from attnlab.strangers.patient import Patient
 from attnlab.strangers.texts import classes_of, text_of
-from attnlab.strangers.words import causal_said, layout_said
+from attnlab.strangers.words import CausalClaim, causal_said, keeps_triangle, layout_said
 
 _PROBED = 130  # a length at which nearly every layer can be called in milliseconds
 _TABLE = 2048  # longest table whose end is looked for
@@ -188,14 +189,40 @@ def _with_causality(
     behaves = {"past": True, "all": False}.get(sight)
     # separate queries and keys: who calls decides, and words of a class are about one of its uses
     by_use = _is_its_own_memory(convention, parameters) or any(one.role == "key or value" for one in parameters)
+    means, flag = _means(trial, convention, sight, parameters)
+    if claim is not None and claim.causal and means == "nothing" and sight == "all":
+        claim = claim if _tries_to_be(trial, convention, claim) else None
     if asked is not None:
         meant, by = asked, "--causal" if asked else "--not-causal"
     elif claim is not None and not (claim.likely and ((claim.causal is False and behaves) or by_use)):
         meant, by = claim.causal, claim.by
     else:
         meant, by = behaves, "" if behaves is None else "its behaviour"
-    means, flag = _means(trial, convention, sight, parameters)
     return replace(convention, causal=meant, causal_by=by, causal_means=means, flag=flag)
+
+
+def _tries_to_be(trial: Trial, convention: Convention, claim: CausalClaim) -> bool:
+    """Whether what makes causal likely is borne out: said in so many words, by tokens, or by a triangle that is made.
+
+    A decoder may predict all positions at once, and a triangle in the source may be for other calls.
+    """
+    if convention.takes == "tokens" or not (claim.likely or claim.by == "its source"):
+        return True
+    with _Triangles() as made:
+        trial.run(convention, trial.inputs(convention))
+    return made.any or keeps_triangle(trial.module)
+
+
+@final
+class _Triangles(TorchFunctionMode):
+    """Notice whether triangles are made."""
+
+    any = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        self.any |= getattr(func, "__name__", "").rstrip("_") in ("tril", "triu")
+        return func(*args, **(kwargs or {}))
 
 
 def _means(

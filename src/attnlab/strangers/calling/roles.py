@@ -10,11 +10,11 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from typing import final, get_args
 
 from torch import nn
 
-from attnlab.core.constructors import is_required
+from attnlab.core.constructors import hints_of, is_required
 from attnlab.strangers.calling.masking import ENCODINGS, KEY_SHAPES, LENGTHS, ONE_LENGTH_EACH, SHAPES, Masking
 from attnlab.strangers.calling.sources import Argument
 
@@ -114,6 +114,11 @@ def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
     roles = {name: role_of(name) for name in named}
     if {"h", "w"} & {name.lower() for name in named} == {"h"}:
         roles = {name: "cache" if name.lower() == "h" else role for name, role in roles.items()}  # of a recurrence
+    hints = hints_of(type(module).forward)
+    for name, one in named.items():
+        kinds = {type(one.default), hints.get(name), *get_args(hints.get(name))} & {bool, str}
+        if kinds and not is_required(one) and roles[name] != "flag":
+            roles[name] = "flag" if kinds == {bool} and name.lower() == "mask" else "off"  # chosen, whatever its name
     _settle_first(roles, named)
     _settle_memory(roles)
     return tuple(Parameter(n, roles[n], is_required(p), p.kind is p.KEYWORD_ONLY) for n, p in named.items())

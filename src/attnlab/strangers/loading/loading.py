@@ -7,13 +7,13 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
-from torch import nn
+from torch import Tensor, nn
 
 from attnlab.core.build import is_path, load_object
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError
-from attnlab.core.own_files import replaced_in
+from attnlab.core.own_files import EQUALS, replaced_in
 from attnlab.strangers.loading.making import Maker, ways_to_build
 from attnlab.strangers.loading.repository import files_around
 from attnlab.strangers.loading.starts import start_as_library_does
@@ -23,6 +23,39 @@ from attnlab.strangers.texts import classes_of, file_of, text_of
 
 Target = str | nn.Module | type | Callable[..., Any]
 """``FILE.py:Name``, a module, a class of modules, or a function returning one."""
+
+
+def _mlp(
+    in_features: int,
+    hidden_features: int | None = None,
+    out_features: int | None = None,
+    act_layer: Callable[[], nn.Module] = nn.GELU,
+    drop: float = 0.0,
+) -> nn.Module:
+    """A feed-forward of two linear maps."""
+    wide = hidden_features or in_features
+    layers = [nn.Linear(in_features, wide), act_layer(), nn.Dropout(drop), nn.Linear(wide, out_features or in_features)]
+    return nn.Sequential(*layers, nn.Dropout(drop))
+
+
+@final
+class _DropPath(nn.Module):
+    """Leave a branch out for whole samples of a batch, in training mode."""
+
+    def __init__(self, drop_prob: float | None = None) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(drop_prob or 0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.drop(x.new_ones(len(x), *[1] * (x.dim() - 1)))
+
+
+EQUALS |= {  # of timm, whose small parts are in most vision transformers
+    "DropPath": _DropPath,
+    "Mlp": _mlp,
+    "to_2tuple": lambda size: tuple(size) if isinstance(size, tuple | list) else (size, size),
+    "trunc_normal_": nn.init.trunc_normal_,
+}
 
 
 def load(target: Target, arguments: Mapping[str, Any] | None = None, *, causal: bool | None = None) -> Patient:
