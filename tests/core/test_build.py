@@ -167,6 +167,17 @@ def test_a_file_imports_by_the_folders_above_it_and_leaves_the_path_as_it_was(tm
     assert sys.path == before
 
 
+def test_a_file_beside_it_hides_no_folder_of_that_name_above(tmp_path):
+    for folder in ("layers", "utils_of_a_test"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "utils_of_a_test/sizes.py").write_text("SIZE = 19\n")
+    (tmp_path / "layers/utils_of_a_test.py").write_text("")
+    path = user_file(tmp_path / "layers", "from utils_of_a_test.sizes import SIZE\nclass Mine:\n    size = SIZE\n")
+    before = list(sys.path)
+    assert make(f"{path}:Mine").size == 19
+    assert sys.path == before
+
+
 def test_a_changed_file_is_loaded_anew(tmp_path):
     path = user_file(tmp_path, "class Mine:\n    size = 2\n")
     assert load_object(f"{path}:Mine") is load_object(f"{path}:Mine")

@@ -265,6 +265,10 @@ def _execute(
                 found = [one for one in above if inside or str(one) not in folders]  # or behind another of its name
                 if found:
                     tried.add((error.name, found[0]))
+                    shadowing = [one for one in folders if inside and Path(one, f"{missing}.py").is_file()]
+                    for one in shadowing:  # a file is found before a folder without __init__.py, wherever that is
+                        sys.path.remove(one)
+                        folders.remove(one)
                     folders.append(str(found[0]))
                     another = not absent or inside or missing in sys.modules  # of its name, without what is wanted
                     sys.path.insert(0 if another else len(sys.path), str(found[0]))
