@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from attnlab.core.errors import SpecError
-from attnlab.models.decoding.bracketed import LONGEST_CHAIN, BracketedWriter
+from attnlab.models.decoding.bracketed import BracketedWriter
 from attnlab.models.decoding.generation import EndMarks, beam_search
+from attnlab.models.parsers.possible import LONGEST_CHAIN
 from attnlab.text.trees.linear import CLOSE, TreeVocabulary
 
 VOCABULARY = TreeVocabulary(("?", "S", "NP"), ("?", "A", "B"))

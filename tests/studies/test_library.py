@@ -74,7 +74,7 @@ def test_a_narrow_model_with_convolved_heads_has_the_parameters_of_heads_that_sh
 
 
 @needs_data
-@pytest.mark.parametrize("scale", scales("vaswani-table-2"))
+@pytest.mark.parametrize("scale", [None, "small"])
 def test_rivals_of_the_transformer_are_of_its_size(scale):
     sizes = {variant: count_parameters(model) for variant, model in models("vaswani-table-2", scale).items()}
     wanted = sizes[load_study("vaswani-table-2").baseline]

@@ -58,6 +58,7 @@ def folder(tmp_path_factory, one_thread):
             "RNN": {"name": "rnn-additive", "d_model": 24, "hidden": 32, "dropout": 0.0},
             "chart": CHART,
             "grammar": {"name": "rnng", "d_model": 24, "n_layers": 1, "dropout": 0.0},
+            "grammar, generative": {"name": "rnng-generative", "d_model": 24, "n_layers": 1, "dropout": 0.0},
             "chart, likelihood": {**CHART, "objective": "likelihood"},
         },
         "rules": {"metric": "val_f1", "tune_by": "val_loss", "budget": {"steps": 120}, "seeds": 1},

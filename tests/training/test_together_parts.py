@@ -47,7 +47,7 @@ NEEDED: dict[str, dict[str, Any]] = {
 OF_TOKENS = {"decoder", "token-encoder", "mended"}
 TRANSFORMERS = {"encoder-decoder", "transformer-base", "transformer-big"}
 TRANSLATING = {*TRANSFORMERS, "rnn-additive", "rnn-multiplicative", "deep-att", "gnmt", "convs2s", "bytenet", "rnng"}
-OTHERS = {"pretrained", "self-attentive-parser"}
+OTHERS = {"pretrained", "rnng-generative", "self-attentive-parser"}
 """Models of another model, and of trees."""
 NOT_BATCHED = {
     "mixer lstm": "Batching rule not implemented for aten::lstm",

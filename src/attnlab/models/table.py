@@ -12,6 +12,7 @@ from attnlab.models.deep_lstms import DeepAtt, Gnmt
 from attnlab.models.encoder_decoder import EncoderDecoder
 from attnlab.models.from_checkpoint import pretrained
 from attnlab.models.mended import MendedModel
+from attnlab.models.parsers.generative import GenerativeRnng
 from attnlab.models.parsers.rnng import Rnng
 from attnlab.models.parsers.self_attentive import SelfAttentiveParser
 from attnlab.models.presets import TransformerBase, TransformerBig
@@ -36,6 +37,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "bytenet": ByteNet,
     "self-attentive-parser": SelfAttentiveParser,
     "rnng": Rnng,
+    "rnng-generative": GenerativeRnng,
     "lstm": Lstm,
     "lstm-batch-as-time": LstmBatchAsTime,
     "mended": MendedModel,

@@ -34,6 +34,7 @@ TREES = {
 }
 """Tokens of trees by those of their sentences."""
 SMALL: dict[str, dict[str, Any]] = {
+    "rnng-generative": {"d_model": 12, "n_layers": 1, "dropout": 0.0, "samples": 8},
     "self-attentive-parser": {"d_model": 12, "n_layers": 1, "d_span": 8, "dropout": 0.0},
 }
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+
 import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -9,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from attnlab.core.errors import SpecError
 from attnlab.models.decoding.generation import EndMarks, beam_search
 from attnlab.models.decoding.writers import writer_for
+from attnlab.models.parsers.generative import GenerativeRnng
 from attnlab.models.parsers.rnng import Rnng
 
 BRACKETS = {"close": 3, "labels": 3, "tags": 4}
@@ -85,3 +89,60 @@ def test_actions_that_cannot_be_leave_the_rest_alone():
 def test_a_size_that_cannot_be():
     with pytest.raises(SpecError, match="sizes must be positive integers; got n_layers=0"):
         make(n_layers=0)
+
+
+def generative(**changes):
+    torch.manual_seed(0)
+    given = {"word_starts": range(3, 7), "brackets": BRACKETS, "d_model": 6, "n_layers": 1, "dropout": 0.0}
+    return GenerativeRnng(8, **given | changes).eval()
+
+
+@torch.no_grad()
+def test_joint_probabilities_by_hand():
+    """A word of two pieces: its tag, its pieces one by the other, and that it ends behind the second only."""
+    model, tree = generative(), [1, S, NN, CLOSE]
+    pieces = torch.tensor([[4, 7]])
+    word = model.words(pieces, 1)[0, 0]
+    reader = model.reader
+    under, history = [], []
+    for length in range(1, 4):
+        vectors = [reader.symbols.weight[token] + word * (token == NN) for token in tree[:length]]
+        state = None
+        for vector in vectors:
+            state = reader.stack[0](vector[None], state)
+        under.append(state[0][0])
+        history.append(last(reader.history, [reader.actions.weight[token] for token in tree[:length]]))
+    states = [model.readout(torch.cat(pair)).tanh() for pair in zip(under, history, strict=True)]
+    expected = sum(model.actions(one).log_softmax(-1)[tree[place]] for place, one in enumerate(states, 1))
+    by_class = states[1] + model.classes.weight[NN]
+    for before, piece in ((0, 4), (4, 7)):
+        expected += model.pieces((by_class + model.before.weight[before]).tanh()).log_softmax(-1)[piece]
+    ends = [model.ends((by_class + model.before.weight[piece]).tanh())[0].sigmoid() for piece in (4, 7)]
+    expected += (1 - ends[0]).log() + ends[1].log()
+    torch.testing.assert_close(model.joint(pieces, torch.tensor([tree]))[0], expected)
+
+
+@torch.no_grad()
+def test_trees_are_drawn_as_often_as_they_are_likely_and_weigh_what_all_come_to():
+    """All trees over one word, up to eight brackets of two labels, against those that were drawn."""
+    model = generative(samples=300)
+    source = torch.tensor([[4]])
+    allowed = torch.zeros(1, 1, SIZE, dtype=torch.bool)
+    allowed[0, 0, [NN, VB]] = True
+    chains = [chain for length in range(1, 9) for chain in itertools.product((S, NP), repeat=length)]
+    every = [[1, *chain, tag, *[CLOSE] * len(chain)] for chain in chains for tag in (NN, VB)]
+    joint = model.joint(source.expand(len(every), -1), pad_sequence([torch.tensor(one) for one in every], True))
+    drawn = model.propose(source, allowed)
+    likely = {tuple(tree): chance for tree, chance in zip(drawn.tokens[0].tolist(), drawn.proposal[0].exp().tolist())}
+    counts = Counter(map(tuple, drawn.tokens[0].tolist()))
+    usual, count = counts.most_common(1)[0]
+    assert count / 300 == pytest.approx(likely[usual], abs=0.08)
+    assert 0.8 < sum(likely.values()) < 1.0001  # of nearly all trees
+    estimate = model.log_likelihoods(source, allowed)
+    assert float(estimate) == pytest.approx(float(joint.logsumexp(0)), abs=0.2)
+    assert model.trees(source, allowed)[0] == every[int(joint.argmax())][1:]
+
+
+def test_no_samples_are_refused():
+    with pytest.raises(SpecError, match="sizes must be positive integers; got samples=0"):
+        generative(samples=0)

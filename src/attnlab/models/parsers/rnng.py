@@ -184,6 +184,7 @@ class Rnng(AbstractTranslator):
         check_positive({"source_vocab_size": source_vocab_size, "d_model": d_model, "n_layers": n_layers})
         self.pad = pad
         self.words = WordTable(source_vocab_size, d_model, word_starts=word_starts, pad=pad)
+        nn.init.normal_(self.words.pieces.weight)  # as large as all that is read beside them
         self.reader = ActionReader(Brackets.of(brackets), d_model, n_layers=n_layers, dropout=dropout)
         self.buffer = nn.LSTM(d_model, d_model, n_layers, batch_first=True, dropout=dropout if n_layers > 1 else 0.0)
         self.no_word = nn.Parameter(torch.zeros(d_model))  # what is read before the last word
