@@ -28,6 +28,7 @@ from attnlab.explain.drawing.nodes import Box, Column, Frame, Skip, children, fo
 from attnlab.explain.drawing.reading import MOST_HELD, Reading
 from attnlab.inspection import count_parameters
 from attnlab.models import ByteNet, Decoder, Encoder, EncoderDecoder
+from attnlab.models.parsers.parser import AbstractParser
 from attnlab.nn import Attention
 from attnlab.nn.axes.combiners import COMBINERS
 from attnlab.nn.axes.heads import HEADS, AbstractHeads
@@ -49,7 +50,15 @@ OFFERED = {
     "char-lm": {"vocab_size": 13, "max_length": 64},
     "repeated-tokens": {"vocab_size": 13, "max_length": 64},
     "translation": {"source_vocab_size": 101, "target_vocab_size": 101, "max_length": 64, "pad": 0},
-    "parsing": {"source_vocab_size": 101, "target_vocab_size": 37, "max_length": 64, "pad": 0},
+    "parsing": {
+        "source_vocab_size": 101,
+        "target_vocab_size": 37,
+        "max_length": 64,
+        "pad": 0,
+        "word_starts": [*range(3, 60)],
+        "brackets": {"close": 3, "labels": 20, "tags": 13},
+        "chains": [[4], [5], [4, 5]],
+    },
 }
 """What tasks offer to models, without their data."""
 NORM, ATTENTION = "Layer norm", "Masked multi-head attention"
@@ -146,7 +155,8 @@ def test_every_part_is_drawn_with_its_parameters_and_in_its_place(arguments):
 
 @pytest.mark.parametrize("study", library())
 def test_modules_are_called_in_the_order_in_which_they_are_drawn(study):
-    for name, model in models(study).items():
+    built = models(study).items()
+    for name, model in ((name, one) for name, one in built if not isinstance(one, AbstractParser)):  # reads values
         called = calls(model, study)
         for column in halves(model, Reading()).columns:
             at = 0

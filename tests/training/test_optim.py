@@ -31,9 +31,18 @@ def steps(model, optimizer, n):
         optimizer.zero_grad()
 
 
+def made_for(name):
+    """A small model; for counts one without negative weights."""
+    model = tiny_model(0.0)
+    if name == "em":
+        for parameter in model.parameters():
+            parameter.data.abs_()
+    return model
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_saved_state_goes_on_to_the_same_bits(name):
-    whole, first = tiny_model(0.0), tiny_model(0.0)
+    whole, first = (made_for(name) for _ in range(2))
     steps(whole, OPTIMIZERS[name]().over(whole, 0.01, 0.1), 5)
     before = OPTIMIZERS[name]().over(first, 0.01, 0.1)
     task = TinyTask()
@@ -49,7 +58,7 @@ def test_saved_state_goes_on_to_the_same_bits(name):
         assert torch.equal(mine, theirs)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "em"])
 def test_only_matrices_decay(name):
     model = tiny_model(0.0)
     for optimizer in OPTIMIZERS[name]().over(model, 0.01, 0.1).members.values():

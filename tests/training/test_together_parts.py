@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from attnlab.core.build import build
 from attnlab.core.contracts import Batch, Metric
 from attnlab.models import MODELS
+from attnlab.models.parsers.parser import AbstractParser
 from attnlab.nn.axes.combiners import COMBINERS
 from attnlab.nn.axes.heads import HEADS
 from attnlab.nn.axes.masks import MASKS
@@ -47,7 +48,9 @@ NEEDED: dict[str, dict[str, Any]] = {
 OF_TOKENS = {"decoder", "token-encoder", "mended"}
 TRANSFORMERS = {"encoder-decoder", "transformer-base", "transformer-big"}
 TRANSLATING = {*TRANSFORMERS, "rnn-additive", "rnn-multiplicative", "deep-att", "gnmt", "convs2s", "bytenet", "rnng"}
-OTHERS = {"pretrained", "rnng-generative", "self-attentive-parser"}
+OTHERS = {"pretrained"} | {
+    name for name, kind in MODELS.items() if isinstance(kind, type) and issubclass(kind, AbstractParser)
+}
 """Models of another model, and of trees."""
 NOT_BATCHED = {
     "mixer lstm": "Batching rule not implemented for aten::lstm",

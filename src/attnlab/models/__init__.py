@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from attnlab.models.deep_lstms import DeepAtt, Gnmt
     from attnlab.models.encoder_decoder import EncoderDecoder
     from attnlab.models.huggingface import as_huggingface
+    from attnlab.models.parsers.latent import LatentPcfg
     from attnlab.models.parsers.rnng import Rnng
+    from attnlab.models.parsers.self_attentive import SelfAttentiveParser
     from attnlab.models.presets import TransformerBase, TransformerBig
     from attnlab.models.recurrent import Lstm, LstmBatchAsTime
     from attnlab.models.recurrent_translation import AdditiveRnn, MultiplicativeRnn

@@ -79,6 +79,10 @@ class AbstractDeepLstms(AbstractRecurrent):
         The same of the decoder; as many as in the encoder unless given.
     dropout : float, default 0.1
         Of embeddings, between layers and of what the logits are made of.
+    d_source : int
+        Width of what the decoder looks at.
+    above : tuple of int
+        How many LSTMs stand on the bottom one of the decoder, and the width of what they read.
 
     Raises
     ------
@@ -95,7 +99,7 @@ class AbstractDeepLstms(AbstractRecurrent):
         d_model: int,
         dropout: float,
         d_source: int,
-        above: tuple[int, int],  # how many LSTMs, and the width of what they read
+        above: tuple[int, int],
     ) -> None:
         super().__init__(source_vocab_size, target_vocab_size, pad=pad, d_model=d_model, dropout=dropout)
         self.bottom = _LookingLstm(d_model, d_source, d_model)

@@ -13,6 +13,7 @@ from attnlab.models.encoder_decoder import EncoderDecoder
 from attnlab.models.from_checkpoint import pretrained
 from attnlab.models.mended import MendedModel
 from attnlab.models.parsers.generative import GenerativeRnng
+from attnlab.models.parsers.latent import LatentPcfg
 from attnlab.models.parsers.rnng import Rnng
 from attnlab.models.parsers.self_attentive import SelfAttentiveParser
 from attnlab.models.presets import TransformerBase, TransformerBig
@@ -35,6 +36,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "gnmt": Gnmt,
     "convs2s": ConvS2S,
     "bytenet": ByteNet,
+    "latent-pcfg": LatentPcfg,
     "self-attentive-parser": SelfAttentiveParser,
     "rnng": Rnng,
     "rnng-generative": GenerativeRnng,

@@ -44,6 +44,36 @@ class AbstractParser(nn.Module, ABC):
 
 
 @final
+class WordPlaces(nn.Module):
+    """Say which word each piece belongs to.
+
+    Parameters
+    ----------
+    vocab_size : int
+        Number of distinct pieces.
+    word_starts : sequence of int
+        Pieces that begin with a blank.
+    pad : int
+        The piece that fills up short sentences.
+    """
+
+    starts: Bool[Tensor, " vocab_size"]
+
+    def __init__(self, vocab_size: int, *, word_starts: Sequence[int], pad: int) -> None:
+        super().__init__()
+        self.pad = pad
+        starts = torch.zeros(vocab_size, dtype=torch.bool)
+        starts[list(word_starts)] = True
+        self.register_buffer("starts", starts, persistent=False)
+
+    def forward(self, source: Source) -> Int[Tensor, "batch s_len"]:
+        """The number of the word, from 0, that each piece belongs to; padding to none, -1."""
+        starts = self.starts[source].long()
+        words = starts.cumsum(dim=1) - starts[:, :1]  # the first piece may have no blank before it
+        return words.masked_fill(source == self.pad, -1)
+
+
+@final
 class WordTable(nn.Module):
     """Embed words as the sums of the vectors of their pieces.
 
@@ -53,28 +83,15 @@ class WordTable(nn.Module):
         Number of distinct pieces.
     width : int
         Of a vector.
-    word_starts : sequence of int
-        Pieces that begin with a blank.
-    pad : int
-        The piece that fills up short sentences.
+    word_starts, pad
+        As `WordPlaces` takes them.
     """
-
-    starts: Bool[Tensor, " vocab_size"]
 
     def __init__(self, vocab_size: int, width: int, *, word_starts: Sequence[int], pad: int) -> None:
         super().__init__()
-        self.pad = pad
+        self.places = WordPlaces(vocab_size, word_starts=word_starts, pad=pad)
         self.pieces = nn.Embedding(vocab_size, width)
         nn.init.normal_(self.pieces.weight, std=width**-0.5)
-        starts = torch.zeros(vocab_size, dtype=torch.bool)
-        starts[list(word_starts)] = True
-        self.register_buffer("starts", starts, persistent=False)
-
-    def places(self, source: Source) -> Int[Tensor, "batch s_len"]:
-        """The number of the word, from 0, that each piece belongs to; padding to none, -1."""
-        starts = self.starts[source].long()
-        words = starts.cumsum(dim=1) - starts[:, :1]  # the first piece may have no blank before it
-        return words.masked_fill(source == self.pad, -1)
 
     def forward(self, source: Source, words: int) -> Float[Tensor, "batch words width"]:
         """The vectors of so many words of each sentence, zero where it has fewer; pieces of more belong to the last."""

@@ -193,7 +193,9 @@ class SelfAttentiveParser(AbstractParser):
         if self.objective == "likelihood":
             totals = inside(scores.logsumexp(dim=-1), lambda ways: ways.logsumexp(dim=-1))
             return totals[rows, 0, counts] - right
-        best, labels = scores.detach().scatter_add(-1, gold[..., None], -torch.ones_like(of_gold)[..., None]).max(dim=-1)
+        best, labels = (
+            scores.detach().scatter_add(-1, gold[..., None], -torch.ones_like(of_gold)[..., None]).max(dim=-1)
+        )
         taken = torch.zeros_like(is_label)
         for row, spans in zip(taken, best_trees(best + 1, counts), strict=True):
             row[tuple(torch.tensor(spans, device=row.device).T)] = True

@@ -5,6 +5,7 @@ Weight decay acts on matrices only (parameters with two axes or more); norms and
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
@@ -229,6 +230,48 @@ class Muon(AbstractOptimizer):
         return OptimizerSet({"muon": muon, **adamw})
 
 
+@final
+class Em(AbstractOptimizer):
+    """Stepwise expectation maximization, for models whose parameters are counts, such as grammars.
+
+    Parameters
+    ----------
+    power : float
+        How fast older batches cease to be forgotten, in [0, 1].
+    times : float
+        What the learning rate is multiplied by, so that grammars can be tuned over the rates of networks.
+
+    Raises
+    ------
+    SpecError
+        If `power` lies outside [0, 1], `times` is not positive, or a weight is negative.
+
+    Notes
+    -----
+    See `StepwiseEm`. Counts do not decay. Gradients are not to be clipped, which would change what is counted.
+
+    References
+    ----------
+    .. [1] Liang, Klein, 2009, "Online EM for unsupervised models".
+    """
+
+    def __init__(self, power: float = 0.7, times: float = 1.0) -> None:
+        if not 0.0 <= power <= 1.0:
+            raise SpecError(f"'power' must lie in [0, 1]; got {power!r}")
+        if not 0.0 < times < math.inf:
+            raise SpecError(f"'times' must be a number above 0; got {times!r}")
+        self.power, self.times = power, times
+
+    def over(self, model: nn.Module, lr: float, weight_decay: float) -> OptimizerSet:  # noqa: ARG002
+        """EM over all trainable parameters, none of which may be negative; counts do not decay."""
+        from attnlab.training.recipe.em import StepwiseEm
+
+        parameters = _trainable(model)
+        if any(bool((one < 0).any()) for one in parameters if not one.is_meta):
+            raise SpecError(f"the optimizer 'em' learns counts, and {type(model).__name__} has negative weights")
+        return OptimizerSet({"em": StepwiseEm(parameters, lr=lr, power=self.power, times=self.times)})
+
+
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
     """The trainable matrices between a model's embeddings and its last layer."""
     import torch
@@ -270,4 +313,5 @@ OPTIMIZERS: dict[str, type[AbstractOptimizer]] = {
     "adamw": AdamW,
     "sgd": Sgd,
     "muon": Muon,
+    "em": Em,
 }
