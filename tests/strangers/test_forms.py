@@ -183,3 +183,19 @@ def test_heads_are_as_wide_as_a_constructor_says():
             return super().forward(q * self.gain, k, v) * torch.ones(24)
 
     assert interview(load(Wide)).d_in == 4 * 24
+
+
+def test_queries_keys_and_values_may_come_in_one_tuple():
+    class Packed(SplitHeads):
+        def __init__(self, d_model):
+            super().__init__()
+            self.maps = nn.ModuleList(nn.Linear(d_model, d_model) for _ in range(3))
+
+        def forward(self, inputs):
+            q, k, v = inputs
+            q, k, v = (one(x)[:, None] for one, x in zip(self.maps, (q, k, v), strict=True))
+            return super().forward(q, k, v)[:, 0]
+
+    convention = interview(load(Packed))
+    assert convention.in_words == "forward(inputs=a tuple with the input in every place)"
+    assert doctor(Packed).errors == ()

@@ -5,6 +5,7 @@ A name is read by its pieces: ``encoder_hidden_states`` is a memory by ``encoder
 
 from __future__ import annotations
 
+import ast
 import inspect
 import itertools
 import re
@@ -16,7 +17,8 @@ from torch import nn
 
 from attnlab.core.constructors import hints_of, is_required
 from attnlab.strangers.calling.masking import ENCODINGS, KEY_SHAPES, LENGTHS, ONE_LENGTH_EACH, SHAPES, Masking
-from attnlab.strangers.calling.sources import Argument
+from attnlab.strangers.calling.sources import SEVERAL, Argument
+from attnlab.strangers.words import source_of_forward
 
 _PIECES: dict[str, str] = {
     "flag": "causal autoregressive",
@@ -101,6 +103,7 @@ class Parameter:
     role: str  # ``"input"``, ``"mask"``, ``"key mask"``, ``"memory mask"``, ``"open"`` or a key of the table of pieces
     required: bool  # whether a call must give it
     by_name: bool  # whether it can be given by name alone
+    several: int = 0  # how many sequences ``forward`` takes it apart into, where it is a tuple of them
 
 
 def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
@@ -121,7 +124,24 @@ def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
             roles[name] = "flag" if kinds == {bool} and name.lower() == "mask" else "off"  # chosen, whatever its name
     _settle_first(roles, named)
     _settle_memory(roles)
-    return tuple(Parameter(n, roles[n], is_required(p), p.kind is p.KEYWORD_ONLY) for n, p in named.items())
+    several = _taken_apart(source_of_forward(module))
+    return tuple(
+        Parameter(n, roles[n], is_required(p), p.kind is p.KEYWORD_ONLY, several.get(n, 0)) for n, p in named.items()
+    )
+
+
+def _taken_apart(source: str) -> dict[str, int]:
+    """The names that ``forward`` takes apart as they are given, ``q, k, v = inputs``, and into how many."""
+    try:
+        assigned = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assign)]
+    except SyntaxError:  # a lambda, cut out of its line
+        return {}
+    pairs = ((one.targets[0], one.value) for one in assigned)
+    return {
+        value.id: len(target.elts)
+        for target, value in pairs
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Name)
+    }
 
 
 def role_of(name: str) -> str:
@@ -288,7 +308,8 @@ def _choice(one: Parameter, index: int, *, helping: bool, d_head: int | None, vo
         "segments": (given("segments", 1), given("segments", 0)),  # 0 may mean padding
         "open": (*sequence, nothing) if _NAMELESS.fullmatch(one.name.lower()) else (nothing, *sequence),
     }
-    choice = (None,) if turning else choices.get(one.role, (given("x"),))
+    usual = (given(SEVERAL, one.several), given("x")) if one.several else (given("x"),)
+    choice = (None,) if turning else choices.get(one.role, usual)
     if one.required or one.role in ("input", "query"):
         return choice
     helps = helping and one.role in ("rotary", "cos", "sin", "positions", "key or value", "memory", "segments")

@@ -22,6 +22,8 @@ MEMORY_LENGTH = 7  # of a sequence to look at beside the input; unlike the usual
 _BASE = 10000.0  # of rotary angles, Su et al. 2021, arXiv:2104.09864, section 3.4.2
 NUMBERS = "x without features"
 """The input as one number per position, (batch, length)."""
+SEVERAL = "x several times"
+"""A tuple with the input in every place, as of queries, keys and values."""
 HANDED_ON = "handed on"
 """What a larger module gave, with the input in it."""
 _STEP = 2.399963  # golden angle in radians: its multiples modulo 2 pi are spread evenly, so sines of them look random
@@ -194,6 +196,7 @@ def _turns(at: Situation, d_head: int) -> Tensor:
 
 SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     "x": lambda at, _value: at.given,
+    SEVERAL: lambda at, number: (at.given,) * number,
     NUMBERS: lambda at, _value: laid_out(at.x.squeeze(-1), at.layout),
     "memory or x": lambda at, _value: laid_out(at.looked_at, at.layout),
     "memory if given": lambda at, _value: laid_out(at.looked_at, at.layout),
@@ -230,6 +233,7 @@ OTHER_MEMORIES = {"memory": "another memory", "memory tokens": "other memory tok
 
 IN_WORDS: dict[str, str] = {
     HANDED_ON: "as the larger module hands it on",
+    SEVERAL: "a tuple with the input in every place",
     NUMBERS: "one number per position, (batch, length)",
     "memory": "a fixed memory of length 7",
     "memory tokens": "fixed memory tokens of length 7",
