@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from attnlab.models.deep_lstms import DeepAtt, Gnmt
     from attnlab.models.encoder_decoder import EncoderDecoder
     from attnlab.models.huggingface import as_huggingface
+    from attnlab.models.parsers.generative import GenerativeRnng
     from attnlab.models.parsers.latent import LatentPcfg
     from attnlab.models.parsers.rnng import Rnng
     from attnlab.models.parsers.self_attentive import SelfAttentiveParser

@@ -26,11 +26,21 @@ SCORED = 64  # trees that are scored together
 
 @final
 class Proposed(NamedTuple):
-    """Hold trees that were drawn for sentences, and how likely they are."""
+    """Hold trees that were drawn for sentences, and how likely they are.
 
-    tokens: Int[Tensor, "sentences samples t_len"]  # from the begin token on, filled up with the end token
-    proposal: Float[Tensor, "sentences samples"]  # log probability of the tree where it was drawn, in nats
-    joint: Float[Tensor, "sentences samples"]  # log probability of tree and sentence in the generative model
+    Parameters
+    ----------
+    tokens : Tensor
+        From the begin token on, filled up with the end token.
+    proposal : Tensor
+        Log probability of each tree where it was drawn, in nats.
+    joint : Tensor
+        Log probability of tree and sentence in the generative model.
+    """
+
+    tokens: Int[Tensor, "sentences samples t_len"]
+    proposal: Float[Tensor, "sentences samples"]
+    joint: Float[Tensor, "sentences samples"]
 
 
 @final

@@ -26,16 +26,31 @@ class ActionStates(NamedTuple):
 
     Each action puts one element on the stack, number 0 lies below all. A bracket stays one until it is closed; then it
     and what lies above it make way for what was composed.
+
+    Parameters
+    ----------
+    read : Tensor
+        Words behind the last action.
+    history, history_cells : Tensor
+        Outputs and cells of the LSTM over actions.
+    vectors : Tensor
+        Of each element.
+    outputs, cells : Tensor
+        Of the LSTM over the stack, at each element.
+    below : Tensor
+        The element under each.
+    bracket : Tensor
+        The open bracket that each stands in; its own number of such a bracket.
     """
 
-    read: Int[Tensor, " batch"]  # words behind the last action
-    history: Float[Tensor, "batch layers d_model"]  # outputs of the LSTM over actions
+    read: Int[Tensor, " batch"]
+    history: Float[Tensor, "batch layers d_model"]
     history_cells: Float[Tensor, "batch layers d_model"]
     vectors: Float[Tensor, "batch elements d_model"]
-    outputs: Float[Tensor, "batch elements layers d_model"]  # of the stack LSTM, at each element
+    outputs: Float[Tensor, "batch elements layers d_model"]
     cells: Float[Tensor, "batch elements layers d_model"]
-    below: Int[Tensor, "batch elements"]  # the element under each
-    bracket: Int[Tensor, "batch elements"]  # the open bracket that each stands in; its own number of such a bracket
+    below: Int[Tensor, "batch elements"]
+    bracket: Int[Tensor, "batch elements"]
 
 
 @final
