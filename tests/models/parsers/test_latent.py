@@ -9,6 +9,7 @@ from attnlab.core.errors import SpecError
 from attnlab.models.parsers.brackets import Brackets
 from attnlab.models.parsers.counts import FREE, Registry
 from attnlab.models.parsers.latent import LatentPcfg
+from attnlab.models.parsers.posteriors import posteriors, posteriors_of_kinds
 from attnlab.training.recipe.em import StepwiseEm
 from attnlab.training.recipe.optim import Em
 
@@ -50,17 +51,15 @@ def learned(model: LatentPcfg, steps: int) -> LatentPcfg:
 
 def test_a_plain_grammar_counts_how_often_rules_are_used():
     model = learned(grammar(), steps=30)
-    counts = model._counts()
-    used = (model.rules.keys != FREE).nonzero()[:, 0]
-    names = model._parts(model.rules.keys[used])
-    table = model._table(counts)
-    shares = dict(zip(zip(*(part.tolist() for part in names)), table.binary(used).flatten().tolist()))
+    found = model._grammar(model._counts())
+    shares = found.binary(found.used).flatten().tolist()
+    binary = dict(zip(zip(found.parents.tolist(), found.lefts.tolist(), found.rights.tolist()), shares))
     dt, nn, in_, np, _, pp, s_np = range(7)
-    assert shares[np, dt, nn] == pytest.approx(2 / 6, rel=1e-4)  # of six noun phrases under others
-    assert shares[np, np, pp] == pytest.approx(1 / 6, rel=1e-4)
-    assert shares[pp, in_, np] == pytest.approx(1, rel=1e-4)
-    assert float(table.root[s_np].detach()) == pytest.approx(3 / 4, rel=1e-4)
-    assert float(table.unary(torch.tensor([(np - 3) * 3 + nn])).detach()) == pytest.approx(3 / 6, rel=1e-4)
+    assert binary[np, dt, nn] == pytest.approx(2 / 6, rel=1e-4)  # of six noun phrases under others
+    assert binary[np, np, pp] == pytest.approx(1 / 6, rel=1e-4)
+    assert binary[pp, in_, np] == pytest.approx(1, rel=1e-4)
+    assert float(found.root[s_np].detach()) == pytest.approx(3 / 4, rel=1e-4)
+    assert float(found.unary(torch.tensor([model.symbols.unary(np, nn)])).detach()) == pytest.approx(3 / 6, rel=1e-4)
 
 
 def test_a_word_that_is_met_first_teaches_what_new_words_look_like():
@@ -77,11 +76,11 @@ def test_a_word_that_is_met_first_teaches_what_new_words_look_like():
 def test_posteriors_by_levels_are_those_by_spans(sentence):
     model = learned(grammar(), steps=3)
     with torch.no_grad():
-        table = model._table(model._counts())
+        one = model._grammar(model._counts())
         keys = model._keys(torch.tensor([sentence]), len(sentence))
-        leaves = model._leaves(table, type(keys)(*(one[0] for one in keys)), torch.ones(len(sentence), 3) > 0)
-    found = model._posteriors(table, leaves[..., 0])
-    other = model._posteriors_of_kinds(table, leaves, torch.ones_like(found) > 0)
+        leaves = model._leaves(one, type(keys)(*(one[0] for one in keys)), torch.ones(len(sentence), 3) > 0)
+    found = posteriors(one, model.symbols, leaves[..., 0])
+    other = posteriors_of_kinds(one, model.symbols, leaves, torch.ones_like(found) > 0)
     assert torch.allclose(found, other, atol=1e-9)
     assert float(found[0, len(sentence), 3:7].sum()) == pytest.approx(1)  # one of the constituents
     words = torch.arange(len(sentence))

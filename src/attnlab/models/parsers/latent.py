@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, final
 
 import torch
@@ -12,11 +11,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnlab.core.sizes import require_not_negative, require_positive
-from attnlab.models.parsers.brackets import Brackets, Chain, TreeSpan
+from attnlab.models.parsers.brackets import Brackets, TreeSpan
 from attnlab.models.parsers.chart import best_trees
 from attnlab.models.parsers.counts import FREE, UNSEEN, Counts, Registry, probabilities
-from attnlab.models.parsers.forest import Level, inside
+from attnlab.models.parsers.forest import BinaryTrees, inside
 from attnlab.models.parsers.parser import AbstractParser, Allowed, Losses, WordPlaces
+from attnlab.models.parsers.posteriors import Grammar, posteriors, posteriors_of_kinds
+from attnlab.models.parsers.symbols import Symbols
 from attnlab.models.translator import Source, Target
 
 SPREAD = 0.05
@@ -102,28 +103,25 @@ class LatentPcfg(AbstractParser):
         require_not_negative("splits", splits)
         for name, size in (("split_every", split_every), ("n_rules", n_rules), ("n_words", n_words)):
             require_positive(name, size)
-        self.brackets, self.splits, self.split_every = Brackets.of(brackets), splits, split_every
-        self.chains = [tuple(chain) for chain in chains]
-        self.n_tags, self.n_chains = self.brackets.tags, len(self.chains)
-        self.symbols = {chain: self.n_tags + number for number, chain in enumerate(self.chains)}
-        self.n_symbols = self.n_tags + self.n_chains + self.brackets.labels  # tags, chains, what is left of labels
+        self.symbols = Symbols(Brackets.of(brackets), tuple(tuple(chain) for chain in chains))
+        self.splits, self.split_every = splits, split_every
         self.places = WordPlaces(source_vocab_size, word_starts=word_starts, pad=pad)
         self.rules, self.lexicon = Registry(n_rules), Registry(n_words)
         kinds = 2**splits
-        self.root = nn.Parameter(torch.full((self.n_symbols, kinds), FIRST))
+        self.root = nn.Parameter(torch.full((self.symbols.count, kinds), FIRST))
         self.binary = nn.Parameter(torch.full((n_rules, kinds, kinds, kinds), FIRST))
-        self.unary = nn.Parameter(torch.full((self.n_chains * self.n_tags, kinds, kinds), FIRST))
+        self.unary = nn.Parameter(torch.full((len(chains) * self.symbols.tags, kinds, kinds), FIRST))
         self.words = nn.Parameter(torch.full((n_words, kinds), FIRST))
         self.register_buffer("seen", torch.zeros((), dtype=torch.long))
 
     def forward(self, source: Source, target: Target) -> Losses:
         """Minus the logarithm of the probability of each tree with its words."""
-        forest = _Forest(self)
+        forest, tagged = BinaryTrees(self.symbols), self.symbols.tags
         for tokens in target.tolist():
-            forest.grow(*self.brackets.read(tokens))
+            forest.grow(*self.symbols.brackets.read(tokens))
         keys = self._keys(source, max(place for _, place, _ in forest.leaves) + 1)
         rows, places, tags = torch.tensor(forest.leaves, device=source.device).T
-        words, endings = keys.words[rows, places] * self.n_tags + tags, keys.endings[rows, places] * self.n_tags + tags
+        words, endings = (one[rows, places] * tagged + tags for one in keys)
         if self.training:
             self.rules.add(torch.tensor(forest.keys(), dtype=torch.long, device=source.device))
             self.lexicon.add(endings)
@@ -132,33 +130,29 @@ class LatentPcfg(AbstractParser):
         if self.training:
             self.lexicon.add(words)  # from now on: here they are new
         chosen = torch.where(known == self.lexicon.unknown, self.lexicon.find(endings), known)
-        table = self._table(self._counts())
-        leaves = table.words(chosen)
+        grammar = self._grammar(self._counts())
+        leaves = grammar.words(chosen)
         scales = SCALE / leaves.detach().amax(dim=1)
         tops, levels = forest.levels(self.rules)
         weights = leaves.new_ones(len(leaves) + sum(level.size for level in levels))
-        values = inside(leaves * scales[:, None], levels, unary=table.unary, binary=table.binary, weights=weights)
-        found = (values[tops] * table.root[forest.symbols()]).sum(dim=1).clamp(min=1e-300).log()
+        values = inside(leaves * scales[:, None], levels, unary=grammar.unary, binary=grammar.binary, weights=weights)
+        found = (values[tops] * grammar.root[forest.tops()]).sum(dim=1).clamp(min=1e-300).log()
         found = found - scales.new_zeros(len(source)).index_add(0, rows, scales.log())
         return -found.float()
 
     def trees(self, source: Source, allowed: Allowed) -> list[list[int]]:
         """The tokens of the best tree over each sentence."""
-        words = self.brackets.words
+        words = self.symbols.brackets.words
         may = allowed[..., words.start : words.stop].to(source.device)
         counts = may.any(dim=-1).sum(dim=1).tolist()
         keys = self._keys(source, max(counts))
         with torch.no_grad():
             fine = self._counts()
-            tables = [self._table(fine.without_kinds())] + [self._table(fine)] * (fine.root.shape[1] > 1)
+            grammars = [self._grammar(fine.without_kinds())] + [self._grammar(fine)] * (fine.root.shape[1] > 1)
         return [
-            self._tree(tables, _Keys(keys.words[row, :count], keys.endings[row, :count]), may[row, :count])
+            self._tree(grammars, _Keys(keys.words[row, :count], keys.endings[row, :count]), may[row, :count])
             for row, count in enumerate(counts)
         ]
-
-    def symbol_of(self, chain: Chain) -> int:
-        """The symbol of some brackets; that of the outermost, or the most frequent one, where it was never seen."""
-        return self.symbols.get(chain, self.symbols.get(chain[:1], self.n_tags))
 
     # ---- what is counted ----
 
@@ -171,19 +165,21 @@ class LatentPcfg(AbstractParser):
             self.binary[:, :kinds, :kinds, :kinds],
             self.unary[:, :kinds, :kinds],
             self.words[:, :kinds],
-            torch.where(keys == FREE, self.n_symbols, keys // self.n_symbols**2),
-            self.n_tags + torch.arange(len(self.unary), device=keys.device) // self.n_tags,
-            torch.where(words == FREE, self.n_symbols, words % self.n_tags),
+            torch.where(keys == FREE, self.symbols.count, self.symbols.parts(keys)[0]),
+            self.symbols.tags + torch.arange(len(self.unary), device=keys.device) // self.symbols.tags,
+            torch.where(words == FREE, self.symbols.count, words % self.symbols.tags),
         )
 
-    def _table(self, counts: Counts) -> _Table:
-        totals = counts.totals()
-        of = functools.partial(probabilities, totals=totals)
-        return _Table(
+    def _grammar(self, counts: Counts) -> Grammar:
+        of = functools.partial(probabilities, totals=counts.totals())
+        used = (self.rules.keys != FREE).nonzero()[:, 0]
+        return Grammar(
             counts.root.double() / counts.root.detach().double().sum(),
             lambda rules: of(counts.binary, counts.binary_parents, rules=rules),
             lambda rules: of(counts.unary, counts.unary_parents, rules=rules),
             lambda rules: of(counts.words, counts.word_parents, rules=rules),
+            used,
+            *self.symbols.parts(self.rules.keys[used]),
         )
 
     @torch.no_grad()
@@ -216,234 +212,31 @@ class LatentPcfg(AbstractParser):
 
     # ---- the tree of a sentence ----
 
-    def _tree(self, tables: Sequence[_Table], keys: _Keys, may: Bool[Tensor, "words tags"]) -> list[int]:
-        leaves = [self._leaves(table, keys, may) for table in tables]
-        posteriors = self._posteriors(tables[0], leaves[0][..., 0])
-        if len(tables) > 1 and bool(posteriors.isfinite().all()):
-            finer = self._posteriors_of_kinds(tables[1], leaves[1], posteriors > KEPT)
-            posteriors = finer if bool(finer.isfinite().all()) else posteriors
-        posteriors = posteriors.nan_to_num(0.0)  # no tree at all: the words side by side
-        count, tags, chains = len(may), self.n_tags, slice(self.n_tags, self.n_tags + self.n_chains)
-        best, labels = posteriors[..., chains].max(dim=-1)
+    def _tree(self, grammars: Sequence[Grammar], keys: _Keys, may: Bool[Tensor, "words tags"]) -> list[int]:
+        symbols, count = self.symbols, len(may)
+        leaves = [self._leaves(grammar, keys, may) for grammar in grammars]
+        shares = posteriors(grammars[0], symbols, leaves[0][..., 0])
+        if len(grammars) > 1 and bool(shares.isfinite().all()):
+            finer = posteriors_of_kinds(grammars[1], symbols, leaves[1], shares > KEPT)
+            shares = finer if bool(finer.isfinite().all()) else shares
+        shares = shares.nan_to_num(0.0)  # no tree at all: the words side by side
+        best, labels = shares[..., symbols.constituents].max(dim=-1)
         worth = (best - CERTAIN).clamp(min=0)
         found = [
-            TreeSpan(start, end, self.chains[int(labels[start, end])])
+            TreeSpan(start, end, symbols.chains[int(labels[start, end])])
             for start, end in best_trees(worth[None], [count])[0]
             if worth[start, end] > 0 or (start, end) == (0, count)
         ]
         words = torch.arange(count, device=may.device)
-        likeliest = (posteriors[words, words + 1, :tags] + leaves[0][..., 0] * 1e-9).masked_fill(~may, -1).argmax(dim=1)
-        return self.brackets.write(found, (likeliest + self.brackets.words.start).tolist())
+        tagged = shares[words, words + 1, : symbols.tags] + leaves[0][..., 0] * UNSEEN  # where there is no tree
+        tags = tagged.masked_fill(~may, -1).argmax(dim=1) + symbols.brackets.words.start
+        return symbols.brackets.write(found, tags.tolist())
 
-    def _leaves(self, table: _Table, keys: _Keys, may: Tensor) -> Float[Tensor, "words tags kinds"]:
+    def _leaves(self, grammar: Grammar, keys: _Keys, may: Tensor) -> Float[Tensor, "words tags kinds"]:
         """The probabilities of words under the tags that they may have, the largest of each word scaled up."""
-        tags = torch.arange(self.n_tags, device=may.device)
-        known = self.lexicon.find(keys.words[:, None] * self.n_tags + tags)
+        tags = torch.arange(self.symbols.tags, device=may.device)
+        known = self.lexicon.find(keys.words[:, None] * self.symbols.tags + tags)
         new = (known == self.lexicon.unknown).all(dim=1, keepdim=True)
-        chosen = torch.where(new, self.lexicon.find(keys.endings[:, None] * self.n_tags + tags), known)
-        found = table.words(chosen.flatten()).unflatten(0, chosen.shape) * may[..., None]
+        chosen = torch.where(new, self.lexicon.find(keys.endings[:, None] * self.symbols.tags + tags), known)
+        found = grammar.words(chosen.flatten()).unflatten(0, chosen.shape) * may[..., None]
         return found * (SCALE / found.amax(dim=(1, 2), keepdim=True).clamp(min=UNSEEN))
-
-    @torch.no_grad()
-    def _posteriors(self, table: _Table, leaves: Float[Tensor, "words tags"]) -> Float[Tensor, "places places symbols"]:
-        """The share of trees that each symbol has a part in, at every span, without kinds."""
-        used = (self.rules.keys != FREE).nonzero()[:, 0]
-        parents, lefts, rights = self._parts(self.rules.keys[used])
-        rule = table.binary(used)[:, 0, 0, 0]
-        unary = table.unary(torch.arange(len(self.unary), device=leaves.device)).view(self.n_chains, self.n_tags)
-        (first, lefts), (second, rights) = (side.unique(return_inverse=True) for side in (lefts, rights))
-        both = lefts * len(second) + rights
-        places, count, tags = len(leaves) + 1, self.n_symbols, self.n_tags
-        below = leaves.new_zeros(places, places, count)
-        by_start, by_end = (leaves.new_zeros(places, places, len(side)) for side in (first, second))  # as in `chart`
-        for width in range(1, places):
-            spans = torch.arange(places - width, device=leaves.device)
-            if width > 1:
-                left, right = by_start[: len(spans), 1:width], by_end[width:, 1:width].flip(1)
-                ways = torch.einsum("skl,skr->slr", left, right).flatten(1).index_select(1, both) * rule
-                found = leaves.new_zeros(len(spans), count).index_add(1, parents, ways)
-            else:
-                found = nn.functional.pad(torch.cat((leaves, leaves @ unary.T), dim=1), (0, self.brackets.labels))
-            below[spans, spans + width] = found
-            by_start[spans, width], by_end[spans + width, width] = found[:, first], found[:, second]
-        total = below[0, -1] @ table.root[:, 0]
-        posteriors = torch.zeros_like(below)
-        above_start, above_end = torch.zeros_like(by_start), torch.zeros_like(by_end)
-        for width in range(places - 1, 0, -1):
-            spans = torch.arange(places - width, device=leaves.device)
-            outside = leaves.new_zeros(len(spans), count)
-            outside[:, first] += above_start[spans, width]
-            outside[:, second] += above_end[spans + width, width]
-            if width == places - 1:
-                outside += table.root[:, 0] / total
-            if width > 1:
-                pairs = leaves.new_zeros(len(spans), len(first), len(second))
-                pairs.view(len(spans), -1).index_add_(1, both, outside.index_select(1, parents) * rule)
-                left, right = by_start[: len(spans), 1:width], by_end[width:, 1:width].flip(1)
-                above_start[: len(spans), 1:width] += torch.einsum("slr,skr->skl", pairs, right)
-                above_end[width:, 1:width] += torch.einsum("slr,skl->skr", pairs, left).flip(1)
-            else:
-                outside[:, :tags] += outside[:, tags : tags + self.n_chains] @ unary
-            posteriors[spans, spans + width] = outside * below[spans, spans + width]
-        return posteriors
-
-    def _parts(self, keys: Int[Tensor, " rules"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Parent, left and right symbol of binary rules."""
-        return keys // self.n_symbols**2, keys // self.n_symbols % self.n_symbols, keys % self.n_symbols
-
-    def _posteriors_of_kinds(
-        self, table: _Table, leaves: Float[Tensor, "words tags kinds"], alive: Bool[Tensor, "places places symbols"]
-    ) -> Float[Tensor, "places places symbols"]:
-        """The same with kinds, of symbols that are alive."""
-        numbers = torch.full(alive.shape, -1, device=alive.device)
-        used = (self.rules.keys != FREE).nonzero()[:, 0]
-        parents, lefts, rights = self._parts(self.rules.keys[used])
-        words = torch.arange(len(leaves), device=alive.device)
-        tagged = (alive[words, words + 1] * (torch.arange(self.n_symbols, device=alive.device) < self.n_tags)).nonzero()
-        numbers[tagged[:, 0], tagged[:, 0] + 1, tagged[:, 1]] = torch.arange(len(tagged), device=alive.device)
-        nodes, levels = [torch.stack((tagged[:, 0], tagged[:, 0] + 1, tagged[:, 1]), dim=1)], []
-        for width in range(1, len(leaves) + 1):
-            starts = torch.arange(len(leaves) + 1 - width, device=alive.device)
-            here = alive[starts, starts + width].clone()
-            here[:, : self.n_tags] = False
-            start, symbol = here.nonzero().T
-            first = sum(map(len, nodes))
-            numbers[start, start + width, symbol] = first + torch.arange(len(start), device=alive.device)
-            nodes.append(torch.stack((start, start + width, symbol), dim=1))
-            unary, binary = self._no_ways(3), self._no_ways(4)
-            if width == 1:
-                chain = symbol - self.n_tags
-                child = numbers[start, start + 1, : self.n_tags]  # (nodes, tags)
-                node, tag = ((child >= 0) & (chain < self.n_chains)[:, None]).nonzero().T
-                unary = torch.stack((node, child[node, tag], chain[node] * self.n_tags + tag), dim=1)
-            else:
-                cuts = starts[:, None] + torch.arange(1, width, device=alive.device)
-                left, right = numbers[starts[:, None], cuts], numbers[cuts, starts[:, None] + width]
-                ways = (left >= 0)[..., lefts] & (right >= 0)[..., rights] & here[:, None, parents]
-                start, cut, rule = ways.nonzero().T
-                node = numbers[start, start + width, parents[rule]] - first
-                binary = torch.stack(
-                    (node, left[start, cut, lefts[rule]], right[start, cut, rights[rule]], used[rule]), 1
-                )
-            levels.append(Level(len(nodes[-1]), unary, binary))
-        every = torch.cat(nodes)
-        with torch.enable_grad():
-            weights = leaves.new_ones(len(every)).requires_grad_()
-            values = inside(
-                leaves[tagged[:, 0], tagged[:, 1]], levels, unary=table.unary, binary=table.binary, weights=weights
-            )
-            tops = (every[:, 0] == 0) & (every[:, 1] == len(leaves)) & (every[:, 2] >= self.n_tags)
-            total = (values[tops] * table.root[every[tops, 2]]).sum().log()
-            (shares,) = torch.autograd.grad(total, weights)
-        found = torch.zeros(alive.shape, dtype=shares.dtype, device=shares.device)
-        found[tuple(every.T)] = shares
-        return found
-
-    def _no_ways(self, columns: int) -> Int[Tensor, "0 columns"]:
-        return torch.zeros(0, columns, dtype=torch.long, device=self.seen.device)
-
-
-@final
-class _Table(NamedTuple):
-    """Give probabilities: of a symbol and kind at the root, and of rules and words by their numbers."""
-
-    root: Float[Tensor, "symbols kinds"]
-    binary: Callable[[Tensor], Tensor]
-    unary: Callable[[Tensor], Tensor]
-    words: Callable[[Tensor], Tensor]
-
-
-@final
-class _Forest:
-    """Make trees binary, and lay out their nodes so that children come first."""
-
-    def __init__(self, model: LatentPcfg) -> None:
-        self._model = model
-        self.leaves: list[tuple[int, int, int]] = []  # tree, word, tag
-        self._made: list[tuple[int, ...]] = []  # of every node: nothing, child and rule, or left, right and key of rule
-        self._heights: list[int] = []
-        self._symbols: list[int] = []
-        self.tops: list[int] = []  # of every tree
-
-    def grow(self, spans: Sequence[TreeSpan], tags: Sequence[int]) -> None:
-        """Add a tree; one without a top gets the most frequent one, one without words one that is unknown."""
-        tags = tags or self._model.brackets.words[:1]
-        whole = bool(spans) and (spans[0].start, spans[0].end) == (0, len(tags))
-        around = [] if whole else [TreeSpan(0, len(tags), self._model.chains[0])]
-        waiting = iter([*around, *spans])
-        self.tops.append(self._constituent(next(waiting), _Ahead(waiting), tags))
-
-    def keys(self) -> list[int]:
-        """Those of binary rules."""
-        return [made[2] for made in self._made if len(made) == 3]
-
-    def symbols(self) -> list[int]:
-        """Those of the tops."""
-        return [self._symbols[top] for top in self.tops]
-
-    def levels(self, rules: Registry) -> tuple[list[int], list[Level]]:
-        """The numbers of the tops, and all nodes that are no leaves, by their height."""
-        device = rules.keys.device
-        by_height = defaultdict(list)
-        for node, height in enumerate(self._heights):
-            by_height[height].append(node)
-        numbers = [0] * len(self._heights)
-        for number, node in enumerate(node for height in sorted(by_height) for node in by_height[height]):
-            numbers[node] = number
-        levels = []
-        for height in sorted(by_height)[1:]:
-            nodes = by_height[height]
-            made = [(place, *self._made[node]) for place, node in enumerate(nodes)]
-            unary = [(place, numbers[one[0]], one[1]) for place, *one in made if len(one) == 2]
-            binary = [(place, numbers[one[0]], numbers[one[1]], one[2]) for place, *one in made if len(one) == 3]
-            pairs = torch.tensor(binary, dtype=torch.long, device=device).view(-1, 4)
-            pairs[:, 3] = rules.find(pairs[:, 3])
-            singles = torch.tensor(unary, dtype=torch.long, device=device).view(-1, 3)
-            levels.append(Level(len(nodes), singles, pairs))
-        return [numbers[top] for top in self.tops], levels
-
-    def _constituent(self, span: TreeSpan, ahead: _Ahead, tags: Sequence[int]) -> int:
-        model, place, parts = self._model, span.start, []
-        while place < span.end:
-            if ahead.next and ahead.next.start == place:
-                below = ahead.take()
-                parts.append(self._constituent(below, ahead, tags))
-                place = below.end
-            else:
-                tag = tags[place] - model.brackets.words.start
-                self.leaves.append((len(self.tops), place, tag))
-                parts.append(self._add(tag))
-                place += 1
-        symbol = model.symbol_of(span.chain)
-        if len(parts) == 1:
-            return self._add(symbol, parts[0], (symbol - model.n_tags) * model.n_tags + self._symbols[parts[0]])
-        rest = model.n_tags + model.n_chains + span.chain[-1] - model.brackets.opening.start
-        right = parts[-1]
-        for part in reversed(parts[1:-1]):
-            right = self._pair(rest, part, right)
-        return self._pair(symbol, parts[0], right)
-
-    def _pair(self, symbol: int, left: int, right: int) -> int:
-        count = self._model.n_symbols
-        return self._add(symbol, left, right, (symbol * count + self._symbols[left]) * count + self._symbols[right])
-
-    def _add(self, symbol: int, *made: int) -> int:
-        self._made.append(made)
-        self._symbols.append(symbol)
-        self._heights.append(1 + max((self._heights[child] for child in made[:-1]), default=-1))
-        return len(self._made) - 1
-
-
-@final
-class _Ahead:
-    """Look at the next of some spans before it is taken."""
-
-    def __init__(self, spans: Iterator[TreeSpan]) -> None:
-        self._spans = spans
-        self.next = next(spans, None)
-
-    def take(self) -> TreeSpan:
-        """The next one."""
-        taken, self.next = self.next, next(self._spans, None)
-        assert taken
-        return taken
