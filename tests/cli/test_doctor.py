@@ -75,7 +75,7 @@ UNKNOWN_ARGUMENT = """
 class Mine(nn.Module):
     def __init__(self, d_model, temperament):
         super().__init__()
-        self.linear = nn.Linear(d_model, d_model)
+        self.linear = temperament.layer(d_model)
     def forward(self, x):
         return self.linear(x)
 """

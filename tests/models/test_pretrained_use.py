@@ -70,6 +70,8 @@ def test_banned_tokens_are_never_written(tmp_path):
     again = translate([attnlab.load_pretrained(tmp_path)], SENTENCES[:1], beam=1)[0].split()
     assert first
     assert not set(first) & set(again)
+    with pytest.raises(SpecError, match="this run's know any word"):
+        translate([attnlab.load_pretrained(tmp_path)], SENTENCES[:1], replace_unknown=True)
 
 
 @pytest.fixture

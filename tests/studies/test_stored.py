@@ -128,6 +128,21 @@ def undisturbed(tmp_path_factory):
     return numbers(folder)
 
 
+class UntilTold:
+    """An executor that says whether it runs, and ends when something was said of the store."""
+
+    def __init__(self, told):
+        self.told, self.is_running = told, False
+
+    def run(self, jobs, on_message):
+        self.is_running = True
+        InProcess().run(jobs, on_message)
+        for _ in range(1000):
+            if not self.told.alarmed:
+                threading.Event().wait(0.02)  # twice what lies between two attempts to send
+        self.is_running = False
+
+
 class Refused:
     """An executor that nothing is left for."""
 
@@ -257,9 +272,10 @@ def test_a_second_command_is_refused(study):
 def test_a_store_that_fails_now_and_then_costs_no_number(study, machine, undisturbed, fail, monkeypatch):
     monkeypatch.setattr(mirrored, "SEND_EVERY_S", 0.01)
     copy = machine("here")
-    fail(lambda nth: nth > 3 and nth % 7 < 4)
     told = Told()
-    run_study(study, URL, executor=InProcess(), watcher=told)
+    at_work = UntilTold(told)
+    fail(lambda nth: at_work.is_running and nth % 7 < 4)
+    run_study(study, URL, executor=at_work, watcher=told)
     assert numbers(local(URL)) == numbers(copy) == undisturbed
     assert any("cannot be reached" in text and "is sent later" in text for text in told.alarmed), told.alarmed
 

@@ -30,6 +30,7 @@ class StoredTokenizer:
     """Turn texts into the numbers of a checkpoint's ``tokenizer.json`` and back, with the marks that it adds."""
 
     folder: Path  # of the checkpoint
+    unknown: ClassVar[None] = None  # pieces know any word
 
     @functools.cached_property
     def wrapped(self) -> hf.Tokenizer:
@@ -106,6 +107,8 @@ class StoredSentenceCodec:
     languages: tuple[str, str] = ("", "")  # unknown
     kind: ClassVar[Literal["sentences"]] = "sentences"  # by which `translate` knows it
     pads: ClassVar[bool] = True  # whether what is shorter than the rest of its batch is filled up
+    dictionary: ClassVar[None] = None  # of words
+    replace_unknown: ClassVar[bool] = False  # whether unknown words are replaced by it
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """The tokens of sentences; an empty one has none."""
