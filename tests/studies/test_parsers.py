@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import random
 import re
 
@@ -164,3 +166,15 @@ def test_the_command_prints_brackets_draws_and_writes_a_picture(parser, folder, 
 def test_the_command_says_what_is_wrong(parser, capsys, words, said):
     assert call(["parse", str(parser.folder), *words]) == WRONG_USE
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_report_underlines_what_the_treebank_has_not(folder):
+    assert call(["report", str(folder[0] / "run")]) == FINE
+    page = (folder[0] / "run" / "report.html").read_text()
+    assert "as the treebank has them" in page
+    assert "a person did" not in page
+    (rnn,) = re.findall(r'<th scope="row">RNN</th><td>(.*?)</td>', page)[:1]
+    read_inside = json.loads((folder[0] / "run" / "rnn" / "seed-0" / "inside.json").read_text())
+    pieces = read_inside["predictions"]["pairs"][0]["pieces"]
+    shown = [text if right else f'<u class="wrong">{text}</u>' for text, right in pieces]
+    assert html.unescape(rnn) == "".join(shown)

@@ -10,6 +10,8 @@ from attnlab.core.contracts import ReportedTask
 from attnlab.text.characters import Vocabulary
 from attnlab.text.sources import clean
 from attnlab.text.tokenizers import MarkTokens, Tokenizer
+from attnlab.text.trees import read_trees
+from attnlab.text.trees.bracketing import beside
 from attnlab.text.trees.linear import CLOSE, TagDictionary, TreeVocabulary
 from attnlab.text.trees.words import given_words, words_of
 
@@ -160,6 +162,12 @@ class TreeCodec:
     def bracketed(self, tokens: Sequence[int], words: Sequence[str]) -> str:
         """The tree of tokens that were written over some words, in brackets."""
         return str(self.vocabulary.decode(tokens, words))
+
+    @staticmethod
+    def beside(written: str, gold: str) -> list[tuple[str, bool]]:
+        """A tree that was written in pieces, each with whether the right tree has it; nothing of no tree."""
+        tree, right = (next(read_trees([line]), None) for line in (written, gold))
+        return [] if tree is None or right is None else beside(tree, right)
 
     def may_be(self, words: Sequence[str]) -> list[tuple[int, ...]]:
         """The tokens that may stand for each word."""

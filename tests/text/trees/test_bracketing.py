@@ -6,6 +6,7 @@ import pytest
 
 from attnlab.core.errors import DataError
 from attnlab.text.trees import BracketScores, Tree, compare_all, compare_trees, read_trees
+from attnlab.text.trees.bracketing import beside
 
 GOLD = "(S (A (P this)) (B (Q is) (A (R a) (T test))))"
 CLAUSES = " ".join([GOLD[3:-1]] * 11)
@@ -89,3 +90,24 @@ def test_nothing_found_is_nothing_and_unequal_numbers_are_refused():
     assert (BracketScores().f1, BracketScores().recall, BracketScores().tagging) == (0, 0, 0)
     with pytest.raises(DataError, match="1 trees cannot be compared with 0"):
         compare_all([], [None])
+
+
+def test_a_tree_beside_the_right_one_is_cut_where_it_is_wrong():
+    (gold,) = read_trees(["(S (NP (DT the) (NN dog)) (VP (VBZ barks)))"])
+    assert beside(gold, gold) == [(str(gold), True)]
+    (guess,) = read_trees(["(S (NP (DT the)) (VP (NN dog) (VP (NN barks))))"])
+    found = beside(guess, gold)
+    assert "".join(text for text, _ in found) == str(guess)
+    assert found == [
+        ("(S", True),
+        (" (NP", False),
+        (" (DT the)", True),
+        (") (VP", False),
+        (" (NN dog) (VP", True),
+        (" (NN barks)", False),
+        (")", True),
+        (")", False),
+        (")", True),
+    ]
+    twice = beside(*read_trees(["(NP (NP (NN a)))", "(NP (NN a))"]))
+    assert [right for _, right in twice] == [True, False, True, False, True]

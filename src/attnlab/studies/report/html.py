@@ -132,6 +132,11 @@ def _tooltip(character: str, loss: float | None, guess: str | None) -> str:
     return f"{character!r}: {numbers.number(loss, 3)} nats; predicted {guess!r}"
 
 
+def _pieces(pair: Mapping[str, Any]) -> list[tuple[str, bool]]:
+    """What was written, in pieces, each with whether it is known to be wrong."""
+    return [(text, not right) for text, right in pair.get("pieces") or [(pair["translation"], True)]]
+
+
 def _written(results: StudyResults) -> list[dict[str, Any]]:
     """Held-out sentences with the translations of all variants."""
     found = [(variant.name, example(variant, "pairs")) for variant in results.variants]
@@ -142,7 +147,8 @@ def _written(results: StudyResults) -> list[dict[str, Any]]:
         {
             "source": pair["source"],
             "target": pair["target"],
-            "translations": [(name, pairs[place]["translation"]) for name, pairs in shown],
+            "is_tree": "pieces" in pair,
+            "translations": [(name, _pieces(pairs[place])) for name, pairs in shown],
         }
         for place, pair in enumerate(shown[0][1])
     ]

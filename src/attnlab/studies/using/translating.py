@@ -49,7 +49,10 @@ def with_translations(model: nn.Module, task: StudyTask, predictions: Mapping[st
         return dict(predictions)
     pairs = predictions["pairs"]
     written = _written(model, codec, [pair["source"] for pair in pairs])
-    return {**predictions, "pairs": [{**pair, "translation": one} for pair, one in zip(pairs, written, strict=True)]}
+    found = [{**pair, "translation": one} for pair, one in zip(pairs, written, strict=True)]
+    if codec.kind == "trees":
+        found = [{**pair, "pieces": codec.beside(pair["translation"], pair["target"])} for pair in found]
+    return {**predictions, "pairs": found}
 
 
 def _written(model: nn.Module, codec: Codec, sources: Sequence[str]) -> list[str]:

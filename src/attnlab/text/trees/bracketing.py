@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -169,6 +170,40 @@ def compare_all(gold: Sequence[Tree], guesses: Sequence[Tree | None], *, longest
     pairs = zip(gold, guesses, strict=True)
     short = ((right, guess) for right, guess in pairs if longest is None or _length(right) <= longest)
     return sum((compare_trees(right, guess) for right, guess in short), BracketScores())
+
+
+def beside(guess: Tree, gold: Tree) -> list[tuple[str, bool]]:
+    """A tree in brackets, cut where what is right and what is wrong meet, each with whether it is right.
+
+    A bracket is right where the other tree has one with the same label around the same words, a tag where it has the
+    same.
+    """
+    left, tags = Counter(gold.spans()), [leaf.label for leaf in gold.leaves()]
+    found: list[tuple[str, bool]] = []
+    spans = iter(guess.spans())
+    place = itertools.count()
+
+    def add(text: str, right: bool) -> None:
+        if found and found[-1][1] == right:
+            found[-1] = (found[-1][0] + text, right)
+        else:
+            found.append((text, right))
+
+    def walk(tree: Tree, before: str) -> None:
+        if not tree.children:
+            number = next(place)
+            add(f"{before}({tree.label} {tree.word})", number < len(tags) and tags[number] == tree.label)
+            return
+        span = next(spans)
+        right = left[span] > 0
+        left[span] -= 1
+        add(f"{before}({tree.label}", right)
+        for child in tree.children:
+            walk(child, " ")
+        add(")", right)
+
+    walk(guess, "")
+    return found
 
 
 def _length(tree: Tree) -> int:
