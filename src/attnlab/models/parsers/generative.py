@@ -13,14 +13,12 @@ from torch import Tensor, nn
 from attnlab.core.sizes import check_positive
 from attnlab.models.parsers.brackets import Brackets
 from attnlab.models.parsers.parser import AbstractParser, Allowed, Losses, WordTable
-from attnlab.models.parsers.possible import PossibleTokens
+from attnlab.models.parsers.possible import MORE, TOKENS_A_WORD, PossibleTokens
 from attnlab.models.parsers.rnng import ActionReader, Rnng
 from attnlab.models.translator import Source, Target
 from attnlab.nn.kernels.dropout import Dropout
 
 BEGIN, END = 1, 2  # as all vocabularies of the lab have them
-TOKENS_A_WORD, MORE = 6, 10
-"""A tree may have so many tokens a word, and so many more."""
 SCORED = 64  # trees that are scored together
 
 

@@ -13,6 +13,8 @@ from attnlab.core.errors import SpecError
 
 LONGEST_CHAIN = 8
 """Brackets that may open at one word, one after the other."""
+TOKENS_A_WORD, MORE = 6, 10
+"""A tree may have so many tokens a word, and so many more."""
 
 
 @final

@@ -15,6 +15,7 @@ from attnlab.models.decoding.bracketed import BracketedWriter
 from attnlab.models.decoding.generation import EndMarks, beam_search
 from attnlab.models.decoding.writers import Ensemble, device_of, writer_for
 from attnlab.models.parsers.parser import AbstractParser
+from attnlab.models.parsers.possible import MORE, TOKENS_A_WORD
 from attnlab.tasks.pairs import padded
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 BATCH = 64
 """Sentences that are parsed together; those of like length."""
-TOKENS_A_WORD, MORE = 6, 10
-"""A tree may have so many tokens a word, and so many more."""
 LEAST = 3  # tokens of a tree beside its words: a bracket opened and closed, and the end
 
 
