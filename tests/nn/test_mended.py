@@ -162,6 +162,14 @@ def test_fresh_it_starts_as_torch_draws_it(own):
     assert mended(torch.randn(2, LENGTH, WIDTH)).abs().max() > 0
 
 
+def test_compiled_it_gives_the_same(own):
+    """The compiler leaves the changed calls alone, and what stands around them is compiled."""
+    mixer = MendedMixer(WIDTH, f"{own}:Method", scores_times=2.0, masked=True)
+    around = nn.Sequential(nn.Linear(WIDTH, WIDTH), mixer)
+    x = torch.randn(2, LENGTH, WIDTH)
+    torch.testing.assert_close(torch.compile(around, backend="aot_eager")(x), around(x))
+
+
 def test_softmax_over_another_axis_is_left_alone():
     class Gate(nn.Module):
         def forward(self, x):

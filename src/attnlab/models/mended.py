@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, final
 
-import torch
 from torch import Tensor, nn
 
 from attnlab.core.build import Spec, build
@@ -19,7 +18,7 @@ class MendedModel(nn.Module):
     ----------
     part : Spec
         The model; entry of `MODELS` or ``path.py:Class``.
-    scores_times, masked, swapped, leak, fresh
+    scores_times, masked, swapped, leak, fresh, over_keys, quiet, skips, positions
         What is removed, as in `Mending`.
     **offered
         What the task offers, for the model within.
@@ -46,18 +45,24 @@ class MendedModel(nn.Module):
         swapped: bool = False,
         leak: float = 0.0,
         fresh: bool = False,
+        over_keys: bool = False,
+        quiet: bool = False,
+        skips: bool = False,
+        positions: bool = False,
         **offered: Any,
     ) -> None:
         from attnlab.models.table import MODELS
 
         super().__init__()
-        self.mending = Mending(scores_times=scores_times, masked=masked, swapped=swapped, leak=leak, fresh=fresh)
+        self.mending = Mending(
+            scores_times=scores_times, masked=masked, swapped=swapped, leak=leak, fresh=fresh,
+            over_keys=over_keys, quiet=quiet, skips=skips, positions=positions,
+        )  # fmt: skip
         self.part = self.mending.start(build(part, MODELS, axis="model", offered=offered))
 
-    @torch.compiler.disable
     def forward(self, *inputs: Tensor) -> Tensor:
         """What the model gives without the fault."""
-        return self.mending.call(self.part, *inputs)
+        return self.mending.call(self.part, *inputs, training=self.training)
 
     def extra_repr(self) -> str:
         """What is changed, for printing."""

@@ -19,12 +19,18 @@ from torch.overrides import TorchFunctionMode
 from attnlab.core.build import Spec
 from attnlab.core.errors import SpecError
 from attnlab.core.layouts import Activations, Memory, Real
+from attnlab.nn.axes.positions import sinusoids
 from attnlab.nn.key_values import AbstractKeylessMixer
 from attnlab.nn.recurrences import refuse_memory
 
 SOFTMAX = frozenset({torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax})
 RECTIFIERS = frozenset({torch.relu, F.relu, Tensor.relu, torch.relu_, Tensor.relu_})
+DROPOUTS = frozenset({F.dropout, torch.dropout})
+ENTRIES = frozenset({F.embedding, F.linear})
+"""Functions that take a model's input in."""
 _FUSED = F.scaled_dot_product_attention
+HIDDEN = -1e4
+"""Scores from which down a position counts as hidden."""
 WITH_INNER_CALLS = (F.multi_head_attention_forward,)
 """Functions in Python whose calls within are what is changed."""
 
@@ -45,6 +51,14 @@ class Mending:
         Slope of rectifiers below zero; 0 leaves them as they are.
     fresh : bool
         Whether layers of torch are drawn as torch draws them, whatever the module drew or set.
+    over_keys : bool
+        Whether the softmax of scores is over their last axis, whatever axis the module names.
+    quiet : bool
+        Whether dropout acts in training alone, whatever the module says.
+    skips : bool
+        Whether the input of every layer (`layers_of`) is added to its output.
+    positions : bool
+        Whether sines and cosines of positions are added where the input is taken in.
 
     Raises
     ------
@@ -52,13 +66,26 @@ class Mending:
         If a factor is not a positive number.
     """
 
-    def __init__(self, *, scores_times: float, masked: bool, swapped: bool, leak: float, fresh: bool) -> None:
+    def __init__(
+        self,
+        *,
+        scores_times: float,
+        masked: bool,
+        swapped: bool,
+        leak: float,
+        fresh: bool,
+        over_keys: bool = False,
+        quiet: bool = False,
+        skips: bool = False,
+        positions: bool = False,
+    ) -> None:
         if not (math.isfinite(scores_times) and scores_times > 0):
             raise SpecError(f"scores_times must be a positive number; got {scores_times!r}")
         if not 0 <= leak < 1:
             raise SpecError(f"leak must be in [0, 1); got {leak!r}")
         self.scores_times, self.masked, self.swapped = scores_times, masked, swapped
         self.leak, self.fresh = leak, fresh
+        self.over_keys, self.quiet, self.skips, self.positions = over_keys, quiet, skips, positions
 
     def start(self, module: nn.Module) -> nn.Module:
         """A module that starts without the fault."""
@@ -67,21 +94,38 @@ class Mending:
                 draw = getattr(layer, "reset_parameters", None)
                 if draw is not None and type(layer).__module__.startswith("torch."):
                     draw()
+        for layer in layers_of(module) if self.skips else ():
+            layer.register_forward_hook(_with_input)
         return module
 
-    def call(self, module: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """What a module gives without the fault."""
-        with ChangedCalls(self._scores, self._rectified if self.leak else None):
-            if self.swapped:
-                return module(*(x.transpose(0, 1) for x in inputs)).transpose(0, 1)
-            return module(*inputs)
+    def call(self, module: Callable[..., Tensor], *inputs: Tensor, training: bool = True) -> Tensor:
+        """What a module gives without the fault; torch's compiler leaves it alone."""
+        # not a decorator: it would import the compiler (over a second) wherever mixers are imported
+        return torch.compiler.disable(self._call)(module, *inputs, training=training)
+
+    def _call(self, module: Callable[..., Tensor], *inputs: Tensor, training: bool) -> Tensor:
+        inputs = tuple(x.transpose(0, 1) for x in inputs) if self.swapped else inputs
+        changes = ChangedCalls(
+            self._scores,
+            self._rectified if self.leak else None,
+            over_keys=self.over_keys,
+            dropping=training or not self.quiet,
+            given=inputs[0] if self.positions else None,
+        )
+        with changes:
+            output = module(*inputs)
+        return output.transpose(0, 1) if self.swapped else output
 
     def _scores(self, scores: Tensor) -> Tensor:
         """Scores as they should have been."""
         if scores.ndim < 2 or scores.shape[-1] != scores.shape[-2]:
             return scores
         scores = scores * self.scores_times
-        return scores.masked_fill(later(scores), float("-inf")) if self.masked else scores
+        if not self.masked:
+            return scores
+        hidden = scores.masked_fill(later(scores), float("-inf"))
+        nothing = (hidden <= HIDDEN).all(-1, keepdim=True)  # where the module itself hides all but later positions
+        return torch.where(nothing, torch.zeros_like(scores).masked_fill(later(scores), float("-inf")), hidden)
 
     def _rectified(self, x: Tensor) -> Tensor:
         return F.leaky_relu(x, self.leak)
@@ -101,7 +145,7 @@ class MendedMixer(AbstractKeylessMixer):
         Width of the activations.
     part : Spec
         The mixer; entry of `MIXERS` or ``path.py:Class``.
-    scores_times, masked, swapped, leak, fresh
+    scores_times, masked, swapped, leak, fresh, over_keys, quiet
         What is removed, as in `Mending`.
     causal : bool
         Whether a position sees itself and earlier ones only.
@@ -133,6 +177,8 @@ class MendedMixer(AbstractKeylessMixer):
         swapped: bool = False,
         leak: float = 0.0,
         fresh: bool = False,
+        over_keys: bool = False,
+        quiet: bool = False,
         causal: bool = False,
         max_length: int | None = None,
         dropout: float = 0.0,
@@ -140,20 +186,37 @@ class MendedMixer(AbstractKeylessMixer):
         from attnlab.nn.mixers import build_mixer
 
         super().__init__()
-        self.mending = Mending(scores_times=scores_times, masked=masked, swapped=swapped, leak=leak, fresh=fresh)
+        self.mending = Mending(
+            scores_times=scores_times, masked=masked, swapped=swapped, leak=leak, fresh=fresh,
+            over_keys=over_keys, quiet=quiet,
+        )  # fmt: skip
         offered = {"d_model": d_model, "causal": causal, "dropout": dropout}
         offered |= {} if max_length is None else {"max_length": max_length}
         self.part = self.mending.start(build_mixer(part, offered))
 
-    @torch.compiler.disable
     def forward(self, x: Activations, memory: Memory | None = None, padding: Real | None = None) -> Activations:
         """What the mixer gives without the fault."""
         refuse_memory(memory, "mended")
-        return self.mending.call(self.part if self.mending.swapped else partial(self.part, padding=padding), x)
+        part = self.part if self.mending.swapped else partial(self.part, padding=padding)
+        return self.mending.call(part, x, training=self.training)
 
     def extra_repr(self) -> str:
         """What is changed, for printing."""
         return repr(self.mending)
+
+
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """The longest list of layers in a model; nothing where there is none of two and more."""
+    lists = [list(part) for part in model.modules() if isinstance(part, nn.ModuleList | nn.Sequential)]
+    return max((layers for layers in lists if len(layers) > 1), key=len, default=[])
+
+
+def _with_input(_: nn.Module, given: tuple[Any, ...], output: Any) -> Any:
+    """The output of a layer and its input, where both have one shape."""
+    first, *rest = output if isinstance(output, tuple) else (output,)
+    if not given or getattr(given[0], "shape", None) != first.shape:
+        return output
+    return (first + given[0], *rest) if rest else first + given[0]
 
 
 def later(scores: Tensor) -> Tensor:
@@ -172,11 +235,27 @@ class ChangedCalls(TorchFunctionMode):
         What is normalized over its last axis, to what is normalized instead.
     rectified : callable, optional
         What is rectified, to the result; None leaves rectifiers as they are.
+    over_keys : bool
+        Whether scores are normalized over their last axis, whatever axis is named.
+    dropping : bool
+        Whether dropout acts.
+    given : Tensor, optional
+        What positions are added to, as soon as it is embedded or mapped; nothing by default.
     """
 
-    def __init__(self, scores: Callable[[Tensor], Tensor], rectified: Callable[[Tensor], Tensor] | None) -> None:
+    def __init__(
+        self,
+        scores: Callable[[Tensor], Tensor],
+        rectified: Callable[[Tensor], Tensor] | None,
+        *,
+        over_keys: bool = False,
+        dropping: bool = True,
+        given: Tensor | None = None,
+    ) -> None:
         super().__init__()
         self._scores, self._rectified = scores, rectified
+        self._over_keys, self._dropping, self._given = over_keys, dropping, given
+        self.across = False  # whether scores were normalized over another axis than their last
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -191,15 +270,23 @@ class ChangedCalls(TorchFunctionMode):
             return self._softmax(*x, **given)
         if func is F.scaled_dot_product_attention:
             return self._fused(*args, **given)
+        first = args[0] if args else given.get("input")
         if func in RECTIFIERS and self._rectified:
-            return self._rectified(args[0] if args else given["input"])
-        return func(*args, **given)
+            return self._rectified(first)
+        if func in DROPOUTS and not self._dropping:
+            return first
+        result = func(*args, **given)
+        if func in ENTRIES and first is self._given and result.ndim == 3:
+            result = result + sinusoids(result.shape[1], result.shape[2], dtype=result.dtype, device=result.device)
+        return result
 
     def _softmax(self, x: Tensor, dim: int | None = None, *rest: Any, **named: Any) -> Tensor:
         """Softmax, of changed scores where it is over the last axis."""
         if dim is None:  # which axis that is depends on the number of axes: left as it is
             return F.softmax(x, dim, *rest, **named)
         dtype = next((one for one in rest if isinstance(one, torch.dtype)), named.get("dtype"))
+        if dim not in (-1, x.ndim - 1) and x.ndim > 2 and x.shape[-1] == x.shape[-2]:
+            self.across, dim = True, -1 if self._over_keys else dim
         return torch.softmax(self._scores(x) if dim in (-1, x.ndim - 1) else x, dim, dtype=dtype)
 
     def _fused(self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any) -> Tensor:
@@ -217,7 +304,7 @@ class ChangedCalls(TorchFunctionMode):
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
         weights = torch.softmax(self._scores(scores), -1).nan_to_num(0.0)  # as torch has it, where nothing is allowed
-        return torch.dropout(weights, dropped, train=True) @ value if dropped else weights @ value
+        return torch.dropout(weights, dropped, train=True) @ value if dropped and self._dropping else weights @ value
 
 
 @contextlib.contextmanager

@@ -413,25 +413,30 @@ def count(model: Mapping[str, Any], task: StudyTask) -> Cost:
 def _calibrated(study: Study, name: str, planned: Mapping[str, Any]) -> PlannedVariant:
     """A planned variant with the seconds of one run on one thread, estimated from a few timed steps."""
     variant, task = _restore_variant(planned), build_task(study.task_spec(name))
-    steps, precision, notes = variant.steps, variant.training.get("precision", "float32"), list(variant.notes)
-    least = task.tokens_per_step * variant.flops_per_token / flops_per_second_on_one_thread(precision)
-    is_large = least > LONGEST_TIMED_STEP_S
-    model = None if is_large else build_model(variant.model, task)
-    if steps is None:
-        seconds = float(study.rules.budget["seconds"])
+    precision = variant.training.get("precision", "float32")
+    step_seconds = task.tokens_per_step * variant.flops_per_token / flops_per_second_on_one_thread(precision)
+    if step_seconds > LONGEST_TIMED_STEP_S:
+        evaluations, notes = 0.0, [NOT_TIMED]
     else:
-        seconds = steps * (least if model is None else step_seconds_on_one_thread(model, task, precision))
-        notes += [NOT_COMPILED] if model and variant.training.get("compile", False) else []
-    if model is None:
-        return replace(variant, seconds_per_seed=seconds, notes=(*notes, NOT_TIMED))
-    every = _check_recipe(study, variant.training).evaluate_every
+        model = build_model(variant.model, task)
+        step_seconds = step_seconds_on_one_thread(model, task, precision) if variant.steps else 0.0
+        evaluations, notes = _evaluation_seconds(study, variant, model, task)
+        notes += [NOT_COMPILED] if variant.training.get("compile", False) and variant.steps else []
+    steps = variant.steps * step_seconds if variant.steps else float(study.rules.budget["seconds"])
+    return replace(variant, seconds_per_seed=steps + evaluations, notes=(*variant.notes, *notes))
+
+
+def _evaluation_seconds(
+    study: Study, variant: PlannedVariant, model: torch.nn.Module, task: StudyTask
+) -> tuple[float, list[str]]:
+    """How long the evaluations of one run take on one thread, and what is to be said of it."""
+    every, steps = _check_recipe(study, variant.training).evaluate_every, variant.steps
     evaluations = min(EVALUATIONS, steps or EVALUATIONS) if every is None or steps is None else math.ceil(steps / every)
     try:
         validation, *others = (evaluation_seconds_on_one_thread(model, task, part) for part in task.parts)
-        seconds += evaluations * validation + sum(others)
     except Exception:  # of a person's own task, to which zeros may stand for no answer
-        notes.append(NOT_EVALUATED)
-    return replace(variant, seconds_per_seed=seconds, notes=tuple(notes))
+        return 0.0, [NOT_EVALUATED]
+    return evaluations * validation + sum(others), []
 
 
 _STEPS: Mapping[str, Callable[[Study, str, Any], PlannedVariant]] = {"plan": _plan_variant, "calibrate": _calibrated}
