@@ -31,7 +31,7 @@ class BatchNormed(Attention):
         self.norm = nn.BatchNorm1d(D)
 
     def forward(self, x, mask=None):
-        return self.norm(super().forward(x).mT).mT
+        return self.norm((x + super().forward(x)).mT).mT
 
 
 class HiddenBatchNorm(Attention):
@@ -41,7 +41,18 @@ class HiddenBatchNorm(Attention):
         self.register_buffer("spread", torch.ones(D))
 
     def forward(self, x, mask=None):
-        return nn.functional.batch_norm(super().forward(x).mT, self.mean, self.spread, training=self.training).mT
+        stream = (x + super().forward(x)).mT
+        return nn.functional.batch_norm(stream, self.mean, self.spread, training=self.training).mT
+
+
+class Positionwise(nn.Linear):
+    """A linear map of (batch, features, length)."""
+
+    def __init__(self):
+        super().__init__(D, D)
+
+    def forward(self, x):
+        return super().forward(x.mT).mT
 
 
 class OverBatch(Attention):
@@ -211,15 +222,16 @@ def test_what_depends_on_the_size_of_the_batch_is_found():
     assert "the size of the batch" in only_error(DividedByBatch()).message
 
 
-def test_batch_norm_behind_a_convolution_is_usual():
-    class Convolved(BatchNormed):
+@pytest.mark.parametrize("mapped", [nn.Conv1d(D, D, 3, padding=1), nn.Conv1d(D, D, 1), Positionwise()])
+def test_batch_norm_right_behind_a_map_is_usual(mapped):
+    class Mapped(BatchNormed):
         def __init__(self):
             super().__init__()
-            self.conv = nn.Conv1d(D, D, 3, padding=1)
+            self.mapped = mapped
 
         def forward(self, x, mask=None):
-            return self.norm(self.conv(x.mT)).mT
+            return x + self.norm(self.mapped(x.mT)).mT
 
-    (finding,) = check_batch_independence(examine(Convolved()))
+    (finding,) = check_batch_independence(examine(Mapped()))
     assert finding.severity == "info"
-    assert "as usual behind convolutions" in finding.message
+    assert "right behind linear maps or convolutions" in finding.message

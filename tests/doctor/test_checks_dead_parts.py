@@ -10,6 +10,7 @@ from tests.doctor.bedside import HEADS, KEYS, Attention, D, examine, severities
 from torch import nn
 
 from attnlab.doctor.checks.dead_parts import check_dead_parts
+from attnlab.doctor.influence.heads import check_heads_mixed
 from attnlab.strangers.loading.mentions import use_of
 
 
@@ -414,3 +415,21 @@ def test_scores_cut_on_one_of_two_paths():
     for kind in (Twice, Single):
         finding = only_error(kind(), text="self.q(x).detach()")
         assert "part of the gradient to its input is lost" in finding.message
+
+
+class Windowed(Attention):
+    """Attention inside windows of `ws` positions."""
+
+    def __init__(self, ws):
+        super().__init__()
+        self.ws = ws
+
+    def forward(self, x):
+        return super().forward(x.unflatten(1, (-1, self.ws)).flatten(0, 1)).view(x.shape)
+
+
+@pytest.mark.parametrize(("ws", "dead"), [(1, [True]), (2, [])])
+def test_a_window_of_one_position_leaves_queries_and_keys_nothing_to_choose(ws, dead):
+    exam = examine(Windowed(ws), arguments={"ws": ws}, length=12)
+    assert [finding.accepted for finding in check_dead_parts(exam)] == dead
+    assert not list(check_heads_mixed(exam))

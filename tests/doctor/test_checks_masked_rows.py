@@ -170,3 +170,20 @@ def test_minus_infinity_that_the_caller_adds_everywhere_is_not_judged():
             return scores if mask is None else scores + mask[:, None, None, :]
 
     assert not found(Added(), replace(KEYS, encoding="float, 0 or -inf added to the scores"))
+
+
+class TwoMasks(Attention):
+    def forward(self, x, mask=None, padding=None):
+        real = torch.ones(x.shape[:2], dtype=torch.bool) if padding is None else padding
+        allowed = real[:, None] & (torch.ones(1, x.size(1), x.size(1), dtype=torch.bool) if mask is None else mask)
+        return super().forward(x, allowed)
+
+    def mask(self, scores, mask):
+        return scores.masked_fill(~mask[:, None], float("-inf"))
+
+
+def test_rows_that_two_masks_of_the_caller_empty_are_the_callers():
+    masks = PAIRS, replace(KEYS, parameter="padding")
+    (finding,) = found(TwoMasks(), *masks, causal=True, causal_means="mask")
+    assert finding.severity == "warning"
+    assert "padding on the left" in finding.evidence

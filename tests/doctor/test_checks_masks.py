@@ -11,6 +11,7 @@ from torch import nn
 
 from attnlab.doctor.influence.masks import check_mask_polarity
 from attnlab.strangers.calling.masking import LENGTHS
+from attnlab.strangers.calling.sources import Argument
 
 BLOCKS = replace(KEYS, encoding="bool, True = blocked")
 
@@ -136,3 +137,16 @@ def test_a_mask_that_hides_no_key_is_found():
     (finding,) = found(AlongQueries(), replace(PAIRS, obeyed=False))
     assert finding.severity in ("error", "warning")
     assert "`mask`" in finding.message
+
+
+@pytest.mark.parametrize(("first", "severity"), [("x", "warning"), ("hidden_states", "error")])
+def test_what_custom_alone_says_of_a_name_is_asked_but_where_words_of_the_custom_stand(first, severity):
+    class Hiding(Attention):
+        def forward(self, inputs, attention_mask=None):
+            return super().forward(inputs, None if attention_mask is None else ~attention_mask)
+
+    mask = replace(BLOCKS, parameter="attention_mask", declared="True keeps", declared_by="its name")
+    exam = examine(Hiding(), masks=(mask,))
+    called = replace(exam.convention, arguments=(Argument(first, "x", by_name=False),))
+    (finding,) = check_mask_polarity(exam.relying_on(called))
+    assert finding.severity == severity

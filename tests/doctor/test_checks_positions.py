@@ -242,3 +242,20 @@ def test_angles_that_a_larger_module_hands_on_may_follow_from_the_tokens():
         exam = examine(module)
         exam = Examination(exam.patient, replace(exam.convention, arguments=given))
         assert sum(one.severity == "error" for one in check_positions(exam)) == errors
+
+
+class OnDemand(Scored):
+    """Attention with relative positions."""
+
+    def __init__(self, max_distance=None):
+        def moved(q, k, v, at):
+            return q, k, v, 0.0 if max_distance is None else -(at[:, None] - at).abs()
+
+        super().__init__(moved)
+
+
+@pytest.mark.parametrize("build", [lambda changes: OnDemand(**changes), None])
+def test_positions_that_come_with_an_argument_alone_are_not_missed_without(build):
+    (finding,) = check_positions(examine(OnDemand(), build=build))
+    assert finding.severity == "error"
+    assert finding.accepted is (build is not None)

@@ -234,3 +234,57 @@ def test_what_no_name_tells_is_as_the_repository_sets_it(repository):
     (top / "options.py").write_text("parser.add_argument('--c_m', type=int, default=12)\n")
     (top / "model.yaml").write_text("model:\n  kind: plain\n")
     assert dict(load(f"{path}:Mine").arguments) == {"dim": 64, "c_m": 12, "kind": "plain"}
+
+
+DERIVED = """
+class Small(Mine):
+    def __init__(self, p=0.3):
+        super().__init__(8, c_m=20, p=p)
+
+class Smaller(Small):
+    def __init__(self):
+        super(Smaller, self).__init__(p=0.4)
+"""
+
+
+def test_what_no_name_tells_is_taken_from_how_a_derived_class_calls_it(tmp_path):
+    patient = load(f"{file(tmp_path, UNCLEAR.format(more='p') + DERIVED)}:Mine")
+    assert patient.module.inner.out_features == 20
+    assert patient.arguments["p"] == 0.3
+
+
+KEYWORDS = """
+class Mine(nn.Module):
+    def __init__(self, dim, wanted, **more):
+        super().__init__()
+        self.causal, self.map = more["causal_mask"], nn.Linear(dim, {width})
+    def forward(self, x):
+        return self.map(x)
+"""
+
+
+def test_what_a_constructor_reads_from_its_keywords_is_guessed_by_name(tmp_path):
+    assert load(f"{file(tmp_path, KEYWORDS.format(width='dim'))}:Mine").arguments["causal_mask"] is True
+
+
+def test_a_refusal_says_what_was_supposed_and_how_it_failed(tmp_path):
+    with pytest.raises(SpecError, match=r"give --arg wanted=\.\.\..*tried with wanted=64: .*ZeroDivisionError"):
+        load(f"{file(tmp_path, KEYWORDS.format(width='dim // 0'))}:Mine")
+
+
+def test_the_name_of_a_file_is_no_config(tmp_path):
+    text = """
+class Mine(nn.Module):
+    def __init__(self, conf):
+        super().__init__()
+        self.map = nn.Linear(conf["wide"], conf["wide"])
+    def forward(self, x):
+        return self.map(x)
+
+def run():
+    conf = "conf.yaml"
+    return Mine(conf)
+"""
+    (tmp_path / "README.md").touch()
+    (tmp_path / "settings.yaml").write_text("wide: 24\n")
+    assert load(f"{file(tmp_path, text)}:Mine").module.map.in_features == 24

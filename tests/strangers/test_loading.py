@@ -444,3 +444,52 @@ def test_a_package_is_found_behind_a_file_of_its_name_in_a_folder_already_search
     text = HEADER + "from models.tools import DIM\n" + CLASS.format(parameters="dim=DIM", width="dim")
     (tmp_path / "models" / "mine.py").write_text(text)
     assert load(f"{tmp_path / 'models' / 'mine.py'}:Mine").module.map.in_features == 24
+
+
+MOVED = """
+from moving_library.old import gone, twice
+from not_there_at_all import Shape, __version__
+
+newer = float(__version__.split(".")[1]) > 7
+
+class Mine(nn.Module):
+    def __init__(self, dim=24):
+        super().__init__()
+        self.map = nn.Linear(dim, dim)
+    def forward(self, x: Shape["batch", "length"]):
+        return twice(self.map(x))
+"""
+
+
+def test_names_that_a_library_has_elsewhere_or_no_more_matter_only_to_what_needs_them(tmp_path):
+    library = tmp_path / "moving_library"
+    library.mkdir()
+    (library / "__init__.py").write_text("from moving_library import new, old\n")
+    (library / "new.py").write_text("def twice(x):\n    return 2 * x\n")
+    (library / "old.py").touch()
+    patient = load(f"{file(tmp_path, MOVED)}:Mine")
+    x = torch.randn(2, 3, 24)
+    assert torch.equal(patient.module(x), 2 * patient.module.map(x))
+    assert "without moving_library.old.gone, not_there_at_all," in patient.notes[-1]
+
+
+def test_a_class_is_examined_although_its_file_raises_below_it(tmp_path):
+    path = file(tmp_path, UNFINISHED)
+    assert load(f"{path}:Mine").notes[-1].startswith("below it its file raised FileNotFoundError")
+    with pytest.raises(ModuleError, match="raised while it was imported: FileNotFoundError"):
+        load(f"{path}:Other")
+
+
+UNFINISHED = """
+class Mine(nn.Module):
+    def __init__(self, dim=24):
+        super().__init__()
+        self.map = nn.Linear(dim, dim)
+    def forward(self, x):
+        return self.map(x)
+
+text = open("no-such-text.txt").read()
+
+class Other(Mine):
+    pass
+"""

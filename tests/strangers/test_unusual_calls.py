@@ -321,3 +321,102 @@ def test_images_that_are_handed_on_need_not_be_square():
     whole = Patient("it", Image(), None, {}, "", "")
     convention = interview(Patient("part", Inner(), None, {}, "", "", whole=lambda: whole))
     assert (convention.layout, convention.length) == ("image, channels last", 21)
+
+
+class Packed(nn.Module):
+    """Attention in heads without a projection, of queries, keys and values that lie in one tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(16, 16)
+
+    def weighed(self, q, k, v):
+        return (q @ k.mT / 4).softmax(-1) @ self.map(v)
+
+
+class Unbound(Packed):
+    def forward(self, qkv):
+        q, k, v = qkv.unbind(2)
+        return self.weighed(*(each.transpose(1, 2) for each in (q, k, v))).transpose(1, 2)
+
+
+class Indexed(Packed):
+    def forward(self, qkv):
+        q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
+        return self.weighed(*(each.transpose(1, 2) for each in (q, k, v))).transpose(1, 2)
+
+
+class Listed(Packed):
+    def forward(self, qkv):
+        return self.weighed(qkv[0], qkv[1], qkv[2])
+
+
+class Chunked(Packed):
+    def forward(self, qkv):
+        q, k, v = qkv.chunk(3, dim=-1)
+        return self.weighed(q, k, v)
+
+
+@pytest.mark.parametrize("kind", [Unbound, Indexed, Listed, Chunked])
+def test_queries_keys_and_values_may_lie_in_one_argument(kind):
+    module = kind()
+    convention = asked(module)
+    x = torch.randn(3, 5, convention.d_in)
+    assert convention.call(module, x).shape == x.shape
+    assert "qkv=" in convention.assumptions["called as"]
+
+
+class WithOptions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, options):
+        return self.map(x, **options)
+
+
+def test_options_that_are_handed_on_by_name_may_be_none():
+    assert "options=no options" in asked(WithOptions()).assumptions["called as"]
+
+
+class Recounting(nn.Module):
+    """Positions are told, 0 where there is padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, pos):
+        scores = (x @ x.mT).masked_fill(pos.eq(0)[:, None, :], float("-inf"))
+        return self.map(scores.softmax(-1) @ x)
+
+
+def test_positions_are_counted_from_one_where_zero_is_padding():
+    (positions,) = (one for one in asked(Recounting()).arguments if one.parameter == "pos")
+    assert positions.value == 1
+
+
+class LastStep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.map = nn.LSTM(WIDTH, WIDTH), nn.Linear(WIDTH, 5)
+
+    def forward(self, x):
+        return self.map(self.layer(x)[0][-1])
+
+
+def test_the_last_of_a_sequence_that_comes_first_is_one_vector_per_sequence():
+    convention = asked(LastStep())
+    assert (convention.layout, convention.pooled, convention.d_out) == ("sequence-first", True, 5)
+
+
+class Masking(nn.Module):
+    """Multiplies keys of several heads by a mask that must be given."""
+
+    def forward(self, q, k, v, mask):
+        keep = mask.unsqueeze(1).transpose(2, 3)  # (batch, 1, k_len, 1)
+        return (q @ (k * keep).mT).softmax(-1) @ (v * keep)
+
+
+def test_inputs_in_heads_come_before_inputs_of_one_number():
+    assert asked(Masking()).layout == "heads, then length"

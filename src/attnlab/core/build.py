@@ -164,17 +164,17 @@ def load_object(name: str, *, stand_in: bool = False) -> Callable[..., Any]:
     path, attribute = path_of(name), name.rpartition(":")[2]
     if not path.is_file():
         raise SpecError(f"no file {path} (from '{name}')")
-    module = _import(path, stand_in)
+    module = _import(path, stand_in, attribute)
     if not hasattr(module, attribute):
         public = [word for word in vars(module) if not word.startswith("_")]
         raise SpecError(f"{path} defines no '{attribute}'; {nearest(attribute, public)}")
     return getattr(module, attribute)
 
 
-def _import(path: Path, stand_in: bool) -> Any:
+def _import(path: Path, stand_in: bool, wanted: str) -> Any:
     """Import a person's file, in which anything may go wrong."""
     try:
-        return import_file(path, stand_in=stand_in)
+        return import_file(path, stand_in=stand_in, wanted=wanted)
     except (Exception, SystemExit) as error:
         text = describe_exception(error, str(path))
         raise ModuleError(f"{path} raised while it was imported: {text}") from error
@@ -191,7 +191,7 @@ def _construct(factory: Callable[..., Any], arguments: Mapping[str, Any], where:
     except UnsetError as error:
         word = glossary_word(str(error))
         raise SpecError(f"{where}: its config has no '{error}'; give it as {word}: ...") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if not foreign:
             raise
         text = describe_exception(error, _file_of(factory))

@@ -10,6 +10,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
+import re
 import sys
 import types
 from collections.abc import Iterator
@@ -48,8 +49,8 @@ def copy_of(path: Path, copies: str) -> Path:
     return Path(copies, *path.parts[1:])
 
 
-def import_file(path: Path, *, stand_in: bool = False) -> types.ModuleType:
-    """Import a file under a name of its own; raises what the file raises.
+def import_file(path: Path, *, stand_in: bool = False, wanted: str = "") -> types.ModuleType:
+    """Import a file under a name of its own; raises what it raises, unless it has defined what is `wanted` before.
 
     With `stand_in`, libraries that are not installed are replaced by what raises when it is used; `replaced_in` names
     them.
@@ -61,20 +62,23 @@ def import_file(path: Path, *, stand_in: bool = False) -> types.ModuleType:
     """
     stamp = f"{_OWN}{abs(hash((str(path), path.stat().st_mtime_ns, stand_in))):x}"
     name = ".".join([stamp, *path.relative_to(_top(path)).with_suffix("").parts])
-    if name in sys.modules:
+    if name in sys.modules and (not raised_in(name) or hasattr(sys.modules[name], wanted)):
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} cannot be imported as Python")
     _make_packages(stamp, path)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        with _Replacements() if stand_in else contextlib.nullcontext() as replaced:
+    with _Replacements() if stand_in else contextlib.nullcontext() as replaced:
+        try:
             _execute(module, spec.loader, path, replaced)
-            vars(module)["__replaced__"] = () if replaced is None else tuple(replaced.names)
-    except BaseException:
-        del sys.modules[name]
-        raise
+        except BaseException as error:
+            needs_more = isinstance(error, ImportError) and not stand_in
+            if needs_more or not isinstance(error, Exception | SystemExit) or wanted not in vars(module):
+                del sys.modules[name]
+                raise
+            vars(module)["__raised__"] = f"{type(error).__name__}: {error}"
+        vars(module)["__replaced__"] = () if replaced is None else tuple(replaced.names)
     return module
 
 
@@ -102,6 +106,11 @@ def tree_of(source: bytes) -> ast.Module:
 def replaced_in(name: str) -> tuple[str, ...]:
     """The libraries that were missing when a module was imported, by the module's name."""
     return getattr(sys.modules.get(name), "__replaced__", ())
+
+
+def raised_in(name: str) -> str:
+    """What a file raised below what was wanted of it, by its module's name; nothing where it ran to its end."""
+    return getattr(sys.modules.get(name), "__raised__", "")
 
 
 def _top(path: Path) -> Path:
@@ -196,6 +205,9 @@ class _Missing:
     def __or__(self, other: Any) -> _Missing:
         return self
 
+    def __getitem__(self, _of: Any) -> _Missing:
+        return self._refuse() if self._made else self  # an annotation, such as ``TensorType["batch", "length"]``
+
     def __enter__(self) -> _Missing:
         return self
 
@@ -205,7 +217,7 @@ class _Missing:
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise ImportError(f"{self._library} is not installed")
 
-    __bool__ = __len__ = __iter__ = __getitem__ = __float__ = __int__ = __index__ = __array__ = _refuse
+    __bool__ = __len__ = __iter__ = __float__ = __int__ = __index__ = __array__ = _refuse
     __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = __matmul__ = __neg__ = _refuse
     __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmatmul__ = __torch_function__ = _refuse
     __lt__ = __le__ = __gt__ = __ge__ = _refuse
@@ -228,18 +240,36 @@ class _Replacements:
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        self._put: list[tuple[types.ModuleType, str]] = []
 
     def __enter__(self) -> _Replacements:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name in self.names:
+        for module, word in self._put:
+            vars(module).pop(word, None)
+        for name in {*self.names} & {*sys.modules}:
             del sys.modules[name]
+
+    def put(self, word: str, name: str) -> bool:
+        """Let a name be imported that a module of another version has; whether there is such a module without it.
+
+        It is what another part of the library has under that name, where it was moved.
+        """
+        module, library = sys.modules.get(name), name.partition(".")[0]
+        if module is None or hasattr(module, word):
+            return False
+        parts = [part for known, part in sys.modules.items() if known.startswith(f"{library}.") and part is not None]
+        found = next((vars(part)[word] for part in parts if word in vars(part)), EQUALS.get(word))
+        setattr(module, word, _Missing(f"{name}.{word}") if found is None else found)
+        self._put.append((module, word))
+        self.names += [f"{name}.{word}"] if found is None else []
+        return True
 
     def replace(self, name: str) -> None:
         """Let a library be imported that is not there."""
         module = sys.modules[name] = types.ModuleType(name)
-        vars(module).update(__path__=[], __spec__=importlib.machinery.ModuleSpec(name, None), __version__="0")
+        vars(module).update(__path__=[], __spec__=importlib.machinery.ModuleSpec(name, None), __version__="99.99.0")
         vars(module)["__getattr__"] = _Missing(name).__getattr__
         above, _, word = name.rpartition(".")
         if above in self.names:
@@ -276,8 +306,14 @@ def _execute(
                     importlib.invalidate_caches()
                 elif absent and replaced is not None and error.name and error.name not in replaced.names:
                     replaced.replace(error.name)
-                else:
+                elif absent or replaced is None or not replaced.put(*_wanted_name(error)):
                     raise
+
+
+def _wanted_name(error: ImportError) -> tuple[str, str]:
+    """The name that a module does not have, and the module's."""
+    found = re.match(r"cannot import name '(\w+)' from '([\w.]+)'", str(error))
+    return (found[1], found[2]) if found else ("", "")
 
 
 def _folders_with(name: str, path: Path, *, beside: bool) -> list[Path]:

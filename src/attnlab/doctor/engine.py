@@ -180,7 +180,8 @@ def _met_here(
         try:
             return patient, _contain(traces, INTERVIEW_S, "the first calls", functools.partial(interview, patient))
         except ModuleError as error:
-            failures.append(error)
+            notes = "; ".join(["", *loaded.notes])
+            failures.append(ModuleError(f"{error}{notes}") if notes else error)
         if time.process_time() - started_s > WAYS_S:
             break
     raise failures[0]

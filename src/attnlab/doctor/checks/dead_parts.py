@@ -45,6 +45,7 @@ _WEIGHT = re.compile(
 _CUTS = re.compile(
     r"\.detach|\.data\b|no_grad|inference_mode|set_grad_enabled|\.item\(|\.tolist\(|\.numpy\(|torch\.tensor\(|argmax"
 )
+_ALONE = r"(ws|\w*win\w*)=[(\[]?1\b"  # a window of one position, in which queries and keys have nothing to choose
 _STABLE = re.compile(r"max\(.*\)\.detach\(\)")  # taken off before an exponential, divided out again but for an epsilon
 _WORD = re.compile(r"[._\d]+")
 _ROLES = {
@@ -285,7 +286,7 @@ def _silent_rows(exam: Examination, seen: Survey) -> Iterator[Finding]:
     silent = f"gradient 0 in {seen.calls} calls"
     if dead:
         evidence = f"{silent}, and the output does not change when they are replaced: {'; '.join(dead[:_SHOWN])}"
-        yield TEXTS["dead rows"].finding(ID, evidence)
+        yield from exam.as_set([TEXTS["dead rows"].finding(ID, evidence)], _ALONE)
     if cut:
         evidence = f"{silent}, but the output changes when they are replaced: {'; '.join(cut[:_SHOWN])}"
         yield from exam.as_meant([TEXTS["cut rows"].finding(ID, evidence)], "stopped gradients")

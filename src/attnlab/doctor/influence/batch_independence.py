@@ -16,6 +16,8 @@ from attnlab.doctor.influence.influence import of_samples
 from attnlab.doctor.influence.steady import call_seeded, is_steady_when_fresh, same_course
 from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.dependence import differs
+from attnlab.inspection.tape.tape import Tape
+from attnlab.inspection.tape.tracing import LAYOUT
 from attnlab.strangers.calling.layouts import IMAGES, LAYOUTS
 from attnlab.strangers.patient import twin_of
 
@@ -23,6 +25,7 @@ _ID = "batch-independence"
 _MODES = {False: "evaluation mode", True: "training mode"}
 _LAYOUT = "PyTorch documentation, nn.MultiheadAttention and nn.LSTM, `batch_first`; pytorch/pytorch#25100"
 _SAMPLES = "Vaswani 2017, arXiv:1706.03762, section 3.2: attention runs over the positions of one sequence"
+_MAPS = frozenset(["addmm", "mm", "bmm", "baddbmm", "convolution"])
 _MEET = "samples of a batch see each other in {mode}: "
 
 TEXTS: Mapping[str, FindingText] = {
@@ -33,9 +36,10 @@ TEXTS: Mapping[str, FindingText] = {
         " enter batch statistics, and evaluation uses others than training",
         "Ioffe & Szegedy 2015, arXiv:1502.03167, section 3.1; Ba 2016, arXiv:1607.06450, section 1",
     ),
-    "batch norm behind convolutions": FindingText(
+    "batch norm of a map": FindingText(
         "info",
-        _MEET + "batch norm ({names}), as usual behind convolutions, takes mean and variance over samples and places.",
+        _MEET + "batch norm ({names}), right behind linear maps or convolutions, takes mean and variance over samples"
+        " and places.",
         "",
         "Ioffe & Szegedy 2015, arXiv:1502.03167, section 3.2",
     ),
@@ -133,8 +137,8 @@ def _cause(exam: Examination, module: nn.Module) -> tuple[str, dict[str, str]]:
     place = _where_samples_meet(exam, module)
     norms = _batch_norms(exam, module, place)
     if norms:
-        usual = exam.convention.layout in IMAGES or _follow_convolutions(module)
-        return "batch norm behind convolutions" if usual else "batch norm", {"names": norms}
+        usual = exam.convention.layout in IMAGES or _follow_maps(exam.tape(exam.inputs(), module=module))
+        return "batch norm of a map" if usual else "batch norm", {"names": norms}
     if any(found.normalized_over == "batch" for found in attentions(exam.usual_tape, exam.convention)):
         return "softmax", {}
     where = "" if place is None else f" in {place.words}"
@@ -159,13 +163,17 @@ def _batch_norms(exam: Examination, module: nn.Module, place: _Place | None) -> 
     return ", ".join(f"`{name}`" for name in norms) or "batch_norm"
 
 
-def _follow_convolutions(module: nn.Module) -> bool:
-    """Whether every batch norm is as wide as what a convolution over several places puts out."""
-    parts = list(module.modules())
-    convolutions = (part for part in parts if isinstance(part, nn.modules.conv._ConvNd))
-    widths = {part.out_channels for part in convolutions if max(part.kernel_size) > 1}
-    norms = [part.num_features for part in parts if isinstance(part, nn.modules.batchnorm._BatchNorm)]
-    return bool(norms) and widths >= set(norms)
+def _follow_maps(tape: Tape) -> bool:
+    """Whether every batch norm takes what a linear map or a convolution put out, and none the sums of a stream."""
+    norms = [event for event in tape.events if "batch_norm" in event.call]
+    return bool(norms) and all(_moved(tape, norm.parents[0]) in _MAPS for norm in norms)
+
+
+def _moved(tape: Tape, index: int | None) -> str:
+    """The operation that made a tensor, before it was laid out anew; nothing where it came from outside."""
+    while index is not None and tape.events[index].call in LAYOUT:
+        index = tape.events[index].parents[0]
+    return "" if index is None else tape.events[index].call
 
 
 def _clean_layout(exam: Examination) -> str | None:

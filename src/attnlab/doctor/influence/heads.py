@@ -119,6 +119,8 @@ def _over_heads(exam: Examination, attention: TapedAttention) -> Finding | None:
     if attention.along != "heads" or (exam.convention.layout in SPLIT and len(inputs) == 1):
         return None  # a single input of four axes may have them for anything
     _, count, q_len, k_len = attention.weights.shape
+    if k_len == 1:  # where nothing is looked at beside oneself
+        return None
     evidence = (
         f"weights{_in(attention)} are {q_len} x {k_len} for each of {count} positions; input and output have"
         f" {exam.convention.length} positions, and replacing one changes only its own row of the weights"

@@ -75,6 +75,13 @@ TEXTS: Mapping[str, FindingText] = {
         "invert it inside (`~{mask}`), or say its true meaning in name and docstring",
         _CONVENTIONS,
     ),
+    "inverted?": FindingText(
+        "warning",
+        "`{mask}` hides where it is True (1), and elsewhere an argument of this name is 1 where a position is kept.",
+        "say what its values mean in its docstring (or --mask); to change it, invert it inside (`~{mask}`)",
+        _CONVENTIONS,
+        "set-up",
+    ),
     "undeclared": FindingText(
         "info", "what the values of its masks mean, as measured, not judged: {meanings}.", "", _CONVENTIONS
     ),
@@ -108,7 +115,7 @@ def _judged(patient: Examination, exam: Examination) -> Generator[Finding, None,
             yield _hides_nothing(patient, mask)
         elif mask.declared is not None and mask.keeps is not None:
             if (mask.declared == "True keeps") is not mask.keeps:
-                yield _inverted(mask)
+                yield _inverted(exam, mask)
         elif mask.keeps is not None or "added" in mask.encoding:
             undeclared.append(f"`{mask.parameter}`: {mask.encoding}")
     return undeclared
@@ -206,11 +213,13 @@ def _hides_nothing(patient: Examination, mask: Masking) -> Finding:
     )
 
 
-def _inverted(mask: Masking) -> Finding:
+def _inverted(exam: Examination, mask: Masking) -> Finding:
     """The error of a mask that does the opposite of what is declared."""
     keeping, losing = ("True (1)", "False (0)") if mask.keeps else ("False (0)", "True (1)")
     said = "keep" if mask.declared == "True keeps" else "ignore"
-    return TEXTS["inverted"].finding(
+    by_custom = mask.declared_by == "its name" and "attention_mask" in mask.parameter  # which itself says nothing
+    as_in_transformers = any(one.parameter in ("hidden_states", "input_ids") for one in exam.convention.arguments)
+    return TEXTS["inverted?" if by_custom and not as_in_transformers else "inverted"].finding(
         _POLARITY,
         f"positions whose value is {losing} lose their influence, those with {keeping} keep it",
         {"mask": mask.parameter, "by": mask.declared_by or "its name", "said": said},
@@ -310,7 +319,7 @@ def _ordinary(exam: Examination) -> Iterator[_Trial]:
     mask = exam.convention.key_mask
     if mask is None:
         return
-    for side in ("right", "left") if mask.tells_left_padding else ("right",):
+    for side in ("right", "left") if mask.tells_left_padding and not _empties_rows(exam) else ("right",):
         real = real_positions(lengths_of(x.size(1), BATCH), x.size(1), side)
         yield _Trial(f"padding on the {side}", x, {**telling(exam, real)}, real)
 
@@ -321,6 +330,9 @@ def _empty(exam: Examination) -> Iterator[_Trial]:
     if exam.convention.key_mask is not None and not _is_added(exam.convention.key_mask):
         real = real_positions([0, *lengths_of(x.size(1), BATCH - 1)], x.size(1))
         yield _Trial("a wholly padded sample", x, {"padding": real}, real)
+    if _empties_rows(exam) and exam.convention.key_mask is not None and exam.convention.key_mask.tells_left_padding:
+        real = real_positions(lengths_of(x.size(1), BATCH), x.size(1), "left")
+        yield _Trial("padding on the left", x, {**telling(exam, real)}, real)
     if exam.convention.pair_mask is not None and not _is_added(exam.convention.pair_mask):
         allowed = torch.ones(x.size(0), x.size(1), x.size(1), dtype=torch.bool)
         allowed = allowed.tril() if exam.convention.causal else allowed
@@ -328,6 +340,11 @@ def _empty(exam: Examination) -> Iterator[_Trial]:
         read = torch.ones(x.shape[:2], dtype=torch.bool)
         read[:, 2] = False
         yield _Trial("a mask with an empty row", x, {"allowed": allowed}, read)
+
+
+def _empties_rows(exam: Examination) -> bool:
+    """Whether it is the caller whose causal mask leaves nothing to see for padding on the left."""
+    return exam.convention.causal_means == "mask" and exam.convention.causal is True
 
 
 def _is_added(mask: Masking) -> bool:

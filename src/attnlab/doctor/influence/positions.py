@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from attnlab.doctor.examination import Examination
+from attnlab.core.constructors import named, signature_of
+from attnlab.core.errors import ModuleError
+from attnlab.doctor.examination import Examination, accepted_by
 from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.differences import relative_change
 from attnlab.doctor.influence.influence import fields
@@ -107,7 +110,24 @@ def _errors(exam: Examination, claims: Claims, order: _Order | None) -> Iterator
     if dead or wrong:
         yield from dead or wrong
     elif order is not None and order.hidden and not _are_given(exam):
-        yield _same_for_all(exam, claims)
+        asked_for = "" if claims.modules or claims.tensors else _asked_for(exam)
+        yield from accepted_by([_same_for_all(exam, claims)], asked_for, by="order is visible when it is built with")
+
+
+def _asked_for(exam: Examination) -> str:
+    """The argument of the constructor, off unless given, with which order is visible; nothing where there is none."""
+    wanted = signature_of(type(exam.patient.module))
+    usual = {name: exam.patient.arguments.get(name, one.default) for name, one in wanted.items()}
+    off = [name for name, value in usual.items() if value is None or value is False]
+    for name in (each for each in off if each not in named("causal", wanted)):
+        value = usual[name] is False or exam.convention.length
+        module = exam.another({name: value})
+        with contextlib.suppress(ModuleError):
+            other = Examination(replace(exam.patient, module=module or nn.Module()), exam.convention, exam.options)
+            order = None if module is None else _order(other)
+            if order is not None and not order.hidden:
+                return f"{name}={value}"
+    return ""
 
 
 def _are_given(exam: Examination) -> bool:

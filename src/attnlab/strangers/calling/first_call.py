@@ -92,7 +92,8 @@ def first_of(
         except ModuleError as error:
             tried.note(attempt, error)
             unlike = attempt if unlike is None and error.__cause__ is None else unlike
-    other = None if unlike is None else _with_other_axes(trial, unlike) or _with_slots(trial, unlike)
+    other = None if unlike is None else _with_other_axes(trial, unlike) or _with_one(trial, unlike)
+    other = other if unlike is None or other is not None else _with_slots(trial, unlike)
     if other is not None:
         return Found(other, parameters, said)
     raise most_telling(tried.telling, parameters, patient)
@@ -228,6 +229,7 @@ def _attempts(
     d_head = size_named("d_head", patient)
     calls = calls_for(parameters, d_head, size_named("vocab_size", patient))
     inputs = list(_inputs(trial.module, patient, input_of(parameters, patient)))
+    scalars = [each for each in inputs[1:] if each == ("embeddings", 1)]  # of what has several heads they run by chance
     widths = [size for takes, size in inputs if takes == "embeddings"]
     images = _images(patient, calls, widths)
     two_dimensional = any(isinstance(part, nn.Conv2d) for part in trial.module.modules())
@@ -241,11 +243,13 @@ def _attempts(
         for layout, lengths in _places(patient, said, sizes):
             chosen = [length for length in lengths if length == usual] if at_usual else lengths
             for (takes, size), call, length in itertools.product(inputs, some, chosen):
-                if takes == "embeddings" or layout != "channels-first":
+                if (takes == "embeddings" or layout != "channels-first") and (takes, size) not in scalars:
                     yield _opening(call, takes, size, length, layout)
         yield from (_of_numbers(call, usual) for call in some)
         for layout, width, call in itertools.product(split, in_heads, some):
             yield _opening(call, "embeddings", width, usual, layout)
+        for layout, call, (takes, size) in itertools.product(_USUAL[::-1], some, scalars):
+            yield _opening(call, takes, size, usual, layout)
     yield from images
     for width, call in itertools.product([width for width in widths if width > 1], calls):
         yield _opening(call, "embeddings", width, usual, "unbatched")
@@ -312,9 +316,9 @@ def _inputs(module: nn.Module, patient: Patient, name: str) -> Iterator[tuple[An
 # What comes back
 
 
-def _tried(trial: Trial, convention: Convention) -> Convention:
+def _tried(trial: Trial, convention: Convention, *, batch: int = BATCH, length: int | None = None) -> Convention:
     """Call the module and find the output in what it returns."""
-    x = trial.inputs(convention)
+    x = trial.inputs(convention, batch=batch, length=length)
     returned = trial.returned(convention, x)
     found = find_output(returned, convention, x)
     if found is None:
@@ -361,6 +365,18 @@ def _with_other_axes(trial: Trial, convention: Convention) -> Convention | None:
             found = _tried(trial, replace(convention, returned_in=layout))
             if not found.pooled:
                 return found
+    return None
+
+
+def _with_one(trial: Trial, convention: Convention) -> Convention | None:
+    """The convention in which the sequence comes first, if so there is one vector per sequence, whatever its sizes."""
+    other = replace(convention, layout="sequence-first")
+    with contextlib.suppress(ModuleError):
+        found = [
+            _tried(trial, other, batch=batch, length=other.length + longer)
+            for batch, longer in itertools.product(_BATCHES, _LONGER)
+        ]
+        return found[0] if all(one.pooled and one.d_out == found[0].d_out for one in found) else None
     return None
 
 

@@ -25,7 +25,7 @@ from attnlab.strangers.calling.masking import ENCODINGS, SHAPES
 from attnlab.strangers.calling.masks_learned import with_masks, with_pad_token
 from attnlab.strangers.calling.roles import Parameter, calls_for, roles_of, seems_over_pairs
 from attnlab.strangers.calling.sources import HANDED_ON, MEMORY_LENGTH, Argument
-from attnlab.strangers.calling.trial import Sight, Trial, influences, sight_of
+from attnlab.strangers.calling.trial import NOTHING, Sight, Trial, influences, sight_of
 from attnlab.strangers.calling.widths import size_named
 from attnlab.strangers.calling.wording import assumptions_of
 from attnlab.strangers.containment import quiet, wake
@@ -50,7 +50,7 @@ def interview(patient: Patient) -> Convention:
         convention = found.convention
         if found.layout is None:
             convention = _in_clean_layout(trial, _in_seeing_layout(trial, convention), found.parameters)
-        convention = _with_lengths(trial, _with_memory(trial, convention), patient)
+        convention = _with_lengths(trial, _counted(trial, _with_memory(trial, convention)), patient)
         itself = _is_its_own_memory(convention, found.parameters)
         own = tuple(_of_own_memory(found.parameters)) if itself else found.parameters
         handed_on = {
@@ -94,6 +94,16 @@ def _in_clean_layout(trial: Trial, convention: Convention, parameters: Sequence[
         return convention
     mixed = _mixes_samples(trial, convention) and not _mixes_samples(trial, other)
     return other if mixed else convention
+
+
+def _counted(trial: Trial, convention: Convention) -> Convention:
+    """The convention with positions counted from 1, where nobody sees the first if they are counted from 0: padding."""
+    given = [one for one in convention.arguments if one.source.startswith("positions")]
+    if not given or convention.pooled or convention.length < 3 or trial.reaction(convention, 0)[:, 1:].max() > NOTHING:
+        return convention
+    arguments = (replace(one, value=1) if one in given else one for one in convention.arguments)
+    other = replace(convention, arguments=tuple(arguments))
+    return other if trial.runs(other) and trial.reaction(other, 0)[:, 1:].max() > NOTHING else convention
 
 
 # Lengths

@@ -6,18 +6,19 @@ A name is read by its pieces: ``encoder_hidden_states`` is a memory by ``encoder
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import final, get_args
+from typing import Any, final, get_args
 
 from torch import nn
 
 from attnlab.core.constructors import hints_of, is_required
 from attnlab.strangers.calling.masking import ENCODINGS, KEY_SHAPES, LENGTHS, ONE_LENGTH_EACH, SHAPES, Masking
-from attnlab.strangers.calling.sources import SEVERAL, Argument
+from attnlab.strangers.calling.sources import NO_OPTIONS, PACKED, SEVERAL, Argument, Packed
 from attnlab.strangers.words import source_of_forward
 
 _PIECES: dict[str, str] = {
@@ -91,6 +92,7 @@ _TOKENS = re.compile(r".*(token|ids|idx|index|indices|chars|words|text|sentence)
 _FLOATS = re.compile(r".*(emb|hidden|state|feature|feat|img|image|pixel).*")
 _NAMELESS = re.compile(r"[a-z]\d?|x_?\w?|in(put|puts)?_?\w?|src|tgt|seq\d?")  # can only be a sequence
 _MASKS = ("mask", "key mask", "memory mask")
+_QKV = 3  # queries, keys and values
 _MOST_PLANS = 240  # a failing call takes some 0.1 ms, and there are widths, lengths and layouts to try each in
 
 
@@ -103,7 +105,7 @@ class Parameter:
     role: str  # ``"input"``, ``"mask"``, ``"key mask"``, ``"memory mask"``, ``"open"`` or a key of the table of pieces
     required: bool  # whether a call must give it
     by_name: bool  # whether it can be given by name alone
-    several: int = 0  # how many sequences ``forward`` takes it apart into, where it is a tuple of them
+    apart: Argument | None = None  # what is given where ``forward`` takes it apart
 
 
 def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
@@ -124,24 +126,48 @@ def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
             roles[name] = "flag" if kinds == {bool} and name.lower() == "mask" else "off"  # chosen, whatever its name
     _settle_first(roles, named)
     _settle_memory(roles)
-    several = _taken_apart(source_of_forward(module))
+    apart = _taken_apart(source_of_forward(module))
     return tuple(
-        Parameter(n, roles[n], is_required(p), p.kind is p.KEYWORD_ONLY, several.get(n, 0)) for n, p in named.items()
+        Parameter(n, roles[n], is_required(p), p.kind is p.KEYWORD_ONLY, apart.get(n)) for n, p in named.items()
     )
 
 
-def _taken_apart(source: str) -> dict[str, int]:
-    """The names that ``forward`` takes apart as they are given, ``q, k, v = inputs``, and into how many."""
+def _taken_apart(source: str) -> dict[str, Argument]:
+    """What the names are given that ``forward`` takes apart as they come.
+
+    ``q, k, v = inputs`` and ``inputs[0]``, ``inputs[1]`` take a tuple apart, ``q, k, v = qkv.unbind(2)`` and
+    ``qkv[:, :, 0]`` a tensor, and ``f(**options)`` takes a mapping.
+    """
     try:
-        assigned = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assign)]
+        nodes = list(ast.walk(ast.parse(source)))
     except SyntaxError:  # a lambda, cut out of its line
         return {}
-    pairs = ((one.targets[0], one.value) for one in assigned)
-    return {
-        value.id: len(target.elts)
-        for target, value in pairs
-        if isinstance(target, ast.Tuple) and isinstance(value, ast.Name)
-    }
+    found: dict[str, Argument] = {}
+    places: dict[tuple[str, int], set[Any]] = {}
+    for node in nodes:
+        match node:
+            case ast.keyword(arg=None, value=ast.Name(id=name)):
+                found[name] = Argument(name, NO_OPTIONS)
+            case ast.Assign(targets=[ast.Tuple(elts=parts)], value=ast.Name(id=name)):
+                found[name] = Argument(name, SEVERAL, value=len(parts))
+            case ast.Assign(
+                targets=[ast.Tuple(elts=[_, _, _])],
+                value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="unbind" | "chunk" as kind)) as call,
+            ):
+                said = [*call.args, *(one.value for one in call.keywords if one.arg == "dim")]
+                with contextlib.suppress(ValueError, IndexError):
+                    way = Packed(_QKV, int(ast.unparse(said[-1])), stacked=kind == "unbind")
+                    found[name] = Argument(name, PACKED, value=way)
+            case ast.Subscript(value=ast.Name(id=name), slice=index):
+                at = index.elts if isinstance(index, ast.Tuple) else [index]
+                numbers = {i: one.value for i, one in enumerate(at) if isinstance(one, ast.Constant)}
+                for axis, number in numbers.items() if len(numbers) == 1 else ():
+                    places.setdefault((name, axis), set()).add(number)
+    for (name, axis), numbers in places.items():
+        if len(numbers) == _QKV and numbers == set(range(_QKV)):
+            way = Packed(_QKV, axis, stacked=True)
+            found[name] = Argument(name, PACKED, value=way) if axis else Argument(name, SEVERAL, value=_QKV)
+    return found
 
 
 def role_of(name: str) -> str:
@@ -308,8 +334,9 @@ def _choice(one: Parameter, index: int, *, helping: bool, d_head: int | None, vo
         "segments": (given("segments", 1), given("segments", 0)),  # 0 may mean padding
         "open": (*sequence, nothing) if _NAMELESS.fullmatch(one.name.lower()) else (nothing, *sequence),
     }
-    usual = (given(SEVERAL, one.several), given("x")) if one.several else (given("x"),)
-    choice = (None,) if turning else choices.get(one.role, usual)
+    apart = () if one.apart is None else (replace(one.apart, by_name=by_name),)
+    choice = (None,) if turning else choices.get(one.role, (given("x"),))
+    choice = (*apart, *choice) if one.role not in choices or one.role == "open" else choice
     if one.required or one.role in ("input", "query"):
         return choice
     helps = helping and one.role in ("rotary", "cos", "sin", "positions", "key or value", "memory", "segments")

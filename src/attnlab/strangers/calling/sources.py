@@ -24,9 +24,22 @@ NUMBERS = "x without features"
 """The input as one number per position, (batch, length)."""
 SEVERAL = "x several times"
 """A tuple with the input in every place, as of queries, keys and values."""
+PACKED = "x packed"
+"""The input several times in one tensor, as queries, keys and values of one projection."""
+NO_OPTIONS = "no options"
 HANDED_ON = "handed on"
 """What a larger module gave, with the input in it."""
 _STEP = 2.399963  # golden angle in radians: its multiples modulo 2 pi are spread evenly, so sines of them look random
+
+
+@final
+@dataclass(frozen=True)
+class Packed:
+    """Say how queries, keys and values lie in one tensor."""
+
+    number: int  # how many there are
+    axis: int  # which they lie along
+    stacked: bool  # whether the axis is theirs alone
 
 
 @final
@@ -131,12 +144,12 @@ def _memory_tokens(at: Situation, vocab_size: int | None) -> Tensor:
     return laid_out(tokens.expand(at.x.size(0), -1), at.layout)
 
 
-def _positions(at: Situation, _value: Any) -> Tensor:
-    return torch.arange(at.length, device=at.x.device)
+def _positions(at: Situation, first: int | None) -> Tensor:
+    return torch.arange(at.length, device=at.x.device) + (first or 0)
 
 
-def _positions_of_each(at: Situation, _value: Any) -> Tensor:
-    return laid_out(torch.arange(at.length, device=at.x.device).expand(at.x.size(0), -1), at.layout)
+def _positions_of_each(at: Situation, first: int | None) -> Tensor:
+    return laid_out(_positions(at, first).expand(at.x.size(0), -1), at.layout)
 
 
 def _position_vectors(at: Situation, width: int | None) -> Tensor:
@@ -153,6 +166,12 @@ def _offset_vectors(at: Situation, width: int | None) -> Tensor:
     offsets = torch.arange(1 - at.length, at.length, device=at.x.device, dtype=torch.float64)
     phases = (offsets[:, None] * width + torch.arange(width, device=at.x.device)) ** 2 * _STEP
     return laid_out((phases.sin() * 2**0.5).to(at.dtype)[None], at.layout)
+
+
+def _packed(at: Situation, way: Packed) -> Tensor:
+    """The input in every place of one tensor."""
+    join = torch.stack if way.stacked else torch.cat
+    return join([at.given] * way.number, dim=way.axis)
 
 
 def _vector(at: Situation, width: int | None) -> Tensor:
@@ -197,6 +216,8 @@ def _turns(at: Situation, d_head: int) -> Tensor:
 SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     "x": lambda at, _value: at.given,
     SEVERAL: lambda at, number: (at.given,) * number,
+    PACKED: _packed,
+    NO_OPTIONS: lambda _at, _value: {},
     NUMBERS: lambda at, _value: laid_out(at.x.squeeze(-1), at.layout),
     "memory or x": lambda at, _value: laid_out(at.looked_at, at.layout),
     "memory if given": lambda at, _value: laid_out(at.looked_at, at.layout),
@@ -234,6 +255,8 @@ OTHER_MEMORIES = {"memory": "another memory", "memory tokens": "other memory tok
 IN_WORDS: dict[str, str] = {
     HANDED_ON: "as the larger module hands it on",
     SEVERAL: "a tuple with the input in every place",
+    PACKED: "the input as queries, keys and values in one tensor",
+    NO_OPTIONS: "no options",
     NUMBERS: "one number per position, (batch, length)",
     "memory": "a fixed memory of length 7",
     "memory tokens": "fixed memory tokens of length 7",

@@ -29,7 +29,7 @@ def literal_calls(factory: Callable[..., Any]) -> Iterator[dict[str, Any]]:
     """Yield the arguments with which its repository calls a class, as far as their values are known: its file first."""
     file = file_of(factory)
     seen: list[dict[str, Any]] = []
-    for path, tree in trees_with(Path(file), f"{factory.__name__}(") if file else ():
+    for path, tree in trees_with(Path(file), f"{factory.__name__}(", f"({factory.__name__}") if file else ():
         if path == Path(file) or factory.__name__ not in _defined_in(tree):
             for given in _calls_in(tree, factory, settings_of(Path(file))):
                 if given and given not in seen:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attnlab.core.build import is_path, load_object
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError
-from attnlab.core.own_files import EQUALS, replaced_in
+from attnlab.core.own_files import EQUALS, raised_in, replaced_in
 from attnlab.strangers.loading.making import Maker, ways_to_build
 from attnlab.strangers.loading.repository import files_around
 from attnlab.strangers.loading.starts import start_as_library_does
@@ -115,7 +115,7 @@ def _find(target: str) -> Any:
         try:
             return load_object(target)
         except ModuleError as error:
-            if not isinstance(error.__cause__, ModuleNotFoundError):
+            if not isinstance(error.__cause__, ImportError):
                 raise
             with contextlib.suppress(AttnlabError):
                 return load_object(target, stand_in=True)
@@ -163,15 +163,17 @@ def _from_constructor(maker: Maker, module: nn.Module) -> Patient:
         text=text_of(roots),
         file=file_of(maker.factory),
         uninitialized=maker.uninitialized,
-        notes=(*maker.notes, *_notes_on(maker.factory)),
+        notes=(*maker.notes, *([f"{maker.supposed} supposed"] if maker.supposed else []), *_notes_on(maker.factory)),
         whole=None if outer is None else lambda: _from_constructor(outer, outer.build({})),
     )
 
 
 def _notes_on(factory: Any) -> list[str]:
     """What is missing around a class."""
-    libraries = ", ".join(replaced_in(getattr(factory, "__module__", "")))
-    return [f"imported without {libraries}, not installed here: what needs it fails"] if libraries else []
+    module = getattr(factory, "__module__", "")
+    libraries, raised = ", ".join(replaced_in(module)), raised_in(module)
+    notes = [f"imported without {libraries}, not installed here: what needs it fails"] if libraries else []
+    return [*notes, *([f"below it its file raised {raised}"] if raised else [])]
 
 
 def _pristine(module: nn.Module, name: str) -> nn.Module:

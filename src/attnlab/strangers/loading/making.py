@@ -29,6 +29,7 @@ from attnlab.core.constructors import (
     named,
     settings,
     signature_of,
+    takes_any,
 )
 from attnlab.core.errors import AttnlabError, SpecError
 from attnlab.core.own_files import constants_of_script
@@ -64,6 +65,7 @@ _MOST_CALLS = 3  # in files, that are tried; a fourth would not differ in kind
 _MOST_SUPPOSED = 3  # values of what nothing tells
 _MOST_CALLERS = 4  # that are built; the fifth would not tell more
 _SIDE = 32  # pixels
+_WIDER_SIDE = 64  # where what is made for so few pixels cannot be called
 _OF_SIDES = frozenset(["img", "image", "resolution"])
 """Pieces of names that say how wide an image is."""
 
@@ -89,6 +91,8 @@ class Maker:
         What builds the class as a part of itself, and so tells what its arguments are.
     supposing : int or None
         Which of the values that its source allows is taken for what nothing tells; None: it is asked for.
+    elsewhere : mapping of str to object, optional
+        Arguments as another place of the repository gives them: where they are large, smaller ones do.
     """
 
     def __init__(
@@ -100,6 +104,7 @@ class Maker:
         causal: bool | None = None,
         caller: Maker | None = None,
         supposing: int | None = None,
+        elsewhere: Mapping[str, Any] | None = None,
     ) -> None:
         self.factory = factory
         self._supposing = supposing
@@ -108,9 +113,13 @@ class Maker:
         told = {} if causal is None else dict.fromkeys(named("causal", self.wanted), causal)
         self.notes: tuple[str, ...] = () if caller is None else (f"as {caller.name} builds it",)
         self._set_names(constants_of_script(Path(file_of(factory))) if file_of(factory) else {})
-        self.given = told | self._settled_in_its_file() | self._own_words(given)
+        settled, told = self._settled_in_its_file(), told | self._own_words(given)
+        there = {n: value for n, value in (elsewhere or {}).items() if n != self._config or isinstance(value, Mapping)}
+        self.given = settled | self._own_words(there) | told
+        self._fixed = {*settled, *told}
         self.uninitialized: tuple[str, ...] = ()
         self.asks = False  # whether something is missing that nothing tells
+        self.supposed = ""  # what was taken for what nothing tells, in words
         self.guesses_parts = False  # whether a module that nothing names was put in
         self._any_config = False
         self.caller = caller
@@ -155,11 +164,13 @@ class Maker:
             size = ITSELF if setting_of(word, self._text) == "object" else size
             self.asks |= size is None
             return {} if word in self.given else {word: size}
-        if not isinstance(cause, TypeError | AssertionError | ValueError):
+        if not isinstance(cause, TypeError | AssertionError | ValueError | KeyError):
             return {}
-        missing = [name for name in re.findall(r"'(\w+)'", str(cause)) if _LACKS.search(str(cause))]
-        if missing:  # by a part that the constructor hands its ``**kwargs`` on to
-            guessed = {name: SMALL.get(glossary_word(name), usual(name)) for name in missing}
+        lacks = _LACKS.search(str(cause)) or (isinstance(cause, KeyError) and takes_any(self.wanted))
+        missing = re.findall(r"'(\w+)'", str(cause)) if lacks else []
+        if missing:  # from ``**kwargs``, by the constructor or by a part that it hands them on to
+            usually = {name: SMALL.get(glossary_word(name), usual(name)) for name in missing}
+            guessed = {name: self._settings.get(name, value) for name, value in usually.items()}
             return {name: value for name, value in guessed.items() if value is not None and name not in self.given}
         if not _WANTS_PAIRS.search(str(cause)):
             none = {name: glossary_word(name) for name, one in self.wanted.items() if one.default is None}
@@ -228,7 +239,9 @@ class Maker:
         guessed = {name: value for name, value in filled.items() if name in given or not self._is_part(name, value)}
         filled = filled | self._parts_wanted(guessed, given) | self._choices_wanted(filled)
         filled |= {name: self._settings[name] for name in self._missing(filled) if name in self._settings}
-        filled |= {name: value for name in self._missing(filled) if (value := self._supposed(name)) is not None}
+        supposed = {name: value for name in self._missing(filled) if (value := self._supposed(name)) is not None}
+        self.supposed = ", ".join(f"{name}={_in_short(value)}" for name, value in supposed.items())
+        filled |= supposed
         for value in filled.values():
             if hasattr(value, _HOW_TO_ATTEND):
                 setattr(value, _HOW_TO_ATTEND, "eager")
@@ -367,31 +380,36 @@ class Maker:
 
     def _smaller(self, module: nn.Module) -> nn.Module:
         """An instance of smaller sizes, where one is large by default: of smaller images, narrower, of fewer layers."""
-        module = self._made_smaller(dict.fromkeys(self._wide_images, _SIDE)) or module
+        module = self._made_smaller(dict.fromkeys(self.wide_images, _SIDE)) or module
         if sum(parameter.numel() for parameter in module.parameters()) <= _LARGE:
             return module
-        wide = {name: D_MODEL for name, one in self.wanted.items() if type(one.default) is int and one.default >= _WIDE}
+        usual_ones = {name: self._usually(name) for name in self.wanted}
+        wide = {name: D_MODEL for name, value in usual_ones.items() if type(value) is int and value >= _WIDE}
         narrow = self._own_words(_NARROW)
         smaller = (self._made_smaller(sizes) for sizes in (narrow | wide | narrow, narrow, self._own_words(_SHALLOW)))
         return next((each for each in smaller if each is not None), module)
 
     @property
-    def _wide_images(self) -> list[str]:
+    def wide_images(self) -> list[str]:
         """The arguments that say how wide an image is, and by default more than is needed."""
-        sides = [name for name in self.wanted if _OF_SIDES & set(pieces_of(name))]
-        return [name for name in sides if type(wide := self.wanted[name].default) is int and wide > 2 * _SIDE]
+        sides = {name: self._usually(name) for name in self.wanted if _OF_SIDES & set(pieces_of(name))}
+        return [name for name, wide in sides.items() if type(wide) is int and wide > 2 * _SIDE]
+
+    def _usually(self, name: str) -> Any:
+        """The value of an argument where no person says another one."""
+        return self.given.get(name, self.wanted[name].default)
 
     def _made_smaller(self, sizes: Mapping[str, Any]) -> nn.Module | None:
         """An instance with those of some sizes that the constructor has and nobody gave, None where it takes none."""
         before = self.given
-        small = {name: value for name, value in sizes.items() if name in self.wanted and name not in before}
+        small = {name: value for name, value in sizes.items() if name in self.wanted and name not in self._fixed}
         try:
-            self.given = small | before
+            self.given = before | small
             module = self.build({}) if small else None
         except AttnlabError:
             self.given = before
             return None
-        made = {name: value for name, value in small.items() if value != self.wanted[name].default}
+        made = {name: value for name, value in small.items() if value != before.get(name, self.wanted[name].default)}
         self.notes += tuple(f"{name} made {value}, to be quick" for name, value in made.items())
         return module
 
@@ -410,13 +428,14 @@ def ways_to_build(
     Raises what the first maker raises if none builds.
     """
     failure: AttnlabError | None = None
-    built = False
+    built, tried = False, ""
     doubtful: list[tuple[Maker, nn.Module]] = []
     for maker in _makers(factory, name, given, causal, within):
         try:
             first = maker.first()
         except AttnlabError as error:
             failure = failure or error
+            tried = tried or (f"; tried with {maker.supposed}: {error}" if maker.supposed else "")
             continue
         built = True
         if maker.guesses_parts:
@@ -425,7 +444,7 @@ def ways_to_build(
             yield maker, first
     yield from doubtful
     if failure is not None and not built:
-        raise failure
+        raise type(failure)(f"{failure}{tried}") from failure.__cause__
 
 
 def _makers(
@@ -439,7 +458,7 @@ def _makers(
     plain = Maker(factory, name, given, causal=causal)
     yield plain
     calls = list(itertools.islice(literal_calls(factory), _MOST_CALLS))
-    literal = (Maker(factory, name, values | dict(given), causal=causal) for values in calls)
+    literal = (Maker(factory, name, given, causal=causal, elsewhere=values) for values in calls)
     yield from itertools.islice(literal, 1)
     for caller in itertools.islice(callers_of(factory), _MOST_CALLERS):
         wanted = signature_of(caller.factory)
@@ -452,10 +471,16 @@ def _makers(
     yield from literal
     settings = plain.settings_wanted()
     if settings:
-        yield Maker(factory, name, settings | dict(given), causal=causal)
-    told = {word: value for values in calls[:1] for word, value in values.items()} | dict(given)
+        yield Maker(factory, name, given, causal=causal, elsewhere=settings)
+    wider = dict.fromkeys(plain.wide_images, _WIDER_SIDE)
+    if wider:
+        yield Maker(factory, name, wider | dict(given), causal=causal)
     for choice in range(_MOST_SUPPOSED) if plain.asks else ():
-        yield Maker(factory, name, told, causal=causal, supposing=choice)
+        yield Maker(factory, name, given, causal=causal, supposing=choice, elsewhere=next(iter(calls), None))
+
+
+def _in_short(value: Any) -> str:
+    return repr(value) if isinstance(value, int | float | str | tuple | list) else type(value).__name__
 
 
 def _first_cause(error: BaseException) -> BaseException:

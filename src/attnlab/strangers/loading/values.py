@@ -61,18 +61,33 @@ def value_of(node: Any, names: Values, settings: Values) -> Any:
 
 
 def calls_of(name: str, tree: ast.Module, settings: Values) -> Iterator[tuple[ast.Call, Values]]:
-    """Yield the calls of what has a name in a file, each with the values of names that hold there."""
+    """Yield the calls of what has a name in a file, each with the values of names that hold there.
 
-    def inside(node: ast.AST, names: Values) -> Iterator[tuple[ast.Call, Values]]:
+    A class that is derived from it calls it too: ``super().__init__(width=64)``.
+    """
+    derived = {name}
+    for one in tree.body:
+        if isinstance(one, ast.ClassDef) and derived & {getattr(base, "id", "") for base in one.bases}:
+            derived.add(one.name)
+
+    def inside(node: ast.AST, names: Values, called: set[str]) -> Iterator[tuple[ast.Call, Values]]:
+        if isinstance(node, ast.ClassDef):
+            called = {name, "super"} if node.name in derived - {name} else {name}
         if isinstance(node, ast.FunctionDef):
             names = {**names, **_defaults_of(node, names, settings)}
             names = {**names, **_named_in(node.body, names, settings)}
-        if isinstance(node, ast.Call) and name in (getattr(node.func, "id", ""), getattr(node.func, "attr", "")):
+        if isinstance(node, ast.Call) and _called(node) in called:
             yield node, names
         for child in ast.iter_child_nodes(node):
-            yield from inside(child, names)
+            yield from inside(child, names, called)
 
-    yield from inside(tree, constants_of(tree, settings))
+    yield from inside(tree, constants_of(tree, settings), {name})
+
+
+def _called(call: ast.Call) -> str:
+    """The name of what is called; ``super`` for the constructor of the class above."""
+    name = getattr(call.func, "id", getattr(call.func, "attr", ""))
+    return "super" if name == "__init__" and isinstance(getattr(call.func, "value", None), ast.Call) else name
 
 
 def constants_of(tree: ast.Module, settings: Values) -> dict[str, Any]:
