@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from tests.doctor.bedside import examine
 from tests.doctor.little import Base, causal, examined
 from torch import nn
 from torch.nn import functional as F
 
+from attnlab.doctor.checks.scale import check_scale
 from attnlab.doctor.influence.heads import check_heads_mixed
 from attnlab.doctor.influence.positions import check_positions
+from attnlab.strangers.calling.sources import Argument
 
 
 class ViewedAlone(Base):
@@ -359,3 +364,19 @@ def test_attention_over_positions_is_right_where_channels_stand_first():
 def test_the_order_of_positions_is_invisible_to_attention_over_features():
     exam = examined(ScoresOfFeatures, sizes={"d_model": 48}, layout="channels-first")
     assert ["order is invisible" in one.message for one in check_positions(exam)] == [True]
+
+
+class Overlapping(nn.Module):
+    """Windows of queries that look into the windows beside them too: (batch, length, width)."""
+
+    def forward(self, q, k, v):
+        q, k, v = (each.unflatten(1, (3, -1)) for each in (q, k, v))  # (batch, windows, inside, width)
+        k, v = (torch.cat([each.roll(by, 1) for by in (1, 0, -1)], 2) for each in (k, v))
+        return ((q * q.size(-1) ** -0.5 @ k.mT).softmax(-1) @ v).flatten(1, 2)
+
+
+def test_windows_that_share_keys_are_neither_scrambled_nor_badly_scaled():
+    given = tuple(Argument(name, "x") for name in "qkv")
+    exam = examine(Overlapping(), length=12, d_in=64, d_out=64)
+    exam = exam.relying_on(replace(exam.convention, arguments=given))
+    assert [*check_heads_mixed(exam), *check_scale(exam)] == []

@@ -16,7 +16,7 @@ from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.loading.loading import load
-from attnlab.strangers.patient import Declared
+from attnlab.strangers.patient import Declared, Patient
 
 HEADER = "import math, torch\nimport torch as t\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
 
@@ -432,3 +432,11 @@ def test_undeclared_the_layout_is_the_one_in_which_samples_do_not_meet(tmp_path)
     assert (mask.over, mask.encoding, mask.obeyed) == ("pairs", "bool, True = blocked", True)
     declared = asked(tmp_path, text.replace("mask=None):", "mask=None):  # x: (batch, length, dim)"))
     assert declared.layout == "batch-first"
+
+
+def test_a_module_whose_train_returns_nothing_is_called():
+    class Silent(nn.Linear):
+        def train(self, mode=True):
+            super().train(mode)
+
+    assert interview(Patient("it", Silent(24, 24), None, {}, "", "")).d_out == 24

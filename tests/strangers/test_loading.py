@@ -493,3 +493,9 @@ text = open("no-such-text.txt").read()
 class Other(Mine):
     pass
 """
+
+
+def test_a_number_that_is_annotated_as_a_list_is_one(tmp_path):
+    text = CLASS.format(parameters="dim, layers: list[int], sizes: tuple[int, int]", width="dim * len(layers + [1])")
+    arguments = load(f"{file(tmp_path, text)}:Mine").arguments
+    assert (type(arguments["layers"]), type(arguments["sizes"])) == (list, tuple)

@@ -18,7 +18,7 @@ from attnlab.doctor.findings import Finding
 from attnlab.inspection.tape.tape import Change, Tape, record
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.containment import seed_all, wake
-from attnlab.strangers.patient import Patient
+from attnlab.strangers.patient import Patient, in_mode
 from attnlab.strangers.words import declared
 
 BATCH = 3  # differs from lengths, widths and numbers of heads, so that axes cannot be mistaken for each other
@@ -58,7 +58,7 @@ class Examination:
 
     def copy(self, *, train: bool = False, dtype: torch.dtype | None = None) -> nn.Module:
         """A copy of the patient in evaluation (or training) mode, in the examination's dtype by default."""
-        return self.patient.copy().to(dtype or self.dtype).train(train)
+        return in_mode(self.patient.copy().to(dtype or self.dtype), train=train)
 
     def fresh(self, *, train: bool = False, dtype: torch.dtype | None = None) -> nn.Module:
         """A copy that no call has been made of; parameters that are all zero hold small numbers.
@@ -74,7 +74,7 @@ class Examination:
         """Float64 where the patient is small and runs in it, else float32."""
         if sum(parameter.numel() for parameter in self.patient.module.parameters()) > MANY_PARAMETERS:
             return torch.float32
-        module = self.patient.copy().double().eval()
+        module = in_mode(self.patient.copy().double())
         try:
             with torch.no_grad():
                 self._call(module, self.inputs(dtype=torch.float64))
@@ -98,7 +98,7 @@ class Examination:
             return None
         torch.default_generator.manual_seed(SEED + 1 + start)  # `run` leaves the generator where it always leaves it
         try:
-            return self.patient.build(dict(changes or {})).to(self.dtype).eval()
+            return in_mode(self.patient.build(dict(changes or {})).to(self.dtype))
         except AttnlabError:
             return None
 

@@ -84,6 +84,12 @@ class Patient:
         return "\n\n".join([words_of(self.text), *written])
 
 
+def in_mode(module: nn.Module, *, train: bool = False) -> nn.Module:
+    """A module in training or evaluation mode, also where its own ``train`` returns nothing."""
+    module.train(train)
+    return module
+
+
 def twin_of(module: nn.Module) -> nn.Module:
     """A deep copy of a module, also where it keeps tensors of a graph, or functions that close over its parts."""
     memo: dict[int, Any] = {}

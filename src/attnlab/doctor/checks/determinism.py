@@ -14,6 +14,7 @@ from attnlab.doctor.influence.differences import deviation
 from attnlab.doctor.influence.steady import call_seeded
 from attnlab.doctor.measures.memory import remembered
 from attnlab.doctor.measures.traces import left_behind
+from attnlab.strangers.patient import in_mode
 
 ID = "determinism"
 _RATE = 0.5  # of dropout, given to the constructor where the usual one is 0
@@ -127,7 +128,7 @@ def _asking_for_dropout(exam: Examination) -> tuple[str, nn.Module | None]:
     if said:
         return said[0], exam.copy(train=True)
     other = exam.another({"dropout": _RATE})
-    return f"dropout={_RATE}", None if other is None or not _asks_for_rate(other) else other.train()
+    return f"dropout={_RATE}", None if other is None or not _asks_for_rate(other) else in_mode(other, train=True)
 
 
 def _asks_for_rate(module: nn.Module) -> bool:

@@ -169,6 +169,9 @@ def _split(dependence: Dependence, attention: TapedAttention) -> Finding | None:
     """The error for queries, keys or values whose rows are not the positions."""
     if attention.along != "positions" or attention.weights.shape[0] != dependence.batch:
         return None
+    _, count, q_len, k_len = attention.weights.shape
+    if q_len < k_len and count * q_len == dependence.length:  # windows, which share keys with those beside them
+        return None
     pairing, sources = attention.sources.pairing, attention.sources
     found: dict[str, Rows | None] = {"values": rows_of_operand(dependence, sources.values, sources.value_places)}
     if pairing.queries is not None and pairing.query_places is not None:

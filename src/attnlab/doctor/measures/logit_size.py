@@ -66,6 +66,9 @@ def _measured(tape: Tape, dependence: Dependence, attention: TapedAttention) -> 
     if queries is None or keys is None or attention.q is None or not attention.softmaxes:
         return None
     before = [_projection(tape, dependence, operand) for operand in (queries, keys)]
+    of_one_input = before == [None, None] and attention.q.size(2) != attention.weights.size(3)
+    if of_one_input:  # in windows: products of a position with itself are among the others
+        return None
     stds = [_std_at(tape, event, operand) for event, operand in zip(before, (queries, keys), strict=True)]
     std = _std_of_products(tape, attention)
     if std is None or min(std, *stds) < _SMALLEST:

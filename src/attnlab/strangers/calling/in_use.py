@@ -21,7 +21,7 @@ from attnlab.strangers.calling.sources import HANDED_ON, Argument, Kept, is_same
 from attnlab.strangers.calling.trial import BATCH, Trial
 from attnlab.strangers.calling.widths import vocabulary_of
 from attnlab.strangers.containment import wake
-from attnlab.strangers.patient import Patient
+from attnlab.strangers.patient import Patient, in_mode
 
 _OF_TOKENS = ("batch-first", "sequence-first")
 
@@ -46,7 +46,7 @@ def call_of(trial: Trial, patient: Patient) -> Found:
 
 def _handed_on(whole: Patient, kind: type) -> Given:
     """What the first part of a class is given when the larger module is called."""
-    module = whole.copy().eval()
+    module = in_mode(whole.copy())
     wake(module)
     trial = Trial(module)
     found = call_of(trial, whole)

@@ -29,7 +29,7 @@ from attnlab.strangers.calling.trial import NOTHING, Sight, Trial, influences, s
 from attnlab.strangers.calling.widths import size_named
 from attnlab.strangers.calling.wording import assumptions_of
 from attnlab.strangers.containment import quiet, wake
-from attnlab.strangers.patient import Patient
+from attnlab.strangers.patient import Patient, in_mode
 from attnlab.strangers.texts import classes_of, text_of
 from attnlab.strangers.words import CausalClaim, causal_said, keeps_triangle, layout_said
 
@@ -42,7 +42,7 @@ _SWAPPED_TOKENS = {"x": "memory tokens", "memory tokens": "x"}
 def interview(patient: Patient) -> Convention:
     """Find out how a patient is called; what its person declares is taken as it is."""
     declared = patient.declared
-    module = patient.copy().eval()
+    module = in_mode(patient.copy())
     with quiet():
         wake(module)
         trial = Trial(module)

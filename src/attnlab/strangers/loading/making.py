@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, final
+from typing import Any, final, get_origin
 
 from torch import nn
 
@@ -242,6 +242,9 @@ class Maker:
         supposed = {name: value for name in self._missing(filled) if (value := self._supposed(name)) is not None}
         self.supposed = ", ".join(f"{name}={_in_short(value)}" for name, value in supposed.items())
         filled |= supposed
+        for name, kind in ((name, get_origin(hint)) for name, hint in hints_of(self.factory).items()):
+            if kind in (list, tuple) and name in filled and name not in given and type(filled[name]) is int:
+                filled[name] = kind([filled[name]] * 2)
         for value in filled.values():
             if hasattr(value, _HOW_TO_ATTEND):
                 setattr(value, _HOW_TO_ATTEND, "eager")
