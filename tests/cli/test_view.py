@@ -9,13 +9,16 @@ import sys
 import threading
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
 import torch
 
 from attnlab.cli import FINE, WRONG_USE, call
 from attnlab.cli.view import _module
+from attnlab.core.errors import DataError, SpecError
 from attnlab.viewer import server
+from attnlab.viewer.inside.asked import Asked
 from attnlab.viewer.inside.own import own_in_view
 from attnlab.viewer.server import application
 
@@ -70,14 +73,26 @@ def test_a_folder_that_is_not_there_is_said(tmp_path, capfd):
     assert "there is no folder" in capfd.readouterr().err
 
 
-def test_a_checkpoint_of_transformers_is_shown_like_a_module(tmp_path):
+@pytest.mark.parametrize("family", ["gpt2", "bert", "t5", "marian"])
+def test_a_checkpoint_of_transformers_reads_texts_if_it_has_a_tokenizer(tmp_path, family):
     pytest.importorskip("transformers")
-    from tests.models.checkpoints import gpt2, saved
+    from tests.models import checkpoints
 
-    saved(tmp_path, gpt2())
-    module = _module(str(tmp_path), None, [], None)
-    viewed, begin = own_in_view(module)
-    assert (begin["name"], module.shown, viewed.measures) == ("Decoder", str(tmp_path), False)
+    checkpoints.saved(tmp_path, getattr(checkpoints, family)())
+    viewed, begin = own_in_view(_module(str(tmp_path), None, [], None))
+    told, text = viewed.look(Asked("the old man reads")), ["the", "old", "man", "reads"]
+    assert [token["text"].strip() for token in told["sides"][0]["tokens"]][:4] == text
+    judged = [token.get("loss") for token in told["sides"][-1]["tokens"]]
+    kind, losses = {"gpt2": ("text", 3), "bert": ("tokens", 0)}.get(family, ("sentences", len(judged) - 1))
+    assert (begin["kind"], sum(loss is not None for loss in judged)) == (kind, losses)
+    assert viewed.look(Asked("the old man reads", off=(f"{told['layers'][0]['name']}:0",)))["layers"] != told["layers"]
+    (tmp_path / "tokenizer.json").unlink()
+    viewed, begin = own_in_view(_module(str(tmp_path), None, [], None))
+    assert begin["kind"] == "module"
+    with pytest.raises(DataError, match=r"to type texts, start a module with --text FILE, and keep tokenizer.json in"):
+        viewed.look(Asked("the old man reads"))
+    with pytest.raises(SpecError, match="--text and --arg are of a module"):
+        _module(str(tmp_path), Path("text.txt"), [], None)
 
 
 @pytest.mark.parametrize("library", ["starlette", "uvicorn"])

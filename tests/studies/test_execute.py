@@ -28,7 +28,7 @@ from attnlab.studies.plan.plan import plan_study, rules_hash
 from attnlab.studies.report import tables, write_report
 from attnlab.studies.run import pool
 from attnlab.studies.run.executor import InProcess
-from attnlab.studies.run.folder import prepare
+from attnlab.studies.run.folder import prepare, read_cell
 from attnlab.studies.run.tuning import cells_again, record_tuning
 
 LEAK = """
@@ -129,7 +129,7 @@ def numbers(out):
     }
 
 
-def test_every_seed_may_have_data_of_its_own(tiny, tmp_path, one_thread):
+def test_every_seed_may_have_data_of_its_own(tiny, tmp_path):
     tiny["rules"] |= {"split": {"seed": "per run"}}
     study = parse_study(tiny)
     results = run_study(study, tmp_path / "out", executor=InProcess())
@@ -141,7 +141,7 @@ def test_every_seed_may_have_data_of_its_own(tiny, tmp_path, one_thread):
     assert "data of its own" in (write_report(results, tmp_path / "out").parent / "report.md").read_text()
 
 
-def test_floors_are_those_of_the_data_of_seed_0(tiny, tmp_path, one_thread):
+def test_floors_are_those_of_the_data_of_seed_0(tiny, tmp_path):
     tiny["rules"] |= {"split": {"seed": "per run"}}
     out = tmp_path / "out"
     results = run_study(parse_study(tiny), out, executor=InProcess())
@@ -435,6 +435,14 @@ def test_a_run_put_in_the_place_of_another_is_not_judged(finished):
         kept.rename(out / "plain/seed-0")
 
 
+def test_a_study_whose_files_lie_elsewhere_now_says_where_they_were(finished):
+    folder = finished[1] / "plain/seed-0"
+    spec = json.loads((folder / "spec.json").read_text())
+    moved = SimpleNamespace(folder="plain/seed-0", spec={**spec, "task": {**spec["task"], "n_train": "/new/60"}})
+    with pytest.raises(RunError, match=r"trained on files elsewhere, .* where they were: task.n_train 60"):
+        read_cell(finished[1], moved, required=True)
+
+
 def test_what_was_seen_inside_belongs_to_its_run(finished):
     _, out = finished
     inside, other = out / "plain/seed-0/inside.json", out / "wide/seed-0/inside.json"
@@ -691,7 +699,6 @@ class Polite(Rude):
 """
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_the_code_of_one_variant_touches_no_other(tiny, tmp_path):
     (tmp_path / "rude.py").write_text(RUDE)
     tiny["rules"]["budget"] = {"flops": 8e7}
@@ -744,7 +751,7 @@ def test_a_leak_raises_the_alarms(tmp_path, mine):
     assert not any(variant == "honest" for _, variant in checks)
 
 
-@pytest.mark.usefixtures("in_process", "one_thread")
+@pytest.mark.usefixtures("in_process")
 def test_a_study_that_cannot_answer_says_so(tiny, tmp_path):
     tiny["rules"] |= {"seeds": 3, "smallest_effect": 1e-6, "budget": {"steps": 1}}
     results = run_study(parse_study(tiny), tmp_path / "short", jobs=1)

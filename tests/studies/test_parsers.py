@@ -8,12 +8,14 @@ import random
 import re
 
 import pytest
+import torch
 
 from attnlab.cli import FINE, WRONG_USE, call
 from attnlab.core.errors import DataError, RunError
 from attnlab.studies import load_run, parse, parse_study, run_study, translate
 from attnlab.studies.run.executor import InProcess
 from attnlab.text.trees import Tree, compare_all, read_trees
+from attnlab.viewer.inside.asked import Asked
 from attnlab.viewer.inside.looking import run_in_view
 
 CHART = {"name": "self-attentive-parser", "d_model": 32, "d_span": 32, "n_layers": 1, "dropout": 0.0}
@@ -38,7 +40,7 @@ def grown(count, seed):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, one_thread):
+def folder(tmp_path_factory):
     """Train one parser of each kind on 200 trees."""
     made = tmp_path_factory.mktemp("parsers")
     (made / "train.mrg").write_text("\n".join(f"( {tree} )" for tree in grown(200, 1)))
@@ -134,8 +136,37 @@ def test_what_cannot_be_parsed_is_said(parser, folder):
     assert parse([parser, other], ["the dog sees the cat ."])
     with pytest.raises(RunError, match="is no translation run: its task is 'parsing'"):
         translate([parser], ["a dog"])
-    with pytest.raises(RunError, match="writes trees, which this page does not show"):
-        run_in_view(parser.folder)
+
+
+def test_the_page_of_a_run_judges_trees_bracket_by_bracket(parser):
+    sentence, view = "the dog sees the cat .", run_in_view(parser.folder)
+    tree = parse([parser], [sentence])[0]
+    codec, told = parser.task.codec, view.look(Asked(sentence))
+    (gold,), read = read_trees([tree]), codec.encode([sentence.split()])
+    written = codec.vocabulary.encode(gold)
+    shown = [token["text"].strip() for token in told["sides"][1]["tokens"]]
+    assert shown == codec.vocabulary.pieces([codec.marks.begin, *written, codec.marks.end])
+    with torch.no_grad():
+        logits = parser.model(torch.tensor(read), torch.tensor([[codec.marks.begin, *written]]))[0]
+    losses = torch.nn.functional.cross_entropy(logits, torch.tensor([*written, codec.marks.end]), reduction="none")
+    found = [token["loss"] for token in told["sides"][1]["tokens"]]
+    assert found == [None, *(pytest.approx(loss, abs=1e-5) for loss in losses.tolist())]
+    heads = tuple(f"{layer['name']}:{head}" for layer in told["layers"] for head in range(2))
+    without = view.write(Asked(sentence, off=heads))
+    assert without["whole"] == tree != without["text"]
+    with pytest.raises(DataError, match=r"the tree is over other words, a dog; the sentence: the dog sees the cat ."):
+        view.look(Asked(sentence, "(S (DT a) (NN dog))"))
+
+
+def test_the_page_of_a_run_shows_trees_that_are_found_whole(folder):
+    view, sentence = run_in_view(folder[0] / "run" / "chart" / "seed-0"), "the dog sees the cat ."
+    told = view.look(Asked(sentence))
+    assert told["vocab_size"] == 0
+    assert list(told["notes"]) == ["This model finds a tree as a whole: no bracket has a loss of its own."]
+    assert [layer["name"] for layer in told["layers"]] == ["stack.blocks.0.mixer"]
+    assert (
+        view.write(Asked(sentence))["whole"] == parse([load_run(folder[0] / "run" / "chart" / "seed-0")], [sentence])[0]
+    )
 
 
 def test_the_command_prints_brackets_draws_and_writes_a_picture(parser, folder, capsys, tmp_path):

@@ -134,8 +134,13 @@ def test_all_problems_are_named_at_once(write_study):
 def test_unknown_study_scale_and_text(write_study, tmp_path):
     with pytest.raises(SpecError, match=r"no study 'shpaes' in the library .* did you mean 'shapes'"):
         load_study("shpaes")
-    with pytest.raises(SpecError, match="no study file"):
-        load_study(tmp_path / "missing.yaml")
+    path = write_study(GOOD)
+    with pytest.raises(SpecError, match=rf"no study file .*; did you mean '{path}'"):
+        load_study(path.with_suffix(".yml"))
+    with pytest.raises(SpecError, match=rf"and no file of that name; did you mean '{path}'"):
+        load_study(path.with_suffix(""))
+    with pytest.raises(SpecError, match=r"no study file .*missing.yaml$"):
+        load_study(tmp_path / "other" / "missing.yaml")
     with pytest.raises(SpecError, match="no scale 'smal'; did you mean 'small'"):
         load_study(write_study(GOOD), scale="smal")
     deep = tmp_path / "deep.yaml"

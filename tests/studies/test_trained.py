@@ -41,7 +41,7 @@ def lines(count, seed):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, one_thread):
+def runs(tmp_path_factory):
     """Train to write sentences in capitals, and to continue a text."""
     folder = tmp_path_factory.mktemp("trained")
     patch = pytest.MonkeyPatch()
@@ -209,12 +209,14 @@ class _Endless(torch.nn.Module):
 
 
 def test_runs_of_another_kind(runs, translator, writer):
-    with pytest.raises(RunError, match="is no translation run: its task is 'char-lm'"):
+    with pytest.raises(RunError, match="is no translation run: its task is 'char-lm'; attnlab generate uses it"):
         translate([writer], ["dog"])
-    with pytest.raises(RunError, match="is no language model: its task is 'translation'"):
+    with pytest.raises(RunError, match="is no language model: its task is 'translation'; attnlab translate uses it"):
         generate(translator, "dog", length=3)
     with pytest.raises(RunError, match=r"translation is no run \(no spec.json in it\); runs in it: .*it/seed-0"):
         load_run(runs / "translation")
+    with pytest.raises(RunError, match=r"no run \(no spec.json in it\); did you mean '.*translation/it/seed-0'"):
+        load_run(runs / "translation" / "It" / "seed-0")
 
 
 @pytest.mark.parametrize(("tune_by", "translates"), [("val_loss", False), ("val_bleu", True)])
@@ -397,7 +399,7 @@ def test_what_is_said_of_a_damaged_checkpoint_helps(runs, tmp_path):
     assert all(torch.equal(*pair) for pair in zip(whole.model.parameters(), again.model.parameters(), strict=True))
 
 
-def test_a_run_that_does_not_write_is_loaded_and_says_so_where_text_is_asked_for(tiny, tmp_path, one_thread, capsys):
+def test_a_run_that_does_not_write_is_loaded_and_says_so_where_text_is_asked_for(tiny, tmp_path, capsys):
     study = parse_study({**tiny, "variants": {"plain": {}}, "rules": {**tiny["rules"], "seeds": 1}})
     run_study(study, tmp_path, jobs=1, executor=InProcess())
     run = tmp_path / "plain" / "seed-0"

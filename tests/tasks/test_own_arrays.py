@@ -253,6 +253,22 @@ def test_tables_that_are_no_items_are_refused(tmp_path, rows, text):
         Classify(write_table(tmp_path / "a", "jsonl", rows))
 
 
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (
+            "text;label\nschön;ja\n".encode(),
+            "a.csv has semicolons between its columns; commas are needed, or tabs in a",
+        ),
+        ("text,label\nschön,ja\n".encode("cp1252"), "a.csv cannot be read: .*; save it as UTF-8"),
+    ],
+)
+def test_tables_as_spreadsheets_save_them_say_what_to_change(tmp_path, content, text):
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(DataError, match=text):
+        Classify(str(tmp_path / "a.csv"))
+
+
 def test_arguments_that_fit_nothing_are_refused(numbers, save, tmp_path):
     inputs, labels = numbers
     with pytest.raises(SpecError, match=r"labels must be an .npy file beside inputs of that kind; got 'label'"):

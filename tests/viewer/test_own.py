@@ -90,7 +90,7 @@ def writer(mine):
 
 def test_its_tokens_are_the_characters_of_a_text_and_cost_what_it_says(writer):
     view, begin, same = writer
-    assert begin == {"name": "Writer", "text": TEXT, "measures": True}
+    assert begin == {"name": "Writer", "text": TEXT, "measures": True, "kind": "module"}
     tokens = torch.tensor([[sorted(set(TEXT)).index(one) for one in TEXT]])
     wanted = F.cross_entropy(same(tokens)[0, :-1], tokens[0, 1:], reduction="none").tolist()
     told = view.look(Asked(TEXT))
@@ -144,7 +144,7 @@ def test_tokens_are_typed_as_numbers_where_there_is_no_text(mine):
     assert tokens_of(view.look(Asked("3 6 0")), "text") == ["3 ", "6 ", "0 ", ""]
     for text, sentence in {
         " ": "there is no text to look at",
-        "3 six": "tokens are numbers with blanks between them; start with --text FILE",
+        "3 six": "tokens are numbers with blanks between them; to type texts, start a module with --text",
         "3 7": "there is no token 7, only 7, counted from 0",
         "0 " * 20: "the text has 20 tokens and this model reads at most 19; shorten it",
     }.items():
@@ -213,4 +213,6 @@ def test_on_the_command_line_a_module_is_named_with_what_it_is_made_of(mine, mon
     assert call(words) == FINE
     assert shown == [own]
     assert call(["view", str(tmp_path), "--arg", "d_model=3"]) == WRONG_USE
-    assert "--text, --arg and --causal are of a module, FILE.py:Name" in " ".join(capfd.readouterr().err.split())
+    assert "--text and --arg are of a module, FILE.py:Name" in " ".join(capfd.readouterr().err.split())
+    assert call(["view", str(tmp_path), "--causal"]) == WRONG_USE
+    assert "--causal is of a module, FILE.py:Name" in " ".join(capfd.readouterr().err.split())

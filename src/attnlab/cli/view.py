@@ -35,8 +35,8 @@ def view(
     ----------
     target : str
         A run, a study's folder, or any folder with such below it, also in an object store; a checkpoint of
-        transformers, whose tokens are typed as numbers; or ``FILE.py:Name``: a class, a function that returns a module,
-        or an instance.
+        transformers, which reads texts if ``tokenizer.json`` lies in it, else tokens typed as numbers; or
+        ``FILE.py:Name``: a class, a function that returns a module, or an instance.
     text : Path, optional
         Of a module: a text whose characters, in their order, are its tokens. Without it tokens are typed as numbers.
     arg : list of str, optional
@@ -77,13 +77,15 @@ def _module(target: str, text: Path | None, arguments: Sequence[str], causal: bo
 
     if Path(target.partition(":")[0]).suffix == ".py":
         return OwnModule(target, dict(map(argument, arguments)), "" if text is None else str(text), causal)
+    if text is not None or arguments:
+        raise SpecError(f"--text and --arg are of a module, FILE.py:Name; {target} is none")
     if (Path(target) / "config.json").is_file() and next(Path(target).glob("*.safetensors*"), None):
         from attnlab.models import from_checkpoint
 
         made = f"{from_checkpoint.__file__}:{from_checkpoint.pretrained.__name__}"
         return OwnModule(made, {"folder": str(Path(target).resolve())}, causal=causal, shown=target)
-    if text is not None or arguments or causal is not None:
-        raise SpecError(f"--text, --arg and --causal are of a module, FILE.py:Name; {target} is a folder")
+    if causal is not None:
+        raise SpecError(f"--causal is of a module, FILE.py:Name; {target} is none")
     return None
 
 

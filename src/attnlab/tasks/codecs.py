@@ -163,6 +163,11 @@ class TreeCodec:
         """The tree of tokens that were written over some words, in brackets."""
         return str(self.vocabulary.decode(tokens, words))
 
+    def read(self, bracketed: str) -> tuple[list[str], list[int]]:
+        """The words of a tree in brackets, and the tokens that it is written with."""
+        tree = next(read_trees([bracketed]))
+        return list(tree.words()), self.vocabulary.encode(tree)
+
     @staticmethod
     def beside(written: str, gold: str) -> list[tuple[str, bool]]:
         """A tree that was written in pieces, each with whether the right tree has it; nothing of no tree."""

@@ -268,7 +268,8 @@ def said(path: str) -> Iterator[None]:
     try:
         yield
     except (ImportError, OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+        hint = "; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
+        raise DataError(f"{path} cannot be read: {error}{hint}") from error
 
 
 def _uncompressed(path: str) -> str:
@@ -331,7 +332,7 @@ def _texts(block: str, field: str, path: str, place: int) -> Iterator[str]:
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise DataError(
                 f"{path}, line {_lines_before(path, place) + number}: a JSON object with a text in '{field}' is "
-                f"needed; got {line[:SHOWN]!r}"
+                f"needed; got {line[:SHOWN]!r}" + ("; field: names another" if isinstance(error, KeyError) else "")
             ) from error
         if text:
             yield text

@@ -96,7 +96,12 @@ def own_routes(own: OwnModule, processes: Processes) -> list[Route]:
 
     def module(_: Request) -> Response:
         """Show the module; its script asks for the rest."""
-        told = {"path": own.shown or own.target, "address": "/module", "model": asked.begin["name"], "kind": "module"}
+        told = {
+            "path": own.shown or own.target,
+            "address": "/module",
+            "model": asked.begin["name"],
+            "kind": asked.begin["kind"],
+        }
         told |= {"task": "a module of your own", "state": "", "own_code": False, "step": None}
         told |= {"task": "a checkpoint"} if own.shown else {}
         told["measures"] = asked.begin["measures"]

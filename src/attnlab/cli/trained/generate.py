@@ -30,11 +30,11 @@ def generate(
     prompt : str
         What the text begins with; a line break by default.
     length : int
-        Characters to write.
+        Tokens to write: characters, or those of the run's tokenizer.
     samples : int
         Number of texts.
     temperature : float
-        0 takes the likeliest character each time, 1 draws by the model's probabilities.
+        0 takes the likeliest token each time, 1 draws by the model's probabilities.
     top_k : int, optional
         Draw among so many of the likeliest only.
     top_p : float, optional

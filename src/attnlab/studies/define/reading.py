@@ -13,7 +13,7 @@ from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from attnlab.core.errors import SpecError, nearest
+from attnlab.core.errors import SpecError, did_you_mean, nearest
 
 
 def library(package: str = "attnlab.studies") -> dict[str, Path]:
@@ -27,10 +27,12 @@ def find(source: str | Path, known: Mapping[str, Path], kind: str) -> Path:
     path = Path(source).expanduser()
     if path.suffix in {".yaml", ".yml"} or path.is_file():
         if not path.is_file():
-            raise SpecError(f"no {kind} file {path}")
+            near = did_you_mean(str(path), map(str, path.parent.glob("*.y*ml")))
+            raise SpecError(f"no {kind} file {path}" + (f"; {near}" if near else ""))
         return path.resolve()
     if str(source) not in known:
-        raise SpecError(f"no {kind} '{source}' in the library and no file of that name; {nearest(str(source), known)}")
+        names = [*known, *map(str, path.parent.glob("*.y*ml"))]
+        raise SpecError(f"no {kind} '{source}' in the library and no file of that name; {nearest(str(source), names)}")
     return known[str(source)]
 
 

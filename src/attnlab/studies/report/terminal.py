@@ -17,8 +17,8 @@ STYLES = {"better": "bold blue", "worse": "bold dark_orange3", "equivalent": "di
     "exploratory": "italic dim"
 }
 """Rich styles of the verdicts: the same hues as in the report."""
-NARROWEST_NAME = 22
-"""Columns a variant's name keeps on a narrow terminal, where it is folded."""
+NARROWEST = (12, 8, 11, 11)
+"""Columns that a name, a mean, a difference and a verdict keep on a narrow terminal, where they are folded."""
 
 
 def verdict_table(results: StudyResults) -> Table:
@@ -44,10 +44,10 @@ def verdict_table(results: StudyResults) -> Table:
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    table.add_column("variant, its cost", overflow="fold", min_width=NARROWEST_NAME)
-    table.add_column("mean ± sd", justify="right", no_wrap=True)
-    table.add_column("difference, interval", justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+    titles = ("variant, its cost", "mean ± sd", "difference, interval", "verdict")
+    for title, width in zip(titles, NARROWEST, strict=True):
+        justify = "right" if title in titles[1:3] else "left"
+        table.add_column(title, justify=justify, overflow="fold", min_width=width)
     for variant in sorted(results.variants, key=lambda one: one.name != results.baseline):
         for one in results.concluded(variant.name) or (None,):
             table.add_row(*_row(results, variant, one))

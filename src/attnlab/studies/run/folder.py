@@ -93,7 +93,13 @@ def read_cell(out: Path, cell: CellPlan, *, required: bool) -> dict[str, Any] | 
     folder = out / cell.folder
     result = read_record(folder, required=required)
     if result is not None and required:
-        changed = _difference(read_json(folder / SPEC), json.loads(json.dumps(cell.spec)))
+        kept = read_json(folder / SPEC)
+        changed = _difference(kept, json.loads(json.dumps(cell.spec)))
+        if changed and all(name.startswith("task.") for name in changed):  # the study is the same: its files were moved
+            raise RunError(
+                f"{folder} was trained on files elsewhere, and goes on with them where they were: "
+                + ", ".join(f"{name} {kept['task'].get(name.partition('.')[2])}" for name in changed)
+            )
         if changed:
             raise RunError(f"{folder} holds another run (it differs in: {', '.join(changed)}); put back the right one")
     return result

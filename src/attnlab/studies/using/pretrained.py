@@ -61,8 +61,12 @@ class StoredTokenizer:
         return self.wrapped.decode_batch([list(one) for one in tokens])
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """Each token as the tokenizer has it."""
-        return [self.wrapped.id_to_token(token) or f"<{token}>" for token in tokens]
+        """Each token as a person reads it."""
+        decode = functools.partial(self.wrapped.decode, skip_special_tokens=False)
+        behind = (decode([token, token])[len(decode([token])) :] for token in tokens)  # with the blank before a word
+        return [
+            one or self.wrapped.id_to_token(token) or f"<{token}>" for one, token in zip(behind, tokens, strict=True)
+        ]
 
     def to_json(self) -> Any:
         """The whole tokenizer in Hugging Face's JSON form."""
@@ -89,7 +93,7 @@ class StoredTextCodec:
         return self.tokenizer.decode([tokens])[0]
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """Each token as the tokenizer has it."""
+        """Words, or parts of words."""
         return self.tokenizer.pieces(tokens)
 
 
@@ -104,7 +108,7 @@ class StoredSentenceCodec:
     banned: tuple[int, ...]  # tokens that are never written
     beam: int  # beginnings that are kept of each translation
     alpha: float = 0.6  # as the lab's tasks have it; transformers divides by another penalty
-    languages: tuple[str, str] = ("", "")  # unknown
+    languages: tuple[str, str] = ("source", "target")  # unknown
     kind: ClassVar[Literal["sentences"]] = "sentences"  # by which `translate` knows it
     pads: ClassVar[bool] = True  # whether what is shorter than the rest of its batch is filled up
     dictionary: ClassVar[None] = None  # of words

@@ -14,7 +14,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from attnlab.core.errors import DataError, RunError, SpecError
+from attnlab.core.errors import DataError, RunError, SpecError, did_you_mean
 from attnlab.core.files import read_json
 from attnlab.core.machine import require_device
 from attnlab.core.sizes import require_known, require_positive
@@ -94,7 +94,11 @@ def load_run(folder: Path, *, which: str = "last", device: str = "cpu") -> Train
     if not path.is_file():
         found = itertools.chain(folder.glob("seed-*/spec.json"), folder.glob("*/seed-*/spec.json"))
         runs = sorted(str(one.parent) for one in found)
-        hint = f"; runs in it: {', '.join(runs)}" if runs else ""
+        beside = (
+            [] if len(folder.parts) < 2 else (str(one.parent) for one in folder.parents[1].glob("*/seed-*/spec.json"))
+        )
+        near = did_you_mean(str(folder), beside)
+        hint = f"; runs in it: {', '.join(runs)}" if runs else f"; {near}" if near else ""
         raise RunError(f"{folder} is no run (no spec.json in it){hint}")
     task = kept_task(folder)
     model = build_model_offered(read_json(path)["model"], task.model_arguments)
@@ -202,6 +206,7 @@ def parse(
     *,
     words: bool = False,
     beam: int | None = None,
+    cached: bool = True,
     first: int = 1,
 ) -> list[str]:
     """Find the constituents of sentences; several models as one by their mean probabilities.
@@ -216,6 +221,8 @@ def parse(
         Whether blanks divide the words; else sentences are cut as the Penn Treebank does.
     beam : int, optional
         Beginnings that are kept of each tree; 1 is greedy. Unless given, as the first run's task has it.
+    cached : bool
+        Whether keys and values are kept; without, the result is the same and takes longer.
     first : int
         Number of the first sentence, in what is said of sentences.
 
@@ -239,7 +246,7 @@ def parse(
         except DataError as error:
             raise DataError(f"sentence {number}: {error}") from None
     found = []
-    for number, tree in enumerate(parses([one.model for one in trained], codec, cut, beam=beam)):
+    for number, tree in enumerate(parses([one.model for one in trained], codec, cut, beam=beam, cached=cached)):
         if tree is None:
             raise DataError(
                 f"sentence {first + number} has {len(cut[number])} words, too many for a model that reads and writes "
@@ -333,12 +340,20 @@ def _codec_of(trained: Sequence[Trained], kind: str, called: str, *, differs: st
     for one in trained:
         codec = one.task.codec
         if codec.kind != kind:
-            raise RunError(f"{one.folder} is no {called}: its task is '{one.task.name}'")
+            raise _is_no(one, called)
         codecs.append(codec)
     for one, codec in zip(trained[1:], codecs[1:], strict=True):
         if not codec.writes_with(codecs[0]):
             raise RunError(f"{one.folder} has {differs} than {trained[0].folder}: they cannot write together")
     return dataclasses.replace(codecs[0], max_length=min(codec.max_length for codec in codecs))
+
+
+def _is_no(trained: Trained, called: str) -> RunError:
+    """That a model does something else, and the command that lets it."""
+    writes = {"sentences": "translate", "trees": "parse", "text": "generate", "characters": "generate"}
+    command = writes.get(trained.task.codec.kind)
+    hint = f"; attnlab {command} uses it" if command else ""
+    return RunError(f"{trained.folder} is no {called}: its task is '{trained.task.name}'{hint}")
 
 
 def generate(
@@ -385,7 +400,7 @@ def generate(
     """
     codec = trained.task.codec
     if codec.kind not in ("characters", "text"):
-        raise RunError(f"{trained.folder} is no language model: its task is '{trained.task.name}'")
+        raise _is_no(trained, "language model")
     if not prompt:
         raise DataError("a prompt of at least one character is needed, such as a line break")
     require_positive("length", length)

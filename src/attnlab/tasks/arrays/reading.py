@@ -137,6 +137,8 @@ def _of_lines(path: str, text: io.TextIOWrapper) -> Table:
         rows += [row] if row else []
     if not rows:
         return {}
+    if len(rows[0]) == 1 and ";" in rows[0][0] and ".tsv" not in path:
+        raise DataError(f"{path} has semicolons between its columns; commas are needed, or tabs in a .tsv file")
     named = not all(map(_is_number, rows[0]))
     names, rows = (rows[0], rows[1:]) if named else (list(map(str, range(1, len(rows[0]) + 1))), rows)
     return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)} if rows else {}

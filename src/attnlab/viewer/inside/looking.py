@@ -20,14 +20,14 @@ from attnlab.core.sizes import require_known
 from attnlab.inspection import ablate, capture
 from attnlab.inspection.interventions import How
 from attnlab.models.decoding.writers import device_of
-from attnlab.studies.using.trained import Trained, load_run, sentence_codec
+from attnlab.studies.using.trained import Trained, load_run, parse, sentence_codec
 from attnlab.studies.using.translating import translations
-from attnlab.tasks.codecs import CharacterCodec, SentenceCodec, TextCodec
+from attnlab.tasks.codecs import SentenceCodec, TreeCodec
 from attnlab.viewer.inside.asked import Asked
 from attnlab.viewer.inside.explaining import Chosen, explanation
 from attnlab.viewer.inside.heads import Heads, full_map, heads_of, require_head, small_maps
 from attnlab.viewer.inside.measuring import HeldOutHeads
-from attnlab.viewer.inside.reading import AbstractReader, SentenceReader, SeriesReader, Side, TextReader
+from attnlab.viewer.inside.reading import AbstractReader, SentenceReader, SeriesReader, Side, TextReader, TreeReader
 
 KEPT_TRANSLATIONS = 64  # of each model
 
@@ -227,14 +227,21 @@ def run_in_view(folder: Path) -> ModelInView:
     measure = functools.partial(HeldOutHeads.of_run, folder, model)
     if task.kept is None and task.model_arguments.get("d_in") == 1:
         return ModelInView(model, SeriesReader(task.model_arguments["length"]), measure=measure)
-    codec = task.codec
-    if isinstance(codec, CharacterCodec | TextCodec):
-        sizes = (task.model_arguments["vocab_size"], task.model_arguments["max_length"])
-        return ModelInView(model, TextReader(codec, *sizes), measure=measure)
-    if not isinstance(codec, SentenceCodec):
-        raise RunError(f"{folder} writes trees, which this page does not show; see attnlab parse and attnlab heads")
-    write = functools.lru_cache(KEPT_TRANSLATIONS)(functools.partial(_translation, trained))
-    return ModelInView(model, SentenceReader(codec, model, write), write=write, measure=measure)
+    return writer_in_view(trained, measure=measure)
+
+
+def writer_in_view(trained: Trained, *, measure: Callable[[], HeldOutHeads] | None = None) -> ModelInView:
+    """A model that reads texts: of a run, or a checkpoint with its tokenizer."""
+    model, codec, sizes = trained.model, trained.task.codec, trained.task.model_arguments
+    if codec.kind not in (SentenceCodec.kind, TreeCodec.kind):
+        known = sizes["vocab_size"] if codec.kind != "tokens" else 0
+        return ModelInView(model, TextReader(codec, known, sizes["max_length"]), measure=measure)  # pyrefly: ignore
+    made = _tree if isinstance(codec, TreeCodec) else _translation
+    write = functools.lru_cache(KEPT_TRANSLATIONS)(functools.partial(made, trained))
+    if isinstance(codec, TreeCodec):
+        return ModelInView(model, TreeReader(codec, model, write), write=write, measure=measure)
+    reader = SentenceReader(codec, model, write, sizes["target_vocab_size"])
+    return ModelInView(model, reader, write=write, measure=measure)
 
 
 def _translation(trained: Trained, text: str, switched_off: tuple[str, ...] = (), how: How = "zero") -> str:
@@ -242,6 +249,12 @@ def _translation(trained: Trained, text: str, switched_off: tuple[str, ...] = ()
     model, codec = trained.model, sentence_codec([trained])
     with off(model, switched_off, how):
         return translations([model], codec, [text], cached=not switched_off)[0].text
+
+
+def _tree(trained: Trained, text: str, switched_off: tuple[str, ...] = (), how: How = "zero") -> str:
+    """A tree in brackets, likewise."""
+    with off(trained.model, switched_off, how):
+        return parse([trained], [text], cached=not switched_off)[0]
 
 
 def off(model: nn.Module, places: Sequence[str], how: How) -> AbstractContextManager[None]:

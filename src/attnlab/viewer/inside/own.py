@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from attnlab.core.contracts import Batch
 from attnlab.core.errors import DataError, ModuleError, SpecError
 from attnlab.inspection.watch import Captured
+from attnlab.models.from_checkpoint import TOKENIZER
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.calling.layouts import IMAGES
@@ -20,14 +22,17 @@ from attnlab.strangers.containment import Traces, contained, seed_all
 from attnlab.strangers.loading.loading import load
 from attnlab.strangers.patient import Declared, Patient
 from attnlab.studies.using.parts import kinds_beyond, usual_patterns
+from attnlab.studies.using.pretrained import load_pretrained
 from attnlab.tasks.char_lm.char_lm import CharLM
 from attnlab.tasks.datasets import find_text
 from attnlab.viewer.inside.asked import Asked
-from attnlab.viewer.inside.looking import ModelInView
+from attnlab.viewer.inside.looking import ModelInView, writer_in_view
 from attnlab.viewer.inside.measuring import HeldOutHeads
 from attnlab.viewer.inside.reading import AbstractReader, Side, require_short, require_text, side_of_text
 
 SEED = 0  # of a module that starts at random, and of vectors that stand for tokens
+SENTENCE = "The cat sat on the mat, and the cat slept."
+"""What is looked at first of a checkpoint that has a tokenizer."""
 EXAMPLE = 64
 """Tokens of the text that a page begins with, at most."""
 REPEATED = 8  # different tokens of an example in numbers, so that a head that looks for repetitions finds some
@@ -42,7 +47,7 @@ class OwnModule:
     arguments: Mapping[str, Any]  # of the constructor
     text: str = ""  # file whose characters are its tokens, in their order; empty: tokens are typed as numbers
     causal: bool | None = None  # whether a position is meant to see no later one; None: as the doctor finds out
-    shown: str = ""  # what its page calls it; empty: the target
+    shown: str = ""  # a checkpoint, as its page calls it; empty: none
 
 
 def own_in_view(own: OwnModule) -> tuple[ModelInView, dict[str, Any]]:
@@ -58,7 +63,8 @@ def own_in_view(own: OwnModule) -> tuple[ModelInView, dict[str, Any]]:
     view : ModelInView
         To be looked at.
     begin : dict
-        ``name`` of its class, ``text`` to look at first, and whether it ``measures`` heads on held-out data.
+        ``name`` of its class, ``text`` to look at first, whether it ``measures`` heads on held-out data, and what
+        ``kind`` of input it reads.
 
     Raises
     ------
@@ -67,6 +73,11 @@ def own_in_view(own: OwnModule) -> tuple[ModelInView, dict[str, Any]]:
     DataError
         If the text cannot be read.
     """
+    folder = Path(own.arguments.get("folder", ""))
+    if own.shown and (folder / TOKENIZER).is_file():
+        trained = load_pretrained(folder)
+        begin = {"name": type(trained.model).__name__, "text": SENTENCE, "measures": False}
+        return writer_in_view(trained), {**begin, "kind": trained.task.codec.kind}
     characters = _characters(own.text)
     with contained(Traces()):
         patient = replace(_loaded(own, characters), declared=Declared(own.causal))
@@ -77,7 +88,7 @@ def own_in_view(own: OwnModule) -> tuple[ModelInView, dict[str, Any]]:
     reader = OwnReader(patient.name, convention, sorted(set(characters)))
     measure = functools.partial(_held_out_heads, own.text, patient, model, reader)
     view = ModelInView(model, reader, measure=measure if own.text and reader.vocab_size else None)
-    return view, {"name": model.name, "text": reader.example(characters), "measures": view.measures}
+    return view, {"name": model.name, "text": reader.example(characters), "measures": view.measures, "kind": "module"}
 
 
 def _held_out_heads(path: str, patient: Patient, model: Called, reader: OwnReader) -> HeldOutHeads:
@@ -204,10 +215,7 @@ class OwnReader(AbstractReader):
             raise DataError(
                 f"this module reads {self._convention.length} tokens, neither more nor fewer; got {len(tokens)}"
             )
-        side = side_of_text(tokens, pieces)
-        if self.vocab_size:
-            return (side,)
-        return (Side(side.name, side.inputs, (), side.pieces[:-1], side.spans[:-1]),)
+        return (side_of_text(tokens, pieces, predicts=self.vocab_size > 0),)
 
     def _tokens(self, text: str) -> tuple[list[int], list[str]]:
         if self.symbols:
@@ -217,7 +225,10 @@ class OwnReader(AbstractReader):
             return [self.symbols.index(one) for one in text], list(text)
         pieces = text.split()
         if not all(one.isdecimal() for one in pieces):
-            raise DataError("tokens are numbers with blanks between them; start with --text FILE to type characters")
+            raise DataError(
+                "tokens are numbers with blanks between them; to type texts, start a module with --text FILE, and keep "
+                f"{TOKENIZER} in the folder of a checkpoint"
+            )
         tokens = [int(one) for one in pieces]
         if self._size is not None and max(tokens) >= self._size:
             raise DataError(f"there is no token {max(tokens)}, only {self._size}, counted from 0")

@@ -12,8 +12,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnlab.core.errors import DataError
+from attnlab.models.parsers.parser import AbstractParser
+from attnlab.studies.using.pretrained import StoredSentenceCodec, StoredTextCodec
 from attnlab.studies.using.translating import sides_of_maps
-from attnlab.tasks.codecs import CharacterCodec, SentenceCodec, TextCodec
+from attnlab.tasks.codecs import CharacterCodec, SentenceCodec, TextCodec, TreeCodec
 from attnlab.viewer.inside.asked import Asked
 
 GUESSES = 5
@@ -91,24 +93,25 @@ class TextReader(AbstractReader):
 
     Parameters
     ----------
-    codec : CharacterCodec or TextCodec
+    codec : CharacterCodec, TextCodec or StoredTextCodec
         What tokens mean.
     vocab_size : int
-        How many there are.
+        How many are predicted; 0: no next token is, as later ones are seen.
     longest : int
         Tokens that the model reads at most.
     """
 
-    def __init__(self, codec: CharacterCodec | TextCodec, vocab_size: int, longest: int) -> None:
+    def __init__(self, codec: CharacterCodec | TextCodec | StoredTextCodec, vocab_size: int, longest: int) -> None:
         self._codec, self._longest = codec, longest
         self.vocab_size = vocab_size
+        self.notes = () if vocab_size else ("It sees later tokens too, so there are no guesses of a next one.",)
 
     def sides(self, asked: Asked) -> tuple[Side, ...]:
         """The text; what comes after its last token nobody knows."""
         require_text(asked.text)
         tokens = self._codec.encode(asked.text)
         require_short(len(tokens), self._longest, "characters" if self._codec.kind == "characters" else "tokens")
-        return (side_of_text(tokens, self.pieces(tokens)),)
+        return (side_of_text(tokens, self.pieces(tokens), predicts=self.vocab_size > 0),)
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         """Characters, words or parts of words."""
@@ -121,23 +124,31 @@ class SentenceReader(AbstractReader):
 
     Parameters
     ----------
-    codec : SentenceCodec
+    codec : SentenceCodec or StoredSentenceCodec
         What tokens mean.
     model : nn.Module
         Whose axes of maps are told.
     write : callable
         Translates a sentence with the whole model.
+    vocab_size : int
+        How many tokens it may write.
     """
 
-    def __init__(self, codec: SentenceCodec, model: nn.Module, write: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        codec: SentenceCodec | StoredSentenceCodec,
+        model: nn.Module,
+        write: Callable[[str], str],
+        vocab_size: int,
+    ) -> None:
         self._codec, self._model, self._write = codec, model, write
-        self.vocab_size = codec.tokenizer.size
+        self.vocab_size = vocab_size
 
     def sides(self, asked: Asked) -> tuple[Side, ...]:
         """The sentence and the translation, from the mark of its begin to that of its end."""
         require_text(asked.text)
         source, target = self._codec.languages
-        tokens, spans = self._tokens(asked.text)
+        tokens, spans = self._tokens(asked.text, marked=isinstance(self._codec, StoredSentenceCodec))
         read = Side(source, tokens, (), tuple(self.pieces(tokens)), spans)
         typed = asked.target.strip()
         return read, self._judged(target, typed or self._write(asked.text), cut=not typed)
@@ -153,14 +164,61 @@ class SentenceReader(AbstractReader):
         inputs, wanted = (marks.begin, *tokens), (*tokens, marks.end)
         return Side(name, inputs, wanted, tuple(self.pieces((*inputs, marks.end))), (None, *spans, None))
 
-    def _tokens(self, text: str) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+    def _tokens(self, text: str, *, marked: bool = False) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
         """The tokens of a sentence, and which of its characters each of them stands for."""
-        found = self._codec.tokenizer.wrapped.encode(text.strip(), add_special_tokens=False)
+        found = self._codec.tokenizer.wrapped.encode(text.strip(), add_special_tokens=marked)
         return tuple(found.ids), tuple(found.offsets)
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         """Words, or parts of words."""
         return self._codec.tokenizer.pieces(tokens)
+
+    def axes(self, layers: Iterable[str]) -> Axes:
+        """Those of encoder, decoder and what lies between."""
+        return sides_of_maps(self._model, layers)
+
+
+@final
+class TreeReader(AbstractReader):
+    """Read a sentence, and its tree, whose brackets are predicted one by one unless the model finds trees as a whole.
+
+    Parameters
+    ----------
+    codec : TreeCodec
+        What tokens mean.
+    model : nn.Module
+        Whose axes of maps are told.
+    write : callable
+        Writes the tree of a sentence with the whole model, in brackets.
+    """
+
+    def __init__(self, codec: TreeCodec, model: nn.Module, write: Callable[[str], str]) -> None:
+        self._codec, self._model, self._write = codec, model, write
+        if isinstance(model, AbstractParser):
+            self.notes = ("This model finds a tree as a whole: no bracket has a loss of its own.",)
+        else:
+            self.vocab_size = codec.vocabulary.size
+
+    def sides(self, asked: Asked) -> tuple[Side, ...]:
+        """The sentence and the tree, from the mark of its begin to that of its end."""
+        require_text(asked.text)
+        words = self._codec.words_of(asked.text, given=False)
+        judged, written = self._codec.read(asked.target.strip() or self._write(asked.text))
+        if judged != words:
+            raise DataError(f"the tree is over other words, {' '.join(judged)}; the sentence: {' '.join(words)}")
+        tokens, marks = self._codec.encode([words])[0], self._codec.marks
+        pieces = self._codec.tokenizer.pieces(tokens)
+        require_short(len(written) + 1, self._codec.max_length, "tokens of its tree")
+        inputs, wanted = (marks.begin, *written), (*written, marks.end)
+        shown = [f"{piece} " for piece in self.pieces((*inputs, marks.end))]
+        return (
+            Side("sentence", tuple(tokens), (), tuple(pieces), (None,) * len(pieces)),
+            Side("tree", inputs, wanted, tuple(shown), (None,) * len(shown)),
+        )
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """Brackets with their labels, and parts of speech."""
+        return self._codec.vocabulary.pieces(tokens)
 
     def axes(self, layers: Iterable[str]) -> Axes:
         """Those of encoder, decoder and what lies between."""
@@ -210,12 +268,14 @@ def _tokens(side: Side) -> list[dict[str, Any]]:
     return [{"text": text, "span": span} for text, span in zip(side.pieces, side.spans, strict=True)]
 
 
-def side_of_text(tokens: Sequence[int], pieces: Sequence[str]) -> Side:
-    """A text whose every next token is wanted; after the last one comes a piece of which nothing is known."""
+def side_of_text(tokens: Sequence[int], pieces: Sequence[str], *, predicts: bool) -> Side:
+    """A text, whose every next token may be wanted; after the last one comes a piece of which nothing is known."""
     spans: list[tuple[int, int]] = []
     for piece in pieces:
         start = spans[-1][1] if spans else 0
         spans.append((start, start + len(piece)))
+    if not predicts:
+        return Side("text", tuple(tokens), (), tuple(pieces), tuple(spans))
     return Side("text", tuple(tokens), (*tokens[1:], None), (*pieces, ""), (*spans, None))
 
 

@@ -109,7 +109,7 @@ class Panel {
       const found = await ask(`${this.address}/look`, body);
       this.say("");
       await this.show(found, body);
-      if (this.root.dataset.kind === "sentences" && !this.again) this.showWritten(await ask(`${this.address}/write`, body));
+      if (["sentences", "trees"].includes(this.root.dataset.kind) && !this.again) this.showWritten(await ask(`${this.address}/write`, body));
     } catch (error) {
       await this.takeBack(body);
       this.say(error.message);
@@ -273,7 +273,7 @@ class Panel {
   showReading() {
     this.readings = this.found.sides.map((side, number) => {
       const box = element("div", { className: "side" });
-      if (this.found.sides.length > 1) box.append(element("h3", { textContent: `${side.name}, ${number ? "judged" : "read"}` }));
+      if (this.found.sides.length > 1) box.append(element("h3", { textContent: `${side.name}${number ? (this.found.vocab_size ? ", judged" : "") : ", read"}` }));
       const view = drawTokens(side, { compared: this.asked.off.length > 0, chance: Math.log(this.found.vocab_size), pointed: this.pointed, onPoint: (token, at) => this.point(number, token, at), onChoose: number === this.found.sides.length - 1 ? (at) => this.explain(at) : null });
       box.append(view.root);
       return { box, ...view };
@@ -296,7 +296,7 @@ class Panel {
     if (!judged.length) return out.replaceChildren();
     const sum = (name) => judged.reduce((total, token) => total + token[name], 0);
     const loss = sum("loss"), change = loss - sum("before");
-    out.replaceChildren("loss ", element("b", { textContent: (loss / judged.length).toFixed(3) }), ` nats per token, ${loss.toFixed(1)} over ${judged.length} tokens`);
+    out.replaceChildren("loss ", element("b", { textContent: (loss / judged.length).toFixed(3) }), ` nats per token, ${loss.toFixed(1)} over ${judged.length} token${judged.length > 1 ? "s" : ""}`);
     if (this.asked.off.length) {
       out.append("; ", element("span", { className: change > 0 ? "worse" : "better", textContent: `${signed(change / judged.length)} per token` }), ` with ${headsOff(this.asked)}`);
     }
@@ -315,7 +315,7 @@ class Panel {
 
   showHeads() {
     const { layers } = this.found;
-    this.find(".large").hidden = this.find(".how-to").hidden = !layers.length;
+    for (const part of this.root.querySelectorAll(".large, .how-to, .measuring")) part.hidden = !layers.length;
     const note = this.root.querySelector(".no-attention") ?? element("p", { className: "note no-attention" });
     note.textContent = layers.length ? "" : "This model has no attention that can be seen: what it reads and predicts is all there is to show.";
     this.find(".heads").append(note);
@@ -560,7 +560,7 @@ class Panel {
 
   async save(kind) {
     if (!this.map) return;
-    const name = `${this.root.dataset.path}-${this.chosen.layer}-head-${this.chosen.head + 1}-${shared.shown}`.replaceAll(/[^\w.-]+/g, "-");
+    const name = `${this.root.dataset.path}-${this.chosen.layer}-head-${this.chosen.head + 1}-${shared.shown}`.replaceAll(/[^\p{L}\p{N}_.-]+/gu, "-");
     if (kind === "csv") return download(`${name}.csv`, new Blob([mapAsCsv(this.map)], { type: "text/csv" }));
     const scheme = colors(dark.matches);
     const drawn = shared.view === "lines" ? this.lines.root : mapAsSvg(this.map, scheme);
