@@ -164,6 +164,8 @@ def test_a_reader_that_has_seen_enough_is_no_error(capfd, monkeypatch):
     [
         (["rnu", "shapes"], "run"),
         (["run"], "STUDY"),
+        (["run"], "see: attnlab run --help"),
+        (["rnu", "shapes"], "see: attnlab --help"),
         (["run", "shpaes"], "did you mean 'shapes'"),
         (["run", "mine.yaml", "--sale", "small"], "--scale"),
         (["run", "mine.yaml", "--scale", "smal"], "did you mean 'small'"),

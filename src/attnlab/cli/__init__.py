@@ -76,6 +76,7 @@ def _said(error: BaseException, errors: Terminal) -> int:
             errors.print(_unknown_option(error), markup=False, highlight=False, soft_wrap=True)
         case cyclopts.CycloptsError():
             errors.print(cyclopts.CycloptsPanel(error))
+            errors.print("see:", *("attnlab", *(error.command_chain or ()), "--help"), markup=False, highlight=False)
         case KeyboardInterrupt():
             code = INTERRUPTED
         case Interrupted():
