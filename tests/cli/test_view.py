@@ -35,6 +35,13 @@ def test_it_prints_an_address_serves_it_and_ends_cleanly(tmp_path, capfd, monkey
         finally:
             os.kill(os.getpid(), signal.SIGINT)
 
+    end = server.StreamingServer.shutdown
+
+    async def ended(one, sockets=None):
+        os.kill(os.getpid(), signal.SIGINT)  # a person in a hurry presses Ctrl-C twice
+        await end(one, sockets)
+
+    monkeypatch.setattr(server.StreamingServer, "shutdown", ended)
     visitor = threading.Thread(target=visit)
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
     visitor.start()

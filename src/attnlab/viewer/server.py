@@ -129,7 +129,9 @@ class StreamingServer(uvicorn.Server):
     """
 
     def __init__(self, app: Starlette) -> None:
-        super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
+        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2)
+        config.lifespan = "off"  # what is begun with an application ends in a traceback at a second Ctrl-C
+        super().__init__(config)
         self._state = app.state
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
