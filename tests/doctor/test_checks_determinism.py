@@ -390,3 +390,17 @@ def test_parameters_that_are_never_initialized_are_the_one_error():
     (error,) = doctor(Unfilled).errors
     assert error.message == "parameters are never initialized, and start as whatever was in memory: `qk`."
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+class SwitchedOff(Attention):
+    def __init__(self, use_dropout=False):
+        super().__init__()
+        self.use_dropout, self.drop = use_dropout, nn.Dropout(0.3)
+
+    def normalize(self, scores):
+        scores = super().normalize(scores)
+        return self.drop(scores) if self.use_dropout else scores
+
+
+def test_dropout_that_the_constructor_switches_off_is_not_missed():
+    assert only(SwitchedOff(), "error", "never acts").accepted

@@ -214,11 +214,11 @@ def test_sizes_are_guessed_by_the_pieces_of_their_names_and_given_as_pairs_where
 
 def test_small_parts_of_a_missing_library_of_vision_transformers_are_replaced_by_equals(tmp_path):
     text = (
-        "from timm.models.layers import DropPath, Mlp, _private, to_2tuple, trunc_normal_\n\n"
+        "from timm.models.layers import DropPath, FusedLayerNorm, Mlp, _private, to_2tuple, trunc_normal_\n\n"
         "class Mine(nn.Module):\n    def __init__(self, dim, window):\n        super().__init__()\n"
         "        self.window, self.drop, self.mlp = to_2tuple(window), DropPath(0.5), Mlp(dim, 2 * dim)\n"
         "        trunc_normal_(self.mlp[0].weight, std=0.02)\n\n"
-        "    def forward(self, x):\n        return x + self.drop(self.mlp(x))\n"
+        "    def forward(self, x):\n        return x + self.drop(self.mlp(FusedLayerNorm(x.size(-1))(x)))\n"
     )
     patient = load(f"{file(tmp_path, text.replace('timm', 'timm_absent'))}:Mine")
     assert (patient.module.window, patient.module.mlp[0].out_features) == ((4, 4), 128)

@@ -420,3 +420,8 @@ class Masking(nn.Module):
 
 def test_inputs_in_heads_come_before_inputs_of_one_number():
     assert asked(Masking()).layout == "heads, then length"
+
+
+@pytest.mark.parametrize("name", ["layer_idx", "block_id", "layerIndex"])
+def test_of_several_layers_the_first_is_meant(name):
+    assert role_of(name) == "start"

@@ -115,7 +115,7 @@ def _dropout_acts(exam: Examination) -> Iterator[Finding]:
     if not deviation(call_seeded(exam, module, x, 1), call_seeded(exam, module, x, 2)):
         evidence = "two calls in training mode under other random states give the same output"
         evidence += f" (length {exam.convention.length})"
-        yield TEXTS["no dropout"].finding(ID, evidence, {"asked": asked})
+        yield from exam.as_set([TEXTS["no dropout"].finding(ID, evidence, {"asked": asked})], r"\w*drop\w*=False")
     elif idle := _idle_dropouts(exam):
         evidence = "in training mode it is not called, and another rate of it changes nothing"
         yield TEXTS["idle dropout"].finding(ID, evidence, {"names": _quoted(idle)})

@@ -180,8 +180,9 @@ def role_of(name: str) -> str:
     """
     word, pieces = name.lower(), {piece.lower() for piece in _SPLIT.split(name) if piece}
     tables = {role: set(table.split()) for role, table in _PIECES.items()}
-    if word in _WHOLE:
-        return _WHOLE[word]
+    of_layer = pieces & {"layer", "block"} and pieces & {"idx", "index", "id", "num"}  # which of several it is
+    if word in _WHOLE or of_layer:
+        return _WHOLE.get(word, "start")
     if pieces & tables["flag"] and ("mask" not in word or pieces & {"flag", "use"}):
         return "flag"
     of_sequence = pieces & {"len", "length"} and pieces & (tables["source"] | tables["memory"] | _INPUTS)

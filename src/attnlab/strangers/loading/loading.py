@@ -50,7 +50,9 @@ class _DropPath(nn.Module):
         return x * self.drop(x.new_ones(len(x), *[1] * (x.dim() - 1)))
 
 
-EQUALS |= {  # of timm, whose small parts are in most vision transformers
+EQUALS |= {  # of timm, whose small parts are in most vision transformers, and of apex, in those of text
+    "FusedLayerNorm": nn.LayerNorm,
+    "FusedRMSNorm": nn.RMSNorm,
     "DropPath": _DropPath,
     "Mlp": _mlp,
     "to_2tuple": lambda size: tuple(size) if isinstance(size, tuple | list) else (size, size),
