@@ -131,3 +131,63 @@ class SilentModel(Model):
 
     def forward(self, tokens):
         return self.logits(self.mix(self.embedding(tokens) + self.positions.weight[: tokens.shape[1]]))
+
+
+class DroppingModel(Model):
+    """A language model that drops in evaluation too."""
+
+    def forward(self, tokens):
+        x = functional.dropout(self.embedding(tokens) + self.positions.weight[: tokens.shape[1]], 0.6)
+        return self.logits(x + self.mix(self.norm(x)))
+
+
+class SkiplessModel(Model):
+    """A language model of four layers that keep nothing of what they are given."""
+
+    def __init__(self, vocab_size, max_length, d_model=16):
+        super().__init__(vocab_size, max_length, d_model)
+        self.mix = nn.ModuleList([Layer(d_model) for _ in range(4)])
+
+    def forward(self, tokens):
+        x = self.embedding(tokens) + self.positions.weight[: tokens.shape[1]]
+        for layer in self.mix:
+            x = layer(x)
+        return self.logits(self.norm(x))
+
+
+class Layer(nn.Module):
+    """Attention and two linear maps, without a path around them."""
+
+    def __init__(self, d_model):
+        super().__init__()
+        self.norm, self.mix, self.up = nn.LayerNorm(d_model), Attention(d_model), nn.Linear(d_model, 2 * d_model)
+        self.down = nn.Linear(2 * d_model, d_model)
+
+    def forward(self, x):
+        return self.down(functional.gelu(self.up(self.mix(self.norm(x)))))
+
+
+class Placeless(nn.Module):
+    """Reads series of one number a position, and does not know where each stands. x: (batch, length, 1)."""
+
+    def __init__(self, d_in, d_out, d_model=16):
+        super().__init__()
+        self.into, self.out = nn.Linear(d_in, d_model), nn.Linear(d_model, d_out)
+        self.mix = nn.MultiheadAttention(d_model, 2, batch_first=True)
+
+    def forward(self, x):
+        x = self.into(x)
+        return self.out(x + self.mix(x, x, x)[0])
+
+
+class Encoding(nn.Module):
+    """An encoder that was not told that the batch comes first, in a model that knows. x: (batch, length, 1)."""
+
+    def __init__(self, d_in, d_out, max_length, d_model=16):
+        super().__init__()
+        self.into, self.out = nn.Linear(d_in, d_model), nn.Linear(d_model, d_out)
+        self.positions = nn.Parameter(torch.randn(max_length, d_model))
+        self.layer = nn.TransformerEncoderLayer(d_model, 2, 32, dropout=0.0)
+
+    def forward(self, x):
+        return self.out(self.layer(self.into(x) + self.positions[: x.shape[1]]))

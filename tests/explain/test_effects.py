@@ -8,8 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tests.explain.conftest import OWN
 
 from attnlab.core.contracts import Metric
+from attnlab.explain.causes import STILL, Known, candidates
 from attnlab.explain.effects import effects, mean_of, within_noise
 from attnlab.explain.rates import tuned
 from attnlab.explain.setups import Run, Setup
@@ -149,3 +151,47 @@ def test_known_effects_of_trained_weights_are_those_of_the_run(tmp_path):
     save_checkpoint(tmp_path / "last", weights_of(model), {"step": 1})
     assert measure(setup).get("dead", 0.0) < 0.5
     assert measure(setup, tmp_path)["dead"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "mending"),
+    [
+        ("Placeless", "no positions", "positions"),
+        ("Encoding", "the batch read as time", "swapped"),
+        ("DroppingModel", "dropout in evaluation", "quiet"),
+    ],
+)
+def test_what_is_removed_from_a_model_of_ones_own_is_no_longer_measured(name, cause, mending, tmp_path, texts):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(40, 7, 1)))
+    task = {"name": "sequences", "inputs": str(tmp_path / "x.npy"), "targets": str(tmp_path / "x.npy"), "batch": 8}
+    if name == "DroppingModel":
+        task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
+    model = {"name": f"{OWN}:{name}"}
+    setups = [Setup("mine", task, one, {}) for one in (model, {"name": "mended", "part": model, mending: True})]
+    assert [STILL[cause](measure(setup)) for setup in setups] == [True, False]
+
+
+def test_layers_without_a_path_around_them_get_one(texts):
+    task = build_task({"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16})
+    mended = build_model({"name": "mended", "part": f"{OWN}:SkiplessModel", "skips": True}, task)
+    (tokens,), part = task.train_batch(0, 0).inputs, mended.part
+    x = part.embedding(tokens) + part.positions.weight[: tokens.shape[1]]
+    for layer in part.mix:
+        x = x + layer.forward(x)
+    torch.testing.assert_close(mended(tokens), part.logits(part.norm(x)))
+
+
+def test_of_a_shortened_run_no_rate_is_tried_that_only_its_shortness_wants():
+    runs = Curve(0.1)
+    tuned(runs, Setup("mine", {}, {}, {"lr": 1e-3, "budget": {"steps": 1}}), LOSS, fraction=0.1)
+    assert not [rate for rate in runs.asked if 1e-3 < rate < 1e-2]
+
+
+def test_what_helps_any_model_is_changed_by_what_is_said_of_it():
+    said = {"name": "encoder", "d_model": 16}
+    setup = Setup("mine", SHAPES, said, {"lr": 1e-3, "budget": {"steps": 40}})
+    found = {one.name: one.changes["mine"] for one in candidates({"mine": Known(setup, build_task(SHAPES))})}
+    assert found["small batch"] == {"task": {"batch": 40}}
+    assert found["small model"] == {"model": {"d_model": 32}}
+    assert found["overfitting"] == {"training": {"budget": {"steps": 10}}}
+    assert "short context" not in found  # the task has none

@@ -49,6 +49,7 @@ CULPRITS = {
     "untuned rate": ({"training": SLOW}, 2.08, 0.8),
     "too few steps": ({"training": {"lr": 3e-3, "budget": {"steps": 20}}}, 2.0, 0.8),
     "no positions": ({"model": {"name": "decoder", "n_layers": 1, "d_model": 24, "positions": "none"}}, 1.7, 1.0),
+    "short context": ({"task": {"context": 1, "batch": 100}}, 2.08, 1.0),
     "post-norm": ({"model": DEEP, "training": {"lr": 2e-2, "budget": {"steps": 60}}}, 2.08, 0.8),
     "small reach": (SHAPES, 0.09, 0.05),
     "small reach (mask)": ({"model": {"name": "decoder", "n_layers": 1, "d_model": 24, "mixer": ITSELF}}, 2.08, 0.8),
@@ -69,8 +70,9 @@ def test_the_culprit_is_named_first(culprit, said, tmp_path, texts):
     changes, seen, expected = CULPRITS[culprit]
     metric = "val_mse" if changes is SHAPES else "val_loss"
     case = said(**changes, saw={metric: seen}, expected={metric: expected})
-    if case["task"] == LEAK:
-        case["task"] = said()["task"] | {"text": str(texts / "random.txt"), "split": "inside"}
+    if changes is not SHAPES:
+        case["task"] = said()["task"] | case["task"]
+        case["task"]["text"] = str(texts / case["task"]["text"])
     answer, told = explained(case, tmp_path / "case")
     assert answer.largest is not None, told
     culprit, _, _ = culprit.partition(" (")
@@ -126,6 +128,45 @@ def test_a_lucky_seed_is_noise(said, tmp_path):
     answer, told = explained(case | {"saw": lucky}, tmp_path / "lucky")
     assert answer.verdict == "noise", told
     assert "within their noise" in paragraph(answer)
+
+
+@pytest.mark.parametrize(
+    ("read", "name"), [(lambda loss: loss / math.log(2), "bits for nats"), (math.exp, "perplexity for loss")]
+)
+def test_a_number_in_another_unit_is_read_so(read, name, said, tmp_path):
+    case = said(training={"lr": 1e-2, "budget": {"steps": 20}}, expected={"val_loss": 1.0})
+    found, _ = explained(case, tmp_path / "found")
+    loss = {"val_loss": found.start.mean}
+    answer, told = explained(case | {"saw": {"val_loss": read(loss["val_loss"])}, "expected": loss}, tmp_path / "read")
+    assert answer.otherwise is not None, told
+    assert (answer.otherwise.variant, answer.largest[:2]) == (name, (name, "set-up"))
+    assert f"It lies within the noise of {name}" in paragraph(answer)
+    assert name in what_next(answer)
+
+
+def test_a_number_of_what_was_trained_on_is_read_so(said, tmp_path, texts):
+    case = said(
+        task=said()["task"] | {"text": str(texts / "random.txt")},
+        model={"name": "decoder", "n_layers": 2, "d_model": 32},
+        training={"lr": 5e-3, "budget": {"steps": 60}},
+        expected={"val_loss": 2.1},
+    )
+    case["task"]["split"] = "inside"
+    found, _ = explained(case | {"saw": {"val_loss": 2.1}}, tmp_path / "found")
+    del case["task"]["split"]
+    answer, told = explained(case | {"saw": {"val_loss": found.start.mean}}, tmp_path / "read")
+    assert answer.otherwise.variant == "mine, inside split", told
+
+
+def test_a_bug_that_no_removal_reaches_is_said_beside_what_the_set_up_carries():
+    share = Share("too few steps", "set-up", "4 times as many steps", around(0.6))
+    seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 3.3, 2.4, 1.0, 5)
+    told = {"start": around(3.3), "noise": True, "shares": (share,), "end": around(2.7)}
+    answer = Answer(*seen, **told, unmeasured=("Rows of heads are mixed",))
+    assert answer.verdict == "bug"
+    assert "what it carries is not known: Rows of heads are mixed." in paragraph(answer)
+    assert what_next(answer).startswith("Mend what the doctor found")
+    assert replace(answer, unmeasured=()).verdict == "set-up"
 
 
 def around(value):

@@ -52,6 +52,18 @@ class Fused(Base):
     def weigh(self, scores, mask, q, k, v):
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=~mask, scale=self.scale)
 
+class Crossed(Base):
+    def weigh(self, scores, mask, q, k, v):
+        return scores.softmax(dim=1) @ v
+
+class Inverted(Base):
+    def weigh(self, scores, mask, q, k, v):
+        return scores.masked_fill(~hidden(v, 1), float("-inf")).softmax(-1).nan_to_num(0.0) @ v
+
+class Dropping(Base):
+    def weigh(self, scores, mask, q, k, v):
+        return functional.dropout(q, 0.5) + torch.dropout(k, 0.5, True)
+
 class Torch(nn.Module):
     weights = True
 
@@ -137,6 +149,29 @@ def test_scores_of_torchs_attention_are_multiplied(own, name):
     x = torch.randn(2, LENGTH, WIDTH)
     torch.testing.assert_close(mended(x), plain(x))
     assert functional.softmax.__module__ == "torch.nn.functional"  # what was put in its place is gone
+
+
+def test_a_mask_that_hides_all_but_later_positions_becomes_causal(own):
+    plain, mended = pair(own, "Inverted", masked=True)
+    x = torch.randn(2, LENGTH, WIDTH)
+    assert (reach(plain, (x,)).future, reach(mended, (x,)).future) == (LENGTH - 1, 0)
+    assert mended(x).isfinite().all()
+
+
+def test_scores_are_normalized_over_the_keys(own):
+    plain, mended = pair(own, "Crossed", over_keys=True)
+    x, part = torch.randn(2, LENGTH, WIDTH), plain.module
+    scores = part.query(x) @ part.key(x).transpose(1, 2)
+    torch.testing.assert_close(mended(x), scores.softmax(-1) @ part.value(x))
+    torch.testing.assert_close(plain(x), scores.softmax(1) @ part.value(x))
+
+
+def test_dropout_acts_in_training_alone(own):
+    plain, mended = pair(own, "Dropping", quiet=True)
+    x, part = torch.randn(2, LENGTH, WIDTH), plain.module
+    assert not torch.equal(mended(x), mended(x))
+    torch.testing.assert_close(mended.eval()(x), part.query(x) + part.key(x))
+    assert not torch.equal(plain.eval()(x), plain(x))
 
 
 def test_swapped_it_is_given_the_other_layout(own):

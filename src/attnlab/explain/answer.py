@@ -112,6 +112,10 @@ class Answer:
         What is suspicious about the task's data and their split.
     made : tuple of Again
         What other set-ups gave, tried for numbers that cannot be.
+    otherwise : Again or None
+        What runs of the case give read otherwise, or with another split, where what was seen is that.
+    unmeasured : tuple of str
+        Errors of the doctor in what is explained that no removal reached.
     examined : tuple of Examined
         What the doctor said of own modules.
     memories : tuple of Memory
@@ -152,6 +156,8 @@ class Answer:
     impossible: tuple[Impossible, ...] = ()
     alarms: tuple[str, ...] = ()
     made: tuple[Again, ...] = ()
+    otherwise: Again | None = None
+    unmeasured: tuple[str, ...] = ()
     examined: tuple[Examined, ...] = ()
     memories: tuple[Memory, ...] = ()
     effects: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -189,8 +195,11 @@ class Answer:
         if self.start is None or self.end is None or not self.distance:
             return
         if self.comparable:
+            if self.otherwise:
+                yield self.otherwise.variant, "set-up", self.seen - self.start.mean
             luck = "noise" if self.noise else "not in the case" if self.noise is False else "noise or not in the case"
-            yield luck, "noise" if self.noise else "unexplained", self.seen - self.start.mean
+            if not self.otherwise:
+                yield luck, "noise" if self.noise else "unexplained", self.seen - self.start.mean
         for share in self.shares:
             yield share.name, share.nature, share.amount.mean
         left = self.end.mean - self.expected
@@ -209,9 +218,17 @@ class Answer:
         if self.start is None:
             return self.cured[0][1] if self.cured else "unexplained"  # pyrefly: ignore
         largest = self.largest
+        if self.is_unmeasured_bug:
+            return "bug"
         if largest is None:
             return "not again" if self._comes_not_again else "unexplained"
         return largest[1]  # pyrefly: ignore
+
+    @property
+    def is_unmeasured_bug(self) -> bool:
+        """Whether nothing worse than the set-up carries much, beside errors of the doctor that no removal reached."""
+        largest = None if self.start is None else self.largest
+        return bool(self.unmeasured) and (largest is None or largest[1] == "set-up")
 
     @property
     def _comes_not_again(self) -> bool:

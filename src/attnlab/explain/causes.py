@@ -5,16 +5,21 @@ A cause is never believed, only tried: what it explains is the difference that i
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, final
 
-from attnlab.core.build import is_path, parse
+from attnlab.core.build import class_of, is_path, parse
+from attnlab.core.constructors import signature_of
 from attnlab.core.contracts import StudyTask
+from attnlab.core.errors import SpecError
 from attnlab.explain.own_code import Examined, model_parameters, own_mixer, own_model
 from attnlab.explain.setups import Setup
 from attnlab.explain.signatures import SIGNATURES, Measured
 from attnlab.nn.mixers import MIXERS
+from attnlab.studies.plan.matching import width_of
+from attnlab.tasks import TASKS
 from attnlab.tasks.char_lm.char_lm import CharLM
 from attnlab.tasks.held_out import SUSPICIOUS_OVERLAP
 
@@ -22,6 +27,12 @@ Nature = Literal["bug", "known effect", "set-up"]
 
 MORE_STEPS = 4
 """How many times as many steps, where too few may be the cause."""
+MORE_ITEMS = 4
+"""The same of the items of a step."""
+SOONER = 4
+"""Part of the steps, as a fraction of one, after which training ends where it may have gone on too long."""
+GAINS = ("small batch", "short context", "small model", "overfitting")
+"""Causes without which nearly any model is better: tried last, and of no number that is too good or a difference."""
 WARM_UP = 0.1
 """Part of the steps over which the rate rises, where it did not."""
 LEAK = 0.1
@@ -40,6 +51,7 @@ _LOW_RANK = "Bhojanapalli 2020, arXiv:2002.07028"
 MENDINGS: Mapping[str, Mapping[str, Any]] = {
     "causality": {"masked": True},
     "batch-independence": {"swapped": True},
+    "normalization": {"over_keys": True},
 }
 """By the doctor's check, how a mixer is called without the fault; a wrong scale brings its factor with it."""
 ELSEWHERE = frozenset({"dtype-device", "precision", "determinism", "cache", "cost"})
@@ -48,8 +60,18 @@ TITLES = {
     "scale": "wrong scale of the scores",
     "causality": "outputs that see ahead",
     "batch-independence": "the batch read as time",
+    "normalization": "a softmax over another axis",
 }
 """What these faults are called."""
+CHANCE, NO_POSITIONS = "dropout in evaluation", "no positions"
+STILL: Mapping[str, Callable[[Measured], bool]] = {
+    TITLES["causality"]: lambda m: m.get("ahead", 0.0) > 0,
+    TITLES["batch-independence"]: lambda m: m.get("mixes", 0.0) > 0,
+    TITLES["normalization"]: lambda m: m.get("across", 0.0) > 0,
+    CHANCE: lambda m: m.get("chance", 0.0) > 0,
+    NO_POSITIONS: lambda m: m.get("order", 1.0) == 0.0,
+}
+"""By what is removed, what is measured of a model from which it was not removed after all."""
 
 
 @final
@@ -132,6 +154,8 @@ class Cause:
         Where it is described.
     tunes : bool
         Whether the rate of each variant is searched instead.
+    costs : int
+        How many runs of the set-up one without it takes as long as.
     grows : bool
         Whether there may be more of it: it is removed again and again, as long as that helps.
     """
@@ -143,6 +167,7 @@ class Cause:
     evidence: str = ""
     source: str = ""
     tunes: bool = False
+    costs: int = 1
     grows: bool = False
 
     @property
@@ -151,18 +176,18 @@ class Cause:
         return self.removed == WHOLE
 
 
-PHASES = 3
+PHASES = 4
 
 
 def phase_of(cause: Cause) -> int:
-    """When a cause is removed: single bugs, then modules as a whole, then all else.
+    """When a cause is removed: single bugs, modules as a whole, effects and recipe, then what helps any model.
 
     What is measured with a bug in it says little about what comes after, and a module that is replaced as a whole
     little about the bug.
     """
     if cause.whole:
         return 1
-    return 0 if cause.nature == "bug" else 2
+    return 0 if cause.nature == "bug" else PHASES - 1 if cause.name in GAINS else 2
 
 
 @final
@@ -176,6 +201,7 @@ class Removal:
     change: Callable[[Known], Change | None]  # what is merged over a set-up; None where there is nothing to remove
     signatures: tuple[str, ...] = ()  # known effects that speak for it
     source: str = ""  # where the effect is described
+    costs: int = 1  # how many runs of the set-up one without it takes as long as
     grows: bool = False  # whether there may be more of it
 
 
@@ -201,13 +227,15 @@ def candidates(situations: Mapping[str, Known], *, comparison: Mapping[str, Chan
             told = [one.signature(sign) for one in situations.values() for sign in removal.signatures]
             evidence = "; ".join(dict.fromkeys(filter(None, told)))
             fields = (removal.name, removal.nature, removal.removed, changes, evidence, removal.source)
-            found.append(Cause(*fields, grows=removal.grows))
+            found.append(Cause(*fields, costs=removal.costs, grows=removal.grows))
     if comparison:
         words = "the width is changed until both have as many parameters"
         found.append(Cause("unequal parameters", "set-up", words, comparison, source="Narang 2021, arXiv:2102.11972"))
     rates: dict[str, Change] = {name: {} for name in situations}
     source = "Bouthillier 2021, arXiv:2103.03098; Narang 2021, arXiv:2102.11972"
-    found.append(Cause("untuned rate", "set-up", "the learning rate is searched", rates, source=source, tunes=True))
+    found.append(
+        Cause("untuned rate", "set-up", "the learning rate is searched", rates, source=source, tunes=True, costs=3)
+    )
     return found
 
 
@@ -235,7 +263,7 @@ def _bugs(situations: Mapping[str, Known]) -> Iterator[Cause]:
 
 def _remedy(situation: Known, one: Examined, finding: Mapping[str, Any]) -> tuple[str, str, Mapping[str, Any] | None]:
     """What an error of the doctor is called, how it is removed in words, and what of the model is otherwise then."""
-    if mending := _mending(finding):
+    if mending := _mending(situation, finding):
         return TITLES[finding["check"]], _done(mending), _mended(situation, mending, one.name)
     path = _identity_path(situation) if finding["check"] == "residual" else None
     if path:
@@ -246,9 +274,11 @@ def _remedy(situation: Known, one: Examined, finding: Mapping[str, Any]) -> tupl
     return f"bugs of {one.name.rpartition(':')[2]}", WHOLE, _replaced(situation)
 
 
-def _mending(finding: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _mending(situation: Known, finding: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if finding["check"] == "scale" and finding.get("scores_times"):
         return {"scores_times": round(float(finding["scores_times"]), 6)}
+    if finding["check"] == "normalization" and not STILL[TITLES["normalization"]](situation.measured):
+        return None  # it is something else about the weights
     return MENDINGS.get(finding["check"])
 
 
@@ -258,6 +288,7 @@ def _done(mending: Mapping[str, Any]) -> str:
         "scores_times": "the scores are multiplied by {value:.3g} before the softmax",
         "masked": "scores of later positions are masked before the softmax",
         "swapped": "it is given (length, batch, d_model)",
+        "over_keys": "scores are normalized over the keys",
     }
     return "; ".join(words[key].format(value=value) for key, value in mending.items())
 
@@ -309,9 +340,24 @@ def _if_said(key: str, value: Any, **change: Any) -> Callable[[Known], Change | 
 
 
 def _identity_path(one: Known) -> Change | None:
+    if own_model(one.model):
+        found = any(finding["check"] == "residual" for each in one.examined for finding in each.errors)
+        return {"model": _mended(one, {"skips": True})} if found else None
     if one.takes("block") and one.said("block") is not None and parse(one.said("block"), "block")[0] == "literal":
         return {"model": {"block": {"name": "transformer"}, "feedforward": "relu", "residual": True}}
     return {"model": {"residual": True}} if one.takes("residual") and one.said("residual") is False else None
+
+
+def _positions(one: Known) -> Change | None:
+    """Positions, where the model has none: learned in a model of the lab, sines in a person's own."""
+    if own_model(one.model):
+        return {"model": _mended(one, {"positions": True})} if one.signature("missing positions") else None
+    return {"model": {"positions": "learned"}} if one.takes("positions") and one.said("positions") == "none" else None
+
+
+def _quiet(one: Known) -> Change | None:
+    own = own_model(one.model) or is_path(one.mixer)
+    return {"model": _mended(one, {"quiet": True})} if own and one.signature("chance in evaluation") else None
 
 
 def _wider_heads(one: Known) -> Change | None:
@@ -379,6 +425,35 @@ def _zero(where: str, key: str) -> Callable[[Known], Change | None]:
     return change
 
 
+def _task_said(one: Known, key: str) -> int | None:
+    """A whole number that the task of a set-up was given, or has by default; None for one it does not take."""
+    name = str(one.setup.task["name"])
+    parameters = {} if is_path(name) else signature_of(class_of(name, TASKS, "task"))
+    value = one.setup.task.get(key, parameters[key].default if key in parameters else None)
+    return value if isinstance(value, int) else None
+
+
+def _larger_batch(one: Known) -> Change | None:
+    key = next((key for key in ("batch", "batch_tokens") if _task_said(one, key)), None)
+    return None if key is None else {"task": {key: MORE_ITEMS * (_task_said(one, key) or 1)}}
+
+
+def _longer_context(one: Known) -> Change | None:
+    context = _task_said(one, "context")
+    return None if context is None else {"task": {"context": 2 * context}}
+
+
+def _wider(one: Known) -> Change | None:
+    with contextlib.suppress(SpecError):
+        width, value = width_of(one.model)
+        return {"model": {width: 2 * value}}
+    return None
+
+
+def _fewer_steps(one: Known) -> Change:
+    return {"training": {"budget": {"steps": max(1, one.setup.steps // SOONER)}}}
+
+
 def _more_steps(one: Known) -> Change:
     return more_steps(one.setup)
 
@@ -396,12 +471,15 @@ REMOVALS: tuple[Removal, ...] = (
     ),
     Removal(TITLES["batch-independence"], "bug", "the LSTM reads positions as time", _sequences_as_time),
     Removal(
+        CHANCE, "bug", "dropout acts in training alone", _quiet, ("chance in evaluation",),
+        "Srivastava 2014, JMLR 15, section 4",
+    ),
+    Removal(
         "dead rectifiers", "known effect", LIVING,
         _living_rectifiers, ("dead rectifiers",), "Maas 2013, ICML workshop on deep learning for speech",
     ),
     Removal(
-        "no positions", "known effect", "learned positions are added",
-        _if_said("positions", "none", positions="learned"), ("missing positions",),
+        NO_POSITIONS, "known effect", "positions are added", _positions, ("missing positions",),
         "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466",
     ),
     Removal(
@@ -431,6 +509,10 @@ REMOVALS: tuple[Removal, ...] = (
     Removal("dropout", "set-up", "nothing is dropped", _zero("model", "dropout")),
     Removal("weight decay", "set-up", "weights do not decay", _zero("training", "weight_decay")),
     Removal("label smoothing", "set-up", "targets are not smoothed", _zero("training", "label_smoothing")),
-    Removal("too few steps", "set-up", f"{MORE_STEPS} times as many steps", _more_steps, grows=True),
+    Removal("small batch", "set-up", f"{MORE_ITEMS} times as many items a step", _larger_batch, costs=MORE_ITEMS),
+    Removal("short context", "set-up", "twice as long a context", _longer_context, costs=2),
+    Removal("small model", "set-up", "the model is twice as wide", _wider, costs=2),
+    Removal("overfitting", "set-up", f"training ends after 1/{SOONER} of the steps", _fewer_steps),
+    Removal("too few steps", "set-up", f"{MORE_STEPS} times as many steps", _more_steps, costs=MORE_STEPS, grows=True),
 )  # fmt: skip
 """What is tried of every case; bugs come from the doctor, and the rate is searched for each variant."""

@@ -15,12 +15,22 @@ from attnlab.core.files import fingerprint, read_json, write_json
 from attnlab.core.machine import usable_cores
 from attnlab.explain.answer import Again, Answer
 from attnlab.explain.case import Case, load_case
-from attnlab.explain.causes import MORE_STEPS, TITLES, Cause, Change, Known, candidates, replaced, swapped
+from attnlab.explain.causes import (
+    ELSEWHERE,
+    GAINS,
+    STILL,
+    Cause,
+    Change,
+    Known,
+    candidates,
+    replaced,
+    swapped,
+)
 from attnlab.explain.effects import ERROR, Estimate, mean_of, within_noise
 from attnlab.explain.measuring import Measuring
 from attnlab.explain.overfit import Memory, overfit
 from attnlab.explain.own_code import examine
-from attnlab.explain.possible import Impossible, impossible, ways
+from attnlab.explain.possible import Impossible, impossible, leaks, readings, ways
 from attnlab.explain.removing import Removing
 from attnlab.explain.setups import Runs, Setup
 from attnlab.explain.signatures import SIGNATURES, Measured, measure
@@ -39,7 +49,7 @@ AT_THE_END = 10**9
 """Steps between evaluations of runs whose end alone counts: more than any has."""
 MOST_SEEDS, SEEDS = 5, 3
 """Runs of every set-up: five where there is time, three else."""
-OF_LENGTH = ("too few steps", "untuned rate", "constant rate", "no warm-up")
+OF_LENGTH = ("too few steps", "overfitting", "small batch", "small model", "constant rate", "no warm-up")
 """Causes that a shortened run has of itself."""
 FEWEST_STEPS = 30
 """Of a shortened run; fewer say nothing."""
@@ -47,6 +57,8 @@ NEARLY = 0.8
 """Part of the plan that fits the time, from which runs are not shortened: what is over is left out at the end."""
 OTHERWISE = 1.5
 """What runs take beside the steps that were timed: building, evaluation, the processes' start."""
+NEAR = 0.15
+"""Part of what a number lies off the runs of its case that it may lie off them in another unit."""
 HEART_S = 10.0
 """How long a variant may take to learn a few items by heart."""
 
@@ -169,10 +181,12 @@ class _Explaining:
         made = self._made(found.impossible, setups)
         removing = Removing(self.measuring, base, self.plan.task.metrics[0], self.tell)
         self.tell("what carries it?")
+        causes = self._that_work(causes, found, base) if mean_of(start) else causes
         if mean_of(start):
-            removing.carry(self._that_work(causes, found, base))
+            removing.carry(causes)
         cured = [] if mean_of(start) else removing.cures(causes)
         noise = self._noise(base) if self.measuring.comparable else None
+        otherwise = self._otherwise(base) if noise is False else None
         return Answer(
             self.case.study.name, self.case.study.question, quantity.words, quantity.metric.unit,
             quantity.seen, quantity.expected, self.measuring.fraction, len(self.measuring.seeds),
@@ -180,7 +194,8 @@ class _Explaining:
             end=mean_of(removing.end()),
             without_effect=tuple(dict.fromkeys(removing.without_effect)),
             not_tried=tuple(dict.fromkeys([*self.not_tried, *removing.not_tried])),
-            impossible=tuple(found.impossible), alarms=found.alarms, made=tuple(made),
+            impossible=tuple(found.impossible), alarms=found.alarms, made=tuple(made), otherwise=otherwise,
+            unmeasured=self._unmeasured(found, causes),
             examined=tuple({(one.name, str(one.errors)): one for each in found.situations.values()
                             for one in each.examined}.values()),
             memories=tuple(found.memories), effects=found.effects, brought=found.brought, error=error,
@@ -193,10 +208,11 @@ class _Explaining:
         """Every cause that could be removed from the variants that are explained."""
         names = self.case.quantity.variants
         situations = {name: replace(found.situations[name], setup=setups[name]) for name in names}
-        causes = candidates(situations, comparison=equal)
         quantity = self.case.quantity
         too_good = quantity.beside is None and quantity.metric.improves(quantity.seen, quantity.expected)
-        return [cause for cause in causes if not (cause.grows and too_good)]
+        spared = too_good or quantity.beside is not None
+        causes = [one for one in candidates(situations, comparison=equal) if not (spared and one.name in GAINS)]
+        return [one for one in causes if not (too_good and one.grows)]
 
     def _that_length_spares(self, causes: Sequence[Cause]) -> list[Cause]:
         """Causes, but those that a run has of being shortened."""
@@ -210,7 +226,7 @@ class _Explaining:
         checked = []
         for cause in causes:
             fixed = {name: base[name].changed(**change) for name, change in cause.changes.items()}
-            if cause.name not in TITLES.values() or all(self._is_fixed(cause, one) for one in fixed.values()):
+            if cause.name not in STILL or not any(STILL[cause.name](self._measured(one)) for one in fixed.values()):
                 checked.append(cause)
                 continue
             situations = {name: replace(found.situations[name], setup=base[name]) for name in cause.changes}
@@ -219,10 +235,14 @@ class _Explaining:
             checked += [whole] if whole.changes else []
         return checked
 
-    def _is_fixed(self, cause: Cause, setup: Setup) -> bool:
-        """Whether a set-up without a bug is without it; that scores are scaled is not asked."""
-        wrong = {TITLES["causality"]: "ahead", TITLES["batch-independence"]: "mixes"}.get(cause.name)
-        return wrong is None or not self._measured(setup).get(wrong, 0.0)
+    def _unmeasured(self, found: _Found, causes: Sequence[Cause]) -> tuple[str, ...]:
+        """The errors of the doctor in what is explained that are removed with no cause."""
+        errors = (finding for name in self.case.quantity.variants
+                  for one in found.situations[name].examined for finding in one.errors)  # fmt: skip
+        told = [finding["message"].rstrip(".") for finding in errors if finding["check"] not in ELSEWHERE]
+        bugs = [cause for cause in causes if cause.nature == "bug"]
+        reached = any(cause.whole for cause in bugs)  # a module as a whole has none of its errors left
+        return () if reached else tuple(one for one in told if one not in {cause.evidence for cause in bugs})
 
     def _measured(self, setup: Setup, trained: Path | None = None) -> Measured:
         """What the table of signatures reads of a set-up; nothing where it cannot be measured, which is told."""
@@ -250,6 +270,24 @@ class _Explaining:
         """Whether what was seen lies within the noise of runs."""
         found = self.measuring.values(base, self.case.quantity.metric)
         return within_noise(list(found.values()), self.case.quantity.seen, self.case.runs)
+
+    def _otherwise(self, base: Mapping[str, Setup]) -> Again | None:
+        """What a number outside the noise of runs is within: the first of what they give read otherwise, or leaking."""
+        quantity, name = self.case.quantity, self.case.quantity.variant
+        found = self.measuring.values(base, quantity.metric)[name]
+        others = [(title, {seed: read(value) for seed, value in found.items()})
+                  for title, read in readings(quantity.metric, build_task(self.case.study.task_spec()))]  # fmt: skip
+        if all(quantity.metric.improves(quantity.seen, value) for value in found.values()):
+            leaking = leaks(base[name])
+            made = {} if self.measuring.late(leaking) else {one.name: one for one in leaking}
+            others += self.measuring.values(made, quantity.metric).items() if made else ()
+        for title, values in () if quantity.beside else others:
+            estimate, usual = mean_of(values), mean_of(found)
+            if not (estimate and usual and within_noise([values], quantity.seen, self.case.runs)):
+                continue
+            if abs(quantity.seen - estimate.mean) <= NEAR * abs(quantity.seen - usual.mean):
+                return Again(title, quantity.metric.name, quantity.seen, estimate, True)
+        return None
 
     def _as_called(self, found: _Found, setups: Mapping[str, Setup]) -> dict[str, Setup]:
         """Set-ups as the person called them, where nobody says in which layout: in the one that comes nearer.
@@ -359,24 +397,25 @@ class _Explaining:
         own = sum(takes[name] for name in self.case.quantity.variants) * OTHERWISE / max(1, workers)
         others = sum(takes.values()) * OTHERWISE / max(1, workers) - own
 
-        def cost(runs: int) -> float:
-            removals = sum(MORE_STEPS if cause.grows else 1 for cause in causes)
-            return own * (runs * (1 + removals + 2) + 8) + others * runs
+        def cost(runs: int, causes: Sequence[Cause]) -> float:
+            return own * runs * (1 + sum(cause.costs for cause in causes) + 2) + others * runs
 
-        fits = [runs for runs in (MOST_SEEDS, SEEDS) if cost(runs) <= seconds]
+        fits = [runs for runs in (MOST_SEEDS, SEEDS) if cost(runs, causes) <= seconds]
         runs = seeds or (fits[0] if fits else SEEDS)
-        fits_by = seconds / cost(runs) if cost(runs) > 0 else 1.0
+        least = [cause for cause in causes if cause.name not in OF_LENGTH]
+        needed = cost(runs, causes if fits else least)
+        fits_by = seconds / needed if needed > 0 else 1.0
         fraction = fits_by if fits_by < NEARLY else 1.0
         shortest = min(variant.steps or 1 for variant in self.plan.variants)
         if fraction < 1 and shortest * fraction < FEWEST_STEPS:
-            least = cost(runs) * min(1.0, FEWEST_STEPS / shortest) / 60
+            shortened = needed * min(1.0, FEWEST_STEPS / shortest) / 60
             raise SpecError(
                 f"{self.minutes:g} minutes are too few: with {FEWEST_STEPS} steps a run the plan takes "
-                f"about {math.ceil(least)} minutes, with all {shortest} about {math.ceil(cost(runs) / 60)}"
+                f"about {math.ceil(shortened)} minutes, with all {shortest} about {math.ceil(cost(runs, causes) / 60)}"
             )
         write_json(self.out / FOUND, kept | {"plan": {"asked": asked, "seeds": runs, "fraction": fraction}})
         part = "" if fraction == 1 else f", shortened to {fraction:.2g} of their steps"
-        self.tell(f"plan: {runs} runs of every set-up{part}; about {cost(runs) * fraction / 60:.1f} minutes")
+        self.tell(f"plan: {runs} runs of every set-up{part}; about {min(needed * fraction, seconds) / 60:.1f} minutes")
         return range(runs), fraction
 
     def _shortened(self, setup: Setup) -> Setup:

@@ -63,9 +63,9 @@ class Measuring:
         found = self.values({name: setups[name] for name in asked.variants}, asked.metric, seeds)
         return {seed: asked.value({name: row[seed] for name, row in found.items()}) for seed in found[asked.variant]}
 
-    def late(self, setups: Sequence[Setup], *, searched: bool = False) -> bool:
-        """Whether runs of set-ups, with a search of their rates before, would end after the deadline."""
+    def late(self, setups: Sequence[Setup], *, searched: int = 0) -> bool:
+        """Whether runs of set-ups, with a search of the rates of the last ones before, would end after the deadline."""
         steps = self.runs.missing_steps(setups, self.seeds)
-        steps += sum(setup.steps for setup in setups) * len(FACTORS) if searched else 0
+        steps += sum(setup.steps for setup in setups[len(setups) - searched :]) * len(FACTORS)
         needed = self.runs.seconds_per_step() * steps / self.workers
         return time.monotonic() + needed > self.deadline

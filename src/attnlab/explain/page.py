@@ -10,7 +10,7 @@ from typing import Any
 
 from attnlab.core.files import write_bytes
 from attnlab.explain.answer import Answer
-from attnlab.explain.words import interval, paragraph, what_next
+from attnlab.explain.words import ended, interval, paragraph, what_next
 from attnlab.studies.report.html import rendered
 from attnlab.studies.report.markdown import table
 from attnlab.studies.report.style import FAINT, GRID, INK, MUTED, NORMAL, VERDICT_COLORS, Drawing, draw, label
@@ -144,7 +144,7 @@ def _shares(answer: Answer) -> list[dict[str, str]]:
             "part": answer.part(share.amount.mean),
             "alone": f"{share.alone.mean:+.3g}" if share.alone else "",
             "last": f"{share.last.mean:+.3g}" if share.last else "",
-            "evidence": share.evidence,
+            "evidence": ended(share.evidence) if share.evidence else "",
             "source": share.source,
         }
         for share in answer.shares

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -17,6 +18,11 @@ LEAKS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "shapes": ({"split": "inside"},),
 }
 """By task the wrong splits that it can make: held-out windows that overlap others, and what is held out trained on."""
+
+MOST_NATS = 100.0
+"""Loss from which on a perplexity is as good as infinite."""
+ARRAYS: Mapping[str, str] = {"classify": "labels", "sequences": "targets"}
+"""Tasks of a person's own files, which are held out as well, and what names the file beside that of the inputs."""
 
 
 @final
@@ -119,13 +125,33 @@ def ways(setup: Setup, one: Impossible) -> list[Setup]:
         It with every wrong split that its task can make and, where its outputs see too little and a model of the lab
         reads them off position by position, with one answer that is read off all positions.
     """
-    name = str(setup.task["name"])
-    found = [
-        Setup(f"{setup.name}, {split['split']} split", {**setup.task, **split}, setup.model, setup.training)
-        for split in LEAKS.get(name, ())
-        if setup.task.get("split") != split["split"]
-    ]
-    if one.sees is not None and name == "char-lm" and "readout" in model_parameters(setup.model):
+    found = leaks(setup)
+    if one.sees is not None and setup.task["name"] == "char-lm" and "readout" in model_parameters(setup.model):
         read_off = setup.changed(task={"predict": "last"}, model={"readout": "window", "tied": False})
         found.append(replace(read_off, name=f"{setup.name}, one answer read off all positions"))
     return found
+
+
+def leaks(setup: Setup) -> list[Setup]:
+    """A set-up with every wrong split that its task can make."""
+    task, name = setup.task, str(setup.task["name"])
+    splits = [one for one in LEAKS.get(name, ()) if task.get("split") != one["split"]]
+    if name in ARRAYS and "inputs" in task:
+        paired = str(task["inputs"]).endswith(".npy")
+        splits = [{"validation": [task["inputs"], task[ARRAYS[name]]] if paired else task["inputs"]}]
+    return [
+        replace(setup.changed(task=one), name=f"{setup.name}, {one.get('split', 'inside')} split") for one in splits
+    ]
+
+
+def readings(metric: Metric, task: StudyTask) -> Iterator[tuple[str, Callable[[float], float]]]:
+    """Yield what a metric is mistaken for, by name, and how that is computed from the metric."""
+    if metric.unit.startswith("nats"):
+        yield "bits for nats", lambda value: value / math.log(2)
+        yield "perplexity for loss", lambda value: math.exp(min(value, MOST_NATS))
+        if isinstance(length := task.model_arguments().get("max_length"), int):
+            yield "a sum over positions for their mean", lambda value: value * length
+    if "mse" in metric.name:
+        yield "the root of the squared error", math.sqrt
+    if metric.unit == "fraction":
+        yield "wrong answers for right ones", lambda value: 1 - value

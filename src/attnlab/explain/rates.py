@@ -18,7 +18,7 @@ MOST_ROUNDS = 4
 """How often the search goes on beyond its edge, two rates at a time."""
 
 
-def tuned(runs: Runs, setup: Setup, metric: Metric, reported: str = "last") -> float:
+def tuned(runs: Runs, setup: Setup, metric: Metric, reported: str = "last", *, fraction: float = 1.0) -> float:
     """The learning rate of a set-up with the best validation metric, by one run each that is not judged.
 
     Parameters
@@ -31,6 +31,9 @@ def tuned(runs: Runs, setup: Setup, metric: Metric, reported: str = "last") -> f
         What is looked at, of a part that is held out.
     reported : str
         Whether its value at the end counts, or its best.
+    fraction : float
+        Part of the person's steps that a run makes. A shorter run wants a higher rate: of higher ones those alone are
+        tried that are more than so many times as high as it is shorter.
 
     Returns
     -------
@@ -39,7 +42,7 @@ def tuned(runs: Runs, setup: Setup, metric: Metric, reported: str = "last") -> f
     """
     own = float(setup.training.get("lr", 1e-3))
     best, scores = own, dict[float, float]()
-    wanted = [own * factor for factor in FACTORS]
+    wanted = [own * (factor if factor <= 1 else factor / fraction) for factor in FACTORS]
     for _ in range(MOST_ROUNDS):
         scores |= _scores(runs, setup, metric, wanted, reported)
         finished = {rate: score for rate, score in scores.items() if math.isfinite(score)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import final
 
 from attnlab.core.contracts import Metric
-from attnlab.explain.answer import Share
+from attnlab.explain.answer import HALF, Share
 from attnlab.explain.causes import PHASES, Cause, Change, more_steps, phase_of
 from attnlab.explain.effects import Estimate, effects, mean_of
 from attnlab.explain.measuring import Measuring
@@ -64,9 +64,12 @@ class Removing:
 
     def carry(self, causes: Sequence[Cause]) -> None:
         """Remove causes, phase by phase; within one those that carry most first."""
+        begun = self._left()
         for number in range(PHASES):
             phase = [cause for cause in causes if phase_of(cause) == number]
-            if phase and self._left() is not None:
+            if number == PHASES - 1 and begun and any(one.amount.mean / begun >= HALF for one in self.shares):
+                self.not_tried += [f"'{cause.name}' (something else carries most)" for cause in phase]
+            elif phase and self._left() is not None:
                 self._remove(phase)
         self._removed_last()
 
@@ -84,7 +87,11 @@ class Removing:
         left = self._left()
         if left is None:
             return
-        tried = {cause.name: (cause, changes) for cause in phase if (changes := self._changes(cause)) is not None}
+        tried, planned = dict[str, Removed](), list[Setup]()
+        for cause in sorted(phase, key=lambda one: one.costs):
+            if (changes := self._changes(cause, planned)) is not None:
+                tried[cause.name] = cause, changes
+                planned += self._with([*self.applied, (cause, changes)]).values()
         alone = self._alone(tried, left)
         helping = [name for name, one in alone.items() if one.excludes_zero and one.mean * left > 0]
         helping = [name for name in helping if abs(alone[name].mean) > MATTERS * abs(left)]
@@ -171,16 +178,17 @@ class Removing:
             last = effects({cause.name: self.measuring.quantity(setups)}, {cause.name: end}).get(cause.name)
             self.shares[number] = replace(self.shares[number], last=last)
 
-    def _changes(self, cause: Cause) -> Mapping[str, Change] | None:
-        """What removing a cause changes, searched where it is a rate; None where there is no time or it failed."""
+    def _changes(self, cause: Cause, planned: Sequence[Setup] = ()) -> Mapping[str, Change] | None:
+        """What removing a cause changes, searched where it is a rate; None without time beside what is planned."""
         setups = self._with([*self.applied, (cause, cause.changes)])
-        if self.measuring.late(list(setups.values()), searched=cause.tunes):
+        if self.measuring.late([*planned, *setups.values()], searched=len(setups) if cause.tunes else 0):
             self.not_tried.append(f"'{cause.name}' (no time)")
             return None
         if not cause.tunes:
             return cause.changes
         runs, reported = self.measuring.runs, self.measuring.case.reported
-        found = {name: tuned(runs, setup, self.tuned_by, reported) for name, setup in setups.items()}
+        how = {"reported": reported, "fraction": self.measuring.fraction}
+        found = {name: tuned(runs, setup, self.tuned_by, **how) for name, setup in setups.items()}
         return {name: {"training": {"lr": rate}} for name, rate in found.items()}
 
     def _with(self, applied: Sequence[Removed]) -> dict[str, Setup]:

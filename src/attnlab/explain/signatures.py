@@ -19,7 +19,7 @@ from attnlab.doctor.measures.stacks import likeness, size
 from attnlab.explain.setups import Setup
 from attnlab.inspection.activity import dead_share, relative_entropy
 from attnlab.inspection.reach import reach
-from attnlab.nn.mended import ChangedCalls
+from attnlab.nn.mended import ChangedCalls, layers_of
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.training.keeping.checkpoints import load_model_weights
 
@@ -118,6 +118,12 @@ SIGNATURES: tuple[Signature, ...] = (
         "Glorot, Bordes, Bengio 2011, AISTATS; Maas 2013, ICML workshop (leaky rectifiers)",
     ),
     Signature(
+        "chance in evaluation",
+        lambda m: m["chance"] > 0,
+        "two calls of the model in evaluation give different outputs for one input",
+        "Srivastava 2014, JMLR 15, section 4",
+    ),
+    Signature(
         "missing positions",
         lambda m: m["order"] == 0.0,
         "with its inputs in another order it gives the same outputs in that order",
@@ -166,7 +172,7 @@ def _measure(task_spec: Any, model_spec: Mapping[str, Any], folder: str | None) 
 
 def _by_depth(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, float]:
     """Size and likeness of the signal, gradients, scores and rectifiers."""
-    layers = _layers(model)
+    layers = layers_of(model)
     outputs: list[Tensor] = []
     hooks = [layer.register_forward_hook(lambda _m, _i, output: outputs.append(_first(output))) for layer in layers]
     seen = _Seen()
@@ -194,25 +200,30 @@ def _sees(model: nn.Module, batch: Batch, *, causal: bool) -> dict[str, float]:
     seen = reach(model, (last,), position=middle)
     found = {"reach": float(seen.past if causal else seen.past + min(seen.future, length - 1 - middle))}
     found |= {"length": float(length), "ahead": float(seen.future if causal else 0), "mixes": float(seen.mixes_batch)}
-    if not causal:
-        found["order"] = float(_order_matters(model, last))
-    return found
+    return found | _in_evaluation(model, last, causal=causal)
 
 
-def _order_matters(model: nn.Module, x: Tensor) -> bool:
-    """Whether outputs differ from those of the same inputs in another order, by more than rounding."""
-    order = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(0))
+def _in_evaluation(model: nn.Module, x: Tensor, *, causal: bool) -> dict[str, float]:
+    """Whether outputs of one input differ by chance, or else from those in another order, by more than rounding.
+
+    A causal model is asked for its last output alone, whose earlier inputs change places.
+    """
+    length = x.shape[1]
+    order = torch.randperm(length - causal, generator=torch.Generator().manual_seed(0))
+    order = torch.cat((order, torch.tensor([length - 1]))) if causal else order
     exact = copy.deepcopy(model).double().eval()
     x = x.double() if x.is_floating_point() else x
     with torch.no_grad():
-        one, other = exact(x)[:, order], exact(x[:, order])
-    return float((one - other).abs().max()) > ROUNDING * float((one - one.mean(1, keepdim=True)).abs().max())
-
-
-def _layers(model: nn.Module) -> list[nn.Module]:
-    """The longest list of layers in a model; nothing where there is none of two and more."""
-    lists = [list(part) for part in model.modules() if isinstance(part, nn.ModuleList | nn.Sequential)]
-    return max((layers for layers in lists if len(layers) > 1), key=len, default=[])
+        one, again, other = exact(x), exact(x), exact(x[:, order])
+    if one.ndim == 3 and one.shape[1] == length:
+        one, again = one[:, order], again[:, order]
+        one, again, other = (y[:, -1:] if causal else y for y in (one, again, other))
+    rounding = ROUNDING * float(
+        (one - one.mean(0 if one.shape[1] == 1 or one.ndim < 3 else 1, keepdim=True)).abs().max()
+    )
+    if float((one - again).abs().max()) > rounding:
+        return {"chance": 1.0}  # says nothing of the order
+    return {"order": float(float((one - other).abs().max()) > rounding)}
 
 
 def _first(output: Any) -> Tensor:
@@ -231,16 +242,18 @@ class _Seen:
         self._scores: list[float] = []
         self._entropy: list[float] = []
         self._dead: list[float] = []
+        self._calls = ChangedCalls(self._note_scores, self._note_rectified)
 
     def watching(self) -> ChangedCalls:
         """A context in which calls of torch are noted."""
-        return ChangedCalls(self._note_scores, self._note_rectified)
+        return self._calls
 
     def found(self) -> dict[str, float]:
         """The largest scores, the most peaked attention, the rectifier with most dead units."""
         return dict(self._extremes())
 
     def _extremes(self) -> Iterator[tuple[str, float]]:
+        yield "across", float(self._calls.across)
         if self._scores:
             yield "scores", max(self._scores)
             yield "entropy", min(self._entropy, default=1.0)

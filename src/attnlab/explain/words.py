@@ -36,16 +36,20 @@ def _headline(answer: Answer) -> str:
 def _verdict(answer: Answer) -> str:
     """What the answer is, as it begins."""
     largest = answer.largest
-    if answer.verdict == "cannot be":
-        return "The number cannot be what it seems."
-    if answer.verdict == "as expected":
-        return "What was seen is what was expected."
+    certain = {
+        "cannot be": "The number cannot be what it seems.",
+        "as expected": "What was seen is what was expected.",
+    }
+    if answer.verdict in certain:
+        return certain[answer.verdict]
     if answer.verdict == "not again":
         where = "in runs of another size" if answer.distance == 0 else "in runs of the case as it is said"
         return f"What surprised does not come again {where}."
     if answer.start is None:
         cured = " or ".join(f"without '{name}'" for name, _ in answer.cured)
         return f"It does not train; {cured} it does." if cured else "It does not train."
+    if answer.is_unmeasured_bug:
+        return f"A bug that could not be removed, so what it carries is not known: {ended(answer.unmeasured[0])}"
     if largest is None:
         return "Nothing that was tried carries much of it."
     name, nature, amount = largest
@@ -80,6 +84,9 @@ def _again(answer: Answer) -> Iterator[str]:
         None: "which says nothing about their noise",
     }
     yield f"{found}: {meaning[answer.noise]}."
+    if answer.otherwise:
+        one = answer.otherwise
+        yield f"It lies within the noise of {one.variant}, which comes to {one.found.mean:.4g}{interval(one.found)}."
     others = [
         one for one in answer.again if one.within is False and f"{one.metric} of '{one.variant}'" != answer.quantity
     ]
@@ -105,13 +112,13 @@ def _share(answer: Answer, share: Share) -> str:
     )
     detail = f" ({share.detail})" if share.detail else ""
     order = f" Removed last it carries {share.last.mean:+.3g}: it interacts." if share.interacts and share.last else ""
-    why = f" {_ended(share.evidence[0].upper() + share.evidence[1:])}" if share.evidence else ""
+    why = f" {ended(share.evidence[0].upper() + share.evidence[1:])}" if share.evidence else ""
     source = f" See {share.source}." if share.source else ""
     name = f"{share.name[0].upper()}{share.name[1:]}"
     return f"{name} ({share.nature}; {share.removed}{detail}) {carries}.{order}{why}{source}"
 
 
-def _ended(text: str) -> str:
+def ended(text: str) -> str:
     """A sentence with its end."""
     return text if text.endswith("?") else f"{text}."
 
@@ -123,7 +130,7 @@ def _bugs(answer: Answer) -> Iterator[str]:
         for finding in one.errors:
             message = finding["message"].rstrip(".")
             if message not in measured:
-                yield f"The doctor also finds an error in {one.name.rpartition(':')[2]}: {_ended(message)}"
+                yield f"The doctor also finds an error in {one.name.rpartition(':')[2]}: {ended(message)}"
         if one.error:
             yield f"{one.name.rpartition(':')[2]} could not be examined: {one.error}."
 
@@ -146,15 +153,22 @@ def what_next(answer: Answer) -> str:
     first = next(iter([*named, *answer.shares]), None)
     if answer.verdict == "cannot be":
         text = "Check how the data were split and what the model around these modules sees, before comparing anything."
+    elif answer.is_unmeasured_bug:
+        text = "Mend what the doctor found, and run the case again."
     elif answer.fraction < 1:
         minutes = math.ceil(answer.seconds / 60 / answer.fraction)
         text = f"Run it with all of its steps: --minutes {minutes} would be about enough."
+    elif answer.otherwise:
+        text = (
+            f"Look whether the number that was seen is {answer.otherwise.variant}, and compare the other with it then."
+        )
     elif answer.noise is False:
         text = "Give the run whose number this is as a case of its own, with its data and its split."
     elif answer.verdict == "noise":
         text = "Compare with more seeds: attnlab run adds them until a difference is decided."
     elif first:
-        text = f"Remove '{first.name}' ({first.removed}) and compare again, with three seeds and more."
+        how = "; ".join(filter(None, (first.removed, first.detail)))
+        text = f"Remove '{first.name}' ({how}) and compare again, with three seeds and more."
     elif answer.not_tried:
         text = f"Try what was not tried here: {'; '.join(answer.not_tried)}."
     else:

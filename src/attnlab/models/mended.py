@@ -59,6 +59,11 @@ class MendedModel(nn.Module):
             over_keys=over_keys, quiet=quiet, skips=skips, positions=positions,
         )  # fmt: skip
         self.part = self.mending.start(build(part, MODELS, axis="model", offered=offered))
+        within = [module for module in self.part.modules() if getattr(module, "batch_first", True) is False]
+        if swapped and within:  # these alone are given the other layout: what stands around them reads it right
+            self.mending.swapped = False
+            for module in within:
+                module.batch_first = True  # pyrefly: ignore
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """What the model gives without the fault."""

@@ -270,7 +270,7 @@ class ChangedCalls(TorchFunctionMode):
             return self._softmax(*x, **given)
         if func is F.scaled_dot_product_attention:
             return self._fused(*args, **given)
-        first = args[0] if args else given.get("input")
+        first: Any = args[0] if args else given.get("input")
         if func in RECTIFIERS and self._rectified:
             return self._rectified(first)
         if func in DROPOUTS and not self._dropping:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from attnlab.core.constructors import named
 from attnlab.core.errors import SpecError
 from attnlab.models import MODELS
 
@@ -22,7 +23,7 @@ def match_width(
     spec: Mapping[str, Any], target: float, measure: Callable[[Mapping[str, Any]], float], *, quantity: str
 ) -> tuple[dict[str, Any], str]:
     """A model specification whose quantity is as close to the target as its width allows."""
-    argument, width = _width_of(spec)
+    argument, width = width_of(spec)
     low, high = max(1, width // LARGEST_FACTOR), width * LARGEST_FACTOR
     centre = _bisect(low, high, target, lambda value: _try(measure, spec, argument, value))
     candidates = range(max(1, centre - NEIGHBORS), centre + NEIGHBORS + 1)
@@ -37,13 +38,13 @@ def match_width(
     return {**spec, argument: best}, note
 
 
-def _width_of(spec: Mapping[str, Any]) -> tuple[str, int]:
+def width_of(spec: Mapping[str, Any]) -> tuple[str, int]:
     """Which argument is the width of a model, and its value."""
     import inspect
 
     factory = MODELS.get(str(spec["name"]))
     defaults = inspect.signature(factory).parameters if factory else {}
-    for argument in WIDTHS:
+    for argument in (*WIDTHS, *named("d_model", spec)):
         if isinstance(spec.get(argument), int):
             return argument, spec[argument]
         if argument in defaults and isinstance(defaults[argument].default, int):
