@@ -25,14 +25,6 @@ def tiny():
     return copy.deepcopy(TINY)
 
 
-@pytest.fixture(scope="module")
-def one_thread():
-    """Let workers use one thread: two of them beside another busy test would wait for each other most of the time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attnlab.studies.run.layout.usable_cores", lambda: 1)
-        yield
-
-
 @pytest.fixture
 def write_study(tmp_path):
     """Return a function that writes a study file, from YAML text."""

@@ -245,7 +245,7 @@ def test_weights_of_a_run_load_by_hand(text_run, translation_run):
             assert torch.equal(model.state_dict()[name], tensor)
 
 
-def test_the_card_tells_the_verdicts_and_the_rules(tiny, tmp_path, one_thread):
+def test_the_card_tells_the_verdicts_and_the_rules(tiny, tmp_path):
     tiny["question"] = "Is *it* better?"
     study = parse_study(tiny, name="tiny", path=tmp_path / "tiny.yaml")
     run_study(study, tmp_path / "tiny", jobs=1, executor=InProcess())

@@ -54,7 +54,9 @@ def test_what_is_measured_in_seconds_never_runs_together(tiny, rules, most):
 
 @pytest.fixture
 def two_cores(monkeypatch):
-    monkeypatch.setattr(layouts, "usable_cores", lambda: 2)
+    for place in ("attnlab.core.machine", "attnlab.studies.run.layout"):
+        monkeypatch.setattr(f"{place}.usable_cores", lambda: 2)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
 
 def found_for(tiny, out, **wishes):
@@ -79,6 +81,13 @@ def test_a_verdict_about_time_and_a_single_cell_have_the_machine_to_themselves(t
     tiny["rules"] |= {"seeds": 3, "target": {"val_mse": 0.5}}
     del tiny["rules"]["metric"]
     assert found_for(tiny, tmp_path / "time").reason == "one run at a time: the verdict is about wall time"
+
+
+@pytest.mark.usefixtures("two_cores")
+@pytest.mark.parametrize(("said", "threads"), [("1", 1), ("2,1", 2), ("64", 2), ("all", 2), ("0", 2)])
+def test_a_process_takes_no_more_threads_than_the_environment_allows(tiny, tmp_path, monkeypatch, said, threads):
+    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert found_for(tiny, tmp_path, jobs=1).threads == threads
 
 
 @pytest.mark.usefixtures("two_cores")

@@ -55,7 +55,7 @@ def test_any_direction():
     assert not task.alarms()
 
 
-@pytest.mark.usefixtures("in_process", "one_thread")
+@pytest.mark.usefixtures("in_process")
 def test_a_small_model_learns_to_translate(tmp_path):
     """Sentences of the training part: what a few dozen pairs can teach is to repeat them."""
     for part, count in (("train", PAIRS), ("validation", 30)):

@@ -19,6 +19,7 @@ from attnlab.viewer.inside.asked import Asked
 from attnlab.viewer.inside.looking import run_in_view
 
 CHART = {"name": "self-attentive-parser", "d_model": 32, "d_span": 32, "n_layers": 1, "dropout": 0.0}
+SMALL = {"d_model": 24, "n_layers": 1, "dropout": 0.0}
 NOUNS, VERBS = ["dog", "cat", "gene", "mouse"], ["sees", "binds", "carries"]
 
 
@@ -61,8 +62,8 @@ def folder(tmp_path_factory):
             "Transformer": {"norm": "pre", "mixer": {"name": "attention", "n_heads": 2}},
             "RNN": {"name": "rnn-additive", "d_model": 24, "hidden": 32, "dropout": 0.0},
             "chart": CHART,
-            "grammar": {"name": "rnng", "d_model": 24, "n_layers": 1, "dropout": 0.0},
-            "grammar, generative": {"name": "rnng-generative", "d_model": 24, "n_layers": 1, "dropout": 0.0},
+            "grammar": {"name": "rnng", **SMALL},
+            "grammar, generative": {"name": "rnng-generative", **SMALL},
             "chart, likelihood": {**CHART, "objective": "likelihood"},
             "PCFG": {
                 "name": "latent-pcfg",
@@ -73,7 +74,7 @@ def folder(tmp_path_factory):
                 "training": {"optimizer": {"name": "em", "power": 0.0}, "lr": 0.3, "weight_decay": 0.0, "clip": None},
             },
         },
-        "rules": {"metric": "val_f1", "tune_by": "val_loss", "budget": {"steps": 120}, "seeds": 1},
+        "rules": {"metric": "val_f1", "tune_by": "val_loss", "budget": {"steps": 80}, "seeds": 1},
         "training": {"lr": 1e-2},
     }
     study["rules"]["smallest_effect"] = 1.0

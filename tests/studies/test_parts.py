@@ -31,7 +31,7 @@ HEADS = ["stack.blocks.0.mixer:0", "stack.blocks.0.mixer:1"]
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory, one_thread):
+def study(tmp_path_factory):
     """Two seeds that learn which of two texts goes on, for which they must look back, and one without attention."""
     folder = tmp_path_factory.mktemp("parts")
     generator = torch.Generator().manual_seed(0)

@@ -75,6 +75,24 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+def usable_threads(processes: int = 1) -> int:
+    """How many threads each of so many processes may use: its share of the cores, or what the environment allows.
+
+    Parameters
+    ----------
+    processes : int
+        How many run beside each other.
+
+    Returns
+    -------
+    int
+        At least 1, and at most the ``OMP_NUM_THREADS`` of the environment, which torch itself heeds.
+    """
+    share = max(1, usable_cores() // processes)
+    wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]  # a list is of nested regions
+    return min(share, int(wanted)) if wanted.isdecimal() and int(wanted) else share
+
+
 def usable_bytes() -> int:
     """How many bytes of memory are available, by what Linux says; elsewhere all that there is, or a terabyte."""
     with contextlib.suppress(OSError, StopIteration, IndexError, ValueError):

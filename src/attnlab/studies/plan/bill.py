@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, final
 
 from attnlab.core.errors import SpecError
-from attnlab.core.machine import usable_cores
+from attnlab.core.machine import usable_threads
 from attnlab.studies.plan.plan import Plan
 from attnlab.studies.plan.simulation import CHECKPOINTS, DAY_S, START_S, Simulated, simulate
 
@@ -81,7 +81,7 @@ def bill(plan: Plan, cores: Sequence[int], *, price: float | None = None, faults
     known = list(seconds.values())
     if len(known) < len(plan.variants):
         raise SpecError("what a study costs on a cluster follows from timed steps; leave out --no-calibrate")
-    threads = usable_cores() if plan.judges_time else 1
+    threads = usable_threads() if plan.judges_time else 1
     slots = [count // threads for count in cores]
     at_once = sum(slots)
     if not at_once:

@@ -14,7 +14,7 @@ from typing import Any, final
 
 from attnlab.core.errors import RunError, SpecError
 from attnlab.core.files import read_json, write_json
-from attnlab.core.machine import require_memory, usable_bytes, usable_cores
+from attnlab.core.machine import require_memory, usable_bytes, usable_cores, usable_threads
 from attnlab.studies.define.study import slug
 from attnlab.studies.plan.plan import CellPlan, Plan
 
@@ -119,21 +119,21 @@ def _as_begun(out: Path, wishes: Wishes) -> Layout:
 
 def _by_rule(plan: Plan, wishes: Wishes) -> Layout:
     """One process on an accelerator, with all runs of a variant together; one thread for each process on a CPU."""
-    device, cores = _device(wishes.device), usable_cores()
+    device = _device(wishes.device)
     most = min(wishes.together or math.inf, most_together(plan))
     together = {variant.name: int(most) for variant in plan.variants} if most > 1 else {}
     if device != "cpu":
         reason = "one process on the accelerator" + ("; runs of one variant together" if together else "")
-        return Layout(1, cores, device, reason, together)
+        return Layout(1, usable_threads(), device, reason, together)
     together = together if wishes.together else {}
     if wishes.jobs:
-        return Layout(wishes.jobs, max(1, cores // wishes.jobs), device, "asked for", together)
+        return Layout(wishes.jobs, usable_threads(wishes.jobs), device, "asked for", together)
     if plan.judges_time:
-        return Layout(1, cores, device, "one run at a time: the verdict is about wall time")
+        return Layout(1, usable_threads(), device, "one run at a time: the verdict is about wall time")
     cells = len(plan.tuning_cells()) or len(plan.variants) * plan.study.rules.looks[0]
     if cells == 1:
-        return Layout(1, cores, device, "one cell at a time")
-    return Layout(min(cores, cells), 1, device, "one process a core", together)
+        return Layout(1, usable_threads(), device, "one cell at a time")
+    return Layout(min(usable_cores(), cells), 1, device, "one process a core", together)
 
 
 def _device(wanted: str) -> str:

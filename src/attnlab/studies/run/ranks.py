@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, final
 
 from attnlab.core.errors import AttnlabError, Interrupted, SpecError
-from attnlab.core.machine import usable_cores
+from attnlab.core.machine import usable_threads
 from attnlab.studies.plan.plan import Plan
 from attnlab.studies.run.executor import Executor, Job, OnMessage, shown
 
@@ -44,7 +44,7 @@ class OnRanks:
 
     def _run(self, job: Job, tell: Callable[[Mapping[str, Any]], None]) -> None:
         """Compute the cells of a job."""
-        threads = max(1, usable_cores() // job.setting["devices"]) if job.device == "cpu" else job.threads
+        threads = usable_threads(job.setting["devices"]) if job.device == "cpu" else job.threads
         for cell, (folder, spec) in enumerate(zip(job.folders, job.specs, strict=True)):
             one = replace(job, folders=(folder,), specs=(spec,), threads=threads)
             tell(_outcome(one, cell, tell))
