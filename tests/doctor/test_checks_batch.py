@@ -223,7 +223,7 @@ def test_what_depends_on_the_size_of_the_batch_is_found():
 
 
 @pytest.mark.parametrize("mapped", [nn.Conv1d(D, D, 3, padding=1), nn.Conv1d(D, D, 1), Positionwise()])
-def test_batch_norm_right_behind_a_map_is_usual(mapped):
+def test_batch_norm_right_behind_a_map_is_usual_but_where_the_future_is_hidden(mapped):
     class Mapped(BatchNormed):
         def __init__(self):
             super().__init__()
@@ -235,3 +235,4 @@ def test_batch_norm_right_behind_a_map_is_usual(mapped):
     (finding,) = check_batch_independence(examine(Mapped()))
     assert finding.severity == "info"
     assert "right behind linear maps or convolutions" in finding.message
+    assert "takes mean and variance over samples and positions" in only_error(Mapped(), causal=True).message

@@ -40,7 +40,7 @@ class NormOfBatch(Base):
         self.norm = nn.BatchNorm1d(d_model) if norm == "BatchNorm" else nn.LayerNorm(d_model)
 
     def forward(self, x):
-        return self.norm(super().forward(x).transpose(1, 2)).transpose(1, 2)
+        return self.norm((x + super().forward(x)).transpose(1, 2)).transpose(1, 2)
 
 
 class AlwaysOfBatch(NormOfBatch):

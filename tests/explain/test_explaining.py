@@ -56,10 +56,10 @@ CULPRITS = {
     "leaking split": (
         {
             "task": LEAK,
-            "model": {"name": "decoder", "n_layers": 2, "d_model": 32},
-            "training": {"lr": 5e-3, "budget": {"steps": 200}},
+            "model": {"name": "decoder", "n_layers": 1, "d_model": 32},
+            "training": {"lr": 5e-3, "budget": {"steps": 120}},
         },
-        0.3, 2.1,
+        0.8, 2.1,
     ),
 }  # fmt: skip
 """By culprit what differs from the plain case, what was seen, and what was expected."""

@@ -137,7 +137,9 @@ def _cause(exam: Examination, module: nn.Module) -> tuple[str, dict[str, str]]:
     place = _where_samples_meet(exam, module)
     norms = _batch_norms(exam, module, place)
     if norms:
-        usual = exam.convention.layout in IMAGES or _follow_maps(exam.tape(exam.inputs(), module=module))
+        usual = exam.convention.layout in IMAGES or (
+            not exam.convention.causal and _follow_maps(exam.tape(exam.inputs(), module=module))
+        )
         return "batch norm of a map" if usual else "batch norm", {"names": norms}
     if any(found.normalized_over == "batch" for found in attentions(exam.usual_tape, exam.convention)):
         return "softmax", {}
