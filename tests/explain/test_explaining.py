@@ -167,6 +167,7 @@ def test_a_bug_that_no_removal_reaches_is_said_beside_what_the_set_up_carries():
     assert "what it carries is not known: Rows of heads are mixed." in paragraph(answer)
     assert what_next(answer).startswith("Mend what the doctor found")
     assert replace(answer, unmeasured=()).verdict == "set-up"
+    assert replace(answer, shares=(replace(share, name="untuned rate"),)).verdict == "set-up"
 
 
 def around(value):

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, final
 
 from attnlab.core.files import finite
-from attnlab.explain.causes import Nature
+from attnlab.explain.causes import GAINS, TOO_FEW_STEPS, Nature
 from attnlab.explain.effects import Estimate
 from attnlab.explain.overfit import Memory
 from attnlab.explain.own_code import Examined
@@ -226,9 +226,9 @@ class Answer:
 
     @property
     def is_unmeasured_bug(self) -> bool:
-        """Whether nothing worse than the set-up carries much, beside errors of the doctor that no removal reached."""
+        """Whether nothing but what any model gains from carries much, beside errors that no removal reached."""
         largest = None if self.start is None else self.largest
-        return bool(self.unmeasured) and (largest is None or largest[1] == "set-up")
+        return bool(self.unmeasured) and (largest is None or largest[0] in (*GAINS, TOO_FEW_STEPS))
 
     @property
     def _comes_not_again(self) -> bool:

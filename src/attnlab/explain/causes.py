@@ -33,6 +33,7 @@ SOONER = 4
 """Part of the steps, as a fraction of one, after which training ends where it may have gone on too long."""
 GAINS = ("small batch", "short context", "small model", "overfitting")
 """Causes without which nearly any model is better: tried last, and of no number that is too good or a difference."""
+TOO_FEW_STEPS = "too few steps"
 WARM_UP = 0.1
 """Part of the steps over which the rate rises, where it did not."""
 LEAK = 0.1
@@ -513,6 +514,6 @@ REMOVALS: tuple[Removal, ...] = (
     Removal("short context", "set-up", "twice as long a context", _longer_context, costs=2),
     Removal("small model", "set-up", "the model is twice as wide", _wider, costs=2),
     Removal("overfitting", "set-up", f"training ends after 1/{SOONER} of the steps", _fewer_steps),
-    Removal("too few steps", "set-up", f"{MORE_STEPS} times as many steps", _more_steps, costs=MORE_STEPS, grows=True),
+    Removal(TOO_FEW_STEPS, "set-up", f"{MORE_STEPS} times as many steps", _more_steps, costs=MORE_STEPS, grows=True),
 )  # fmt: skip
 """What is tried of every case; bugs come from the doctor, and the rate is searched for each variant."""
