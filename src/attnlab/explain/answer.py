@@ -197,9 +197,9 @@ class Answer:
         if self.comparable:
             if self.otherwise:
                 yield self.otherwise.variant, "set-up", self.seen - self.start.mean
-            luck = "noise" if self.noise else "not in the case" if self.noise is False else "noise or not in the case"
-            if not self.otherwise:
-                yield luck, "noise" if self.noise else "unexplained", self.seen - self.start.mean
+            else:
+                known = {True: "noise", False: "not in the case", None: "noise or not in the case"}
+                yield known[self.noise], "noise" if self.noise else "unexplained", self.seen - self.start.mean
         for share in self.shares:
             yield share.name, share.nature, share.amount.mean
         left = self.end.mean - self.expected

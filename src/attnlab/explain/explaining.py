@@ -19,6 +19,7 @@ from attnlab.explain.causes import (
     ELSEWHERE,
     GAINS,
     STILL,
+    TOO_FEW_STEPS,
     Cause,
     Change,
     Known,
@@ -49,7 +50,7 @@ AT_THE_END = 10**9
 """Steps between evaluations of runs whose end alone counts: more than any has."""
 MOST_SEEDS, SEEDS = 5, 3
 """Runs of every set-up: five where there is time, three else."""
-OF_LENGTH = ("too few steps", "overfitting", "small batch", "small model", "constant rate", "no warm-up")
+OF_LENGTH = (TOO_FEW_STEPS, "overfitting", "small batch", "small model", "constant rate", "no warm-up")
 """Causes that a shortened run has of itself."""
 FEWEST_STEPS = 30
 """Of a shortened run; fewer say nothing."""

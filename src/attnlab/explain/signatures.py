@@ -218,12 +218,11 @@ def _in_evaluation(model: nn.Module, x: Tensor, *, causal: bool) -> dict[str, fl
     if one.ndim == 3 and one.shape[1] == length:
         one, again = one[:, order], again[:, order]
         one, again, other = (y[:, -1:] if causal else y for y in (one, again, other))
-    rounding = ROUNDING * float(
-        (one - one.mean(0 if one.shape[1] == 1 or one.ndim < 3 else 1, keepdim=True)).abs().max()
-    )
+    across = 1 if one.ndim >= 3 and one.shape[1] > 1 else 0  # over positions where there are several, else samples
+    rounding = ROUNDING * float((one - one.mean(across, keepdim=True)).abs().max())
     if float((one - again).abs().max()) > rounding:
         return {"chance": 1.0}  # says nothing of the order
-    return {"order": float(float((one - other).abs().max()) > rounding)}
+    return {"order": 1.0 if float((one - other).abs().max()) > rounding else 0.0}
 
 
 def _first(output: Any) -> Tensor:

@@ -9,7 +9,7 @@ from typing import final
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnlab.core.constructors import named, signature_of
 from attnlab.core.errors import ModuleError
@@ -122,9 +122,10 @@ def _asked_for(exam: Examination) -> str:
     for name in (each for each in off if each not in named("causal", wanted)):
         value = usual[name] is False or exam.convention.length
         module = exam.another({name: value})
+        if module is None:
+            continue
         with contextlib.suppress(ModuleError):
-            other = Examination(replace(exam.patient, module=module or nn.Module()), exam.convention, exam.options)
-            order = None if module is None else _order(other)
+            order = _order(Examination(replace(exam.patient, module=module), exam.convention, exam.options))
             if order is not None and not order.hidden:
                 return f"{name}={value}"
     return ""

@@ -92,8 +92,9 @@ def first_of(
         except ModuleError as error:
             tried.note(attempt, error)
             unlike = attempt if unlike is None and error.__cause__ is None else unlike
-    other = None if unlike is None else _with_other_axes(trial, unlike) or _with_one(trial, unlike)
-    other = other if unlike is None or other is not None else _with_slots(trial, unlike)
+    other = None
+    if unlike is not None:
+        other = _with_other_axes(trial, unlike) or _with_one(trial, unlike) or _with_slots(trial, unlike)
     if other is not None:
         return Found(other, parameters, said)
     raise most_telling(tried.telling, parameters, patient)

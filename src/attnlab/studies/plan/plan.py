@@ -422,8 +422,8 @@ def _calibrated(study: Study, name: str, planned: Mapping[str, Any]) -> PlannedV
         step_seconds = step_seconds_on_one_thread(model, task, precision) if variant.steps else 0.0
         evaluations, notes = _evaluation_seconds(study, variant, model, task)
         notes += [NOT_COMPILED] if variant.training.get("compile", False) and variant.steps else []
-    steps = variant.steps * step_seconds if variant.steps else float(study.rules.budget["seconds"])
-    return replace(variant, seconds_per_seed=steps + evaluations, notes=(*variant.notes, *notes))
+    training = variant.steps * step_seconds if variant.steps else float(study.rules.budget["seconds"])
+    return replace(variant, seconds_per_seed=training + evaluations, notes=(*variant.notes, *notes))
 
 
 def _evaluation_seconds(

@@ -16,7 +16,7 @@ from typing import Any
 
 from attnlab.core import errors
 from attnlab.core.errors import AttnlabError, Interrupted, SpecError, TrainingError
-from attnlab.core.machine import usable_cores
+from attnlab.core.machine import usable_threads
 
 PATIENCE = datetime.timedelta(days=7)
 """How long ranks wait for each other, as for the first one that evaluates; one that died is noticed otherwise."""
@@ -128,7 +128,7 @@ def _be_a_rank(device: str, mailbox: Any, function: Callable[..., Any], argument
     _mail.append(mailbox)
     count = int(os.environ["WORLD_SIZE"])
     if device == "cpu":
-        torch.set_num_threads(max(1, usable_cores() // count))
+        torch.set_num_threads(usable_threads(count))
     else:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     with _staying_when_failed():

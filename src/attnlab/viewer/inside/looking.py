@@ -239,8 +239,9 @@ def writer_in_view(trained: Trained, *, measure: Callable[[], HeldOutHeads] | No
     made = _tree if isinstance(codec, TreeCodec) else _translation
     write = functools.lru_cache(KEPT_TRANSLATIONS)(functools.partial(made, trained))
     if isinstance(codec, TreeCodec):
-        return ModelInView(model, TreeReader(codec, model, write), write=write, measure=measure)
-    reader = SentenceReader(codec, model, write, sizes["target_vocab_size"])
+        reader: AbstractReader = TreeReader(codec, model, write)
+    else:
+        reader = SentenceReader(codec, model, write, sizes["target_vocab_size"])
     return ModelInView(model, reader, write=write, measure=measure)
 
 
