@@ -10,7 +10,7 @@ FAST := tests/core tests/cli/test_cli.py tests/text tests/nn/test_scores.py test
 	tests/studies/test_study.py tests/studies/test_rules.py tests/studies/test_statistics.py tests/studies/test_report.py \
 	tests/studies/test_paper.py
 
-.PHONY: setup demo test test-doctor test-machines test-minimum test-wheel truth lint docs bench bench-gpu fault clean
+.PHONY: setup demo test test-all test-machines test-minimum test-wheel truth lint docs bench bench-gpu fault clean
 
 setup: $(STAMP)
 
@@ -33,8 +33,8 @@ lint: setup
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
-test-doctor: setup
-	ATTNLAB_ALL_PATIENTS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto tests/doctor
+test-all: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m ""
 
 truth: setup
 	OMP_NUM_THREADS=1 $(BIN)/python docs/make_truth.py

@@ -6,12 +6,13 @@ stands in `broken_cases` and `right_cases` alone. The modules were written befor
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
+import pytest
 from tests.doctor.patients.broken_cases import BROKEN
 from tests.doctor.patients.case import Case
 from tests.doctor.patients.right_cases import RIGHT
@@ -21,8 +22,14 @@ from attnlab.doctor.findings import Diagnosis
 
 FOLDER = Path(__file__).parent / "patients"
 CASES: tuple[Case, ...] = BROKEN + RIGHT
-EVERY = 1 if os.environ.get("ATTNLAB_ALL_PATIENTS") else 4
-"""Of neighbors, which often differ in a line, one in four is examined; all of them by ``make test-doctor``."""
+EVERY = 6
+"""Of neighbors, which often differ in a line, ``make test`` examines one in so many; ``make test-all`` all."""
+
+
+def thinned(cases: Sequence[Any], names: Iterable[str]) -> list[Any]:
+    """Cases to parametrize a test by, most of them slow."""
+    marks = ([] if nth % EVERY == 0 else [pytest.mark.slow] for nth in range(len(cases)))
+    return [pytest.param(case, id=name, marks=mark) for case, name, mark in zip(cases, names, marks, strict=True)]
 
 
 def examine(case: Case) -> Diagnosis:

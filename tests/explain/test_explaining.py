@@ -65,7 +65,12 @@ CULPRITS = {
 """By culprit what differs from the plain case, what was seen, and what was expected."""
 
 
-@pytest.mark.parametrize("culprit", CULPRITS)
+USUAL = {"wrong scale of the scores", "untuned rate", "no positions", "small reach (mask)", "leaking split"}
+
+
+@pytest.mark.parametrize(
+    "culprit", [pytest.param(name, marks=[] if name in USUAL else pytest.mark.slow) for name in CULPRITS]
+)
 def test_the_culprit_is_named_first(culprit, said, tmp_path, texts):
     changes, seen, expected = CULPRITS[culprit]
     metric = "val_mse" if changes is SHAPES else "val_loss"
@@ -92,7 +97,10 @@ WITHIN = {
 """By culprit a model of a person's own that has it, and what was seen."""
 
 
-@pytest.mark.parametrize("culprit", WITHIN)
+@pytest.mark.parametrize(
+    "culprit",
+    [pytest.param(name, marks=[] if name == "outputs that see ahead" else pytest.mark.slow) for name in WITHIN],
+)
 def test_the_culprit_within_a_model_of_ones_own_is_named_first(culprit, said, tmp_path):
     name, seen = WITHIN[culprit]
     variants = {"mine": {"name": f"{OWN}:{name}"}}
@@ -102,6 +110,7 @@ def test_the_culprit_within_a_model_of_ones_own_is_named_first(culprit, said, tm
     assert answer.shares[0].amount.excludes_zero
 
 
+@pytest.mark.slow
 def test_a_text_that_repeats_itself_is_a_split_that_leaks(said, tmp_path, texts):
     case = said(
         task=said()["task"] | {"text": str(texts / "repeating.txt")},

@@ -107,7 +107,7 @@ class Silent(Moves):
 
 def test_what_a_module_does_to_its_process_stays_there(tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(PATIENCE, "20")
+    monkeypatch.setenv(PATIENCE, "8")
     monkeypatch.setattr(pool, "SILENT_STEPS", 1)
     (tmp_path / "mine.py").write_text(RESTLESS)
     names = ("Moves", "Silent")
@@ -116,7 +116,7 @@ def test_what_a_module_does_to_its_process_stays_there(tiny, tmp_path, monkeypat
     results = run_study(parse_study(tiny), Path("out"), jobs=2)
     errors = {variant.name: variant.cells[0].error for variant in results.variants}
     assert (errors["plain"], errors["Moves"]) == (None, None)
-    assert "gave no sign of life for 20 s in act (mine.py, line 25) and was ended, after step " in errors["Silent"]
+    assert "gave no sign of life for 8 s in act (mine.py, line 25) and was ended, after step " in errors["Silent"]
     assert errors["Silent"].partition("; ")[2].startswith(f"{LONGER}; see ")
     told = [alarm.message for alarm in results.alarms if (alarm.check, alarm.variant) == ("failed", "Silent")]
     assert told == [f"seed 0 failed: {errors['Silent']}"]

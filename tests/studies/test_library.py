@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 from pathlib import Path
@@ -17,6 +18,9 @@ from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.studies.define.reading import library
 from attnlab.studies.define.study import load_study
 from attnlab.studies.plan.plan import count
+from attnlab.tasks.datasets import locate_named
+from attnlab.tasks.translation.corpora import CORPORA
+from attnlab.text.pairs.parallel import numbered
 
 DATA = os.environ.get("ATTNLAB_DATA", "")
 needs_data = pytest.mark.skipif(not (Path(DATA) / "multi30k").is_dir(), reason="ATTNLAB_DATA has no multi30k")
@@ -33,29 +37,47 @@ def scales(name):
     return [None, *YAML().load(library()[name].read_text(encoding="utf-8")).get("scales", {})]
 
 
+def usually_first(values):
+    """Parameters of a test of which all but the first are slow: each needs a corpus of its own."""
+    return [values[0], *(pytest.param(value, marks=pytest.mark.slow) for value in values[1:])]
+
+
 @functools.cache
 def task(spec):
     """Return the task of a specification in JSON; several variants and studies have the same one."""
     return build_task(json.loads(spec))
 
 
-def models(name, scale):
-    """Return the models of a study at a scale, without weights."""
+def models(name, scale, **other):
+    """Return the models of a study at a scale, without weights, on its task with ``other`` settings."""
     study = load_study(name, scale=scale)
-    tasks = {variant: task(json.dumps(study.task_spec(variant), default=dict)) for variant in study.variants}
+    tasks = {variant: task(json.dumps(study.task_spec(variant) | other, default=dict)) for variant in study.variants}
     with torch.device("meta"):
         return {variant: build_model(study.model_spec(variant), tasks[variant]) for variant in study.variants}
 
 
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """The folder of a corpus of a few hundred real pairs in each language."""
+    folder = tmp_path_factory.mktemp("pairs")
+    for part, kept in {"train": 400, "validation": 20}.items():
+        for language in CORPORA["multi30k"].languages:
+            lines = numbered(str(locate_named(CORPORA["multi30k"].part(part, language))))
+            file = (folder / part.replace("validation", "val")).with_suffix(f".{language}")
+            file.write_text("\n".join(itertools.islice(lines, kept)), encoding="utf-8")
+    return folder
+
+
 @needs_data
 @pytest.mark.parametrize("name", [name for name in sorted(library()) if load_study(name).task["name"] == "translation"])
-def test_every_variant_can_be_built(name):
+def test_every_variant_can_be_built(name, pairs):
     for scale in scales(name):
-        assert models(name, scale).keys() == load_study(name, scale=scale).variants.keys()
+        built = models(name, scale, corpus=str(pairs), test=None)
+        assert built.keys() == load_study(name, scale=scale).variants.keys()
 
 
 @needs_data
-@pytest.mark.parametrize("scale", scales("heads"))
+@pytest.mark.parametrize("scale", usually_first(scales("heads")))
 def test_narrow_models_with_wide_heads_have_the_parameters_of_the_baseline(scale):
     sizes = {variant: count_parameters(model) for variant, model in models("heads", scale).items()}
     wanted = sizes[load_study("heads").baseline]
@@ -64,7 +86,7 @@ def test_narrow_models_with_wide_heads_have_the_parameters_of_the_baseline(scale
 
 
 @needs_data
-@pytest.mark.parametrize("scale", scales("combiners"))
+@pytest.mark.parametrize("scale", usually_first(scales("combiners")))
 def test_a_narrow_model_with_convolved_heads_has_the_parameters_of_heads_that_share_the_width(scale):
     sizes = {variant: count_parameters(model) for variant, model in models("combiners", scale).items()}
     wanted = sizes["8 heads that share the width, joined by a projection"]
@@ -74,7 +96,7 @@ def test_a_narrow_model_with_convolved_heads_has_the_parameters_of_heads_that_sh
 
 
 @needs_data
-@pytest.mark.parametrize("scale", [None, "small"])
+@pytest.mark.parametrize("scale", usually_first([None, "small"]))
 def test_rivals_of_the_transformer_are_of_its_size(scale):
     sizes = {variant: count_parameters(model) for variant, model in models("vaswani-table-2", scale).items()}
     wanted = sizes[load_study("vaswani-table-2").baseline]
