@@ -39,6 +39,30 @@ def test_one_vector_asks_a_sequence_and_its_context_is_the_output():
     assert (convention.d_in, convention.pooled, convention.output) == (WIDTH, True, 1)
 
 
+class Staged(nn.Module):
+    """Attention with a stage, pairs of its own width and a length of its own, which no name tells."""
+
+    def __init__(self):
+        super().__init__()
+        self.stages, self.pairs = nn.Parameter(torch.randn(2, WIDTH)), nn.Linear(STATE, 1)
+        self.queries, self.keys = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, stage, relations):
+        if x.size(1) != 29:
+            raise ValueError(f"{x.size(1)} positions; they must be 29")
+        asking = self.queries(x) + self.stages[stage]
+        scores = asking @ self.keys(x).mT + self.pairs(relations).squeeze(-1).view(-1, 29, 29)
+        return scores.softmax(-1) @ x
+
+
+def test_what_no_name_tells_is_found_by_changing_one_thing_of_the_call_that_came_furthest():
+    convention = asked(Staged())
+    assert convention.in_words == (
+        "forward(x; stage=0; relations=fixed vectors for all pairs of positions, (batch, length, length, d_model))"
+    )
+    assert (convention.d_in, convention.length, convention.any_length) == (WIDTH, 29, False)
+
+
 class Distances(nn.Module):
     def __init__(self):
         super().__init__()

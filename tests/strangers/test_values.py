@@ -57,6 +57,7 @@ def test_only_files_that_hold_a_word_are_parsed_the_own_first(top):
             {"deep": 3, "HEADS": 2},
         ),
         ("run.py", "config = {'inner': {'width': 7}}\n", {"inner": {"width": 7}, "width": 7}),
+        ("run.py", "self.config = {'kinds': ['own', 'cross'] * 2, 'made': f()}", {"kinds": ["own", "cross"] * 2}),
         ("run.py", "args = 1\nwidth = 3 * 4\n", {"width": 12}),
         ("run.yaml", "model:\n  width: 7\n", {"model": {"width": 7}, "width": 7}),
         ("run.json", '{"width": [7, 8]}', {"width": [7, 8]}),
@@ -80,7 +81,8 @@ def test_a_table_of_settings_answers_by_attribute_also_for_what_another_file_set
     ("argument", "value"),
     [
         ("8", 8), ("[1, 2]", [1, 2]), ("width", 24), ("heads", 4), ("width // 2 + 1", 13), ("args.depth", 6),
-        ("self.config.depth", 6), ("cfg['depth']", 6), ("cfg['inner']['x']", 5), ("other.depth", None),
+        ("self.config.depth", 6), ("cfg['depth']", 6),
+        ("self.config['depth']", 6), ("cfg['inner']['x']", 5), ("other.depth", None),
         ("other['depth']", None), ("f()", None),
         ("width / 0", None), ("local", 3),
     ],

@@ -17,8 +17,16 @@ from torch import Tensor, nn
 from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.convention import Convention, elements, wrong_output
 from attnlab.strangers.calling.layouts import HEADS, IMAGES, LAYOUTS, SPLIT
-from attnlab.strangers.calling.roles import Filling, Parameter, calls_for, roles_of, seems_tokens, with_a_vector
-from attnlab.strangers.calling.sources import NUMBERS, is_same, laid_out
+from attnlab.strangers.calling.roles import (
+    Filling,
+    Parameter,
+    anything_for,
+    calls_for,
+    roles_of,
+    seems_tokens,
+    with_a_vector,
+)
+from attnlab.strangers.calling.sources import NUMBERS, Argument, is_same, laid_out
 from attnlab.strangers.calling.trial import BATCH, Trial
 from attnlab.strangers.calling.widths import (
     LENGTH,
@@ -33,7 +41,9 @@ from attnlab.strangers.patient import LAYOUTS_DECLARED, Patient
 from attnlab.strangers.words import Said, layout_said, sizes_said
 
 _USUAL = ("channels-first", "sequence-first", "batch-first")
-_PATIENCE_S = 6.0  # of computing, after which a module that fails late and slowly is given up
+_TELLING = ("batch-first", "channels-first", *SPLIT, *IMAGES)
+"""Layouts in which nothing runs that was not made for them."""
+_PATIENCE_S = 4.0  # of computing, after which a module that fails late and slowly is given up
 _MOST_CALLS = 4000  # that fail one after the other; a failing call takes some 0.1 ms
 _MISFITS = tuple(
     re.compile(text)
@@ -44,11 +54,16 @@ _MISFITS = tuple(
     )
 )
 """What torch says of an input that is not as wide as a linear map, a norm or a convolution wants it."""
-
+_NUMBER = re.compile(r"(?<![\w.])\d{1,4}(?!\w|\.\d)")
+_FOREIGN = re.compile(r"site-packages|[\\/]attnlab[\\/]")
+"""Files of which no line says how far a person's module came."""
 _OF_ANY_WIDTH = {"x": ("another sequence",), "memory": ("memory", "another sequence")}
+_OWN_WIDTH = ("vector", "position vectors", "another sequence", "vectors of pairs")
 _WANTS_TOKENS = "'indices' to have one of the following scalar types"
 _MOST_NUMBERLESS = 60
 _MOST_FITTED = 60  # calls that are made anew with such a width
+_MOST_NUMBERS = 8  # of what an error says that are tried as sizes
+_ADAPTING_S = 3.0  # of computing, in which the call that came furthest is changed piece by piece
 _SAME_FAILURES = 3  # of a type, at several sizes; a fourth size would fail alike
 _RETURNED_IN = ("batch-first", "channels-first", *SPLIT, "sequence-first")
 _BATCHES = (BATCH, BATCH + 2)  # the axis that follows the batch is the batch
@@ -83,18 +98,19 @@ def first_of(
 ) -> Found:
     """The first of several calls that runs; where none does, the most telling of the failures is raised."""
     tried = _Failures(type(trial.module), input_of(parameters, patient))
-    unlike: Convention | None = None
-    for attempt in itertools.islice(_with_fitting(attempts, tried), _MOST_CALLS):
-        if unlike is not None and (attempt.length != LENGTH or attempt.layout in ("sequence-first", "unbatched")):
+    plain = itertools.islice(_with_fitting(attempts, tried), _MOST_CALLS)
+    for attempt in itertools.chain(plain, _adapted(tried, parameters, patient)):
+        if tried.unlike is not None and (attempt.length != LENGTH or attempt.layout in ("sequence-first", "unbatched")):
             continue  # where a wrong output may happen to look right
         try:
             return Found(_tried(trial, attempt), parameters, said)
         except ModuleError as error:
             tried.note(attempt, error)
-            unlike = attempt if unlike is None and error.__cause__ is None else unlike
     other = None
-    if unlike is not None:
-        other = _with_other_axes(trial, unlike) or _with_one(trial, unlike) or _with_slots(trial, unlike)
+    if tried.unlike is not None:
+        other = (
+            _with_other_axes(trial, tried.unlike) or _with_one(trial, tried.unlike) or _with_slots(trial, tried.unlike)
+        )
     if other is not None:
         return Found(other, parameters, said)
     raise most_telling(tried.telling, parameters, patient)
@@ -113,6 +129,42 @@ def _with_fitting(attempts: Iterable[Convention], tried: _Failures) -> Iterator[
                 waiting += tried.fitting
 
 
+def _adapted(tried: _Failures, parameters: tuple[Parameter, ...], patient: Patient) -> Iterator[Convention]:
+    """Yield calls that differ in one thing from the call that came furthest, until one runs or time is over.
+
+    What is given to one parameter, or one size that the error names, is changed at a time.
+    """
+    end_s = time.process_time() + _ADAPTING_S
+    d_head, vocab_size = size_named("d_head", patient), size_named("vocab_size", patient)
+    widths, lengths = widths_to_try(patient.module, patient), lengths_to_try(patient)
+    while tried.unlike is None and (furthest := tried.next_to_change()) is not None:
+        attempt, raised = furthest
+        others = _with_another(attempt, parameters, d_head, vocab_size)
+        sizes = _resized(attempt, input_of(parameters, patient), raised)
+        for each in itertools.chain(sizes, others, _elsewise(attempt, widths, lengths)):
+            if time.process_time() > end_s:
+                return
+            if not tried.knows(each):
+                yield each
+
+
+def _with_another(
+    attempt: Convention, parameters: tuple[Parameter, ...], d_head: int | None, vocab_size: int | None
+) -> Iterator[Convention]:
+    """Yield a call with something else for each of its parameters but the input in turn."""
+    given = {one.parameter: one for one in attempt.arguments}
+    for one in parameters:
+        if one.role == "flag" or (one.name in given and not given[one.name].by_name):
+            continue
+        rest = tuple(each for each in attempt.arguments if each.parameter != one.name)
+        masks = tuple(each for each in attempt.masks if each.parameter != one.name)
+        for other in anything_for(one, d_head, vocab_size):
+            if isinstance(other, Argument):
+                yield replace(attempt, arguments=(*rest, other), masks=masks)
+            else:
+                yield replace(attempt, arguments=rest, masks=(*masks, other))
+
+
 @final
 class _Failures:
     """Remember how calls failed, so that none is made that would fail alike.
@@ -127,6 +179,9 @@ class _Failures:
 
     def __init__(self, kind: type, sequence: str) -> None:
         self.fitting: list[Convention] = []  # the call that failed last, with another width for one of its sequences
+        self.unlike: Convention | None = None  # the first call that ran, if it returned something else than it must
+        self._calls: dict[Any, tuple[tuple[int, ...], Convention, str]] = {}  # how far each came, and what it raised
+        self._changed: set[Any] = set()
         self._input = sequence
         self._furthest = 0
         self._forward: Any = getattr(kind.forward, "__code__", None)
@@ -146,9 +201,16 @@ class _Failures:
     def note(self, attempt: Convention, error: ModuleError) -> None:
         """Remember one failure."""
         cause = error.__cause__
+        self.unlike = attempt if self.unlike is None and cause is None else self.unlike
         self._of_type[self._given(attempt)] += isinstance(cause, TypeError | AttributeError)
         frames = [] if cause is None else traceback.walk_tb(cause.__traceback__)
-        line = max((line for frame, line in frames if frame.f_code is self._forward), default=0)
+        reached = [
+            (line, frame.f_code is self._forward)
+            for frame, line in frames
+            if not _FOREIGN.search(frame.f_code.co_filename)
+        ]
+        line = max((line for line, own in reached if own), default=0)
+        self._calls[self._key(attempt)] = tuple(line for line, _ in reached), attempt, str(cause)
         self._ranked.append((line, error))
         if not attempt.masks:
             self._reached[self._sizes(attempt)] = max(self._reached.get(self._sizes(attempt), 0), line)
@@ -158,10 +220,28 @@ class _Failures:
             self._alike[self._sizes(attempt)] += 1
         if attempt.takes == "embeddings":
             self._no_numbers = self._no_numbers + 1 if _WANTS_TOKENS in str(cause) else 0
-        fitting = {(self._given(each), self._sizes(each)): each for each in _refitted(attempt, self._input, str(cause))}
+        found = (match for match in (each.search(str(cause)) for each in _MISFITS) if match)
+        misfits = [(int(match["got"]), int(match["wanted"])) for match in found]
+        fitting = {self._key(each): each for each in _refitted(attempt, self._input, misfits)}
         fitting = {key: each for key, each in fitting.items() if key not in self._fitted}
         self.fitting = list(fitting.values()) if len(self._fitted) < _MOST_FITTED else []
         self._fitted |= set(fitting)
+
+    def knows(self, attempt: Convention) -> bool:
+        """Whether a call was made."""
+        return self._key(attempt) in self._calls
+
+    def next_to_change(self) -> tuple[Convention, str] | None:
+        """The call that came furthest and what it raised, but for those that failed like one that was changed."""
+        failed = (
+            (reached, _NUMBER.sub("", raised), attempt, raised) for reached, attempt, raised in self._calls.values()
+        )
+        open_ones = (one for one in failed if one[:2] not in self._changed)
+        best = max(open_ones, key=lambda one: one[0], default=None)
+        if best is None:
+            return None
+        self._changed.add(best[:2])
+        return best[2:]
 
     def leaves_open(self, attempt: Convention) -> bool:
         """Whether a call may run: nothing in it is of a wrong type, and no other size came further without masks."""
@@ -170,6 +250,9 @@ class _Failures:
         numberless = attempt.takes == "embeddings" and self._no_numbers >= _MOST_NUMBERLESS
         return not (too_short or numberless) and self._of_type[self._given(attempt)] < _SAME_FAILURES
 
+    def _key(self, attempt: Convention) -> Any:
+        return self._given(attempt), self._sizes(attempt)
+
     def _given(self, attempt: Convention) -> Any:
         return attempt.takes, attempt.arguments, attempt.masks
 
@@ -177,18 +260,34 @@ class _Failures:
         return attempt.takes, attempt.layout, attempt.d_in, attempt.vocab_size, attempt.length
 
 
-def _refitted(attempt: Convention, sequence: str, raised: str) -> Iterator[Convention]:
-    """Yield a call with a sequence beside the input as wide as torch wants it, for each that is as wide as it got."""
-    misfit = next((found for found in (each.search(raised) for each in _MISFITS) if found), None)
-    if misfit is None:
-        return
-    got, wanted = int(misfit["got"]), int(misfit["wanted"])
+def _refitted(attempt: Convention, sequence: str, misfits: Sequence[tuple[int, int]]) -> Iterator[Convention]:
+    """Yield a call with a sequence beside the input as wide as is wanted, for each that is as wide as it got."""
     before = attempt.d_in or attempt.length  # of what is made from the input, if it has no width of its own
-    for index, one in enumerate(attempt.arguments):
-        misfits = one.parameter != sequence and (one.value or before) == got
-        for source in _OF_ANY_WIDTH.get(one.source, ()) if misfits else ():
+    for (index, one), (got, wanted) in itertools.product(enumerate(attempt.arguments), misfits):
+        if one.parameter == sequence or (one.value or before) != got:
+            continue
+        for source in _OF_ANY_WIDTH.get(one.source, (one.source,) if one.source in _OWN_WIDTH else ()):
             other = replace(one, source=source, value=wanted)
             yield replace(attempt, arguments=(*attempt.arguments[:index], other, *attempt.arguments[index + 1 :]))
+
+
+def _resized(attempt: Convention, sequence: str, raised: str) -> Iterator[Convention]:
+    """Yield a call in which one size is another number of an error; what got it may have got a part of it."""
+    numbers = list(dict.fromkeys(int(each) for each in _NUMBER.findall(raised.replace("x", " "))))[:_MOST_NUMBERS]
+    misfits = [pair for pair in itertools.permutations(numbers, 2) if min(pair) > 0]
+    yield from _refitted(attempt, sequence, misfits)
+    for got, wanted in misfits:
+        if got > 1 and attempt.d_in and attempt.d_in % got == 0:
+            yield replace(attempt, d_in=attempt.d_in // got * wanted)
+        if got > 1 and attempt.length % got == 0:
+            yield replace(attempt, length=attempt.length // got * wanted)
+
+
+def _elsewise(attempt: Convention, widths: Sequence[int], lengths: Sequence[int]) -> Iterator[Convention]:
+    """Yield a call with its input in another layout, or of another length."""
+    for layout, width in itertools.product(_TELLING if attempt.d_in else (), widths):
+        yield replace(attempt, layout=layout, d_in=width)
+    yield from (replace(attempt, length=length) for length in lengths)
 
 
 def _declared(patient: Patient) -> Said | None:

@@ -18,7 +18,7 @@ from torch import nn
 
 from attnlab.core.constructors import hints_of, is_required
 from attnlab.strangers.calling.masking import ENCODINGS, KEY_SHAPES, LENGTHS, ONE_LENGTH_EACH, SHAPES, Masking
-from attnlab.strangers.calling.sources import NO_OPTIONS, PACKED, SEVERAL, Argument, Packed
+from attnlab.strangers.calling.sources import NO_OPTIONS, PACKED, SEVERAL, UNNAMED, Argument, Packed
 from attnlab.strangers.words import source_of_forward
 
 _PIECES: dict[str, str] = {
@@ -91,6 +91,21 @@ _OF_PAIRS = re.compile(r"causal|tgt_mask|trg_mask|look|future|subsequent|bias|at
 _TOKENS = re.compile(r".*(token|ids|idx|index|indices|chars|words|text|sentence).*|i|ix|xb|inp_ids")
 _FLOATS = re.compile(r".*(emb|hidden|state|feature|feat|img|image|pixel).*")
 _NAMELESS = re.compile(r"[a-z]\d?|x_?\w?|in(put|puts)?_?\w?|src|tgt|seq\d?")  # can only be a sequence
+_ROLES_TRIED = (
+    "open",
+    "start",
+    "off",
+    "memory",
+    "positions",
+    "lengths",
+    "length",
+    "side",
+    "segments",
+    "rotary",
+    "cos",
+    "sin",
+)
+_OF_ROTARY = 3
 _MASKS = ("mask", "key mask", "memory mask")
 _QKV = 3  # queries, keys and values
 _MOST_PLANS = 240  # a failing call takes some 0.1 ms, and there are widths, lengths and layouts to try each in
@@ -342,6 +357,19 @@ def _choice(one: Parameter, index: int, *, helping: bool, d_head: int | None, vo
         return choice
     helps = helping and one.role in ("rotary", "cos", "sin", "positions", "key or value", "memory", "segments")
     return (*choice, None) if helps else (None,)
+
+
+def anything_for(one: Parameter, d_head: int | None, vocab_size: int | None) -> Iterator[Argument | Masking]:
+    """Yield all that a parameter might be given, whatever its name says."""
+    if one.role in _MASKS:
+        yield from (each for each in _mask_choice(one, given=True) if each is not None)
+    for role in _ROLES_TRIED if d_head is not None else _ROLES_TRIED[:-_OF_ROTARY]:
+        for each in _choice(
+            replace(one, role=role, required=True), 1, helping=False, d_head=d_head, vocab_size=vocab_size
+        ):
+            if each is not None:
+                yield each
+    yield from (Argument(one.name, source) for source in UNNAMED)
 
 
 def _mask_choice(one: Parameter, *, given: bool) -> Choice:

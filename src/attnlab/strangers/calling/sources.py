@@ -168,6 +168,14 @@ def _offset_vectors(at: Situation, width: int | None) -> Tensor:
     return laid_out((phases.sin() * 2**0.5).to(at.dtype)[None], at.layout)
 
 
+def _vectors_of_pairs(at: Situation, width: int | None) -> Tensor:
+    """A vector for every pair of places, (batch, length, length, d_model)."""
+    width = width or at.x.size(-1)
+    phases = torch.arange(at.length**2 * width, device=at.x.device, dtype=torch.float64) ** 2 * _STEP
+    pairs = (phases.sin() * 2**0.5).to(at.dtype).view(1, at.length, at.length, width)
+    return pairs.expand(at.x.size(0), -1, -1, -1)
+
+
 def _packed(at: Situation, way: Packed) -> Tensor:
     """The input in every place of one tensor."""
     join = torch.stack if way.stacked else torch.cat
@@ -232,6 +240,12 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     "another sequence": _position_vectors,
     "offset vectors": _offset_vectors,
     "segments": _all_of,
+    "one number each": lambda at, _value: torch.zeros(at.x.size(0), device=at.x.device, dtype=torch.long),
+    "one pair of numbers": lambda at, _value: (math.isqrt(at.length),) * 2,
+    "numbers": lambda at, _value: _position_vectors(at, 1).reshape(at.x.size(0), -1),
+    "numbers of pairs": lambda at, _value: _vectors_of_pairs(at, 1).squeeze(-1),
+    "vectors of pairs": _vectors_of_pairs,
+    "kinds of pairs": lambda at, _value: torch.zeros(at.length, at.length, device=at.x.device, dtype=torch.long),
     "half cos": lambda at, d_head: _angles(at, d_head).cos().to(at.dtype),
     "half sin": lambda at, d_head: _angles(at, d_head).sin().to(at.dtype),
     "cos": _cos,
@@ -245,6 +259,18 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     HANDED_ON: lambda at, kept: kept.with_input(at),
 }
 """What an argument can be given, from the situation of a call and the argument's own value."""
+
+UNNAMED = (
+    NO_OPTIONS,
+    "one number each",
+    "numbers",
+    "numbers of pairs",
+    "vectors of pairs",
+    "kinds of pairs",
+    "one pair of numbers",
+    "another sequence",
+)
+"""Sources that no name of a parameter tells."""
 
 WHERE_GIVEN = ("memory or x", "memory if given")
 """Sources that are another sequence where a call has one."""
@@ -266,6 +292,12 @@ IN_WORDS: dict[str, str] = {
     "position vectors": "a vector for every position, (batch, length, d_model)",
     "offset vectors": "a vector for every distance, (1, 2 length - 1, d_model)",
     "segments": "the same segment everywhere, (batch, length)",
+    "one number each": "the number 0 for every sequence, (batch)",
+    "one pair of numbers": "the height and width of a square",
+    "numbers": "fixed numbers, (batch, length)",
+    "numbers of pairs": "fixed numbers for all pairs of positions, (batch, length, length)",
+    "vectors of pairs": "fixed vectors for all pairs of positions, (batch, length, length, d_model)",
+    "kinds of pairs": "the kind 0 for all pairs of positions, (length, length)",
     "cos and sin": "cosines and sines of rotary angles",
     "tables of cos and sin": "cosines and sines of rotary angles, (length, d_head)",
     "cos": "cosines of rotary angles",

@@ -20,12 +20,13 @@ Values = Mapping[str, Any]
 """Values of names; of a name that is not here nothing is known."""
 
 _SETTINGS = re.compile(
-    r"(^|_|(?<=[a-z]))(config|conf|cfg|arg|hparam|param|opt|option|hp|setting|flag)s?$", re.IGNORECASE
+    r"(^|[_.]|(?<=[a-z]))(config|conf|cfg|arg|hparam|param|opt|option|hp|setting|flag)s?$", re.IGNORECASE
 )
 """Names of what holds settings: ``args``, ``self.model_config``, ``TrainConfig``."""
 
 _OPTION = re.compile(r"--[A-Za-z]")
 _WRITTEN = (".yaml", ".yml", ".json")
+_MOST_REPEATED = 100  # times a list is repeated
 _MOST_WRITTEN = 20  # files of them that are read
 _MOST_BYTES = 20_000  # of one; a larger one holds data
 _COMPUTED: dict[type, Callable[[Any, Any], Any]] = {
@@ -44,8 +45,8 @@ def value_of(node: Any, names: Values, settings: Values) -> Any:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError):
         pass
-    if isinstance(node, ast.Name):
-        return names.get(node.id)
+    if isinstance(node, ast.Name | ast.Dict):
+        return names.get(node.id) if isinstance(node, ast.Name) else _table(node, names, settings)
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):
         owner = getattr(node.value, "id", getattr(node.value, "attr", ""))
         return settings.get(node.attr) if _SETTINGS.search(owner) else None
@@ -55,9 +56,18 @@ def value_of(node: Any, names: Values, settings: Values) -> Any:
         return table.get(str(node.slice.value))
     if isinstance(node, ast.BinOp) and type(node.op) in _COMPUTED:
         left, right = (value_of(one, names, settings) for one in (node.left, node.right))
-        numbers = all(type(one) in (int, float) for one in (left, right))
-        return _COMPUTED[type(node.op)](left, right) if numbers and right else None
+        kinds = {type(one) for one in (left, right)}
+        repeats = type(node.op) is ast.Mult and type(left) is list and type(right) is int and right <= _MOST_REPEATED
+        computes = kinds <= {int, float} or repeats or (kinds == {list} and type(node.op) is ast.Add)
+        return _COMPUTED[type(node.op)](left, right) if computes and right else None
     return None
+
+
+def _table(node: ast.Dict, names: Values, settings: Values) -> dict[Any, Any] | None:
+    """What is known of a table, None where that is nothing."""
+    keyed = ((key.value, one) for key, one in zip(node.keys, node.values, strict=True) if isinstance(key, ast.Constant))
+    found = {key: value_of(one, names, settings) for key, one in keyed}
+    return {key: value for key, value in found.items() if value is not None} or None
 
 
 def calls_of(name: str, tree: ast.Module, settings: Values) -> Iterator[tuple[ast.Call, Values]]:
