@@ -191,3 +191,11 @@ class Encoding(nn.Module):
 
     def forward(self, x):
         return self.out(self.layer(self.into(x) + self.positions[: x.shape[1]]))
+
+
+class Frozen(Placeless):
+    """The same, whose attention is not trained. x: (batch, length, 1)."""
+
+    def __init__(self, d_in, d_out, d_model=16):
+        super().__init__(d_in, d_out, d_model)
+        self.mix.requires_grad_(False)

@@ -159,6 +159,7 @@ def test_known_effects_of_trained_weights_are_those_of_the_run(tmp_path):
         ("Placeless", "no positions", "positions"),
         ("Encoding", "the batch read as time", "swapped"),
         ("DroppingModel", "dropout in evaluation", "quiet"),
+        ("Frozen", "frozen parameters", "thawed"),
     ],
 )
 def test_what_is_removed_from_a_model_of_ones_own_is_no_longer_measured(name, cause, mending, tmp_path, texts):

@@ -93,11 +93,13 @@ class Answer:
     seeds : int
         Runs of every set-up.
     again : tuple of Again
-        What the set-up as it was gave, for every number that was seen.
+        What the set-up as it was gave, for every number that was seen; with all of its steps, where there was time.
     start : Estimate or None
         The number that is explained, in runs of the set-up as it was; None where none finished.
+    entire : Estimate or None
+        The same with all of its steps, where runs were shortened and there was time for it.
     noise : bool or None
-        Whether what was seen lies within the noise of these runs; None where nothing says.
+        Whether what was seen lies within the noise of runs with all steps; None where nothing says.
     shares : tuple of Share
         What carries it.
     end : Estimate or None
@@ -136,6 +138,8 @@ class Answer:
         The scale at which runs were made; None for what was run by who asked.
     seconds : float
         How long it took, over all commands.
+    minutes : float
+        How long it might take.
     """
 
     name: str
@@ -148,6 +152,7 @@ class Answer:
     seeds: int
     again: tuple[Again, ...] = ()
     start: Estimate | None = None
+    entire: Estimate | None = None
     noise: bool | None = None
     shares: tuple[Share, ...] = ()
     end: Estimate | None = None
@@ -168,6 +173,7 @@ class Answer:
     cured: tuple[tuple[str, str], ...] = ()
     scale: str | None = None
     seconds: float = 0.0
+    minutes: float = 0.0
 
     @property
     def comparable(self) -> bool:
@@ -241,7 +247,8 @@ class Answer:
     def largest(self) -> tuple[str, str, float] | None:
         """The step that carries most of the distance, the unexplained one left out; None where none carries much.
 
-        A step counts as far as something was left to explain when it was removed: more steps make any model better.
+        A step counts as far as something was left to explain when it was removed; and what any model gains from, such
+        as more steps, stands behind a bug or an effect that carries a part of it.
         """
         sign = math.copysign(1.0, self.distance)
         left, named = abs(self.distance), []
@@ -249,6 +256,9 @@ class Answer:
             if nature not in {"unexplained", "beyond"}:
                 named.append((name, nature, sign * max(min(amount * sign, left), 0.0)))
             left -= amount * sign
+        others = [step for step in named if step[1] in ("bug", "known effect")]
+        if any(abs(step[2]) >= CARRIES * abs(self.distance) for step in others):  # before what helps any model
+            named = [step for step in named if step[0] not in (*GAINS, TOO_FEW_STEPS)]
         most = max(named, key=lambda step: abs(step[2]), default=None)
         return most if most and abs(most[2]) >= CARRIES * abs(self.distance) else None
 
@@ -257,7 +267,9 @@ class Answer:
         if not self.distance:
             return ""
         part = amount / self.distance
-        return f"{part:.0%}" if part <= MOST else f"more than {MOST:.0%}"
+        if abs(part) <= MOST:
+            return f"{part:.0%}"
+        return f"more than {MOST:.0%}" if part > 0 else ""
 
     def to_json(self) -> dict[str, Any]:
         """The answer as plain data, with the verdict and the paragraph."""

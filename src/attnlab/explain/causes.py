@@ -15,6 +15,7 @@ from attnlab.core.constructors import signature_of
 from attnlab.core.contracts import StudyTask
 from attnlab.core.errors import SpecError
 from attnlab.explain.own_code import Examined, model_parameters, own_mixer, own_model
+from attnlab.explain.rates import FACTORS
 from attnlab.explain.setups import Setup
 from attnlab.explain.signatures import SIGNATURES, Measured
 from attnlab.nn.mixers import MIXERS
@@ -31,9 +32,11 @@ MORE_ITEMS = 4
 """The same of the items of a step."""
 SOONER = 4
 """Part of the steps, as a fraction of one, after which training ends where it may have gone on too long."""
-GAINS = ("small batch", "short context", "small model", "overfitting")
+GAINS = ("small batch", "short context", "small model")
 """Causes without which nearly any model is better: tried last, and of no number that is too good or a difference."""
-TOO_FEW_STEPS = "too few steps"
+TOO_FEW_STEPS, OVERFITTING = "too few steps", "overfitting"
+MAKES_UP = (TOO_FEW_STEPS, "no warm-up", "no limit of gradients", "constant rate")
+"""Causes whose removal makes up for others, as another rate does."""
 WARM_UP = 0.1
 """Part of the steps over which the rate rises, where it did not."""
 LEAK = 0.1
@@ -64,13 +67,14 @@ TITLES = {
     "normalization": "a softmax over another axis",
 }
 """What these faults are called."""
-CHANCE, NO_POSITIONS = "dropout in evaluation", "no positions"
+CHANCE, NO_POSITIONS, FROZEN = "dropout in evaluation", "no positions", "frozen parameters"
 STILL: Mapping[str, Callable[[Measured], bool]] = {
     TITLES["causality"]: lambda m: m.get("ahead", 0.0) > 0,
     TITLES["batch-independence"]: lambda m: m.get("mixes", 0.0) > 0,
     TITLES["normalization"]: lambda m: m.get("across", 0.0) > 0,
     CHANCE: lambda m: m.get("chance", 0.0) > 0,
     NO_POSITIONS: lambda m: m.get("order", 1.0) == 0.0,
+    FROZEN: lambda m: m.get("frozen", 0.0) > 0,
 }
 """By what is removed, what is measured of a model from which it was not removed after all."""
 
@@ -177,18 +181,20 @@ class Cause:
         return self.removed == WHOLE
 
 
-PHASES = 4
+PHASES = 5
 
 
 def phase_of(cause: Cause) -> int:
-    """When a cause is removed: single bugs, modules as a whole, effects and recipe, then what helps any model.
+    """When a cause is removed: single bugs, modules as a whole, effects and what was chosen, rate and steps, gains.
 
-    What is measured with a bug in it says little about what comes after, and a module that is replaced as a whole
-    little about the bug.
+    What is measured with a bug in it says little about what comes after, a module that is replaced as a whole little
+    about the bug, and a longer run with another rate, which makes up for much, little about what it makes up for.
     """
     if cause.whole:
         return 1
-    return 0 if cause.nature == "bug" else PHASES - 1 if cause.name in GAINS else 2
+    if cause.nature == "bug":
+        return 0
+    return 4 if cause.name in GAINS else 3 if cause.tunes or cause.name in MAKES_UP else 2
 
 
 @final
@@ -234,8 +240,9 @@ def candidates(situations: Mapping[str, Known], *, comparison: Mapping[str, Chan
         found.append(Cause("unequal parameters", "set-up", words, comparison, source="Narang 2021, arXiv:2102.11972"))
     rates: dict[str, Change] = {name: {} for name in situations}
     source = "Bouthillier 2021, arXiv:2103.03098; Narang 2021, arXiv:2102.11972"
+    costs = len(FACTORS) + 1
     found.append(
-        Cause("untuned rate", "set-up", "the learning rate is searched", rates, source=source, tunes=True, costs=3)
+        Cause("untuned rate", "set-up", "the learning rate is searched", rates, source=source, tunes=True, costs=costs)
     )
     return found
 
@@ -255,10 +262,10 @@ def _bugs(situations: Mapping[str, Known]) -> Iterator[Cause]:
         for one, finding in found_here:
             title, removed, change = _remedy(situation, one, finding)
             if change:
-                evidence, source = finding["message"].rstrip("."), finding["source"]
-                before = found.get(title)
-                changes = {**(before.changes if before else {}), name: {"model": change}}
-                found[title] = Cause(title, "bug", removed, changes, evidence, source)
+                before = found.get(title, Cause(title, "bug", removed, {}))
+                told = [part for part in (before.evidence, finding["message"].rstrip(".")) if part]
+                changes, source = {**before.changes, name: {"model": change}}, before.source or finding["source"]
+                found[title] = replace(before, changes=changes, evidence="; ".join(dict.fromkeys(told)), source=source)
     yield from found.values()
 
 
@@ -272,7 +279,7 @@ def _remedy(situation: Known, one: Examined, finding: Mapping[str, Any]) -> tupl
     rectifiers = _living_rectifiers(situation) if finding["check"] in DEAD else None
     if rectifiers:
         return "dead rectifiers", LIVING, rectifiers["model"]
-    return f"bugs of {one.name.rpartition(':')[2]}", WHOLE, _replaced(situation)
+    return f"bug in {one.name.rpartition(':')[2]}", WHOLE, _replaced(situation)
 
 
 def _mending(situation: Known, finding: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -378,6 +385,11 @@ def _living_rectifiers(one: Known) -> Change | None:
     return {"model": {"feedforward": "gelu"}} if one.said("feedforward") == "relu" else None
 
 
+def _thawed(one: Known) -> Change | None:
+    own = own_model(one.model) or is_path(one.mixer)
+    return {"model": _mended(one, {"thawed": True})} if own and one.signature(FROZEN) else None
+
+
 def _sequences_as_time(one: Known) -> Change | None:
     kept = {key: one.model[key] for key in ("hidden", "n_layers") if key in one.model}
     return {"model": {"name": "lstm", **kept}} if one.model["name"] == "lstm-batch-as-time" else None
@@ -386,6 +398,8 @@ def _sequences_as_time(one: Known) -> Change | None:
 def _sees_all(one: Known) -> Change | None:
     """Attention to everything in a model that sees a part of its input."""
     if not one.signature("small reach") or one.signature("dead rectifiers"):  # what is dead passes nothing on
+        return None
+    if _thawed(one):  # nor may what is frozen, which is removed by itself
         return None
     mixer = one.said("mixer")
     if isinstance(mixer, Mapping) and mixer.get("masks"):
@@ -479,6 +493,7 @@ REMOVALS: tuple[Removal, ...] = (
         "dead rectifiers", "known effect", LIVING,
         _living_rectifiers, ("dead rectifiers",), "Maas 2013, ICML workshop on deep learning for speech",
     ),
+    Removal(FROZEN, "known effect", "all weights are trained", _thawed, (FROZEN,)),
     Removal(
         NO_POSITIONS, "known effect", "positions are added", _positions, ("missing positions",),
         "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466",
@@ -510,10 +525,10 @@ REMOVALS: tuple[Removal, ...] = (
     Removal("dropout", "set-up", "nothing is dropped", _zero("model", "dropout")),
     Removal("weight decay", "set-up", "weights do not decay", _zero("training", "weight_decay")),
     Removal("label smoothing", "set-up", "targets are not smoothed", _zero("training", "label_smoothing")),
+    Removal(OVERFITTING, "set-up", f"training ends after 1/{SOONER} of the steps", _fewer_steps),
+    Removal(TOO_FEW_STEPS, "set-up", f"{MORE_STEPS} times as many steps", _more_steps, costs=MORE_STEPS, grows=True),
     Removal("small batch", "set-up", f"{MORE_ITEMS} times as many items a step", _larger_batch, costs=MORE_ITEMS),
     Removal("short context", "set-up", "twice as long a context", _longer_context, costs=2),
     Removal("small model", "set-up", "the model is twice as wide", _wider, costs=2),
-    Removal("overfitting", "set-up", f"training ends after 1/{SOONER} of the steps", _fewer_steps),
-    Removal(TOO_FEW_STEPS, "set-up", f"{MORE_STEPS} times as many steps", _more_steps, costs=MORE_STEPS, grows=True),
 )  # fmt: skip
 """What is tried of every case; bugs come from the doctor, and the rate is searched for each variant."""

@@ -75,7 +75,9 @@ def within_noise(found: Sequence[Values], seen: float, runs: int, *, error: floa
     return abs(seen - mean) <= t_quantile(1 - error / 2, least - 1) * spread
 
 
-def effects(before: Mapping[str, Values], after: Mapping[str, Values], *, error: float = ERROR) -> dict[str, Estimate]:
+def effects(
+    before: Mapping[str, Values], after: Mapping[str, Values], *, error: float = ERROR, among: int = 1
+) -> dict[str, Estimate]:
     """By name how much was lost from before to after, paired over seeds, with intervals that hold together.
 
     Parameters
@@ -84,6 +86,8 @@ def effects(before: Mapping[str, Values], after: Mapping[str, Values], *, error:
         By name the number that is explained, by seed.
     error : float
         Share of such calls in which some interval misses its true value.
+    among : int
+        How many names there were to begin with, where the others were left out for what one seed gave.
 
     Returns
     -------
@@ -110,7 +114,7 @@ def effects(before: Mapping[str, Values], after: Mapping[str, Values], *, error:
     for name, values in known.items():
         others = [one for other, one in variances.items() if other != name and one > 0]
         usual = median(others) if len(others) >= FEWEST else 0.0
-        half = _half(values, variances[name], usual, error / len(after))
+        half = _half(values, variances[name], usual, error / max(len(after), among))
         found[name] = Estimate(fmean(values), fmean(values) - half, fmean(values) + half, len(values))
     return found
 

@@ -18,6 +18,7 @@ from attnlab.explain.case import Case, load_case
 from attnlab.explain.causes import (
     ELSEWHERE,
     GAINS,
+    OVERFITTING,
     STILL,
     TOO_FEW_STEPS,
     Cause,
@@ -32,7 +33,7 @@ from attnlab.explain.measuring import Measuring
 from attnlab.explain.overfit import Memory, overfit
 from attnlab.explain.own_code import examine
 from attnlab.explain.possible import Impossible, impossible, leaks, readings, ways
-from attnlab.explain.removing import Removing
+from attnlab.explain.removing import FOLLOWED, MATTERS, Removing
 from attnlab.explain.setups import Runs, Setup
 from attnlab.explain.signatures import SIGNATURES, Measured, measure
 from attnlab.studies.define.assemble import build_task
@@ -50,7 +51,7 @@ AT_THE_END = 10**9
 """Steps between evaluations of runs whose end alone counts: more than any has."""
 MOST_SEEDS, SEEDS = 5, 3
 """Runs of every set-up: five where there is time, three else."""
-OF_LENGTH = (TOO_FEW_STEPS, "overfitting", "small batch", "small model", "constant rate", "no warm-up")
+OF_LENGTH = (TOO_FEW_STEPS, OVERFITTING, "small batch", "small model", "constant rate", "no warm-up")
 """Causes that a shortened run has of itself."""
 FEWEST_STEPS = 30
 """Of a shortened run; fewer say nothing."""
@@ -60,6 +61,10 @@ OTHERWISE = 1.5
 """What runs take beside the steps that were timed: building, evaluation, the processes' start."""
 NEAR = 0.15
 """Part of what a number lies off the runs of its case that it may lie off them in another unit."""
+AT_FIRST = 1 / 3
+"""Part of the time that runs of the case as it is may take before others are shortened."""
+ANOTHER = -1
+"""A seed of which no run is made."""
 HEART_S = 10.0
 """How long a variant may take to learn a few items by heart."""
 
@@ -170,9 +175,10 @@ class _Explaining:
         whole = {variant.name: self._setup(variant.name) for variant in self.plan.variants}
         found = self._before_training(whole)
         equal = self._equal_parameters(whole)
-        pace = self._pace(self._causes(found, whole, equal), deadline - time.monotonic(), workers, seeds)
         runs = Runs(self.out / "runs", self.executor, self._on_run)
-        self.measuring = Measuring(self.case, runs, *pace, deadline, workers)
+        self.measuring = Measuring(self.case, runs, range(seeds or SEEDS), 1.0, deadline)
+        whole, entire = self._entire(found, whole, workers)
+        self._pace(self._causes(found, whole, equal), whole, entire, workers, seeds)
         setups = self._as_called(found, {name: self._shortened(setup) for name, setup in whole.items()})
         again, error = self._again(setups)
         self._after_training(found, setups)
@@ -186,23 +192,24 @@ class _Explaining:
         if mean_of(start):
             removing.carry(causes)
         cured = [] if mean_of(start) else removing.cures(causes)
-        noise = self._noise(base) if self.measuring.comparable else None
-        otherwise = self._otherwise(base) if noise is False else None
+        if self.measuring.comparable:
+            entire = replace(self._held(base, again), found=None)
         return Answer(
             self.case.study.name, self.case.study.question, quantity.words, quantity.metric.unit,
             quantity.seen, quantity.expected, self.measuring.fraction, len(self.measuring.seeds),
-            again=tuple(again), start=mean_of(start), noise=noise, shares=tuple(removing.shares),
+            again=entire.again or tuple(again), start=mean_of(start), entire=entire.found, noise=entire.noise,
+            shares=tuple(removing.shares),
             end=mean_of(removing.end()),
             without_effect=tuple(dict.fromkeys(removing.without_effect)),
             not_tried=tuple(dict.fromkeys([*self.not_tried, *removing.not_tried])),
-            impossible=tuple(found.impossible), alarms=found.alarms, made=tuple(made), otherwise=otherwise,
+            impossible=tuple(found.impossible), alarms=found.alarms, made=tuple(made), otherwise=entire.otherwise,
             unmeasured=self._unmeasured(found, causes),
             examined=tuple({(one.name, str(one.errors)): one for each in found.situations.values()
                             for one in each.examined}.values()),
             memories=tuple(found.memories), effects=found.effects, brought=found.brought, error=error,
             notes=self.case.notes,
             scale=self.case.scale, variants=quantity.variants, cured=tuple((one.name, one.nature) for one in cured),
-            seconds=self._seconds(time.monotonic() - begun),
+            seconds=self._seconds(time.monotonic() - begun), minutes=self.minutes,
         )  # fmt: skip
 
     def _causes(self, found: _Found, setups: Mapping[str, Setup], equal: Mapping[str, Change] | None) -> list[Cause]:
@@ -212,7 +219,11 @@ class _Explaining:
         quantity = self.case.quantity
         too_good = quantity.beside is None and quantity.metric.improves(quantity.seen, quantity.expected)
         spared = too_good or quantity.beside is not None
-        causes = [one for one in candidates(situations, comparison=equal) if not (spared and one.name in GAINS)]
+        causes = [
+            one
+            for one in candidates(situations, comparison=equal)
+            if not (spared and one.name in (*GAINS, OVERFITTING))
+        ]
         return [one for one in causes if not (too_good and one.grows)]
 
     def _that_length_spares(self, causes: Sequence[Cause]) -> list[Cause]:
@@ -243,7 +254,7 @@ class _Explaining:
         told = [finding["message"].rstrip(".") for finding in errors if finding["check"] not in ELSEWHERE]
         bugs = [cause for cause in causes if cause.nature == "bug"]
         reached = any(cause.whole for cause in bugs)  # a module as a whole has none of its errors left
-        return () if reached else tuple(one for one in told if one not in {cause.evidence for cause in bugs})
+        return () if reached else tuple(one for one in told if not any(one in cause.evidence for cause in bugs))
 
     def _measured(self, setup: Setup, trained: Path | None = None) -> Measured:
         """What the table of signatures reads of a set-up; nothing where it cannot be measured, which is told."""
@@ -297,8 +308,9 @@ class _Explaining:
         """
         called = dict(setups)
         for name, situation in found.situations.items():
-            asked = any(one.layout_in_question for one in situation.examined) and name in self.case.saw
-            if not asked or not self.measuring.comparable:  # nothing tells then which layout it was given
+            open_still = situation.as_meant is None and any(one.layout_in_question for one in situation.examined)
+            # shortened runs do not tell which layout it was given
+            if not open_still or name not in self.case.saw or not self.measuring.comparable:
                 continue
             literal = setups[name].changed(model=swapped(situation))
             literal = replace(literal, name=f"{name}, given (batch, length, d_model)")
@@ -388,26 +400,27 @@ class _Explaining:
         return None
 
     def _pace(
-        self, causes: Sequence[Cause], seconds: float, workers: int, seeds: int | None
-    ) -> tuple[Sequence[int], float]:
-        """The seeds, and which part of the steps is made, so that the plan fits the time."""
+        self, causes: Sequence[Cause], setups: Mapping[str, Setup], entire: _Held, workers: int, seeds: int | None
+    ) -> None:
+        """Choose the seeds, and which part of the steps is made, so that the plan fits the time."""
         kept, asked = read_json(self.out / FOUND), [self.minutes, seeds]
         if kept.get("plan", {}).get("asked") == asked:  # a command that goes on has the same runs
-            return range(kept["plan"]["seeds"]), kept["plan"]["fraction"]
-        takes = {variant.name: variant.seconds_per_seed or 0.0 for variant in self.plan.variants}
-        own = sum(takes[name] for name in self.case.quantity.variants) * OTHERWISE / max(1, workers)
-        others = sum(takes.values()) * OTHERWISE / max(1, workers) - own
+            seeds, fraction = kept["plan"]["seeds"], kept["plan"]["fraction"]
+            self.measuring = replace(self.measuring, seeds=range(seeds), fraction=fraction)
+            return
+        takes = {name: self._takes(setup, workers) for name, setup in setups.items()}
+        own = sum(takes[name] for name in self.case.quantity.variants)
+        seconds = self.measuring.deadline - time.monotonic()
 
         def cost(runs: int, causes: Sequence[Cause]) -> float:
-            return own * runs * (1 + sum(cause.costs for cause in causes) + 2) + others * runs
+            removed = own * (FOLLOWED * runs + sum(cause.costs for cause in causes))
+            return removed + runs * sum(takes.values())
 
-        fits = [runs for runs in (MOST_SEEDS, SEEDS) if cost(runs, causes) <= seconds]
-        runs = seeds or (fits[0] if fits else SEEDS)
-        least = [cause for cause in causes if cause.name not in OF_LENGTH]
-        needed = cost(runs, causes if fits else least)
+        runs = seeds or (MOST_SEEDS if cost(MOST_SEEDS, causes) <= seconds else SEEDS)
+        needed = cost(runs, [cause for cause in causes if cause.name not in OF_LENGTH])
         fits_by = seconds / needed if needed > 0 else 1.0
-        fraction = fits_by if fits_by < NEARLY else 1.0
-        shortest = min(variant.steps or 1 for variant in self.plan.variants)
+        fraction = fits_by if fits_by < NEARLY and not self._tells_most(entire) else 1.0
+        shortest = min(setup.steps for setup in setups.values())
         if fraction < 1 and shortest * fraction < FEWEST_STEPS:
             shortened = needed * min(1.0, FEWEST_STEPS / shortest) / 60
             raise SpecError(
@@ -415,9 +428,37 @@ class _Explaining:
                 f"about {math.ceil(shortened)} minutes, with all {shortest} about {math.ceil(cost(runs, causes) / 60)}"
             )
         write_json(self.out / FOUND, kept | {"plan": {"asked": asked, "seeds": runs, "fraction": fraction}})
+        self.measuring = replace(self.measuring, seeds=range(runs), fraction=fraction)
         part = "" if fraction == 1 else f", shortened to {fraction:.2g} of their steps"
-        self.tell(f"plan: {runs} runs of every set-up{part}; about {min(needed * fraction, seconds) / 60:.1f} minutes")
-        return range(runs), fraction
+        most = min(cost(runs, causes) * fraction, seconds) / 60
+        self.tell(f"plan: {runs} runs of every set-up{part}; about {most:.1f} minutes at most")
+
+    def _takes(self, setup: Setup, workers: int) -> float:
+        """Seconds that one run of a variant takes: as runs before took, or as a few of its steps did."""
+        planned = (self.plan.variant(setup.name).seconds_per_seed or 0.0) * OTHERWISE / max(1, workers)
+        return self.measuring.runs.seconds_of([setup], [ANOTHER]) or planned
+
+    def _entire(self, found: _Found, setups: dict[str, Setup], workers: int) -> tuple[dict[str, Setup], _Held]:
+        """Set-ups as the person called them, and what was seen held against runs of them, where these leave time."""
+        seen = {name: setups[name] for name in self.case.saw}
+        needed = len(self.measuring.seeds) * sum(self._takes(setup, workers) for setup in seen.values())
+        if not self.measuring.comparable or needed > AT_FIRST * (self.measuring.deadline - time.monotonic()):
+            return setups, _Held()
+        called = self._as_called(found, setups)
+        again, _ = self._again(called)
+        return called, self._held({name: called[name] for name in self.case.quantity.variants}, again)
+
+    def _held(self, base: Mapping[str, Setup], again: Sequence[Again]) -> _Held:
+        """What was seen, held against runs of its size and steps."""
+        noise = self._noise(base) if self.measuring.comparable else None
+        otherwise = self._otherwise(base) if noise is False else None
+        return _Held(mean_of(self.measuring.quantity(base)), noise, otherwise, tuple(again))
+
+    def _tells_most(self, entire: _Held) -> bool:
+        """Whether runs as they were tell most already: in another unit they are what was seen, or little is left."""
+        distance = self.case.quantity.distance
+        left = math.inf if entire.found is None else entire.found.mean - self.case.quantity.expected
+        return entire.otherwise is not None or left * math.copysign(1.0, distance) <= MATTERS * abs(distance)
 
     def _shortened(self, setup: Setup) -> Setup:
         fraction = self.measuring.fraction
@@ -463,7 +504,7 @@ class _Explaining:
         metrics = {metric.name: metric for metric in self.plan.task.metrics}
         for one in (one for one in impossibles if one.kind != "unlearned"):
             others = ways(setups[one.variant], one)
-            if not others or self.measuring.late(others):
+            if not others or self.measuring.late(others, self.measuring.seeds[:1]):
                 self.not_tried += [f"{setup.name} (no time)" for setup in others]
                 continue
             values = self.measuring.values(
@@ -476,6 +517,17 @@ class _Explaining:
                     found.append(Again(setup.name, one.metric, one.value, estimate, None))
                     self.tell(f"made: {setup.name}: {one.metric} {value:.4g} (seen {one.value:.4g})")
         return found
+
+
+@final
+@dataclass(frozen=True)
+class _Held:
+    """Hold what runs of a case with all of its steps say of what was seen."""
+
+    found: Estimate | None = None
+    noise: bool | None = None
+    otherwise: Again | None = None
+    again: tuple[Again, ...] = ()
 
 
 @final

@@ -9,7 +9,6 @@ from typing import final
 
 from attnlab.core.contracts import Metric
 from attnlab.explain.case import Case
-from attnlab.explain.rates import FACTORS
 from attnlab.explain.setups import Runs, Setup
 
 Setups = Mapping[str, Setup]
@@ -33,8 +32,6 @@ class Measuring:
         Part of their steps with which runs are made.
     deadline : float
         When to end, on the monotonic clock.
-    workers : int
-        How many runs are made at a time.
     """
 
     case: Case
@@ -42,7 +39,6 @@ class Measuring:
     seeds: Sequence[int]
     fraction: float
     deadline: float
-    workers: int
 
     @property
     def comparable(self) -> bool:
@@ -63,9 +59,7 @@ class Measuring:
         found = self.values({name: setups[name] for name in asked.variants}, asked.metric, seeds)
         return {seed: asked.value({name: row[seed] for name, row in found.items()}) for seed in found[asked.variant]}
 
-    def late(self, setups: Sequence[Setup], *, searched: int = 0) -> bool:
-        """Whether runs of set-ups, with a search of the rates of the last ones before, would end after the deadline."""
-        steps = self.runs.missing_steps(setups, self.seeds)
-        steps += sum(setup.steps for setup in setups[len(setups) - searched :]) * len(FACTORS)
-        needed = self.runs.seconds_per_step() * steps / self.workers
+    def late(self, setups: Sequence[Setup], seeds: Sequence[int] | None = None) -> bool:
+        """Whether runs of set-ups, by default with all seeds, would end after the deadline."""
+        needed = self.runs.seconds_of(setups, self.seeds if seeds is None else seeds)
         return time.monotonic() + needed > self.deadline

@@ -92,7 +92,7 @@ def waterfall_rows(answer: Answer) -> list[dict[str, Any]]:
     rows = [{"row": first, "kind": "end", "from": at, "to": at, "nature": "end", "text": f"{at:.4g}"}]
     for name, nature, amount in answer.steps:
         part = answer.part(amount) if nature != "beyond" else ""
-        told = f"{-amount:+.3g}" + (f"  ({part})" if part else "")
+        told = f"{0.0 - amount:+.3g}" + (f"  ({part})" if part else "")
         row = name if name not in {one["row"] for one in rows} else f"{name} (rest)"
         rows.append({"row": row, "kind": "step", "from": at, "to": at - amount, "nature": nature, "text": told})
         at -= amount

@@ -43,7 +43,8 @@ class Impossible:
         """What is wrong with it, in a sentence."""
         got = f"{self.metric} {self.value:.4g} of '{self.variant}'"
         if self.kind == "unlearned":
-            return f"{got} is no better than {self.floor} ({self.limit:.4g}): nothing was learned of the task"
+            limit = f"{self.floor} ({self.limit:.4g})"
+            return f"{got} is no better than {limit}: nothing that was learned holds for what was held out"
         if self.kind == "unknown":
             return f"{got} is better than the best known result, {self.floor} ({self.limit:.4g})"
         positions = "one input position" if self.sees == 1 else f"{self.sees} input positions"

@@ -12,7 +12,7 @@ from attnlab.explain.answer import HALF, Share
 from attnlab.explain.causes import PHASES, Cause, Change, more_steps, phase_of
 from attnlab.explain.effects import Estimate, effects, mean_of
 from attnlab.explain.measuring import Measuring
-from attnlab.explain.rates import tuned
+from attnlab.explain.rates import FACTORS, tuned
 from attnlab.explain.setups import Setup
 
 MATTERS = 0.1
@@ -21,6 +21,8 @@ MOST_CAUSES = 4
 """How many causes are removed one after another in one phase."""
 MOST_AGAIN = 2
 """How often more of a cause is removed that there may be more of."""
+FOLLOWED = 3
+"""Causes of a phase that a plan expects to be worth more than a first run."""
 SEEMS_MUCH = 0.3
 """Part of what is left from which a cause that is not decided gets twice the seeds."""
 
@@ -51,6 +53,8 @@ class Removing:
         What was removed and changed nothing that is decided.
     not_tried : list of str
         What there was no time for.
+    begun : float, optional
+        How far the number lay from what was expected before anything was removed.
     """
 
     measuring: Measuring
@@ -61,10 +65,11 @@ class Removing:
     applied: list[Removed] = field(default_factory=list)
     without_effect: list[str] = field(default_factory=list)
     not_tried: list[str] = field(default_factory=list)
+    begun: float | None = None
 
     def carry(self, causes: Sequence[Cause]) -> None:
         """Remove causes, phase by phase; within one those that carry most first."""
-        begun = self._left()
+        begun = self.begun = self._left()
         for number in range(PHASES):
             phase = [cause for cause in causes if phase_of(cause) == number]
             if number == PHASES - 1 and begun and any(one.amount.mean / begun >= HALF for one in self.shares):
@@ -80,7 +85,8 @@ class Removing:
             return None
         left, distance = now.mean - self.measuring.case.quantity.expected, self.measuring.case.quantity.distance
         toward = math.copysign(1.0, distance or left)
-        return left if left * toward > MATTERS * abs(distance if self.measuring.comparable else left) else None
+        whole = distance if self.measuring.comparable else self.begun or left
+        return left if left * toward > MATTERS * abs(whole) else None
 
     def _remove(self, phase: Sequence[Cause]) -> None:
         """Remove each cause of a phase alone, then those that help one after another."""
@@ -88,7 +94,7 @@ class Removing:
         if left is None:
             return
         tried, planned = dict[str, Removed](), list[Setup]()
-        for cause in sorted(phase, key=lambda one: one.costs):
+        for cause in sorted(phase, key=lambda one: (not one.evidence, not one.tunes)):  # likely ones, should time end
             if (changes := self._changes(cause, planned)) is not None:
                 tried[cause.name] = cause, changes
                 planned += self._with([*self.applied, (cause, changes)]).values()
@@ -96,9 +102,10 @@ class Removing:
         helping = [name for name, one in alone.items() if one.excludes_zero and one.mean * left > 0]
         helping = [name for name in helping if abs(alone[name].mean) > MATTERS * abs(left)]
         self.without_effect += [name for name in alone if name not in helping]
-        self.not_tried += [f"'{name}' (its runs did not finish)" for name in tried if name not in alone]
+        self.not_tried += [f"'{name}' (its runs did not finish, or not in time)" for name in tried if name not in alone]
         for name, one in alone.items():
-            self.tell(f"without '{name}': {-one.mean:+.3g} [{-one.high:.3g}, {-one.low:.3g}]")
+            sure = f"[{-one.high:.3g}, {-one.low:.3g}]" if one.runs > 1 else "in one run, and was left at that"
+            self.tell(f"without '{name}': {-one.mean:+.3g} {sure}")
         begun = len(self.applied)
         for name in sorted(helping, key=lambda one: -abs(alone[one].mean))[:MOST_CAUSES]:
             if self._left() is None:
@@ -108,27 +115,49 @@ class Removing:
             self._accept(cause, changes if first else self._changes(cause), alone[name], first=first)
 
     def _alone(self, tried: Mapping[str, Removed], left: float) -> dict[str, Estimate]:
-        """What each cause changes by itself; with twice the seeds where it seems much and is not decided.
+        """What each cause changes by itself: with one seed, where that matters with all, with twice as many where open.
 
         Causes are named that change the number toward what was expected, which half of those do that miss zero by
         chance: with two looks the share of phases in which one is named without any effect is that of one call.
         """
-        if not tried:
-            return {}
+        now = self.measuring.quantity(self._with(self.applied))
+        first = next(seed for seed, value in now.items() if math.isfinite(value))
         setups = {name: self._with([*self.applied, one]) for name, one in tried.items()}
-        every = [setup for these in setups.values() for setup in these.values()]
-        self.measuring.runs.of(every, self.measuring.seeds)  # side by side
-        after = {name: self.measuring.quantity(these) for name, these in setups.items()}
-        found = effects(dict.fromkeys(tried, self.measuring.quantity(self._with(self.applied))), after)
-        open_ones = [n for n, one in found.items() if not one.excludes_zero and one.mean * left > SEEMS_MUCH * left**2]
-        again = [setup for name in open_ones for setup in setups[name].values()]
-        if not open_ones or self.measuring.late(again):
-            return found
+        gained = {name: now[first] - values[first] for name, values in self._side_by_side(setups, [first]).items()}
+        alone = {name: Estimate(one, -math.inf, math.inf, 1) for name, one in gained.items() if math.isfinite(one)}
+        little = {name: one for name, one in alone.items() if one.mean / left <= MATTERS}
+        matter = self._in_time({name: setups[name] for name in alone if name not in little}, alone)
+        after = self._side_by_side(matter, self.measuring.seeds)
+        found = little | effects(dict.fromkeys(matter, now), after, among=len(tried))
         more = range(2 * len(self.measuring.seeds))
-        after |= {name: self.measuring.quantity(setups[name], more) for name in open_ones}
+        open_ones = [
+            n for n, one in found.items() if n in matter and not one.excludes_zero and one.mean / left > SEEMS_MUCH
+        ]
+        again = [setup for name in open_ones for setup in setups[name].values()]
+        if not open_ones or self.measuring.late([*again, *self._with(self.applied).values()], more):
+            return found
+        after |= self._side_by_side({name: setups[name] for name in open_ones}, more)
         now = self.measuring.quantity(self._with(self.applied), more)
-        second = effects(dict.fromkeys(tried, now), after)
-        return found | {name: second[name] for name in open_ones}
+        second = effects(dict.fromkeys(matter, now), after, among=len(tried))
+        return found | {name: second[name] for name in open_ones if name in second}
+
+    def _in_time(
+        self, setups: Mapping[str, Mapping[str, Setup]], alone: Mapping[str, Estimate]
+    ) -> dict[str, Mapping[str, Setup]]:
+        """The set-ups by cause for which all seeds fit the time, those that gain most before others; one at least."""
+        kept, planned = {}, list[Setup]()
+        for name in sorted(setups, key=lambda one: -abs(alone[one].mean)):
+            planned += setups[name].values()
+            if not kept or not self.measuring.late(planned):
+                kept[name] = setups[name]
+        return kept
+
+    def _side_by_side(
+        self, setups: Mapping[str, Mapping[str, Setup]], seeds: Sequence[int]
+    ) -> dict[str, dict[int, float]]:
+        """The number that is explained, by cause and seed, from runs made at one time."""
+        self.measuring.runs.of([setup for these in setups.values() for setup in these.values()], seeds)
+        return {name: self.measuring.quantity(these, seeds) for name, these in setups.items()}
 
     def _accept(self, cause: Cause, changes: Mapping[str, Change] | None, alone: Estimate, *, first: bool) -> None:
         """Remove a cause for good, if it still carries something beside those before it in its phase."""
@@ -181,7 +210,8 @@ class Removing:
     def _changes(self, cause: Cause, planned: Sequence[Setup] = ()) -> Mapping[str, Change] | None:
         """What removing a cause changes, searched where it is a rate; None without time beside what is planned."""
         setups = self._with([*self.applied, (cause, cause.changes)])
-        if self.measuring.late([*planned, *setups.values()], searched=len(setups) if cause.tunes else 0):
+        searched, first = list(setups.values()) if cause.tunes else [], self.measuring.seeds[:1]
+        if self.measuring.late([*planned, *setups.values(), *searched * len(FACTORS)], first):
             self.not_tried.append(f"'{cause.name}' (no time)")
             return None
         if not cause.tunes:

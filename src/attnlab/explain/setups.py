@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -120,7 +121,8 @@ class Runs:
     on_run: OnRun
     device: str = "cpu"
     _known: dict[tuple[str, int], Run] = field(default_factory=dict)  # by key of the set-up, and seed
-    _seconds_per_step: list[float] = field(default_factory=list)  # of every run that was read
+    _made_s: float = 0.0  # how long the runs took that were made here
+    _made_steps: int = 0  # how many steps they had
 
     def of(self, setups: Sequence[Setup], seeds: Sequence[int]) -> dict[str, dict[int, Run]]:
         """The runs of set-ups, by their names and seeds; those that are not there yet are made, seed by seed."""
@@ -137,20 +139,20 @@ class Runs:
                 self.on_run(setup.name, seed, message)
 
         if todo:
+            begun = time.monotonic()
             self.executor.run([self._job(setup, seed) for setup, seed in todo], tell)
+            self._made_s += time.monotonic() - begun
+            self._made_steps += sum(setup.steps for setup, _ in todo)
         failed = {(todo[number][0].key, todo[number][1]): error for number, error in errors.items()}
         for setup, seed in missing:
             place = (setup.key, seed)
             self._known[place] = self._read(setup, seed, failed.get(place, "it left no result"))
         return {setup.name: {seed: self._known[setup.key, seed] for seed in seeds} for setup in setups}
 
-    def seconds_per_step(self) -> float:
-        """The slowest step of any run so far; 0 before the first."""
-        return max(self._seconds_per_step, default=0.0)
-
-    def missing_steps(self, setups: Sequence[Setup], seeds: Sequence[int]) -> int:
-        """The steps of the runs that are not made yet."""
-        return sum(setup.steps for setup in setups for seed in seeds if (setup.key, seed) not in self._known)
+    def seconds_of(self, setups: Sequence[Setup], seeds: Sequence[int]) -> float:
+        """How long the runs take that are not made yet, as the runs before took; 0 before the first."""
+        missing = sum(setup.steps for setup in setups for seed in seeds if (setup.key, seed) not in self._known)
+        return missing * self._made_s / max(1, self._made_steps)
 
     def place(self, setup: Setup) -> Path:
         """The folder of a set-up: by its name where it is new, where it was begun otherwise."""
@@ -171,7 +173,6 @@ class Runs:
         folder = self.folder_of(setup, seed)
         if is_done(folder, setup.spec(seed)):
             result = read_record(folder, required=True) or {}
-            self._seconds_per_step.append(result["seconds"] / setup.steps)
             return Run(result["metrics"], read_metrics(folder), result["seconds"])
         failure = folder / FAILED
         return Run({}, error=read_json(failure)["error"] if failure.exists() else otherwise)

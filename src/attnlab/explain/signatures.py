@@ -118,6 +118,12 @@ SIGNATURES: tuple[Signature, ...] = (
         "Glorot, Bordes, Bengio 2011, AISTATS; Maas 2013, ICML workshop (leaky rectifiers)",
     ),
     Signature(
+        "frozen parameters",
+        lambda m: m["frozen"] > 0,
+        "{frozen:.0%} of the model's weights are not trained: their requires_grad is off",
+        "PyTorch documentation, 'Autograd mechanics', setting requires_grad",
+    ),
+    Signature(
         "chance in evaluation",
         lambda m: m["chance"] > 0,
         "two calls of the model in evaluation give different outputs for one input",
@@ -166,7 +172,9 @@ def _measure(task_spec: Any, model_spec: Mapping[str, Any], folder: str | None) 
     if folder is not None:
         load_model_weights(model, folder)
     few = task.train_batch(0, 0).rows(0, ITEMS)
-    found = {**_by_depth(model, task, few), **_sees(model, few, causal=task.causal)}
+    sizes = [(weight.numel(), weight.requires_grad) for weight in model.parameters()]
+    frozen = sum(size for size, trained in sizes if not trained) / max(1, sum(size for size, _ in sizes))
+    found = {"frozen": frozen, **_by_depth(model, task, few), **_sees(model, few, causal=task.causal)}
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 

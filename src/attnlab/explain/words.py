@@ -11,6 +11,9 @@ from attnlab.explain.effects import Estimate
 SMALL = 0.1
 """Part of the distance below which nothing is said of what is left."""
 
+WHOLLY = 0.995
+"""Part of the distance from which on it is all of it."""
+
 
 def paragraph(answer: Answer) -> str:
     """The answer to a case in plain words."""
@@ -53,10 +56,12 @@ def _verdict(answer: Answer) -> str:
     if largest is None:
         return "Nothing that was tried carries much of it."
     name, nature, amount = largest
-    called = {"bug": f"A bug, {name},", "known effect": f"A known effect, {name},", "set-up": f"The set-up, {name},"}
-    most = "most" if amount / answer.distance >= HALF else "a part"
+    named = name if name.startswith(nature) else f"{nature}, {name},"
+    called = {"bug": f"A {named}", "known effect": f"A {named}", "set-up": f"The {named}"}
+    carried = amount / answer.distance
+    most = f"{'most' if carried >= HALF else 'a part'} of it ({carried:.0%})" if carried < WHOLLY else "all of it"
     where = "" if answer.comparable else f" in these runs, {_how(answer)}"
-    return f"{called.get(nature, 'Noise')} carries {most} of it ({answer.part(amount)}){where}."
+    return f"{called.get(nature, 'Noise')} carries {most}{where}."
 
 
 def _made(answer: Answer) -> Iterator[str]:
@@ -75,18 +80,22 @@ def _again(answer: Answer) -> Iterator[str]:
         return
     runs = f"{answer.start.runs} run{'' if answer.start.runs == 1 else 's'}"
     found = f"{runs} with fresh seeds gave {answer.start.mean:.4g}{interval(answer.start)}"
-    if not answer.comparable:
-        yield f"{found}, {_how(answer)}, so that what was seen cannot be held against it."
-        return
     meaning = {
         True: "what was seen lies within their noise",
         False: "what was seen lies outside their noise: something differs that the case does not say",
         None: "which says nothing about their noise",
     }
-    yield f"{found}: {meaning[answer.noise]}."
+    if answer.entire:
+        whole = f"{answer.entire.mean:.4g}{interval(answer.entire)}"
+        yield f"{found}, {_how(answer)}. With all steps they gave {whole}: {meaning[answer.noise]}."
+    elif not answer.comparable:
+        yield f"{found}, {_how(answer)}, so that what was seen cannot be held against it."
+        return
+    else:
+        yield f"{found}: {meaning[answer.noise]}."
     if answer.otherwise:
         one = answer.otherwise
-        yield f"It lies within the noise of {one.variant}, which comes to {one.found.mean:.4g}{interval(one.found)}."
+        yield f"It lies within the noise of {one.variant}: {one.found.mean:.4g}{interval(one.found)}."
     others = [
         one for one in answer.again if one.within is False and f"{one.metric} of '{one.variant}'" != answer.quantity
     ]
@@ -124,7 +133,10 @@ def ended(text: str) -> str:
 
 
 def _bugs(answer: Answer) -> Iterator[str]:
-    """Errors of the doctor that no removal measured."""
+    """Errors of the doctor that no removal measured, and where it finds none."""
+    right = [one.name.rpartition(":")[2] for one in answer.examined if not (one.errors or one.error)]
+    if right:
+        yield f"The doctor finds no error in {' and '.join(right)}."
     measured = " ".join(share.evidence for share in answer.shares)
     for one in answer.examined:
         for finding in one.errors:
@@ -139,7 +151,7 @@ def _rest(answer: Answer) -> Iterator[str]:
     if answer.end is None or not answer.distance:
         return
     left = answer.end.mean - answer.expected
-    if answer.comparable and answer.noise is False and answer.start is not None:
+    if answer.comparable and answer.noise is False and answer.start is not None and answer.otherwise is None:
         left += answer.seen - answer.start.mean
     if left * math.copysign(1.0, answer.distance) > SMALL * abs(answer.distance):
         yield f"{left:+.3g} ({answer.part(left)}) stay unexplained: no cause that was removed carries them."
@@ -156,7 +168,7 @@ def what_next(answer: Answer) -> str:
     elif answer.is_unmeasured_bug:
         text = "Mend what the doctor found, and run the case again."
     elif answer.fraction < 1:
-        minutes = math.ceil(answer.seconds / 60 / answer.fraction)
+        minutes = math.ceil(max(answer.seconds / 60, answer.minutes) / answer.fraction)
         text = f"Run it with all of its steps: --minutes {minutes} would be about enough."
     elif answer.otherwise:
         text = (

@@ -18,7 +18,7 @@ class MendedModel(nn.Module):
     ----------
     part : Spec
         The model; entry of `MODELS` or ``path.py:Class``.
-    scores_times, masked, swapped, leak, fresh, over_keys, quiet, skips, positions
+    scores_times, masked, swapped, leak, fresh, over_keys, quiet, thawed, skips, positions
         What is removed, as in `Mending`.
     **offered
         What the task offers, for the model within.
@@ -47,6 +47,7 @@ class MendedModel(nn.Module):
         fresh: bool = False,
         over_keys: bool = False,
         quiet: bool = False,
+        thawed: bool = False,
         skips: bool = False,
         positions: bool = False,
         **offered: Any,
@@ -56,7 +57,7 @@ class MendedModel(nn.Module):
         super().__init__()
         self.mending = Mending(
             scores_times=scores_times, masked=masked, swapped=swapped, leak=leak, fresh=fresh,
-            over_keys=over_keys, quiet=quiet, skips=skips, positions=positions,
+            over_keys=over_keys, quiet=quiet, thawed=thawed, skips=skips, positions=positions,
         )  # fmt: skip
         self.part = self.mending.start(build(part, MODELS, axis="model", offered=offered))
         within = [module for module in self.part.modules() if getattr(module, "batch_first", True) is False]

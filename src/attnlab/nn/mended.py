@@ -55,6 +55,8 @@ class Mending:
         Whether the softmax of scores is over their last axis, whatever axis the module names.
     quiet : bool
         Whether dropout acts in training alone, whatever the module says.
+    thawed : bool
+        Whether every parameter is trained, whatever the module froze.
     skips : bool
         Whether the input of every layer (`layers_of`) is added to its output.
     positions : bool
@@ -76,6 +78,7 @@ class Mending:
         fresh: bool,
         over_keys: bool = False,
         quiet: bool = False,
+        thawed: bool = False,
         skips: bool = False,
         positions: bool = False,
     ) -> None:
@@ -85,7 +88,8 @@ class Mending:
             raise SpecError(f"leak must be in [0, 1); got {leak!r}")
         self.scores_times, self.masked, self.swapped = scores_times, masked, swapped
         self.leak, self.fresh = leak, fresh
-        self.over_keys, self.quiet, self.skips, self.positions = over_keys, quiet, skips, positions
+        self.over_keys, self.quiet, self.thawed = over_keys, quiet, thawed
+        self.skips, self.positions = skips, positions
 
     def start(self, module: nn.Module) -> nn.Module:
         """A module that starts without the fault."""
@@ -94,6 +98,8 @@ class Mending:
                 draw = getattr(layer, "reset_parameters", None)
                 if draw is not None and type(layer).__module__.startswith("torch."):
                     draw()
+        if self.thawed:
+            module.requires_grad_(True)
         for layer in layers_of(module) if self.skips else ():
             layer.register_forward_hook(_with_input)
         return module
@@ -145,7 +151,7 @@ class MendedMixer(AbstractKeylessMixer):
         Width of the activations.
     part : Spec
         The mixer; entry of `MIXERS` or ``path.py:Class``.
-    scores_times, masked, swapped, leak, fresh, over_keys, quiet
+    scores_times, masked, swapped, leak, fresh, over_keys, quiet, thawed
         What is removed, as in `Mending`.
     causal : bool
         Whether a position sees itself and earlier ones only.
@@ -179,6 +185,7 @@ class MendedMixer(AbstractKeylessMixer):
         fresh: bool = False,
         over_keys: bool = False,
         quiet: bool = False,
+        thawed: bool = False,
         causal: bool = False,
         max_length: int | None = None,
         dropout: float = 0.0,
@@ -188,7 +195,7 @@ class MendedMixer(AbstractKeylessMixer):
         super().__init__()
         self.mending = Mending(
             scores_times=scores_times, masked=masked, swapped=swapped, leak=leak, fresh=fresh,
-            over_keys=over_keys, quiet=quiet,
+            over_keys=over_keys, quiet=quiet, thawed=thawed,
         )  # fmt: skip
         offered = {"d_model": d_model, "causal": causal, "dropout": dropout}
         offered |= {} if max_length is None else {"max_length": max_length}

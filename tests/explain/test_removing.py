@@ -1,0 +1,96 @@
+"""Removing causes: one run tells which are worth more, and time is spent on those."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from attnlab.explain.answer import Answer, Share
+from attnlab.explain.causes import Cause, phase_of
+from attnlab.explain.effects import Estimate, effects
+from attnlab.explain.removing import Removing
+from attnlab.explain.setups import Runs, Setup
+from attnlab.explain.words import paragraph, what_next
+
+BASE = Setup("mine", {"name": "shapes"}, {"name": "cnn"}, {"lr": 1e-3, "budget": {"steps": 40}})
+LOSS = {"much": 1.0, "little": 1.97, "nothing": 2.0, "fails": math.nan}
+"""By cause what is lost without it; 2.0 with all of them, and 1.0 is expected."""
+
+
+class _Measured:
+    """Stand in for `Measuring`: what a set-up loses is read off the name that it was given, and noted with its seed."""
+
+    seeds, fraction, comparable = range(3), 1.0, True
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, int]] = []
+        self.case = SimpleNamespace(quantity=SimpleNamespace(distance=1.0, expected=1.0))
+        self.runs = SimpleNamespace(of=lambda *_: None)
+
+    def quantity(self, setups, seeds=None):
+        title = setups["mine"].name.removeprefix("mine, ").removesuffix(" removed")
+        found = {seed: LOSS.get(title, 2.0) + 0.01 * seed for seed in (self.seeds if seeds is None else seeds)}
+        self.made += [(title, seed) for seed in found]
+        return found
+
+    def late(self, *_):
+        return False
+
+
+def test_a_cause_that_changes_little_in_one_run_is_left_at_that():
+    measuring, told = _Measured(), []
+    removing = Removing(measuring, {"mine": BASE}, None, told.append)
+    removing.carry([Cause(name, "set-up", "gone", {"mine": {"training": {"lr": 1.0}}}) for name in LOSS])
+    assert [share.name for share in removing.shares] == ["much"]
+    assert removing.without_effect == ["little", "nothing"]
+    assert removing.not_tried == ["'fails' (its runs did not finish, or not in time)"]
+    assert {seed for title, seed in measuring.made if title == "much"} == {0, 1, 2}
+    assert {seed for title, seed in measuring.made if title in ("little", "nothing")} == {0}
+    assert "without 'little': -0.03 in one run, and was left at that" in told
+
+
+def test_the_error_is_shared_with_causes_that_were_left_out():
+    before, after = {"one": {0: 2.0, 1: 2.1, 2: 2.3}}, {"one": {0: 1.0, 1: 1.2, 2: 1.2}}
+    alone, among = (effects(before, after, among=count)["one"] for count in (1, 8))
+    assert among.mean == alone.mean
+    assert among.high - among.low > 2 * (alone.high - alone.low)
+
+
+def test_time_is_that_of_the_runs_before(tmp_path):
+    executor = SimpleNamespace(run=lambda *_: None)
+    runs = Runs(tmp_path, executor, lambda *_: None)
+    assert runs.seconds_of([BASE], [0]) == 0.0
+    runs.of([BASE], [0])
+    assert runs.seconds_of([BASE], [0]) == 0.0
+    longer = BASE.changed(training={"budget": {"steps": 160}})
+    assert runs.seconds_of([longer], [0]) == pytest.approx(4 * runs.seconds_of([BASE], [1]))
+    assert runs.seconds_of([BASE], [1]) > 0
+
+
+def around(value):
+    return Estimate(value, value - 0.01, value + 0.01, 3)
+
+
+def test_a_module_as_a_whole_is_a_bug_in_it():
+    share = Share("bug in Heads", "bug", "the lab's own attention stands in its place", around(0.9))
+    seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 3.3, 2.3, 1.0, 3)
+    answer = Answer(*seen, start=around(3.3), noise=True, shares=(share,), end=around(2.4))
+    assert paragraph(answer).startswith("A bug in Heads carries most of it (90%).")
+
+
+def test_shortened_runs_are_told_beside_those_with_all_steps():
+    seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 3.3, 2.3, 0.5, 3)
+    answer = Answer(*seen, start=around(3.6), entire=around(3.3), noise=True, end=around(3.6))
+    told = paragraph(answer)
+    assert "gave 3.6 [3.59, 3.61], with 0.5 of the steps. With all steps they gave 3.3 [3.29, 3.31]: " in told
+    assert "what was seen lies within their noise" in told
+    assert "--minutes" in what_next(answer)
+
+
+def test_what_makes_up_for_much_is_removed_after_what_was_chosen():
+    rate = Cause("untuned rate", "set-up", "searched", {}, tunes=True)
+    names = ("wrong scale of the scores", "label smoothing", "too few steps", "small batch")
+    scale, *others = [Cause(name, "bug" if "scale" in name else "set-up", "gone", {}) for name in names]
+    assert [phase_of(one) for one in (scale, *others[:2], rate, others[2])] == [0, 2, 3, 3, 4]
