@@ -475,7 +475,11 @@ def test_names_that_a_library_has_elsewhere_or_no_more_matter_only_to_what_needs
 
 def test_a_class_is_examined_although_its_file_raises_below_it(tmp_path):
     path = file(tmp_path, UNFINISHED)
-    assert load(f"{path}:Mine").notes[-1].startswith("below it its file raised FileNotFoundError")
+    assert (
+        load(f"{path}:Mine")
+        .notes[-1]
+        .startswith("left out of its file or of one beside it: what raised FileNotFoundError")
+    )
     with pytest.raises(ModuleError, match="raised while it was imported: FileNotFoundError"):
         load(f"{path}:Other")
 
@@ -499,3 +503,43 @@ def test_a_number_that_is_annotated_as_a_list_is_one(tmp_path):
     text = CLASS.format(parameters="dim, layers: list[int], sizes: tuple[int, int]", width="dim * len(layers + [1])")
     arguments = load(f"{file(tmp_path, text)}:Mine").arguments
     assert (type(arguments["layers"]), type(arguments["sizes"])) == (list, tuple)
+
+
+def test_what_a_file_beside_it_makes_by_raising_is_left_out_and_refuses_where_it_is_used(tmp_path):
+    (tmp_path / "beside.py").write_text(BESIDE)
+    path = file(tmp_path, "from beside import TABLE, WIDE, wide_of\n\n" + USING)
+    patient = load(f"{path}:Mine")
+    assert patient.module.map.in_features == 24
+    assert "what raised KeyError: 'NOT_SET_ANYWHERE' (beside.py, line 7)" in patient.notes[-1]
+    with pytest.raises(ModuleError, match="ImportError: 'TABLE' was left out, as its statement raised KeyError: "):
+        load(f"{path}:Other")
+    with pytest.raises(ModuleError, match="raised while it was imported: TypeError"):
+        load(f"{path}:Broken")
+
+
+BESIDE = """
+import argparse, os
+import not_there_at_all
+parser = argparse.ArgumentParser()
+parser.add_argument("--wide", type=int, default=24)
+WIDE = parser.parse_args().wide
+TABLE = os.environ["NOT_SET_ANYWHERE"].split()
+def wide_of(x):
+    return len(TABLE)
+"""
+
+USING = """
+class Mine(nn.Module):
+    def __init__(self, dim=WIDE):
+        super().__init__()
+        self.map = nn.Linear(dim, dim)
+    def forward(self, x):
+        return self.map(x)
+
+class Other(Mine):
+    def __init__(self, dim=WIDE):
+        super().__init__(dim * len(TABLE))
+
+class Broken(Mine, 1):
+    pass
+"""

@@ -1,6 +1,7 @@
 """Import a file of a person's own, where it lies: with its neighbors, inside its package, and anew when it changed."""
 
 from __future__ import annotations
+import __future__
 
 import ast
 import contextlib
@@ -13,7 +14,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, final
 
@@ -27,6 +28,9 @@ COPIES = "ATTNLAB_OWN_CODE"
 
 EQUALS: dict[str, Any] = {}
 """What does the same as a name of a library that is not installed, filled by who knows it."""
+
+_INSTALLED = re.compile(r"site-packages|[\\/]lib[\\/]python")
+"""Files that are no person's own."""
 
 _OWN = "attnlab_user_"
 """How the names of a person's own modules begin."""
@@ -52,8 +56,8 @@ def copy_of(path: Path, copies: str) -> Path:
 def import_file(path: Path, *, stand_in: bool = False, wanted: str = "") -> types.ModuleType:
     """Import a file under a name of its own; raises what it raises, unless it has defined what is `wanted` before.
 
-    With `stand_in`, libraries that are not installed are replaced by what raises when it is used; `replaced_in` names
-    them.
+    With `stand_in`, libraries that are not installed are replaced by what raises when it is used, `replaced_in` names
+    them; and what a statement of the file or of one beside it would have made, if the statement raises.
 
     Notes
     -----
@@ -79,6 +83,11 @@ def import_file(path: Path, *, stand_in: bool = False, wanted: str = "") -> type
                 raise
             vars(module)["__raised__"] = f"{type(error).__name__}: {error}"
         vars(module)["__replaced__"] = () if replaced is None else tuple(replaced.names)
+        if replaced is not None and replaced.left_out:
+            vars(module)["__raised__"] = replaced.left_out[0]
+            if isinstance(vars(module).get(wanted), _Missing):
+                del sys.modules[name]
+                raise replaced.raised[wanted]
     return module
 
 
@@ -151,7 +160,7 @@ class _Package(types.ModuleType):
         if name.startswith("__") or _holds(face.parent, name) or "__file__" in vars(self) or not face.exists():
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         self.__file__ = str(face)
-        exec(compile(face.read_bytes(), face, "exec"), vars(self))  # a person's own code, asked for by their own file
+        importlib.machinery.SourceFileLoader(self.__name__, str(face)).exec_module(self)  # asked for by their own file
         return getattr(self, name)
 
 
@@ -170,8 +179,8 @@ class _Missing:
 
     Parameters
     ----------
-    library : str
-        What is not installed.
+    lacks : str
+        What is said where it is used, such as that a library is not installed.
     made : bool
         Whether it stands for what a call would have made.
 
@@ -181,23 +190,23 @@ class _Missing:
     Everything that needs a value raises `ImportError`, and so does a call of what a call would have made.
     """
 
-    def __init__(self, library: str, *, made: bool = False) -> None:
-        self._library = library
+    def __init__(self, lacks: str, *, made: bool = False) -> None:
+        self._lacks = lacks
         self._made = made
 
     def __getattr__(self, word: str) -> Any:
         if word.startswith("__"):
             raise AttributeError(word)
-        return EQUALS.get(word) or _Missing(self._library)
+        return EQUALS.get(word) or _Missing(self._lacks)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         decorates = len(arguments) == 1 and not named and callable(arguments[0])
         if self._made and not decorates:
             self._refuse()
-        return arguments[0] if decorates else _Missing(self._library, made=True)
+        return arguments[0] if decorates else _Missing(self._lacks, made=True)
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
-        return (_Unknown("Unknown", (), {"library": self._library}),) if len(bases) == 1 else ()
+        return (_Unknown("Unknown", (), {"lacks": self._lacks}),) if len(bases) == 1 else ()
 
     def __instancecheck__(self, _thing: Any) -> bool:
         return False
@@ -215,7 +224,7 @@ class _Missing:
         """Leave what was entered for its effect alone."""
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise ImportError(f"{self._library} is not installed")
+        raise ImportError(self._lacks)
 
     __bool__ = __len__ = __iter__ = __float__ = __int__ = __index__ = __array__ = _refuse
     __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = __matmul__ = __neg__ = _refuse
@@ -228,10 +237,10 @@ class _Missing:
 class _Unknown(type):
     """A class of which only the library is known that it would come from."""
 
-    library: str
+    lacks: str
 
     def __getattr__(cls, word: str) -> Any:
-        return getattr(_Missing(cls.library), word)
+        return getattr(_Missing(cls.lacks), word)
 
 
 @final
@@ -240,16 +249,56 @@ class _Replacements:
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        self.raised: dict[str, BaseException] = {}  # by the names that a statement left without a value
+        self.left_out: list[str] = []  # what those statements raised, in words
         self._put: list[tuple[types.ModuleType, str]] = []
+        self.finds: Callable[[ImportError], bool] | None = None  # looks for what an import missed
+        self._loads = importlib.machinery.SourceFileLoader.exec_module
 
     def __enter__(self) -> _Replacements:
+        loads, run = self._loads, self._run
+
+        def load(self: importlib.machinery.SourceFileLoader, module: types.ModuleType) -> None:
+            return loads(self, module) if _INSTALLED.search(self.path) else run(module, self.path)
+
+        importlib.machinery.SourceFileLoader.exec_module = load
         return self
 
     def __exit__(self, *_: object) -> None:
+        importlib.machinery.SourceFileLoader.exec_module = self._loads
         for module, word in self._put:
             vars(module).pop(word, None)
         for name in {*self.names} & {*sys.modules}:
             del sys.modules[name]
+
+    def _run(self, module: types.ModuleType, file: str) -> None:
+        """Run a person's file statement by statement; what one that raises would have made raises when it is used."""
+        flags = 0
+        for statement in ast.parse(Path(file).read_bytes()).body:
+            if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
+                flags |= functools.reduce(
+                    int.__or__, (getattr(__future__, a.name).compiler_flag for a in statement.names)
+                )
+            code = compile(ast.Module([statement], []), file, "exec", flags=flags, dont_inherit=True)
+            try:
+                while not self._ran(code, module):
+                    pass
+            except (Exception, SystemExit) as error:
+                words = f"{type(error).__name__}: {error} ({Path(file).name}, line {statement.lineno})"
+                self.left_out.append(words)
+                for name in set(_bound_by(statement)) - {*vars(module)}:
+                    vars(module)[name] = _Missing(f"'{name}' was left out, as its statement raised {words}")
+                    self.raised[name] = error
+
+    def _ran(self, code: types.CodeType, module: types.ModuleType) -> bool:
+        """Whether a statement ran; where not, what it missed is there now."""
+        try:
+            exec(code, vars(module))  # a person's own code
+        except ImportError as error:
+            if self.finds is None or not self.finds(error):
+                raise
+            return False
+        return True
 
     def put(self, word: str, name: str) -> bool:
         """Let a name be imported that a module of another version has; whether there is such a module without it.
@@ -261,7 +310,7 @@ class _Replacements:
             return False
         parts = [part for known, part in sys.modules.items() if known.startswith(f"{library}.") and part is not None]
         found = next((vars(part)[word] for part in parts if word in vars(part)), EQUALS.get(word))
-        setattr(module, word, _Missing(f"{name}.{word}") if found is None else found)
+        setattr(module, word, _Missing(f"{name}.{word} is not installed") if found is None else found)
         self._put.append((module, word))
         self.names += [f"{name}.{word}"] if found is None else []
         return True
@@ -270,7 +319,7 @@ class _Replacements:
         """Let a library be imported that is not there."""
         module = sys.modules[name] = types.ModuleType(name)
         vars(module).update(__path__=[], __spec__=importlib.machinery.ModuleSpec(name, None), __version__="99.99.0")
-        vars(module)["__getattr__"] = _Missing(name).__getattr__
+        vars(module)["__getattr__"] = _Missing(f"{name} is not installed").__getattr__
         above, _, word = name.rpartition(".")
         if above in self.names:
             setattr(sys.modules[above], word, module)
@@ -283,31 +332,57 @@ def _execute(
     """Run a module; what it does not find is looked for in folders above, and in those beside them."""
     with _on_path([path.parent]) as folders:
         tried: set[tuple[str | None, Path]] = set()
+        finds = functools.partial(_finds, path=path, folders=folders, tried=tried, replaced=replaced)
+        if replaced is not None:
+            replaced.finds = finds
         while True:
             try:
                 return loader.exec_module(module)
             except ImportError as error:
-                missing, inside, _ = (error.name or "").partition(".")
-                absent = isinstance(error, ModuleNotFoundError)
-                above = [
-                    one for one in _folders_with(missing, path, beside=not absent) if (error.name, one) not in tried
-                ]
-                found = [one for one in above if inside or str(one) not in folders]  # or behind another of its name
-                if found:
-                    tried.add((error.name, found[0]))
-                    shadowing = [one for one in folders if inside and Path(one, f"{missing}.py").is_file()]
-                    for one in shadowing:  # a file is found before a folder without __init__.py, wherever that is
-                        sys.path.remove(one)
-                        folders.remove(one)
-                    folders.append(str(found[0]))
-                    another = not absent or inside or missing in sys.modules  # of its name, without what is wanted
-                    sys.path.insert(0 if another else len(sys.path), str(found[0]))
-                    sys.modules.pop(missing, None)
-                    importlib.invalidate_caches()
-                elif absent and replaced is not None and error.name and error.name not in replaced.names:
-                    replaced.replace(error.name)
-                elif absent or replaced is None or not replaced.put(*_wanted_name(error)):
+                if not finds(error):
                     raise
+
+
+def _finds(
+    error: ImportError,
+    *,
+    path: Path,
+    folders: list[str],
+    tried: set[tuple[str | None, Path]],
+    replaced: _Replacements | None,
+) -> bool:
+    """Whether there is now what an import missed: a folder where it is was found, or a stand-in put."""
+    missing, inside, _ = (error.name or "").partition(".")
+    absent = isinstance(error, ModuleNotFoundError)
+    above = [one for one in _folders_with(missing, path, beside=not absent) if (error.name, one) not in tried]
+    found = [one for one in above if inside or str(one) not in folders]  # or behind another of its name
+    if found:
+        tried.add((error.name, found[0]))
+        shadowing = [one for one in folders if inside and Path(one, f"{missing}.py").is_file()]
+        for one in shadowing:  # a file is found before a folder without __init__.py, wherever that is
+            sys.path.remove(one)
+            folders.remove(one)
+        folders.append(str(found[0]))
+        another = not absent or inside or missing in sys.modules  # of its name, without what is wanted
+        sys.path.insert(0 if another else len(sys.path), str(found[0]))
+        sys.modules.pop(missing, None)
+        importlib.invalidate_caches()
+        return True
+    if absent and replaced is not None and error.name and error.name not in replaced.names:
+        replaced.replace(error.name)
+        return True
+    return not absent and replaced is not None and replaced.put(*_wanted_name(error))
+
+
+def _bound_by(statement: ast.stmt) -> Iterator[str]:
+    """The names that a statement gives values to."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.alias):
+            yield node.asname or node.name.partition(".")[0]
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+    if isinstance(statement, ast.ClassDef | ast.FunctionDef):
+        yield statement.name
 
 
 def _wanted_name(error: ImportError) -> tuple[str, str]:
@@ -330,11 +405,13 @@ def _holds(folder: Path, name: str) -> bool:
 
 @contextlib.contextmanager
 def _on_path(folders: list[Path]) -> Iterator[list[str]]:
-    """Let a file import its neighbors while it is imported itself."""
+    """Let a file import its neighbors while it is imported itself, and read no command line but its own name."""
     added = [str(folder) for folder in folders]
     sys.path[:0] = added
+    arguments, sys.argv = sys.argv, sys.argv[:1]
     try:
         yield added
     finally:
+        sys.argv = arguments
         for folder in added:
             sys.path.remove(folder)

@@ -157,7 +157,7 @@ def _cause(exam: Examination, module: nn.Module) -> tuple[str, dict[str, str]]:
 def _batch_norms(exam: Examination, module: nn.Module, place: _Place | None) -> str:
     """The names of batch norms, if one is where samples meet first, or all there is; else nothing."""
     norms = [name for name, part in module.named_modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
-    if place is not None and place.name not in norms and not place.is_whole:
+    if place is not None and not place.is_whole and not any(f"{name}.".startswith(f"{place.name}.") for name in norms):
         return ""
     calls = {event.call for event in exam.tape(exam.inputs(), module=module).events}
     if not (norms and module.training) and not any("batch_norm" in call for call in calls):

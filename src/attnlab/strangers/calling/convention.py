@@ -236,8 +236,8 @@ class Convention:
         if self.slots is not None:
             output = back(output) if output.dim() == dims else output
             return output.flatten(1) if output.dim() == 3 and output.size(1) == self.slots else output
-        if self.pooled:
-            return output
+        if self.pooled:  # perhaps as a sequence of one
+            return back(output).squeeze(1) if output.dim() == dims == 3 and back(output).size(1) == 1 else output
         if self.flat and output.dim() == 2:
             return output.unflatten(0, (x.size(0), -1)) if len(output) % x.size(0) == 0 else output
         if output.dim() == 2:  # one number per position

@@ -63,6 +63,8 @@ _WANTS_TOKENS = "'indices' to have one of the following scalar types"
 _MOST_NUMBERLESS = 60
 _MOST_FITTED = 60  # calls that are made anew with such a width
 _MOST_NUMBERS = 8  # of what an error says that are tried as sizes
+_BY_CHANCE = 2  # positions up to which nearly everything fits
+_MOST_WIDE, _MOST_LONG = 1024, 512
 _ADAPTING_S = 3.0  # of computing, in which the call that came furthest is changed piece by piece
 _SAME_FAILURES = 3  # of a type, at several sizes; a fourth size would fail alike
 _RETURNED_IN = ("batch-first", "channels-first", *SPLIT, "sequence-first")
@@ -261,13 +263,17 @@ class _Failures:
 
 
 def _refitted(attempt: Convention, sequence: str, misfits: Sequence[tuple[int, int]]) -> Iterator[Convention]:
-    """Yield a call with a sequence beside the input as wide as is wanted, for each that is as wide as it got."""
+    """Yield a call with a sequence as wide as is wanted, for each beside the input that is as wide as it got."""
     before = attempt.d_in or attempt.length  # of what is made from the input, if it has no width of its own
+    for got, wanted in misfits:
+        part = 1 < got < attempt.d_in and attempt.d_in % got == 0 and attempt.layout not in SPLIT
+        if part and attempt.d_in // got * wanted <= _MOST_WIDE:
+            yield replace(attempt, d_in=attempt.d_in // got * wanted)
     for (index, one), (got, wanted) in itertools.product(enumerate(attempt.arguments), misfits):
         if one.parameter == sequence or (one.value or before) != got:
             continue
         for source in _OF_ANY_WIDTH.get(one.source, (one.source,) if one.source in _OWN_WIDTH else ()):
-            other = replace(one, source=source, value=wanted)
+            other = replace(one, source=source, value=min(wanted, _MOST_WIDE))
             yield replace(attempt, arguments=(*attempt.arguments[:index], other, *attempt.arguments[index + 1 :]))
 
 
@@ -277,15 +283,16 @@ def _resized(attempt: Convention, sequence: str, raised: str) -> Iterator[Conven
     misfits = [pair for pair in itertools.permutations(numbers, 2) if min(pair) > 0]
     yield from _refitted(attempt, sequence, misfits)
     for got, wanted in misfits:
-        if got > 1 and attempt.d_in and attempt.d_in % got == 0:
-            yield replace(attempt, d_in=attempt.d_in // got * wanted)
-        if got > 1 and attempt.length % got == 0:
-            yield replace(attempt, length=attempt.length // got * wanted)
+        long = attempt.length // got * wanted
+        if got == attempt.d_in and wanted <= _MOST_WIDE:
+            yield replace(attempt, d_in=wanted)
+        if got > 1 and attempt.length % got == 0 and _BY_CHANCE < long <= _MOST_LONG:
+            yield replace(attempt, length=long)
 
 
 def _elsewise(attempt: Convention, widths: Sequence[int], lengths: Sequence[int]) -> Iterator[Convention]:
     """Yield a call with its input in another layout, or of another length."""
-    for layout, width in itertools.product(_TELLING if attempt.d_in else (), widths):
+    for layout, width in itertools.product(_TELLING if attempt.d_in else (), [one for one in widths if one > 1]):
         yield replace(attempt, layout=layout, d_in=width)
     yield from (replace(attempt, length=length) for length in lengths)
 
@@ -369,8 +376,10 @@ def _images(patient: Patient, calls: list[Filling], widths: list[int]) -> Iterat
     """Yield calls with images."""
     grids = grids_to_try(patient)
     for layout in IMAGES:
-        for width, length, call in itertools.product(dict.fromkeys([*grids.channels, *widths]), grids.lengths, calls):
-            yield _opening(call, "embeddings", width, length, layout)
+        for width in dict.fromkeys([*grids.channels, *widths]):
+            lengths = sorted(grids.lengths, key=lambda length: length == width)  # alike, they would be mistaken
+            for length, call in itertools.product(lengths, calls):
+                yield _opening(call, "embeddings", width, length, layout)
 
 
 def _opening(call: Filling, takes: Any, size: int, length: int, layout: str) -> Convention:

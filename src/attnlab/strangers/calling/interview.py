@@ -200,7 +200,7 @@ def _with_causality(
     # separate queries and keys: who calls decides, and words of a class are about one of its uses
     by_use = _is_its_own_memory(convention, parameters) or any(one.role == "key or value" for one in parameters)
     means, flag = _means(trial, convention, sight, parameters)
-    if claim is not None and claim.causal and means == "nothing" and sight == "all":
+    if claim is not None and claim.causal and means == "nothing" and sight != "past":
         claim = claim if _tries_to_be(trial, convention, claim) else None
     if asked is not None:
         meant, by = asked, "--causal" if asked else "--not-causal"

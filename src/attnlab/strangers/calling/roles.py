@@ -293,9 +293,10 @@ def calls_for(parameters: Sequence[Parameter], d_head: int | None, vocab_size: i
 def with_a_vector(call: Filling, width: int) -> Iterator[Filling]:
     """Yield a call with each of its sequences in turn as one vector per sample, as a decoder's state asks a text."""
     sequences = [one for one in call.arguments if one.source in ("x", "memory")]
-    for vector in sequences if len(sequences) > 1 else ():
+    of_one = itertools.product(("vector", "sequence of one"), sequences if len(sequences) > 1 else ())
+    for source, vector in of_one:
         given = (replace(one, source="x") if one in sequences and one is not vector else one for one in call.arguments)
-        arguments = (replace(one, source="vector", value=width) if one is vector else one for one in given)
+        arguments = (replace(one, source=source, value=width) if one is vector else one for one in given)
         yield replace(call, arguments=tuple(arguments))
 
 

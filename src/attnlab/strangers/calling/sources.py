@@ -234,6 +234,7 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     "another memory": lambda at, width: -_memory(at, width).roll(1, -1),
     "other memory tokens": lambda at, vocab_size: (_memory_tokens(at, vocab_size) + 1) % (vocab_size or 2),
     "vector": _vector,
+    "sequence of one": lambda at, width: laid_out(_vector(at, width)[:, None], at.layout),
     "positions": _positions,
     "positions of each": _positions_of_each,
     "position vectors": _position_vectors,
@@ -308,5 +309,6 @@ IN_WORDS: dict[str, str] = {
     "length": "the length",
     "side": "the side of a square",
     "vector": "one fixed vector per sequence, (batch, d_model)",
+    "sequence of one": "a fixed sequence of one vector, (batch, 1, d_model)",
 }
 """How a source is called when a call is described."""

@@ -17,13 +17,13 @@ LENGTH = 11  # prime, and unlike the usual batch, widths and numbers of heads
 _MOST_WIDTHS = 6  # tried; more take longer than a person waits for a refusal
 _MOST_LENGTHS = 5  # tried at each width
 _OF_WINDOWS = (12, 16)  # for what wants a multiple of the size of a window
-_SHORT = (7, 5, 2)  # for what takes no more than a few positions
+_SHORT = (7, 5, 3)  # for what takes no more than a few positions
 _LONGEST = 512  # of a module that insists on one length
-_SIDES = (8, 16, 32, 14, 7)  # of images: what most patches and windows divide, then those of famous networks
+_SIDES = (8, 6, 12, 16, 32, 14, 7)  # of images: what most patches and windows divide, then those of famous networks
 _COLORS = (3, 1)
 _WIDEST = 64  # pixels; a wider image takes longer than a person waits
 _WIDEST_OF_ALL = 256  # where nothing else runs
-_MOST_SIDES = 6  # tried
+_MOST_SIDES = 8  # tried
 _SAYS_OUT = ("out", "hidden_dim", "hidden", "n_units", "units")
 _WIDTH_ATTRIBUTES = ("in_features", "in_channels", "input_size", "embed_dim", "embedding_dim")
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
 
 from torch import Tensor, nn
 
-from attnlab.core.build import is_path, load_object
+from attnlab.core.build import is_path, load_object, path_of
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError
 from attnlab.core.own_files import EQUALS, raised_in, replaced_in
 from attnlab.strangers.loading.making import Maker, ways_to_build
@@ -117,7 +118,7 @@ def _find(target: str) -> Any:
         try:
             return load_object(target)
         except ModuleError as error:
-            if not isinstance(error.__cause__, ImportError):
+            if not _of_others(error.__cause__, target):
                 raise
             with contextlib.suppress(AttnlabError):
                 return load_object(target, stand_in=True)
@@ -128,6 +129,15 @@ def _find(target: str) -> Any:
     if not path.is_file():
         raise SpecError(f"no file {path.resolve()} (from '{target}')")
     raise SpecError(f"'{target}' must say what to examine in the file: {path}:Name; it defines {_classes_in(path)}")
+
+
+def _of_others(error: BaseException | None, target: str) -> bool:
+    """Whether an import failed by what is not there, or by what another file did."""
+    frames = traceback.walk_tb(None if error is None else error.__traceback__)
+    files = [frame.f_code.co_filename for frame, _ in frames]
+    return isinstance(error, ImportError) or (
+        files[-1:] != [str(path_of(target))] and not isinstance(error, SyntaxError)
+    )
 
 
 def _classes_in(path: Path) -> str:
@@ -175,7 +185,7 @@ def _notes_on(factory: Any) -> list[str]:
     module = getattr(factory, "__module__", "")
     libraries, raised = ", ".join(replaced_in(module)), raised_in(module)
     notes = [f"imported without {libraries}, not installed here: what needs it fails"] if libraries else []
-    return [*notes, *([f"below it its file raised {raised}"] if raised else [])]
+    return [*notes, *([f"left out of its file or of one beside it: what raised {raised}"] if raised else [])]
 
 
 def _pristine(module: nn.Module, name: str) -> nn.Module:
