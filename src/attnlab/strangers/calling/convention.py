@@ -236,6 +236,8 @@ class Convention:
         if self.slots is not None:
             output = back(output) if output.dim() == dims else output
             return output.flatten(1) if output.dim() == 3 and output.size(1) == self.slots else output
+        if self.pooled and output.dim() == 1:  # one number
+            return output[:, None]
         if self.pooled:  # perhaps as a sequence of one
             return back(output).squeeze(1) if output.dim() == dims == 3 and back(output).size(1) == 1 else output
         if self.flat and output.dim() == 2:

@@ -63,7 +63,7 @@ _WANTS_TOKENS = "'indices' to have one of the following scalar types"
 _MOST_NUMBERLESS = 60
 _MOST_FITTED = 60  # calls that are made anew with such a width
 _MOST_NUMBERS = 8  # of what an error says that are tried as sizes
-_BY_CHANCE = 2  # positions up to which nearly everything fits
+_BY_CHANCE = 2  # positions up to which nearly all embeddings fit
 _MOST_WIDE, _MOST_LONG = 1024, 512
 _ADAPTING_S = 3.0  # of computing, in which the call that came furthest is changed piece by piece
 _SAME_FAILURES = 3  # of a type, at several sizes; a fourth size would fail alike
@@ -235,11 +235,11 @@ class _Failures:
 
     def next_to_change(self) -> tuple[Convention, str] | None:
         """The call that came furthest and what it raised, but for those that failed like one that was changed."""
-        failed = (
-            (reached, _NUMBER.sub("", raised), attempt, raised) for reached, attempt, raised in self._calls.values()
-        )
-        open_ones = (one for one in failed if one[:2] not in self._changed)
-        best = max(open_ones, key=lambda one: one[0], default=None)
+        failed = [
+            (reached, (_NUMBER.sub("", raised), attempt.takes), attempt, raised)
+            for reached, attempt, raised in self._calls.values()
+        ]
+        best = max((one for one in failed if one[:2] not in self._changed), key=lambda one: one[0], default=None)
         if best is None:
             return None
         self._changed.add(best[:2])
@@ -286,7 +286,7 @@ def _resized(attempt: Convention, sequence: str, raised: str) -> Iterator[Conven
         long = attempt.length // got * wanted
         if got == attempt.d_in and wanted <= _MOST_WIDE:
             yield replace(attempt, d_in=wanted)
-        if got > 1 and attempt.length % got == 0 and _BY_CHANCE < long <= _MOST_LONG:
+        if got > 1 and attempt.length % got == 0 and _BY_CHANCE * bool(attempt.d_in) < long <= _MOST_LONG:
             yield replace(attempt, length=long)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +17,9 @@ from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.first_call import Found, first_call, first_of, input_of
 from attnlab.strangers.calling.layouts import LAYOUTS
 from attnlab.strangers.calling.masks_learned import with_masks
-from attnlab.strangers.calling.roles import Parameter, roles_of
+from attnlab.strangers.calling.roles import roles_of
 from attnlab.strangers.calling.sources import HANDED_ON, Argument, Kept, is_same, laid_out
-from attnlab.strangers.calling.trial import BATCH, Trial
+from attnlab.strangers.calling.trial import BATCH, NOTHING, Trial
 from attnlab.strangers.calling.widths import vocabulary_of
 from attnlab.strangers.containment import wake
 from attnlab.strangers.patient import Patient, in_mode
@@ -37,11 +38,14 @@ def call_of(trial: Trial, patient: Patient) -> Found:
     if patient.whole is None:
         return first_call(trial, patient)
     parameters = roles_of(trial.module)
-    try:
+    with contextlib.suppress(ModuleError):
         given = _handed_on(patient.whole(), type(patient.module))
-        return first_of(_as_handed_on(given, trial.module, patient, parameters), trial, patient, parameters)
-    except ModuleError:
-        return first_call(trial, patient)
+        leaves = tree_flatten(given.get(input_of(parameters, patient)))[0]
+        for x in (leaf for leaf in leaves if isinstance(leaf, Tensor)):
+            found = first_of(_as_handed_on(given, x, trial.module, patient), trial, patient, parameters)
+            if trial.reaction(found.convention, slice(None)).nan_to_num(1.0).max() > NOTHING:  # of several, one counts
+                return found
+    return first_call(trial, patient)
 
 
 def _handed_on(whole: Patient, kind: type) -> Given:
@@ -70,14 +74,8 @@ def _detached(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, Tensor) else value
 
 
-def _as_handed_on(
-    given: Given, module: nn.Module, patient: Patient, parameters: Sequence[Parameter]
-) -> Iterator[Convention]:
-    """Yield the call in every layout that the input may have been handed on in."""
-    handed = given.get(input_of(parameters, patient))
-    x = next((leaf for leaf in tree_flatten(handed)[0] if isinstance(leaf, Tensor)), None)
-    if x is None:
-        return
+def _as_handed_on(given: Given, x: Tensor, module: nn.Module, patient: Patient) -> Iterator[Convention]:
+    """Yield the call with another input in the place of one tensor, in every layout that it may be in."""
     tokens = None if x.is_floating_point() else [*vocabulary_of(module, patient), int(x.max()) + 1][0]
     for layout, (batch, length, *width) in _layouts_of(x):
         arguments = tuple(_argument(name, value, x, batch) for name, value in given.items())

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from attnlab.strangers.calling.layouts import IMAGES, LAYOUTS, SPLIT
@@ -55,7 +55,8 @@ class Argument:
     @property
     def in_words(self) -> str:
         """Its name, and what it is given where that is not the input."""
-        value = f"{self.value}" if self.source == "constant" else IN_WORDS.get(self.source, "")
+        own = f"{self.value}" if not isinstance(self.value, nn.Module) else f"{type(self.value).__name__}"
+        value = own if self.source == "constant" else IN_WORDS.get(self.source, "")
         return f"{self.parameter or 'x'}={value}" if value else self.parameter or "x"
 
 
