@@ -67,7 +67,7 @@ def test_without_such_a_call_a_value_is_taken_that_the_source_allows_or_it_is_as
     path = file(tmp_path, UNCLEAR.format(more="p=0.1"))
     assert dict(load(f"{path}:Mine").arguments) == {"dim": 64, "c_m": 64}
     path = file(tmp_path, UNCLEAR.format(more="p=0.1").replace("(c_m,", "(c_m.wide,"))
-    with pytest.raises(SpecError, match="Mine needs 'c_m'; give --arg c_m="):
+    with pytest.raises(SpecError, match=r"Mine needs 'c_m', which nothing tells: what is meant\? Give --arg c_m="):
         load(f"{path}:Mine")
 
 
@@ -268,7 +268,7 @@ def test_what_a_constructor_reads_from_its_keywords_is_guessed_by_name(tmp_path)
 
 
 def test_a_refusal_says_what_was_supposed_and_how_it_failed(tmp_path):
-    with pytest.raises(SpecError, match=r"give --arg wanted=\.\.\..*tried with wanted=64: .*ZeroDivisionError"):
+    with pytest.raises(SpecError, match=r"Give --arg wanted=\.\.\..*tried with wanted=64: .*ZeroDivisionError"):
         load(f"{file(tmp_path, KEYWORDS.format(width='dim // 0'))}:Mine")
 
 

@@ -143,7 +143,7 @@ def _adapted(tried: _Failures, parameters: tuple[Parameter, ...], patient: Patie
         attempt, raised = furthest
         others = _with_another(attempt, parameters, d_head, vocab_size)
         sizes = _resized(attempt, input_of(parameters, patient), raised)
-        for each in itertools.chain(sizes, others, _elsewise(attempt, widths, lengths)):
+        for each in itertools.chain(sizes, others, _elsewise(attempt, widths, lengths, raised)):
             if time.process_time() > end_s:
                 return
             if not tried.knows(each):
@@ -290,11 +290,13 @@ def _resized(attempt: Convention, sequence: str, raised: str) -> Iterator[Conven
             yield replace(attempt, length=long)
 
 
-def _elsewise(attempt: Convention, widths: Sequence[int], lengths: Sequence[int]) -> Iterator[Convention]:
-    """Yield a call with its input in another layout, or of another length."""
+def _elsewise(attempt: Convention, widths: Sequence[int], lengths: Sequence[int], raised: str) -> Iterator[Convention]:
+    """Yield a call with its input in another layout, of another length, or of fewer tokens."""
     for layout, width in itertools.product(_TELLING if attempt.d_in else (), [one for one in widths if one > 1]):
         yield replace(attempt, layout=layout, d_in=width)
     yield from (replace(attempt, length=length) for length in lengths)
+    for size in (attempt.vocab_size // 2, 2) if attempt.vocab_size and "out of range" in raised else ():
+        yield replace(attempt, vocab_size=size)
 
 
 def _declared(patient: Patient) -> Said | None:

@@ -325,7 +325,8 @@ class Maker:
             self.asks = True
             asked = " ".join(f"--arg {name}=..." for name in missing)
             raise SpecError(
-                f"{self.name} needs {', '.join(map(repr, missing))}; give {asked} (or name a function that builds it)"
+                f"{self.name} needs {', '.join(map(repr, missing))}, which nothing tells: what is meant? Give {asked}"
+                " (or name a function that builds it)"
             )
         return check_arguments(self.factory, arguments, self.name)
 
@@ -348,7 +349,9 @@ class Maker:
         except SpecError as error:
             if isinstance(error.__cause__, UnsetError):
                 word = str(error.__cause__)
-                raise SpecError(f"{self.name} reads '{word}' from its config; give --arg {word}=...") from error
+                raise SpecError(
+                    f"{self.name} reads '{word}' from its config: what is meant? Give --arg {word}=..."
+                ) from error
             raise
         if not isinstance(module, nn.Module):
             raise SpecError(f"{self.name} returned {type(module).__name__}; it must return a torch.nn.Module")
