@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from attnlab.explain.answer import Answer, Share
+from attnlab.explain import explaining
+from attnlab.explain.answer import Again, Answer, Share
+from attnlab.explain.case import parse_case
 from attnlab.explain.causes import Cause, phase_of
 from attnlab.explain.effects import Estimate, effects
+from attnlab.explain.explaining import explain
+from attnlab.explain.possible import Impossible
 from attnlab.explain.removing import Removing
 from attnlab.explain.setups import Runs, Setup
 from attnlab.explain.words import paragraph, what_next
+from attnlab.studies.run.executor import InProcess
 
 BASE = Setup("mine", {"name": "shapes"}, {"name": "cnn"}, {"lr": 1e-3, "budget": {"steps": 40}})
 LOSS = {"much": 1.0, "little": 1.97, "nothing": 2.0, "fails": math.nan}
@@ -94,3 +100,29 @@ def test_what_makes_up_for_much_is_removed_after_what_was_chosen():
     names = ("wrong scale of the scores", "label smoothing", "too few steps", "small batch")
     scale, *others = [Cause(name, "bug" if "scale" in name else "set-up", "gone", {}) for name in names]
     assert [phase_of(one) for one in (scale, *others[:2], rate, others[2])] == [0, 2, 3, 3, 4]
+
+
+def test_what_was_seen_is_held_against_all_steps_before_runs_are_shortened(said, tmp_path, monkeypatch):
+    monkeypatch.setattr(explaining._Explaining, "_takes", lambda *_: 200.0)  # what is measured depends on the machine
+    monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
+    monkeypatch.setattr(explaining._Explaining, "_causes", lambda *_: [Cause("nothing", "set-up", "", {}, costs=20)])
+    case = parse_case(said(training={"lr": 1e-4, "budget": {"steps": 60}}, saw={"val_loss": 4.0}))
+    answer = explain(case, tmp_path / "case", seeds=2, minutes=60.0, jobs=1, executor=InProcess())
+    assert 0.5 < answer.fraction < 1
+    assert answer.entire.mean < answer.start.mean
+    assert answer.noise is False
+    assert answer.otherwise is None
+    assert [one.within for one in answer.again] == [False]
+    assert f"With all steps they gave {answer.entire.mean:.4g}" in paragraph(answer)
+
+
+def test_a_number_in_another_unit_is_not_said_to_be_worse_than_chance():
+    seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 11.0, 2.3, 1.0, 3)
+    chance = Impossible("mine", "val_loss", 11.0, "chance", 4.1, "unlearned")
+    unit = Again("perplexity for loss", "val_loss", 11.0, around(11.0), True)
+    answer = Answer(*seen, start=around(2.4), noise=False, end=around(2.4), variants=("mine",), impossible=(chance,))
+    assert "nothing that was learned holds for what was held out" in paragraph(answer)
+    told = paragraph(replace(answer, otherwise=unit))
+    assert told.startswith("The set-up, perplexity for loss, carries most of it (99%).")
+    assert "nothing that was learned" not in told
+    assert "stay unexplained" not in told

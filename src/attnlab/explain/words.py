@@ -22,7 +22,8 @@ def paragraph(answer: Answer) -> str:
 
 def _sentences(answer: Answer) -> Iterator[str]:
     yield _headline(answer)
-    yield from (f"{one.words}." for one in answer.impossible)
+    asked = answer.variants if answer.otherwise else ()  # in another unit it says nothing of what was learned
+    yield from (f"{one.words}." for one in answer.impossible if one.kind != "unlearned" or one.variant not in asked)
     yield from (f"{alarm}." for alarm in answer.alarms)
     yield from _made(answer)
     yield from _again(answer)
@@ -171,9 +172,7 @@ def what_next(answer: Answer) -> str:
         minutes = math.ceil(max(answer.seconds / 60, answer.minutes) / answer.fraction)
         text = f"Run it with all of its steps: --minutes {minutes} would be about enough."
     elif answer.otherwise:
-        text = (
-            f"Look whether the number that was seen is {answer.otherwise.variant}, and compare the other with it then."
-        )
+        text = f"Look whether what was seen is {answer.otherwise.variant}, and compare like with like then."
     elif answer.noise is False:
         text = "Give the run whose number this is as a case of its own, with its data and its split."
     elif answer.verdict == "noise":
