@@ -6,6 +6,7 @@ import html
 import json
 import random
 import re
+import shutil
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from attnlab.cli import FINE, WRONG_USE, call
 from attnlab.core.errors import DataError, RunError
 from attnlab.studies import load_run, parse, parse_study, run_study, translate
 from attnlab.studies.run.executor import InProcess
+from attnlab.studies.using.trained import unlabelled
+from attnlab.tasks.parsing.parsing import Parsing
 from attnlab.text.trees import Tree, compare_all, read_trees
 from attnlab.viewer.inside.asked import Asked
 from attnlab.viewer.inside.looking import run_in_view
@@ -52,6 +55,7 @@ def folder(tmp_path_factory):
             "name": "parsing",
             "train": "./train.mrg",
             "validation": "./held-out.mrg",
+            "labelled": 160,
             "tokenizer": "words",
             "batch_tokens": 300,
             "max_length": 80,
@@ -62,6 +66,17 @@ def folder(tmp_path_factory):
             "Transformer": {"norm": "pre", "mixer": {"name": "attention", "n_heads": 2}},
             "RNN": {"name": "rnn-additive", "d_model": 24, "hidden": 32, "dropout": 0.0},
             "chart": CHART,
+            "perceptron": {
+                "name": "shift-reduce",
+                "beam": 4,
+                "features": 4096,
+                "training": {
+                    "optimizer": {"name": "sgd", "momentum": 0.0},
+                    "lr": 10.0,
+                    "weight_decay": 0.0,
+                    "clip": None,
+                },
+            },
             "grammar": {"name": "rnng", **SMALL},
             "grammar, generative": {"name": "rnng-generative", **SMALL},
             "chart, likelihood": {**CHART, "objective": "likelihood"},
@@ -186,10 +201,33 @@ def test_the_command_prints_brackets_draws_and_writes_a_picture(parser, folder, 
     assert len(list(read_trees(capsys.readouterr().out.splitlines()))) == 2
 
 
+def test_sentences_without_trees_are_parsed_and_trained_on(folder, capsys, tmp_path):
+    run = folder[0] / "run" / "chart" / "seed-0"
+    assert call(["parse", str(run), "--unlabelled"]) == FINE
+    (tmp_path / "silver.mrg").write_text(capsys.readouterr().out)
+    files = {part: f"{folder[0]}/{part}.mrg" for part in ("train", "held-out")}
+    how = {"train": files["train"], "validation": files["held-out"], "tokenizer": "words"}
+    task = Parsing(**how, labelled=160, silver=str(tmp_path / "silver.mrg"))
+    assert task.describe()["trees"]["train"] == 200
+    assert (task.describe()["unlabelled"], task.describe()["silver"]) == (40, 40)
+    words = [tree.words() for tree in grown(200, 1)]
+    assert [tree.words() for tree in task.treebank.parts["train"]] == words
+    assert compare_all(grown(200, 1)[160:], task.treebank.parts["train"][160:]).f1 > 80
+    alone = Parsing(**how, labelled=160).codec.to_json()
+    assert task.codec.to_json() == alone  # what is compared reads and writes the same tokens
+    shutil.copytree(run, tmp_path / "run")
+    spec = json.loads((run / "spec.json").read_text())
+    del spec["task"]["labelled"]
+    (tmp_path / "run" / "spec.json").write_text(json.dumps(spec))
+    with pytest.raises(RunError, match="was given the trees of all its training sentences; its task has no `labelled`"):
+        unlabelled(load_run(tmp_path / "run"))
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["a dog", "--file", "x.txt"], "give sentences or --file, not both"),
+        (["a dog", "--file", "x.txt"], "give sentences, --file or --unlabelled, not several of them"),
+        (["a dog", "--unlabelled"], "give sentences, --file or --unlabelled, not several of them"),
         (["--svg", "x.svg"], "--svg draws the tree of one sentence, given after the run; got 0"),
         (["f(x", "--words"], "the word 'f(x' holds a bracket"),
         ([""], "an empty sentence has no tree"),

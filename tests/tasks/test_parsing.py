@@ -120,6 +120,18 @@ def test_models_are_told_what_trees_are_written_with(files):
     assert [place for place, token in enumerate(source) if token in told["word_starts"]] == [1, 5]
 
 
+def test_models_may_add_trees_and_people_leave_some_out(files, tmp_path):
+    (tmp_path / "silver.mrg").write_text("(S (NP (DT a) (JJ new) (NN cat)) (VP (VBZ barks)))\n(NP (NN dog))")
+    one = task(files, labelled=2, silver=str(tmp_path / "s*.mrg"))
+    assert one.unlabelled == ["go home ."]
+    assert [tree.words()[0] for tree in one.treebank.parts["train"]] == ["the", "she", "a", "dog"]
+    assert "JJ" not in one.codec.vocabulary.tags  # nobody said that there is such a tag
+    assert "50.0% of the validation part's sentences stand in the training part" in " ".join(one.alarms())
+    (tmp_path / "silver.mrg").write_text("")
+    with pytest.raises(DataError, match="no trees in silver: "):
+        task(files, silver=str(tmp_path / "silver.mrg"))
+
+
 def test_what_was_left_out_and_what_is_shared_is_said(files, tmp_path):
     (tmp_path / "22.mrg").write_text(TRAIN[0])
     one = task(files, max_length=17)
@@ -138,6 +150,9 @@ def test_what_was_left_out_and_what_is_shared_is_said(files, tmp_path):
         ({"max_length": 2}, DataError, "every tree of the train part has more than 2 tokens; raise max_length"),
         ({"batch_tokens": 5}, DataError, "does not fit into a batch of 5"),
         ({"beam": 0}, SpecError, "beam must be at least 1"),
+        ({"labelled": 0}, SpecError, "labelled must be at least 1"),
+        ({"labelled": 4}, DataError, "labelled is 4, and the training part has 3 trees"),
+        ({"silver": "nowhere.mrg"}, DataError, "no file nowhere.mrg for the silver part of the treebank"),
     ],
 )
 def test_what_cannot_be_is_said(files, changes, error, said):

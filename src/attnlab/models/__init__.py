@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from attnlab.models.parsers.latent import LatentPcfg
     from attnlab.models.parsers.rnng import Rnng
     from attnlab.models.parsers.self_attentive import SelfAttentiveParser
+    from attnlab.models.parsers.shift_reduce import ShiftReduceParser
     from attnlab.models.presets import TransformerBase, TransformerBig
     from attnlab.models.recurrent import Lstm, LstmBatchAsTime
     from attnlab.models.recurrent_translation import AdditiveRnn, MultiplicativeRnn

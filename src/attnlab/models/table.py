@@ -16,6 +16,7 @@ from attnlab.models.parsers.generative import GenerativeRnng
 from attnlab.models.parsers.latent import LatentPcfg
 from attnlab.models.parsers.rnng import Rnng
 from attnlab.models.parsers.self_attentive import SelfAttentiveParser
+from attnlab.models.parsers.shift_reduce import ShiftReduceParser
 from attnlab.models.presets import TransformerBase, TransformerBig
 from attnlab.models.recurrent import Lstm, LstmBatchAsTime
 from attnlab.models.recurrent_translation import AdditiveRnn, MultiplicativeRnn
@@ -38,6 +39,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "bytenet": ByteNet,
     "latent-pcfg": LatentPcfg,
     "self-attentive-parser": SelfAttentiveParser,
+    "shift-reduce": ShiftReduceParser,
     "rnng": Rnng,
     "rnng-generative": GenerativeRnng,
     "lstm": Lstm,

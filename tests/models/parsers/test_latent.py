@@ -77,7 +77,7 @@ def test_posteriors_by_levels_are_those_by_spans(sentence):
     model = learned(grammar(), steps=3)
     with torch.no_grad():
         one = model._grammar(model._counts())
-        keys = model._keys(torch.tensor([sentence]), len(sentence))
+        keys = model.places.keys(torch.tensor([sentence]), len(sentence))
         leaves = model._leaves(one, type(keys)(*(one[0] for one in keys)), torch.ones(len(sentence), 3) > 0)
     found = posteriors(one, model.symbols, leaves[..., 0])
     other = posteriors_of_kinds(one, model.symbols, leaves, torch.ones_like(found) > 0)

@@ -14,6 +14,8 @@ from attnlab.core.errors import SpecError
 from attnlab.models import MODELS
 from attnlab.models.parsers.brackets import Brackets, TreeSpan
 from attnlab.models.parsers.parser import AbstractParser, WordTable
+from attnlab.models.parsers.symbols import Symbols
+from attnlab.models.parsers.transitions import DONE, Transitions
 from attnlab.training.recipe.optim import AdamW, Em
 
 BRACKETS = Brackets(close=3, labels=3, tags=4)
@@ -38,6 +40,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "latent-pcfg": {"splits": 1, "split_every": 30, "n_rules": 20, "n_words": 40},
     "rnng-generative": {"d_model": 12, "n_layers": 1, "dropout": 0.0, "samples": 8},
     "self-attentive-parser": {"d_model": 12, "n_layers": 1, "d_span": 8, "dropout": 0.0},
+    "shift-reduce": {"beam": 4, "features": 512},
 }
 COUNTED = {"latent-pcfg"}
 """Those whose parameters are counts."""
@@ -151,3 +154,52 @@ def test_likelihoods_of_all_trees_over_two_words_sum_to_one():
 def test_an_unknown_objective_is_refused():
     with pytest.raises(SpecError, match="objective"):
         make("self-attentive-parser", objective="least squares")
+
+
+def test_actions_of_a_tree_build_it_and_any_possible_ones_build_some_tree():
+    transitions = Transitions(Symbols(BRACKETS, tuple(tuple(chain) for chain in OFFERED["chains"])))
+    for tokens in TREES.values():
+        spans, tags = BRACKETS.read(tokens)
+        assert transitions.spans(transitions.of_tree(spans, len(tags))) == spans
+    draw = torch.Generator().manual_seed(0)
+    for words in (1, 2, 5, 9):
+        counts, tags = torch.tensor([words]), torch.zeros(1, words, dtype=torch.long)
+        states, actions = transitions.begin(1, 1, words, torch.device("cpu")), []
+        while not actions or actions[-1] != DONE:
+            legal = transitions.legal(states, counts)[0, 0]
+            actions.append(int(legal.float().multinomial(1, generator=draw)))
+            states = transitions.advance(states, torch.tensor([[actions[-1]]]), tags)
+        spans = transitions.spans(actions)
+        assert BRACKETS.read(BRACKETS.write(spans, [DT] * words)) == (spans, [DT] * words)
+        assert spans[0][:2] == (0, words)
+        assert len(actions) <= 3 * words
+
+
+def test_a_beam_that_keeps_all_finds_the_best_of_all_trees():
+    model = make("shift-reduce", beam=100)
+    source, may = filled([[CAT, SEES]]), allowed(everything=False)[1:2, :2]
+    _, words = model._words(source, torch.tensor([2]), may[..., BRACKETS.words.start :])
+    transitions, found = model.transitions, {}
+
+    def go_on(states, actions, total):
+        """All trees that begin so, each with the score of its actions and of waiting until the longest is done."""
+        if len(actions) == 6:
+            found[tuple(actions)] = total
+            return
+        scores = model._scores(states, words)[0, 0]
+        for action in transitions.legal(states, words.counts)[0, 0].nonzero()[:, 0].tolist():
+            after = transitions.advance(states, torch.tensor([[action]]), words.tags)
+            go_on(after, [*actions, action], total + float(scores[action]))
+
+    with torch.no_grad():
+        go_on(transitions.begin(1, 1, 2, source.device), [], 0.0)
+    assert len(found) == 4 * 4 * 3  # each word a tag or one of three chains, joined as one of three
+    best = transitions.spans(max(found, key=found.__getitem__))
+    assert model.trees(source, may) == [BRACKETS.write(best, [NN, VB])]
+
+
+def test_the_loss_of_beginnings_is_the_same_where_it_is_differentiated():
+    model = make("shift-reduce")
+    with torch.no_grad():
+        seen = model(*example())
+    assert torch.allclose(seen, model(*example()), atol=1e-5)

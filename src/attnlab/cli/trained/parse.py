@@ -26,6 +26,7 @@ def parse(
     file: Path | None = None,
     also: Runs = (),
     words: bool = False,
+    unlabelled: bool = False,
     beam: Whole | None = None,
     weights: str = "last",
     draw: bool = False,
@@ -47,6 +48,8 @@ def parse(
         One more run of the same task, which writes together with the first: an ensemble. Once for each.
     words : bool
         Take as words what blanks divide; else sentences are cut as the Penn Treebank does.
+    unlabelled : bool
+        Parse the sentences of the run's training part whose trees its task left out (``labelled``).
     beam : int, optional
         Beginnings that are kept of each tree; 1 takes the likeliest token each time. Unless given, as in the study of
         the run.
@@ -67,16 +70,18 @@ def parse(
     from attnlab.cli.trained.translate import some_at_a_time
     from attnlab.studies.using.trained import load_run
     from attnlab.studies.using.trained import parse as trees_of
+    from attnlab.studies.using.trained import unlabelled as without_trees
     from attnlab.text.trees import read_trees
     from attnlab.text.trees.drawing import tree_svg
 
-    if sentences and file is not None:
-        raise SpecError("give sentences or --file, not both")
+    if (bool(sentences), file is not None, unlabelled).count(True) > 1:
+        raise SpecError("give sentences, --file or --unlabelled, not several of them")
     if svg is not None and len(sentences) != 1:
         raise SpecError(f"--svg draws the tree of one sentence, given after the run; got {len(sentences)}")
     trained = [load_run(folder, which=weights, device=device) for folder in (run, *also)]
-    for first, some in some_at_a_time(sentences, file):
-        found = trees_of(trained, some, words=words, beam=beam, first=first)
+    read = without_trees(trained[0]) if unlabelled else sentences
+    for first, some in some_at_a_time(read, file):
+        found = trees_of(trained, some, words=words or unlabelled, beam=beam, first=first)
         print("\n".join(map(_drawn_in_text, found) if draw else found), flush=True)
         if svg is not None:
             svg.write_text(tree_svg(*read_trees(found)), encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,7 +15,7 @@ from attnlab.models.parsers.brackets import Brackets, TreeSpan
 from attnlab.models.parsers.chart import best_trees
 from attnlab.models.parsers.counts import FREE, UNSEEN, Counts, Registry, probabilities
 from attnlab.models.parsers.forest import BinaryTrees, inside
-from attnlab.models.parsers.parser import AbstractParser, Allowed, Losses, WordPlaces
+from attnlab.models.parsers.parser import AbstractParser, Allowed, Losses, WordKeys, WordPlaces
 from attnlab.models.parsers.posteriors import Grammar, posteriors, posteriors_of_kinds
 from attnlab.models.parsers.symbols import Symbols
 from attnlab.models.translator import Source, Target
@@ -30,16 +30,6 @@ CERTAIN = 0.25
 """Share of all trees that a constituent must have a part in to be written."""
 SCALE = 16.0
 """What each word is multiplied by, beside what makes its likeliest tag 1: rules take it away again."""
-BASE, BITS = 1_000_003, 2**48 - 1
-"""Of the numbers that stand for words: sums of their pieces, each times a power of the base, below 2^48."""
-
-
-@final
-class _Keys(NamedTuple):
-    """Number words and their last pieces."""
-
-    words: Int[Tensor, "batch words"]
-    endings: Int[Tensor, "batch words"]
 
 
 @final
@@ -119,7 +109,7 @@ class LatentPcfg(AbstractParser):
         forest, tagged = BinaryTrees(self.symbols), self.symbols.tags
         for tokens in target.tolist():
             forest.grow(*self.symbols.brackets.read(tokens))
-        keys = self._keys(source, max(place for _, place, _ in forest.leaves) + 1)
+        keys = self.places.keys(source, max(place for _, place, _ in forest.leaves) + 1)
         rows, places, tags = torch.tensor(forest.leaves, device=source.device).T
         words, endings = (one[rows, places] * tagged + tags for one in keys)
         if self.training:
@@ -145,12 +135,12 @@ class LatentPcfg(AbstractParser):
         words = self.symbols.brackets.words
         may = allowed[..., words.start : words.stop].to(source.device)
         counts = may.any(dim=-1).sum(dim=1).tolist()
-        keys = self._keys(source, max(counts))
+        keys = self.places.keys(source, max(counts))
         with torch.no_grad():
             fine = self._counts()
             grammars = [self._grammar(fine.without_kinds())] + [self._grammar(fine)] * (fine.root.shape[1] > 1)
         return [
-            self._tree(grammars, _Keys(keys.words[row, :count], keys.endings[row, :count]), may[row, :count])
+            self._tree(grammars, WordKeys(keys.words[row, :count], keys.endings[row, :count]), may[row, :count])
             for row, count in enumerate(counts)
         ]
 
@@ -194,25 +184,9 @@ class LatentPcfg(AbstractParser):
                 one = one.repeat_interleave(more // kinds, dim=axis) * (kinds / more)
             counts[(slice(None), *[slice(more)] * len(axes))] = one * (1 + SPREAD * (2 * torch.rand_like(one) - 1))
 
-    def _keys(self, source: Source, words: int) -> _Keys:
-        """Numbers of so many words of each sentence by their pieces, and by the last of these."""
-        places = self.places(source)
-        real, at = places >= 0, places.clamp(0, words - 1)
-        order = torch.arange(source.shape[1], device=source.device).expand_as(source)
-        powers = torch.full((source.shape[1],), BASE, device=source.device).cumprod(0)
-        whole = torch.zeros(len(source), words, dtype=torch.long, device=source.device)
-        first = torch.full_like(whole, source.shape[1] - 1).scatter_reduce(
-            1, at, torch.where(real, order, 10**9), "amin"
-        )
-        last = torch.zeros_like(whole).scatter_reduce(1, at, torch.where(real, order, -1), "amax")
-        inner = torch.where(real, (source + 1) * powers[(order - first.gather(1, at)).clamp(min=0)], 0)
-        whole = whole.scatter_add(1, at, inner) & BITS
-        endings = 2 * source.gather(1, last) + (last > first)
-        return _Keys(whole, endings + BITS + 1)
-
     # ---- the tree of a sentence ----
 
-    def _tree(self, grammars: Sequence[Grammar], keys: _Keys, may: Bool[Tensor, "words tags"]) -> list[int]:
+    def _tree(self, grammars: Sequence[Grammar], keys: WordKeys, may: Bool[Tensor, "words tags"]) -> list[int]:
         symbols, count = self.symbols, len(may)
         leaves = [self._leaves(grammar, keys, may) for grammar in grammars]
         shares = posteriors(grammars[0], symbols, leaves[0][..., 0])
@@ -232,7 +206,7 @@ class LatentPcfg(AbstractParser):
         tags = tagged.masked_fill(~may, -1).argmax(dim=1) + symbols.brackets.words.start
         return symbols.brackets.write(found, tags.tolist())
 
-    def _leaves(self, grammar: Grammar, keys: _Keys, may: Tensor) -> Float[Tensor, "words tags kinds"]:
+    def _leaves(self, grammar: Grammar, keys: WordKeys, may: Tensor) -> Float[Tensor, "words tags kinds"]:
         """The probabilities of words under the tags that they may have, the largest of each word scaled up."""
         tags = torch.arange(self.symbols.tags, device=may.device)
         known = self.lexicon.find(keys.words[:, None] * self.symbols.tags + tags)

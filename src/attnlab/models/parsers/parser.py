@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,6 +16,8 @@ Losses = Float[Tensor, " batch"]
 """Of each whole tree."""
 Allowed = Bool[Tensor, "batch words vocab_size"]
 """True at the tokens that may stand for each word; none of what fills up a short sentence."""
+BASE, BITS = 1_000_003, 2**48 - 1
+"""Of the numbers that stand for words: sums of their pieces, each times a power of the base, below 2^48."""
 
 
 class AbstractParser(nn.Module, ABC):
@@ -41,6 +43,20 @@ class AbstractParser(nn.Module, ABC):
     @abstractmethod
     def trees(self, source: Source, allowed: Allowed) -> list[list[int]]:
         """The tokens of the best tree over each sentence."""
+
+
+@final
+class WordKeys(NamedTuple):
+    """Number the words of sentences by their pieces, and by the last of these; no word has a number of the other kind.
+
+    Parameters
+    ----------
+    words, endings : Tensor
+        Of each word.
+    """
+
+    words: Int[Tensor, "batch words"]
+    endings: Int[Tensor, "batch words"]
 
 
 @final
@@ -71,6 +87,22 @@ class WordPlaces(nn.Module):
         starts = self.starts[source].long()
         words = starts.cumsum(dim=1) - starts[:, :1]  # the first piece may have no blank before it
         return words.masked_fill(source == self.pad, -1)
+
+    def keys(self, source: Source, words: int) -> WordKeys:
+        """The numbers of so many words of each sentence."""
+        places = self(source)
+        real, at = places >= 0, places.clamp(0, words - 1)
+        order = torch.arange(source.shape[1], device=source.device).expand_as(source)
+        powers = torch.full((source.shape[1],), BASE, device=source.device).cumprod(0)
+        whole = torch.zeros(len(source), words, dtype=torch.long, device=source.device)
+        first = torch.full_like(whole, source.shape[1] - 1).scatter_reduce(
+            1, at, torch.where(real, order, 10**9), "amin"
+        )
+        last = torch.zeros_like(whole).scatter_reduce(1, at, torch.where(real, order, -1), "amax")
+        inner = torch.where(real, (source + 1) * powers[(order - first.gather(1, at)).clamp(min=0)], 0)
+        whole = whole.scatter_add(1, at, inner) & BITS
+        endings = 2 * source.gather(1, last) + (last > first)
+        return WordKeys(whole, endings + BITS + 1)
 
 
 @final

@@ -29,8 +29,8 @@ OWN_FILES = {
 """What a study's folder holds beside its variants."""
 BESIDE_MODEL = ("training", "task")
 """Keys of a variant that are not the model's."""
-SHOWN_BY = ("batch", "context")
-"""Arguments of a task that a variant may set: how much of the data is shown at once, not which data."""
+SHOWN_BY = ("batch", "context", "silver")
+"""Arguments of a task that a variant may set: how the data is shown, and what is shown beside it; no other data."""
 LONGEST_NAME = 100
 """Characters of a folder's name; file systems take 255."""
 
@@ -69,7 +69,7 @@ class Study(BaseModel):
         Name of the variant the others are compared with.
     variants : dict
         For each name what differs: merged over `model`. A mapping whose ``name`` differs replaces.
-        The key ``training`` merges over `training`, and ``task`` over `task`, where it may set batch and context.
+        The key ``training`` merges over `training`, and ``task`` over `task`; of that it may set what `SHOWN_BY` has.
     rules : Rules
         How the variants are compared.
     compare : dict, optional
@@ -188,9 +188,10 @@ class Study(BaseModel):
                 raise ValueError(f"variants: {key} of '{variant}' must be a mapping; got {override[key]!r}")
         unknown = [key for key in override.get("task") or {} if key not in SHOWN_BY]
         if unknown:
+            may = f"{', '.join(SHOWN_BY[:-1])} and {SHOWN_BY[-1]}"
             raise ValueError(
-                f"variants: task of '{variant}' may set {' and '.join(SHOWN_BY)} only, so that all variants are "
-                f"measured on the same data; got {', '.join(unknown)}"
+                f"variants: task of '{variant}' may set {may} only, so that all are measured on the same data; "
+                f"got {', '.join(unknown)}"
             )
 
     def _all_training(self) -> list[Mapping[str, Any]]:
@@ -427,10 +428,17 @@ def _resolve_paths(value: Any, folder: Path) -> Any:
 
 def _resolve_data(study: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Make the task's files absolute where they lie beside the study; what does not is a name, or found from here."""
-    task = study.get("task")
-    if not isinstance(task, dict):
-        return study
-    return {**study, "task": {key: _beside(folder, key, given) for key, given in task.items()}}
+
+    def with_files(of: Any) -> Any:
+        task = of.get("task") if isinstance(of, dict) else None
+        if not isinstance(task, dict):
+            return of
+        return {**of, "task": {key: _beside(folder, key, given) for key, given in task.items()}}
+
+    variants = study.get("variants")
+    if isinstance(variants, dict):
+        study = {**study, "variants": {name: with_files(variant) for name, variant in variants.items()}}
+    return with_files(study)
 
 
 def _beside(folder: Path, key: str, given: Any) -> Any:

@@ -22,9 +22,10 @@ from attnlab.inspection.cost import count_parameters
 from attnlab.inspection.drawing.pieces import curve, drawn, facts
 from attnlab.models.decoding.generation import Chooser, sample
 from attnlab.models.decoding.writers import TextWriter
-from attnlab.studies.define.assemble import build_model_offered
+from attnlab.studies.define.assemble import build_model_offered, build_task
 from attnlab.studies.storage.mirror import local, with_checkpoints
 from attnlab.studies.using.kept_task import KeptTask, kept_task
+from attnlab.studies.using.parsing import fitting as fitting_trees
 from attnlab.studies.using.parsing import parses
 from attnlab.studies.using.translating import BATCH, TooLong, Written, listed, translations
 from attnlab.tasks.codecs import SentenceCodec, TreeCodec
@@ -198,6 +199,28 @@ def fitting(trained: Sequence[Trained], sentences: Sequence[str]) -> int:
     codec = sentence_codec(trained)
     longer = (number for number, one in enumerate(codec.encode(sentences)) if len(one) > codec.max_length)
     return next(longer, len(sentences))
+
+
+def unlabelled(trained: Trained) -> list[str]:
+    """The sentences of a parser's training part whose trees it was not given, as far as it can read them.
+
+    Returns
+    -------
+    list of str
+        Their words divided by blanks.
+
+    Raises
+    ------
+    RunError
+        If it was given all of them, or the run is none of parsing.
+    """
+    codec: TreeCodec = _codec_of([trained], TreeCodec.kind, "parser", differs="")
+    found = getattr(build_task(read_json(trained.folder / "spec.json")["task"]), "unlabelled", [])
+    if not found:
+        raise RunError(
+            f"{trained.folder} was given the trees of all its training sentences; its task has no `labelled`"
+        )
+    return [found[number] for number in fitting_trees(codec, [one.split() for one in found])]
 
 
 def parse(

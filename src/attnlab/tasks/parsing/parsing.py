@@ -73,8 +73,14 @@ class Parsing:
         ``craft``: biomedical articles. None where files are given.
     train, validation, test : str or list of str, optional
         Files of your own in Penn brackets, or patterns such as ``wsj/22/*.mrg``.
+    labelled : int, optional
+        Training trees that are used, the first ones; of the others only the sentences may be seen (`unlabelled`). All
+        of them unless given.
+    silver : str or list of str, optional
+        Files of trees that a model found for other sentences, or patterns; they are trained on like the others.
     tokenizer : str or mapping
-        Entry of `attnlab.text.tokenizers.TOKENIZERS`; trained on the sentences of the training part.
+        Entry of `attnlab.text.tokenizers.TOKENIZERS`; trained on the sentences of the training part, silver trees left
+        out.
     tags : bool
         Whether words are written by their part of speech; else all as ``XX``, and trees are judged with the right tags.
     batch_tokens : int
@@ -106,6 +112,7 @@ class Parsing:
     ----------
     .. [1] Vinyals et al., 2015, arXiv:1412.7449.
     .. [2] Vaswani et al., 2017, arXiv:1706.03762, section 6.3.
+    .. [3] McClosky, Charniak, Johnson, 2006, "Effective self-training for parsing" (trees of a model's own).
     """
 
     name = "parsing"
@@ -120,6 +127,8 @@ class Parsing:
         train: str | list[str] | None = None,
         validation: str | list[str] | None = None,
         test: str | list[str] | None = None,
+        labelled: int | None = None,
+        silver: str | list[str] | None = None,
         tokenizer: Spec = "bpe",
         tags: bool = True,
         batch_tokens: int = 4096,
@@ -127,15 +136,14 @@ class Parsing:
         beam: int | None = 1,
         judged_trees: int | None = None,
     ) -> None:
-        require_positive("batch_tokens", batch_tokens)
-        require_positive("max_length", max_length)
-        require_positive("beam", 1 if beam is None else beam)
-        require_positive("judged_trees", 1 if judged_trees is None else judged_trees)
+        sizes = {"batch_tokens": batch_tokens, "max_length": max_length, "beam": beam, "judged_trees": judged_trees}
+        for size, value in {**sizes, "labelled": labelled}.items():
+            require_positive(size, 1 if value is None else value)
         own = {"train": train, "validation": validation, "test": test}
-        self.treebank = find_treebank(None if treebank == CRAFT and any(own.values()) else treebank, own)
+        found = find_treebank(None if treebank == CRAFT and any(own.values()) else treebank, own)
+        self.treebank = found.semi_supervised(labelled, silver)
         self.batch_tokens, self.max_length, self.judged_trees = batch_tokens, max_length, judged_trees
-        trees = self.treebank.parts["train"]
-        trainer = build(tokenizer, TOKENIZERS, axis="tokenizer")
+        trees, trainer = found.parts["train"][:labelled], build(tokenizer, TOKENIZERS, axis="tokenizer")
         vocabulary = TreeVocabulary.of(trees, tags=tags)
         self.codec = TreeCodec(
             trainer.train(" ".join(tree.words()) for tree in trees),
@@ -170,6 +178,11 @@ class Parsing:
         longest = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
         read, written = (tuple(np.asarray(row, dtype=np.int64) for row in side) for side in (sources, targets))
         return Linearized(read, written, np.asarray(longest, dtype=np.int64))
+
+    @property
+    def unlabelled(self) -> list[str]:
+        """The sentences of the training part whose trees are not used, words divided by blanks."""
+        return [" ".join(tree.words()) for tree in self.treebank.unlabelled]
 
     def train_batch(self, step: int, seed: int) -> Batch:
         """Trees of like length from the training part."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import gc
 import hashlib
@@ -34,8 +35,43 @@ class Treebank:
 
     name: str | None  # None of a person's own files
     parts: Mapping[str, Sequence[Tree]]  # "train", "validation" and perhaps "test"
-    sha256: Mapping[str, str]  # of the files of each part, one after the other
+    sha256: Mapping[str, str]  # of the files of each part, and of silver trees, one after the other
     removed: Mapping[str, int]  # what was left out, by kind
+    unlabelled: Sequence[Tree] = ()  # of the training part, whose sentences alone may be seen
+    silver: int = 0  # trees of the training part that a model made, the last ones
+
+    def semi_supervised(self, labelled: int | None, silver: str | Sequence[str] | None) -> Treebank:
+        """The same with fewer training trees, and with others that a model made.
+
+        Parameters
+        ----------
+        labelled : int, optional
+            The first training trees, which are kept; all of them unless given.
+        silver : str or sequence of str, optional
+            Files of trees, or patterns.
+
+        Raises
+        ------
+        DataError
+            If there are not so many trees, a file is missing or no treebank, or its brackets do not match.
+        """
+        train = self.parts["train"]
+        if labelled is not None and labelled > len(train):
+            raise DataError(f"labelled is {labelled:,}, and the training part has {len(train):,} trees")
+        kept, left = train[:labelled], () if labelled is None else train[labelled:]
+        found, digest, removed = list[Tree](), hashlib.sha256(), Counter(self.removed)
+        if silver:
+            found = _read(_matching([silver] if isinstance(silver, str) else silver, "silver"), digest, removed)
+            if not found:
+                raise DataError(f"no trees in silver: {silver}")
+        return dataclasses.replace(
+            self,
+            parts={**self.parts, "train": [*kept, *found]},
+            sha256={**self.sha256, **({"silver": digest.hexdigest()} if silver else {})},
+            removed=dict(removed),
+            unlabelled=left,
+            silver=len(found),
+        )
 
     @functools.cached_property
     def shared(self) -> dict[str, float]:
@@ -56,6 +92,7 @@ class Treebank:
             "sha256": dict(self.sha256),
             "trees": {part: len(trees) for part, trees in self.parts.items()},
             "removed": dict(self.removed),
+            **({"unlabelled": len(self.unlabelled), "silver": self.silver} if self.unlabelled or self.silver else {}),
         }
 
 
