@@ -180,6 +180,8 @@ class _Explaining:
         whole, entire = self._entire(found, whole, workers)
         self._pace(self._causes(found, whole, equal), whole, entire, workers, seeds)
         setups = self._as_called(found, {name: self._shortened(setup) for name, setup in whole.items()})
+        if entire.found is None or not self.measuring.comparable:
+            self.tell("does it come again?" if self.measuring.comparable else "does it come again in these runs?")
         again, error = self._again(setups)
         self._after_training(found, setups)
         causes = self._that_length_spares(self._causes(found, setups, equal))
@@ -445,6 +447,7 @@ class _Explaining:
         if not self.measuring.comparable or needed > AT_FIRST * (self.measuring.deadline - time.monotonic()):
             return setups, _Held()
         called = self._as_called(found, setups)
+        self.tell("does it come again?")
         again, _ = self._again(called)
         return called, self._held({name: called[name] for name in self.case.quantity.variants}, again)
 
@@ -481,7 +484,6 @@ class _Explaining:
 
     def _again(self, setups: Mapping[str, Setup]) -> tuple[list[Again], str]:
         """Every number that was seen, in runs of the set-up as it was; and why runs did not finish."""
-        self.tell("does it come again?")
         seen = {name: setup for name, setup in setups.items() if name in self.case.saw}
         runs = self.measuring.runs.of(list(seen.values()), self.measuring.seeds)
         metrics = {metric.name: metric for metric in self.plan.task.metrics}
