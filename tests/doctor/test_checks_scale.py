@@ -322,3 +322,16 @@ def test_a_start_that_saturates_the_softmax_is_a_warning_where_only_one_size_is_
     (found,) = check_scale(examined(LargeStart(), d_in=48))
     assert found.severity == "warning"
     assert "xavier" in found.remedy
+
+
+class Bare(nn.Module):
+    """Fused attention that is given its queries and keys: the scale stands before their product."""
+
+    def forward(self, x):
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+def test_queries_that_nothing_projects_are_as_large_as_they_were_given():
+    exam = examined(Bare())
+    (logits,) = logit_sizes(exam.usual_tape, exam.convention)
+    assert logits.relative == pytest.approx(1.0, abs=0.15)

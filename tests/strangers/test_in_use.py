@@ -116,3 +116,31 @@ def test_the_input_is_replaced_wherever_it_was_handed_on():
     given = kept.with_input(Situation(x, "batch-first", x.dtype))
     assert torch.equal(given["first"], x)
     assert (given["mask"].shape, given["mask"].dtype, given["flag"]) == ((BATCH, 1, LENGTH), torch.bool, True)
+
+
+class Layers(nn.Module):
+    """A model whose part is given all its layers, of which the last counts."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.part = nn.Linear(WIDTH, WIDTH), LastLayer()
+
+    def forward(self, x):
+        return self.part([x, self.first(x)])
+
+
+class LastLayer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, layers):
+        return self.map(layers[-1])
+
+
+def test_of_several_tensors_that_are_handed_on_the_one_that_counts_is_the_input():
+    whole = Patient("Layers", Layers(), None, {}, "", "")
+    convention = interview(Patient("LastLayer", LastLayer(), None, {}, "", "", whole=lambda: whole))
+    first, second = torch.randn(2, 3, convention.length, WIDTH)
+    part = LastLayer()
+    assert not torch.equal(convention.call(part, first), convention.call(part, second))

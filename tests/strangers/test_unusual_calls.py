@@ -196,7 +196,7 @@ def test_a_call_that_is_of_a_wrong_type_is_not_tried_at_every_size_and_the_furth
     Counting.made = 0
     with pytest.raises(ModuleError, match=r"has no attribute 'nothing'"):
         asked(Counting())
-    assert Counting.made < 1000
+    assert Counting.made < 1500
 
 
 class Switched(nn.Module):
@@ -449,3 +449,73 @@ def test_inputs_in_heads_come_before_inputs_of_one_number():
 @pytest.mark.parametrize("name", ["layer_idx", "block_id", "layerIndex"])
 def test_of_several_layers_the_first_is_meant(name):
     assert role_of(name) == "start"
+
+
+class Explained(nn.Module):
+    """A layer that keeps the gradient at its weights, as layers do that explain themselves."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        weights = (self.map(x) @ x.mT / WIDTH).softmax(-1)
+        weights.register_hook(lambda gradient: None)
+        return weights @ x
+
+
+def test_a_layer_that_hooks_its_gradients_is_called_with_them():
+    module = Explained()
+    with torch.no_grad():
+        convention = asked(module)
+        assert not convention.call(module, torch.randn(3, convention.length, WIDTH)).requires_grad
+
+
+class DecodesImage(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Conv2d(64, 64, 3, padding=1)
+
+    def forward(self, x):
+        return self.map(x)
+
+
+def test_images_have_another_number_of_pixels_than_channels_and_their_decoder_is_not_causal_by_name():
+    convention = asked(DecodesImage())
+    assert (convention.d_in, convention.length, bool(convention.causal)) == (64, 36, False)
+
+
+class Clicks(nn.Module):
+    """One probability per sequence, of whole numbers that are shifted into a common table."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(20, WIDTH)
+
+    def forward(self, x):
+        return self.table(x + torch.arange(5) * 2).sum((1, 2)).sigmoid()
+
+
+def test_one_number_per_sequence_is_an_output_and_tokens_out_of_range_become_fewer():
+    convention = asked(Clicks())
+    assert (convention.takes, convention.vocab_size, convention.length) == ("tokens", 10, 5)
+    assert (convention.pooled, convention.d_out) == (True, 1)
+
+
+class OneStep(nn.Module):
+    """Attention of a decoder that asks with one vector, and adds it to what it sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, query, key, value):
+        batch, _, _ = key.shape
+        weights = (query @ self.map(key).mT / WIDTH).softmax(-1).reshape(batch, 1, -1)
+        return weights @ value, weights
+
+
+def test_a_sequence_of_one_asks_and_is_the_output():
+    convention = asked(OneStep())
+    assert "query=a fixed sequence of one vector" in convention.in_words
+    assert (convention.pooled, convention.d_out, convention.output) == (True, WIDTH, 0)

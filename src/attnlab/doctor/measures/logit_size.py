@@ -96,8 +96,11 @@ def _projection(tape: Tape, dependence: Dependence, operand: Operand) -> Event |
 def _std_at(tape: Tape, event: Event | None, operand: Operand) -> float:
     """The standard deviation, around zero, of what became queries or keys when its projection gave it."""
     tensor = tape.events[operand[0]].inputs[operand[1]]
-    places = None if event is None else places_in(tape, event.index, operand)
-    if event is not None and places is not None:
+    if event is None:  # the input itself, perhaps scaled on the way
+        first = min(back_to(tape, operand, stop=set()), default=None)
+        return _size(tensor if first is None else tape.events[first].inputs[0])
+    places = places_in(tape, event.index, operand)
+    if places is not None:
         tensor = event.output.flatten()[places[places >= 0]]
     return _size(tensor)
 

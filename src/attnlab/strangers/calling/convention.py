@@ -20,6 +20,7 @@ from attnlab.strangers.calling.masking import PAD_TOKEN, Masking, mask_values
 from attnlab.strangers.calling.sources import SOURCES, WHERE_GIVEN, Argument, Situation, laid_out
 
 Kind = Literal["layer", "block", "model"]
+_WANTS_GRADIENTS = "a tensor that doesn't require gradient"
 
 
 @final
@@ -267,7 +268,13 @@ def invoke(module: nn.Module, positional: Sequence[Any], named: Mapping[str, Any
         forget = way_to_forget(module)
         if forget is not None:
             forget()
-        return module(*positional, **named)
+        try:
+            return module(*positional, **named)
+        except RuntimeError as error:
+            if _WANTS_GRADIENTS not in str(error):
+                raise
+            with torch.enable_grad():  # which it keeps for later, as those do that explain themselves
+                return tree_map(_detached, module(*positional, **named))
     except (AttnlabError, torch.OutOfMemoryError):
         raise
     except Exception as error:
@@ -275,6 +282,10 @@ def invoke(module: nn.Module, positional: Sequence[Any], named: Mapping[str, Any
         given = ", ".join(words + [f"{name}={_described(value)}" for name, value in named.items()])
         text = describe_exception(error, label.file)
         raise ModuleError(f"{label.name}: forward({given}) raised {text}") from error
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def elements(returned: Any) -> dict[int | str | None, Any]:

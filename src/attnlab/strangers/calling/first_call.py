@@ -29,6 +29,7 @@ from attnlab.strangers.calling.roles import (
 from attnlab.strangers.calling.sources import NUMBERS, Argument, is_same, laid_out
 from attnlab.strangers.calling.trial import BATCH, Trial
 from attnlab.strangers.calling.widths import (
+    BY_CHANCE,
     LENGTH,
     grids_to_try,
     lengths_to_try,
@@ -58,12 +59,11 @@ _NUMBER = re.compile(r"(?<![\w.])\d{1,4}(?!\w|\.\d)")
 _FOREIGN = re.compile(r"site-packages|[\\/]attnlab[\\/]")
 """Files of which no line says how far a person's module came."""
 _OF_ANY_WIDTH = {"x": ("another sequence",), "memory": ("memory", "another sequence")}
-_OWN_WIDTH = ("vector", "position vectors", "another sequence", "vectors of pairs")
+_OWN_WIDTH = ("vector", "position vectors", "another sequence", "points", "vectors of pairs")
 _WANTS_TOKENS = "'indices' to have one of the following scalar types"
 _MOST_NUMBERLESS = 60
 _MOST_FITTED = 60  # calls that are made anew with such a width
 _MOST_NUMBERS = 8  # of what an error says that are tried as sizes
-_BY_CHANCE = 2  # positions up to which nearly all embeddings fit
 _MOST_WIDE, _MOST_LONG = 1024, 512
 _ADAPTING_S = 3.0  # of computing, in which the call that came furthest is changed piece by piece
 _SAME_FAILURES = 3  # of a type, at several sizes; a fourth size would fail alike
@@ -236,7 +236,7 @@ class _Failures:
     def next_to_change(self) -> tuple[Convention, str] | None:
         """The call that came furthest and what it raised, but for those that failed like one that was changed."""
         failed = [
-            (reached, (_NUMBER.sub("", raised), attempt.takes), attempt, raised)
+            (reached, (_NUMBER.sub("", raised), attempt.takes, attempt.layout), attempt, raised)
             for reached, attempt, raised in self._calls.values()
         ]
         best = max((one for one in failed if one[:2] not in self._changed), key=lambda one: one[0], default=None)
@@ -286,7 +286,7 @@ def _resized(attempt: Convention, sequence: str, raised: str) -> Iterator[Conven
         long = attempt.length // got * wanted
         if got == attempt.d_in and wanted <= _MOST_WIDE:
             yield replace(attempt, d_in=wanted)
-        if got > 1 and attempt.length % got == 0 and _BY_CHANCE * bool(attempt.d_in) < long <= _MOST_LONG:
+        if got > 1 and attempt.length % got == 0 and (BY_CHANCE if attempt.d_in else 1) < long <= _MOST_LONG:
             yield replace(attempt, length=long)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -240,6 +240,7 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     "positions of each": _positions_of_each,
     "position vectors": _position_vectors,
     "another sequence": _position_vectors,
+    "points": lambda at, width: _position_vectors(replace(at, layout="batch-first"), width),
     "offset vectors": _offset_vectors,
     "segments": _all_of,
     "one number each": lambda at, _value: torch.zeros(at.x.size(0), device=at.x.device, dtype=torch.long),
@@ -271,6 +272,7 @@ UNNAMED = (
     "kinds of pairs",
     "one pair of numbers",
     "another sequence",
+    "points",
 )
 """Sources that no name of a parameter tells."""
 
@@ -292,6 +294,7 @@ IN_WORDS: dict[str, str] = {
     "positions of each": "positions (batch, length)",
     "another sequence": "a fixed sequence of its own width and as long as the input",
     "position vectors": "a vector for every position, (batch, length, d_model)",
+    "points": "a vector for every position, of its own width, (batch, length, width)",
     "offset vectors": "a vector for every distance, (1, 2 length - 1, d_model)",
     "segments": "the same segment everywhere, (batch, length)",
     "one number each": "the number 0 for every sequence, (batch)",

@@ -17,7 +17,8 @@ LENGTH = 11  # prime, and unlike the usual batch, widths and numbers of heads
 _MOST_WIDTHS = 6  # tried; more take longer than a person waits for a refusal
 _MOST_LENGTHS = 5  # tried at each width
 _OF_WINDOWS = (12, 16)  # for what wants a multiple of the size of a window
-_SHORT = (7, 5, 3)  # for what takes no more than a few positions
+_SHORT = (7, 5)  # for what takes no more than a few positions
+BY_CHANCE = 4  # positions up to which nearly all embeddings fit
 _LONGEST = 512  # of a module that insists on one length
 _SIDES = (8, 6, 12, 16, 32, 14, 7)  # of images: what most patches and windows divide, then those of famous networks
 _COLORS = (3, 1)
@@ -84,7 +85,7 @@ def lengths_to_try(patient: Patient) -> list[int]:
     """Lengths the input may need to have: a short one, then those a module may insist on."""
     said = [value for value in _sizes("max_length", patient) if value <= _LONGEST]
     said += [side**2 for side in _sides(patient) if side**2 <= _LONGEST]  # pixels or patches one after the other
-    shapes = [size for parameter in patient.module.parameters() for size in parameter.shape if 1 < size <= _LONGEST]
+    shapes = [size for one in patient.module.parameters() for size in one.shape if BY_CHANCE < size <= _LONGEST]
     insisted_on = list(dict.fromkeys([*said, *shapes]))[:_MOST_LENGTHS]
     return list(dict.fromkeys([LENGTH, *_OF_WINDOWS, *insisted_on, *_SHORT]))
 
