@@ -6,6 +6,7 @@ STAMP := $(VENV)/.installed
 RESULTS := benchmarks/results
 MINIMUM := build/minimum
 ALONE := build/alone
+PARALLEL := -n auto --dist loadfile --no-loadscope-reorder # what tests of a file share is made once
 FAST := tests/core tests/cli/test_cli.py tests/text tests/nn/test_scores.py tests/nn/test_attention.py tests/studies/test_schema.py \
 	tests/studies/test_study.py tests/studies/test_rules.py tests/studies/test_statistics.py tests/studies/test_report.py \
 	tests/studies/test_paper.py
@@ -31,10 +32,10 @@ lint: setup
 	$(BIN)/python -m tests.lint_docstrings
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL)
 
 test-all: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m ""
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL) -m ""
 
 truth: setup
 	OMP_NUM_THREADS=1 $(BIN)/python docs/make_truth.py

@@ -22,8 +22,10 @@ FIRST = 1e-3
 MARGIN = 1.0
 """By which the right beginning must lead."""
 MOST = 10  # words of the longest constituent whose length is told
+NEAR = "w-2 w-1 w0 w1 w2 e-1 e0 e1"
 AROUND = ("w0", "w-1", "w1", "w-2", "w2", "e0", "e-1", "e1", "w-1 w0", "w0 w1", "e-1 e0", "e0 e1", "e-1 e0 e1")
 """What a tag is seen by: words and their last pieces."""
+OF_STATES = "s0 s1 s2 s3 f0 f1 f2 f3 l0 l1 l2 l3 q0 q1 q2 q3 d0 d1 g0 g1 t0 t1 t2 t3 a0 a1 b0 b1 n0 n1"
 SEEN = (
     "s0", "s0 f0", "s0 l0", "s0 d0", "s0 g0", "s1", "s1 f1", "s1 l1", "s2 l2", "s3 l3", "s2", "s3",
     "t0 q0", "t1 q1", "t2 q2", "t3 q3", "s0 a0", "s0 b0", "s0 a0 b0", "s1 a1", "s1 b1",
@@ -39,41 +41,43 @@ g, their tags; n, lengths; a and b, the symbols they were made of. Of the words 
 class _Templates:
     """Number what is seen of some places by a place in a table of weights."""
 
-    def __init__(self, templates: Sequence[str], size: int) -> None:
+    def __init__(self, names: str, templates: Sequence[str], size: int) -> None:
         self.size = size
-        words = [template.split() for template in templates]
-        self.names = sorted({name for some in words for name in some})
-        most, none = max(map(len, words)), len(self.names)
-        places = [[self.names.index(name) for name in some] + [none] * (most - len(some)) for some in words]
-        self.places = torch.tensor(places)
+        order, words = names.split(), [template.split() for template in templates]
+        most = max(map(len, words))
+        places = [[order.index(name) for name in some] + [len(order)] * (most - len(some)) for some in words]
         draw = torch.Generator().manual_seed(0)
+        self.places = torch.tensor(places)
         self.times = torch.randint(1 << 62, (most,), generator=draw) | 1
         self.plus = torch.randint(1 << 62, (len(words),), generator=draw)
 
-    def __call__(self, atoms: Mapping[str, Tensor]) -> Int[Tensor, "*places templates"]:
+    def __call__(self, seen: Int[Tensor, "*places names"]) -> Int[Tensor, "*places templates"]:
         """The places of what is seen."""
-        first = atoms[self.names[0]]
-        seen = torch.stack([*(atoms[name] for name in self.names), torch.zeros_like(first)], dim=-1)
-        device = seen.device
-        mixed = (seen[..., self.places.to(device)] + 1) * self.times.to(device)
-        mixed = mixed.cumsum(dim=-1)  # the order counts
-        mixed = (mixed ^ (mixed >> 29)).sum(dim=-1) * self.times[0].to(device) + self.plus.to(device)
-        return (mixed >> 20) % self.size
+        device, seen = seen.device, nn.functional.pad(seen + 1, (0, 1))
+        mixed = (seen[..., self.places.to(device)] * self.times.to(device)).sum(dim=-1) + self.plus.to(device)
+        return ((mixed ^ (mixed >> 29)) * self.times[0].to(device) >> 20) % self.size
 
 
 @final
 class _Words(NamedTuple):
-    """Hold what is known of the words of some sentences, zero where a sentence has no more."""
+    """Hold what is known of the words of some sentences."""
 
-    keys: Int[Tensor, "batch words"]
-    tags: Tags
     counts: Int[Tensor, " batch"]
+    tags: Tags
+    shown_keys: Int[Tensor, "batch words+2"]  # one more than each, and 0 where there is no word, also on both sides
+    shown_tags: Int[Tensor, "batch words+2"]
 
-    def at(self, name: str, places: Tensor) -> Tensor:
-        """The keys or tags, plus one, at some places; 0 beyond both ends."""
-        one = getattr(self, name)
-        inside = (places >= 0) & (places < self.counts[:, None])
-        return (one.gather(1, places.clamp(0, one.shape[1] - 1)) + 1) * inside
+    @staticmethod
+    def shown(one: Int[Tensor, "batch words"], counts: Int[Tensor, " batch"]) -> Int[Tensor, "batch words+2"]:
+        """Numbers of words as they are shown."""
+        real = torch.arange(one.shape[1], device=one.device) < counts[:, None]
+        return nn.functional.pad((one + 1) * real, (1, 1))
+
+    @staticmethod
+    def at(shown: Int[Tensor, "batch words+2"], places: Int[Tensor, "batch ..."]) -> Int[Tensor, "batch ..."]:
+        """What is shown at some places; -1 is before the first word."""
+        inside = (places + 1).clamp(0, shown.shape[1] - 1)
+        return shown.gather(1, inside.flatten(1)).view_as(places)
 
 
 @final
@@ -127,7 +131,7 @@ class ShiftReduceParser(AbstractParser):
         self.beam = beam
         self.transitions = Transitions(Symbols(Brackets.of(brackets), tuple(tuple(chain) for chain in chains)))
         self.places = WordPlaces(source_vocab_size, word_starts=word_starts, pad=pad)
-        self.around, self.seen = _Templates(AROUND, features), _Templates(SEEN, features)
+        self.around, self.seen = _Templates(NEAR, AROUND, features), _Templates(OF_STATES, SEEN, features)
         self.tags = nn.Parameter(torch.randn(features, self.transitions.symbols.tags) * FIRST)
         self.actions = nn.Parameter(torch.randn(features, self.transitions.count) * FIRST)
 
@@ -155,7 +159,7 @@ class ShiftReduceParser(AbstractParser):
         counts = allowed.any(dim=-1).sum(dim=1).to(source.device)
         may = allowed[..., brackets.words.start : brackets.words.stop].to(source.device)
         _, words = self._words(source, counts, may)
-        states = self.transitions.begin(len(source), 1, words.keys.shape[1], source.device)
+        states = self.transitions.begin(len(source), 1, words.tags.shape[1], source.device)
         totals, taken = torch.zeros(len(source), 1, device=source.device), states.symbols.new_zeros(len(source), 1, 0)
         over = torch.zeros(len(source), dtype=torch.bool, device=source.device)
         while not bool(over.all()):
@@ -175,31 +179,27 @@ class ShiftReduceParser(AbstractParser):
         """The logits of tags, and the words with those that are likeliest of the ones they may have."""
         most = max(int(counts.max()), 1)
         words, endings = self.places.keys(source, most)
-        places = torch.arange(most, device=source.device).expand(len(source), -1)
-        known = {"w": _Words(words, words, counts), "e": _Words(endings, endings, counts)}
-        atoms = {name: known[name[0]].at("keys", places + int(name[1:])) for name in self.around.names}
-        logits = nn.functional.embedding_bag(self.around(atoms).flatten(0, 1), self.tags, mode="sum")
-        logits = logits.unflatten(0, places.shape)
+        places = torch.arange(most, device=source.device).expand(len(source), -1)[..., None]
+        near, nearer = (torch.arange(-far, far + 1, device=source.device) for far in (2, 1))
+        keys, endings = _Words.shown(words, counts), _Words.shown(endings, counts)
+        seen = torch.cat((_Words.at(keys, places + near), _Words.at(endings, places + nearer)), dim=-1)
+        logits = nn.functional.embedding_bag(self.around(seen).flatten(0, 1), self.tags, mode="sum")
+        logits = logits.unflatten(0, words.shape)
         tags = (logits if may is None else logits.masked_fill(~may, FORBIDDEN)).argmax(dim=-1)
-        return logits, _Words(words, tags, counts)
+        return logits, _Words(counts, tags, keys, _Words.shown(tags, counts))
 
     def _rows(self, states: ParserStates, words: _Words) -> Int[Tensor, "batch paths templates"]:
         """The rows of weights of what is seen of some beginnings."""
-        nth = range(BELOW)
-        begins = [states.at("starts", place) for place in nth]
-        ends = [states.read, *begins[:-1]]
-        atoms = {f"s{place}": states.at("symbols", place) for place in nth}
-        for place in nth:
-            full = atoms[f"s{place}"] != self.transitions.nothing
-            first, last = (torch.where(full, at, -1) for at in (begins[place], ends[place] - 1))
-            atoms[f"f{place}"], atoms[f"l{place}"] = words.at("keys", first), words.at("keys", last)
-            atoms[f"q{place}"] = words.at("keys", states.read + place)
-            atoms[f"t{place}"] = words.at("tags", states.read + place)
-            if place < 2:
-                atoms[f"d{place}"], atoms[f"g{place}"] = words.at("tags", first), words.at("tags", last)
-                atoms[f"n{place}"] = (last - first).clamp(max=MOST)
-                atoms[f"a{place}"], atoms[f"b{place}"] = states.at("lefts", place), states.at("rights", place)
-        return self.seen(atoms)
+        symbols, starts = states.top("symbols", BELOW), states.top("starts", BELOW)
+        ends = torch.cat((states.read[..., None], starts[..., :-1]), dim=-1)
+        full = symbols != self.transitions.nothing
+        first, last = (torch.where(full, places, -1) for places in (starts, ends - 1))
+        ahead = states.read[..., None] + torch.arange(BELOW, device=symbols.device)
+        keys = words.at(words.shown_keys, torch.cat((first, last, ahead), dim=-1))
+        tags = words.at(words.shown_tags, torch.cat((first[..., :2], last[..., :2], ahead), dim=-1))
+        made_of = states.top("lefts", 2), states.top("rights", 2)
+        lengths = (last - first)[..., :2].clamp(max=MOST)
+        return self.seen(torch.cat((symbols, keys, tags, *made_of, lengths), dim=-1))
 
     def _scores(self, states: ParserStates, words: _Words) -> Float[Tensor, "batch paths actions"]:
         """The score of every action of some beginnings; `FORBIDDEN` of those that are not possible."""
@@ -218,7 +218,7 @@ class ShiftReduceParser(AbstractParser):
     ) -> tuple[Losses, Int[Tensor, "batch actions"], Int[Tensor, " batch"]]:
         """How far right beginnings fall short, of which wrong ones, and how many actions those have."""
         batch, longest = gold.shape
-        states = self.transitions.begin(batch, 1, words.keys.shape[1], gold.device)  # the right one comes last
+        states = self.transitions.begin(batch, 1, words.tags.shape[1], gold.device)  # the right one comes last
         totals, taken = self.actions.new_zeros(batch, 1), gold.new_zeros(batch, 1, 0)
         worst, steps = totals.new_zeros(batch), gold.new_zeros(batch)
         wrong = torch.full_like(gold, DONE)
@@ -242,7 +242,7 @@ class ShiftReduceParser(AbstractParser):
     def _short(self, words: _Words, gold: Tensor, wrong: Tensor, steps: Int[Tensor, " batch"]) -> Losses:
         """How far right beginnings of so many actions fall short of wrong ones, to be differentiated."""
         paths = torch.stack((wrong, gold), dim=1)
-        states = self.transitions.begin(len(gold), 2, words.keys.shape[1], gold.device)
+        states = self.transitions.begin(len(gold), 2, words.tags.shape[1], gold.device)
         rows = []
         for actions in paths.unbind(dim=2):
             rows.append(self._rows(states, words))

@@ -42,9 +42,10 @@ class ParserStates(NamedTuple):
     depth: Int[Tensor, "batch paths"]
     read: Int[Tensor, "batch paths"]
 
-    def at(self, name: str, nth: int) -> Int[Tensor, "batch paths"]:
-        """What is said in a field of the element so far below the highest."""
-        return getattr(self, name).gather(2, self.depth[..., None] - 1 - nth)[..., 0]
+    def top(self, name: str, count: int) -> Int[Tensor, "batch paths count"]:
+        """What is said in a field of so many elements from the highest."""
+        below = torch.arange(1, count + 1, device=self.depth.device)
+        return getattr(self, name).gather(2, self.depth[..., None] - below)
 
     def of(self, paths: Int[Tensor, "batch chosen"]) -> ParserStates:
         """Some of the paths of each sentence."""
@@ -116,10 +117,10 @@ class Transitions:
 
     def legal(self, states: ParserStates, counts: Int[Tensor, " batch"]) -> Bool[Tensor, "batch paths actions"]:
         """True at the actions that are possible; `counts` are the words of each sentence."""
-        top, rests = states.at("symbols", 0), self.symbols.constituents.stop
+        (top, second), rests = states.top("symbols", 2).unbind(dim=2), self.symbols.constituents.stop
         left, depth = states.read < counts[:, None], states.depth - BELOW
         is_rest = (top >= rests) & (top < self.nothing)
-        found = self._goes_on.to(top.device)[states.at("symbols", 1)] & ((depth > 1) & ~is_rest)[..., None]
+        found = self._goes_on.to(top.device)[second] & ((depth > 1) & ~is_rest)[..., None]
         found[..., self._reduce + len(self.symbols.chains) :] &= left[..., None]  # something must follow
         found[..., self._unary : self._reduce] = ((depth > 0) & (top < self.symbols.tags))[..., None]
         found[..., SHIFT] = left
@@ -136,7 +137,7 @@ class Transitions:
         made = torch.where(done, old[0], torch.where(shifts, tag, self._made.to(actions.device)[actions]))
         start = torch.where(shifts, states.read, old[1])
         left = torch.where(shifts, self.nothing, torch.where(done, old[2], old[0]))
-        right = torch.where(joins, states.at("symbols", 0), torch.where(done, old[3], self.nothing))
+        right = torch.where(joins, states.top("symbols", 1)[..., 0], torch.where(done, old[3], self.nothing))
         symbols, starts, lefts, rights = (
             one.scatter(2, place, value[..., None])
             for one, value in zip(states[:4], (made, start, left, right), strict=True)
