@@ -286,7 +286,7 @@ def _resized(attempt: Convention, sequence: str, raised: str) -> Iterator[Conven
         long = attempt.length // got * wanted
         if got == attempt.d_in and wanted <= _MOST_WIDE:
             yield replace(attempt, d_in=wanted)
-        if got > 1 and attempt.length % got == 0 and (BY_CHANCE if attempt.d_in else 1) < long <= _MOST_LONG:
+        if got > 1 and attempt.length % got == 0 and (BY_CHANCE if attempt.d_in else 2) < long <= _MOST_LONG:
             yield replace(attempt, length=long)
 
 
@@ -295,8 +295,8 @@ def _elsewise(attempt: Convention, widths: Sequence[int], lengths: Sequence[int]
     for layout, width in itertools.product(_TELLING if attempt.d_in else (), [one for one in widths if one > 1]):
         yield replace(attempt, layout=layout, d_in=width)
     yield from (replace(attempt, length=length) for length in lengths)
-    for size in (attempt.vocab_size // 2, 2) if attempt.vocab_size and "out of range" in raised else ():
-        yield replace(attempt, vocab_size=size)
+    for part in (2, 4, 8, 16) if attempt.vocab_size and "out of range" in raised else ():
+        yield replace(attempt, vocab_size=max(2, (attempt.vocab_size or 2) // part))
 
 
 def _declared(patient: Patient) -> Said | None:
