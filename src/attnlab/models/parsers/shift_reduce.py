@@ -103,11 +103,11 @@ class ShiftReduceParser(AbstractParser):
     Notes
     -----
     The loss of a tree is what the right beginning lacks to lead the best wrong one of as many actions by 1, where that
-    is most ([2]_). Its gradient is the update of a perceptron, to be taken with the optimizer ``sgd`` and averaged by
-    the recipe's `average`. Beginnings that are done wait for the others and are scored on. Differs from [1]_: tags
-    come from a linear model of the same kind, whose cross-entropy is added to the loss; constituents are made binary
-    from the left, and are seen by their first and last words, as heads need rules of each language; a word has one
-    unary action at most, as brackets around the same words are one symbol.
+    is most ([2]_). Its gradient is the update of a perceptron, which the optimizer ``sgd`` takes as it is and ``adamw``
+    by weight, and which the recipe's `average` averages. Beginnings that are done wait for the others and are scored
+    on. Differs from [1]_: tags come from a linear model of the same kind, whose cross-entropy is added to the loss;
+    constituents are made binary from the left, and are seen by their first and last words, as heads need rules of each
+    language; a word has one unary action at most, as brackets around the same words are one symbol.
 
     References
     ----------
