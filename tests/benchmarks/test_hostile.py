@@ -29,4 +29,3 @@ def test_hostile_modules_get_a_line_and_change_nothing(tmp_path):
     tried = [json.loads(line) for line in (tmp_path / "tried.jsonl").read_text().splitlines()]
     assert len(tried) == 6
     assert [one for one in tried if one["kind"] not in ("done", "one clear line")] == []
-    assert {one["kind"] for one in tried} == {"done", "one clear line"}

@@ -25,10 +25,11 @@ from attnlab.explain.drawing.letters import width_of
 from attnlab.explain.drawing.masks import in_words, matrix
 from attnlab.explain.drawing.models import halves
 from attnlab.explain.drawing.nodes import Box, Column, Frame, Skip, children, folded, parameters_in, walk
-from attnlab.explain.drawing.reading import MOST_HELD, Reading
+from attnlab.explain.drawing.reading import MOST_HELD, Reading, read
 from attnlab.inspection import count_parameters
 from attnlab.models import ByteNet, Decoder, Encoder, EncoderDecoder
 from attnlab.models.parsers.parser import AbstractParser
+from attnlab.models.parsers.rnng import Rnng
 from attnlab.nn import Attention
 from attnlab.nn.axes.combiners import COMBINERS
 from attnlab.nn.axes.heads import HEADS, AbstractHeads
@@ -156,7 +157,8 @@ def test_every_part_is_drawn_with_its_parameters_and_in_its_place(arguments):
 @pytest.mark.parametrize("study", library())
 def test_modules_are_called_in_the_order_in_which_they_are_drawn(study):
     built = models(study).items()
-    for name, model in ((name, one) for name, one in built if not isinstance(one, AbstractParser)):  # reads values
+    as_held = (AbstractParser, Rnng)  # drawn as what they hold; the former read values too
+    for name, model in ((name, one) for name, one in built if not isinstance(one, as_held)):
         called = calls(model, study)
         for column in halves(model, Reading()).columns:
             at = 0
@@ -661,3 +663,14 @@ def test_wrong_use_of_the_command_is_a_sentence(arguments, expected, capfd):
     printed = capfd.readouterr()
     assert expected in " ".join(printed.err.split())
     assert "Traceback" not in printed.err + printed.out
+
+
+def test_what_an_unknown_model_holds_stands_where_it_says():
+    class Unknown(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(2, 2), nn.ModuleList([nn.Linear(2, 2)])
+
+    model = Unknown()
+    paths = paths_along(read(model, "", Reading()))
+    assert [model.get_submodule(path) for path in paths] == [model.first, model.second[0]]

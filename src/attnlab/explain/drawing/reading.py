@@ -117,7 +117,7 @@ def read(module: nn.Module, path: str, reading: Reading) -> Node:
         box = reading.box(title, [_sizes(module)], kind="own", of=module, path=path)
         return dataclasses.replace(box, notes=(*box.notes, _numbers(box))) if box.parameters else box
     with reading.deeper():
-        held = [_named(read(child, f"{path}.{name}", reading), name) for name, child in module.named_children()]
+        held = [_named(read(child, _below(path, name), reading), name) for name, child in module.named_children()]
         held += [_own_parameter(name, one, path, reading) for name, one in module.named_parameters(recurse=False)]
     pile = Pile(tuple(_not_too_many(held, path)))
     return Frame(pile, title=title, note=_numbers(pile), kind="own", path=path)
@@ -128,6 +128,11 @@ def parts(module: nn.Module, path: str, reading: Reading) -> list[Node]:
     if isinstance(module, nn.Identity) or (isinstance(module, nn.Dropout) and module.p == 0):
         return []
     return [read(module, path, reading)]
+
+
+def _below(path: str, name: str) -> str:
+    """Where what a module holds stands in the model."""
+    return f"{path}.{name}" if path else name
 
 
 def _numbers(node: Node) -> str:
@@ -149,8 +154,8 @@ def _named(node: Node, name: str) -> Node:
 def _own_parameter(name: str, parameter: nn.Parameter, path: str, reading: Reading) -> Box:
     """A parameter that a module holds itself."""
     sizes = product(*parameter.shape) or "1"
-    count, _ = reading.claim([parameter], f"{path}.{name}")
-    return Box(name, (f"parameter of size {sizes}",), "own", count, f"{path}.{name}")
+    count, _ = reading.claim([parameter], _below(path, name))
+    return Box(name, (f"parameter of size {sizes}",), "own", count, _below(path, name))
 
 
 def _not_too_many(held: Sequence[Node], path: str) -> list[Node]:
@@ -169,12 +174,12 @@ def _sizes(module: nn.Module) -> str:
 
 @read.register
 def _(module: nn.Sequential, path: str, reading: Reading) -> Node:
-    return column(*(parts(child, f"{path}.{name}", reading) for name, child in module.named_children()))
+    return column(*(parts(child, _below(path, name), reading) for name, child in module.named_children()))
 
 
 @read.register
 def _(module: nn.ModuleList, path: str, reading: Reading) -> Node:
-    nodes = [read(child, f"{path}.{name}", reading) for name, child in module.named_children()]
+    nodes = [read(child, _below(path, name), reading) for name, child in module.named_children()]
     return Pile(tuple(_not_too_many(folded(nodes, path, framed=False), path)))
 
 
