@@ -16,6 +16,8 @@ Losses = Float[Tensor, " batch"]
 """Of each whole tree."""
 Allowed = Bool[Tensor, "batch words vocab_size"]
 """True at the tokens that may stand for each word; none of what fills up a short sentence."""
+FORBIDDEN = -1e9
+"""The score of what cannot be."""
 BASE, BITS = 1_000_003, 2**48 - 1
 """Of the numbers that stand for words: sums of their pieces, each times a power of the base, below 2^48."""
 

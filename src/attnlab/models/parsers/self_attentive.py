@@ -13,7 +13,7 @@ from attnlab.core.build import Spec, look_up
 from attnlab.core.sizes import check_positive, require_known
 from attnlab.models.parsers.brackets import Brackets, TreeSpan
 from attnlab.models.parsers.chart import best_trees, inside
-from attnlab.models.parsers.parser import AbstractParser, Allowed, Losses, WordTable
+from attnlab.models.parsers.parser import FORBIDDEN, AbstractParser, Allowed, Losses, WordTable
 from attnlab.models.stacks import Norm, Stack
 from attnlab.models.translator import Source, Target
 from attnlab.nn.init import INITS
@@ -21,7 +21,6 @@ from attnlab.nn.kernels.dropout import Dropout
 
 NO_LABEL = 0
 """Number of what is no constituent; it has the score 0 everywhere."""
-FORBIDDEN = -1e9
 Objective = Literal["margin", "likelihood"]
 LabelScores = Float[Tensor, "batch places places labels"]
 

@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from attnlab.core.sizes import check_positive
 from attnlab.models.parsers.brackets import Brackets
-from attnlab.models.parsers.parser import AbstractParser, Allowed, Losses, WordPlaces
+from attnlab.models.parsers.parser import FORBIDDEN, AbstractParser, Allowed, Losses, WordPlaces
 from attnlab.models.parsers.symbols import Symbols
 from attnlab.models.parsers.transitions import BELOW, DONE, ParserStates, Tags, Transitions
 from attnlab.models.translator import Source, Target
 
-FORBIDDEN = -1e9
 FIRST = 1e-3
 """Standard deviation of the first weights, which makes no two actions equally good."""
 MARGIN = 1.0

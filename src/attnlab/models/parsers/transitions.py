@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
@@ -145,37 +146,36 @@ class Transitions:
         return ParserStates(symbols, starts, lefts, rights, depth, states.read + shifts.long())
 
     def of_tree(self, spans: Sequence[TreeSpan], words: int) -> list[int]:
-        """The actions that build a tree, given by its spans, each before those inside it."""
-        return [action for action, _ in self._steps(self._whole(spans, words), words)]
+        """The actions that build a tree, given by its spans, each before those inside it.
 
-    def _whole(self, spans: Sequence[TreeSpan], words: int) -> Sequence[TreeSpan]:
-        """The same with the usual brackets around all words where there are none."""
-        if not words or (spans and spans[0][:2] == (0, words)):
-            return spans
-        return [TreeSpan(0, words, self.symbols.chains[0]), *spans]
-
-    def _steps(self, spans: Sequence[TreeSpan], words: int) -> Iterator[tuple[int, int]]:
-        """The actions and the place in the sentence behind each."""
-        single = {span.start: span for span in spans if span.end == span.start + 1}
-        begun = {
-            place: [span for span in spans if span.start == place and span.end > place + 1] for place in range(words)
-        }
+        Where nothing is around all words, the usual brackets are.
+        """
+        if words and not (spans and spans[0][:2] == (0, words)):
+            spans = [TreeSpan(0, words, self.symbols.chains[0]), *spans]
+        begun = collections.defaultdict[int, list[TreeSpan]](list)
+        for span in spans:
+            begun[span.start].append(span)
+        actions = list[int]()
         waiting: list[list[int]] = []  # of open brackets: the symbol of the chain, where it ends, and its parts so far
         for place in range(words):
-            waiting += [[self.symbols.of(span.chain), span.end, 0] for span in begun[place]]
-            yield SHIFT, place + 1
-            if place in single:
-                yield self._unary + self.symbols.of(single[place].chain) - self.symbols.tags, place + 1
+            actions.append(SHIFT)
+            for span in begun[place]:
+                chain = self.symbols.of(span.chain)
+                if span.end == place + 1:
+                    actions.append(self._unary + chain - self.symbols.tags)
+                else:
+                    waiting.append([chain, span.end, 0])
             while waiting:
                 chain, end, parts = waiting[-1]
                 waiting[-1][2] += 1
                 if parts and end > place + 1:
                     rest = self.symbols.rest(self.symbols.chains[chain - self.symbols.tags])
-                    yield self._reduce + rest - self.symbols.tags, place + 1
+                    actions.append(self._reduce + rest - self.symbols.tags)
                 if end > place + 1:
                     break
-                yield self._reduce + chain - self.symbols.tags, place + 1
+                actions.append(self._reduce + chain - self.symbols.tags)
                 waiting.pop()
+        return actions
 
     def spans(self, actions: Iterable[int]) -> list[TreeSpan]:
         """The spans of the tree that some actions build, each before those inside it."""

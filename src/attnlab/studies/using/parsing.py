@@ -56,7 +56,7 @@ def parses(
     """
     encoded = codec.encode(sentences)
     found: list[str | None] = [None] * len(sentences)
-    numbers = sorted(fitting(codec, sentences), key=lambda one: len(sentences[one]))
+    numbers = sorted(fitting(codec, sentences, encoded), key=lambda one: len(sentences[one]))
     for first in range(0, len(numbers), BATCH):
         some = numbers[first : first + BATCH]
         words = [sentences[number] for number in some]
@@ -66,11 +66,11 @@ def parses(
     return found
 
 
-def fitting(codec: TreeCodec, sentences: Sequence[Sequence[str]]) -> list[int]:
+def fitting(codec: TreeCodec, sentences: Sequence[Sequence[str]], encoded: Sequence[Sequence[int]]) -> list[int]:
     """The numbers of the sentences that have words, and no more than models of a codec read and write."""
     fits = (
         0 < len(words) <= codec.max_length - LEAST and len(tokens) <= codec.max_length
-        for words, tokens in zip(sentences, codec.encode(sentences), strict=True)
+        for words, tokens in zip(sentences, encoded, strict=True)
     )
     return list(itertools.compress(range(len(sentences)), fits))
 

@@ -220,7 +220,8 @@ def unlabelled(trained: Trained) -> list[str]:
         raise RunError(
             f"{trained.folder} was given the trees of all its training sentences; its task has no `labelled`"
         )
-    return [found[number] for number in fitting_trees(codec, [one.split() for one in found])]
+    words = [one.split() for one in found]
+    return [found[number] for number in fitting_trees(codec, words, codec.encode(words))]
 
 
 def parse(
