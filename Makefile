@@ -6,6 +6,7 @@ STAMP := $(VENV)/.installed
 RESULTS := benchmarks/results
 MINIMUM := build/minimum
 ALONE := build/alone
+TEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest # else every process compiles all modules anew
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder # what tests of a file share is made once
 FAST := tests/core tests/cli/test_cli.py tests/text tests/nn/test_scores.py tests/nn/test_attention.py tests/studies/test_schema.py \
 	tests/studies/test_study.py tests/studies/test_rules.py tests/studies/test_statistics.py tests/studies/test_report.py \
@@ -32,10 +33,10 @@ lint: setup
 	$(BIN)/python -m tests.lint_docstrings
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL)
+	$(TEST) $(PARALLEL)
 
 test-all: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL) -m ""
+	$(TEST) $(PARALLEL) -m ""
 
 truth: setup
 	OMP_NUM_THREADS=1 $(BIN)/python docs/make_truth.py

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
+import sys
 import threading
 import time
 
@@ -127,6 +129,17 @@ def test_processes_begin_where_their_parent_is_with_its_variables_now(tmp_path, 
     assert (folder, said) == (str(tmp_path), "yes")
     assert (again, nothing) == (str(tmp_path), None)
     assert process != other
+
+
+def test_a_file_that_changed_within_its_second_is_read_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    mine = tmp_path / "mine.py"
+    for value in (3, 4):
+        mine.write_text(f"Mine = {value}")
+        os.utime(mine, ns=(value, value))
+        assert load_object(f"{mine}:Mine") == value
+    assert not sys.dont_write_bytecode
+    assert [*tmp_path.rglob("*.pyc")] == []
 
 
 def test_processes_do_not_draw_the_same_random_numbers(loaded):

@@ -53,7 +53,9 @@ def _drawn_twice(make: Callable[[], nn.Module], seed: int) -> nn.Module | None:
     names = _names(first.drawn, model)
     del model
     torch.manual_seed(seed)
-    with _Draws(lambda index: torch.manual_seed(_seed_of(seed, names, index))) as second:
+    # of the CPU's generator alone where there is no other: `torch.manual_seed` writes down the stack for those to come
+    reseed = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
+    with _Draws(lambda index: reseed(_seed_of(seed, names, index))) as second:
         model = make()
     return model if [one.shape for one in first.drawn] == [one.shape for one in second.drawn] else None
 

@@ -405,13 +405,17 @@ def _holds(folder: Path, name: str) -> bool:
 
 @contextlib.contextmanager
 def _on_path(folders: list[Path]) -> Iterator[list[str]]:
-    """Let a file import its neighbors while it is imported itself, and read no command line but its own name."""
+    """Let a file import its neighbors while it is imported itself, and read no command line but its own name.
+
+    Nothing is compiled for later: Python tells it from an edited file by the second of its change and its size alone.
+    """
     added = [str(folder) for folder in folders]
     sys.path[:0] = added
     arguments, sys.argv = sys.argv, sys.argv[:1]
+    no_cache, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         yield added
     finally:
-        sys.argv = arguments
+        sys.argv, sys.dont_write_bytecode = arguments, no_cache
         for folder in added:
             sys.path.remove(folder)

@@ -163,6 +163,8 @@ def serve(connection: socket.socket) -> NoReturn:
         with contextlib.suppress(Exception):  # the process says it itself
             for name in asked["imports"]:
                 importlib.import_module(name)
+            if "torch" in sys.modules:
+                importlib.import_module("torch._dynamo")  # which the first optimizer and the first tape would import
             gc.freeze()
         if _fork() == 0:
             connection.close()
