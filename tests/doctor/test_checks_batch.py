@@ -45,16 +45,6 @@ class HiddenBatchNorm(Attention):
         return nn.functional.batch_norm(stream, self.mean, self.spread, training=self.training).mT
 
 
-class Positionwise(nn.Linear):
-    """A linear map of (batch, features, length)."""
-
-    def __init__(self):
-        super().__init__(D, D)
-
-    def forward(self, x):
-        return super().forward(x.mT).mT
-
-
 class OverBatch(Attention):
     def normalize(self, scores):
         return scores.softmax(0)
@@ -195,10 +185,11 @@ def test_an_attention_over_the_batch_is_named():
 
 
 @pytest.mark.parametrize("module", [BatchNormed(), HiddenBatchNorm()], ids=["module", "functional"])
-def test_batch_norm_is_found_in_training_mode(module):
-    finding = only_error(module)
-    assert "training mode" in finding.message
-    assert "batch norm" in finding.message
+def test_batch_norm_is_told_as_what_it_is_and_accused_where_the_future_is_hidden(module):
+    (finding,) = check_batch_independence(examine(module))
+    assert finding.severity == "warning"
+    assert "training mode: batch norm" in finding.message
+    assert "later positions enter what is meant to see none" in only_error(module, causal=True).message
 
 
 def test_a_softmax_over_the_batch_is_named():
@@ -220,19 +211,3 @@ def test_what_depends_on_the_place_in_the_batch_is_found():
 
 def test_what_depends_on_the_size_of_the_batch_is_found():
     assert "the size of the batch" in only_error(DividedByBatch()).message
-
-
-@pytest.mark.parametrize("mapped", [nn.Conv1d(D, D, 3, padding=1), nn.Conv1d(D, D, 1), Positionwise()])
-def test_batch_norm_right_behind_a_map_is_usual_but_where_the_future_is_hidden(mapped):
-    class Mapped(BatchNormed):
-        def __init__(self):
-            super().__init__()
-            self.mapped = mapped
-
-        def forward(self, x, mask=None):
-            return x + self.norm(self.mapped(x.mT)).mT
-
-    (finding,) = check_batch_independence(examine(Mapped()))
-    assert finding.severity == "info"
-    assert "right behind linear maps or convolutions" in finding.message
-    assert "takes mean and variance over samples and positions" in only_error(Mapped(), causal=True).message

@@ -335,3 +335,17 @@ def test_patient_stays_on_the_cpu():
     findings(module)
     assert not hasattr(module, "kept")
     assert {parameter.device.type for parameter in module.parameters()} == {"cpu"}
+
+
+class SummedForUse(Attention):
+    def train(self, mode=True):
+        super().train(mode)
+        self.kept = None if mode else self.q.weight.sum(0)
+        return self
+
+    def add(self, x):
+        return x if self.kept is None else x + self.kept
+
+
+def test_what_is_made_on_the_way_to_evaluation_mode_is_made_anew_after_a_move():
+    assert severities(SummedForUse().eval()) == []

@@ -185,7 +185,9 @@ def test_exp_without_maximum_overflows_with_its_place():
 
 
 def test_exp_without_maximum_is_found_behind_an_embedding():
-    assert errors(Tokens(NoMaximum()), kind="model", takes="tokens", d_in=0, d_out=29, vocab_size=29)
+    module = Tokens(NoMaximum())
+    nn.init.normal_(module.embed.weight, std=3.0)
+    assert errors(module, kind="model", takes="tokens", d_in=0, d_out=29, vocab_size=29)
 
 
 def test_careful_token_model_is_left_in_peace():

@@ -335,3 +335,32 @@ def test_queries_that_nothing_projects_are_as_large_as_they_were_given():
     exam = examined(Bare())
     (logits,) = logit_sizes(exam.usual_tape, exam.convention)
     assert logits.relative == pytest.approx(1.0, abs=0.15)
+
+
+class OfStates(nn.Module):
+    """The general score of a recurrent decoder's states with those of its encoder."""
+
+    def __init__(self, d_model=48):
+        super().__init__()
+        self.map = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        return (self.map(x) @ x.mT).softmax(-1) @ x
+
+
+class OfPixels(OfStates):
+    def __init__(self, d_model=48):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Conv2d(d_model, d_model, 1) for _ in range(3))
+
+    def forward(self, x):
+        q, k, v = (part(x).flatten(2) for part in (self.q, self.k, self.v))
+        return ((q.mT @ k).softmax(-1) @ v.mT).mT.view_as(x)
+
+
+@pytest.mark.parametrize(("kind", "layout", "length"), [(OfStates, "batch-first", 11), (OfPixels, "image", 16)])
+def test_no_scale_where_the_papers_have_none_is_a_known_effect(kind, layout, length):
+    (finding,) = check_scale(examined(kind, sizes={"d_model": 48}, layout=layout, length=length))
+    assert finding.severity == "warning"
+    assert "not scaled" in finding.message
+    assert "Luong 2015" in finding.source

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from tests.doctor.little import Base, examined
 from torch import nn
 
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.checks.dead_parts import check_dead_parts
 from attnlab.doctor.checks.dtype_device import check_dtype_device
 from attnlab.doctor.checks.normalization import check_normalization
+from attnlab.doctor.checks.overfit import check_overfit
 from attnlab.doctor.checks.residual import check_residual
 from attnlab.doctor.checks.scale import check_scale
-from attnlab.doctor.influence.batch_independence import check_batch_independence
 
 
 class ScaledIfAsked(Base):
@@ -32,25 +34,6 @@ def test_a_scale_that_an_argument_switches_off_is_accepted_and_one_that_nothing_
     (asked,), (never,) = (list(check_scale(examined(kind))) for kind in (ScaledIfAsked, NeverScaled))
     assert (asked.severity, asked.accepted, never.severity, never.accepted) == ("error", True, "error", False)
     assert 'it is built with: "scale=False"' in asked.evidence
-
-
-class NormOfBatch(Base):
-    def __init__(self, d_model=48, n_heads=4, norm="BatchNorm"):
-        super().__init__(d_model, n_heads)
-        self.norm = nn.BatchNorm1d(d_model) if norm == "BatchNorm" else nn.LayerNorm(d_model)
-
-    def forward(self, x):
-        return self.norm((x + super().forward(x)).transpose(1, 2)).transpose(1, 2)
-
-
-class AlwaysOfBatch(NormOfBatch):
-    def __init__(self, d_model=48, n_heads=4):
-        super().__init__(d_model, n_heads)
-
-
-def test_batch_norm_that_an_argument_names_is_accepted_and_one_without_a_choice_is_not():
-    found = [next(check_batch_independence(examined(kind))) for kind in (NormOfBatch, AlwaysOfBatch)]
-    assert [one.accepted for one in found] == [True, False]
 
 
 class Efficient(Base):
@@ -133,3 +116,48 @@ class Stopped(Base):
 def test_a_largest_score_that_gets_no_gradient_is_no_cut_and_weights_without_one_are():
     assert list(check_dead_parts(examined(Stabilized))) == []
     assert [finding.severity for finding in check_dead_parts(examined(Stopped))] == ["error"]
+
+
+class Tied(Base):
+    def __init__(self, d_model=48, n_heads=4):
+        super().__init__(d_model, n_heads)
+        self.k.weight = self.q.weight
+
+
+def test_projections_that_the_source_ties_are_meant():
+    (finding,) = check_dead_parts(examined(Tied))
+    assert finding.accepted
+    assert 'its source sets: "self.k.weight = self.q.weight"' in finding.evidence
+
+
+class Reversible(Base):
+    def forward(self, x):
+        with torch.no_grad():
+            return x + super().forward(x)
+
+    def backward_pass(self, gradient):
+        return gradient
+
+
+@pytest.mark.parametrize("check", [check_dead_parts, check_overfit])
+def test_gradients_that_a_method_of_its_own_gives_are_not_missed(check):
+    with pytest.raises(ModuleError, match="left to its method `backward_pass`, which nothing calls here"):
+        list(check(examined(Reversible)))
+
+
+class Gated(Base):
+    """Two units of a rectifier, both closed at the start, and the map behind them."""
+
+    def __init__(self, d_model=48, n_heads=4):
+        super().__init__(d_model, n_heads)
+        self.narrow, self.wide = nn.Linear(d_model, 2), nn.Linear(2, d_model)
+        nn.init.constant_(self.narrow.bias, -1.5)
+
+    def forward(self, x):
+        return super().forward(x) * self.wide(self.narrow(x.square().mean(1, keepdim=True)).relu()).sigmoid()
+
+
+def test_rectifiers_that_are_closed_by_chance_are_not_dead():
+    exam = examined(Gated)
+    assert not exam.eval_module.narrow(exam.inputs().square().mean(1)).relu().any()
+    assert list(check_dead_parts(exam)) == []

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from attnlab.core.errors import SpecError
+from attnlab.core.errors import ModuleError, SpecError
 from attnlab.doctor import doctor
+from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.loading.callers import callers_of, literal_calls, watched
 from attnlab.strangers.loading.loading import load, ways_to_load
 
@@ -97,6 +98,34 @@ def test_a_table_of_numbers_that_a_constructor_wants_is_a_tensor(tmp_path):
 def test_a_config_in_a_config_answers_to_the_same_words(tmp_path, read):
     text = UNCLEAR.replace("dim, c_m, {more}", "cfg").replace("super", f"dim = c_m = {read}\n        super")
     assert load(f"{file(tmp_path, text)}:Mine", {"d_model": 24}).module.inner.in_features == 24
+
+
+@pytest.mark.parametrize(
+    ("given", "width", "order"),
+    [("config", "config.dim", "config.order"), ("**options", "options['dim']", "self.options['order']")],
+)
+def test_settings_that_only_forward_reads_are_given_once_it_asked_for_them(tmp_path, given, width, order):
+    text = f"""
+import torch
+from torch import nn
+
+class Mine(nn.Module):
+    def __init__(self, {given}):
+        super().__init__()
+        self.{given.strip("*")} = {given.strip("*")}
+        self.inner = nn.Linear({width}, {width})
+
+    def forward(self, x):
+        if {order.replace("config", "self.config")} == "twice":
+            x = self.inner(x)
+        return self.inner(x)
+"""
+    found = ways_to_load(f"{file(tmp_path, text)}:Mine")
+    with pytest.raises(ModuleError, match="order") as asked:
+        interview(next(found))
+    patient = found.send(asked.value)
+    assert interview(patient).in_words == "forward(x)"
+    assert "'order': 'twice'" in str(patient.arguments) or patient.arguments["config"].order == "twice"
 
 
 def test_a_call_of_another_class_of_that_name_says_nothing(tmp_path):

@@ -281,3 +281,13 @@ def test_ones_that_are_added_are_told_from_sums_by_their_contrary(tmp_path, seed
     mask = interview(load(f"{path}:Mine")).key_mask
     assert mask is not None
     assert (mask.keeps, mask.obeyed) == (True, False)
+
+
+def test_masks_that_hide_only_together_are_given_together(tmp_path):
+    hide = "s = s.masked_fill(~(q_mask[:, :, None] & kv_mask[:, None])[:, None], -9e9)"
+    path = tmp_path / "mine.py"
+    given = {"docstring": "", "parameter": "q_mask=None, kv_mask=None", "after": ""}
+    path.write_text(ATTENTION.format(before=f"if None not in (q_mask, kv_mask): {hide}", **given))
+    keys, beside = interview(load(f"{path}:Mine")).masks
+    assert (keys.obeyed, keys.over, beside.required) == (True, "keys", True)
+    assert {keys.parameter, beside.parameter} == {"q_mask", "kv_mask"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
@@ -175,22 +175,26 @@ def _met_here(
     ways = ways_to_load(target, arguments, causal=declared.causal)
     failures: list[ModuleError] = []
     started_s = time.process_time()
-    for loaded in iter(lambda: _contain(traces, LOADING_S, "loading it", lambda: _next(ways)), None):
+    while loaded := _contain(traces, LOADING_S, "loading it", lambda: _next(ways, failures[-1] if failures else None)):
         patient = replace(loaded, declared=declared)
         try:
             return patient, _contain(traces, INTERVIEW_S, "the first calls", functools.partial(interview, patient))
         except ModuleError as error:
-            notes = "; ".join(["", *loaded.notes])
-            failures.append(ModuleError(f"{error}{notes}") if notes else error)
+            notes = "".join(f"; {note}" for note in loaded.notes)
+            failures.append(ModuleError(f"{error}{notes}"))
+            failures[-1].__cause__ = error.__cause__
         if time.process_time() - started_s > WAYS_S:
             break
     raise failures[0]
 
 
-def _next(ways: Iterator[Patient]) -> Patient | None:
-    """The next way, loaded with the same random start every time."""
+def _next(ways: Generator[Patient, BaseException | None, None], failed: ModuleError | None) -> Patient | None:
+    """The next way after one that failed, loaded with the same random start every time."""
     seed_all(SEED)
-    return next(ways, None)
+    try:
+        return ways.send(failed)
+    except StopIteration:
+        return None
 
 
 def _contain(traces: Traces, seconds: float, doing: str, step: Callable[[], Any]) -> Any:

@@ -96,7 +96,6 @@ MASKED_ROW = {
 BATCH = {
     "batch.py:TorchSelfAttention": "nn.MultiheadAttention without batch_first",
     "batch.py:LSTMTagger": "nn.LSTM without batch_first",
-    "batch.py:NormalizedBlock": "batch norm: samples see each other in training",
     "batch.py:SingleHead": "softmax over the batch",
     "batch.py:EinsumAttention": "the letter of the values' batch differs: values are summed over the batch",
     "batch.py:ContextMixer": "mean over the batch instead of the positions",
@@ -261,7 +260,6 @@ DEVICE = {
     "numbers.py:SinusoidEachTime": "sinusoids are built on the CPU at every call",
     "numbers.py:RecurrentMixer": "first states are built on the CPU",
     "forum.py:SimpleAttention": "the mask is built on the CPU at every call",
-    "variants.py:ChosenDevice": "the device is chosen by what the machine has, not by where the input is",
     "subtle.py:NumpyMask": "the mask comes from numpy, on the CPU",
 }
 
@@ -366,12 +364,17 @@ ALSO: Mapping[str, frozenset[str]] = {
 }
 """Checks whose error names the same fault as truly."""
 
+BATCH_NORM = {"batch.py:NormalizedBlock": "batch norm: samples see each other in training"}
+CHOSEN = {"variants.py:ChosenDevice": "the device is chosen by what the machine has, not by where the input is"}
+KNOWN_EFFECTS = BATCH_NORM | CHOSEN
+"""Told as warnings: somebody may mean them."""
+
 BY_CHECK: Mapping[str, tuple[Mapping[str, str], ...]] = {
     "causality": (CAUSALITY,),
     "padding": (PADDING,),
     "mask-polarity": (POLARITY,),
     "masked-row": (MASKED_ROW,),
-    "batch-independence": (BATCH,),
+    "batch-independence": (BATCH, BATCH_NORM),
     "normalization": (NORMALIZATION,),
     "scale": (SCALE,),
     "heads-mixed": (HEADS,),
@@ -382,7 +385,7 @@ BY_CHECK: Mapping[str, tuple[Mapping[str, str], ...]] = {
     "determinism": (DETERMINISM,),
     "cache": (CACHE,),
     "precision": (PRECISION, LIMITS, MIXED_DTYPES),
-    "dtype-device": (DEVICE,),
+    "dtype-device": (DEVICE, CHOSEN),
     "initial-loss": (START,),
     "overfit": (OVERFIT,),
 }
@@ -393,7 +396,7 @@ BROKEN = tuple(
         why,
         check,
         ALSO.get(name, frozenset()),
-        "warning" if name in {**MIXED_DTYPES, **LIMITS} else "error",
+        "warning" if name in {**MIXED_DTYPES, **LIMITS, **KNOWN_EFFECTS} else "error",
         SIZES.get(name, {}),
     )
     for check, tables in BY_CHECK.items()

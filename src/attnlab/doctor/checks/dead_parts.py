@@ -45,6 +45,8 @@ _WEIGHT = re.compile(
 _CUTS = re.compile(
     r"\.detach|\.data\b|no_grad|inference_mode|set_grad_enabled|\.item\(|\.tolist\(|\.numpy\(|torch\.tensor\(|argmax"
 )
+_TIED = re.compile(r"self\.(\w+)\.weight = self\.(\w+)\.weight\b")
+"""One projection set to share the weight of another."""
 _ALONE = r"(ws|\w*win\w*)=[(\[]?1\b"  # a window of one position, in which queries and keys have nothing to choose
 _STABLE = re.compile(r"max\(.*\)\.detach\(\)")  # taken off before an exponential, divided out again but for an epsilon
 _WORD = re.compile(r"[._\d]+")
@@ -147,6 +149,7 @@ def check_dead_parts(exam: Examination) -> Iterator[Finding]:
     """Find parameters, heads and submodules that have no influence, cannot learn, or are one where two are meant."""
     yield from _unregistered(exam)
     yield from _unused_memory(exam)
+    exam.check_gradients()
     seen = survey(exam)
     if seen.broken:
         yield TEXTS["raises"].finding(ID, seen.broken)
@@ -214,7 +217,9 @@ def _silent(exam: Examination, seen: Survey) -> Iterator[Finding]:
     changes = {name: influence(exam, [name]) if moves else 0.0 for name in suspects}
     cut = [name for name in suspects if changes[name] > exam.tolerance and not revives(exam, [name])]
     beside = {_owner(name) for name in cut}
+    closed = [name for name in suspects if changes[name] > exam.tolerance and name not in cut]  # rectifiers by chance
     dead = [name for name in suspects if changes[name] <= exam.tolerance and _owner(name) not in beside]
+    dead = [name for name in dead if not closed or not revives(exam, closed, reached=[name])]
     norms = {norm.name for norm in unused_norms(exam, norms_of(exam))} if dead else set()  # `norm-placement` says so
     dead = [name for name in dead if _owner(name) not in norms]
     if dead:
@@ -338,8 +343,11 @@ def _cut_input(exam: Examination) -> Iterator[Finding]:
 
 def _one_projection(exam: Examination) -> Iterator[Finding]:
     """An error if queries and keys are the same numbers, or their weights are; a warning if they only start so."""
-    found = list(_same_vectors(exam)) or _tied_weights(exam)
-    yield from exam.as_meant(found, "one projection of queries and keys")
+    found = list(_same_vectors(exam)) or list(_tied_weights(exam))
+    names = "".join(one.message for one in found)
+    tied = (match for match in _TIED.finditer(exam.patient.text) if any(f"{one}." in names for one in match.groups()))
+    words = next((match[0] for match in tied), "")
+    yield from exam.as_meant(accepted_by(found, words, by="its source sets"), "one projection of queries and keys")
 
 
 def _same_vectors(exam: Examination) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.measures.formats import Attempt
 from attnlab.doctor.measures.unregistered import Unregistered, lasting_tensors, plain_tensors
-from attnlab.strangers.patient import twin_of
+from attnlab.strangers.patient import in_mode, twin_of
 
 CHECK = "dtype-device"
 _MIXES = frozenset(
@@ -179,6 +179,7 @@ def _move(exam: Examination, module: nn.Module) -> _Move:
     with _Numbers() as numbers:
         exam.run(x, module=twin_of(module))
     module.to("meta")
+    in_mode(module)  # which some keep sums of parameters for
     try:
         with _Meetings(numbers.learned):
             output = exam.run(x.to("meta"), module=module)

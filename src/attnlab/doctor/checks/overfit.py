@@ -80,6 +80,7 @@ def check_overfit(exam: Examination) -> Iterator[Finding]:
     if deviation(first.detach(), exam.run(x, module=module).detach()):
         return  # what is kept from call to call moves the loss too; `determinism` names it
     if not first.requires_grad:
+        exam.check_gradients()
         cut = "its output has no gradient: it is cut from every parameter (detach, .data, no_grad, item)"
         yield TEXTS["unmoved"].finding(CHECK, cut)
         return

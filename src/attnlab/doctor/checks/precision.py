@@ -20,8 +20,7 @@ from attnlab.doctor.measures.formats import Attempt, Outcome
 from attnlab.inspection.tape.tape import Event
 
 CHECK = "precision"
-LARGE = 30.0  # standard deviations that float32 must bear: residual streams of trained models reach them
-LARGE_HALF = 10.0  # the same for formats of 16 bits
+LARGE = 10.0  # standard deviations that every format must bear: residual streams of trained models reach them
 HALVES = (torch.bfloat16, torch.float16)
 DEVIATION = 0.25  # of the output's size; bfloat16 rounds by 0.004, a few dozen operations in a row by some percent
 STEADY = 1e-5  # of the output's size: rounding of two calls in float32, far below what chance makes
@@ -133,9 +132,9 @@ def check_precision(exam: Examination) -> Iterator[Finding]:
 
 def _half_outcomes(exam: Examination, dtype: torch.dtype) -> Iterator[Outcome]:
     """The outcomes of rising demands, up to the first that is not met."""
-    attempts = [Attempt(dtype), *_long(exam, dtype), Attempt(dtype, LARGE_HALF)]
+    attempts = [Attempt(dtype), *_long(exam, dtype), Attempt(dtype, LARGE)]
     if exam.convention.key_mask is not None:
-        attempts += [Attempt(dtype, LARGE_HALF, side) for side in ("right", "left")]
+        attempts += [Attempt(dtype, LARGE, side) for side in ("right", "left")]
     for attempt in attempts:
         if attempt.padded and not replace(attempt, dtype=torch.float32).run(exam).finite:
             continue  # padding is the trouble, not the format

@@ -12,11 +12,13 @@ import torch
 
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.findings import Finding
+from attnlab.doctor.findings import Finding, Severity
 from attnlab.doctor.measures.logit_size import LogitSize, logit_sizes
+from attnlab.strangers.calling.layouts import IMAGES
 
 _ID = "scale"
 _SOURCE = "Vaswani 2017, arXiv:1706.03762, section 3.2.1 and footnote 4: products of d_head terms grow as its root"
+_WITHOUT = "; without it: Luong 2015, arXiv:1508.04025, section 3.1; Wang 2018, arXiv:1711.07971, section 3.2"
 _TOLERATED = 0.2  # of a slope: missing and doubled scales are at 0.5 and -0.5
 _CERTAIN = 0.1  # a slope below is flat at the first sight, without other random starts
 _FEWEST_SIZES = 3  # through two points goes any line
@@ -46,14 +48,15 @@ class Slopes:
 
     plain: float  # slope of log std against log d_head under the module's own start
     relative: float  # the same relative to the sizes of queries and keys
+    scatter: float  # largest distance of a log std from the line
     sizes: tuple[int, ...]  # head sizes
     stds: tuple[float, ...]  # standard deviation at each
     varied: str  # which constructor argument was changed
 
     @property
     def off(self) -> bool:
-        """Whether both slopes are off the flat line, in one direction."""
-        together = self.plain * self.relative > 0
+        """Whether both slopes are off the flat line, in one direction, by more than chance."""
+        together = self.plain * self.relative > 0 and self.scatter < _TOLERATED
         return together and min(abs(self.plain), abs(self.relative)) > _TOLERATED
 
 
@@ -142,7 +145,8 @@ def _fit(word: str, measured: Sequence[LogitSize]) -> Slopes | None:
         return None
     stds = [_mean(measured, size, lambda logits: logits.std) for size in sizes]
     relative = [_mean(measured, size, lambda logits: logits.relative) for size in sizes]
-    return Slopes(_slope(sizes, stds), _slope(sizes, relative), tuple(sizes), tuple(stds), word)
+    plain, scatter = _line(sizes, stds)
+    return Slopes(plain, _line(sizes, relative)[0], scatter, tuple(sizes), tuple(stds), word)
 
 
 def _mean(measured: Sequence[LogitSize], size: int, value: Callable[[LogitSize], float]) -> float:
@@ -151,12 +155,13 @@ def _mean(measured: Sequence[LogitSize], size: int, value: Callable[[LogitSize],
     return math.exp(sum(logs) / len(logs))
 
 
-def _slope(sizes: Sequence[int], values: Sequence[float]) -> float:
-    """The slope of the least-squares line through the logarithms."""
+def _line(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float]:
+    """The slope of the least-squares line through the logarithms, and how far the farthest of them is from it."""
     x = torch.tensor([math.log(size) for size in sizes], dtype=torch.float64)
     y = torch.tensor([math.log(value) for value in values], dtype=torch.float64)
-    x = x - x.mean()
-    return float((x * (y - y.mean())).sum() / x.square().sum())
+    x, y = x - x.mean(), y - y.mean()
+    slope = (x * y).sum() / x.square().sum()
+    return float(slope), float((y - slope * x).abs().max())
 
 
 # Findings
@@ -204,8 +209,16 @@ def _error(exam: Examination, logits: LogitSize, slopes: Slopes) -> Finding:
         f" {slopes.plain:+.2f} (0 is right, {_TOLERATED} tolerated); the factor at d_head {logits.d_head} is"
         f" {_factors(logits)}"
     )
-    message, remedy = _reading(exam, logits, grows=slopes.plain > 0)
-    return Finding(_ID, "error", message, evidence, remedy, _SOURCE, scores_times=1 / logits.relative)
+    return _finding(exam, logits, evidence, grows=slopes.plain > 0)
+
+
+def _finding(exam: Examination, logits: LogitSize, evidence: str, *, grows: bool) -> Finding:
+    """An error; a warning where the papers of such layers have no scale: states as they are, one head over images."""
+    unscaled = not logits.projected or (exam.convention.layout in IMAGES and logits.n_heads == 1)
+    severity: Severity = "warning" if unscaled and _kind(exam, logits) == "missing" else "error"
+    source = _SOURCE + _WITHOUT if severity == "warning" else _SOURCE
+    message, remedy = _reading(exam, logits, grows=grows)
+    return Finding(_ID, severity, message, evidence, remedy, source, scores_times=1 / logits.relative)
 
 
 def _factors(logits: LogitSize) -> str:
@@ -256,12 +269,11 @@ def _by_factor(exam: Examination, logits: LogitSize) -> Iterator[Finding]:
     lone = kind == "width" and logits.n_heads == 1
     if not kind or kind == "length" or _alike(logits.relative, 1.0) or made_up_for or lone:
         return
-    message, remedy = _reading(exam, logits, grows=logits.relative > 1 or kind == "width")
     evidence = (
         f"d_head {logits.d_head}: std of queries {logits.q_std:.3g}, of keys {logits.k_std:.3g}, of logits"
         f" {logits.std:.3g}; the factor is {_factors(logits)}"
     )
-    yield Finding(_ID, "error", message, evidence, remedy, _SOURCE, scores_times=1 / logits.relative)
+    yield _finding(exam, logits, evidence, grows=logits.relative > 1 or kind == "width")
 
 
 def _one_head(exam: Examination, logits: LogitSize, slopes: Slopes | None) -> Iterator[Finding]:

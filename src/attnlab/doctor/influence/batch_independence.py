@@ -16,32 +16,29 @@ from attnlab.doctor.influence.influence import of_samples
 from attnlab.doctor.influence.steady import call_seeded, is_steady_when_fresh, same_course
 from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.dependence import differs
-from attnlab.inspection.tape.tape import Tape
-from attnlab.inspection.tape.tracing import LAYOUT
-from attnlab.strangers.calling.layouts import IMAGES, LAYOUTS
+from attnlab.strangers.calling.layouts import LAYOUTS
 from attnlab.strangers.patient import twin_of
 
 _ID = "batch-independence"
 _MODES = {False: "evaluation mode", True: "training mode"}
 _LAYOUT = "PyTorch documentation, nn.MultiheadAttention and nn.LSTM, `batch_first`; pytorch/pytorch#25100"
 _SAMPLES = "Vaswani 2017, arXiv:1706.03762, section 3.2: attention runs over the positions of one sequence"
-_MAPS = frozenset(["addmm", "mm", "bmm", "baddbmm", "convolution"])
 _MEET = "samples of a batch see each other in {mode}: "
+_BATCH_NORM = _MEET + "batch norm ({names}) takes mean and variance over samples and positions"
 
 TEXTS: Mapping[str, FindingText] = {
     "batch norm": FindingText(
-        "error",
-        _MEET + "batch norm ({names}) takes mean and variance over samples and positions.",
-        "replace {names} by nn.LayerNorm (or RMSNorm) over the features: padding, the future and other samples"
-        " enter batch statistics, and evaluation uses others than training",
+        "warning",
+        _BATCH_NORM + ".",
+        "mind what comes with it: padding and other samples enter the statistics, and evaluation uses others than"
+        " training; nn.LayerNorm (or RMSNorm) over the features does without",
         "Ioffe & Szegedy 2015, arXiv:1502.03167, section 3.1; Ba 2016, arXiv:1607.06450, section 1",
     ),
-    "batch norm of a map": FindingText(
-        "info",
-        _MEET + "batch norm ({names}), right behind linear maps or convolutions, takes mean and variance over samples"
-        " and places.",
-        "",
-        "Ioffe & Szegedy 2015, arXiv:1502.03167, section 3.2",
+    "causal batch norm": FindingText(
+        "error",
+        _BATCH_NORM + ": later positions enter what is meant to see none.",
+        "replace {names} by nn.LayerNorm (or RMSNorm) over the features",
+        "Ba 2016, arXiv:1607.06450, section 1: batch statistics do not suit what runs position by position",
     ),
     "softmax": FindingText(
         "error",
@@ -97,14 +94,14 @@ def check_batch_independence(exam: Examination) -> Iterator[Finding]:
 
 
 def _in_training(exam: Examination) -> Iterator[Finding]:
-    """An error if samples meet in training mode alone; modules random in their own way cannot be judged there."""
+    """What makes samples meet in training mode alone; modules random in their own way cannot be judged there."""
     x = exam.inputs()
     if deviation(*(call_seeded(exam, exam.fresh(train=True), x, 1) for _ in range(2))):
         return
     met = of_samples(exam, train=True)
     module = exam.fresh(train=True)
     if met.ratio and same_course(exam, module, exam.change(x, slice(None), samples=0)):
-        yield from exam.as_set([_found(exam, met, train=True)], r"\w*norm\w*='batch")
+        yield _found(exam, met, train=True)
 
 
 def _layout_not_told(exam: Examination) -> Iterator[Finding]:
@@ -137,10 +134,7 @@ def _cause(exam: Examination, module: nn.Module) -> tuple[str, dict[str, str]]:
     place = _where_samples_meet(exam, module)
     norms = _batch_norms(exam, module, place)
     if norms:
-        usual = exam.convention.layout in IMAGES or (
-            not exam.convention.causal and _follow_maps(exam.tape(exam.inputs(), module=module))
-        )
-        return "batch norm of a map" if usual else "batch norm", {"names": norms}
+        return "causal batch norm" if exam.convention.causal else "batch norm", {"names": norms}
     if any(found.normalized_over == "batch" for found in attentions(exam.usual_tape, exam.convention)):
         return "softmax", {}
     where = "" if place is None else f" in {place.words}"
@@ -163,19 +157,6 @@ def _batch_norms(exam: Examination, module: nn.Module, place: _Place | None) -> 
     if not (norms and module.training) and not any("batch_norm" in call for call in calls):
         return ""
     return ", ".join(f"`{name}`" for name in norms) or "batch_norm"
-
-
-def _follow_maps(tape: Tape) -> bool:
-    """Whether every batch norm takes what a linear map or a convolution put out, and none the sums of a stream."""
-    norms = [event for event in tape.events if "batch_norm" in event.call]
-    return bool(norms) and all(_moved(tape, norm.parents[0]) in _MAPS for norm in norms)
-
-
-def _moved(tape: Tape, index: int | None) -> str:
-    """The operation that made a tensor, before it was laid out anew; nothing where it came from outside."""
-    while index is not None and tape.events[index].call in LAYOUT:
-        index = tape.events[index].parents[0]
-    return "" if index is None else tape.events[index].call
 
 
 def _clean_layout(exam: Examination) -> str | None:

@@ -46,6 +46,7 @@ class LogitSize:
     as behind a ReLU."""
     excuse: str  # why their size says nothing about the scale: ``"normalized"``, ``"of features"``, ..., or nothing
     where: str  # dotted path of the submodule
+    projected: bool  # whether queries and keys are both made by a projection
 
     @property
     def relative(self) -> float:
@@ -82,6 +83,7 @@ def _measured(tape: Tape, dependence: Dependence, attention: TapedAttention) -> 
         coherence=_coherence(attention),
         excuse=_excuse(tape, dependence, attention, before),
         where=attention.where,
+        projected=None not in before,
     )
 
 

@@ -23,6 +23,7 @@ from attnlab.strangers.calling.sources import OTHER_MEMORIES
 
 SHORTER = 7  # a second length: what is silent at one length only belongs to positions, not to heads
 MEMORIES = 2  # inputs on which a memory must not matter
+_TURNS = 4  # other numbers with which a unit may speak
 _LARGE = 3.0  # inputs this many times as large drive other units of a rectifier
 _KEPT_BESIDE = ("past", "cache", "present", "attn", "attention", "weight", "state", "mem")
 """Words in the keys of returned things that hold by-products, not results."""
@@ -164,32 +165,37 @@ def influence(exam: Examination, names: Sequence[str], rows: Rows | None = None)
     return max((_change(before, after) for before, after in pairs), default=0.0)
 
 
-def revives(exam: Examination, names: Sequence[str], rows: Rows | None = None) -> bool:
-    """Whether a gradient reaches parameters once they are replaced: a rectifier was closed by chance."""
-    module = _disturbed(exam, names, rows)
-    inputs = exam.inputs(seed=20)
-    loss = _projection(results(exam, module, inputs), inputs.shape[1])
-    if loss.requires_grad:
-        loss.backward()
-    own = dict(module.named_parameters())
-    gradients = [gradient for name in names if (gradient := own[name].grad) is not None]
-    return any(bool((gradient if rows is None else gradient.index_select(*rows)).any()) for gradient in gradients)
+def revives(
+    exam: Examination, names: Sequence[str], rows: Rows | None = None, *, reached: Sequence[str] | None = None
+) -> bool:
+    """Whether a gradient reaches parameters (or others) once they are replaced: a rectifier was closed by chance."""
+    for seed in range(_TURNS):
+        module = _disturbed(exam, names, rows, seed)
+        inputs = exam.inputs(seed=20 + seed)
+        loss = _projection(results(exam, module, inputs), inputs.shape[1])
+        if loss.requires_grad:
+            loss.backward()
+        own = dict(module.named_parameters())
+        gradients = [gradient for name in reached or names if (gradient := own[name].grad) is not None]
+        if any(bool((gradient if rows is None else gradient.index_select(*rows)).any()) for gradient in gradients):
+            return True
+    return False
 
 
-def _disturbed(exam: Examination, names: Sequence[str], rows: Rows | None) -> nn.Module:
-    """A copy with noise of the size of a parameter added to it, or to some of its rows."""
+def _disturbed(exam: Examination, names: Sequence[str], rows: Rows | None, seed: int = 1) -> nn.Module:
+    """A copy with parameters, or some of their rows, turned round, which opens rectifiers, and noise of their size."""
     module = exam.fresh()
     own = dict(module.named_parameters())
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name in names:
             parameter = own[name]
             spread = max(0.1, float(parameter.std(correction=0)))
-            noise = _noise(parameter.shape, parameter.dtype, generator) * spread
+            change = _noise(parameter.shape, parameter.dtype, generator) * spread - 2 * parameter
             if rows is None:
-                parameter.add_(noise)
+                parameter.add_(change)
             else:
-                parameter.index_add_(*rows, noise.index_select(*rows))
+                parameter.index_add_(*rows, change.index_select(*rows))
     return module
 
 

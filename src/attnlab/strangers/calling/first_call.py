@@ -14,6 +14,7 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
+from attnlab.core.constructors import UnsetError
 from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.convention import Convention, elements, wrong_output
 from attnlab.strangers.calling.layouts import HEADS, IMAGES, LAYOUTS, SPLIT
@@ -108,6 +109,8 @@ def first_of(
             return Found(_tried(trial, attempt), parameters, said)
         except ModuleError as error:
             tried.note(attempt, error)
+            if isinstance(error.__cause__, UnsetError):  # which no other call would give a value
+                break
     other = None
     if tried.unlike is not None:
         other = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -169,12 +170,28 @@ def with_masks(
             learned += _lengths(hiding, one)
         elif one.role in ("mask", "key mask"):
             learned += _learn(hiding, one, declared)
+    if not any(mask.obeyed for mask in learned):
+        convention, learned = _learned_together(trial, convention, parameters) or (convention, learned)
     of_keys = {one.name for one in parameters if one.role in ("key mask", "lengths")}
     given = {mask.parameter for mask in convention.masks}  # without which nothing ran
     chosen = [mask for over in ("pairs", "keys") for mask in _best(learned, over, of_keys)]
     chosen = [replace(mask, required=mask.required or mask.parameter in given) for mask in chosen]
     rest = tuple(mask for mask in convention.masks if mask.parameter not in {each.parameter for each in chosen})
     return replace(convention, masks=(*chosen, *rest))
+
+
+def _learned_together(
+    trial: Trial, convention: Convention, parameters: Sequence[Parameter]
+) -> tuple[Convention, list[Masking]] | None:
+    """Masks that hide only where the others are given too, and the call that gives those over keys; None: no such."""
+    masks = [one for one in parameters if one.role in ("mask", "key mask")]
+    for one, encoding in itertools.product(masks if len(masks) > 1 else (), _WITHOUT_SUMS[:2]):
+        others = [Masking(other.name, "keys", encoding, "(batch, k_len)", required=True) for other in masks]
+        together = replace(convention, masks=tuple(other for other in others if other.parameter != one.name))
+        found = _learn(Hiding(trial, together), one, None) if trial.runs(together) else []
+        if any(mask.obeyed for mask in found):
+            return together, found
+    return None
 
 
 def _best(learned: Sequence[Masking], over: str, of_keys: set[str]) -> list[Masking]:

@@ -6,7 +6,7 @@ import ast
 import contextlib
 import inspect
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -91,8 +91,11 @@ def load(target: Target, arguments: Mapping[str, Any] | None = None, *, causal: 
 
 def ways_to_load(
     target: Target, arguments: Mapping[str, Any] | None = None, *, causal: bool | None = None
-) -> Iterator[Patient]:
-    """Yield patients for what `load` takes, the most plausible first: constructors can be called in several ways."""
+) -> Generator[Patient, BaseException | None, None]:
+    """Yield patients for what `load` takes, the most plausible first: constructors can be called in several ways.
+
+    What the first call of one raised may be sent.
+    """
     files_around.cache_clear()
     settings_of.cache_clear()
     name = target if isinstance(target, str) else _name_of(target)
@@ -108,8 +111,10 @@ def ways_to_load(
         )
     if inspect.isclass(found) and not issubclass(found, nn.Module):
         raise SpecError(f"{name} is no torch.nn.Module (hint: derive the class from torch.nn.Module)")
-    for maker, module in ways_to_build(found, name, given, causal=causal):
-        yield _from_constructor(maker, module)
+    ways, failed = ways_to_build(found, name, given, causal=causal), None
+    with contextlib.suppress(StopIteration):
+        while True:
+            failed = yield _from_constructor(*ways.send(failed))
 
 
 def _find(target: str) -> Any:

@@ -7,7 +7,7 @@ import functools
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, final, get_origin
 
@@ -160,7 +160,7 @@ class Maker:
             word = str(cause)
             if glossary_word(word) in ("d_head", "d_v"):
                 return {} if word in self.given else {word: D_HEAD}
-            size = self._settings.get(word, usual(word) or self._choice(word) or self._supposed(word))
+            size = self._meant(word)
             size = ITSELF if setting_of(word, self._text) == "object" else size
             self.asks |= size is None
             return {} if word in self.given else {word: size}
@@ -169,8 +169,7 @@ class Maker:
         lacks = _LACKS.search(str(cause)) or (isinstance(cause, KeyError) and takes_any(self.wanted))
         missing = re.findall(r"'(\w+)'", str(cause)) if lacks else []
         if missing:  # from ``**kwargs``, by the constructor or by a part that it hands them on to
-            usually = {name: SMALL.get(glossary_word(name), usual(name)) for name in missing}
-            guessed = {name: self._settings.get(name, value) for name, value in usually.items()}
+            guessed = {name: self._meant(name) for name in missing}
             return {name: value for name, value in guessed.items() if value is not None and name not in self.given}
         if not _WANTS_PAIRS.search(str(cause)):
             none = {name: glossary_word(name) for name, one in self.wanted.items() if one.default is None}
@@ -179,6 +178,18 @@ class Maker:
         listed = [name for name in sizes if setting_of(name, self._text) == "list"]
         listed = listed or [name for name in sizes if PAIRED & set(pieces_of(name))]
         return {name: (sizes[name], sizes[name]) for name in listed}
+
+    def _meant(self, word: str) -> Any:
+        """The value of a setting that its repository, its name or its use tells, None where nothing does."""
+        usually = self._choice(word) or SMALL.get(glossary_word(word)) or usual(word)
+        return self._settings.get(word, usually or self._supposed(word))
+
+    def knows_better(self, error: BaseException) -> bool:
+        """Whether the first call of an instance asked for a setting, which later instances have."""
+        cause = _first_cause(error)
+        more = self._wanted_by(cause) if isinstance(cause, KeyError) else {}
+        self.given |= more
+        return bool(more)
 
     @property
     def _settings(self) -> Mapping[str, Any]:
@@ -427,11 +438,12 @@ def ways_to_build(
     *,
     causal: bool | None = None,
     within: tuple[str, ...] = (),
-) -> Iterator[tuple[Maker, nn.Module]]:
+) -> Generator[tuple[Maker, nn.Module], BaseException | None, None]:
     """Yield makers that build an instance, and the instance: arguments guessed by name, then as its file builds it.
 
     Those with a module that nothing names come last. `within` are the classes whose callers are being looked for.
-    Raises what the first maker raises if none builds.
+    What an instance raised when it was called may be sent; what it asked for is given then. Raises what the first
+    maker raises if none builds.
     """
     failure: AttnlabError | None = None
     built, tried = False, ""
@@ -447,10 +459,17 @@ def ways_to_build(
         if maker.guesses_parts:
             doubtful.append((maker, first))
         else:
-            yield maker, first
-    yield from doubtful
+            yield from _each(maker, first)
+    for maker, first in doubtful:
+        yield from _each(maker, first)
     if failure is not None and not built:
         raise type(failure)(f"{failure}{tried}") from failure.__cause__
+
+
+def _each(maker: Maker, first: nn.Module) -> Generator[tuple[Maker, nn.Module], BaseException | None, None]:
+    """Yield a maker with an instance, and others as long as what calling one raised asks for more."""
+    while (failed := (yield maker, first)) is not None and maker.knows_better(failed):
+        first = maker.first()
 
 
 def _makers(

@@ -45,8 +45,7 @@ def words_compared_with(name: str, source: str) -> Iterator[str]:
     except SyntaxError:
         return
     for node in comparisons:
-        named = name in (getattr(node.left, "id", ""), getattr(node.left, "attr", ""))
-        if named and isinstance(node.ops[0], ast.Eq | ast.In):
+        if _is_named(node.left, name) and isinstance(node.ops[0], ast.Eq | ast.In):
             meant = ast.walk(node.comparators[0])
             yield from (each.value for each in meant if isinstance(each, ast.Constant) and type(each.value) is str)
 
