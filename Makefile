@@ -12,7 +12,7 @@ FAST := tests/core tests/cli/test_cli.py tests/text tests/nn/test_scores.py test
 	tests/studies/test_study.py tests/studies/test_rules.py tests/studies/test_statistics.py tests/studies/test_report.py \
 	tests/studies/test_paper.py
 
-.PHONY: setup demo test test-all test-machines test-minimum test-wheel truth lint docs bench bench-gpu fault clean
+.PHONY: setup demo test test-all test-gpu test-machines test-minimum test-wheel truth lint docs bench bench-gpu fault clean
 
 setup: $(STAMP)
 
@@ -40,6 +40,9 @@ test-all: setup
 
 truth: setup
 	OMP_NUM_THREADS=1 $(BIN)/python docs/make_truth.py
+
+test-gpu: setup # on a machine with a CUDA device
+	ATTNLAB_TEST_CUDA=1 $(BIN)/python -m pytest -n 4 --dist loadgroup tests/test_cuda.py
 
 test-machines: setup
 	.ci/machines

@@ -20,6 +20,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("any load")
 
+if "ATTNLAB_TEST_CUDA" not in os.environ:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the suite compares numbers of the CPU; `make test-gpu` is about CUDA
+
 
 @pytest.fixture(autouse=True)
 def private_cache(tmp_path, monkeypatch):

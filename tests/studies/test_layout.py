@@ -109,6 +109,7 @@ def test_on_an_accelerator_all_runs_of_a_variant_train_together(tiny, tmp_path):
     assert (found.workers, found.together) == (1, {"plain": 3, "with attention": 3})
     with pytest.raises(RunError, match="was begun on cuda"):
         found_for(tiny, tmp_path)
+    assert found_for(tiny, tmp_path / "more", device="cuda", jobs=2).workers == 2
 
 
 def test_jobs_means_processes_and_nothing_together(tiny, tmp_path):

@@ -87,10 +87,10 @@ def made(kind: str, dies_at: int = -1):
     return build().double(), task(dies_at=dies_at)
 
 
-def trained(kind: str, fields: dict, folder: str | None = None, dies_at: int = -1) -> dict:
+def trained(kind: str, fields: dict, folder: str | None = None, dies_at: int = -1, device: str = "cpu") -> dict:
     """The curve of a run, and whatever else a test looks at."""
     model, task = made(kind, dies_at)
-    result = train(model, task, recipe(**fields), seed=3, folder=folder)
+    result = train(model, task, recipe(**fields), seed=3, folder=folder, device=device)
     return {
         "losses": [record["train_loss"] for record in result.curve],
         "metrics": result.metrics,

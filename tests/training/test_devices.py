@@ -119,6 +119,12 @@ def test_no_devices_are_an_error():
         recipe(devices=0)
 
 
+def test_an_older_torch_is_an_error(monkeypatch):
+    monkeypatch.setattr("torch.__version__", "2.11.0+cu130")
+    with pytest.raises(SpecError, match="several devices need torch 2.13 or later; this is 2.11.0"):
+        on_devices(2, one_fails)
+
+
 def test_runs_that_train_together_share_one_device():
     with pytest.raises(SpecError, match="runs that train together share one device"):
         train_together([tiny_model()] * 2, TinyTask(), [recipe(3, devices=2)] * 2, seeds=range(2))

@@ -123,8 +123,9 @@ def _by_rule(plan: Plan, wishes: Wishes) -> Layout:
     most = min(wishes.together or math.inf, most_together(plan))
     together = {variant.name: int(most) for variant in plan.variants} if most > 1 else {}
     if device != "cpu":
-        reason = "one process on the accelerator" + ("; runs of one variant together" if together else "")
-        return Layout(1, usable_threads(), device, reason, together)
+        jobs, reason = wishes.jobs or 1, "asked for" if wishes.jobs else "one process on the accelerator"
+        reason += "; runs of one variant together" if together else ""
+        return Layout(jobs, usable_threads(jobs), device, reason, together)
     together = together if wishes.together else {}
     if wishes.jobs:
         return Layout(wishes.jobs, usable_threads(wishes.jobs), device, "asked for", together)

@@ -24,6 +24,8 @@ GRACE_S = 1.0
 """How long a failed rank stays: others fail because of it when it goes, and who went first is to be seen."""
 STOP_PATIENCE_S = 120
 """How long ranks may take to reach the end of a step and write their checkpoint after Ctrl-C."""
+OLDEST_TORCH = (2, 13)
+"""With 2.11 its launcher takes other arguments, and sharded parameters have no step of an optimizer."""
 GOES_ON = "the same command goes on from the last checkpoint"
 
 
@@ -57,7 +59,7 @@ def on_devices(
     Raises
     ------
     SpecError
-        If there are not as many devices.
+        If there are not as many devices, or torch is older than 2.13.
     AttnlabError
         The error of the process that failed first; the others are ended.
     Interrupted
@@ -103,6 +105,8 @@ def check_devices(count: int, device: str, name: str = "devices") -> None:
 
     if count < 1:
         raise SpecError(f"{name} must be at least 1; got {count}")
+    if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST_TORCH:
+        raise SpecError(f"{name} {count}: several devices need torch 2.13 or later; this is {torch.__version__}")
     there = torch.cuda.device_count() if device != "cpu" else count
     if count > there:
         raise SpecError(f"{name} {count}: torch finds {there} CUDA devices on this machine")
