@@ -210,7 +210,7 @@ def test_a_tokenizer_of_a_persons_own_needs_no_more_than_train(corpus, tmp_path)
     assert (task.data.tokenizer.size, task.tokens_per_step) == (words.data.tokenizer.size, words.tokens_per_step)
 
 
-def test_what_was_kept_on_disk_and_damaged_is_made_again_once_it_is_removed(task, corpus, tmp_path):
+def test_what_was_kept_on_disk_and_damaged_is_made_again(task, corpus, tmp_path):
     expected = task.train_batch(0, 0).targets
     (tokens,) = tmp_path.glob("cache/tokens/*/train-00000-source/tokens.bin")
     folder = tokens.parents[1]
@@ -220,9 +220,10 @@ def test_what_was_kept_on_disk_and_damaged_is_made_again_once_it_is_removed(task
         match=f"was changed after it was written; it is damaged; remove {folder} to tokenize the corpus again",
     ):
         Translation(str(corpus), tokenizer="words", batch_tokens=64)
-    (folder / "known.json").unlink()
-    again = Translation(str(corpus), tokenizer="words", batch_tokens=64)
-    assert again.train_batch(0, 0).targets.equal(expected)
+    for left in (None, "[1]", '{"shards": 3}'):
+        (folder / "known.json").unlink() if left is None else (folder / "known.json").write_text(left)
+        again = Translation(str(corpus), tokenizer="words", batch_tokens=64)
+        assert again.train_batch(0, 0).targets.equal(expected)
 
 
 def test_the_tokenizer_knows_the_training_part_alone(corpus):

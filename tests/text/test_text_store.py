@@ -12,7 +12,7 @@ from attnlab.core.errors import DataError
 from attnlab.text import overlap, text_store
 from attnlab.text.characters import Vocabulary
 from attnlab.text.sources import FIELD, find_sources
-from attnlab.text.text_store import open_text
+from attnlab.text.text_store import TextStore, open_text
 
 TEXT = "".join(chr(97 + number * number % 23) + "é\n"[: number % 3] for number in range(997)) + "".join(
     map(chr, range(300, 600))
@@ -153,9 +153,17 @@ def test_files_that_were_copied_are_not_damaged(path, private_cache):
     assert opened(path).sha256 == before.sha256
 
 
-def test_of_a_removed_folder_the_text_is_read_again(path, private_cache):
+@pytest.mark.parametrize("left", [None, "", "[]", '{"shards": "none"}', "\0"])
+def test_without_its_index_the_text_is_read_again(path, private_cache, left):
     opened(path)
     (folder,) = folders(private_cache)
-    (folder / "index.json").unlink()
+    if left is None:
+        (folder / "index.json").unlink()
+    else:
+        (folder / "index.json").write_text(left)
+        with pytest.raises(
+            DataError, match=r"holds no text that can be read: its index.json is missing or was changed"
+        ):
+            TextStore(folder)
     assert len(opened(path)) == len(TEXT)
     assert folders(private_cache) == [folder]

@@ -61,8 +61,11 @@ def test_a_store_that_was_cut_off(tmp_path):
     tokens.write_bytes(tokens.read_bytes()[:-4])
     with pytest.raises(DataError, match=r"tokens.bin was changed after it was written; it is damaged"):
         TokenStore([tmp_path / "store"])
-    with pytest.raises(DataError, match="holds no tokens that can be read"):
-        TokenStore([tmp_path])
+    for folder, seals in ((tmp_path, None), (tmp_path / "store", '{"tokens.bin": "none"}')):
+        if seals:
+            (folder / "seals.json").write_text(seals)
+        with pytest.raises(DataError, match="holds no tokens that can be read"):
+            TokenStore([folder])
 
 
 def test_memory_does_not_grow_with_the_number_of_sentences(tmp_path):

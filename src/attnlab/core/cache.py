@@ -7,14 +7,15 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import filelock
 import pooch
 
-from attnlab.core.files import writing
+from attnlab.core.errors import RunError
+from attnlab.core.files import read_sealed, sealed, write_json, writing
 
 VARIABLE = "ATTNLAB_CACHE"
 
@@ -54,7 +55,7 @@ def keep_result(name: str, result: Any) -> None:
             raise
 
 
-def made_once(folder: Path, whole: str, make: Callable[[Path], None]) -> None:
+def made_once(folder: Path, whole: str, make: Callable[[Path], Mapping[str, Any]]) -> Mapping[str, Any]:
     """Make a folder unless it is there: by the first of the processes that ask, and at its place only when it is whole.
 
     Parameters
@@ -62,9 +63,14 @@ def made_once(folder: Path, whole: str, make: Callable[[Path], None]) -> None:
     folder : Path
         The folder.
     whole : str
-        The file in it by which a whole one is known.
+        The file in it that holds what is known of it; where that is missing, cut off or changed, all is made again.
     make : callable
-        Writes that file and all else into an empty folder.
+        Writes all else into an empty folder, and gives what is to be known of it, as JSON types.
+
+    Returns
+    -------
+    mapping
+        What is known of it.
 
     Raises
     ------
@@ -72,21 +78,31 @@ def made_once(folder: Path, whole: str, make: Callable[[Path], None]) -> None:
         If the disk is full or cannot be written.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    if (folder / whole).is_file():
-        return
+    if known := read_if_whole(folder / whole):
+        return known
     with filelock.FileLock(folder.with_suffix(".lock")):
-        if (folder / whole).is_file():
-            return
+        if known := read_if_whole(folder / whole):
+            return known
         temporary = folder.with_suffix(".part")
         shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
         try:
             with writing(folder):
                 temporary.mkdir()
-                make(temporary)
+                known = make(temporary)
+                write_json(temporary / whole, sealed(known))
                 shutil.rmtree(folder, ignore_errors=True)  # a part of what was there
                 os.replace(temporary, folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+    return known
+
+
+def read_if_whole(path: Path) -> dict[str, Any] | None:
+    """A sealed record that can be made again; None where it is missing, cut off or changed."""
+    try:
+        return read_sealed(path, required=True)
+    except RunError:
+        return None
 
 
 def _path(name: str) -> Path:

@@ -24,9 +24,9 @@ import filelock
 import numpy as np
 from jaxtyping import Int32, Int64, UInt64
 
-from attnlab.core.cache import cache_folder, keep_result, read_result
+from attnlab.core.cache import cache_folder, keep_result, read_if_whole, read_result
 from attnlab.core.errors import DataError, SpecError
-from attnlab.core.files import write_json, writing
+from attnlab.core.files import sealed, write_json, writing
 from attnlab.core.processes.apart import call_apart
 from attnlab.text.overlap import GRAM, sample_passages, standing_in
 from attnlab.text.seals import Seal, require_sealed, seal
@@ -82,7 +82,8 @@ class TextStore:
     """
 
     def __init__(self, folder: Path) -> None:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        if (index := read_if_whole(folder / INDEX)) is None:
+            raise DataError(f"{folder} holds no text that can be read: its {INDEX} is missing or was changed")
         self.sha256: str = index["sha256"]
         self.size_bytes: int = index["bytes"]
         self._folder = folder
@@ -227,7 +228,7 @@ def open_text(sources: Sequence[Source], field: str) -> TextStore:
 def _kept(folder: Path, name: str) -> bool:
     """Whether a text was read before and is still there."""
     content = read_result(name)
-    return isinstance(content, str) and (folder / content / INDEX).is_file()
+    return isinstance(content, str) and read_if_whole(folder / content / INDEX) is not None
 
 
 def _store(sources: Sequence[Source], field: str, folder: Path, name: str) -> str:
@@ -253,10 +254,11 @@ def _store(sources: Sequence[Source], field: str, folder: Path, name: str) -> st
             done = {int(number): found for answer in some for number, found in answer.items()}
         found = [done[number] for number in range(len(stretches))]
         content = hashlib.sha256(json.dumps([field, *(one["sha256"] for one in found)]).encode()).hexdigest()
-        index = {"sha256": content, "bytes": sum(one["bytes"] for one in found)}
-        write_json(temporary / INDEX, {**index, "shards": [shard for one in found for shard in one["shards"]]})
+        index: dict[str, Any] = {"sha256": content, "bytes": sum(one["bytes"] for one in found)}
+        index["shards"] = [shard for one in found for shard in one["shards"]]
+        write_json(temporary / INDEX, sealed(index))
         target = folder / content[:32]
-        if not (target / INDEX).is_file():
+        if read_if_whole(target / INDEX) is None:
             shutil.rmtree(target, ignore_errors=True)
             os.replace(temporary, target)
     except SpecError as error:  # what a process said

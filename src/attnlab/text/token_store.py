@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import itertools
-import json
 import os
 import shutil
 import tempfile
@@ -16,7 +15,8 @@ from typing import final
 import numpy as np
 from jaxtyping import Int64
 
-from attnlab.core.errors import DataError
+from attnlab.core.errors import DataError, RunError
+from attnlab.core.files import read_sealed, sealed, write_json
 from attnlab.text.seals import require_sealed, seal
 
 TOKENS, ENDS, SEALS = "tokens.bin", "ends.bin", "seals.json"
@@ -66,12 +66,12 @@ class TokenStore:
 def _shard(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """The tokens of a shard, and where each of its sentences ends."""
     try:
-        seals = json.loads((folder / SEALS).read_text(encoding="utf-8"))
+        seals = read_sealed(folder / SEALS, required=True)
         found = []
         for name, kind in ((TOKENS, TOKEN_TYPE), (ENDS, END_TYPE)):
             require_sealed(folder / name, seals[name], "it is damaged")
             found.append(_mapped(folder / name, kind))
-    except (OSError, ValueError) as error:
+    except (OSError, RunError) as error:
         raise DataError(f"{folder} holds no tokens that can be read: {error}") from error
     return found[0], found[1]
 
@@ -112,7 +112,7 @@ class TokenWriter:
             self._ends.close()
             if error is None:
                 seals = {name: seal(self._temporary / name) for name in (TOKENS, ENDS)}
-                (self._temporary / SEALS).write_text(json.dumps(seals), encoding="utf-8")
+                write_json(self._temporary / SEALS, sealed(seals))
                 with contextlib.suppress(OSError):  # another process was faster
                     os.replace(self._temporary, self.folder)
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
@@ -16,7 +17,6 @@ from jaxtyping import Int, Int64, UInt64
 from attnlab.core.build import Spec, build
 from attnlab.core.cache import cache_folder, made_once
 from attnlab.core.errors import DataError, SpecError
-from attnlab.core.files import read_json, write_json
 from attnlab.tasks.lm.corpus import CutCorpus, Documents, Stream, chunks
 from attnlab.tasks.next_tokens import IGNORED
 from attnlab.text.overlap import GRAM, overlap, standing_in
@@ -89,6 +89,8 @@ class TokenizedCorpus:
     ----------
     folder : Path
         Where it is.
+    known : mapping
+        What is known of it.
     join : bool
         Whether windows may span documents.
 
@@ -98,8 +100,8 @@ class TokenizedCorpus:
         If what is there was cut off or changed.
     """
 
-    def __init__(self, folder: Path, *, join: bool) -> None:
-        self.known = read_json(folder / KNOWN)
+    def __init__(self, folder: Path, known: Mapping[str, Any], *, join: bool) -> None:
+        self.known = known
         self.tokenizer = Tokenizer.adopted(self.known["tokenizer"])
         self.marked: bool = self.known["marked"]
         self.parts: dict[str, TokenizedPart] = {}
@@ -131,12 +133,11 @@ def open_corpus(corpus: Documents, tokenizer: Spec, *, join: bool) -> TokenizedC
     asked = json.dumps([FORM, files, corpus.shares, corpus.seed, corpus.field, how], sort_keys=True)
     folder = cache_folder() / "tokens" / f"lm-{hashlib.sha256(asked.encode()).hexdigest()[:32]}"
 
-    def write(empty: Path) -> None:
+    def write(empty: Path) -> dict[str, Any]:
         cut = corpus.cut()
-        _write(empty, cut, given or trainer.train(_taught(cut)))
+        return _write(empty, cut, given or trainer.train(_taught(cut)))
 
-    made_once(folder, KNOWN, write)
-    return TokenizedCorpus(folder, join=join)
+    return TokenizedCorpus(folder, made_once(folder, KNOWN, write), join=join)
 
 
 def _adopted(path: str) -> Tokenizer | None:
@@ -156,8 +157,8 @@ def _taught(cut: CutCorpus) -> Any:
     return (piece for piece, _ in itertools.islice(chunks(cut.stream("train")), None, None, every))
 
 
-def _write(folder: Path, cut: CutCorpus, tokenizer: Tokenizer) -> None:
-    """Tokenize all parts into a folder."""
+def _write(folder: Path, cut: CutCorpus, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Tokenize all parts into a folder; what is known of them."""
     documents = sum(last for part in cut.parts for _, last in cut.stream(part))
     marked = cut.part_of is not None or documents > len(cut.parts)
     counts, parts = {}, {}
@@ -172,7 +173,7 @@ def _write(folder: Path, cut: CutCorpus, tokenizer: Tokenizer) -> None:
         counts[part].compare(counts["train"], parts[part], parts["train"])
     known = {"marked": marked, "parts": {part: one.facts for part, one in counts.items()}}
     digest = hashlib.sha256("".join(one.digest.hexdigest() for one in counts.values()).encode()).hexdigest()
-    write_json(folder / KNOWN, {**known, "sha256": digest, "tokenizer": tokenizer.to_json()})
+    return {**known, "sha256": digest, "tokenizer": tokenizer.to_json()}
 
 
 @final

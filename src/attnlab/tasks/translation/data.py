@@ -101,13 +101,12 @@ class TranslationData:
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         folder = cache_folder() / "tokens" / digest[:32]
 
-        def prepare(empty: Path) -> None:
+        def prepare(empty: Path) -> dict[str, Any]:
             found = {"hashes": hashes, "suspicious": suspicious(texts, languages)}
-            _prepare(empty, texts, tokenizer, max_length=max_length, known=found)
+            return found | _prepare(empty, texts, tokenizer, max_length=max_length)
 
-        made_once(folder, KNOWN, prepare)
-        known = json.loads((folder / KNOWN).read_text(encoding="utf-8"))
-        made = Tokenizer.from_json(json.loads((folder / TOKENIZER).read_text(encoding="utf-8")))
+        known = made_once(folder, KNOWN, prepare)
+        made = Tokenizer.from_json(known["tokenizer"])
         try:
             parts = {part: _sides(folder, part, known["shards"][part], known["words"][part]) for part in texts}
         except DataError as error:
@@ -211,23 +210,21 @@ def _sides(folder: Path, part: str, shards: int, target_words: int) -> Sides:
 # ---- tokenizing ----
 
 
-def _prepare(
-    folder: Path, texts: Mapping[str, Part], tokenizer: Spec, *, max_length: int, known: dict[str, Any]
-) -> None:
-    """Train the tokenizer, tokenize every part, and put all into a folder."""
+def _prepare(folder: Path, texts: Mapping[str, Part], tokenizer: Spec, *, max_length: int) -> dict[str, Any]:
+    """Train the tokenizer, tokenize every part into a folder, and tell what is known of them."""
     trainer = build(tokenizer, TOKENIZERS, axis="tokenizer")
     sizes = {part: sum(find_sources(path)[0].size for path in text.text.files) for part, text in texts.items()}
-    known["every"] = max(1, sizes["train"] // TRAINED_ON)
-    some = itertools.islice(texts["train"].pairs(), 0, None, known["every"])
+    every = max(1, sizes["train"] // TRAINED_ON)
+    some = itertools.islice(texts["train"].pairs(), 0, None, every)
     made = trainer.train(itertools.chain.from_iterable(pair for _, pair in some))
-    (folder / TOKENIZER).write_text(json.dumps(made.to_json()), encoding="utf-8")
+    write_json(folder / TOKENIZER, made.to_json())  # for the processes that tokenize
     sampler = trainer.sampler(made) if isinstance(trainer, AbstractTokenizer) else None
-    known |= {"segmentations": sampler.segmentations if sampler else 1, "words": {}, "shards": {}, "left_out": {}}
+    known: dict[str, Any] = {"every": every, "tokenizer": made.to_json(), "words": {}, "shards": {}, "left_out": {}}
+    known |= {"segmentations": sampler.segmentations if sampler else 1, "shared": _shared(texts)}
     for part, text in texts.items():
         asked = {"text": text.to_json(), "tokenizer": tokenizer, "max_length": max_length, "shard": SHARD}
         _tokenize(folder, part, asked, usable_cores() if sizes[part] > ALONE else 1, known)
-    known["shared"] = _shared(texts)
-    write_json(folder / KNOWN, known)
+    return known
 
 
 def _tokenize(folder: Path, part: str, asked: Mapping[str, Any], processes: int, known: dict[str, Any]) -> None:
@@ -257,12 +254,11 @@ def _dictionary(digest: str, tokenizer: Tokenizer, train: Part) -> dict[str, str
     """The best translations of words of the training part, learned once."""
     folder = cache_folder() / "dictionaries" / digest[:32]
 
-    def learn(empty: Path) -> None:
+    def learn(_: Path) -> dict[str, Any]:
         pairs = ((source, target) for _, pair in train.pairs() for source, target in [tokenizer.words(pair)])
-        write_json(empty / DICTIONARY, word_translations(pairs))
+        return {"words": word_translations(pairs)}
 
-    made_once(folder, DICTIONARY, learn)
-    return json.loads((folder / DICTIONARY).read_text(encoding="utf-8"))
+    return made_once(folder, DICTIONARY, learn)["words"]
 
 
 def _shared(texts: Mapping[str, Part]) -> dict[str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, NoReturn
 
 from attnlab.core.build import build
 from attnlab.core.errors import DataError
+from attnlab.core.files import read_json
 from attnlab.text.bpe_dropout import SampledBpe
 from attnlab.text.pairs.parallel import LeftOut, Pair, Part
 from attnlab.text.token_store import TokenWriter
@@ -53,7 +53,7 @@ def write_shards(folder: str, part: str, asked: Mapping[str, Any]) -> dict[str, 
         If a file cannot be read, or a held-out pair is too long.
     """
     text = Part.from_json(asked["text"])
-    tokenizer = Tokenizer.from_json(json.loads((Path(folder) / TOKENIZER).read_text(encoding="utf-8")))
+    tokenizer = Tokenizer.from_json(read_json(Path(folder) / TOKENIZER))
     trainer = build(asked["tokenizer"], TOKENIZERS, axis="tokenizer")
     sampled = part == "train" and isinstance(trainer, AbstractTokenizer)
     empty, too_long, shards = LeftOut(), LeftOut(), {}
