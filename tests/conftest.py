@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 from pathlib import Path
@@ -24,10 +25,13 @@ if "ATTNLAB_TEST_CUDA" not in os.environ:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the suite compares numbers of the CPU; `make test-gpu` is about CUDA
 
 
+_caches = itertools.count()
+
+
 @pytest.fixture(autouse=True)
-def private_cache(tmp_path, monkeypatch):
+def private_cache(tmp_path_factory, monkeypatch):
     """Keep the person's cache out of the tests, and the tests out of it."""
-    folder = tmp_path / "cache"
+    folder = tmp_path_factory.getbasetemp() / f"cache-{next(_caches)}"  # most tests never make it, nor a `tmp_path`
     monkeypatch.setenv("ATTNLAB_CACHE", str(folder))
     return folder
 

@@ -262,9 +262,15 @@ def descriptions(module: nn.Module) -> list[str]:
 def source_of(thing: Any) -> str:
     """The source of a class or function, or nothing."""
     try:
-        return textwrap.dedent(inspect.getsource(thing))
+        return _source(thing)
     except (OSError, TypeError):
         return ""
+
+
+@functools.lru_cache(maxsize=16)
+def _source(thing: Any) -> str:
+    """Its source, for which all of its file is parsed."""
+    return textwrap.dedent(inspect.getsource(thing))
 
 
 def source_of_forward(module: nn.Module) -> str:
