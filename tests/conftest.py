@@ -36,6 +36,14 @@ def private_cache(tmp_path_factory, monkeypatch):
     return folder
 
 
+@pytest.fixture(autouse=True, scope="session")
+def steady_power():
+    """Wait for no disk: every process sees at once what is written, and the power is not cut."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda _: None)
+        yield
+
+
 @contextlib.contextmanager
 def in_this_process():
     """Compute cells in the test's own process, which has torch already: for tests of all but the processes."""
