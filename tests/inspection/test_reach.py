@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
 from attnlab.inspection import Reach, reach
+from attnlab.inspection.reach import MOST_CALLS, SAMPLES
 
 BATCH, LENGTH, WIDTH, VOCAB = 3, 17, 5, 11
 
@@ -147,6 +148,26 @@ def test_a_leak_is_found_at_whatever_position_it_is(length, first, last, ahead):
     torch.manual_seed(3)
     tokens = torch.randint(VOCAB, (BATCH, length))
     assert reach(Tokens(LooseMask(first, last, ahead)), (tokens,)).future == ahead
+
+
+@pytest.mark.parametrize("row", range(16))
+def test_a_single_row_that_leaks_is_found_in_a_batch_of_any_size(row):
+    torch.manual_seed(3)
+    for batch in (1, 2, 3, 7):
+        tokens = torch.randint(VOCAB, (batch, LENGTH))
+        assert reach(Tokens(LooseMask(row, row)), (tokens,)).future == 1
+
+
+def test_what_another_sequence_holds_is_not_taken_for_the_future(tokens: Tensor) -> None:
+    assert reach(Tokens(Over(lambda x: x + x.cumsum(1).mean(0))), (tokens,)) == Reach(LENGTH, 0, mixes_batch=True)
+
+
+def test_the_cuts_share_forward_passes() -> None:
+    calls = []
+    model = Tokens(Over(lambda x: (calls.append(len(x)), causal_attention(x))[1]))
+    reach(model, (torch.randint(VOCAB, (9, 128)),))
+    assert len(calls) <= MOST_CALLS
+    assert set(calls) == {SAMPLES}
 
 
 def test_long_causal_models_see_nothing_ahead():

@@ -17,8 +17,9 @@ from attnlab.inspection.drawing.pieces import drawn, facts
 
 SAMPLES = 4  # sequences tried at once, so that one dead unit or chance cancellation hides nothing
 MOST_CUTS = 128  # places at which the sequence is cut in two; of a longer one both ends and as many between
-MOST_CALLS = MOST_CUTS + 32  # of the model, roughly: bisections take the rest
+MOST_CALLS = MOST_CUTS // SAMPLES + 32  # of the model, roughly: bisections take the rest
 ENDS = 32  # cuts at either end, one after each position
+TELLING = 3  # cuts that are first made in all sequences at once
 LEAKS = 3  # outputs of which it is asked how far ahead they see
 ROUNDING = 2.0**-44
 """Of the largest output: what sums of float64 differ by when a module makes them in another order."""
@@ -89,22 +90,19 @@ def reach(model: nn.Module, inputs: Sequence[Tensor], position: int = -1) -> Rea
     -----
     All positions up to j (or from j on) are replaced at once and j is found by bisection. For the future the sequence
     is cut in two at every place (of more than 128 positions: at the 32 first and last, and at 64 between), all behind
-    the cut is replaced, and no output before it may change: a mask that is off by one shows at one cut alone. That
-    makes at most 128 and some forward passes of at most 4 sequences. Compared are outputs of calls of equal shapes, up
-    to 2^-44 of the largest: a module that gathers positions before it multiplies them (experts that are chosen,
-    sequences that are packed) sums in another order as soon as one goes elsewhere. An influence that has decayed below
-    that, as in a recurrent network over a hundred steps, is not seen.
+    the cut is replaced, and no output before it may change: a mask that is off by one shows at one cut alone. Where
+    sequences do not see each other, each of 4 is cut at another place in the same forward pass; that makes some 60.
+    Compared are outputs of calls of equal shapes, up to 2^-44 of the largest: a module that gathers positions before it
+    multiplies them (experts that are chosen, sequences that are packed) sums in another order as soon as one goes
+    elsewhere. An influence that has decayed below that, as in a recurrent network over a hundred steps, is not seen.
     """
     with torch.random.fork_rng(devices=[]):  # leave the caller's random numbers as they are
         probe = _Probe(model, inputs)
         length = probe.original.shape[1]
         if not -length <= position < length:
             raise ModuleError(f"position must lie within the {length} positions of the input; got {position}")
-        return Reach(
-            past=probe.past(position % length),
-            future=probe.future(),
-            mixes_batch=probe.mixes_batch(),
-        )
+        mixes_batch = probe.mixes_batch()
+        return Reach(probe.past(position % length), probe.future(one_by_one=mixes_batch), mixes_batch)
 
 
 @final
@@ -132,11 +130,12 @@ class _Probe:
         """The number of positions from the farthest past one that matters up to this one."""
         return position + 1 - _first_true(lambda j: self._matters(position, range(j + 1)), position + 1)
 
-    def future(self) -> int:
+    def future(self, *, one_by_one: bool) -> int:
         """The distance to the farthest later position that matters to any of the first outputs that see ahead."""
         if self.answers == 1:
             return 0
-        seeing = itertools.islice((one for cut in self._cuts() for one in self._see_beyond(cut)), LEAKS)
+        cuts = self._cuts() if one_by_one else self._suspicious(list(self._cuts()))
+        seeing = itertools.islice((one for cut in cuts for one in self._see_beyond(cut)), LEAKS)
         return max(map(self._ahead, seeing), default=0)
 
     def _cuts(self) -> Iterator[int]:
@@ -147,6 +146,18 @@ class _Probe:
             spread = range(ENDS, length - ENDS, max(1, length // (MOST_CUTS - 2 * ENDS)))
             between = [*range(1, ENDS), *spread, *range(length - ENDS, length)]
         yield from dict.fromkeys(cut for cut in (1, length // 2, length - 1, *between) if 0 < cut < length)
+
+    def _suspicious(self, cuts: Sequence[int]) -> Iterator[int]:
+        """Yield the cuts where most is told, and those at which an output of one sequence sees behind."""
+        yield from cuts[:TELLING]
+        places = torch.arange(self.original.shape[1])
+        for first in range(TELLING, len(cuts), len(self.original)):
+            some = cuts[first : first + len(self.original)]
+            cut = torch.tensor([*some, *some[-1:] * (len(self.original) - len(some))])[:, None]  # (batch, 1)
+            behind = places >= cut  # (batch, length)
+            mixed = torch.where(behind[..., *[None] * (self.original.ndim - 2)], self.changed, self.original)
+            early = self._changes(mixed).flatten(2).any(-1) & ~behind
+            yield from (one for one, sees in zip(some, early.any(1).tolist(), strict=False) if sees)
 
     def _see_beyond(self, cut: int) -> list[int]:
         """The first output before a cut that changes with what stands behind it, if any does."""
