@@ -124,6 +124,15 @@ def test_chance_in_evaluation_mode_is_found(module):
     assert not is_steady(examine(module))
 
 
+class Sampling(Attention):
+    def forward(self, x, mask=None):
+        return super().forward(x) + torch.randn_like(x)
+
+
+def test_a_sample_that_is_drawn_is_a_known_effect():
+    assert "is a sample" in only(Sampling(), "warning", "by normal numbers that it draws (`randn").message
+
+
 class Hashing(AlwaysDropping):
     """Locality-sensitive hashing with other directions at every call."""
 

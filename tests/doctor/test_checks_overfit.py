@@ -208,3 +208,7 @@ def test_patient_is_not_trained():
     before = {name: value.clone() for name, value in module.state_dict().items()}
     findings(module)
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_an_output_whose_mean_over_positions_a_norm_takes_away_is_learned():
+    assert severities(Wrapped(lambda output: nn.functional.instance_norm(output.mT).mT)) == []

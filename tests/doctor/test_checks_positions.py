@@ -259,3 +259,29 @@ def test_positions_that_come_with_an_argument_alone_are_not_missed_without(build
     (finding,) = check_positions(examine(OnDemand(), build=build))
     assert finding.severity == "error"
     assert finding.accepted is (build is not None)
+
+
+class DynamicBias(Scored):
+    """A bias of relative positions from a small network, whose own last bias cancels in the softmax."""
+
+    def __init__(self):
+        super().__init__(self.add)
+        self.position_bias = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, HEADS))
+
+    def add(self, q, k, v, at):
+        return q, k, v, self.position_bias((at[:, None] - at)[..., None]).movedim(-1, 0)
+
+
+def test_a_bias_that_cancels_in_the_softmax_is_no_position_without_effect():
+    assert [one.severity for one in check_positions(examine(DynamicBias()))] == ["info"]
+
+
+def test_positions_that_are_asked_for_and_given_as_nothing_are_not_missed():
+    class RotaryGiven(RotaryAttention):
+        def forward(self, x, pos_emb):
+            return super().forward(x)
+
+    given = (Argument("x", "x", by_name=False), Argument("pos_emb", "constant", value=0))
+    exam = examine(RotaryGiven())
+    exam = Examination(exam.patient, replace(exam.convention, arguments=given))
+    assert [one.severity for one in check_positions(exam)] == ["info"]

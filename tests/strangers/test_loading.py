@@ -433,6 +433,23 @@ def test_a_choice_is_the_first_that_its_annotation_has(tmp_path):
     assert (given["kind"].name, given["order"]) == ("LOCAL", "pre")
 
 
+def test_settings_in_two_arguments_and_under_another_name_are_read_from_one_config(tmp_path):
+    text = CLASS.format(parameters="cfg, ctx", width="self.kept['hidden_size']")
+    text = text.replace(
+        "self.map", "self.kept = ctx\n        self.rate = ctx['dropout'] + cfg.dropout\n        self.map", 1
+    )
+    module = load(f"{file(tmp_path, text)}:Mine").module
+    assert (module.map.in_features, module.given["cfg"] is module.given["ctx"]) == (64, True)
+
+
+def test_a_file_named_like_torch_is_not_taken_for_what_torch_no_longer_has(tmp_path):
+    (tmp_path / "utils").mkdir()
+    (tmp_path / "utils" / "torch.py").write_text("raise RuntimeError\n")
+    text = "from torch.nn.modules.linear import _LinearWithBias\n" + CLASS.format(parameters="dim=24", width="dim")
+    module = load(f"{file(tmp_path, text.replace('nn.Linear', '_LinearWithBias'))}:Mine").module
+    assert type(module.map) is nn.Linear
+
+
 def test_a_package_is_found_behind_a_file_of_its_name_in_a_folder_already_searched(tmp_path):
     for name, text in (
         ("models/tools.py", "from tools.sizes import DIM"),

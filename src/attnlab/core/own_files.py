@@ -356,6 +356,7 @@ def _finds(
     absent = isinstance(error, ModuleNotFoundError)
     above = [one for one in _folders_with(missing, path, beside=not absent) if (error.name, one) not in tried]
     found = [one for one in above if inside or str(one) not in folders]  # or behind another of its name
+    found = [] if missing == "torch" else found  # which cannot be imported twice
     if found:
         tried.add((error.name, found[0]))
         shadowing = [one for one in folders if inside and Path(one, f"{missing}.py").is_file()]

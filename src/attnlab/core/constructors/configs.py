@@ -14,7 +14,7 @@ CONFIG_NAMES = ("config", "configs", "cfg", "conf", "configuration", "args", "hp
 
 def is_config_name(name: str) -> bool:
     """Whether a parameter's name says that it holds all the others."""
-    return name.rpartition("_")[2] in CONFIG_NAMES
+    return name.strip("_").rpartition("_")[2] in CONFIG_NAMES
 
 
 ITSELF = object()

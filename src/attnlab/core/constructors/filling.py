@@ -57,9 +57,11 @@ def _fill_in_foreign(
     wanted = signature_of(factory)
     offered = {canonical: value for canonical, value in offered.items() if value is not None}
     filled = {_own_word(name, wanted): value for name, value in given.items()}
-    config = config_of(factory)
-    if config is not None:
-        filled = _with_config(factory, config, filled, offered=offered, keep_defaults=keep_defaults)
+    for index, config in enumerate(configs := configs_of(factory)):
+        if index:
+            filled.setdefault(config, filled[configs[0]])
+        else:
+            filled = _with_config(factory, config, filled, offered=offered, keep_defaults=keep_defaults)
     for canonical, value in offered.items():
         for name in _names_to_fill(canonical, wanted):
             unset = canonical in _ALWAYS_SET and wanted[name].default is None
@@ -137,16 +139,16 @@ def _is_large(config_class: type) -> bool:
 
 
 def config_of(factory: Callable[..., Any]) -> str | None:
-    """The required parameter of a constructor that holds all the others, None where there is none.
+    """The required parameter of a constructor that holds all the others, None where there is none."""
+    return next(iter(configs_of(factory)), None)
 
-    By its name; else as the source reads several settings from it and never calls it.
-    """
+
+def configs_of(factory: Callable[..., Any]) -> list[str]:
+    """The required parameters that hold others: by their names, then as the source reads settings and never calls."""
     required = [name for name, one in signature_of(factory).items() if is_required(one)]
-    by_name = next((name for name in required if is_config_name(name)), None)
-    if by_name is not None or not required:
-        return by_name
-    source = _source_of(factory) if inspect.isclass(factory) or inspect.isroutine(factory) else ""
-    return next((name for name in required if _is_read(_MANGLED.sub("", name), source)), None)
+    source = _source_of(factory) if required and (inspect.isclass(factory) or inspect.isroutine(factory)) else ""
+    read = [name for name in required if is_config_name(name) or _is_read(_MANGLED.sub("", name), source)]
+    return sorted(read, key=lambda name: not is_config_name(name))
 
 
 @functools.lru_cache
@@ -160,6 +162,8 @@ def _source_of(factory: Callable[..., Any]) -> str:
 
 def _is_read(name: str, source: str) -> bool:
     """Whether code reads several settings from something that it neither calls nor asks to do anything."""
+    kept = [rf"self\.{one}" for one in re.findall(rf"self\.(\w+) = {name}$", source, re.MULTILINE)]
+    name = "(?:" + "|".join([name, *kept]) + ")"
     read = re.findall(rf"(?<![\w.]){name}(?:\.(\w+)|\[['\"](\w+)['\"]\])(?![\w(])", source)
     acts = re.search(rf"(?<!\w){name}(\.(?!get\b)\w+)?\(", source)
     return len(set(read)) >= _SEVERAL and acts is None

@@ -21,7 +21,6 @@ from attnlab.doctor.measures.participation import (
     Survey,
     influence,
     influence_of_memory,
-    revives,
     survey,
     wrong_slopes,
 )
@@ -215,11 +214,9 @@ def _silent(exam: Examination, seen: Survey) -> Iterator[Finding]:
         return
     moves = influence(exam, suspects) > exam.tolerance
     changes = {name: influence(exam, [name]) if moves else 0.0 for name in suspects}
-    cut = [name for name in suspects if changes[name] > exam.tolerance and not revives(exam, [name])]
+    cut = [name for name in suspects if changes[name] > exam.tolerance]
     beside = {_owner(name) for name in cut}
-    closed = [name for name in suspects if changes[name] > exam.tolerance and name not in cut]  # rectifiers by chance
     dead = [name for name in suspects if changes[name] <= exam.tolerance and _owner(name) not in beside]
-    dead = [name for name in dead if not closed or not revives(exam, closed, reached=[name])]
     norms = {norm.name for norm in unused_norms(exam, norms_of(exam))} if dead else set()  # `norm-placement` says so
     dead = [name for name in dead if _owner(name) not in norms]
     if dead:
@@ -286,7 +283,7 @@ def _silent_rows(exam: Examination, seen: Survey) -> Iterator[Finding]:
         words = f"{'rows' if axis == 0 else 'columns'} {int(run[0])} to {int(run[-1])} of {size} in {name}"
         if influence(exam, [name], rows) <= exam.tolerance:
             dead.append(words)
-        elif len(run) >= max(_SMALLEST_CUT, size // 8) and not revives(exam, [name], rows):
+        elif len(run) >= max(_SMALLEST_CUT, size // 8):
             cut.append(words)
     silent = f"gradient 0 in {seen.calls} calls"
     if dead:

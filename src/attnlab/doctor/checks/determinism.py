@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from torch import nn
 
 from attnlab.core.errors import ModuleError
-from attnlab.doctor.examination import Examination, wake
+from attnlab.doctor.examination import BATCH, Examination, wake
 from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.differences import deviation
 from attnlab.doctor.influence.steady import call_seeded
@@ -35,6 +36,12 @@ TEXTS: Mapping[str, FindingText] = {
         "give `training=self.training` to functional dropout, build nn.Dropout in the constructor instead of in"
         " forward, and draw random numbers once in the constructor",
         _SOURCE,
+    ),
+    "sample": FindingText(
+        "warning",
+        _DIFFER + "by normal numbers that it draws{place}: what it returns is a sample.",
+        "draw them in training alone, or give the mean in evaluation, if no sample is meant",
+        "Kingma 2014, arXiv:1312.6114, section 2.4: samples as a mean and noise",
     ),
     "unfilled memory": FindingText(
         "error",
@@ -89,17 +96,15 @@ def _random_in_evaluation(exam: Examination) -> Iterator[Finding]:
     apart, again = (deviation(outputs[0], other) for other in outputs[1:])
     if apart or again:
         evidence = f"outputs differ by {max(apart, again):.2g} of the largest output (length {exam.convention.length})"
-        place = "" if again else _random_place(exam)
-        finding = TEXTS["unfilled memory" if again else "chance"].finding(ID, evidence, {"place": place})
+        random = (event for event in exam.usual_tape.events if any(one in event.call for one in _RANDOM_OPERATIONS))
+        first = None if again else next(random, None)
+        # numbers for each sample are noise that somebody wants; others are weights
+        is_noise = first is not None and re.search("randn|normal", first.call) and BATCH in first.output.shape
+        text = "unfilled memory" if again else "sample" if is_noise else "chance"
+        where = "" if first is None else f"in `{first.where}`" if first.where else "in its forward"
+        place = "" if first is None else f" (`{first.call}` {where})"
+        finding = TEXTS[text].finding(ID, evidence, {"place": place})
         yield from [finding] if again else exam.as_meant([finding], "chance at every call")
-
-
-def _random_place(exam: Examination) -> str:
-    """Where the first random operation runs, in words."""
-    random = (event for event in exam.usual_tape.events if any(word in event.call for word in _RANDOM_OPERATIONS))
-    for first in random:
-        return f" (`{first.call}` in `{first.where}`)" if first.where else f" (`{first.call}` in its forward)"
-    return ""
 
 
 # Dropout in training mode

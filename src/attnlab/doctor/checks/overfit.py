@@ -66,7 +66,7 @@ def check_overfit(exam: Examination) -> Iterator[Finding]:
     Notes
     -----
     A model from tokens to logits learns to name the next token (a causal one) or another name of each token. Of
-    everything else a fixed random readout of the mean output is fitted to random signs, one per item: twenty numbers
+    everything else a fixed random readout of the output is fitted to random signs, one per item: twenty numbers
     that even one linear layer fits where the input has twenty features.
     """
     module = exam.fresh(dtype=torch.float32)
@@ -86,7 +86,7 @@ def check_overfit(exam: Examination) -> Iterator[Finding]:
         return
     task = _naming(exam, x) if gives_logits(exam) else _signs(first.detach())
     if task is None:
-        same = f"the mean output is the same for {ITEMS} different items, so there is nothing to learn from"
+        same = f"the output is the same for {ITEMS} different items, so there is nothing to learn from"
         yield TEXTS["unmoved"].finding(CHECK, same)
         return
     course = _train(exam, x, task)
@@ -126,22 +126,17 @@ def _signs(first: Float[Tensor, "batch *length d_out"]) -> _Task | None:
     items alike, as the first steps from a tiny start do, is no answer.
     """
     generator = torch.Generator().manual_seed(3)
-    readout = torch.randn(first.size(-1), generator=generator)
-    spread = _read(first, readout).std()
+    readout = torch.randn(first[0].numel(), generator=generator)
+    spread = (first.flatten(1) @ readout).std()
     if spread <= FLAT * (first.square().mean().sqrt() * readout.norm()):
         return None
     signs = torch.randperm(ITEMS, generator=generator).remainder(2) * 2.0 - 1  # as many of each
 
     def loss(output: Tensor) -> Tensor:
-        numbers = _read(output, readout)
+        numbers = output.flatten(1) @ readout
         return ((numbers - numbers.mean()) / spread - signs).square().mean()
 
     return _Task(loss, 1.0)
-
-
-def _read(output: Tensor, readout: Tensor) -> Float[Tensor, " batch"]:
-    """One number per item."""
-    return output.flatten(1, -2).mean(1) @ readout if output.dim() > 2 else output @ readout
 
 
 # Training

@@ -17,7 +17,7 @@ from attnlab.doctor.examination import Examination, accepted_by
 from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.differences import relative_change
 from attnlab.doctor.influence.influence import fields
-from attnlab.doctor.influence.position_claims import Claims, claims_of, effect
+from attnlab.doctor.influence.position_claims import Claims, claims_of, effect, names_position
 from attnlab.doctor.over_features import over_features
 from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.dependence import dependence_of, rounding
@@ -132,7 +132,8 @@ def _asked_for(exam: Examination) -> str:
 
 
 def _are_given(exam: Examination) -> bool:
-    return any(argument.source in _GIVEN for argument in exam.convention.arguments)
+    given = exam.convention.arguments
+    return any(one.source in _GIVEN or (one.source == "constant" and names_position(one.parameter)) for one in given)
 
 
 # Parts without effect
@@ -145,7 +146,8 @@ def _without_effect(exam: Examination, claims: Claims) -> Iterator[Finding]:
         return
     dead = parts
     if effect(exam, tensors=claims.tensors, modules=claims.modules) > exam.tolerance:
-        own = [name for name, _ in exam.patient.module.named_parameters() if name in claims.tensors]
+        named = exam.patient.module.named_parameters()
+        own = [name for name, one in named if name in claims.tensors and one.dim() > 1]  # a bias cancels in a softmax
         dead = [name for name in own if effect(exam, tensors=[name]) <= exam.tolerance]
         dead += [name for name in _leaves(exam, claims.modules) if effect(exam, modules=[name]) <= exam.tolerance]
     if dead:

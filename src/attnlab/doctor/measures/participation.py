@@ -7,6 +7,7 @@ a pooled vector or a loss beside the main one makes a parameter alive; returned 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from attnlab.strangers.calling.sources import OTHER_MEMORIES
 
 SHORTER = 7  # a second length: what is silent at one length only belongs to positions, not to heads
 MEMORIES = 2  # inputs on which a memory must not matter
-_TURNS = 4  # other numbers with which a unit may speak
+_TURNS = 6  # other numbers in the parameters, with which a unit may speak
 _LARGE = 3.0  # inputs this many times as large drive other units of a rectifier
 _KEPT_BESIDE = ("past", "cache", "present", "attn", "attention", "weight", "state", "mem")
 """Words in the keys of returned things that hold by-products, not results."""
@@ -64,10 +65,19 @@ class Survey:
 
 
 def survey(exam: Examination) -> Survey:
-    """Find which parameters gradients reach, over inputs, lengths, scales, padding, and both modes."""
+    """Find which parameters gradients reach, over inputs, lengths, scales, padding, both modes and other numbers.
+
+    What a rectifier closes by chance is open under other numbers in the parameters.
+    """
     found = Survey()
-    for train, inputs, how in _situations(exam):
-        module = exam.fresh(train=train)  # a fresh one each time: some keep state between calls
+    usual = ((exam.fresh(train=train), x, how) for train, x, how in _situations(exam))  # some keep state between calls
+    every = [name for name, parameter in exam.eval_module.named_parameters() if parameter.requires_grad]
+    shorter = min(SHORTER, exam.convention.longest or SHORTER) if exam.convention.any_length else None
+    others = (
+        (_disturbed(exam, every, None, seed), exam.inputs(seed=seed, length=shorter if seed % 2 else None), {})
+        for seed in range(_TURNS)
+    )
+    for module, inputs, how in itertools.chain(usual, others):
         try:
             loss = _projection(results(exam, module, inputs, how), inputs.shape[1])
         except ModuleError:
@@ -163,23 +173,6 @@ def influence(exam: Examination, names: Sequence[str], rows: Rows | None = None)
     inputs = [exam.inputs(seed=seed) for seed in (20, 21)] if names else []
     pairs = ((results(exam, exam.fresh(), x), results(exam, _disturbed(exam, names, rows), x)) for x in inputs)
     return max((_change(before, after) for before, after in pairs), default=0.0)
-
-
-def revives(
-    exam: Examination, names: Sequence[str], rows: Rows | None = None, *, reached: Sequence[str] | None = None
-) -> bool:
-    """Whether a gradient reaches parameters (or others) once they are replaced: a rectifier was closed by chance."""
-    for seed in range(_TURNS):
-        module = _disturbed(exam, names, rows, seed)
-        inputs = exam.inputs(seed=20 + seed)
-        loss = _projection(results(exam, module, inputs), inputs.shape[1])
-        if loss.requires_grad:
-            loss.backward()
-        own = dict(module.named_parameters())
-        gradients = [gradient for name in reached or names if (gradient := own[name].grad) is not None]
-        if any(bool((gradient if rows is None else gradient.index_select(*rows)).any()) for gradient in gradients):
-            return True
-    return False
 
 
 def _disturbed(exam: Examination, names: Sequence[str], rows: Rows | None, seed: int = 1) -> nn.Module:

@@ -51,7 +51,8 @@ class _DropPath(nn.Module):
         return x * self.drop(x.new_ones(len(x), *[1] * (x.dim() - 1)))
 
 
-EQUALS |= {  # of timm, whose small parts are in most vision transformers, and of apex, in those of text
+EQUALS |= {  # of timm, whose small parts are in most vision transformers, of apex, and of earlier versions of torch
+    "_LinearWithBias": nn.Linear,
     "FusedLayerNorm": nn.LayerNorm,
     "FusedRMSNorm": nn.RMSNorm,
     "DropPath": _DropPath,

@@ -40,7 +40,7 @@ _BY_PIECE: tuple[tuple[str, Any], ...] = (
     ("idx index id pad", 0),
     ("stride strides dilation", 1),
     ("kernel kernels ks", 3),
-    ("window windows local", 4),
+    ("window windows local len length horizon", 4),
     ("patch patches", 4),
     ("image img resolution fmap", 16),
     ("experts expert", 4),
