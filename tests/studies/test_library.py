@@ -37,9 +37,9 @@ def scales(name):
     return [None, *YAML().load(library()[name].read_text(encoding="utf-8")).get("scales", {})]
 
 
-def usually_first(values):
-    """Parameters of a test of which all but the first are slow: each needs a corpus of its own."""
-    return [values[0], *(pytest.param(value, marks=pytest.mark.slow) for value in values[1:])]
+def usually_small(scales):
+    """Scales of a test, slow but for the small one: there all studies share a tokenizer, else each has its own."""
+    return [pytest.param(scale, marks=[] if scale == "small" else pytest.mark.slow) for scale in scales]
 
 
 @functools.cache
@@ -48,10 +48,15 @@ def task(spec):
     return build_task(json.loads(spec))
 
 
+def task_of(study, variant, **other):
+    """Return the task of a variant, with ``other`` settings."""
+    return task(json.dumps(study.task_spec(variant) | other, default=dict))
+
+
 def models(name, scale, **other):
     """Return the models of a study at a scale, without weights, on its task with ``other`` settings."""
     study = load_study(name, scale=scale)
-    tasks = {variant: task(json.dumps(study.task_spec(variant) | other, default=dict)) for variant in study.variants}
+    tasks = {variant: task_of(study, variant, **other) for variant in study.variants}
     with torch.device("meta"):
         return {variant: build_model(study.model_spec(variant), tasks[variant]) for variant in study.variants}
 
@@ -77,7 +82,7 @@ def test_every_variant_can_be_built(name, pairs):
 
 
 @needs_data
-@pytest.mark.parametrize("scale", usually_first(scales("heads")))
+@pytest.mark.parametrize("scale", usually_small(scales("heads")))
 def test_narrow_models_with_wide_heads_have_the_parameters_of_the_baseline(scale):
     sizes = {variant: count_parameters(model) for variant, model in models("heads", scale).items()}
     wanted = sizes[load_study("heads").baseline]
@@ -86,7 +91,7 @@ def test_narrow_models_with_wide_heads_have_the_parameters_of_the_baseline(scale
 
 
 @needs_data
-@pytest.mark.parametrize("scale", usually_first(scales("combiners")))
+@pytest.mark.parametrize("scale", usually_small(scales("combiners")))
 def test_a_narrow_model_with_convolved_heads_has_the_parameters_of_heads_that_share_the_width(scale):
     sizes = {variant: count_parameters(model) for variant, model in models("combiners", scale).items()}
     wanted = sizes["8 heads that share the width, joined by a projection"]
@@ -96,7 +101,7 @@ def test_a_narrow_model_with_convolved_heads_has_the_parameters_of_heads_that_sh
 
 
 @needs_data
-@pytest.mark.parametrize("scale", usually_first([None, "small"]))
+@pytest.mark.parametrize("scale", usually_small([None, "small"]))
 def test_rivals_of_the_transformer_are_of_its_size(scale):
     sizes = {variant: count_parameters(model) for variant, model in models("vaswani-table-2", scale).items()}
     wanted = sizes[load_study("vaswani-table-2").baseline]
@@ -108,7 +113,7 @@ def test_rivals_of_the_transformer_are_of_its_size(scale):
 def test_experts_cost_what_the_transformer_costs():
     study = load_study("vaswani-table-2", scale="small")
     costs = {
-        variant: count(study.model_spec(variant), build_task(study.task_spec(variant))).flops_per_token
+        variant: count(study.model_spec(variant), task_of(study, variant)).flops_per_token
         for variant in ("Transformer", "Transformer, mixture of experts")
     }
     assert costs["Transformer, mixture of experts"] == pytest.approx(costs["Transformer"], rel=0.02)

@@ -77,8 +77,7 @@ def folder(tmp_path_factory):
                     "clip": None,
                 },
             },
-            "grammar": {"name": "rnng", **SMALL},
-            "grammar, generative": {"name": "rnng-generative", **SMALL},
+            "grammar": {"name": "rnng-generative", **SMALL},  # beside which an ``rnng`` proposes
             "chart, likelihood": {**CHART, "objective": "likelihood"},
             "PCFG": {
                 "name": "latent-pcfg",
