@@ -3,12 +3,14 @@
 Use: ``python docs/make_results.py runs/shapes``.
 
 No number in a table is typed by hand: each comes from a ``report.json`` that lies beside it. What a command printed is
-put there too: ``attnlab score runs/NAME/VARIANT/seed-0 | tee runs/NAME/score.txt`` first.
+put there too: ``attnlab score runs/NAME/VARIANT/seed-0 | tee runs/NAME/score.txt`` first. Numbers of papers come from
+``paper_tables.json``.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import sys
@@ -17,6 +19,7 @@ from typing import Any, NamedTuple
 
 DOCS = Path(__file__).resolve().parent
 README = DOCS.parent / "README.md"
+PAPER_TABLES = DOCS / "paper_tables.json"
 PAGES = (README, DOCS / "answers.md", DOCS / "speedrun.md")
 NOT_RUN = "Not run yet."
 DECIMALS = {"seconds_to_target": 2}
@@ -24,6 +27,7 @@ DECIMALS = {"seconds_to_target": 2}
 BESIDE = ("test_bleu", "val_bleu")
 """Metrics of which the first that was measured stands beside what a study judges: a lower loss may translate worse."""
 BLOCK = re.compile(r"<!-- results: (?P<name>[\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
+PAPER = re.compile(r"<!-- beside the paper: (?P<name>[\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 PRINTED = re.compile(r"<!-- printed: (?P<name>[\w-]+/[\w-]+\.txt) -->\n.*?<!-- end -->", re.DOTALL)
 
 
@@ -91,6 +95,33 @@ def table(report: dict[str, Any]) -> str:
     return "\n\n".join([*found, _lines(names, measured)])
 
 
+def beside_paper(report: dict[str, Any], rows: dict[str, tuple[float, float]]) -> str:
+    """Return what each row of a paper's table differs by from its first, beside what it differs by here.
+
+    A paper's perplexities are compared by their logarithm, which is a loss in nats a token as here.
+    """
+    (base, (base_perplexity, _)), *_ = rows.items()
+    verdicts = {one["variant"]: one for one in report["verdicts"] if (one.get("baseline") or base) == base}
+    bleu = {one["name"]: one["metrics"]["val_bleu"]["mean"] for one in report["variants"]}
+    lines = []
+    for name, (perplexity, score) in rows.items():
+        paper, ours = math.log(perplexity / base_perplexity), verdicts.get(name)
+        theirs = [f"{perplexity:.2f}", f"{score:.1f}", "" if name == base else f"{paper:+.3f}"]
+        found = [_difference(ours, 3), same_sign(paper, ours["low"], ours["high"])] if ours else ["", ""]
+        lines.append([name, *theirs, found[0], f"{bleu[name]:.1f}", found[1]])
+    names = ["row", "paper: perplexity", "BLEU", "nats from base", "here: nats from base [interval]", "BLEU", "sign"]
+    return _lines(names, lines)
+
+
+def same_sign(paper: float, low: float | None, high: float | None) -> str:
+    """Return whether an interval lies on the side of zero on which a paper's difference lies."""
+    if low is None or high is None or low <= 0 <= high:
+        return "open"
+    if paper == 0:
+        return "none in the paper"
+    return "the same" if (paper > 0) == (low > 0) else "the other"
+
+
 def _lines(names: list[str], rows: list[list[str]]) -> str:
     """Return a Markdown table."""
     return "\n".join(f"| {' | '.join(row)} |" for row in (names, ["---"] * len(names), *rows))
@@ -133,12 +164,18 @@ def filled(page: str) -> str:
         found = table(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else NOT_RUN
         return f"<!-- results: {match['name']} -->\n{found}\n<!-- end -->"
 
+    def fill_paper(match: re.Match[str]) -> str:
+        path = DOCS / "studies" / match["name"] / "report.json"
+        paper = json.loads(PAPER_TABLES.read_text(encoding="utf-8"))[match["name"]]
+        report = json.loads(path.read_text(encoding="utf-8"))
+        return f"<!-- beside the paper: {match['name']} -->\n{beside_paper(report, paper['rows'])}\n<!-- end -->"
+
     def fill_printed(match: re.Match[str]) -> str:
         path = DOCS / "studies" / match["name"]
         found = f"```text\n{path.read_text(encoding='utf-8').strip()}\n```" if path.exists() else NOT_RUN
         return f"<!-- printed: {match['name']} -->\n{found}\n<!-- end -->"
 
-    return PRINTED.sub(fill_printed, BLOCK.sub(fill, page))
+    return PAPER.sub(fill_paper, PRINTED.sub(fill_printed, BLOCK.sub(fill, page)))
 
 
 def main(folders: list[str]) -> None:

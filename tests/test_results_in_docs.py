@@ -30,6 +30,13 @@ def test_times_have_the_digits_of_a_clock():
     assert "| fast | 6.54 ± 0.12 | 0 | 9 | 1.25 | 3 | 6.0 |" in make_results.table(report)
 
 
+def test_a_sign_is_told_where_the_interval_tells_it():
+    intervals = {"open": (0.1, -0.1, 0.3), "the same": (-0.1, -0.3, -0.1), "the other": (0.1, -0.3, -0.1)}
+    assert {word: make_results.same_sign(*one) for word, one in intervals.items()} == {word: word for word in intervals}
+    assert make_results.same_sign(0.0, 0.1, 0.2) == "none in the paper"
+    assert make_results.same_sign(0.3, None, None) == "open"
+
+
 def test_a_study_that_has_not_run_has_no_numbers():
     block = "<!-- results: never-run -->\n| 1 |\n<!-- end -->"
     assert make_results.filled(block) == f"<!-- results: never-run -->\n{make_results.NOT_RUN}\n<!-- end -->"

@@ -66,7 +66,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     "did you mean 'softmax'?"
     """
     words = sorted(known)
-    return did_you_mean(name, words) or "known: " + ", ".join(words)
+    return did_you_mean(name, words) or "known: " + (", ".join(words) or "none")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
