@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 demo: setup
-	$(BIN)/attnlab run shapes --seeds 3-8
+	$(BIN)/attnlab run shapes --seeds 3-5
 
 lint: setup
 	$(BIN)/ruff format --check src tests
@@ -59,7 +59,7 @@ test-wheel: # a wheel made from the sdist runs a study in an environment that ho
 	$(ALONE)/bin/python -m build --outdir dist .
 	$(ALONE)/bin/python -m venv --clear $(ALONE)
 	$(ALONE)/bin/python -m pip install --quiet -c constraints.txt dist/attnlab-*.whl
-	cd $(ALONE) && bin/attnlab run shapes --seeds 3-8 --out runs
+	cd $(ALONE) && bin/attnlab run shapes --seeds 3-5 --out runs
 
 docs: setup # the site, into site/; it opens without a network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
