@@ -7,6 +7,8 @@ import torch
 from tests.doctor.bedside import examine
 from torch import nn
 
+from attnlab.core.errors import ModuleError
+from attnlab.doctor.checks.dead_parts import check_dead_parts
 from attnlab.doctor.checks.overfit import check_overfit
 
 D, LENGTH, VOCAB = 30, 7, 29
@@ -136,10 +138,17 @@ def test_a_module_without_parameters_is_not_asked():
     assert findings(Frozen()) == []
 
 
-def test_a_cut_graph_is_an_error():
-    (error,) = findings(Wrapped(torch.Tensor.detach))
-    assert error.severity == "error"
-    assert "no gradient" in error.evidence
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (torch.Tensor.detach, "its output has no gradient: see what `dead-parts` says"),
+        (lambda output: output.exp().mul_(2).sqrt().add_(1), "the backward pass raises: .*modified by an inplace"),
+    ],
+)
+def test_what_dead_parts_says_is_not_said_twice(after, said):
+    with pytest.raises(ModuleError, match=said):
+        findings(Wrapped(after))
+    assert any(one.severity == "error" for one in check_dead_parts(examine(Wrapped(after), text="", d_in=D, d_out=D)))
 
 
 class _Hidden(torch.autograd.Function):
@@ -183,12 +192,6 @@ def test_a_loss_that_does_not_move_is_an_error():
     (error,) = findings(Wrapped(lambda output: output.detach() + 0 * output))
     assert error.severity == "error"
     assert "0.01)" in error.evidence or "0.001)" in error.evidence
-
-
-def test_a_backward_pass_that_raises_is_an_error():
-    (error,) = findings(Wrapped(lambda output: output.exp().mul_(2).sqrt().add_(1)))
-    assert error.severity == "error"
-    assert "modified by an inplace operation" in error.evidence
 
 
 def test_hardly_any_learning_is_a_warning():

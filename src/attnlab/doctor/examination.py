@@ -165,12 +165,6 @@ class Examination:
             raise ModuleError("no nn.Embedding takes the tokens, so nothing can be differentiated")
         return output, leaves[0]
 
-    def check_gradients(self) -> None:
-        """Raise `ModuleError` where a method of its own, as of reversible blocks, gives the gradients."""
-        own = [name for part in self.eval_module.modules() for name in vars(type(part)) if name.startswith("backward")]
-        if own and not self.run(self.inputs(), grad=True).requires_grad:
-            raise ModuleError(f"its gradients are left to its method `{own[0]}`, which nothing calls here")
-
     def change(self, x: Tensor, positions: Any, *, samples: Any = slice(None), seed: int = 1) -> Tensor:
         """The inputs with those at some positions replaced by others, each by one that differs."""
         other = self.inputs(batch=x.shape[0], length=x.shape[1], seed=seed)

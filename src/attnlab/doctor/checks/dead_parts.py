@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination, accepted_by
 from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.position_claims import names_position
@@ -34,8 +35,7 @@ from attnlab.strangers.words import said_unused
 ID = "dead-parts"
 _SHOWN = 4  # names in one sentence
 _CANCELLED = 1e-12  # of the largest gradient: what rounding leaves of a sum that is zero
-_SMALLEST_BLOCK = 16  # a dead head is at least this part (1/16) of a projection; fewer units may be silent by chance
-_SMALLEST_CUT = 4  # neighbouring units of a rectifier that are silent at once by chance, but could speak: fewer
+_SMALLEST_BLOCK = 16  # a dead head is at least this part (1/16) of a projection
 _ASKS = re.compile(r"(^|[._ ])(w_?|to_?)?(q|k|qk|query|key|queries|keys)(_?(proj|lin|layer)\w*)?\b", re.IGNORECASE)
 """Names of what makes queries or keys."""
 _WEIGHT = re.compile(
@@ -148,8 +148,10 @@ def check_dead_parts(exam: Examination) -> Iterator[Finding]:
     """Find parameters, heads and submodules that have no influence, cannot learn, or are one where two are meant."""
     yield from _unregistered(exam)
     yield from _unused_memory(exam)
-    exam.check_gradients()
     seen = survey(exam)
+    own = [name for part in exam.eval_module.modules() for name in vars(type(part)) if name.startswith("backward")]
+    if own and not seen.largest:  # as of reversible blocks
+        raise ModuleError(f"its gradients are left to its method `{own[0]}`, which nothing calls here")
     if seen.broken:
         yield TEXTS["raises"].finding(ID, seen.broken)
         return
@@ -283,7 +285,7 @@ def _silent_rows(exam: Examination, seen: Survey) -> Iterator[Finding]:
         words = f"{'rows' if axis == 0 else 'columns'} {int(run[0])} to {int(run[-1])} of {size} in {name}"
         if influence(exam, [name], rows) <= exam.tolerance:
             dead.append(words)
-        elif len(run) >= max(_SMALLEST_CUT, size // 8):
+        else:
             cut.append(words)
     silent = f"gradient 0 in {seen.calls} calls"
     if dead:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnlab.core.build import describe_exception
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.checks.initial_loss import gives_logits
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding, FindingText
@@ -30,12 +30,6 @@ _SHARE_OF_WEIGHTS = 0.03  # of the smallest weights: what one step of Adam may c
 _SOURCE = "Karpathy, A Recipe for Training Neural Networks, 2019: overfit one batch"
 
 TEXTS: Mapping[str, FindingText] = {
-    "raises": FindingText(
-        "error",
-        "It cannot be trained: the backward pass raises.",
-        "do not change in place what a gradient needs: x = x + y for x += y, masked_fill for masked_fill_",
-        "PyTorch documentation, Autograd mechanics, In-place correctness checks",
-    ),
     "not finite": FindingText(
         "warning",
         "Its loss becomes NaN or infinite within a few steps of training.",
@@ -80,10 +74,7 @@ def check_overfit(exam: Examination) -> Iterator[Finding]:
     if deviation(first.detach(), exam.run(x, module=module).detach()):
         return  # what is kept from call to call moves the loss too; `determinism` names it
     if not first.requires_grad:
-        exam.check_gradients()
-        cut = "its output has no gradient: it is cut from every parameter (detach, .data, no_grad, item)"
-        yield TEXTS["unmoved"].finding(CHECK, cut)
-        return
+        raise ModuleError("its output has no gradient: see what `dead-parts` says")
     task = _naming(exam, x) if gives_logits(exam) else _signs(first.detach())
     if task is None:
         same = f"the output is the same for {ITEMS} different items, so there is nothing to learn from"
@@ -93,7 +84,7 @@ def check_overfit(exam: Examination) -> Iterator[Finding]:
     found = _judged(exam, task, course)
     if found:
         compared = f"; {task.same_answer:.3f} is what the same answer to every item gives" if found == "hardly" else ""
-        yield TEXTS[found].finding(CHECK, course.raised or f"{course}{compared}")
+        yield TEXTS[found].finding(CHECK, f"{course}{compared}")
 
 
 # What is to be learned
@@ -145,17 +136,16 @@ def _signs(first: Float[Tensor, "batch *length d_out"]) -> _Task | None:
 @final
 @dataclass
 class _Course:
-    """How training at one learning rate went: its losses, what the backward pass raised, and whether time ran out."""
+    """How training at one learning rate went: its losses, and whether time ran out."""
 
     rate: float
     losses: list[float]
-    raised: str = ""
     hurried: bool = False
     broken: bool = False  # a loss was NaN or infinite
 
     @property
     def best(self) -> float:
-        return self.losses[0] if self.raised else min(self.losses, default=float("nan"))
+        return min(self.losses, default=float("nan"))
 
     def is_down_to(self, share: float) -> bool:
         """Whether the loss came down to a part of the first one."""
@@ -178,7 +168,7 @@ def _train(exam: Examination, x: Tensor, task: _Task) -> _Course:
     careful = _SHARE_OF_WEIGHTS * min(sizes, default=1.0)  # weights that start tiny are thrown about by usual rates
     best = _run(exam, x, task, LEARNING_RATES[0], end)
     for rate in (*LEARNING_RATES[1:], careful):
-        if best.raised or best.is_down_to(LEARNED) or time.thread_time() > end:
+        if best.is_down_to(LEARNED) or time.thread_time() > end:
             break
         course = _run(exam, x, task, rate, end)
         best = course if best.broken or course.best < best.best else best
@@ -205,8 +195,7 @@ def _run(exam: Examination, x: Tensor, task: _Task, rate: float, end: float) -> 
         try:
             value.backward()
         except RuntimeError as error:  # an in-place change of what the gradient needs, for example
-            course.raised = describe_exception(error, exam.patient.file)
-            break
+            raise ModuleError(f"the backward pass raises: {error}") from error
         optimizer.step()
     return course
 
@@ -214,8 +203,8 @@ def _run(exam: Examination, x: Tensor, task: _Task, rate: float, end: float) -> 
 def _judged(exam: Examination, task: _Task, course: _Course) -> str:
     """What the course of training says, a key of `TEXTS`; nothing where it says nothing."""
     roomy = exam.convention.takes == "tokens" or exam.convention.d_in >= ITEMS  # even a linear layer fits all items
-    if course.raised or course.broken:
-        return "raises" if course.raised else "not finite"
+    if course.broken:
+        return "not finite"
     if not course.is_down_to(UNMOVED):
         return "" if course.hurried else "unmoved"
     if course.best > HARDLY * task.same_answer and not course.hurried and roomy:

@@ -42,13 +42,6 @@ TEXTS: Mapping[str, FindingText] = {
         "apply `{mask}` to the scores before the softmax, or remove the argument",
         _CONVENTIONS,
     ),
-    "no effect in a mixer": FindingText(  # which may take one to look like an attention
-        "warning",
-        "the mask argument `{mask}` is accepted and has no effect.",
-        "apply `{mask}` to what is mixed, or remove the argument",
-        _CONVENTIONS,
-        "set-up",
-    ),
     "not understood": FindingText(
         "warning",
         "`{mask}` is read and was not understood: given in any usual form it has no effect.",
@@ -61,13 +54,6 @@ TEXTS: Mapping[str, FindingText] = {
         "`{mask}` hides no key from the queries, whichever value is taken for hidden.",
         _ALONG_KEYS,
         _CONVENTIONS,
-    ),
-    "hides nothing in a mixer": FindingText(
-        "warning",
-        "`{mask}` hides no key from the queries, whichever value is taken for hidden.",
-        _ALONG_KEYS,
-        _CONVENTIONS,
-        "set-up",
     ),
     "inverted": FindingText(
         "error",
@@ -197,20 +183,24 @@ def _is_read(exam: Examination, mask: Masking) -> bool:
 
 def _no_effect(patient: Examination, exam: Examination, mask: Masking) -> Finding:
     """The finding on a mask that changes nothing: it is not looked at, or was given in another form than it takes."""
-    kind = "no effect in a mixer"
-    if attentions(patient.usual_tape, patient.convention):
-        kind = "not understood" if _is_read(exam, mask) else "no effect"
+    mixes = not attentions(patient.usual_tape, patient.convention)
+    kind = "no effect" if mixes or not _is_read(exam, mask) else "not understood"
     evidence = f"hiding positions by it changes no output (given as {mask.encoding}, {mask.shape}; batch {BATCH},"
-    return TEXTS[kind].finding(_POLARITY, f"{evidence} length {patient.convention.length})", {"mask": mask.parameter})
+    found = TEXTS[kind].finding(_POLARITY, f"{evidence} length {patient.convention.length})", {"mask": mask.parameter})
+    return _of_mixer(found) if mixes else found
+
+
+def _of_mixer(found: Finding) -> Finding:
+    """What is said of a mask, as a warning: a mixer may take one to look like an attention."""
+    return replace(found, severity="warning", nature="set-up")
 
 
 def _hides_nothing(patient: Examination, mask: Masking) -> Finding:
     """The finding on a mask that does something, but hides no position from others with any value."""
-    kind = "hides nothing" if attentions(patient.usual_tape, patient.convention) else "hides nothing in a mixer"
     evidence = "positions that it should hide keep their influence on others under every meaning and shape that was"
-    return TEXTS[kind].finding(
-        _POLARITY, f"{evidence} tried (judged as {mask.encoding}, {mask.shape})", {"mask": mask.parameter}
-    )
+    evidence = f"{evidence} tried (judged as {mask.encoding}, {mask.shape})"
+    found = TEXTS["hides nothing"].finding(_POLARITY, evidence, {"mask": mask.parameter})
+    return found if attentions(patient.usual_tape, patient.convention) else _of_mixer(found)
 
 
 def _inverted(exam: Examination, mask: Masking) -> Finding:

@@ -25,7 +25,6 @@ from attnlab.strangers.calling.sources import OTHER_MEMORIES
 SHORTER = 7  # a second length: what is silent at one length only belongs to positions, not to heads
 MEMORIES = 2  # inputs on which a memory must not matter
 _TURNS = 6  # other numbers in the parameters, with which a unit may speak
-_LARGE = 3.0  # inputs this many times as large drive other units of a rectifier
 _KEPT_BESIDE = ("past", "cache", "present", "attn", "attention", "weight", "state", "mem")
 """Words in the keys of returned things that hold by-products, not results."""
 _WIDEST_RESULT = 3  # (batch, length, features), in most layouts; attention weights and caches have four axes
@@ -97,7 +96,6 @@ def survey(exam: Examination) -> Survey:
 def _situations(exam: Examination) -> Iterator[tuple[bool, Tensor, dict[str, Any]]]:
     """Yield modes, inputs and ways to call."""
     yield False, exam.inputs(seed=10), {}
-    yield False, exam.inputs(seed=11, scale=_LARGE), {}
     if exam.convention.any_length:
         yield False, exam.inputs(seed=12, length=min(SHORTER, exam.convention.longest or SHORTER)), {}
     yield True, exam.inputs(seed=13), {}

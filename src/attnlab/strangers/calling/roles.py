@@ -276,11 +276,11 @@ def calls_for(parameters: Sequence[Parameter], d_head: int | None, vocab_size: i
     """Ways to fill the parameters, from the plainest on."""
     flag = next((one.name for one in parameters if one.role == "flag" and one.required), None)
     calls: dict[Filling, None] = {}
-    for masked, helping in itertools.product(_masks_to_give(parameters), (False, True)):
+    for masked in _masks_to_give(parameters):
         choices = [
             _mask_choice(one, given=one.name in masked)
             if one.role in _MASKS
-            else _choice(one, index, helping=helping, d_head=d_head, vocab_size=vocab_size)
+            else _choice(one, index, d_head=d_head, vocab_size=vocab_size)
             for index, one in enumerate(parameters)
         ]
         for given in _together(choices):
@@ -318,7 +318,7 @@ def _together(choices: list[Choice]) -> Iterator[tuple[Argument | Masking | None
             yield combination
 
 
-def _choice(one: Parameter, index: int, *, helping: bool, d_head: int | None, vocab_size: int | None) -> Choice:
+def _choice(one: Parameter, index: int, *, d_head: int | None, vocab_size: int | None) -> Choice:
     """What a parameter that is no mask can be given."""
     by_name = one.by_name or index > 0
 
@@ -356,8 +356,7 @@ def _choice(one: Parameter, index: int, *, helping: bool, d_head: int | None, vo
     choice = (*apart, *choice) if one.role not in choices or one.role == "open" else choice
     if one.required or one.role in ("input", "query"):
         return choice
-    helps = helping and one.role in ("rotary", "cos", "sin", "positions", "key or value", "memory", "segments")
-    return (*choice, None) if helps else (None,)
+    return (None,)
 
 
 def anything_for(one: Parameter, d_head: int | None, vocab_size: int | None) -> Iterator[Argument | Masking]:
@@ -365,9 +364,7 @@ def anything_for(one: Parameter, d_head: int | None, vocab_size: int | None) -> 
     if one.role in _MASKS:
         yield from (each for each in _mask_choice(one, given=True) if each is not None)
     for role in _ROLES_TRIED if d_head is not None else _ROLES_TRIED[:-_OF_ROTARY]:
-        for each in _choice(
-            replace(one, role=role, required=True), 1, helping=False, d_head=d_head, vocab_size=vocab_size
-        ):
+        for each in _choice(replace(one, role=role, required=True), 1, d_head=d_head, vocab_size=vocab_size):
             if each is not None:
                 yield each
     yield from (Argument(one.name, source) for source in UNNAMED)
