@@ -6,7 +6,8 @@ stands in `broken_cases` and `right_cases` alone. The modules were written befor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -22,14 +23,18 @@ from attnlab.doctor.findings import Diagnosis
 
 FOLDER = Path(__file__).parent / "patients"
 CASES: tuple[Case, ...] = BROKEN + RIGHT
-EVERY = 6
-"""Of neighbors, which often differ in a line, ``make test`` examines one in so many; ``make test-all`` all."""
+EVERY = 12
+"""Of one kind ``make test`` examines the first and one in so many after it; ``make test-all`` all."""
 
 
-def thinned(cases: Sequence[Any], names: Iterable[str]) -> list[Any]:
+def thinned(cases: Sequence[Any], names: Iterable[str], kinds: Iterable[Hashable]) -> list[Any]:
     """Cases to parametrize a test by, most of them slow."""
-    marks = ([] if nth % EVERY == 0 else [pytest.mark.slow] for nth in range(len(cases)))
-    return [pytest.param(case, id=name, marks=mark) for case, name, mark in zip(cases, names, marks, strict=True)]
+    before: Counter[Hashable] = Counter()
+    found = []
+    for case, name, kind in zip(cases, names, kinds, strict=True):
+        found.append(pytest.param(case, id=name, marks=[pytest.mark.slow] if before[kind] % EVERY else []))
+        before[kind] += 1
+    return found
 
 
 def examine(case: Case) -> Diagnosis:

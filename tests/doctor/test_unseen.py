@@ -19,7 +19,11 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("seen", thinned(CASES, [f"{part}/{case['target']}" for part, case in CASES]))
+NAMES = [f"{part}/{case['target']}" for part, case in CASES]
+KINDS = [(*case["expected"], case.get("question")) for _, case in CASES]
+
+
+@pytest.mark.parametrize("seen", thinned(CASES, NAMES, KINDS))
 def test_what_was_seen_for_the_first_time_is_judged_rightly(seen):
     part, case = seen
     diagnosis = doctor(f"{FOLDER / part / case['target']}", arguments=case["arguments"], causal=case["causal"])
