@@ -25,7 +25,7 @@ def test_no_git(monkeypatch):
         raise FileNotFoundError("git")
 
     monkeypatch.setattr(subprocess, "run", absent)
-    assert source_commit() is None
+    assert source_commit.__wrapped__() is None
 
 
 def test_what_asks_for_more_memory_than_there_is_says_so(monkeypatch):

@@ -69,7 +69,7 @@ PLACE = cluster.place_of
 
 
 def test_the_numbers_are_those_of_one_machine(ray, tmp_path):
-    plain = study({"plain": {}, "attention": {"mixer": "attention"}}, seeds=2)
+    plain = study({"plain": {}, "attention": {"mixer": "attention"}})
     there = run_study(plain, tmp_path / "there", executor=ray)
     run_study(plain, tmp_path / "here", executor=InProcess())
     assert not [alarm for alarm in there.alarms if alarm.check == "failed"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import os
 import platform
@@ -150,6 +151,7 @@ def require_device(device: str, *more: str) -> None:
         raise SpecError("--device cuda: torch finds no CUDA device here; use cpu")
 
 
+@functools.cache  # what is imported stays as it is, and each run asks
 def source_commit() -> str | None:
     """The commit of the checkout that attnlab runs from, with ``+`` if files were changed; None without a checkout."""
     folder = Path(attnlab.__file__).resolve().parent
