@@ -162,8 +162,8 @@ def _source_of(factory: Callable[..., Any]) -> str:
 
 def _is_read(name: str, source: str) -> bool:
     """Whether code reads several settings from something that it neither calls nor asks to do anything."""
-    kept = [rf"self\.{one}" for one in re.findall(rf"self\.(\w+) = {name}$", source, re.MULTILINE)]
-    name = "(?:" + "|".join([name, *kept]) + ")"
+    kept = re.findall(rf"(self\.\w+) = {name}$", source, re.MULTILINE)
+    name = f"(?:{'|'.join([name, *kept])})"
     read = re.findall(rf"(?<![\w.]){name}(?:\.(\w+)|\[['\"](\w+)['\"]\])(?![\w(])", source)
     acts = re.search(rf"(?<!\w){name}(\.(?!get\b)\w+)?\(", source)
     return len(set(read)) >= _SEVERAL and acts is None

@@ -44,8 +44,7 @@ _WEIGHT = re.compile(
 _CUTS = re.compile(
     r"\.detach|\.data\b|no_grad|inference_mode|set_grad_enabled|\.item\(|\.tolist\(|\.numpy\(|torch\.tensor\(|argmax"
 )
-_TIED = re.compile(r"self\.(\w+)\.weight = self\.(\w+)\.weight\b")
-"""One projection set to share the weight of another."""
+_TIED = re.compile(r"self\.(\w+)\.weight = self\.(\w+)\.weight\b")  # set to share what another layer has
 _ALONE = r"(ws|\w*win\w*)=[(\[]?1\b"  # a window of one position, in which queries and keys have nothing to choose
 _STABLE = re.compile(r"max\(.*\)\.detach\(\)")  # taken off before an exponential, divided out again but for an epsilon
 _WORD = re.compile(r"[._\d]+")

@@ -101,8 +101,7 @@ def _random_in_evaluation(exam: Examination) -> Iterator[Finding]:
         # numbers for each sample are noise that somebody wants; others are weights
         is_noise = first is not None and re.search("randn|normal", first.call) and BATCH in first.output.shape
         text = "unfilled memory" if again else "sample" if is_noise else "chance"
-        where = "" if first is None else f"in `{first.where}`" if first.where else "in its forward"
-        place = "" if first is None else f" (`{first.call}` {where})"
+        place = "" if first is None else f" (`{first.call}` in {f'`{first.where}`' if first.where else 'its forward'})"
         finding = TEXTS[text].finding(ID, evidence, {"place": place})
         yield from [finding] if again else exam.as_meant([finding], "chance at every call")
 

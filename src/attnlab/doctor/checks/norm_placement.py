@@ -15,6 +15,7 @@ from attnlab.doctor.measures.blocks import TracedBlock, blocks
 from attnlab.doctor.measures.identity import Route, follow
 from attnlab.doctor.measures.norms import IS_NORM, Norm, norms_of, unused_norms
 from attnlab.inspection.tape.tape import Event, Tape
+from attnlab.strangers.words import source_of
 
 ID = "norm-placement"
 _BA = "Ba 2016 (layer normalization), arXiv:1607.06450, section 3"
@@ -196,12 +197,13 @@ def _across(what: str, across: list[str], shape: list[int], axes: list[int]) -> 
 def _shared(exam: Examination, norms: list[Norm]) -> Iterator[Finding]:
     """Yield norms that act at two places of one block."""
     for norm in norms:
-        attribute = norm.name.rpartition(".")[2]
-        sites = len(re.findall(rf"self\.{re.escape(attribute)}\(", exam.patient.text))
+        parent, _, attribute = norm.name.rpartition(".")
+        source = source_of(type(exam.eval_module.get_submodule(parent)))
+        sites = len(re.findall(rf"self\.{re.escape(attribute)}\(", source))
         inputs = [one for one in norm.given if one.shape[-1] == norm.given[0].shape[-1]]
-        parents = _parent_calls(exam, norm)
+        parents = sum(call.name == parent for call in exam.usual_tape.calls)
         different = any(not torch.equal(inputs[0], other) for other in inputs[1:] if other.shape == inputs[0].shape)
-        if sites > 1 and different and len(inputs) > parents and _is_only_bearer(exam, attribute):
+        if sites > 1 and different and len(inputs) > parents:
             yield Finding(
                 ID,
                 "warning",
@@ -210,28 +212,6 @@ def _shared(exam: Examination, norms: list[Norm]) -> Iterator[Finding]:
                 "give each place its own nn.LayerNorm; if sharing is meant, say so in the docstring",
                 _BA,
             )
-
-
-def _parent_calls(exam: Examination, norm: Norm) -> int:
-    """How many times the module that holds a norm runs in one forward."""
-    parent = exam.eval_module.get_submodule(norm.name.rpartition(".")[0])
-    count: list[int] = []
-    handle = parent.register_forward_pre_hook(lambda *_: count.append(1))
-    try:
-        exam.run(exam.inputs())
-    finally:
-        handle.remove()
-    return len(count)
-
-
-def _is_only_bearer(exam: Examination, attribute: str) -> bool:
-    """Whether one class alone has an attribute of this name, so that its uses in the text are its own."""
-    owners = {
-        type(exam.eval_module.get_submodule(name.rpartition(".")[0]))
-        for name, _ in exam.eval_module.named_modules()
-        if name.rpartition(".")[2] == attribute
-    }
-    return len(owners) == 1
 
 
 # Where they stand

@@ -93,10 +93,7 @@ def load(target: Target, arguments: Mapping[str, Any] | None = None, *, causal: 
 def ways_to_load(
     target: Target, arguments: Mapping[str, Any] | None = None, *, causal: bool | None = None
 ) -> Generator[Patient, BaseException | None, None]:
-    """Yield patients for what `load` takes, the most plausible first: constructors can be called in several ways.
-
-    What the first call of one raised may be sent.
-    """
+    """Yield patients for what `load` takes, the most plausible first; what the first call of one raised may be sent."""
     files_around.cache_clear()
     settings_of.cache_clear()
     name = target if isinstance(target, str) else _name_of(target)

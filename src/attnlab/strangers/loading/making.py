@@ -179,17 +179,24 @@ class Maker:
         listed = listed or [name for name in sizes if PAIRED & set(pieces_of(name))]
         return {name: (sizes[name], sizes[name]) for name in listed}
 
-    def _meant(self, word: str) -> Any:
-        """The value of a setting that its repository, its name or its use tells, None where nothing does."""
-        usually = self._choice(word) or SMALL.get(glossary_word(word)) or usual(word)
-        return self._settings.get(word, usually or self._supposed(word))
+    def _told(self, word: str) -> Any:
+        """The value of a setting that its repository or what it is compared with tells, None where nothing does."""
+        return self._settings.get(word, next(words_compared_with(word, source_of(self.factory)), None))
 
-    def knows_better(self, error: BaseException) -> bool:
-        """Whether the first call of an instance asked for a setting, which later instances have."""
-        cause = _first_cause(error)
-        more = self._wanted_by(cause) if isinstance(cause, KeyError) else {}
-        self.given |= more
-        return bool(more)
+    def _meant(self, word: str) -> Any:
+        """The same, or what its name or its use tells."""
+        told = self._told(word)
+        return SMALL.get(glossary_word(word)) or usual(word) or self._supposed(word) if told is None else told
+
+    def offered(self, first: nn.Module) -> Generator[tuple[Maker, nn.Module], BaseException | None, None]:
+        """Yield itself with an instance, and again while what calling one raised asks for a setting."""
+        while (failed := (yield self, first)) is not None:
+            cause = _first_cause(failed)
+            more = self._wanted_by(cause) if isinstance(cause, KeyError) else {}
+            if not more:
+                return
+            self.given |= more
+            first = self.first()
 
     @property
     def _settings(self) -> Mapping[str, Any]:
@@ -248,8 +255,8 @@ class Maker:
             given = own | {self._config: settings(offered, rest)}
         filled = fill_in(self.factory, given, offered=offered, foreign=True, keep_defaults=True)
         guessed = {name: value for name, value in filled.items() if name in given or not self._is_part(name, value)}
-        filled = filled | self._parts_wanted(guessed, given) | self._choices_wanted(filled)
-        filled |= {name: self._settings[name] for name in self._missing(filled) if name in self._settings}
+        filled = filled | self._parts_wanted(guessed, given)
+        filled |= {name: value for name in self._missing(filled) if (value := self._told(name)) is not None}
         supposed = {name: value for name in self._missing(filled) if (value := self._supposed(name)) is not None}
         self.supposed = ", ".join(f"{name}={_in_short(value)}" for name, value in supposed.items())
         filled |= supposed
@@ -316,13 +323,6 @@ class Maker:
         others = (kind for kind in here if is_module(kind) and kind is not self.factory)
         own = (kind for kind in others if kind.__module__ == self.factory.__module__)
         return next((kind for kind in own if kind.__name__.lower() == name.replace("_", "").lower()), None)
-
-    def _choices_wanted(self, filled: Mapping[str, Any]) -> dict[str, str]:
-        """Words for required arguments that the source compares with words: the first of them."""
-        return {name: word for name in self._missing(filled) if (word := self._choice(name)) is not None}
-
-    def _choice(self, name: str) -> str | None:
-        return next(words_compared_with(name, source_of(self.factory)), None)
 
     def _supposed(self, name: str) -> Any:
         """A value that what the class does with an argument allows, None where nothing is supposed."""
@@ -459,17 +459,11 @@ def ways_to_build(
         if maker.guesses_parts:
             doubtful.append((maker, first))
         else:
-            yield from _each(maker, first)
+            yield from maker.offered(first)
     for maker, first in doubtful:
-        yield from _each(maker, first)
+        yield from maker.offered(first)
     if failure is not None and not built:
         raise type(failure)(f"{failure}{tried}") from failure.__cause__
-
-
-def _each(maker: Maker, first: nn.Module) -> Generator[tuple[Maker, nn.Module], BaseException | None, None]:
-    """Yield a maker with an instance, and others as long as what calling one raised asks for more."""
-    while (failed := (yield maker, first)) is not None and maker.knows_better(failed):
-        first = maker.first()
 
 
 def _makers(
