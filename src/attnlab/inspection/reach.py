@@ -147,7 +147,7 @@ class _Probe:
             between = [*range(1, ENDS), *spread, *range(length - ENDS, length)]
         yield from dict.fromkeys(cut for cut in (1, length // 2, length - 1, *between) if 0 < cut < length)
 
-    def _suspicious(self, cuts: Sequence[int]) -> Iterator[int]:
+    def _suspicious(self, cuts: list[int]) -> Iterator[int]:
         """Yield the cuts where most is told, and those at which an output of one sequence sees behind."""
         yield from cuts[:TELLING]
         places = torch.arange(self.original.shape[1])

@@ -28,6 +28,7 @@ class SentenceCodec:
     alpha: float  # exponent of the length penalty
     dictionary: Mapping[str, str] | None = None  # the best translation of words; None where no word is unknown
     replace_unknown: bool = False  # whether unknown words of a translation are replaced
+    coverage: float = 0.0  # weight of the penalty for passing over some of the source
     kind: ClassVar[Literal["sentences"]] = "sentences"  # by which it is found again
     pads: ClassVar[bool] = True  # whether what is shorter than the rest of its batch is filled up
     marks: ClassVar[MarkTokens] = MarkTokens()  # the same for every tokenizer
@@ -52,6 +53,7 @@ class SentenceCodec:
             "alpha": self.alpha,
             **({} if self.dictionary is None else {"dictionary": dict(self.dictionary)}),
             **({"replace_unknown": True} if self.replace_unknown else {}),
+            **({"coverage": self.coverage} if self.coverage else {}),
         }
 
     @classmethod
@@ -59,7 +61,7 @@ class SentenceCodec:
         """What was kept."""
         source, target = content["languages"]
         tokenizer = Tokenizer.from_json(content["tokenizer"])
-        more = {key: content[key] for key in ("dictionary", "replace_unknown") if key in content}
+        more = {key: content[key] for key in ("dictionary", "replace_unknown", "coverage") if key in content}
         return cls(tokenizer, (source, target), content["max_length"], content["beam"], content["alpha"], **more)
 
 

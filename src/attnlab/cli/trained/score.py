@@ -16,6 +16,7 @@ def score(
     against: Runs = (),
     beam: Whole | None = None,
     alpha: float | None = None,
+    coverage: float | None = None,
     replace_unknown: bool | None = None,
     batch: Whole = 64,
     cached: bool = True,
@@ -41,6 +42,8 @@ def score(
         study of the run.
     alpha : float, optional
         Exponent of the length penalty, likewise; larger favors longer translations.
+    coverage : float, optional
+        Weight of a penalty for source tokens that the translation hardly looks at, likewise; 0.2 is usual.
     replace_unknown : bool, optional
         Put the translation of the source word that an unknown word stands for in its place, or that word itself.
     batch : int
@@ -69,8 +72,8 @@ def score(
     if out is not None:
         out.open("a").close()  # before the work, so that a path that cannot be written costs nothing
     with warnings_said():
-        search = {"beam": beam, "alpha": alpha, "replace_unknown": replace_unknown, "batch": batch, "cached": cached}
-        scored = trained.score(models, part, against=others, **search)
+        search = {"beam": beam, "alpha": alpha, "coverage": coverage, "replace_unknown": replace_unknown}
+        scored = trained.score(models, part, against=others, **search, batch=batch, cached=cached)
     if out is not None:
         out.write_text("".join(f"{line}\n" for line in scored.translations), encoding="utf-8")
     count = len(scored.translations)

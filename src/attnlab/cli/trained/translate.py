@@ -37,6 +37,7 @@ def translate(
     also: Runs = (),
     beam: Whole | None = None,
     alpha: float | None = None,
+    coverage: float | None = None,
     replace_unknown: bool | None = None,
     too_long: Literal["refuse", "skip", "cut"] = "refuse",
     weights: str = "last",
@@ -61,6 +62,8 @@ def translate(
         study of the run.
     alpha : float, optional
         Exponent of the length penalty, likewise; larger favors longer translations.
+    coverage : float, optional
+        Weight of a penalty for source tokens that the translation hardly looks at, likewise; 0.2 is usual.
     replace_unknown : bool, optional
         Put the translation of the source word that an unknown word stands for in its place, or that word itself.
     too_long : {"refuse", "skip", "cut"}
@@ -94,7 +97,7 @@ def translate(
         found: list[Written] = []
         for begin, part in ((first, some[:fit]), (first + fit, some[fit:])):  # the latter begins with what is refused
             with warnings_said():
-                search = {"beam": beam, "alpha": alpha, "replace_unknown": replace_unknown}
+                search = {"beam": beam, "alpha": alpha, "coverage": coverage, "replace_unknown": replace_unknown}
                 written = write(trained, part, **search, first=begin, too_long=too_long)
             found += written
             if written:

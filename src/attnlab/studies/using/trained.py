@@ -113,6 +113,7 @@ def translate(
     *,
     beam: int | None = None,
     alpha: float | None = None,
+    coverage: float | None = None,
     replace_unknown: bool | None = None,
     batch: int = BATCH,
     cached: bool = True,
@@ -131,6 +132,8 @@ def translate(
         Beginnings that are kept of each translation; 1 is greedy. Unless given, as the first run's task has it.
     alpha : float, optional
         Exponent of the length penalty; likewise.
+    coverage : float, optional
+        Weight of the penalty for passing over some of the source; likewise.
     replace_unknown : bool, optional
         Whether unknown words are replaced by the translation of what they stand for; likewise.
     batch : int
@@ -155,14 +158,15 @@ def translate(
     DataError
         If a sentence is longer than the model's longest and that is refused.
     SpecError
-        If unknown words are to be replaced and tokens are no words, or the run keeps no dictionary.
+        If unknown words are to be replaced and tokens are no words, or the run keeps no dictionary; or if coverage is
+        asked of a model without attention over the source.
 
     Warns
     -----
     UserWarning
         If a translation came to no end and was cut, or a sentence was skipped or cut; which ones is said.
     """
-    how: dict[str, Any] = {"beam": beam, "alpha": alpha, "batch": batch, "cached": cached}
+    how: dict[str, Any] = {"beam": beam, "alpha": alpha, "coverage": coverage, "batch": batch, "cached": cached}
     how["replace_unknown"] = replace_unknown
     found = write(trained, sentences, **how, first=first, too_long=too_long)
     return [one.text for one in found]
@@ -174,6 +178,7 @@ def write(
     *,
     beam: int | None = None,
     alpha: float | None = None,
+    coverage: float | None = None,
     replace_unknown: bool | None = None,
     batch: int = BATCH,
     cached: bool = True,
@@ -183,7 +188,7 @@ def write(
     """Translate sentences as `translate` does, and return the tokens that were written too."""
     models = [one.model for one in trained]
     codec = sentence_codec(trained)
-    how: dict[str, Any] = {"beam": beam, "alpha": alpha, "batch": batch, "cached": cached}
+    how: dict[str, Any] = {"beam": beam, "alpha": alpha, "coverage": coverage, "batch": batch, "cached": cached}
     how["replace_unknown"] = replace_unknown
     found = translations(models, codec, sentences, **how, first=first, too_long=too_long)
     cut = [first + number for number, one in enumerate(found) if not one.ended]
@@ -299,6 +304,7 @@ def score(
     against: Sequence[Trained] = (),
     beam: int | None = None,
     alpha: float | None = None,
+    coverage: float | None = None,
     replace_unknown: bool | None = None,
     batch: int = BATCH,
     cached: bool = True,
@@ -313,7 +319,7 @@ def score(
         ``validation`` or ``test``; the last that the first run's task has, unless given.
     against : sequence of Trained
         Runs that translate the same sentences, each by itself, for a paired bootstrap over them.
-    beam, alpha, replace_unknown, batch, cached
+    beam, alpha, coverage, replace_unknown, batch, cached
         As `translate` takes them.
 
     Returns
@@ -337,7 +343,7 @@ def score(
         lower = sentence_codec([other]).tokenizer.lowercase
         if held_out_pairs(other.task.data, part) != pairs or lower != codec.tokenizer.lowercase:
             raise RunError(f"{other.folder} translates other sentences than {trained[0].folder}, or in another case")
-    how: dict[str, Any] = {"beam": beam, "alpha": alpha, "batch": batch, "cached": cached}
+    how: dict[str, Any] = {"beam": beam, "alpha": alpha, "coverage": coverage, "batch": batch, "cached": cached}
     how["replace_unknown"] = replace_unknown
     sources, references, language = [pair.source for pair in pairs], held_out_targets(data, part), codec.languages[1]
     began = time.perf_counter()

@@ -13,10 +13,11 @@ from torch import nn
 
 from attnlab.core.contracts import Judge, JudgedTask, StudyTask
 from attnlab.core.errors import DataError, SpecError
-from attnlab.core.sizes import require_positive
+from attnlab.core.sizes import require_not_negative, require_positive
 from attnlab.models.decoding.generation import EndMarks, Hypothesis, beam_search
 from attnlab.models.decoding.writers import Ensemble, Without, writer_for
 from attnlab.models.encoder_decoder import EncoderDecoder
+from attnlab.studies.using.alignment import by_coverage
 from attnlab.studies.using.parsing import parses
 from attnlab.studies.using.unknown_words import check_replaces, with_known_words
 from attnlab.tasks.codecs import Codec, SentenceCodec, codec_of
@@ -81,6 +82,7 @@ def translations(
     *,
     beam: int | None = None,
     alpha: float | None = None,
+    coverage: float | None = None,
     replace_unknown: bool | None = None,
     batch: int = BATCH,
     cached: bool = True,
@@ -89,6 +91,8 @@ def translations(
 ) -> list[Written]:
     """Translate sentences with models of one task; several as one by their mean probabilities."""
     require_positive("batch", batch)
+    coverage = codec.coverage if coverage is None else coverage
+    require_not_negative("coverage", coverage)
     if replaces := codec.replace_unknown if replace_unknown is None else replace_unknown:
         check_replaces(codec)
     encoded = codec.encode(sentences)
@@ -111,7 +115,10 @@ def translations(
     best = [NOTHING] * len(sentences)
     ordered = sorted((number for number, tokens in enumerate(encoded) if tokens), key=lambda one: len(encoded[one]))
     for some in _in_batches(ordered, batch):
-        hypotheses = _search(models, codec, [encoded[one] for one in some], cached=cached, **search)
+        sources = [encoded[one] for one in some]
+        hypotheses = _search(models, codec, sources, cached=cached, **search)
+        if coverage:
+            hypotheses = by_coverage(models, codec, sources, hypotheses, coverage)
         for number, found in zip(some, hypotheses, strict=True):
             best[number] = found[0]
     written = [one.tokens for one in best]

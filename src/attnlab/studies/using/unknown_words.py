@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-import torch
-import torch.nn.functional as F
-from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import nn
 
 from attnlab.core.errors import SpecError
-from attnlab.inspection.capture import capture
-from attnlab.models.decoding.writers import device_of
-from attnlab.models.recurrent_translation import AbstractRecurrent
+from attnlab.studies.using.alignment import alignment
 from attnlab.tasks.codecs import SentenceCodec
-from attnlab.tasks.pairs import padded
 
 AT_ONCE = 64  # sentences whose attention is looked at together
 
@@ -69,7 +62,7 @@ def with_known_words(
     for first in range(0, len(numbers), AT_ONCE):
         some = numbers[first : first + AT_ONCE]
         read = codec.encode([sources[n] for n in some])
-        looks = _looks(models, codec, [one[: codec.max_length] for one in read], [translations[n] for n in some])
+        looks = alignment(models, codec, [one[: codec.max_length] for one in read], [translations[n] for n in some])
         for row, n in enumerate(some):
             written = {piece.strip() for piece in pieces[n]}
             for place in [place for place, token in enumerate(translations[n]) if token == tokenizer.unknown]:
@@ -83,43 +76,6 @@ def with_known_words(
         for one in zip(pieces, translations, strict=True)
     )
     return ["".join(one).removeprefix(" ") for one in kept]
-
-
-def _looks(
-    models: Sequence[nn.Module], codec: SentenceCodec, read: Sequence[Sequence[int]], written: Sequence[Sequence[int]]
-) -> Float[Tensor, "batch t_len s_len"] | None:
-    """How much each token that was written looked at each of the source; None without such attention."""
-    begun = [(codec.marks.begin, *tokens[:-1]) for tokens in written]
-    source, target = (
-        padded([np.asarray(one, dtype=np.int64) for one in side], codec.marks.pad) for side in (read, begun)
-    )
-    if source.shape[1] == target.shape[1]:  # so that attention within a side has another shape
-        if source.shape[1] < codec.max_length:
-            source = F.pad(source, (0, 1), value=codec.marks.pad)
-        else:
-            target = target[:, :-1]
-    found = [look for model in models for look in attention_over_source(model, source, target)]
-    return torch.stack(found).mean(dim=0) if found else None
-
-
-@torch.no_grad()
-def attention_over_source(
-    model: nn.Module, source: Int[Tensor, "batch s_len"], target: Int[Tensor, "batch t_len"]
-) -> list[Float[Tensor, "batch t_len s_len"]]:
-    """One map of how much a model looks at the source before it writes each next token; none where it does not.
-
-    The two sides must differ in length.
-    """
-    source, target = source.to(device_of(model)), target.to(device_of(model))
-    if isinstance(model, AbstractRecurrent):
-        looks = [model.write(target, *model.read(source))[1]]
-    else:
-        with capture(model) as trace:
-            model(source, target)
-        shape = (target.shape[1], source.shape[1])
-        maps = [one.weights for one in trace.values() if one.weights is not None and one.weights.shape[-2:] == shape]
-        looks = [one.float().mean(dim=1) for one in maps]
-    return [torch.stack(looks).mean(dim=0).cpu()] if looks else []
 
 
 def _not_translated(words: Sequence[str], written: set[str], dictionary: Mapping[str, str], place: float) -> int:

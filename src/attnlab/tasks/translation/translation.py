@@ -70,6 +70,9 @@ class Translation:
         translation. None: no translation, no BLEU.
     alpha : float
         Exponent of the length penalty in that search.
+    coverage : float
+        Weight of the penalty for source tokens that a translation hardly looks at, in the ranking of what that search
+        found; for models with attention over the source.
     replace_unknown : bool
         Whether unknown words of these translations are replaced by the translation of the word they stand for, or by
         that word itself; for tokens that are words.
@@ -107,12 +110,14 @@ class Translation:
         test: str | None = None,
         beam: int | None = USUAL_BEAM,
         alpha: float = 0.6,
+        coverage: float = 0.0,
         replace_unknown: bool = False,
         references: Sequence[str] = (),
     ) -> None:
         require_positive("batch_tokens", batch_tokens)
         require_positive("beam", 1 if beam is None else beam)
         require_not_negative("alpha", alpha)
+        require_not_negative("coverage", coverage)
         require_positive("max_length", max_length)
         self.data = TranslationData.load(
             corpus, pair, tokenizer=tokenizer, max_length=max_length, test=test, references=references
@@ -126,9 +131,8 @@ class Translation:
             raise SpecError(
                 "replace_unknown needs tokens that are words, such as tokenizer: words; others know any word"
             )
-        sizes = (max_length, search_beam, alpha)
-        dictionary = self.data.dictionary
-        self.codec = SentenceCodec(self.data.tokenizer, self.data.languages, *sizes, dictionary, replace_unknown)
+        how = (max_length, search_beam, alpha, self.data.dictionary, replace_unknown, coverage)
+        self.codec = SentenceCodec(self.data.tokenizer, self.data.languages, *how)
         self._lowercase = self.data.tokenizer.lowercase
         judged_parts = self.parts if beam is not None else ()
         self.judged = tuple(metric for part in judged_parts for metric in judged_metrics(PREFIXES[part]))
