@@ -44,6 +44,14 @@ def steady_power():
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def small_pictures():
+    """Draw pictures of reports with few pixels, which take most of the time in which one is written."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("attnlab.studies.report.style.PNG_SCALE", 0.5)
+        yield
+
+
 @contextlib.contextmanager
 def in_this_process():
     """Compute cells in the test's own process, which has torch already: for tests of all but the processes."""

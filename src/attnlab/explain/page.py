@@ -13,7 +13,7 @@ from attnlab.explain.answer import Answer
 from attnlab.explain.words import ended, interval, paragraph, what_next
 from attnlab.studies.report.html import rendered
 from attnlab.studies.report.markdown import table
-from attnlab.studies.report.style import FAINT, GRID, INK, MUTED, NORMAL, VERDICT_COLORS, Drawing, draw, label
+from attnlab.studies.report.style import FAINT, GRID, INK, MUTED, NORMAL, VERDICT_COLORS, Drawing, data_of, draw, label
 from attnlab.studies.storage.mirror import deliver
 
 COLORS = {
@@ -69,7 +69,7 @@ def waterfall(answer: Answer) -> Any:
     y = alt.Y("row:N", sort=None, title=None, axis=alt.Axis(
         labelExpr=f"split({json.dumps(labels)}[datum.label], '\\n')", labelLimit=280, labelColor=INK,
         labelFontSize=NORMAL, domain=False, ticks=False))  # fmt: skip
-    base = alt.Chart(alt.Data(values=rows)).encode(y=y)
+    base = alt.Chart(data_of(rows)).encode(y=y)
     color = alt.Color("color:N", scale=None)
     axis = alt.Axis(title=f"{answer.quantity}, {answer.unit}", grid=True, gridColor=GRID, tickCount=6)
     bars = base.transform_filter("datum.kind == 'step'").mark_bar(height=16).encode(

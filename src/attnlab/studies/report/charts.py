@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnlab.studies.report import numbers, words
 from attnlab.studies.report.span import Span, beside, number_format, span_of
-from attnlab.studies.report.style import BAND, GRID, INK, MUTED, NORMAL, PAPER, SMALL, VERDICT_COLORS, label
+from attnlab.studies.report.style import BAND, GRID, INK, MUTED, NORMAL, PAPER, SMALL, VERDICT_COLORS, data_of, label
 
 if TYPE_CHECKING:
     from attnlab.core.contracts import Metric
@@ -43,7 +43,7 @@ def effects(results: StudyResults) -> Any:
     labels = {row["title"]: label(row["title"], most=LABEL_LINES) for row in rows}
     height = max(ROW_HEIGHT, *(LINE_HEIGHT * (text.count("\n") + 2) for text in labels.values()), 0)
     y = _rows_axis(alt, labels)
-    base = alt.Chart(alt.Data(values=rows)).encode(y=y)
+    base = alt.Chart(data_of(rows)).encode(y=y)
     scale, axis = _effect_scale(alt, domain, middle, results.metric)
     x = alt.X("difference:Q", scale=scale, axis=axis)
     color = _verdict_color(alt)
@@ -51,10 +51,8 @@ def effects(results: StudyResults) -> Any:
     within = [seed for seed in seeds if domain[0] <= seed["value"] <= domain[1]]
     layers = [
         *_band(alt, results, scale),
-        alt.Chart(alt.Data(values=[{"zero": 0}]))
-        .mark_rule(color=INK, strokeWidth=1)
-        .encode(x=alt.X("zero:Q", scale=scale)),
-        alt.Chart(alt.Data(values=within))
+        alt.Chart(data_of([{"zero": 0}])).mark_rule(color=INK, strokeWidth=1).encode(x=alt.X("zero:Q", scale=scale)),
+        alt.Chart(data_of(within))
         .mark_circle(size=16, opacity=0.45, yOffset=SEEDS_BELOW)
         .encode(x=alt.X("value:Q", scale=scale), y=y, color=color),
         *_beyond(alt, seeds, domain, y, color),
@@ -143,7 +141,7 @@ def _beyond(alt: Any, seeds: list[dict[str, Any]], domain: list[float], y: Any, 
         (EFFECT_WIDTH + 4, "left", "{}\u00a0►", [seed for seed in seeds if seed["value"] > domain[1]]),
     )
     return [
-        alt.Chart(alt.Data(values=_counted(outside, text)))
+        alt.Chart(data_of(_counted(outside, text)))
         .mark_text(align=align, fontSize=SMALL - 1, yOffset=SEEDS_BELOW + 0.5)
         .encode(x=alt.value(x), y=y, text="seeds:N", color=color)
         for x, align, text, outside in ends
@@ -195,7 +193,7 @@ def _band(alt: Any, results: StudyResults, scale: Any) -> list[Any]:
     band = results.smallest_effect
     if band == 0:
         return []
-    data = alt.Data(values=[{"from": -band, "to": band}])
+    data = data_of([{"from": -band, "to": band}])
     return [alt.Chart(data).mark_rect(color=BAND).encode(x=alt.X("from:Q", scale=scale), x2="to:Q")]
 
 
@@ -204,7 +202,7 @@ def _directions(alt: Any, metric: Metric) -> list[Any]:
     left, right = ("← better", "worse →") if metric.better == "lower" else ("← worse", "better →")
     places = ((0, "left", left), (EFFECT_WIDTH, "right", right))
     return [
-        alt.Chart(alt.Data(values=[{}]))
+        alt.Chart(data_of([{}]))
         .mark_text(align=align, color=MUTED)
         .encode(x=alt.value(x), y=alt.value(-12), text=alt.value(text))
         for x, align, text in places
@@ -305,7 +303,7 @@ def _cost_panel(
     y_axis = alt.Axis(title=y_title, labels=first, ticks=False, domain=False, **span.ticks())
     x_axis = alt.Axis(title=title, grid=False, tickCount=4, format=form, labelOverlap=True)
     y = alt.Y("mean:Q", scale=span.scale(alt), axis=y_axis)
-    base = alt.Chart(alt.Data(values=placed)).encode(
+    base = alt.Chart(data_of(placed)).encode(
         x=alt.X("place:Q", scale=across.scale(alt), axis=x_axis), color=_verdict_color(alt)
     )
     hollow = "!datum.decided"

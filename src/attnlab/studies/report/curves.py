@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attnlab.studies.report import numbers, words
 from attnlab.studies.report.charts import quality_span
 from attnlab.studies.report.span import Span, apart
-from attnlab.studies.report.style import FAINT, INK, MUTED, SMALL, VARIANT_COLORS, VERDICT_COLORS, label
+from attnlab.studies.report.style import FAINT, INK, MUTED, SMALL, VARIANT_COLORS, VERDICT_COLORS, data_of, label
 
 if TYPE_CHECKING:
     from attnlab.core.contracts import Floor, Metric
@@ -98,7 +98,7 @@ def _one_panel(alt: Any, rows: list[dict[str, Any]], results: StudyResults, metr
     colors = variant_colors(list(last), results.baseline)
     legend = alt.Legend(title=None, orient="top", columns=2, columnPadding=44, rowPadding=4, labelLimit=330)
     color = alt.Color("variant:N", scale=alt.Scale(domain=order, range=[colors[name] for name in order]), legend=legend)
-    base = alt.Chart(alt.Data(values=rows)).encode(x=step_axis(alt, "step"), color=color)
+    base = alt.Chart(data_of(rows)).encode(x=step_axis(alt, "step"), color=color)
     scale = span.scale(alt)
     return alt.layer(
         *_floor_lines(alt, floors, span),
@@ -133,7 +133,7 @@ def _floor_lines(alt: Any, floors: list[Floor], span: Span) -> list[Any]:
         {"value": floor.value, "label": span.value(place), "name": f"{floor.name}: {numbers.number(floor.value)}"}
         for floor, place in zip(floors, labels, strict=True)
     ]
-    base = alt.Chart(alt.Data(values=rows))
+    base = alt.Chart(data_of(rows))
     line = base.mark_rule(strokeDash=[3, 4], color=MUTED, opacity=0.75).encode(
         y=alt.Y("value:Q", scale=span.scale(alt))
     )
@@ -156,7 +156,7 @@ def _near_floors(rows: list[dict[str, Any]], results: StudyResults, metric: Metr
 
 def _small_panels(alt: Any, rows: list[dict[str, Any]], shown: list[str], metric: Metric) -> Any:
     """One small panel per variant, its curve in color and all others in gray."""
-    everything = alt.Chart(alt.Data(values=rows))
+    everything = alt.Chart(data_of(rows))
     span = quality_span(settled(rows))
     scale = span.scale(alt)
     panels: list[Any] = []
@@ -198,7 +198,7 @@ def predictions(results: StudyResults) -> Any | None:
     header = alt.Header(
         labelAngle=0, labelAlign="left", labelExpr="split(datum.value, '\\n')", title=None, labelLimit=210
     )
-    return panel.properties(data=alt.Data(values=rows)).facet(
+    return panel.properties(data=data_of(rows)).facet(
         row=alt.Row("label:N", sort=order, header=header),
         column=alt.Column("item:N", header=alt.Header(title=None, labels=True, labelColor=MUTED)),
         spacing=10,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from attnlab.studies.judge.worth import STRONG
-from attnlab.studies.report.style import INK, MUTED, PAPER, SMALL, VERDICT_COLORS, label
+from attnlab.studies.report.style import INK, MUTED, PAPER, SMALL, VERDICT_COLORS, data_of, label
 
 if TYPE_CHECKING:
     from attnlab.studies.judge.results import StudyResults
@@ -59,14 +59,12 @@ def _panel(alt: Any, one: PartsJudged, x: Any, scale: Any) -> Any:
         grid=False,
     )
     y = alt.Y("place:N", scale=alt.Scale(domain=[row["place"] for row in rows]), axis=axis)
-    base = alt.Chart(alt.Data(values=rows)).encode(y=y)
+    base = alt.Chart(data_of(rows)).encode(y=y)
     color = alt.Color("found:N", scale=None)
     seeds = [{"place": row["place"], "worth": worth} for row in rows for worth in row["worths"]]
     layers = [
-        alt.Chart(alt.Data(values=[{"worth": 0}])).mark_rule(color=INK, strokeWidth=1).encode(x=x),
-        alt.Chart(alt.Data(values=seeds))
-        .mark_circle(size=10, opacity=0.5, color=MUTED, yOffset=SEEDS_BELOW)
-        .encode(x=x, y=y),
+        alt.Chart(data_of([{"worth": 0}])).mark_rule(color=INK, strokeWidth=1).encode(x=x),
+        alt.Chart(data_of(seeds)).mark_circle(size=10, opacity=0.5, color=MUTED, yOffset=SEEDS_BELOW).encode(x=x, y=y),
         base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", scale=scale), x2="high:Q", color=color),
         base.transform_filter("datum.decided").mark_point(size=55, filled=True, opacity=1).encode(x=x, color=color),
         base.transform_filter("!datum.decided")

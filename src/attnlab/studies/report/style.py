@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -59,6 +60,13 @@ class Drawing:
     svg: str  # the drawing, for a page
     png: bytes  # the same as a picture, for documents
     document: str  # the same as an SVG of its own, in fixed colors
+
+
+def data_of(rows: Iterable[Mapping[str, Any]]) -> Any:
+    """Rows for a chart, in a tuple: what stands in lists altair copies again with every step in which it is made."""
+    import altair
+
+    return altair.Data(values=tuple(rows))
 
 
 def draw(chart: Any, name: str) -> Drawing:

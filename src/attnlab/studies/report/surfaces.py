@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from attnlab.studies.report.charts import quality_span
-from attnlab.studies.report.style import FAINT, MUTED, SMALL, VERDICT_COLORS, label
+from attnlab.studies.report.style import FAINT, MUTED, SMALL, VERDICT_COLORS, data_of, label
 
 if TYPE_CHECKING:
     from attnlab.studies.judge.results import StudyResults, VariantResults
@@ -27,7 +27,7 @@ def surfaces(results: StudyResults) -> Any | None:
     shown = list(dict.fromkeys(row["variant"] for row in rows))
     span = quality_span(_in_sight(rows))
     axis = alt.Axis(ticks=False, domain=False, **span.ticks())
-    data = alt.Data(values=rows)
+    data = data_of(rows)
     panels = []
     for index, name in enumerate(shown):
         last = index >= len(shown) - COLUMNS
@@ -39,7 +39,7 @@ def surfaces(results: StudyResults) -> Any | None:
         lines = alt.Chart(data).mark_line(strokeWidth=0.8, color=FAINT, clip=True)
         own = alt.Chart(data).mark_line(strokeWidth=1.6, color=VERDICT_COLORS["better"], clip=True)
         panel = alt.layer(
-            alt.Chart(alt.Data(values=[{"at": 0}])).mark_rule(color=MUTED, strokeDash=[2, 3]).encode(x=x),
+            alt.Chart(data_of([{"at": 0}])).mark_rule(color=MUTED, strokeDash=[2, 3]).encode(x=x),
             lines.encode(x=x, y=y, detail=["variant:N", "line:N"]),
             own.transform_filter({"field": "variant", "equal": name}).encode(x=x, y=y, detail="line:N"),
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attnlab.studies.report import words
 from attnlab.studies.report.charts import quality_span
 from attnlab.studies.report.curves import step_axis, variant_colors
-from attnlab.studies.report.style import SMALL, label
+from attnlab.studies.report.style import SMALL, data_of, label
 
 if TYPE_CHECKING:
     from attnlab.studies.judge.results import StudyResults, VariantResults
@@ -72,7 +72,7 @@ def _strip(alt: Any, rows: Sequence[Row], color: Any, *, x_title: str | None) ->
         title = None if column else TITLES[rows[0]["quantity"]]
         room = {"labels": not column, "minExtent": 0 if column else LABELS}
         axis = alt.Axis(title=title, ticks=False, domain=False, **room, **span.ticks())
-        base = alt.Chart(alt.Data(values=[row for row in rows if row["layer"] == layers[place]]))
+        base = alt.Chart(data_of([row for row in rows if row["layer"] == layers[place]]))
         base = base.encode(x=step_axis(alt, x_title, ticks=3), color=color)
         panel = alt.layer(
             base.mark_area(opacity=0.18).encode(y=alt.Y("low:Q", scale=span.scale(alt), axis=axis), y2="high:Q"),
