@@ -116,8 +116,8 @@ class Translation:
     ) -> None:
         require_positive("batch_tokens", batch_tokens)
         require_positive("beam", 1 if beam is None else beam)
-        require_not_negative("alpha", alpha)
-        require_not_negative("coverage", coverage)
+        for name, value in (("alpha", alpha), ("coverage", coverage)):
+            require_not_negative(name, value)
         require_positive("max_length", max_length)
         self.data = TranslationData.load(
             corpus, pair, tokenizer=tokenizer, max_length=max_length, test=test, references=references
@@ -126,12 +126,11 @@ class Translation:
         self._next_tokens = NextTokens(self.data.tokenizer.size, spare=True)
         self.parts = tuple(part for part in self.data.parts if part != "train")
         self.metrics = tuple(metric for part in self.parts for metric in translation_metrics(PREFIXES[part]))
-        search_beam = USUAL_BEAM if beam is None else beam
         if replace_unknown and self.data.dictionary is None:
             raise SpecError(
                 "replace_unknown needs tokens that are words, such as tokenizer: words; others know any word"
             )
-        how = (max_length, search_beam, alpha, self.data.dictionary, replace_unknown, coverage)
+        how = (max_length, beam or USUAL_BEAM, alpha, self.data.dictionary, replace_unknown, coverage)
         self.codec = SentenceCodec(self.data.tokenizer, self.data.languages, *how)
         self._lowercase = self.data.tokenizer.lowercase
         judged_parts = self.parts if beam is not None else ()
