@@ -363,7 +363,7 @@ def anything_for(one: Parameter, d_head: int | None, vocab_size: int | None) -> 
     """Yield all that a parameter might be given, whatever its name says."""
     if one.role in _MASKS:
         yield from (each for each in _mask_choice(one, given=True) if each is not None)
-    for role in _ROLES_TRIED if d_head is not None else _ROLES_TRIED[:-_OF_ROTARY]:
+    for role in dict.fromkeys([one.role, *(_ROLES_TRIED if d_head is not None else _ROLES_TRIED[:-_OF_ROTARY])]):
         for each in _choice(replace(one, role=role, required=True), 1, d_head=d_head, vocab_size=vocab_size):
             if each is not None:
                 yield each
