@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import os
 import random
@@ -26,6 +27,16 @@ if "ATTNLAB_TEST_CUDA" not in os.environ:
 
 
 _caches = itertools.count()
+
+
+def pytest_collection():
+    """Look for no garbage while ten thousand tests are collected, which all stay."""
+    gc.disable()
+
+
+def pytest_collection_finish():
+    """As usual from here on."""
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
