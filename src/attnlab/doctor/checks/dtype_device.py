@@ -178,8 +178,7 @@ def _move(exam: Examination, module: nn.Module) -> _Move:
     x = exam.inputs(dtype=torch.float32)
     with _Numbers() as numbers:
         exam.run(x, module=twin_of(module))
-    module.to("meta")
-    in_mode(module)  # which some keep sums of parameters for
+    in_mode(module.to("meta"))  # for which some keep sums of parameters
     try:
         with _Meetings(numbers.learned):
             output = exam.run(x.to("meta"), module=module)

@@ -10,6 +10,7 @@ from typing import Any, final
 
 import torch
 
+from attnlab.core.constructors import named
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding, Severity
@@ -213,11 +214,11 @@ def _error(exam: Examination, logits: LogitSize, slopes: Slopes) -> Finding:
 
 
 def _finding(exam: Examination, logits: LogitSize, evidence: str, *, grows: bool) -> Finding:
-    """An error; a warning where the papers of such layers have no scale: states as they are, one head over images."""
-    unscaled = not logits.projected or (exam.convention.layout in IMAGES and logits.n_heads == 1)
-    severity: Severity = "warning" if unscaled and _kind(exam, logits) == "missing" else "error"
-    source = _SOURCE + _WITHOUT if severity == "warning" else _SOURCE
+    """An error; a warning where the papers of such layers have no scale: states as they are, pixels without heads."""
+    known = not logits.projected or (exam.convention.layout in IMAGES and not named("n_heads", exam.patient.arguments))
+    severity: Severity = "warning" if known and _kind(exam, logits) == "missing" else "error"
     message, remedy = _reading(exam, logits, grows=grows)
+    source = _SOURCE + _WITHOUT if severity == "warning" else _SOURCE
     return Finding(_ID, severity, message, evidence, remedy, source, scores_times=1 / logits.relative)
 
 
