@@ -11,8 +11,8 @@ from attnlab.core.errors import SpecError
 from attnlab.core.files import read_json, write_json
 from attnlab.inspection import capture
 from attnlab.models import AdditiveRnn, ByteNet, ConvS2S, EncoderDecoder, Gnmt
-from attnlab.studies.using.trained import load_run, translate
 from attnlab.studies.using.alignment import attention_over_source
+from attnlab.studies.using.trained import load_run, translate
 from attnlab.studies.using.unknown_words import with_known_words
 from attnlab.tasks.codecs import SentenceCodec
 from attnlab.tasks.translation.translation import Translation

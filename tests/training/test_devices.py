@@ -121,7 +121,7 @@ def test_no_devices_are_an_error():
 
 def test_an_older_torch_is_an_error(monkeypatch):
     monkeypatch.setattr("torch.__version__", "2.11.0+cu130")
-    with pytest.raises(SpecError, match="several devices need torch 2.13 or later; this is 2.11.0"):
+    with pytest.raises(SpecError, match=r"several devices need torch 2\.13 or later; this is 2\.11\.0"):
         on_devices(2, one_fails)
 
 
