@@ -29,14 +29,14 @@ if "ATTNLAB_TEST_CUDA" not in os.environ:
 _caches = itertools.count()
 
 
+@pytest.hookimpl(wrapper=True)
 def pytest_collection():
     """Look for no garbage while ten thousand tests are collected, which all stay."""
     gc.disable()
-
-
-def pytest_collection_finish():
-    """As usual from here on."""
-    gc.enable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)
