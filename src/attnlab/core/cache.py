@@ -88,13 +88,12 @@ def made_once(folder: Path, whole: str, make: Callable[[Path], Mapping[str, Any]
         try:
             with writing(folder):
                 temporary.mkdir()
-                known = make(temporary)
-                write_json(temporary / whole, sealed(known))
+                write_json(temporary / whole, sealed(make(temporary)))
                 shutil.rmtree(folder, ignore_errors=True)  # a part of what was there
                 os.replace(temporary, folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-    return known
+    return read_sealed(folder / whole, required=True)
 
 
 def read_if_whole(path: Path) -> dict[str, Any] | None:

@@ -113,6 +113,7 @@ class StoredSentenceCodec:
     pads: ClassVar[bool] = True  # whether what is shorter than the rest of its batch is filled up
     dictionary: ClassVar[None] = None  # of words
     replace_unknown: ClassVar[bool] = False  # whether unknown words are replaced by it
+    coverage: ClassVar[float] = 0.0  # weight of the penalty for passing over some of the source
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """The tokens of sentences; an empty one has none."""
