@@ -41,8 +41,8 @@ def without_dropout(model: nn.Module) -> nn.Module:
     return model
 
 
-def recipes(**more) -> list[Recipe]:
-    return [Recipe.parse({"budget": {"steps": STEPS}, **fields, **FLOAT32, **more}) for fields in RUNS]
+def recipes() -> list[Recipe]:
+    return [Recipe.parse({"budget": {"steps": STEPS}, **fields, **FLOAT32}) for fields in RUNS]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
