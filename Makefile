@@ -42,7 +42,7 @@ truth: setup
 	OMP_NUM_THREADS=1 $(BIN)/python docs/make_truth.py
 
 test-gpu: setup # on a machine with a CUDA device
-	ATTNLAB_TEST_CUDA=1 $(BIN)/python -m pytest -n 4 --dist loadgroup tests/test_cuda.py
+	ATTNLAB_TEST_CUDA=1 $(TEST) -n 4 --dist loadgroup tests/test_cuda.py
 
 test-machines: setup
 	.ci/machines

@@ -26,9 +26,9 @@ DECIMALS = {"seconds_to_target": 2}
 """Decimals of a metric, where they are not four: the clock tells no more."""
 BESIDE = ("test_bleu", "val_bleu")
 """Metrics of which the first that was measured stands beside what a study judges: a lower loss may translate worse."""
-BLOCK = re.compile(r"<!-- results: (?P<name>[\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
-PAPER = re.compile(r"<!-- beside the paper: (?P<name>[\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
-PRINTED = re.compile(r"<!-- printed: (?P<name>[\w-]+/[\w-]+\.txt) -->\n.*?<!-- end -->", re.DOTALL)
+BLOCK = re.compile(
+    r"<!-- (?P<kind>results|beside the paper|printed): (?P<name>[\w/.-]+) -->\n.*?<!-- end -->", re.DOTALL
+)
 
 
 class Cost(NamedTuple):
@@ -160,22 +160,21 @@ def filled(page: str) -> str:
     """Return a page with every block filled from ``docs/studies/``."""
 
     def fill(match: re.Match[str]) -> str:
-        path = DOCS / "studies" / match["name"] / "report.json"
-        found = table(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else NOT_RUN
-        return f"<!-- results: {match['name']} -->\n{found}\n<!-- end -->"
+        kind, name = match["kind"], match["name"]
+        path = DOCS / "studies" / name / ("" if kind == "printed" else "report.json")
+        found = _block(kind, name, path.read_text(encoding="utf-8")) if path.exists() else NOT_RUN
+        return f"<!-- {kind}: {name} -->\n{found}\n<!-- end -->"
 
-    def fill_paper(match: re.Match[str]) -> str:
-        path = DOCS / "studies" / match["name"] / "report.json"
-        paper = json.loads(PAPER_TABLES.read_text(encoding="utf-8"))[match["name"]]
-        report = json.loads(path.read_text(encoding="utf-8"))
-        return f"<!-- beside the paper: {match['name']} -->\n{beside_paper(report, paper['rows'])}\n<!-- end -->"
+    return BLOCK.sub(fill, page)
 
-    def fill_printed(match: re.Match[str]) -> str:
-        path = DOCS / "studies" / match["name"]
-        found = f"```text\n{path.read_text(encoding='utf-8').strip()}\n```" if path.exists() else NOT_RUN
-        return f"<!-- printed: {match['name']} -->\n{found}\n<!-- end -->"
 
-    return PAPER.sub(fill_paper, PRINTED.sub(fill_printed, BLOCK.sub(fill, page)))
+def _block(kind: str, name: str, text: str) -> str:
+    """Return what a block shows of a file."""
+    if kind == "printed":
+        return f"```text\n{text.strip()}\n```"
+    if kind == "results":
+        return table(json.loads(text))
+    return beside_paper(json.loads(text), json.loads(PAPER_TABLES.read_text(encoding="utf-8"))[name]["rows"])
 
 
 def main(folders: list[str]) -> None:

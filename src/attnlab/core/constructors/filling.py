@@ -57,11 +57,9 @@ def _fill_in_foreign(
     wanted = signature_of(factory)
     offered = {canonical: value for canonical, value in offered.items() if value is not None}
     filled = {_own_word(name, wanted): value for name, value in given.items()}
-    for index, config in enumerate(configs := configs_of(factory)):
-        if index:
-            filled.setdefault(config, filled[configs[0]])
-        else:
-            filled = _with_config(factory, config, filled, offered=offered, keep_defaults=keep_defaults)
+    if configs := configs_of(factory):
+        filled = _with_config(factory, configs[0], filled, offered=offered, keep_defaults=keep_defaults)
+        filled |= {name: filled[configs[0]] for name in configs[1:] if name not in filled}
     for canonical, value in offered.items():
         for name in _names_to_fill(canonical, wanted):
             unset = canonical in _ALWAYS_SET and wanted[name].default is None
