@@ -11,7 +11,8 @@ from torch import nn
 from attnlab.cli import FINE, call
 from attnlab.core.errors import Interrupted
 from attnlab.doctor import doctor
-from attnlab.inspection import ablate, capture
+from attnlab.inspection import ablate, capture, reach
+from attnlab.models import Decoder
 from attnlab.studies import load_run
 from attnlab.training import on_devices, read_result, train
 from attnlab.training.recipe.recipe import Recipe
@@ -99,6 +100,14 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_numbers(tmp_path):
     assert result.metrics == pytest.approx(read_result(whole).metrics, rel=1e-6)
 
 
+def test_reach_is_measured_where_a_model_lies():
+    model = Decoder(vocab_size=11, max_length=24, d_model=8, n_layers=1, dropout=0.1)
+    tokens = torch.randint(11, (4, 24))
+    expected = reach(model, [tokens])
+    assert (expected.past, expected.future) == (24, 0)
+    assert reach(model.cuda(), [tokens.cuda()]) == expected
+
+
 @pytest.mark.parametrize("sharding", ["none", "full"])
 def test_ranks_that_talk_through_nccl_train_the_model_of_one_process(sharding):
     fields = {"steps": 13, "clip": 0.5}
@@ -166,8 +175,7 @@ def test_studies_ran_on_the_gpu(runs):
     for kind in ("text", "translation", "parsing"):
         results = [json.loads(path.read_text()) for path in (runs / kind).glob("*/seed-*/result.json")]
         assert results
-        environments = [path.read_text() for path in (runs / kind).glob("*/seed-*/environment.json")]
-        assert all(torch.cuda.get_device_name() in text for text in environments)
+        assert {result["environment"]["device"] for result in results} == {torch.cuda.get_device_name()}
 
 
 @USES_STUDIES

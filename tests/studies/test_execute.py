@@ -199,6 +199,18 @@ def test_a_folder_from_before_runs_trained_together_is_reported(tiny, tmp_path):
     assert read_results(tmp_path / "study").variants == results.variants
 
 
+@pytest.mark.usefixtures("in_process")
+def test_a_report_names_the_device_of_the_runs(tiny, tmp_path):
+    tiny["rules"] |= {"seeds": 1, "budget": {"steps": 1}}
+    run_study(parse_study(tiny), tmp_path / "study", jobs=1)
+    unseal(tmp_path / "study")
+    for path in (tmp_path / "study").rglob("result.json"):
+        record = json.loads(path.read_text())
+        record["environment"]["device"] = "Some GPU"
+        path.write_text(json.dumps(record))
+    assert read_results(tmp_path / "study").environment["device"] == "Some GPU"
+
+
 def test_a_kill_in_the_middle_changes_no_number(tiny, tmp_path):
     tiny["rules"]["budget"] = {"steps": 60}
     tiny["training"] = {"evaluate_every": 10}

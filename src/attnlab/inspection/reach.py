@@ -150,10 +150,10 @@ class _Probe:
     def _suspicious(self, cuts: list[int]) -> Iterator[int]:
         """Yield the cuts where most is told, and those at which an output of one sequence sees behind."""
         yield from cuts[:TELLING]
-        places = torch.arange(self.original.shape[1])
+        places = torch.arange(self.original.shape[1], device=self.original.device)
         for first in range(TELLING, len(cuts), len(self.original)):
             some = cuts[first : first + len(self.original)]
-            cut = torch.tensor([*some, *some[-1:] * (len(self.original) - len(some))])[:, None]  # (batch, 1)
+            cut = places.new_tensor([*some, *some[-1:] * (len(self.original) - len(some))])[:, None]  # (batch, 1)
             behind = places >= cut  # (batch, length)
             mixed = torch.where(behind[..., *[None] * (self.original.ndim - 2)], self.changed, self.original)
             early = self._changes(mixed).flatten(2).any(-1) & ~behind

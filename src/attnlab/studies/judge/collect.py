@@ -117,7 +117,7 @@ class _Folder:
             scale=plan.study.scale,
             variants=variants,
             alarms=tuple(alarms_of(plan, variants, self._rules)),
-            environment=self._environment | _company(variants),
+            environment=self._environment | _devices(variants) | _company(variants),
             complete=all(cell.status != "missing" for variant in variants for cell in variant.cells),
             heads=self._heads,
         )
@@ -160,6 +160,7 @@ class _Folder:
                 metrics={SECONDS_TO_TARGET: result["seconds"], **result["metrics"]} if timed else result["metrics"],
                 seconds=result["seconds"],
                 setting=str(Setting(result["precision"], result["compiled"])),
+                device=result.get("environment", {}).get("device", ""),
                 together=result.get("together", 1),  # not in results of earlier versions
                 together_note=result.get("together_note", ""),
                 curve=list(read_metrics(folder)),
@@ -182,6 +183,12 @@ def _layout(out: Path) -> dict[str, Any]:
     layout = read_json(path)
     shared = f"{layout['workers']} process(es), {layout['threads']} thread(s) each; {layout['reason']}"
     return {"threads": layout["threads"], "device": layout["device"], "layout": shared}
+
+
+def _devices(variants: Sequence[VariantResults]) -> dict[str, Any]:
+    """What the runs say they were computed on, as part of the environment."""
+    names = dict.fromkeys(cell.device for variant in variants for cell in variant.done if cell.device)
+    return {"device": ", ".join(names)} if names else {}
 
 
 def _company(variants: Sequence[VariantResults]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ class CellResults:
     """Final value of every metric of the task; empty unless done."""
     seconds: float | None = None  # wall-clock training time, with the time spent on choosing how to compute
     setting: str | None = None  # how its steps were computed, as ``bf16, compiled``
+    device: str = ""  # what it was computed on: ``cpu``, or the name of an accelerator
     together: int = 1  # with how many runs, itself included, it was trained as one program
     together_note: str = ""  # why not with all it might have been trained with
     curve: list[Mapping[str, Any]] = field(default_factory=list)
