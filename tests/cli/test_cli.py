@@ -173,7 +173,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(capfd, monkeypatch):
         (["run", "mine.yaml", "--out", "mine.yaml"], "mine.yaml"),
         (["run", "mine.yaml", "--seeds", "many"], "--seeds must be a whole number, or two such as 3-20; got many"),
         (["run", "mine.yaml", "--seeds", "3..20"], "--seeds must be a whole number, or two such as 3-20; got 3..20"),
-        (["run", "mine.yaml", "--seeds", "20-3"], "at_most must not be below at_least; got 3 below 20"),
+        (["run", "mine.yaml", "--seeds", "20-3"], "--seeds 20-3: at_most must not be below at_least; got 3 below 20"),
         (["report", "nowhere"], "holds no study"),
         (["list", "scroes"], "did you mean 'scores'"),
         (["bench", "lop"], "did you mean 'loop'"),

@@ -95,6 +95,8 @@ def cluster_named(on: str | None) -> contextlib.AbstractContextManager[Any]:
 
 def seed_changes(seeds: str | None) -> dict[str, Any]:
     """What ``--seeds`` changes in a study: a number, or two with a hyphen between them, at least and at most."""
+    from attnlab.studies.define.looks import checked_seeds
+
     if seeds is None:
         return {}
     least, hyphen, most = seeds.partition("-")
@@ -102,7 +104,12 @@ def seed_changes(seeds: str | None) -> dict[str, Any]:
         wanted = {"at_least": int(least), "at_most": int(most)} if least and hyphen else int(seeds)
     except ValueError:
         raise SpecError(f"--seeds must be a whole number, or two such as 3-20; got {seeds}") from None
-    if isinstance(wanted, int) and wanted < 1:
+    if isinstance(wanted, dict):
+        try:
+            checked_seeds(wanted)
+        except ValueError as error:
+            raise SpecError(f"--seeds {seeds}: {error}") from None
+    elif wanted < 1:
         raise SpecError(f"--seeds must be at least 1; got {seeds}")
     return {"rules": {"seeds": wanted}}
 
