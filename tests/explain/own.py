@@ -199,3 +199,35 @@ class Frozen(Placeless):
     def __init__(self, d_in, d_out, d_model=16):
         super().__init__(d_in, d_out, d_model)
         self.mix.requires_grad_(False)
+
+
+class Listed(nn.Module):
+    """The same, with its attention in a plain list, where no optimizer finds it. x: (batch, length, 1)."""
+
+    def __init__(self, d_in, d_out, d_model=16):
+        super().__init__()
+        self.into, self.out = nn.Linear(d_in, d_model), nn.Linear(d_model, d_out)
+        self.mixes = [nn.MultiheadAttention(d_model, 2, batch_first=True)]
+
+    def forward(self, x):
+        x = self.into(x)
+        for mix in self.mixes:
+            x = x + mix(x, x, x)[0]
+        return self.out(x)
+
+
+class Detached(Placeless):
+    """The same, whose first layer no gradient reaches. x: (batch, length, 1)."""
+
+    def forward(self, x):
+        x = self.into(x).detach()
+        return self.out(x + self.mix(x, x, x)[0])
+
+
+class WithoutGradients(Placeless):
+    """The same in other words. x: (batch, length, 1)."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            x = self.into(x)
+        return self.out(x + self.mix(x, x, x)[0])

@@ -159,7 +159,10 @@ def test_known_effects_of_trained_weights_are_those_of_the_run(tmp_path):
         ("Placeless", "no positions", "positions"),
         ("Encoding", "the batch read as time", "swapped"),
         ("DroppingModel", "dropout in evaluation", "quiet"),
-        ("Frozen", "frozen parameters", "thawed"),
+        ("Frozen", "frozen weights", "thawed"),
+        ("Listed", "weights without a gradient", "thawed"),
+        ("Detached", "weights without a gradient", "thawed"),
+        ("WithoutGradients", "weights without a gradient", "thawed"),
     ],
 )
 def test_what_is_removed_from_a_model_of_ones_own_is_no_longer_measured(name, cause, mending, tmp_path, texts):

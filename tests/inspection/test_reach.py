@@ -173,3 +173,22 @@ def test_the_cuts_share_forward_passes() -> None:
 def test_long_causal_models_see_nothing_ahead():
     torch.manual_seed(4)
     assert reach(Tokens(Over(causal_attention)), (torch.randint(VOCAB, (BATCH, 300)),)).future == 0
+
+
+class Listed(nn.Module):
+    """Layers where `double` does not find them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = [nn.Linear(WIDTH, WIDTH)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return causal_attention(x)
+
+
+def test_layers_in_a_plain_list_are_measured_in_float64_too() -> None:
+    model = Tokens(Listed())
+    assert reach(model, (torch.randint(VOCAB, (BATCH, LENGTH)),)) == Reach(LENGTH, 0, mixes_batch=False)
+    assert isinstance(model.middle.layers, list), "the model itself is not touched"

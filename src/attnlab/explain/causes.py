@@ -67,7 +67,8 @@ TITLES = {
     "normalization": "a softmax over another axis",
 }
 """What these faults are called."""
-CHANCE, NO_POSITIONS, FROZEN = "dropout in evaluation", "no positions", "frozen parameters"
+CHANCE, NO_POSITIONS = "dropout in evaluation", "no positions"
+FROZEN, CUT_OFF = "frozen weights", "weights without a gradient"
 STILL: Mapping[str, Callable[[Measured], bool]] = {
     TITLES["causality"]: lambda m: m.get("ahead", 0.0) > 0,
     TITLES["batch-independence"]: lambda m: m.get("mixes", 0.0) > 0,
@@ -75,6 +76,7 @@ STILL: Mapping[str, Callable[[Measured], bool]] = {
     CHANCE: lambda m: m.get("chance", 0.0) > 0,
     NO_POSITIONS: lambda m: m.get("order", 1.0) == 0.0,
     FROZEN: lambda m: m.get("frozen", 0.0) > 0,
+    CUT_OFF: lambda m: m.get("cut_off", 0.0) > 0,
 }
 """By what is removed, what is measured of a model from which it was not removed after all."""
 
@@ -385,9 +387,12 @@ def _living_rectifiers(one: Known) -> Change | None:
     return {"model": {"feedforward": "gelu"}} if one.said("feedforward") == "relu" else None
 
 
-def _thawed(one: Known) -> Change | None:
-    own = own_model(one.model) or is_path(one.mixer)
-    return {"model": _mended(one, {"thawed": True})} if own and one.signature(FROZEN) else None
+def _thawed(one: Known, *signs: str) -> Change | None:
+    if not any(one.signature(sign) for sign in signs):
+        return None
+    if own_model(one.model):
+        return {"model": _mended(one, {"thawed": True})}
+    return {"model": {"name": "mended", "part": one.model, "thawed": True}}
 
 
 def _sequences_as_time(one: Known) -> Change | None:
@@ -399,7 +404,7 @@ def _sees_all(one: Known) -> Change | None:
     """Attention to everything in a model that sees a part of its input."""
     if not one.signature("small reach") or one.signature("dead rectifiers"):  # what is dead passes nothing on
         return None
-    if _thawed(one):  # nor may what is frozen, which is removed by itself
+    if _thawed(one, FROZEN, CUT_OFF):  # nor may what is not trained, which is removed by itself
         return None
     mixer = one.said("mixer")
     if isinstance(mixer, Mapping) and mixer.get("masks"):
@@ -493,7 +498,8 @@ REMOVALS: tuple[Removal, ...] = (
         "dead rectifiers", "known effect", LIVING,
         _living_rectifiers, ("dead rectifiers",), "Maas 2013, ICML workshop on deep learning for speech",
     ),
-    Removal(FROZEN, "known effect", "all weights are trained", _thawed, (FROZEN,)),
+    Removal(FROZEN, "known effect", "all weights are trained", lambda one: _thawed(one, FROZEN), (FROZEN,)),
+    Removal(CUT_OFF, "bug", "all weights are trained", lambda one: _thawed(one, CUT_OFF), (CUT_OFF,)),
     Removal(
         NO_POSITIONS, "known effect", "positions are added", _positions, ("missing positions",),
         "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466",

@@ -19,7 +19,7 @@ from attnlab.doctor.measures.stacks import likeness, size
 from attnlab.explain.setups import Setup
 from attnlab.inspection.activity import dead_share, relative_entropy
 from attnlab.inspection.reach import reach
-from attnlab.nn.mended import ChangedCalls, layers_of
+from attnlab.nn.mended import ChangedCalls, Mending, layers_of, register_parts
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.training.keeping.checkpoints import load_model_weights
 
@@ -118,10 +118,17 @@ SIGNATURES: tuple[Signature, ...] = (
         "Glorot, Bordes, Bengio 2011, AISTATS; Maas 2013, ICML workshop (leaky rectifiers)",
     ),
     Signature(
-        "frozen parameters",
+        "frozen weights",
         lambda m: m["frozen"] > 0,
         "{frozen:.0%} of the model's weights are not trained: their requires_grad is off",
         "PyTorch documentation, 'Autograd mechanics', setting requires_grad",
+    ),
+    Signature(
+        "weights without a gradient",
+        lambda m: m["cut_off"] > 0,
+        "{cut_off:.0%} of the model's weights are not trained: they are kept in a plain list or dictionary, which "
+        "parameters() does not see, or gradients are cut off by detach or no_grad",
+        "PyTorch documentation, nn.ModuleList; 'Autograd mechanics', locally disabling gradient computation",
     ),
     Signature(
         "chance in evaluation",
@@ -172,10 +179,24 @@ def _measure(task_spec: Any, model_spec: Mapping[str, Any], folder: str | None) 
     if folder is not None:
         load_model_weights(model, folder)
     few = task.train_batch(0, 0).rows(0, ITEMS)
-    sizes = [(weight.numel(), weight.requires_grad) for weight in model.parameters()]
-    frozen = sum(size for size, trained in sizes if not trained) / max(1, sum(size for size, _ in sizes))
-    found = {"frozen": frozen, **_by_depth(model, task, few), **_sees(model, few, causal=task.causal)}
+    untrained = _untrained(model, task, few) if names_own_code([model_spec]) else {}
+    found = {**untrained, **_by_depth(model, task, few), **_sees(model, few, causal=task.causal)}
     return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _untrained(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, float]:
+    """Which shares of the weights that a gradient could reach are frozen, and reached by none though they are not."""
+    mending = Mending(scores_times=1.0, masked=False, swapped=False, leak=0.0, fresh=False, thawed=True)
+    thawed = mending.start(copy.deepcopy(model))
+    sizes = []
+    for one, call in ((copy.deepcopy(model), nn.Module.__call__), (thawed, mending.call)):
+        task.loss(call(one.train(), *batch.inputs).float(), batch).backward()
+        weights = [(weight.numel(), weight.grad) for weight in one.parameters()]
+        sizes.append(sum(size for size, gradient in weights if gradient is not None and gradient.any()))
+    reached, reachable = sizes
+    frozen = sum(weight.numel() for weight in model.parameters() if not weight.requires_grad)
+    all_weights = max(1, sum(weight.numel() for weight in thawed.parameters()))
+    return {"frozen": frozen / all_weights, "cut_off": max(0, reachable - reached - frozen) / all_weights}
 
 
 def _by_depth(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, float]:
@@ -219,7 +240,7 @@ def _in_evaluation(model: nn.Module, x: Tensor, *, causal: bool) -> dict[str, fl
     length = x.shape[1]
     order = torch.randperm(length - causal, generator=torch.Generator().manual_seed(0))
     order = torch.cat((order, torch.tensor([length - 1]))) if causal else order
-    exact = copy.deepcopy(model).double().eval()
+    exact = register_parts(copy.deepcopy(model)).double().eval()
     x = x.double() if x.is_floating_point() else x
     with torch.no_grad():
         one, again, other = exact(x), exact(x), exact(x[:, order])

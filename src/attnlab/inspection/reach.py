@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
 from attnlab.inspection.drawing.pieces import drawn, facts
+from attnlab.nn.mended import register_parts
 
 SAMPLES = 4  # sequences tried at once, so that one dead unit or chance cancellation hides nothing
 MOST_CUTS = 128  # places at which the sequence is cut in two; of a longer one both ends and as many between
@@ -110,7 +111,7 @@ class _Probe:
     """Run a float64 copy of a model on changed inputs and compare with the unchanged ones."""
 
     def __init__(self, model: nn.Module, inputs: Sequence[Tensor]) -> None:
-        self.model = copy.deepcopy(model).double().eval()
+        self.model = register_parts(copy.deepcopy(model)).double().eval()
         first, *rest = (_in_double(_few(tensor)) for tensor in inputs)
         self.original: Shaped[Tensor, "batch length *features"] = first
         self.rest = tuple(rest)

@@ -29,8 +29,11 @@ DROPOUTS = frozenset({F.dropout, torch.dropout})
 ENTRIES = frozenset({F.embedding, F.linear})
 """Functions that take a model's input in."""
 _FUSED = F.scaled_dot_product_attention
+DETACHING = frozenset({Tensor.detach, torch.detach})
 HIDDEN = -1e4
 """Scores from which down a position counts as hidden."""
+_PLAIN = list | tuple | dict
+_PLUMBING = frozenset(vars(nn.Module()))  # `_parameters`, `_modules`, hooks: what every module has
 WITH_INNER_CALLS = (F.multi_head_attention_forward,)
 """Functions in Python whose calls within are what is changed."""
 
@@ -56,7 +59,7 @@ class Mending:
     quiet : bool
         Whether dropout acts in training alone, whatever the module says.
     thawed : bool
-        Whether every parameter is trained, whatever the module froze.
+        Whether every weight is trained: none is frozen or kept in a plain list, and gradients are cut off nowhere.
     skips : bool
         Whether the input of every layer (`layers_of`) is added to its output.
     positions : bool
@@ -99,6 +102,7 @@ class Mending:
                 if draw is not None and type(layer).__module__.startswith("torch."):
                     draw()
         if self.thawed:
+            register_parts(module)
             module.requires_grad_(True)
         for layer in layers_of(module) if self.skips else ():
             layer.register_forward_hook(_with_input)
@@ -117,6 +121,7 @@ class Mending:
             over_keys=self.over_keys,
             dropping=training or not self.quiet,
             given=inputs[0] if self.positions else None,
+            attached=self.thawed and torch.is_grad_enabled(),
         )
         with changes:
             output = module(*inputs)
@@ -212,6 +217,22 @@ class MendedMixer(AbstractKeylessMixer):
         return repr(self.mending)
 
 
+def register_parts(module: nn.Module) -> nn.Module:
+    """Make modules that a module keeps in plain lists and dictionaries parts of it, which move and train with it."""
+    waiting = [module]
+    while waiting:
+        part = waiting.pop()
+        for name, value in list(vars(part).items()):
+            inner = list(value.values() if isinstance(value, dict) else value) if isinstance(value, _PLAIN) else []
+            if name in _PLUMBING or not inner or not all(isinstance(one, nn.Module) for one in inner):
+                continue
+            named = isinstance(value, dict) and all(isinstance(key, str) for key in value)
+            delattr(part, name)
+            setattr(part, name, nn.ModuleDict(value) if named else nn.ModuleList(inner))
+        waiting += part.children()
+    return module
+
+
 def layers_of(model: nn.Module) -> list[nn.Module]:
     """The longest list of layers in a model; nothing where there is none of two and more."""
     lists = [list(part) for part in model.modules() if isinstance(part, nn.ModuleList | nn.Sequential)]
@@ -248,6 +269,8 @@ class ChangedCalls(TorchFunctionMode):
         Whether dropout acts.
     given : Tensor, optional
         What positions are added to, as soon as it is embedded or mapped; nothing by default.
+    attached : bool
+        Whether gradients pass where the code within cuts them off.
     """
 
     def __init__(
@@ -258,10 +281,11 @@ class ChangedCalls(TorchFunctionMode):
         over_keys: bool = False,
         dropping: bool = True,
         given: Tensor | None = None,
+        attached: bool = False,
     ) -> None:
         super().__init__()
         self._scores, self._rectified = scores, rectified
-        self._over_keys, self._dropping, self._given = over_keys, dropping, given
+        self._over_keys, self._dropping, self._given, self._attached = over_keys, dropping, given, attached
         self.across = False  # whether scores were normalized over another axis than their last
 
     def __torch_function__(
@@ -282,10 +306,19 @@ class ChangedCalls(TorchFunctionMode):
             return self._rectified(first)
         if func in DROPOUTS and not self._dropping:
             return first
-        result = func(*args, **given)
+        result = self._result(func, first, args, given)
         if func in ENTRIES and first is self._given and result.ndim == 3:
             result = result + sinusoids(result.shape[1], result.shape[2], dtype=result.dtype, device=result.device)
         return result
+
+    def _result(self, func: Any, first: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
+        """What a function gives, with its gradient where gradients are cut off nowhere."""
+        if not self._attached:
+            return func(*args, **given)
+        if func in DETACHING:
+            return first
+        with torch.enable_grad():
+            return func(*args, **given)
 
     def _softmax(self, x: Tensor, dim: int | None = None, *rest: Any, **named: Any) -> Tensor:
         """Softmax, of changed scores where it is over the last axis."""

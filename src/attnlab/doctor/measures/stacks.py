@@ -158,7 +158,7 @@ def _depths(outputs: list[Tensor], parameters: list[list[nn.Parameter]]) -> Dept
 
 def size(values: Tensor) -> float:
     """The root mean square."""
-    return float(values.double().square().mean().sqrt())
+    return float(values.detach().double().square().mean().sqrt())
 
 
 def likeness(values: Float[Tensor, "batch length features"]) -> float:
