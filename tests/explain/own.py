@@ -231,3 +231,16 @@ class WithoutGradients(Placeless):
         with torch.no_grad():
             x = self.into(x)
         return self.out(x + self.mix(x, x, x)[0])
+
+
+class Certain(nn.Module):
+    """Answers once for a series, with probabilities. x: (batch, length, d_in)."""
+
+    def __init__(self, d_in, n_classes, d_model=16):
+        super().__init__()
+        self.into, self.out = nn.Linear(d_in, d_model), nn.Linear(d_model, n_classes)
+        self.mix = nn.MultiheadAttention(d_model, 2, batch_first=True)
+
+    def forward(self, x):
+        x = self.into(x)
+        return self.out((x + self.mix(x, x, x)[0]).mean(1)).softmax(-1)

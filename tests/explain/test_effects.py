@@ -163,6 +163,7 @@ def test_known_effects_of_trained_weights_are_those_of_the_run(tmp_path):
         ("Listed", "weights without a gradient", "thawed"),
         ("Detached", "weights without a gradient", "thawed"),
         ("WithoutGradients", "weights without a gradient", "thawed"),
+        ("Certain", "a softmax before the loss", "logarithm"),
     ],
 )
 def test_what_is_removed_from_a_model_of_ones_own_is_no_longer_measured(name, cause, mending, tmp_path, texts):
@@ -170,6 +171,9 @@ def test_what_is_removed_from_a_model_of_ones_own_is_no_longer_measured(name, ca
     task = {"name": "sequences", "inputs": str(tmp_path / "x.npy"), "targets": str(tmp_path / "x.npy"), "batch": 8}
     if name == "DroppingModel":
         task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
+    if name == "Certain":
+        np.save(tmp_path / "y.npy", np.arange(40) % 3)
+        task = {"name": "classify", "inputs": str(tmp_path / "x.npy"), "labels": str(tmp_path / "y.npy"), "batch": 8}
     model = {"name": f"{OWN}:{name}"}
     setups = [Setup("mine", task, one, {}) for one in (model, {"name": "mended", "part": model, mending: True})]
     assert [STILL[cause](measure(setup)) for setup in setups] == [True, False]

@@ -113,10 +113,15 @@ def test_the_model_and_the_random_numbers_stay(tokens: Tensor) -> None:
     assert next(model.parameters()).dtype == torch.float32
 
 
+def test_one_answer_for_a_sequence_depends_on_what_it_is_made_of(tokens: Tensor) -> None:
+    assert reach(Tokens(Over(lambda x: x.mean(1))), (tokens,)) == Reach(LENGTH, 0, mixes_batch=False)
+    assert reach(Tokens(Over(lambda x: x[:, -4:].mean(1))), (tokens,)) == Reach(4, 0, mixes_batch=False)
+
+
 def test_other_outputs_are_refused(tokens: Tensor) -> None:
-    pooled = Tokens(Over(lambda x: x.mean(1)))
+    shorter = Tokens(Over(lambda x: x[:, 1:]))
     with pytest.raises(ModuleError, match=r"the output must be \(batch, length, ...\) with \(3, 17\)"):
-        reach(pooled, (tokens,))
+        reach(shorter, (tokens,))
 
 
 @pytest.mark.parametrize("position", [LENGTH, -LENGTH - 1])

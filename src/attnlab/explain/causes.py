@@ -69,6 +69,7 @@ TITLES = {
 """What these faults are called."""
 CHANCE, NO_POSITIONS = "dropout in evaluation", "no positions"
 FROZEN, CUT_OFF = "frozen weights", "weights without a gradient"
+TWICE = "a softmax before the loss"
 STILL: Mapping[str, Callable[[Measured], bool]] = {
     TITLES["causality"]: lambda m: m.get("ahead", 0.0) > 0,
     TITLES["batch-independence"]: lambda m: m.get("mixes", 0.0) > 0,
@@ -77,6 +78,7 @@ STILL: Mapping[str, Callable[[Measured], bool]] = {
     NO_POSITIONS: lambda m: m.get("order", 1.0) == 0.0,
     FROZEN: lambda m: m.get("frozen", 0.0) > 0,
     CUT_OFF: lambda m: m.get("cut_off", 0.0) > 0,
+    TWICE: lambda m: m.get("probabilities", 0.0) > 0,
 }
 """By what is removed, what is measured of a model from which it was not removed after all."""
 
@@ -395,6 +397,11 @@ def _thawed(one: Known, *signs: str) -> Change | None:
     return {"model": {"name": "mended", "part": one.model, "thawed": True}}
 
 
+def _logits(one: Known) -> Change | None:
+    own = own_model(one.model) and one.signature(TWICE)
+    return {"model": _mended(one, {"logarithm": True})} if own else None
+
+
 def _sequences_as_time(one: Known) -> Change | None:
     kept = {key: one.model[key] for key in ("hidden", "n_layers") if key in one.model}
     return {"model": {"name": "lstm", **kept}} if one.model["name"] == "lstm-batch-as-time" else None
@@ -500,6 +507,7 @@ REMOVALS: tuple[Removal, ...] = (
     ),
     Removal(FROZEN, "known effect", "all weights are trained", lambda one: _thawed(one, FROZEN), (FROZEN,)),
     Removal(CUT_OFF, "bug", "all weights are trained", lambda one: _thawed(one, CUT_OFF), (CUT_OFF,)),
+    Removal(TWICE, "bug", "the loss is given the logarithm of the answers", _logits, (TWICE,)),
     Removal(
         NO_POSITIONS, "known effect", "positions are added", _positions, ("missing positions",),
         "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466",

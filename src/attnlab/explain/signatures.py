@@ -131,6 +131,12 @@ SIGNATURES: tuple[Signature, ...] = (
         "PyTorch documentation, nn.ModuleList; 'Autograd mechanics', locally disabling gradient computation",
     ),
     Signature(
+        "a softmax before the loss",
+        lambda m: m["probabilities"] > 0,
+        "answers are not negative and add up to one, and the loss takes a softmax of them",
+        "PyTorch documentation, nn.CrossEntropyLoss: the input is expected to contain unnormalized logits",
+    ),
+    Signature(
         "chance in evaluation",
         lambda m: m["chance"] > 0,
         "two calls of the model in evaluation give different outputs for one input",
@@ -225,9 +231,12 @@ def _sees(model: nn.Module, batch: Batch, *, causal: bool) -> dict[str, float]:
     if given or last.ndim < 2:
         return {}
     length = last.shape[1]
-    middle = length - 1 if causal else length // 2
+    answers = model.eval()(last)
+    once = answers.shape[:2] != last.shape[:2]  # one answer for a sequence may depend on all of it
+    middle = length - 1 if causal or once else length // 2
     seen = reach(model, (last,), position=middle)
-    found = {"reach": float(seen.past if causal else seen.past + min(seen.future, length - 1 - middle))}
+    found = {"reach": float(seen.past + min(seen.future, length - 1 - middle))}
+    found["probabilities"] = float(not batch.targets.is_floating_point() and _are_probabilities(answers))
     found |= {"length": float(length), "ahead": float(seen.future if causal else 0), "mixes": float(seen.mixes_batch)}
     return found | _in_evaluation(model, last, causal=causal)
 
@@ -252,6 +261,14 @@ def _in_evaluation(model: nn.Module, x: Tensor, *, causal: bool) -> dict[str, fl
     if float((one - again).abs().max()) > rounding:
         return {"chance": 1.0}  # says nothing of the order
     return {"order": 1.0 if float((one - other).abs().max()) > rounding else 0.0}
+
+
+def _are_probabilities(answers: Tensor) -> bool:
+    """Whether no answer is negative and those over the last axis add up to one."""
+    sums = answers.detach().double().sum(-1)
+    return (
+        answers.shape[-1] > 1 and bool((answers >= 0).all()) and torch.allclose(sums, torch.ones_like(sums), atol=1e-3)
+    )
 
 
 def _first(output: Any) -> Tensor:

@@ -69,8 +69,8 @@ def reach(model: nn.Module, inputs: Sequence[Tensor], position: int = -1) -> Rea
     ----------
     model : nn.Module
         Called as ``model(*inputs)``, answers ``(batch, length, ...)``; or, once for a whole sequence,
-        ``(batch, 1, ...)``: the answer of the last position, which sees nothing ahead of it. It is copied to float64
-        and evaluation mode; the original is not touched.
+        ``(batch, 1, ...)`` or ``(batch, features)``: the answer of the last position, which sees nothing ahead of
+        it. It is copied to float64 and evaluation mode; the original is not touched.
     inputs : sequence of Tensor
         One batch. The first tensor, ``(batch, length)`` tokens or ``(batch, length, features)``, is the
         one that gets changed.
@@ -201,6 +201,8 @@ class _Probe:
         torch.default_generator.manual_seed(PROBE_SEED)
         with torch.no_grad():
             found: Tensor = self.model(first, *self.rest)
+        if found.ndim == 2 and found.shape[1] != first.shape[1]:  # one answer for a sequence
+            found = found[:, None]
         return found if found.is_floating_point() or found.is_complex() else found.double()
 
 

@@ -18,7 +18,7 @@ class MendedModel(nn.Module):
     ----------
     part : Spec
         The model; entry of `MODELS` or ``path.py:Class``.
-    scores_times, masked, swapped, leak, fresh, over_keys, quiet, thawed, skips, positions
+    scores_times, masked, swapped, leak, fresh, over_keys, quiet, thawed, skips, positions, logarithm
         What is removed, as in `Mending`.
     **offered
         What the task offers, for the model within.
@@ -50,6 +50,7 @@ class MendedModel(nn.Module):
         thawed: bool = False,
         skips: bool = False,
         positions: bool = False,
+        logarithm: bool = False,
         **offered: Any,
     ) -> None:
         from attnlab.models.table import MODELS
@@ -58,6 +59,7 @@ class MendedModel(nn.Module):
         self.mending = Mending(
             scores_times=scores_times, masked=masked, swapped=swapped, leak=leak, fresh=fresh,
             over_keys=over_keys, quiet=quiet, thawed=thawed, skips=skips, positions=positions,
+            logarithm=logarithm,
         )  # fmt: skip
         self.part = self.mending.start(build(part, MODELS, axis="model", offered=offered))
         within = [module for module in self.part.modules() if getattr(module, "batch_first", True) is False]

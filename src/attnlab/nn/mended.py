@@ -64,6 +64,8 @@ class Mending:
         Whether the input of every layer (`layers_of`) is added to its output.
     positions : bool
         Whether sines and cosines of positions are added where the input is taken in.
+    logarithm : bool
+        Whether the logarithm of its answers is given, which are probabilities.
 
     Raises
     ------
@@ -84,6 +86,7 @@ class Mending:
         thawed: bool = False,
         skips: bool = False,
         positions: bool = False,
+        logarithm: bool = False,
     ) -> None:
         if not (math.isfinite(scores_times) and scores_times > 0):
             raise SpecError(f"scores_times must be a positive number; got {scores_times!r}")
@@ -92,7 +95,7 @@ class Mending:
         self.scores_times, self.masked, self.swapped = scores_times, masked, swapped
         self.leak, self.fresh = leak, fresh
         self.over_keys, self.quiet, self.thawed = over_keys, quiet, thawed
-        self.skips, self.positions = skips, positions
+        self.skips, self.positions, self.logarithm = skips, positions, logarithm
 
     def start(self, module: nn.Module) -> nn.Module:
         """A module that starts without the fault."""
@@ -125,6 +128,8 @@ class Mending:
         )
         with changes:
             output = module(*inputs)
+        if self.logarithm:
+            output = output.clamp_min(torch.finfo(output.dtype).tiny).log()
         return output.transpose(0, 1) if self.swapped else output
 
     def _scores(self, scores: Tensor) -> Tensor:
