@@ -203,3 +203,33 @@ def test_what_helps_any_model_is_changed_by_what_is_said_of_it():
     assert found["small model"] == {"model": {"d_model": 32}}
     assert found["overfitting"] == {"training": {"budget": {"steps": 10}}}
     assert "short context" not in found  # the task has none
+
+
+@pytest.mark.parametrize(
+    ("said", "cause", "change"),
+    [
+        ({"clip": 1e-3}, "a low limit of gradients", {"clip": 1.0}),
+        ({"clip": 1.0}, "a low limit of gradients", None),
+        ({"clip": None}, "no limit of gradients", {"clip": 1.0}),
+        ({"warmup": 4000}, "a long warm-up", {"warmup": 0.1}),
+        ({"warmup": 0.9}, "a long warm-up", {"warmup": 0.1}),
+        ({"warmup": 0.1}, "a long warm-up", None),
+        ({"warmup": 0}, "no warm-up", {"warmup": 0.1}),
+        ({"weight_decay": 10.0}, "weight decay", {"weight_decay": 0.0}),
+        ({"label_smoothing": 0.5}, "label smoothing", {"label_smoothing": 0.0}),
+    ],
+)
+def test_what_a_recipe_says_is_put_back(said, cause, change):
+    setup = Setup("mine", SHAPES, {"name": "encoder"}, {"lr": 1e-3, "budget": {"steps": 40}, **said})
+    found = {one.name: one.changes["mine"] for one in candidates({"mine": Known(setup, build_task(SHAPES))})}
+    assert found.get(cause) == (None if change is None else {"training": change})
+
+
+def test_items_that_are_there_several_times_are_a_leak(tmp_path):
+    np.save(tmp_path / "x.npy", np.repeat(np.random.default_rng(0).normal(size=(30, 7, 1)), 4, axis=0))
+    np.save(tmp_path / "y.npy", np.repeat(np.arange(30) % 2, 4))
+    task = {"name": "classify", "inputs": str(tmp_path / "x.npy"), "labels": str(tmp_path / "y.npy")}
+    for said, change in ((task, {"task": {"drop_copies": True}}), ({**task, "drop_copies": True}, None)):
+        known = Known(Setup("mine", said, {"name": "encoder"}, {"budget": {"steps": 40}}), build_task(said))
+        found = {one.name: one.changes["mine"] for one in candidates({"mine": known})}
+        assert found.get("leaking split") == change

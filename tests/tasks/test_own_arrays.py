@@ -203,6 +203,27 @@ def test_what_is_suspicious_is_said(save, tmp_path):
     assert cut.train_batch(0, 0).inputs[0].shape[1] == 9
 
 
+@pytest.mark.parametrize("task", [Classify, Sequences])
+def test_what_is_held_out_too_is_left_out_of_training(task, save):
+    inputs = np.repeat(np.random.default_rng(1).normal(size=(30, LENGTH)), 2, axis=0)
+    files = save("x", inputs), save("y", np.repeat(np.arange(30) % 2, 2))
+    held = {"validation": 0.2, "normalize": False}
+    if task is Sequences:
+        files = files[0], files[0]
+    copied, clean = (task(*files, **held, drop_copies=drop) for drop in (False, True))
+    assert copied.overlaps["validation"] > 0.5
+    assert clean.overlaps["validation"] == 0.0
+    parts = [one.describe()["parts"] for one in (copied, clean)]
+    assert parts[0]["validation"] == parts[1]["validation"] == 12
+    assert parts[0]["train"] - parts[1]["train"] == round(12 * copied.overlaps["validation"])
+
+
+def test_training_parts_of_nothing_but_copies_are_refused(save):
+    files = save("x", np.zeros((20, LENGTH))), save("y", np.arange(20) % 2)
+    with pytest.raises(DataError, match="with drop_copies nothing is left to train on: every training input is held"):
+        Classify(*files, drop_copies=True)
+
+
 X, Y = np.zeros((20, LENGTH, 2)), np.arange(20) % 2
 
 

@@ -21,6 +21,8 @@ from attnlab.explain.signatures import SIGNATURES, Measured
 from attnlab.nn.mixers import MIXERS
 from attnlab.studies.plan.matching import width_of
 from attnlab.tasks import TASKS
+from attnlab.tasks.arrays.classify import Classify
+from attnlab.tasks.arrays.sequences import Sequences
 from attnlab.tasks.char_lm.char_lm import CharLM
 from attnlab.tasks.held_out import SUSPICIOUS_OVERLAP
 
@@ -39,6 +41,8 @@ MAKES_UP = (TOO_FEW_STEPS, "no warm-up", "no limit of gradients", "constant rate
 """Causes whose removal makes up for others, as another rate does."""
 WARM_UP = 0.1
 """Part of the steps over which the rate rises, where it did not."""
+LONGEST_WARM_UP = 0.5
+"""Part of the steps from which on a warm-up is tried without."""
 LEAK = 0.1
 """Slope of a rectifier below zero, where it was dead."""
 CLIP = 1.0
@@ -426,20 +430,30 @@ def _sees_all(one: Known) -> Change | None:
 
 
 def _clean(one: Known) -> Change | None:
-    """The task's own split, where another one was named; a training text without copies, where it has many."""
+    """The task's own split, where another one was named; a training part without copies, where it has many."""
     name, split = str(one.setup.task["name"]), one.setup.task.get("split")
     clean = {"char-lm": "contiguous", "shapes": "separate"}.get(name)
     if split is not None and clean is not None and split != clean:
         return {"task": {"split": clean, "stride": 1} if "stride" in one.setup.task else {"split": clean}}
-    shares = one.task.overlaps.values() if isinstance(one.task, CharLM) and not one.task.drop_copies else ()
-    return {"task": {"drop_copies": True}} if any((share or 0) >= SUSPICIOUS_OVERLAP for share in shares) else None
+    if not isinstance(one.task, CharLM | Classify | Sequences) or one.task.drop_copies:
+        return None
+    suspicious = any((share or 0) >= SUSPICIOUS_OVERLAP for share in one.task.overlaps.values())
+    return {"task": {"drop_copies": True}} if suspicious else None
 
 
-def _trained(key: str, wrong: Sequence[Any], value: Any) -> Callable[[Known], Change | None]:
-    """A change of the recipe where it says one of some values."""
-    return lambda one: (
-        {"training": {key: value}} if key in one.setup.training and one.setup.training[key] in wrong else None
-    )
+def _trained(key: str, is_wrong: Callable[[Any, int], bool], value: Any) -> Callable[[Known], Change | None]:
+    """A change of the recipe where it says something else of a setting, in a run of some steps."""
+
+    def change(one: Known) -> Change | None:
+        said = one.setup.training
+        return {"training": {key: value}} if key in said and is_wrong(said[key], one.setup.steps) else None
+
+    return change
+
+
+def _rises_long(said: Any, steps: int) -> bool:
+    """Whether a warm-up, in steps or as a part of them, takes most of a run."""
+    return isinstance(said, int | float) and (said if said >= 1 else said * steps) > LONGEST_WARM_UP * steps
 
 
 def _zero(where: str, key: str) -> Callable[[Known], Change | None]:
@@ -528,14 +542,25 @@ REMOVALS: tuple[Removal, ...] = (
         "narrow heads", "known effect", "fewer and wider heads", _wider_heads, (), _LOW_RANK,
     ),
     Removal(
-        "no warm-up", "set-up", "the rate rises over a tenth of the steps", _trained("warmup", (0, 0.0), WARM_UP),
-        ("gradient by depth",), "Xiong 2020, arXiv:2002.04745",
+        "no warm-up", "set-up", "the rate rises over a tenth of the steps",
+        _trained("warmup", lambda said, _: said == 0, WARM_UP), ("gradient by depth",), "Xiong 2020, arXiv:2002.04745",
     ),
     Removal(
-        "no limit of gradients", "set-up", f"gradients are cut at {CLIP:g}", _trained("clip", (None,), CLIP),
-        ("signal growth", "logit growth"),
+        "no limit of gradients", "set-up", f"gradients are cut at {CLIP:g}",
+        _trained("clip", lambda said, _: said is None, CLIP), ("signal growth", "logit growth"),
     ),
-    Removal("constant rate", "set-up", "the rate falls to zero", _trained("schedule", ("constant",), "cosine")),
+    Removal(
+        "constant rate", "set-up", "the rate falls to zero",
+        _trained("schedule", lambda said, _: said == "constant", "cosine"),
+    ),
+    Removal(
+        "a long warm-up", "set-up", f"the rate rises over {WARM_UP:.0%} of the steps",
+        _trained("warmup", _rises_long, WARM_UP),
+    ),
+    Removal(
+        "a low limit of gradients", "set-up", f"gradients are cut at {CLIP:g}",
+        _trained("clip", lambda said, _: said is not None and said < CLIP, CLIP),
+    ),
     Removal("dropout", "set-up", "nothing is dropped", _zero("model", "dropout")),
     Removal("weight decay", "set-up", "weights do not decay", _zero("training", "weight_decay")),
     Removal("label smoothing", "set-up", "targets are not smoothed", _zero("training", "label_smoothing")),

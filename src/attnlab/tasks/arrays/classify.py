@@ -53,13 +53,16 @@ class Classify:
         Whether numbers are given with mean 0 and standard deviation 1, for each feature those of the training part.
     data_seed : int
         Seed of which items are held out.
+    drop_copies : bool
+        Whether the training part is left without items whose input is held out too.
 
     Raises
     ------
     SpecError
         If a size is below 1, or what is held out is no share.
     DataError
-        If a file cannot be read, or holds what is no item or no class, or one that training lacks.
+        If a file cannot be read, or holds what is no item or no class, or one that training lacks, or nothing is left
+        to train on.
 
     Notes
     -----
@@ -84,10 +87,12 @@ class Classify:
         test: Held | None = None,
         normalize: bool = True,
         data_seed: int = 0,
+        drop_copies: bool = False,
     ) -> None:
         require_positive("batch", batch)
         require_positive("length", length or 1)
-        self.batch, self._arguments = batch, {"inputs": inputs, "labels": labels, "field": field}
+        self.batch, self.drop_copies = batch, drop_copies
+        self._arguments = {"inputs": inputs, "labels": labels, "field": field}
         held = held_parts(validation, test)
         read = {"train": _read(inputs, labels, field)}
         read |= {
@@ -101,8 +106,9 @@ class Classify:
         )
         given = {part: (items[part], known[part]) for part in read if part != "train"}
         self._items = OwnItems(
-            items["train"], known["train"], {**shares_of(held), **given}, seed=data_seed, strata=known["train"]
-        )
+            items["train"], known["train"], {**shares_of(held), **given}, seed=data_seed, strata=known["train"],
+            drop_copies=drop_copies,
+        )  # fmt: skip
         self._of_tokens = items["train"].dtype.kind in "iu"
         train = self._items.parts["train"]
         self._scale = Scale.of(featured(train.inputs), train.chosen) if normalize and not self._of_tokens else None
@@ -190,6 +196,11 @@ class Classify:
                 ),
             ]  # fmt: skip
         return tuple(floors)
+
+    @property
+    def overlaps(self) -> Mapping[str, float]:
+        """By held-out part, the fraction of its inputs that are among the training inputs."""
+        return self._items.copied
 
     def alarms(self) -> tuple[str, ...]:
         """What is suspicious about the items and their classes."""

@@ -112,6 +112,8 @@ class OwnItems:
         Of which items are held out.
     strata : array of int, optional
         A class of each item; then every class is held out in the same share.
+    drop_copies : bool
+        Whether the training part is left without items whose input is held out too.
 
     Raises
     ------
@@ -129,6 +131,7 @@ class OwnItems:
         *,
         seed: int,
         strata: np.ndarray | None = None,
+        drop_copies: bool = False,
     ) -> None:
         shares = shares_of(held)
         chosen = cut_items(len(inputs), shares, seed, strata)
@@ -153,6 +156,16 @@ class OwnItems:
                 )
             if not len(items):
                 raise DataError(f"the {part} part is empty: there are {len(inputs)} items; give more, or other shares")
+        if drop_copies:
+            self._drop_copies()
+
+    def _drop_copies(self) -> None:
+        train = self.parts["train"]
+        held_out = {one for part, items in self.parts.items() if part != "train" for one in items.hashes()}
+        kept = np.array([one not in held_out for one in train.hashes()])
+        if not kept.any():
+            raise DataError("with drop_copies nothing is left to train on: every training input is held out too")
+        self.parts["train"] = Items(train.inputs, train.targets, train.chosen[kept])
 
     def drawn(self, step: int, seed: int, batch: int) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets of one training step; every item once in each epoch."""

@@ -45,13 +45,15 @@ class Sequences:
         training part; errors are then in these units.
     data_seed : int
         Seed of which items are held out.
+    drop_copies : bool
+        Whether the training part is left without items whose input is held out too.
 
     Raises
     ------
     SpecError
         If a size is below 1, or what is held out is no share.
     DataError
-        If a file cannot be read, shapes do not fit, or a number is not finite.
+        If a file cannot be read, shapes do not fit, a number is not finite, or nothing is left to train on.
 
     Notes
     -----
@@ -73,13 +75,15 @@ class Sequences:
         test: Held | None = None,
         normalize: bool = True,
         data_seed: int = 0,
+        drop_copies: bool = False,
     ) -> None:
         require_positive("batch", batch)
-        self.batch, self._files = batch, {"inputs": inputs, "targets": targets}
+        self.batch, self.drop_copies = batch, drop_copies
+        self._files = {"inputs": inputs, "targets": targets}
         held = held_parts(validation, test)
         given = {part: _pair(part, some) for part, some in held.items() if not isinstance(some, int | float)}
         first = _read(inputs, targets)
-        self._items = OwnItems(*first, {**shares_of(held), **given}, seed=data_seed)
+        self._items = OwnItems(*first, {**shares_of(held), **given}, seed=data_seed, drop_copies=drop_copies)
         train = self._items.parts["train"]
         self.length, shape = first[0].shape[1], first[1].shape
         self.each = len(shape) == 3 or shape[1] == self.length
@@ -217,6 +221,11 @@ class Sequences:
                 source=f"always class {most}, the most frequent of the training part",
             ),
         ]  # fmt: skip
+
+    @property
+    def overlaps(self) -> Mapping[str, float]:
+        """By held-out part, the fraction of its inputs that are among the training inputs."""
+        return self._items.copied
 
     def alarms(self) -> tuple[str, ...]:
         """What is suspicious about the parts."""
