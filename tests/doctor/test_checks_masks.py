@@ -150,3 +150,19 @@ def test_what_custom_alone_says_of_a_name_is_asked_but_where_words_of_the_custom
     called = replace(exam.convention, arguments=(Argument(first, "x", by_name=False),))
     (finding,) = check_mask_polarity(exam.relying_on(called))
     assert finding.severity == severity
+
+
+class Misspelled(Attention):
+    def mask(self, scores, mask):
+        return scores if mask is None else scores.mask_fill(~mask, -1e9)
+
+
+class OfItsOwn(Attention):
+    def mask(self, scores, mask):
+        return scores if mask is None else scores.masked_fill(~mask.table, -1e9)
+
+
+def test_a_mask_whose_code_names_what_does_not_exist_is_an_error_and_a_mask_of_another_class_is_none():
+    (finding,) = found(Misspelled())
+    assert (finding.severity, "its code names 'mask_fill'" in finding.message) == ("error", True)
+    assert not found(OfItsOwn())

@@ -14,6 +14,7 @@ from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.differences import difference, largest, size_of
 from attnlab.doctor.influence.padded import lengths_of, real_positions, telling
+from attnlab.doctor.slips import slips
 from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.tape import Tape, record
 from attnlab.strangers.calling.masking import Masking
@@ -49,6 +50,12 @@ TEXTS: Mapping[str, FindingText] = {
         _CONVENTIONS,
         "set-up",
     ),
+    "misspelled": FindingText(
+        "error",
+        "no call with `{mask}` runs: its code names '{name}', which does not exist.",
+        "correct the name, and call it with a mask in a test",
+        _CONVENTIONS,
+    ),
     "hides nothing": FindingText(
         "error",
         "`{mask}` hides no key from the queries, whichever value is taken for hidden.",
@@ -82,6 +89,8 @@ TEXTS: Mapping[str, FindingText] = {
 
 def check_mask_polarity(exam: Examination) -> Iterator[Finding]:
     """Hide a position by each mask argument, and compare what its values do with what they are said to do."""
+    for slip in slips(exam):
+        yield TEXTS["misspelled"].finding(_POLARITY, f"it raises {slip.raised}", {"mask": slip.mask, "name": slip.name})
     undeclared = yield from _judged(exam, exam)
     if exam.of_memory is not None:
         undeclared += yield from _judged(exam, exam.of_memory)
