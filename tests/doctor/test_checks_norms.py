@@ -161,6 +161,16 @@ class OnRequest(Block):
         return x + self.f(x)
 
 
+class BySetting(Block):
+    def __init__(self, first=False):
+        super().__init__()
+        self.early = first
+
+    def forward(self, x):
+        x = x + self.attention(self.n2(x))
+        return x + self.f(self.n1(x) if self.early else x)
+
+
 class ByWeight(Block):
     def forward(self, x):
         x = x + self.attention(F.layer_norm(x, (D,), self.n1.weight, self.n1.bias))
@@ -171,7 +181,7 @@ def test_unused_norms():
     (thrown,), (never,) = errors(ThrownAway()), errors(NeverCalled())
     assert thrown.message == "the norm 'n1' is computed, but its result is thrown away."
     assert never.message == "the norm 'n1' is built, but never called."
-    assert errors(OnRequest()) == errors(ByWeight()) == []
+    assert errors(OnRequest()) == errors(ByWeight()) == errors(BySetting()) == []
 
 
 def test_a_norm_built_in_forward():

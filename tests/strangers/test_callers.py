@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 from attnlab.core.errors import ModuleError, SpecError
@@ -86,6 +87,43 @@ def test_without_such_a_call_a_value_is_taken_that_the_source_allows_or_it_is_as
 def test_what_nothing_names_is_taken_by_what_the_source_does_with_it(tmp_path, use, value):
     text = UNCLEAR.format(more="odd, p=0.1").replace("self.inner,", f"{use}\n        self.inner,")
     assert load(f"{file(tmp_path, text)}:Mine").arguments["odd"] == value
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("sharing: str | None", None),
+        ("shift_idx: slice | None", None),
+        ("grid_size: tuple[int, int]", (8, 8)),
+        ("dtype", torch.float32),
+        ("latent_dim", 64),
+    ],
+)
+def test_what_is_guessed_is_what_an_annotation_allows(tmp_path, argument, value):
+    text = UNCLEAR.format(more=f"{argument}, p=0.1")
+    assert load(f"{file(tmp_path, text)}:Mine", {"c_m": 24}).arguments[argument.partition(":")[0]] == value
+
+
+def test_a_word_is_one_that_the_part_knows_which_it_is_handed_on_to(tmp_path):
+    part = "class Part(nn.Module):\n    def __init__(self, start):\n        super().__init__()\n"
+    part += "        if start not in ('small', 'large'):\n            raise ValueError(start)\n"
+    text = UNCLEAR.format(more="part_start, p=0.1").replace(
+        "self.inner,", "Part(start=part_start)\n        self.inner,", 1
+    )
+    assert load(f"{file(tmp_path, part + text)}:Mine", {"c_m": 24}).arguments["part_start"] == "small"
+
+
+def test_what_a_constructor_insists_on_though_its_default_is_none_is_given(tmp_path):
+    text = UNCLEAR.format(more="sparse=None").replace("super", "assert sparse is not None, 'say it'\n        super", 1)
+    text = text.replace("self.inner,", "self.kept = nn.Identity() if sparse else None\n        self.inner,", 1)
+    found = ways_to_load(f"{file(tmp_path, text)}:Mine", {"c_m": 24})
+    assert next(found).arguments["sparse"] is False
+
+
+def test_what_is_called_under_the_name_that_it_is_kept_as_is_a_module(tmp_path):
+    text = UNCLEAR.format(more="attention").replace("self.inner,", "self.within = attention\n        self.inner,", 1)
+    text = text.replace("return self", "x = self.within(x, x, x)[0]\n        return self")
+    assert isinstance(load(f"{file(tmp_path, text)}:Mine", {"c_m": 24}).module.within, nn.MultiheadAttention)
 
 
 def test_a_table_of_numbers_that_a_constructor_wants_is_a_tensor(tmp_path):
@@ -297,7 +335,7 @@ def test_what_a_constructor_reads_from_its_keywords_is_guessed_by_name(tmp_path)
 
 
 def test_a_refusal_says_what_was_supposed_and_how_it_failed(tmp_path):
-    with pytest.raises(SpecError, match=r"Give --arg wanted=\.\.\..*tried with wanted=64: .*ZeroDivisionError"):
+    with pytest.raises(SpecError, match=r"Give --arg wanted=64 .*tried with wanted=64: .*ZeroDivisionError"):
         load(f"{file(tmp_path, KEYWORDS.format(width='dim // 0'))}:Mine")
 
 

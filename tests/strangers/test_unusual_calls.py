@@ -519,3 +519,34 @@ def test_a_sequence_of_one_asks_and_is_the_output():
     convention = asked(OneStep())
     assert "query=a fixed sequence of one vector" in convention.in_words
     assert (convention.pooled, convention.d_out, convention.output) == (True, WIDTH, 0)
+
+
+class Compressing(nn.Module):
+    """Attention whose maps of keys may be left out; what they are an annotation tells, and no name."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, squeeze: nn.Linear | None, beside: torch.Tensor | None):
+        if squeeze is not None:
+            x = squeeze(x)
+        return self.map(x) + beside
+
+
+def test_what_an_annotation_allows_to_be_nothing_is_nothing_unless_it_is_a_tensor():
+    assert asked(Compressing()).in_words == "forward(x; squeeze=None; beside)"
+
+
+class OnGrid(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.map, self.grid = nn.Linear(WIDTH, WIDTH), (5, 4)
+
+    def forward(self, x):
+        return self.map(x.view(len(x), *self.grid, WIDTH).roll(1, 1)).flatten(1, 2)
+
+
+def test_a_sequence_may_have_to_be_as_long_as_a_grid_has_places():
+    convention = asked(OnGrid())
+    assert (convention.length, convention.any_length) == (20, False)

@@ -58,6 +58,8 @@ def test_only_files_that_hold_a_word_are_parsed_the_own_first(top):
         ),
         ("run.py", "config = {'inner': {'width': 7}}\n", {"inner": {"width": 7}, "width": 7}),
         ("run.py", "self.config = {'kinds': ['own', 'cross'] * 2, 'made': f()}", {"kinds": ["own", "cross"] * 2}),
+        ("run.py", "cfg = dict(width=7, inner=dict(deep=3))\n", {"width": 7, "deep": 3}),
+        ("run.py", "def usual_config():\n    return {'width': 7}\n", {"width": 7}),
         ("run.py", "args = 1\nwidth = 3 * 4\n", {"width": 12}),
         ("run.yaml", "model:\n  width: 7\n", {"model": {"width": 7}, "width": 7}),
         ("run.json", '{"width": [7, 8]}', {"width": [7, 8]}),

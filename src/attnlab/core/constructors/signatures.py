@@ -67,6 +67,11 @@ def check_arguments(factory: Callable[..., Any], arguments: Mapping[str, Any], w
     return checked
 
 
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is what an annotation allows; without one anything is."""
+    return hint is None or not _convert("", value, hint)[1]
+
+
 def _convert(name: str, value: Any, hint: Any) -> tuple[Any, str]:
     """A value checked against an annotation, and what is wrong with it."""
     if isinstance(value, Settings):

@@ -29,7 +29,7 @@ from attnlab.doctor.measures.unregistered import Unregistered, lasting_tensors, 
 from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.tape import Tape
 from attnlab.strangers.calling.sources import OTHER_MEMORIES
-from attnlab.strangers.loading.mentions import OPTIONAL, use_of
+from attnlab.strangers.loading.mentions import SWITCHED, use_of
 from attnlab.strangers.words import said_unused
 
 ID = "dead-parts"
@@ -210,7 +210,7 @@ def _unused_memory(exam: Examination) -> Iterator[Finding]:
 def _silent(exam: Examination, seen: Survey) -> Iterator[Finding]:
     """Errors for parameters without gradient, be they without influence too or not."""
     module = exam.eval_module
-    suspects = [name for name in _suspects(module, seen) if use_of(module, name) not in OPTIONAL]
+    suspects = [name for name in _suspects(module, seen) if use_of(module, name) not in SWITCHED]
     if not suspects:
         return
     moves = influence(exam, suspects) > exam.tolerance

@@ -12,13 +12,14 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final, get_args
+from typing import Any, Literal, final, get_args
 
-from torch import nn
+from torch import Tensor, nn
 
 from attnlab.core.constructors import hints_of, is_required
 from attnlab.strangers.calling.masking import ENCODINGS, KEY_SHAPES, LENGTHS, ONE_LENGTH_EACH, SHAPES, Masking
 from attnlab.strangers.calling.sources import NO_OPTIONS, PACKED, SEVERAL, UNNAMED, Argument, Packed
+from attnlab.strangers.loading.sizes import may_be_none
 from attnlab.strangers.words import source_of_forward
 
 _PIECES: dict[str, str] = {
@@ -121,6 +122,8 @@ class Parameter:
     required: bool  # whether a call must give it
     by_name: bool  # whether it can be given by name alone
     apart: Argument | None = None  # what is given where ``forward`` takes it apart
+    nothing: Literal["first", "last"] | None = None
+    """Whether nothing is given before or after all else: its annotation allows None, beside no tensor or beside one."""
 
 
 def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
@@ -143,8 +146,14 @@ def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
     _settle_memory(roles)
     apart = _taken_apart(source_of_forward(module))
     return tuple(
-        Parameter(n, roles[n], is_required(p), p.kind is p.KEYWORD_ONLY, apart.get(n)) for n, p in named.items()
+        Parameter(n, roles[n], is_required(p), p.kind is p.KEYWORD_ONLY, apart.get(n), _nothing(hints.get(n)))
+        for n, p in named.items()
     )
+
+
+def _nothing(hint: Any) -> Literal["first", "last"] | None:
+    """When a parameter of some annotation is given nothing."""
+    return ("last" if Tensor in get_args(hint) else "first") if may_be_none(hint) else None
 
 
 def _taken_apart(source: str) -> dict[str, Argument]:
@@ -354,6 +363,8 @@ def _choice(one: Parameter, index: int, *, d_head: int | None, vocab_size: int |
     apart = () if one.apart is None else (replace(one.apart, by_name=by_name),)
     choice = (None,) if turning else choices.get(one.role, (given("x"),))
     choice = (*apart, *choice) if one.role not in choices or one.role == "open" else choice
+    if one.nothing is not None and nothing not in choice and one.role not in ("input", "query"):
+        choice = (nothing, *choice) if one.nothing == "first" else (*choice, nothing)
     if one.required or one.role in ("input", "query"):
         return choice
     return (None,)

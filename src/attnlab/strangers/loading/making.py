@@ -7,7 +7,8 @@ import functools
 import itertools
 import re
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final, get_origin
 
@@ -22,6 +23,7 @@ from attnlab.core.constructors import (
     config_class_of,
     config_of,
     fill_in,
+    fits,
     glossary_word,
     heard_by,
     hints_of,
@@ -34,7 +36,7 @@ from attnlab.core.constructors import (
 from attnlab.core.errors import AttnlabError, SpecError
 from attnlab.core.own_files import constants_of_script
 from attnlab.strangers.loading.callers import callers_of, literal_calls, watched
-from attnlab.strangers.loading.mentions import setting_of, words_compared_with
+from attnlab.strangers.loading.mentions import handed_on_as, setting_of, words_compared_with
 from attnlab.strangers.loading.sizes import (
     D_HEAD,
     D_MODEL,
@@ -42,6 +44,7 @@ from attnlab.strangers.loading.sizes import (
     PAIRED,
     SMALL,
     is_module,
+    may_be_none,
     offered_for,
     pieces_of,
     supposed,
@@ -65,6 +68,7 @@ _MOST_CALLS = 3  # in files, that are tried; a fourth would not differ in kind
 _MOST_SUPPOSED = 3  # values of what nothing tells
 _MOST_CALLERS = 4  # that are built; the fifth would not tell more
 _SIDE = 32  # pixels
+_SIDE_OF_GRID = 8  # of what is as high and as wide, whatever it is called
 _WIDER_SIDE = 64  # where what is made for so few pixels cannot be called
 _OF_SIDES = frozenset(["img", "image", "resolution"])
 """Pieces of names that say how wide an image is."""
@@ -172,16 +176,29 @@ class Maker:
             guessed = {name: self._meant(name) for name in missing}
             return {name: value for name, value in guessed.items() if value is not None and name not in self.given}
         if not _WANTS_PAIRS.search(str(cause)):
-            none = {name: glossary_word(name) for name, one in self.wanted.items() if one.default is None}
-            return {name: SMALL[word] for name, word in none.items() if word in SMALL and name not in self.given}
+            none = [name for name, one in self.wanted.items() if one.default is None and name not in self.given]
+            sizes = {name: SMALL[glossary_word(name)] for name in none if glossary_word(name) in SMALL}
+            return sizes or self._refused(cause, none)
         sizes = {name: value for name, value in self.arguments.items() if type(value) is int}
         listed = [name for name in sizes if setting_of(name, self._text) == "list"]
         listed = listed or [name for name in sizes if PAIRED & set(pieces_of(name))]
         return {name: (sizes[name], sizes[name]) for name in listed}
 
+    def _refused(self, cause: BaseException, none: Sequence[str]) -> dict[str, Any]:
+        """What the statement that raised names of the arguments that were left at None."""
+        raised = traceback.extract_tb(cause.__traceback__)[-1:]
+        named_there = {word for frame in raised for word in re.findall(r"\w+", frame.line or "")} & {*none}
+        guessed = {name: self._meant(name) for name in named_there}
+        self.asks |= None in guessed.values()
+        return {name: value for name, value in guessed.items() if value is not None}
+
     def _told(self, word: str) -> Any:
         """The value of a setting that its repository or what it is compared with tells, None where nothing does."""
-        return self._settings.get(word, next(words_compared_with(word, source_of(self.factory)), None))
+        if word in self._settings:
+            return self._settings[word]
+        source = source_of(self.factory)
+        compared = (words_compared_with(name, self._text) for name in handed_on_as(word, source))
+        return next(itertools.chain(words_compared_with(word, source), *compared), None)
 
     def _meant(self, word: str) -> Any:
         """The same, or what its name or its use tells."""
@@ -254,15 +271,17 @@ class Maker:
             rest = {name: value for name, value in given.items() if name not in self.wanted}
             given = own | {self._config: settings(offered, rest)}
         filled = fill_in(self.factory, given, offered=offered, foreign=True, keep_defaults=True)
+        filled = {name: value for name, value in filled.items() if name in given or self._fits(name, value)}
         guessed = {name: value for name, value in filled.items() if name in given or not self._is_part(name, value)}
         filled = filled | self._parts_wanted(guessed, given)
         filled |= {name: value for name in self._missing(filled) if (value := self._told(name)) is not None}
+        filled |= {name: None for name in self._missing(filled) if may_be_none(hints_of(self.factory).get(name))}
         supposed = {name: value for name in self._missing(filled) if (value := self._supposed(name)) is not None}
         self.supposed = ", ".join(f"{name}={_in_short(value)}" for name, value in supposed.items())
         filled |= supposed
         for name, kind in ((name, get_origin(hint)) for name, hint in hints_of(self.factory).items()):
             if kind in (list, tuple) and name in filled and name not in given and type(filled[name]) is int:
-                filled[name] = kind([filled[name]] * 2)
+                filled[name] = kind([min(filled[name], _SIDE_OF_GRID) if kind is tuple else filled[name]] * 2)
         for value in filled.values():
             if hasattr(value, _HOW_TO_ATTEND):
                 setattr(value, _HOW_TO_ATTEND, "eager")
@@ -299,8 +318,13 @@ class Maker:
         if not self._calls(name):
             return None
         self.guesses_parts = True
-        attends = re.search(rf"{_OWN}{name}\([^,()]+,[^,()]+,", source_of(self.factory))
+        attends = re.search(rf"{_OWN}{self._kept_as(name)}\([^,()]+,[^,()]+,", source_of(self.factory))
         return nn.MultiheadAttention(D_MODEL, N_HEADS, batch_first=True) if attends else nn.Linear(D_MODEL, D_MODEL)
+
+    def _fits(self, name: str, guess: Any) -> bool:
+        """Whether a guess is what the annotation of an argument allows, once or twice."""
+        hint = hints_of(self.factory).get(name)
+        return get_origin(hint) in (list, tuple) or fits(guess, hint)
 
     def _is_part(self, name: str, guess: Any) -> bool:
         """Whether a required argument for which a number was guessed is a module after all."""
@@ -311,7 +335,12 @@ class Maker:
         """Whether the class calls what it is given, and not what it makes of it under the same name."""
         source = source_of(self.factory)
         made_anew = re.search(rf"\bself\.{name} = (?!{name}\b)", source)
-        return bool(re.search(rf"{_OWN}{name}\(", source)) and made_anew is None
+        return bool(re.search(rf"{_OWN}{self._kept_as(name)}\(", source)) and made_anew is None
+
+    def _kept_as(self, name: str) -> str:
+        """A pattern of the names under which the class has an argument."""
+        kept = re.findall(rf"\bself\.(\w+) = {name}$", source_of(self.factory), re.MULTILINE)
+        return f"(?:{'|'.join([name, *kept])})"
 
     def _lists(self, name: str) -> bool:
         """Whether the class keeps what it is given as a list of modules."""
@@ -334,7 +363,9 @@ class Maker:
         missing = self._missing(arguments)
         if missing:
             self.asks = True
-            asked = " ".join(f"--arg {name}=..." for name in missing)
+            likely = {name: next(iter(supposed(name, self._text)), ...) for name in missing}
+            written = {name: value if isinstance(value, int | str) else "..." for name, value in likely.items()}
+            asked = " ".join(f"--arg {name}={value}" for name, value in written.items())
             raise SpecError(
                 f"{self.name} needs {', '.join(map(repr, missing))}, which nothing tells: what is meant? Give {asked}"
                 " (or name a function that builds it)"

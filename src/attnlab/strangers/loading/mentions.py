@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import sys
@@ -12,13 +13,18 @@ from typing import Literal
 
 from torch import nn
 
-Use = Literal["never", "always", "under a condition", "elsewhere", "unknown"]
+Use = Literal["never", "always", "under a condition", "under a setting", "elsewhere", "unknown"]
+"""A setting is an attribute of the module itself, a condition depends on more."""
+
 Setting = Literal["tensor", "list", "container", "object", "count", "switch", "size"]
 """What a constructor's argument is by what the class does with it: a tensor, what is gone through, what is looked up
 in, what has parts, a number of times, what is only asked, or a number."""
 
 OPTIONAL: frozenset[Use] = frozenset({"under a condition", "elsewhere"})
 """Uses that an ordinary call does not have to reach."""
+
+SWITCHED: frozenset[Use] = frozenset({*OPTIONAL, "under a setting"})
+"""Those, and uses that no call reaches as long as a setting of the module is what it is."""
 
 _CONSTANT_NAMES = frozenset({"self", "torch", "F", "nn", "math", "len", "isinstance", "hasattr", "getattr", "True"})
 """Names in a condition that say nothing about the call."""
@@ -34,7 +40,7 @@ def use_of(module: nn.Module, path: str) -> Use:
     """How the classes along a path use the part at its end."""
     names = path.split(".")
     uses = [_own_use(module.get_submodule(".".join(names[:i])), name) for i, name in enumerate(names)]
-    order: tuple[Use, ...] = ("under a condition", "elsewhere", "never", "always")
+    order: tuple[Use, ...] = ("under a condition", "under a setting", "elsewhere", "never", "always")
     return next((use for use in order if use in uses), "unknown")
 
 
@@ -45,9 +51,16 @@ def words_compared_with(name: str, source: str) -> Iterator[str]:
     except SyntaxError:
         return
     for node in comparisons:
-        if _is_named(node.left, name) and isinstance(node.ops[0], ast.Eq | ast.In):
+        if _is_named(node.left, name) and isinstance(node.ops[0], ast.Eq | ast.In | ast.NotEq | ast.NotIn):
             meant = ast.walk(node.comparators[0])
             yield from (each.value for each in meant if isinstance(each, ast.Constant) and type(each.value) is str)
+
+
+def handed_on_as(name: str, source: str) -> Iterator[str]:
+    """Yield the words under which code hands a setting on, as ``Part(kind=part_kind)`` does."""
+    with contextlib.suppress(SyntaxError):
+        calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+        yield from (one.arg for call in calls for one in call.keywords if one.arg and _is_named(one.value, name))
 
 
 def setting_of(name: str, source: str) -> Setting:
@@ -119,16 +132,14 @@ def _own_use(owner: nn.Module, name: str) -> Use:
         return "unknown"
     reachable = _reachable(methods)
     found = {
-        place: [conditional for method in same for conditional in _uses(method, name)]
+        place: [use for method in same for use in _uses(method, name)]
         for place, same in methods.items()
         if place != "__init__"
     }
-    inside = [conditional for place in reachable for conditional in found.get(place, [])]
-    if any(inside):
-        return "under a condition"
-    if inside:
-        return "always"
-    return "elsewhere" if any(found.values()) else "never"
+    inside = {use for place in reachable for use in found.get(place, [])}
+    order: tuple[Use, ...] = ("under a condition", "always", "under a setting")
+    first = next((use for use in order if use in inside), None)
+    return first or ("elsewhere" if any(found.values()) else "never")
 
 
 @functools.cache
@@ -185,36 +196,34 @@ def _is_own(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
-def _uses(method: ast.FunctionDef, name: str) -> Iterator[bool]:
-    """Yield for each use of an attribute whether it depends on what the method is given."""
-    yield from _walk(method.body, name, conditional=False)
+def _uses(method: ast.FunctionDef, name: str) -> Iterator[Use]:
+    """Yield for each use of an attribute on what it depends."""
+    yield from _walk(method.body, name, use="always")
 
 
-def _walk(body: list[ast.stmt], name: str, *, conditional: bool) -> Iterator[bool]:
-    """The uses in a list of statements; what follows a conditional return is conditional too."""
+def _walk(body: list[ast.stmt], name: str, *, use: Use) -> Iterator[Use]:
+    """The uses in a list of statements; what follows a return under a condition is under that condition too."""
     for statement in body:
-        yield from _visit(statement, name, conditional=conditional)
-        if isinstance(statement, ast.If) and _depends(statement.test):
-            leaves = any(isinstance(node, ast.Return) for node in statement.body)
-            conditional = conditional or leaves
+        yield from _visit(statement, name, use=use)
+        if isinstance(statement, ast.If) and any(isinstance(node, ast.Return) for node in statement.body):
+            use = _under(statement.test, use)
 
 
-def _visit(node: ast.AST, name: str, *, conditional: bool) -> Iterator[bool]:
+def _visit(node: ast.AST, name: str, *, use: Use) -> Iterator[Use]:
     """The uses inside one node."""
     if _is_own(node) and isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Load):
-        yield conditional
+        yield use
     if isinstance(node, ast.If):
-        inside = conditional or _depends(node.test)
-        yield from _visit(node.test, name, conditional=conditional)
-        yield from _walk(node.body, name, conditional=inside)
-        yield from _walk(node.orelse, name, conditional=inside)
+        yield from _visit(node.test, name, use=use)
+        yield from _walk(node.body, name, use=_under(node.test, use))
+        yield from _walk(node.orelse, name, use=_under(node.test, use))
         return
     if isinstance(node, ast.IfExp):
-        conditional = conditional or _depends(node.test)
+        use = _under(node.test, use)
     if isinstance(node, ast.For) and _chooses(node):
-        conditional = True  # experts that may get no token
+        use = "under a condition"  # experts that may get no token
     for child in ast.iter_child_nodes(node):
-        yield from _visit(child, name, conditional=conditional)
+        yield from _visit(child, name, use=use)
 
 
 def _chooses(loop: ast.For) -> bool:
@@ -225,7 +234,10 @@ def _chooses(loop: ast.For) -> bool:
     return bool(names - targets - _CONSTANT_NAMES)
 
 
-def _depends(test: ast.expr) -> bool:
-    """Whether a condition depends on more than the module's own settings."""
+def _under(test: ast.expr, use: Use) -> Use:
+    """On what a use depends whose place depends on a test too."""
     names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
-    return bool(names - _CONSTANT_NAMES)
+    if names - _CONSTANT_NAMES or use == "under a condition":
+        return "under a condition"
+    own = {node.attr for node in ast.walk(test) if isinstance(node, ast.Attribute) and _is_own(node)}
+    return "under a setting" if own - {"training"} else use

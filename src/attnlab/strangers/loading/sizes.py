@@ -51,6 +51,7 @@ _BY_PIECE: tuple[tuple[str, Any], ...] = (
     ("context cond memory mem enc encoder kv cross", D_MODEL),
     ("channels chans channel chan", D_MODEL),
     ("device", "cpu"),
+    ("dtype", torch.float32),
     ("log verbose debug return output save checkpoint checkpointing", False),
     ("bands", 4),
     ("freq frequency", 10.0),
@@ -112,6 +113,11 @@ def usual(name: str, hint: Any = None) -> Any:
     if hint is bool and glossary_word(name) == name:
         return next((value for value in rows if isinstance(value, bool)), False)
     return next(rows, _BY_TYPE.get(hint))
+
+
+def may_be_none(hint: Any) -> bool:
+    """Whether an annotation allows None."""
+    return type(None) in get_args(hint)
 
 
 def is_module(hint: Any) -> bool:

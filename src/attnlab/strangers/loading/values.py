@@ -45,7 +45,7 @@ def value_of(node: Any, names: Values, settings: Values) -> Any:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError):
         pass
-    if isinstance(node, ast.Name | ast.Dict):
+    if isinstance(node, ast.Name | ast.Dict | ast.Call):
         return names.get(node.id) if isinstance(node, ast.Name) else _table(node, names, settings)
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):
         owner = getattr(node.value, "id", getattr(node.value, "attr", ""))
@@ -63,9 +63,14 @@ def value_of(node: Any, names: Values, settings: Values) -> Any:
     return None
 
 
-def _table(node: ast.Dict, names: Values, settings: Values) -> dict[Any, Any] | None:
-    """What is known of a table, None where that is nothing."""
-    keyed = ((key.value, one) for key, one in zip(node.keys, node.values, strict=True) if isinstance(key, ast.Constant))
+def _table(node: ast.Dict | ast.Call, names: Values, settings: Values) -> dict[Any, Any] | None:
+    """What is known of a table, ``{"width": 64}`` or ``dict(width=64)``, None where that is nothing."""
+    if isinstance(node, ast.Call):
+        written = node.keywords if ast.unparse(node.func) == "dict" else []
+        keyed = [(one.arg, one.value) for one in written if one.arg is not None]
+    else:
+        pairs = zip(node.keys, node.values, strict=True)
+        keyed = [(key.value, one) for key, one in pairs if isinstance(key, ast.Constant)]
     found = {key: value_of(one, names, settings) for key, one in keyed}
     return {key: value for key, value in found.items() if value is not None} or None
 
@@ -157,6 +162,9 @@ def _set_in(tree: ast.Module) -> Iterator[tuple[str, Any]]:
             yield from _option(node)
         elif isinstance(node, ast.ClassDef) and (_SETTINGS.search(node.name) or "dataclass" in ast.unparse(node)[:80]):
             yield from _held_by(node)
+        elif isinstance(node, ast.FunctionDef) and _SETTINGS.search(node.name):
+            returned = (value_of(one.value, {}, {}) for one in ast.walk(node) if isinstance(one, ast.Return))
+            yield from (each for table in returned for each in _flat(table))
         elif isinstance(node, ast.Assign):
             target, value = ast.unparse(node.targets[0]), value_of(node.value, {}, {})
             owner, _, word = target.rpartition(".")
