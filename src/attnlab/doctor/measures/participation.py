@@ -28,6 +28,7 @@ _TURNS = 6  # other numbers in the parameters, with which a unit may speak
 _KEPT_BESIDE = ("past", "cache", "present", "attn", "attention", "weight", "state", "mem")
 """Words in the keys of returned things that hold by-products, not results."""
 _WIDEST_RESULT = 3  # (batch, length, features), in most layouts; attention weights and caches have four axes
+_SUM = 1e-4  # how far weights may be from summing to one, in float32
 _ROUNDING = 1e-13  # of a parameter's largest gradient: what is left of sums that cancel, as through one softmaxed key
 
 Rows = tuple[int, Tensor]
@@ -116,26 +117,34 @@ def results(exam: Examination, module: nn.Module, inputs: Tensor, how: Mapping[s
     with torch.enable_grad():
         returned = exam.convention.returned(module, inputs, **(how or {}))
     widest = max(_WIDEST_RESULT, LAYOUTS[exam.convention.layout].dims)
-    return list(_tensors(returned, inputs.shape[1], widest))
+    square = (inputs.shape[1],) * 2
+    return [
+        one
+        for one in _tensors(returned)
+        if (one.dim() <= widest if one.shape[-2:] != square else not (module.training or _attends(one)))
+    ]
 
 
-def _tensors(returned: Any, length: int, widest: int) -> Iterator[Tensor]:
-    """The floating tensors among what was returned that are results."""
+def _attends(square: Tensor) -> bool:
+    """Whether what is returned for all pairs of positions are weights, which sum to one, or scores, of either sign."""
+    sums = square.detach().sum(-1)
+    return bool((square < 0).any()) or torch.allclose(sums, sums.round().clamp(0, 1), atol=_SUM)
+
+
+def _tensors(returned: Any) -> Iterator[Tensor]:
+    """The floating tensors among what was returned beside caches."""
     if isinstance(returned, Tensor):
-        square = returned.dim() >= 2 and returned.shape[-2:] == (length, length)  # attention weights
-        if returned.is_floating_point() and returned.dim() <= widest and not square:
+        if returned.is_floating_point():
             yield returned
     elif isinstance(returned, Mapping):
         for key, value in returned.items():
             if not any(word in str(key).lower() for word in _KEPT_BESIDE) or "last_hidden" in str(key):
-                yield from _tensors(value, length, widest)
+                yield from _tensors(value)
     elif isinstance(returned, list | tuple):
         for value in returned:
-            yield from _tensors(value, length, widest)
+            yield from _tensors(value)
     elif dataclasses.is_dataclass(returned) and not isinstance(returned, type):
-        yield from _tensors(
-            {one.name: getattr(returned, one.name) for one in dataclasses.fields(returned)}, length, widest
-        )
+        yield from _tensors({one.name: getattr(returned, one.name) for one in dataclasses.fields(returned)})
 
 
 def _projection(results: list[Tensor], seed: int) -> Tensor:
