@@ -251,6 +251,15 @@ def test_a_library_that_is_missing_matters_only_to_what_needs_it(tmp_path):
         importlib.import_module("not_here")
 
 
+def test_a_class_above_of_a_missing_library_is_taken_for_a_module(tmp_path):
+    text = (
+        "from not_here import Base\n\n"
+        "class Mine(Base):\n    def __init__(self, dim):\n        super().__init__({'of': 'not_here'})\n"
+        "        self.map = nn.Linear(dim, dim)\n\n    def forward(self, x):\n        return self.map(x)\n"
+    )
+    assert interview(load(f"{file(tmp_path, text)}:Mine")).d_in == 64
+
+
 def test_names_that_a_file_sets_only_as_a_script_have_their_values(tmp_path):
     text = (
         "class Mine(nn.Module):\n    def __init__(self):\n        super().__init__()\n"

@@ -29,6 +29,9 @@ COPIES = "ATTNLAB_OWN_CODE"
 EQUALS: dict[str, Any] = {}
 """What does the same as a name of a library that is not installed, filled by who knows it."""
 
+BASES: list[type] = []
+"""What a class of a library that is not installed is taken to be, where others are derived from it."""
+
 _INSTALLED = re.compile(r"site-packages|[\\/]lib[\\/]python")
 """Files that are no person's own."""
 
@@ -206,7 +209,8 @@ class _Missing:
         return arguments[0] if decorates else _Missing(self._lacks, made=True)
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
-        return (_Unknown("Unknown", (), {"lacks": self._lacks}),) if len(bases) == 1 else ()
+        unknown = {"lacks": self._lacks, "__init__": _begin}
+        return (_Unknown("Unknown", tuple(BASES), unknown),) if len(bases) == 1 else ()
 
     def __instancecheck__(self, _thing: Any) -> bool:
         return False
@@ -231,6 +235,12 @@ class _Missing:
     __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmatmul__ = __torch_function__ = _refuse
     __lt__ = __le__ = __gt__ = __ge__ = _refuse
     __ror__ = __or__
+
+
+def _begin(self: Any, *_: Any, **__: Any) -> None:
+    """Begin an instance of an unknown class, whatever it is given."""
+    for base in BASES:
+        base.__init__(self)
 
 
 @final

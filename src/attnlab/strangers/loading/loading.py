@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnlab.core.build import is_path, load_object, path_of
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError
-from attnlab.core.own_files import EQUALS, raised_in, replaced_in
+from attnlab.core.own_files import BASES, EQUALS, raised_in, replaced_in
 from attnlab.strangers.loading.making import Maker, ways_to_build
 from attnlab.strangers.loading.repository import files_around
 from attnlab.strangers.loading.starts import start_as_library_does
@@ -51,6 +51,7 @@ class _DropPath(nn.Module):
         return x * self.drop(x.new_ones(len(x), *[1] * (x.dim() - 1)))
 
 
+BASES[:] = [nn.Module]
 EQUALS |= {  # of timm, whose small parts are in most vision transformers, of apex, and of earlier versions of torch
     "_LinearWithBias": nn.Linear,
     "FusedLayerNorm": nn.LayerNorm,
