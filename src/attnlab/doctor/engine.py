@@ -13,7 +13,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from attnlab.core.build import describe_exception
+from attnlab.core.build import describe_exception, is_path, path_of
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError, nearest
 from attnlab.doctor.checks import CHECKS, Check
 from attnlab.doctor.examination import SEED, Examination, ExaminationOptions
@@ -162,10 +162,19 @@ def _met(
     try:
         return _met_here(traces, target, arguments, declared)
     except AttnlabError as error:
-        if traces.asked_for_cuda or not asks_for_cuda(error):
+        if traces.asked_for_cuda or not (asks_for_cuda(error) or _names_cuda(target)):
             raise
         traces.asked_for_cuda = True
-        return _met_here(traces, target, arguments, declared)
+        try:
+            return _met_here(traces, target, arguments, declared)
+        except AttnlabError as later:
+            raise (later if asks_for_cuda(error) else error) from later.__cause__
+
+
+def _names_cuda(target: Target) -> bool:
+    """Whether a file or one beside it names CUDA: a larger class that tells how it is built may not run without."""
+    beside = path_of(target).parent.glob("*.py") if isinstance(target, str) and is_path(target) else ()
+    return any(b".cuda(" in path.read_bytes() for path in beside)
 
 
 def _met_here(
