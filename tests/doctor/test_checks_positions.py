@@ -285,3 +285,16 @@ def test_positions_that_are_asked_for_and_given_as_nothing_are_not_missed():
     exam = examine(RotaryGiven())
     exam = Examination(exam.patient, replace(exam.convention, arguments=given))
     assert [one.severity for one in check_positions(exam)] == ["info"]
+
+
+class RotaryLeftOut(Scored):
+    """Attention with rotary positions, where they are given."""
+
+    def __init__(self, rotary_embed=None):
+        super().__init__()
+
+
+def test_positions_that_a_constructor_asks_for_and_does_not_get_are_not_missed():
+    assert [one.severity for one in check_positions(examine(RotaryLeftOut()))] == ["info"]
+    given = check_positions(examine(RotaryLeftOut(), arguments={"rotary_embed": nn.Identity()}))
+    assert [one.severity for one in given] == ["error"]

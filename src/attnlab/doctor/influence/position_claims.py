@@ -10,6 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from attnlab.core.constructors import signature_of
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.influence.differences import relative_change
 from attnlab.strangers.loading.mentions import OPTIONAL, use_of
@@ -57,7 +58,14 @@ def claims_of(exam: Examination) -> Claims:
         for name, part in module.named_modules()
         if name and _is_position_module(name, part) and _is_called(exam, name) and not _is_optional(module, name)
     ]
-    return Claims(tuple(tensors), tuple(modules), " ".join(positions_said(module)))
+    return Claims(tuple(tensors), tuple(modules), "" if _left_out(exam) else " ".join(positions_said(module)))
+
+
+def _left_out(exam: Examination) -> bool:
+    """Whether the constructor asks for positions and was given none, so that its words are about another instance."""
+    wanted, given = signature_of(type(exam.patient.module)), exam.patient.arguments
+    asked = (given.get(name, one.default) for name, one in wanted.items() if names_position(name))
+    return any(value is None or value is False for value in asked)
 
 
 def _is_called(exam: Examination, name: str) -> bool:
