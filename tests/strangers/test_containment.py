@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnlab.doctor import doctor
 from attnlab.strangers.containment import OvertimeError, Traces, contained, time_limit
@@ -161,3 +162,9 @@ def test_a_module_that_names_cuda_is_examined_without_and_told_so(tmp_path):
     diagnosis = doctor(f"{tmp_path}/mine.py:Mine")
     assert "it names CUDA in its own code" in str(diagnosis)
     assert not diagnosis.errors, str(diagnosis)
+
+
+def test_a_kernel_of_cuda_that_is_asked_for_by_name_is_done_without():
+    q = torch.ones(1, 1, 3, 4)
+    with contained(Traces(asked_for_cuda=True)), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        assert nn.functional.scaled_dot_product_attention(q, q, q).shape == q.shape

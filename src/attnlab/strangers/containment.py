@@ -18,11 +18,12 @@ from typing import Any, final
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 _SEED = 20  # any
 _BUSY = 5.0  # times as long on the clock as computing alone takes, on a machine with much else to do
-_OF_CUDA = re.compile(r"CUDA|cuda:\d|NVIDIA")  # what torch says without it, and where it meets the CPU
+_OF_CUDA = re.compile(r"CUDA|cuda:\d|NVIDIA|No viable backend")  # what torch says without it, or beside the CPU
 _AGAIN_S = 1.0  # a module that swallows the first interruption gets another one every second
 
 
@@ -92,6 +93,9 @@ class _CpuForCuda(TorchFunctionMode):
         named = dict(kwargs or {})
         if func is Tensor.cuda:
             return args[0]
+        if func is nn.functional.scaled_dot_product_attention:
+            with sdpa_kernel([SDPBackend.MATH]):  # whatever kernel of CUDA was asked for
+                return func(*args, **named)
         here = args[0].device if func is Tensor.to else "cpu"
         if _is_cuda(named.get("device")):
             named["device"] = here
