@@ -550,3 +550,22 @@ class OnGrid(nn.Module):
 def test_a_sequence_may_have_to_be_as_long_as_a_grid_has_places():
     convention = asked(OnGrid())
     assert (convention.length, convention.any_length) == (20, False)
+
+
+class AtOne(nn.Module):
+    """What stands at one position of each sequence; a mask that others of its kind take is thrown away."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.map = nn.Embedding(53, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, tokens, query_pos, attention_mask=None):
+        del attention_mask
+        chosen = query_pos[:, None, None].expand(-1, 1, WIDTH)
+        return self.map(self.table(tokens)).gather(1, chosen).squeeze(1)
+
+
+def test_one_position_of_each_sequence_is_no_sequence_as_long_as_the_batch_is_large():
+    convention = asked(AtOne())
+    assert convention.in_words == "forward(tokens; query_pos=the number 0 for every sequence, (batch))"
+    assert (convention.any_length, convention.masks) == (True, ())

@@ -17,6 +17,7 @@ from attnlab.doctor.influence.padded import lengths_of, real_positions, telling
 from attnlab.doctor.slips import slips
 from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.tape import Tape, record
+from attnlab.strangers.calling.convention import elements
 from attnlab.strangers.calling.masking import Masking
 from attnlab.strangers.words import declared
 
@@ -156,18 +157,11 @@ class _Taped(nn.Module):
 
         def call() -> Any:
             returned.append(self.inner(*positional, **named))
-            return next(iter(_tensors(returned[0])), torch.zeros(()))
+            found = (value for value in elements(returned[0]).values() if isinstance(value, Tensor))
+            return next(found, torch.zeros(()))
 
         self.tapes.append(record(self.inner, call))
         return returned[0]
-
-
-def _tensors(returned: Any) -> Iterator[Tensor]:
-    """The tensors among what a module returned."""
-    values = returned.values() if isinstance(returned, dict) else returned
-    for value in (values,) if isinstance(values, Tensor) else values:
-        if isinstance(value, Tensor):
-            yield value
 
 
 def _is_read(exam: Examination, mask: Masking) -> bool:

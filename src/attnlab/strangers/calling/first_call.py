@@ -289,7 +289,7 @@ def _resized(attempt: Convention, sequence: str, raised: str) -> Iterator[Conven
         long = attempt.length // got * wanted
         if got == attempt.d_in and wanted <= _MOST_WIDE:
             yield replace(attempt, d_in=wanted)
-        if got > 1 and attempt.length % got == 0 and (BY_CHANCE if attempt.d_in else 2) < long <= _MOST_LONG:
+        if got > 1 and attempt.length % got == 0 and (BY_CHANCE if attempt.d_in else BATCH) < long <= _MOST_LONG:
             yield replace(attempt, length=long)
 
 

@@ -142,9 +142,11 @@ def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
         kinds = {type(one.default), hints.get(name), *get_args(hints.get(name))} & {bool, str}
         if kinds and not is_required(one) and roles[name] != "flag":
             roles[name] = "flag" if kinds == {bool} and name.lower() == "mask" else "off"  # chosen, whatever its name
+    source = source_of_forward(module)
+    roles |= dict.fromkeys(_unused(source) & {*roles}, "off")
     _settle_first(roles, named)
     _settle_memory(roles)
-    apart = _taken_apart(source_of_forward(module))
+    apart = _taken_apart(source)
     return tuple(
         Parameter(n, roles[n], is_required(p), p.kind is p.KEYWORD_ONLY, apart.get(n), _nothing(hints.get(n)))
         for n, p in named.items()
@@ -154,6 +156,17 @@ def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
 def _nothing(hint: Any) -> Literal["first", "last"] | None:
     """When a parameter of some annotation is given nothing."""
     return ("last" if Tensor in get_args(hint) else "first") if may_be_none(hint) else None
+
+
+def _unused(source: str) -> set[str]:
+    """The names that ``forward`` deletes and never reads: arguments for other modules that are called alike."""
+    try:
+        names = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)]
+    except SyntaxError:
+        return set()
+    return {one.id for one in names if isinstance(one.ctx, ast.Del)} - {
+        one.id for one in names if isinstance(one.ctx, ast.Load)
+    }
 
 
 def _taken_apart(source: str) -> dict[str, Argument]:
