@@ -569,3 +569,11 @@ class Other(Mine):
 class Broken(Mine, 1):
     pass
 """
+
+
+def test_what_a_package_that_moved_should_hold_is_looked_for_beside_the_file(tmp_path):
+    (tmp_path / "models" / "now").mkdir(parents=True)
+    (tmp_path / "models" / "now" / "parts.py").write_text(HEADER + "def part(dim):\n    return nn.Linear(dim, dim)\n")
+    text = "from models.before.parts import part\n\n" + CLASS.format(parameters="dim", width="dim")
+    (tmp_path / "models" / "now" / "mine.py").write_text(HEADER + text.replace("nn.Linear(dim, dim)", "part(dim)"))
+    assert load(f"{tmp_path / 'models' / 'now' / 'mine.py'}:Mine").module.map.in_features == 64

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.calling.masking import LENGTHS, PAD_TOKEN, SHAPES
 from attnlab.strangers.loading.loading import load
+from attnlab.strangers.patient import Patient
 
 ATTENTION = """
 import math, torch
@@ -291,3 +293,27 @@ def test_masks_that_hide_only_together_are_given_together(tmp_path):
     keys, beside = interview(load(f"{path}:Mine")).masks
     assert (keys.obeyed, keys.over, beside.required) == (True, "keys", True)
     assert {keys.parameter, beside.parameter} == {"q_mask", "kv_mask"}
+
+
+class KeepsAndBlocks(nn.Module):
+    """Attention with two masks that must be given: what is real is kept by one, what is later blocked by the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.qk, self.v = nn.Linear(24, 48), nn.Linear(24, 24)
+
+    def forward(self, x, memory, pad_mask, self_mask):
+        q, k = self.qk(x).chunk(2, -1)
+        scores = (q @ k.mT).masked_fill(self_mask, float("-inf"))
+        x = x + (scores.softmax(-1) @ self.v(x)) * pad_mask
+        return (x + (x @ memory.mT).softmax(-1) @ memory) * pad_mask
+
+
+def test_masks_that_must_be_given_are_learned_beside_each_other_and_beside_what_still_depends_on_the_input():
+    convention = interview(Patient("it", KeepsAndBlocks(), None, {}, "", ""))
+    assert {mask.parameter: mask.encoding for mask in convention.masks} == {
+        "self_mask": "bool, True = blocked",
+        "pad_mask": "bool, True = may attend",
+    }
+    assert all(mask.obeyed for mask in convention.masks if mask.over == "pairs")
+    assert "memory=a fixed memory" in convention.in_words

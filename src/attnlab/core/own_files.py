@@ -325,10 +325,12 @@ class _Replacements:
         self.names += [f"{name}.{word}"] if found is None else []
         return True
 
-    def replace(self, name: str) -> None:
-        """Let a library be imported that is not there."""
+    def replace(self, name: str, folders: list[str]) -> None:
+        """Let a library be imported that is not there; what it should hold is looked for in some folders."""
         module = sys.modules[name] = types.ModuleType(name)
-        vars(module).update(__path__=[], __spec__=importlib.machinery.ModuleSpec(name, None), __version__="99.99.0")
+        vars(module).update(
+            __path__=folders, __spec__=importlib.machinery.ModuleSpec(name, None), __version__="99.99.0"
+        )
         vars(module)["__getattr__"] = _Missing(f"{name} is not installed").__getattr__
         above, _, word = name.rpartition(".")
         if above in self.names:
@@ -380,7 +382,8 @@ def _finds(
         importlib.invalidate_caches()
         return True
     if absent and replaced is not None and error.name and error.name not in replaced.names:
-        replaced.replace(error.name)
+        own = inside and _folders_with(missing, path, beside=False)  # a package that moved within the person's own
+        replaced.replace(error.name, [str(path.parent)] if own else [])
         return True
     return not absent and replaced is not None and replaced.put(*_wanted_name(error))
 

@@ -28,7 +28,7 @@ from attnlab.strangers.calling.roles import (
     with_a_vector,
 )
 from attnlab.strangers.calling.sources import NUMBERS, Argument, is_same, laid_out
-from attnlab.strangers.calling.trial import BATCH, Trial
+from attnlab.strangers.calling.trial import BATCH, NOTHING, Trial
 from attnlab.strangers.calling.widths import (
     BY_CHANCE,
     LENGTH,
@@ -67,6 +67,7 @@ _MOST_FITTED = 60  # calls that are made anew with such a width
 _MOST_NUMBERS = 8  # of what an error says that are tried as sizes
 _MOST_WIDE, _MOST_LONG = 1024, 512
 _ADAPTING_S = 3.0  # of computing, in which the call that came furthest is changed piece by piece
+_MOST_HIDING = 4  # calls with NaN, or whose output is the same for every input; more shapes would give it too
 _SAME_FAILURES = 3  # of a type, at several sizes; a fourth size would fail alike
 _RETURNED_IN = ("batch-first", "channels-first", *SPLIT, "sequence-first")
 _BATCHES = (BATCH, BATCH + 2)  # the axis that follows the batch is the batch
@@ -101,24 +102,47 @@ def first_of(
 ) -> Found:
     """The first of several calls that runs; where none does, the most telling of the failures is raised."""
     tried = _Failures(type(trial.module), input_of(parameters, patient))
+    hiding_all: list[Convention] = []  # calls that ran with a mask under which nothing may be left to see
     plain = itertools.islice(_with_fitting(attempts, tried), _MOST_CALLS)
     for attempt in itertools.chain(plain, _adapted(tried, parameters, patient)):
+        if len(hiding_all) > _MOST_HIDING:
+            break
         if tried.unlike is not None and (attempt.length != LENGTH or attempt.layout in ("sequence-first", "unbatched")):
             continue  # where a wrong output may happen to look right
         try:
-            return Found(_tried(trial, attempt), parameters, said)
+            found = _tried(trial, attempt)
+            if _leaves_something(trial, found):
+                return Found(found, parameters, said)
+            hiding_all.append(found)
         except ModuleError as error:
             tried.note(attempt, error)
             if isinstance(error.__cause__, UnsetError):  # which no other call would give a value
                 break
-    other = None
-    if tried.unlike is not None:
+    other = _with_one_mask_changed(trial, hiding_all[0], parameters, patient) if hiding_all else None
+    if other is None and tried.unlike is not None:
         other = (
             _with_other_axes(trial, tried.unlike) or _with_one(trial, tried.unlike) or _with_slots(trial, tried.unlike)
         )
     if other is not None:
         return Found(other, parameters, said)
     raise most_telling(tried.telling, parameters, patient)
+
+
+def _leaves_something(trial: Trial, convention: Convention) -> bool:
+    """Whether masks leave something to see: the output is no NaN, and not the same for every input."""
+    return not convention.masks or bool(trial.reaction(convention, slice(None)).nan_to_num(0.0).max() > NOTHING)
+
+
+def _with_one_mask_changed(
+    trial: Trial, hiding: Convention, parameters: tuple[Parameter, ...], patient: Patient
+) -> Convention:
+    """A call in which one mask is given in another way so that something is left to see, or the call as it is."""
+    for attempt in _with_another(hiding, parameters, size_named("d_head", patient), size_named("vocab_size", patient)):
+        with contextlib.suppress(ModuleError):
+            found = _tried(trial, attempt)
+            if attempt.masks and _leaves_something(trial, found):
+                return found
+    return hiding
 
 
 def _with_fitting(attempts: Iterable[Convention], tried: _Failures) -> Iterator[Convention]:

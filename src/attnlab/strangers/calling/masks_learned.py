@@ -79,7 +79,7 @@ class Hiding:
 
     def left(self, masking: Masking, place: Place = "within") -> float | None:
         """What hidden positions weigh in the outputs of the others, relative to visible ones."""
-        told = self._with(masking)
+        told = self.told(masking)
         length = self.convention.length
         at_end = place == "end" or masking.encoding == LENGTHS
         hidden = list(range(length - _AT_END, length)) if at_end else [_WITHIN]
@@ -98,17 +98,16 @@ class Hiding:
 
     def changes_nothing(self, masking: Masking | None) -> bool:
         """Whether a mask that hides nothing leaves the output as it is without a mask; None: no mask does."""
-        plain = self._plain
-        told = self.convention if masking is None else self._with(replace(masking, required=True))
+        told = self.convention if masking is None else self.told(replace(masking, required=True))
         try:
             output = self.trial.run(told, self.x)
         except ModuleError:
             return False
         if masking is not None and masking.required:
-            return True
-        return bool((output - plain).abs().max() <= _SAME * plain.abs().max())
+            return bool(output.isfinite().all())
+        return bool((output - self._plain).abs().max() <= _SAME * self._plain.abs().max())
 
-    def _with(self, masking: Masking) -> Convention:
+    def told(self, masking: Masking) -> Convention:
         """The convention with one mask given in one way."""
         others = (mask for mask in self.convention.masks if mask.parameter != masking.parameter)
         return replace(self.convention, masks=(*others, masking))
@@ -169,7 +168,10 @@ def with_masks(
         if one.role == "lengths":
             learned += _lengths(hiding, one)
         elif one.role in ("mask", "key mask"):
-            learned += _learn(hiding, one, declared)
+            found = _learn(hiding, one, declared)
+            learned += found
+            if found and one.required:  # the others are learned beside what it means, not beside a first guess
+                hiding = Hiding(trial, hiding.told(found[0]))
     if not any(mask.obeyed for mask in learned):
         convention, learned = _learned_together(trial, convention, parameters) or (convention, learned)
     of_keys = {one.name for one in parameters if one.role in ("key mask", "lengths")}
@@ -234,7 +236,7 @@ def _learn(hiding: Hiding, one: Parameter, declared: str | None) -> list[Masking
 
 def _speaks_by_presence(hiding: Hiding, mask: Masking) -> bool:
     """Whether a mask changes the output, and what stands in it nothing: given, it asks to be causal."""
-    told = hiding._with(replace(mask, required=True))
+    told = hiding.told(replace(mask, required=True))
     try:
         empty, hides = (hiding.trial.run(told, hiding.x, **how) for how in ({}, hiding._how(mask, [_WITHIN])))
     except ModuleError:
