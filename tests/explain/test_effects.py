@@ -233,3 +233,16 @@ def test_items_that_are_there_several_times_are_a_leak(tmp_path):
         known = Known(Setup("mine", said, {"name": "encoder"}, {"budget": {"steps": 40}}), build_task(said))
         found = {one.name: one.changes["mine"] for one in candidates({"mine": known})}
         assert found.get("leaking split") == change
+
+
+def test_an_entry_in_which_layers_drown_is_scaled(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(40, 7, 1)))
+    task = {"name": "sequences", "inputs": str(tmp_path / "x.npy"), "targets": str(tmp_path / "x.npy"), "batch": 8}
+    setup = Setup("mine", task, {"name": f"{OWN}:Loud"}, {"budget": {"steps": 40}})
+    found = measure(setup)
+    known = Known(setup, build_task(task), measured=found)
+    change = next(one.changes["mine"] for one in candidates({"mine": known}) if one.name == "a large entry")
+    after = measure(Setup("mine", task, change["model"], {}))
+    assert STILL["a large entry"](found)
+    assert not STILL["a large entry"](after)
+    assert after["adds"] > 5 * found["adds"]

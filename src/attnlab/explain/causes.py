@@ -41,6 +41,8 @@ MAKES_UP = (TOO_FEW_STEPS, "no warm-up", "no limit of gradients", "constant rate
 """Causes whose removal makes up for others, as another rate does."""
 WARM_UP = 0.1
 """Part of the steps over which the rate rises, where it did not."""
+LARGEST_ENTRY = 1.5
+"""Size of what enters the first layer, down to which it is not large."""
 LONGEST_WARM_UP = 0.5
 """Part of the steps from which on a warm-up is tried without."""
 LEAK = 0.1
@@ -73,7 +75,7 @@ TITLES = {
 """What these faults are called."""
 CHANCE, NO_POSITIONS = "dropout in evaluation", "no positions"
 FROZEN, CUT_OFF = "frozen weights", "weights without a gradient"
-TWICE = "a softmax before the loss"
+TWICE, LARGE = "a softmax before the loss", "a large entry"
 STILL: Mapping[str, Callable[[Measured], bool]] = {
     TITLES["causality"]: lambda m: m.get("ahead", 0.0) > 0,
     TITLES["batch-independence"]: lambda m: m.get("mixes", 0.0) > 0,
@@ -83,6 +85,7 @@ STILL: Mapping[str, Callable[[Measured], bool]] = {
     FROZEN: lambda m: m.get("frozen", 0.0) > 0,
     CUT_OFF: lambda m: m.get("cut_off", 0.0) > 0,
     TWICE: lambda m: m.get("probabilities", 0.0) > 0,
+    LARGE: lambda m: m.get("entry", 0.0) > LARGEST_ENTRY,
 }
 """By what is removed, what is measured of a model from which it was not removed after all."""
 
@@ -406,6 +409,11 @@ def _logits(one: Known) -> Change | None:
     return {"model": _mended(one, {"logarithm": True})} if own else None
 
 
+def _smaller_entry(one: Known) -> Change | None:
+    own = own_model(one.model) and one.signature(LARGE) and STILL[LARGE](one.measured)
+    return {"model": _mended(one, {"entry_times": round(1 / one.measured["entry"], 6)})} if own else None
+
+
 def _sequences_as_time(one: Known) -> Change | None:
     kept = {key: one.model[key] for key in ("hidden", "n_layers") if key in one.model}
     return {"model": {"name": "lstm", **kept}} if one.model["name"] == "lstm-batch-as-time" else None
@@ -521,6 +529,10 @@ REMOVALS: tuple[Removal, ...] = (
     ),
     Removal(FROZEN, "known effect", "all weights are trained", lambda one: _thawed(one, FROZEN), (FROZEN,)),
     Removal(CUT_OFF, "bug", "all weights are trained", lambda one: _thawed(one, CUT_OFF), (CUT_OFF,)),
+    Removal(
+        LARGE, "known effect", "what enters the first layer is scaled to a size of one", _smaller_entry, (LARGE,),
+        "Vaswani 2017, arXiv:1706.03762, section 3.4",
+    ),
     Removal(TWICE, "bug", "the loss is given the logarithm of the answers", _logits, (TWICE,)),
     Removal(
         NO_POSITIONS, "known effect", "positions are added", _positions, ("missing positions",),

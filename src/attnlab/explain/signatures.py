@@ -27,6 +27,8 @@ ITEMS = 8
 """Sequences that are looked at."""
 SHRINKS, GROWS = 0.7, 1.5
 """Factor of the size of the signal per layer, from the first on, beyond which it is said to shrink or to grow."""
+DROWNED = 0.05
+"""Size of what the first layer adds over that of its input, below which the layers drown in it."""
 ALIKE, ROSE = 0.95, 0.3
 """Mean cosine of two positions from which they count as one direction, and how much of it the layers must have made."""
 LOPSIDED = 10.0
@@ -86,6 +88,12 @@ SIGNATURES: tuple[Signature, ...] = (
         lambda m: m["signal"] > GROWS,
         "every layer after the first makes the signal {signal:.3g} times as large",
         "He 2023, arXiv:2302.10322",
+    ),
+    Signature(
+        "a large entry",
+        lambda m: m["adds"] < DROWNED and m["entry"] > 1,
+        "what enters the first layer has a size of {entry:.3g}, beside which what it adds is {adds:.2%}",
+        "Vaswani 2017, arXiv:1706.03762, section 3.4",
     ),
     Signature(
         "rank collapse",
@@ -209,7 +217,9 @@ def _by_depth(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, floa
     """Size and likeness of the signal, gradients, scores and rectifiers."""
     layers = layers_of(model)
     outputs: list[Tensor] = []
+    entry: list[Tensor] = []
     hooks = [layer.register_forward_hook(lambda _m, _i, output: outputs.append(_first(output))) for layer in layers]
+    hooks += [layer.register_forward_pre_hook(lambda _m, given: entry.extend(given[:1])) for layer in layers[:1]]
     seen = _Seen()
     model.train()
     with seen.watching():
@@ -221,6 +231,9 @@ def _by_depth(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, floa
     if len(outputs) >= 2 and outputs[0].shape == outputs[-1].shape and outputs[0].ndim == 3:
         found["signal"] = (size(outputs[-1]) / max(size(outputs[0]), 1e-30)) ** (1 / (len(outputs) - 1))
         found["first_likeness"], found["likeness"] = likeness(outputs[0]), likeness(outputs[-1])
+        if entry and isinstance(entry[0], Tensor) and entry[0].shape == outputs[0].shape:
+            found["entry"] = size(entry[0])
+            found["adds"] = size(outputs[0] - entry[0]) / max(found["entry"], 1e-30)
         found["gradient"] = _gradient(layers[-1]) / max(_gradient(layers[0]), 1e-30)
     return found
 

@@ -18,8 +18,10 @@ class MendedModel(nn.Module):
     ----------
     part : Spec
         The model; entry of `MODELS` or ``path.py:Class``.
-    scores_times, masked, swapped, leak, fresh, over_keys, quiet, thawed, skips, positions, logarithm
+    scores_times, masked, swapped, leak, fresh, over_keys, quiet, thawed, skips, positions
         What is removed, as in `Mending`.
+    logarithm, entry_times
+        The same.
     **offered
         What the task offers, for the model within.
 
@@ -51,6 +53,7 @@ class MendedModel(nn.Module):
         skips: bool = False,
         positions: bool = False,
         logarithm: bool = False,
+        entry_times: float = 1.0,
         **offered: Any,
     ) -> None:
         from attnlab.models.table import MODELS
@@ -59,7 +62,7 @@ class MendedModel(nn.Module):
         self.mending = Mending(
             scores_times=scores_times, masked=masked, swapped=swapped, leak=leak, fresh=fresh,
             over_keys=over_keys, quiet=quiet, thawed=thawed, skips=skips, positions=positions,
-            logarithm=logarithm,
+            logarithm=logarithm, entry_times=entry_times,
         )  # fmt: skip
         self.part = self.mending.start(build(part, MODELS, axis="model", offered=offered))
         within = [module for module in self.part.modules() if getattr(module, "batch_first", True) is False]

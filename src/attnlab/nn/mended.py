@@ -66,6 +66,8 @@ class Mending:
         Whether sines and cosines of positions are added where the input is taken in.
     logarithm : bool
         Whether the logarithm of its answers is given, which are probabilities.
+    entry_times : float
+        What the input is multiplied by as soon as it is embedded or mapped.
 
     Raises
     ------
@@ -87,15 +89,17 @@ class Mending:
         skips: bool = False,
         positions: bool = False,
         logarithm: bool = False,
+        entry_times: float = 1.0,
     ) -> None:
-        if not (math.isfinite(scores_times) and scores_times > 0):
-            raise SpecError(f"scores_times must be a positive number; got {scores_times!r}")
+        for name, factor in (("scores_times", scores_times), ("entry_times", entry_times)):
+            if not (math.isfinite(factor) and factor > 0):
+                raise SpecError(f"{name} must be a positive number; got {factor!r}")
         if not 0 <= leak < 1:
             raise SpecError(f"leak must be in [0, 1); got {leak!r}")
         self.scores_times, self.masked, self.swapped = scores_times, masked, swapped
         self.leak, self.fresh = leak, fresh
         self.over_keys, self.quiet, self.thawed = over_keys, quiet, thawed
-        self.skips, self.positions, self.logarithm = skips, positions, logarithm
+        self.skips, self.positions, self.logarithm, self.entry_times = skips, positions, logarithm, entry_times
 
     def start(self, module: nn.Module) -> nn.Module:
         """A module that starts without the fault."""
@@ -123,7 +127,9 @@ class Mending:
             self._rectified if self.leak else None,
             over_keys=self.over_keys,
             dropping=training or not self.quiet,
-            given=inputs[0] if self.positions else None,
+            given=inputs[0],
+            entry_times=self.entry_times,
+            positions=self.positions,
             attached=self.thawed and torch.is_grad_enabled(),
         )
         with changes:
@@ -239,9 +245,13 @@ def register_parts(module: nn.Module) -> nn.Module:
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
-    """The longest list of layers in a model; nothing where there is none of two and more."""
+    """The layers of a model: of its lists of one class the one with most weights, else the longest of any list."""
     lists = [list(part) for part in model.modules() if isinstance(part, nn.ModuleList | nn.Sequential)]
-    return max((layers for layers in lists if len(layers) > 1), key=len, default=[])
+    lists = [layers for layers in lists if len(layers) > 1]
+    alike = [layers for layers in lists if len(set(map(type, layers))) == 1]
+    if alike:
+        return max(alike, key=lambda layers: sum(weight.numel() for one in layers for weight in one.parameters()))
+    return max(lists, key=len, default=[])
 
 
 def _with_input(_: nn.Module, given: tuple[Any, ...], output: Any) -> Any:
@@ -273,7 +283,11 @@ class ChangedCalls(TorchFunctionMode):
     dropping : bool
         Whether dropout acts.
     given : Tensor, optional
-        What positions are added to, as soon as it is embedded or mapped; nothing by default.
+        What the module was given.
+    entry_times : float
+        What it is multiplied by as soon as it is embedded or mapped.
+    positions : bool
+        Whether positions are added to it then.
     attached : bool
         Whether gradients pass where the code within cuts them off.
     """
@@ -286,9 +300,12 @@ class ChangedCalls(TorchFunctionMode):
         over_keys: bool = False,
         dropping: bool = True,
         given: Tensor | None = None,
+        entry_times: float = 1.0,
+        positions: bool = False,
         attached: bool = False,
     ) -> None:
         super().__init__()
+        self._entry_times, self._positions = entry_times, positions
         self._scores, self._rectified = scores, rectified
         self._over_keys, self._dropping, self._given, self._attached = over_keys, dropping, given, attached
         self.across = False  # whether scores were normalized over another axis than their last
@@ -312,9 +329,12 @@ class ChangedCalls(TorchFunctionMode):
         if func in DROPOUTS and not self._dropping:
             return first
         result = self._result(func, first, args, given)
-        if func in ENTRIES and first is self._given and result.ndim == 3:
-            result = result + sinusoids(result.shape[1], result.shape[2], dtype=result.dtype, device=result.device)
-        return result
+        return self._entered(result) if func in ENTRIES and first is self._given and result.ndim == 3 else result
+
+    def _entered(self, x: Tensor) -> Tensor:
+        """The input, embedded or mapped, as it should have been."""
+        x = x if self._entry_times == 1 else x * self._entry_times
+        return x + sinusoids(x.shape[1], x.shape[2], dtype=x.dtype, device=x.device) if self._positions else x
 
     def _result(self, func: Any, first: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
         """What a function gives, with its gradient where gradients are cut off nowhere."""
