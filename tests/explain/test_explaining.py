@@ -193,6 +193,17 @@ def test_a_bug_that_no_removal_reaches_is_said_beside_what_the_set_up_carries():
     assert replace(answer, shares=(replace(share, name="untuned rate"),)).verdict == "set-up"
 
 
+def test_a_bug_that_is_measured_is_told_though_its_removal_showed_nothing():
+    seen = ("case", "Why?", "loss", "nats", 3.3, 0.0, 1.0, 5)
+    cut, narrow = "weights without a gradient", "narrow heads"
+    effects = {"mine": {cut: "23% are not trained", narrow: "heads are 4 wide"}}
+    told = Answer(*seen, start=around(3.3), noise=True, end=around(3.3), effects=effects)
+    assert f"Measured in 'mine', a bug, whatever it carries here: {cut}: 23% are not trained." in paragraph(told)
+    assert narrow not in paragraph(told)
+    share = Share(cut, "bug", "all weights are trained", around(2.0))
+    assert "whatever it carries" not in paragraph(replace(told, shares=(share,)))
+
+
 def around(value):
     return Estimate(value, value - 0.01, value + 0.01, 5)
 

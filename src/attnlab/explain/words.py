@@ -6,11 +6,14 @@ import math
 from collections.abc import Iterator
 
 from attnlab.explain.answer import HALF, Again, Answer, Share
+from attnlab.explain.causes import REMOVALS
 from attnlab.explain.effects import Estimate
 
 SMALL = 0.1
 """Part of the distance below which nothing is said of what is left."""
 
+BUGS = frozenset(sign for one in REMOVALS if one.nature == "bug" for sign in one.signatures)
+"""Effects that are bugs wherever they are measured."""
 WHOLLY = 0.995
 """Part of the distance from which on it is all of it."""
 
@@ -134,7 +137,7 @@ def ended(text: str) -> str:
 
 
 def _bugs(answer: Answer) -> Iterator[str]:
-    """Errors of the doctor that no removal measured, and where it finds none."""
+    """Errors of the doctor and measured bugs that no removal showed to carry anything, and where it finds none."""
     right = [one.name.rpartition(":")[2] for one in answer.examined if not (one.errors or one.error)]
     if right:
         yield f"The doctor finds no error in {' and '.join(right)}."
@@ -146,6 +149,9 @@ def _bugs(answer: Answer) -> Iterator[str]:
                 yield f"The doctor also finds an error in {one.name.rpartition(':')[2]}: {ended(message)}"
         if one.error:
             yield f"{one.name.rpartition(':')[2]} could not be examined: {one.error}."
+    for variant, effects in answer.effects.items():
+        for name in effects.keys() & BUGS - {share.name for share in answer.shares}:
+            yield f"Measured in '{variant}', a bug, whatever it carries here: {name}: {effects[name]}."
 
 
 def _rest(answer: Answer) -> Iterator[str]:
