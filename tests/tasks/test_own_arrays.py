@@ -222,6 +222,10 @@ def test_training_parts_of_nothing_but_copies_are_refused(save):
     files = save("x", np.zeros((20, LENGTH))), save("y", np.arange(20) % 2)
     with pytest.raises(DataError, match="with drop_copies nothing is left to train on: every training input is held"):
         Classify(*files, drop_copies=True)
+    inputs = np.abs(np.random.default_rng(1).normal(size=(40, LENGTH))) * (np.arange(40) < 30)[:, None]
+    files = save("z", inputs), save("c", np.repeat([0, 1], [30, 10]))
+    with pytest.raises(DataError, match="with drop_copies nothing of the class 1 is left to train on: its inputs are"):
+        Classify(*files, drop_copies=True)
 
 
 X, Y = np.zeros((20, LENGTH, 2)), np.arange(20) % 2

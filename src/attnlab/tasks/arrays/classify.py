@@ -109,6 +109,7 @@ class Classify:
             items["train"], known["train"], {**shares_of(held), **given}, seed=data_seed, strata=known["train"],
             drop_copies=drop_copies,
         )  # fmt: skip
+        self._require_classes()
         self._of_tokens = items["train"].dtype.kind in "iu"
         train = self._items.parts["train"]
         self._scale = Scale.of(featured(train.inputs), train.chosen) if normalize and not self._of_tokens else None
@@ -128,6 +129,14 @@ class Classify:
             hint = nearest(str(unknown[0]), map(str, self.classes))
             raise DataError(f"the {part} part has the class {unknown[0]!r}, which the training part lacks; {hint}")
         return np.array([numbers_of[one] for one in given.tolist()], dtype=np.int64)
+
+    def _require_classes(self) -> None:
+        left = self._frequencies("train")
+        if self.drop_copies and not left.all():
+            lost = self.classes[int(left.argmin())]
+            raise DataError(
+                f"with drop_copies nothing of the class {lost!r} is left to train on: its inputs are held out too"
+            )
 
     def _batch(self, inputs: np.ndarray, classes: np.ndarray) -> Batch:
         return batch_of(inputs if self._of_tokens else in_units(featured(inputs), self._scale), classes)
