@@ -246,3 +246,13 @@ def test_an_entry_in_which_layers_drown_is_scaled(tmp_path):
     assert STILL["a large entry"](found)
     assert not STILL["a large entry"](after)
     assert after["adds"] > 5 * found["adds"]
+
+
+def test_what_a_mixer_does_not_train_is_mended_in_the_mixer(texts):
+    task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
+    setup = Setup("mine", task, {"name": "decoder", "mixer": f"{OWN}:Unscaled"}, {"budget": {"steps": 40}})
+    known = Known(setup, build_task(task), measured={"cut_off": 0.5})
+    change = next(
+        one.changes["mine"] for one in candidates({"mine": known}) if one.name == "weights without a gradient"
+    )
+    assert change == {"model": {"mixer": {"part": f"{OWN}:Unscaled", "name": "mended", "thawed": True}}}

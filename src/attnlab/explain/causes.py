@@ -399,9 +399,9 @@ def _living_rectifiers(one: Known) -> Change | None:
 def _thawed(one: Known, *signs: str) -> Change | None:
     if not any(one.signature(sign) for sign in signs):
         return None
-    if own_model(one.model):
+    if own_model(one.model) or (is_path(one.mixer) and one.said("cross") is None):
         return {"model": _mended(one, {"thawed": True})}
-    return {"model": {"name": "mended", "part": one.model, "thawed": True}}
+    return {"model": {"name": "mended", "part": one.model, "thawed": True}}  # attention to another sequence is no mixer
 
 
 def _logits(one: Known) -> Change | None:
