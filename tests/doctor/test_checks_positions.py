@@ -298,3 +298,16 @@ def test_positions_that_a_constructor_asks_for_and_does_not_get_are_not_missed()
     assert [one.severity for one in check_positions(examine(RotaryLeftOut()))] == ["info"]
     given = check_positions(examine(RotaryLeftOut(), arguments={"rotary_embed": nn.Identity()}))
     assert [one.severity for one in given] == ["error"]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("behind", [False, True])
+def test_positions_that_come_behind_the_attention_are_told(behind, causal):
+    class Placed(Scored):
+        def forward(self, x):
+            at = torch.arange(x.size(1), dtype=x.dtype)[:, None].sin()
+            return super().forward(x) + at if behind else super().forward(x + at)
+
+    (finding,) = found(Placed(causal=causal), causal=causal)
+    assert (finding.severity == "warning") == behind
+    assert ("come behind its attention" in finding.message) == behind

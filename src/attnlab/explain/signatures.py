@@ -18,6 +18,7 @@ from attnlab.core.processes.apart import call_apart, names_own_code
 from attnlab.doctor.measures.stacks import likeness, size
 from attnlab.explain.setups import Setup
 from attnlab.inspection.activity import dead_share, relative_entropy
+from attnlab.inspection.order import by_chance, sees_order
 from attnlab.inspection.reach import reach
 from attnlab.nn.mended import ChangedCalls, Mending, layers_of, register_parts
 from attnlab.studies.define.assemble import build_model, build_task
@@ -37,8 +38,6 @@ LARGE_SCORES = 5.0
 """Standard deviation of scores: of a dozen keys the largest then holds most of the weight."""
 PEAKED = 0.2
 """Mean entropy of attention weights, as a part of that of equal weights."""
-ROUNDING = 1e-8
-"""Of the differences between outputs: what sums of float64 differ by when they are made in another order."""
 DEAD = 0.5
 """Share of rectified units that are zero at every position of every item."""
 
@@ -153,7 +152,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "missing positions",
         lambda m: m["order"] == 0.0,
-        "with its inputs in another order it gives the same outputs in that order",
+        "with inputs in another order, it or each of its layers gives the same outputs in that order",
         "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466",
     ),
     Signature(
@@ -255,25 +254,12 @@ def _sees(model: nn.Module, batch: Batch, *, causal: bool) -> dict[str, float]:
 
 
 def _in_evaluation(model: nn.Module, x: Tensor, *, causal: bool) -> dict[str, float]:
-    """Whether outputs of one input differ by chance, or else from those in another order, by more than rounding.
-
-    A causal model is asked for its last output alone, whose earlier inputs change places.
-    """
-    length = x.shape[1]
-    order = torch.randperm(length - causal, generator=torch.Generator().manual_seed(0))
-    order = torch.cat((order, torch.tensor([length - 1]))) if causal else order
+    """Whether outputs of one input differ by chance, or else tell in which order the inputs stand."""
     exact = register_parts(copy.deepcopy(model)).double().eval()
     x = x.double() if x.is_floating_point() else x
-    with torch.no_grad():
-        one, again, other = exact(x), exact(x), exact(x[:, order])
-    if one.ndim == 3 and one.shape[1] == length:
-        one, again = one[:, order], again[:, order]
-        one, again, other = (y[:, -1:] if causal else y for y in (one, again, other))
-    across = 1 if one.ndim >= 3 and one.shape[1] > 1 else 0  # over positions where there are several, else samples
-    rounding = ROUNDING * float((one - one.mean(across, keepdim=True)).abs().max())
-    if float((one - again).abs().max()) > rounding:
+    if by_chance(exact, x):
         return {"chance": 1.0}  # says nothing of the order
-    return {"order": 1.0 if float((one - other).abs().max()) > rounding else 0.0}
+    return {"order": float(sees_order(exact, layers_of(exact), x, causal=causal))}
 
 
 def _are_probabilities(answers: Tensor) -> bool:

@@ -76,6 +76,12 @@ TEXTS: Mapping[str, FindingText] = {
         "subtract slope times distance: bias = -slope * (query position - key position)",
         _PRESS,
     ),
+    "behind": FindingText(
+        "warning",
+        "positions come behind its attention: no score and no value depends on them.",
+        "add them to what enters the first layer, or rotate q and k, or add a bias to the scores",
+        _VASWANI,
+    ),
     "visible": FindingText("info", "the order of its input is visible to it.", "", _HAVIV),
     "none": FindingText("info", "it has no positions, so {seen}.", "", _HAVIV),
 }
@@ -182,6 +188,13 @@ class _Order:
     permuted: float | None
     attentions: tuple[TapedAttention, ...]
     batch_matters: bool
+    flat: bool  # whether outputs at all positions are equal then
+
+    @property
+    def behind(self) -> bool:
+        """Whether outputs differ then, and nothing that an attention reads."""
+        same = (_is_constant(one) and _has_equal_rows(one.v) for one in self.attentions)
+        return not self.flat and bool(self.attentions) and all(same)
 
 
 def _order(exam: Examination) -> _Order | None:
@@ -195,16 +208,16 @@ def _order(exam: Examination) -> _Order | None:
     dependence = dependence_of(tape, exam.convention)
     found = tuple(one for one in attentions(tape, exam.convention) if over_features(dependence, one) is None)
     batch_matters = _spread(tape.output, 0) > _ROUNDING * _scale(tape.output)
+    flat = _spread(tape.output, 1) <= exam.tolerance * _scale(tape.output)
     permuted = _permuted(exam, x, open_call)
     if (permuted is not None and permuted > _ROUNDING) or (permuted is None and _swap_is_seen(exam, x, found)):
-        return _Order(False, permuted, found, batch_matters)
+        return _Order(False, permuted, found, batch_matters, flat or exam.convention.pooled)
     if exam.convention.pooled:
-        return None if permuted is None else _Order(True, permuted, found, batch_matters)
-    flat = _spread(tape.output, 1) <= exam.tolerance * _scale(tape.output)
+        return None if permuted is None else _Order(True, permuted, found, batch_matters, flat=True)
     scores = [_is_constant(one) for one in found]
     if permuted is None and (not scores or None in scores):
-        return None if flat else _Order(False, permuted, found, batch_matters)
-    return _Order(flat and all(scores), permuted, found, batch_matters)
+        return None if flat else _Order(False, permuted, found, batch_matters, flat)
+    return _Order(flat and all(scores), permuted, found, batch_matters, flat)
 
 
 def _permuted(exam: Examination, x: Tensor, causal: bool | None) -> float | None:
@@ -379,6 +392,10 @@ def _wrong_sign(scores: Tensor) -> Finding | None:
 
 def _fact(exam: Examination, order: _Order) -> Iterator[Finding]:
     """Yield whether order is visible."""
+    if order.behind:
+        evidence = "all tokens equal: outputs differ between positions, while all scores are equal, and all values"
+        yield TEXTS["behind"].finding(ID, evidence)
+        return
     if not order.hidden:
         evidence = "outputs or scores differ between positions although all tokens are equal, or when two are swapped"
         if order.permuted is not None and order.permuted > _ROUNDING:

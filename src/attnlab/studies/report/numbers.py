@@ -74,7 +74,18 @@ def scaled(value: float | None, units: Sequence[str], step: float = 1000.0) -> s
 
 def flops(value: float | None) -> str:
     """A number of floating-point operations with its unit."""
-    return scaled(value, ("FLOPs", "kFLOPs", "MFLOPs", "GFLOPs", "TFLOPs"))
+    return scaled(value, ("FLOPs", "kFLOPs", "MFLOPs", "GFLOPs", "TFLOPs", "PFLOPs", "EFLOPs"))
+
+
+def amount(value: float, unit: str) -> str:
+    """How much of a budget, in the unit that rules name: "300 steps", "3 TFLOPs".
+
+    Examples
+    --------
+    >>> amount(25_000.0, "steps"), amount(3e12, "flops")
+    ('25,000 steps', '3 TFLOPs')
+    """
+    return flops(value) if unit == "flops" else f"{number(value, 9)} {unit}"
 
 
 def size(value: float | None) -> str:

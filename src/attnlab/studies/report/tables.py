@@ -30,7 +30,7 @@ def facts(results: StudyResults) -> list[str]:
     return [
         f"task {results.task.get('name', '')}".strip(),
         f"{variants} variant{'' if variants == 1 else 's'} \u00d7 {seeds} seed{'' if seeds == '1' else 's'}",
-        *(f"{numbers.number(float(amount), 9)} {unit} each" for unit, amount in budget.items()),
+        *(f"{numbers.amount(float(amount), unit)} each" for unit, amount in budget.items()),
         *([f"scale {results.scale}"] if results.scale else []),
         *(f"computed in {setting}" for setting in settings if len(settings) == 1 and setting != PLAIN),
     ]
