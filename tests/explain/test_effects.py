@@ -76,6 +76,16 @@ def test_noise_is_what_further_runs_would_show():
     assert within_noise([values(1.0)], 5.0, 1) is None
 
 
+def test_what_was_rounded_away_is_no_difference():
+    runs = values(0.14897, 0.14899, 0.14901)
+    assert within_noise([runs], 0.149, 1) is True
+    assert within_noise([runs], 0.15, 1) is True
+    assert within_noise([runs], 0.150, 1) is True
+    assert within_noise([runs], 0.152, 1) is False
+    assert within_noise([values(1.0, 1.0), values(3.0, 3.0)], 1.596 - 3.596, 1) is True
+    assert within_noise([values(3.9, 3.9)], 4.0, 1) is False
+
+
 def test_runs_of_two_variants_that_a_person_saw_are_not_paired():
     draw, outside = np.random.default_rng(0), 0
     for _ in range(600):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from statistics import fmean, median, stdev, variance
 from typing import final
 
@@ -60,7 +61,7 @@ def within_noise(found: Sequence[Values], seen: float, runs: int, *, error: floa
         Of each variant the number is about, the metric by seed; the second is subtracted from the first. A person's
         runs of two variants are not paired, so their variances add up.
     seen : float
-        What was seen.
+        What was seen, as far as people write it down: what rounding to its last digit may hide is no difference.
     runs : int
         How many runs it is the mean of.
     error : float
@@ -72,7 +73,13 @@ def within_noise(found: Sequence[Values], seen: float, runs: int, *, error: floa
         return None
     mean = fmean(finite[0]) - sum(map(fmean, finite[1:]))
     spread = math.sqrt(sum(variance(values) * (1 / len(values) + 1 / runs) for values in finite))
-    return abs(seen - mean) <= t_quantile(1 - error / 2, least - 1) * spread
+    return abs(seen - mean) <= t_quantile(1 - error / 2, least - 1) * spread + len(finite) * _rounded(seen)
+
+
+def _rounded(seen: float) -> float:
+    """Half of the last digit of a number as it was written, which was a tenth or less."""
+    exponent = Decimal(f"{seen:.10g}").as_tuple().exponent
+    return 0.5 * 10.0 ** min(int(exponent), -1)
 
 
 def effects(
