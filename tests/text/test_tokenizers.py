@@ -86,6 +86,12 @@ def test_pieces_are_read_by_a_person(tokenizer):
     assert "".join(tokenizer.pieces(tokens)).strip() == "Zwei Hunde laufen."
 
 
+def test_bytes_that_are_a_part_of_a_character_are_written_as_such():
+    few = Bpe(259).train(SENTENCES)
+    assert few.pieces(few.encode([" \u20ac1"])[0]) == [" ", r"\xe2", r"\x82", r"\xac", "1"]
+    assert few.decode(few.encode(["\u20ac \ufffd"])) == ["\u20ac \ufffd"]
+
+
 def test_more_merges_give_fewer_tokens():
     few, many = Bpe(260).train(SENTENCES), Bpe(300).train(SENTENCES)
     assert (few.size, many.size) == (260, 300)

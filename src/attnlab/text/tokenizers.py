@@ -26,6 +26,8 @@ SPECIAL = (PAD, BEGIN, END)
 PAD_TOKEN, BEGIN_TOKEN, END_TOKEN = range(len(SPECIAL))
 BYTES = tuple(f"<0x{value:02X}>" for value in range(256))
 """How Hugging Face's byte fallback names the bytes."""
+_PRINTED = frozenset(pre_tokenizers.ByteLevel.alphabet())
+_OTHERS = [byte for byte in range(256) if chr(byte) not in _PRINTED]
 
 
 @final
@@ -139,8 +141,14 @@ class Tokenizer:
         return [token for token, piece in enumerate(self.pieces(range(self.size))) if piece.startswith(" ")]
 
     def _piece(self, token: int) -> str:
-        """What a token adds behind another one: some decoders drop the blank before the first word."""
+        """What a token adds behind another one: some decoders drop the blank before the first word.
+
+        Bytes that are a part of a character are written in hexadecimal digits, such as \\xe2.
+        """
         once, twice = (self.wrapped.decode([token] * count, skip_special_tokens=False) for count in (1, 2))
+        letters = self.wrapped.id_to_token(token)
+        if "\ufffd" in once and _PRINTED.issuperset(letters):
+            return bytes(map(_byte_of, letters)).decode(errors="backslashreplace")
         return twice[len(once) :]
 
     def to_json(self) -> dict[str, Any]:
@@ -168,6 +176,11 @@ class Tokenizer:
         if wrapped.token_to_id(END) is None:
             wrapped.add_special_tokens([END])
         return cls(wrapped)
+
+
+def _byte_of(letter: str) -> int:
+    """The byte that a byte-level tokenizer writes as a letter: itself where it can be printed, else one from 256 on."""
+    return ord(letter) if ord(letter) < 256 else _OTHERS[ord(letter) - 256]
 
 
 @final
