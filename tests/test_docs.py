@@ -102,6 +102,17 @@ def test_the_example_of_an_own_module_can_be_planned(tmp_path):
     assert all(variant.parameters > 0 for variant in plan.variants)
 
 
+def test_the_example_of_a_whole_model_can_be_planned(tmp_path):
+    page = DOCS / "own-module.md"
+    (tmp_path / "gpt.py").write_text(blocks(page, "python gpt.py")[0], encoding="utf-8")
+    (tmp_path / "text.txt").write_text("to be, or not to be: that is the question\n" * 99, encoding="utf-8")
+    study = blocks(page, "yaml whole")[0].replace("tinyshakespeare", "text.txt")
+    (tmp_path / "study.yaml").write_text(study, encoding="utf-8")
+    _, mine = plan_study(load_study(tmp_path / "study.yaml")).variants
+    assert mine.parameters > 0
+    assert "called as forward(idx) -> [0], batch-first" in mine.notes
+
+
 def test_the_python_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

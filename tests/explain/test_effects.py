@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -187,6 +188,20 @@ def test_what_is_removed_from_a_model_of_ones_own_is_no_longer_measured(name, ca
     model = {"name": f"{OWN}:{name}"}
     setups = [Setup("mine", task, one, {}) for one in (model, {"name": "mended", "part": model, mending: True})]
     assert [STILL[cause](measure(setup)) for setup in setups] == [True, False]
+
+
+def test_what_code_of_ones_own_drops_is_removed_though_nobody_said_it(texts):
+    task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
+    setup = Setup("mine", task, {"name": f"{OWN}:DroppingModel"}, {"lr": 1e-3, "budget": {"steps": 40}})
+    known = Known(setup, build_task(task), measured=measure(setup))
+    (cause,) = (one for one in candidates({"mine": known}) if one.name == "dropout")
+    assert "60% are dropped at once" in cause.evidence
+    without = {**setup.model, **cause.changes["mine"]["model"]}
+    assert without == {"name": "mended", "part": setup.model, "dropless": True}
+    (tokens,), model = build_task(task).train_batch(0, 0).inputs, build_model(without, build_task(task))
+    torch.testing.assert_close(model(tokens), model(tokens))
+    bare = replace(known, measured={**known.measured, "dropped": 0.0})
+    assert "dropout" not in {one.name for one in candidates({"mine": bare})}
 
 
 def test_layers_without_a_path_around_them_get_one(texts):

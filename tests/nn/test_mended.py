@@ -49,8 +49,11 @@ class Module(Base):
         return self.normalize(scores.masked_fill(mask, float("-inf"))) @ v
 
 class Fused(Base):
+    dropout = 0.0
+
     def weigh(self, scores, mask, q, k, v):
-        return functional.scaled_dot_product_attention(q, k, v, attn_mask=~mask, scale=self.scale)
+        dropped = self.dropout if self.training else 0.0
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=~mask, scale=self.scale, dropout_p=dropped)
 
 class Crossed(Base):
     def weigh(self, scores, mask, q, k, v):
@@ -172,6 +175,19 @@ def test_dropout_acts_in_training_alone(own):
     assert not torch.equal(mended(x), mended(x))
     torch.testing.assert_close(mended.eval()(x), part.query(x) + part.key(x))
     assert not torch.equal(plain.eval()(x), plain(x))
+
+
+@pytest.mark.parametrize("name", ["Dropping", "Fused", "Torch"])
+def test_nothing_is_dropped_in_training_either(own, name):
+    plain, mended = pair(own, name, dropless=True)
+    x = torch.randn(2, LENGTH, WIDTH)
+    for part in (plain, mended):
+        part.apply(lambda one: setattr(one, "dropout", 0.6) if hasattr(one, "dropout") else None)
+    kept = mended(x)
+    torch.testing.assert_close(mended(x), kept)
+    assert not torch.allclose(plain(x), kept)
+    if name != "Dropping":  # drops in evaluation too
+        torch.testing.assert_close(plain.eval()(x), kept)
 
 
 def test_swapped_it_is_given_the_other_layout(own):

@@ -474,6 +474,14 @@ def _zero(where: str, key: str) -> Callable[[Known], Change | None]:
     return change
 
 
+def _dropless(one: Known) -> Change | None:
+    """No dropout: that of the lab's parts, and what code of a person's own drops by torch's functions."""
+    said = _zero("model", "dropout")(one) or {"model": {}}
+    own = (own_model(one.model) or is_path(one.mixer)) and one.measured.get("dropped", 0.0) > 0
+    change = {**said["model"], **(_mended(one, {"dropless": True}) if own else {})}
+    return {"model": change} if change else None
+
+
 def _task_said(one: Known, key: str) -> int | None:
     """A whole number that the task of a set-up was given, or has by default; None for one it does not take."""
     name = str(one.setup.task["name"])
@@ -573,7 +581,7 @@ REMOVALS: tuple[Removal, ...] = (
         "a low limit of gradients", "set-up", f"gradients are cut at {CLIP:g}",
         _trained("clip", lambda said, _: said is not None and said < CLIP, CLIP),
     ),
-    Removal("dropout", "set-up", "nothing is dropped", _zero("model", "dropout")),
+    Removal("dropout", "set-up", "nothing is dropped", _dropless, ("heavy dropout",)),
     Removal("weight decay", "set-up", "weights do not decay", _zero("training", "weight_decay")),
     Removal("label smoothing", "set-up", "targets are not smoothed", _zero("training", "label_smoothing")),
     Removal(OVERFITTING, "set-up", f"training ends after 1/{SOONER} of the steps", _fewer_steps),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnlab.core.errors import AttnlabError, ModuleError
+from attnlab.core.errors import AttnlabError, ModuleError, SpecError
 from attnlab.core.machine import within_memory
 from attnlab.inspection.drawing.pieces import drawn, facts
 from attnlab.inspection.memory import FusedRecurrence, kept_bytes
@@ -111,7 +111,7 @@ def cost(
     count = partial(_count, factory, inputs, tokens or _positions(inputs), loss)
     try:
         return count(device="meta")
-    except AttnlabError:  # it cannot be built anywhere
+    except SpecError:  # it cannot be built anywhere
         raise
     except Exception as error:  # a person's module may raise anything
         reason = f"counted on the CPU: the model does not run on the meta device ({_first_line(error)})"

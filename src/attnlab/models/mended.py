@@ -6,7 +6,7 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
-from attnlab.core.build import Spec, build
+from attnlab.core.build import Spec
 from attnlab.nn.mended import Mending
 
 
@@ -18,7 +18,7 @@ class MendedModel(nn.Module):
     ----------
     part : Spec
         The model; entry of `MODELS` or ``path.py:Class``.
-    scores_times, masked, swapped, leak, fresh, over_keys, quiet, thawed, skips, positions
+    scores_times, masked, swapped, leak, fresh, over_keys, quiet, dropless, thawed, skips, positions
         What is removed, as in `Mending`.
     logarithm, entry_times
         The same.
@@ -49,6 +49,7 @@ class MendedModel(nn.Module):
         fresh: bool = False,
         over_keys: bool = False,
         quiet: bool = False,
+        dropless: bool = False,
         thawed: bool = False,
         skips: bool = False,
         positions: bool = False,
@@ -56,15 +57,15 @@ class MendedModel(nn.Module):
         entry_times: float = 1.0,
         **offered: Any,
     ) -> None:
-        from attnlab.models.table import MODELS
+        from attnlab.models.table import build_any_model
 
         super().__init__()
         self.mending = Mending(
             scores_times=scores_times, masked=masked, swapped=swapped, leak=leak, fresh=fresh,
-            over_keys=over_keys, quiet=quiet, thawed=thawed, skips=skips, positions=positions,
-            logarithm=logarithm, entry_times=entry_times,
+            over_keys=over_keys, quiet=quiet, dropless=dropless, thawed=thawed, skips=skips,
+            positions=positions, logarithm=logarithm, entry_times=entry_times,
         )  # fmt: skip
-        self.part = self.mending.start(build(part, MODELS, axis="model", offered=offered))
+        self.part = self.mending.start(build_any_model(part, offered))
         within = [module for module in self.part.modules() if getattr(module, "batch_first", True) is False]
         if swapped and within:  # these alone are given the other layout: what stands around them reads it right
             self.mending.swapped = False

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 from torch import nn
 
+from attnlab.core.build import Spec, build, is_path, parse
 from attnlab.models.convolutional import ConvStack
 from attnlab.models.convolutional_translation import ByteNet, ConvS2S
 from attnlab.models.deep_lstms import DeepAtt, Gnmt
@@ -22,6 +24,7 @@ from attnlab.models.recurrent import Lstm, LstmBatchAsTime
 from attnlab.models.recurrent_translation import AdditiveRnn, MultiplicativeRnn
 from attnlab.models.stacks import Decoder, Encoder
 from attnlab.models.token_encoder import TokenEncoder
+from attnlab.nn.foreign_model import build_foreign_model
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "decoder": Decoder,
@@ -48,3 +51,10 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "pretrained": pretrained,
 }
 """Names a study may use for a model."""
+
+
+def build_any_model(spec: Spec, offered: Mapping[str, Any]) -> nn.Module:
+    """Build a model of the table, or of a person's own, for a task that offers what a model must know of it."""
+    if is_path(parse(spec, "model")[0]):
+        return build_foreign_model(spec, offered)
+    return cast(nn.Module, build(spec, MODELS, axis="model", offered=offered))

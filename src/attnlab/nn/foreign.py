@@ -68,7 +68,7 @@ class ForeignMixer(AbstractKeylessMixer):
                 " (hint: let it take q, k, v, or x and memory)"
             )
         told = padding if self.convention.key_mask is not None else None
-        with _where_tensors_are_made(x):
+        with where_tensors_are_made(x):
             returned = self.convention.returned(self.module, x, memory=memory, padding=told, label=self.label)
             output = self.convention.output_in(returned, x, label=self.label)
         if output.shape != x.shape:
@@ -87,7 +87,7 @@ class ForeignMixer(AbstractKeylessMixer):
         return twin
 
 
-def _where_tensors_are_made(x: Tensor) -> contextlib.AbstractContextManager[Any]:
+def where_tensors_are_made(x: Tensor) -> contextlib.AbstractContextManager[Any]:
     """Let masks that a module makes itself, on the default device, be as weightless as its input on meta."""
     return torch.device("meta") if x.is_meta else contextlib.nullcontext()
 
@@ -123,7 +123,7 @@ def build_foreign(spec: Spec, offered: Mapping[str, Any]) -> ForeignMixer:
         raise SpecError(f"a mixer of your own needs d_model as an integer; got {offered.get('d_model')!r}")
     order = prepare(spec, {}, axis="mixer", offered=offered)
     convention = _learned(parse(spec, "mixer")[0], order, offered)
-    return ForeignMixer(_module_of(order), convention, name=order.where)
+    return ForeignMixer(module_of(order), convention, name=order.where)
 
 
 def _learned(name: str, order: Order, offered: Mapping[str, Any]) -> Convention:
@@ -133,7 +133,7 @@ def _learned(name: str, order: Order, offered: Mapping[str, Any]) -> Convention:
     key = (name, str(path), path.stat().st_mtime_ns, repr(sorted(order.arguments.items())), repr(place))
     if key not in _LEARNED:
         with quiet():
-            probe = _module_of(order)
+            probe = module_of(order)
         _LEARNED[key] = learn(
             probe,
             d_model=offered["d_model"],
@@ -144,7 +144,7 @@ def _learned(name: str, order: Order, offered: Mapping[str, Any]) -> Convention:
     return _LEARNED[key]
 
 
-def _module_of(order: Order) -> nn.Module:
+def module_of(order: Order) -> nn.Module:
     """Call the constructor and insist on a module."""
     module = order.make()
     if not isinstance(module, nn.Module):

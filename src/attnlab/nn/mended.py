@@ -58,6 +58,8 @@ class Mending:
         Whether the softmax of scores is over their last axis, whatever axis the module names.
     quiet : bool
         Whether dropout acts in training alone, whatever the module says.
+    dropless : bool
+        Whether nothing is dropped, in training either.
     thawed : bool
         Whether every weight is trained: none is frozen or kept in a plain list, and gradients are cut off nowhere.
     skips : bool
@@ -85,6 +87,7 @@ class Mending:
         fresh: bool,
         over_keys: bool = False,
         quiet: bool = False,
+        dropless: bool = False,
         thawed: bool = False,
         skips: bool = False,
         positions: bool = False,
@@ -98,7 +101,7 @@ class Mending:
             raise SpecError(f"leak must be in [0, 1); got {leak!r}")
         self.scores_times, self.masked, self.swapped = scores_times, masked, swapped
         self.leak, self.fresh = leak, fresh
-        self.over_keys, self.quiet, self.thawed = over_keys, quiet, thawed
+        self.over_keys, self.quiet, self.dropless, self.thawed = over_keys, quiet, dropless, thawed
         self.skips, self.positions, self.logarithm, self.entry_times = skips, positions, logarithm, entry_times
 
     def start(self, module: nn.Module) -> nn.Module:
@@ -126,7 +129,7 @@ class Mending:
             self._scores,
             self._rectified if self.leak else None,
             over_keys=self.over_keys,
-            dropping=training or not self.quiet,
+            dropping=not self.dropless and (training or not self.quiet),
             given=inputs[0],
             entry_times=self.entry_times,
             positions=self.positions,
@@ -167,7 +170,7 @@ class MendedMixer(AbstractKeylessMixer):
         Width of the activations.
     part : Spec
         The mixer; entry of `MIXERS` or ``path.py:Class``.
-    scores_times, masked, swapped, leak, fresh, over_keys, quiet, thawed
+    scores_times, masked, swapped, leak, fresh, over_keys, quiet, dropless, thawed
         What is removed, as in `Mending`.
     causal : bool
         Whether a position sees itself and earlier ones only.
@@ -201,6 +204,7 @@ class MendedMixer(AbstractKeylessMixer):
         fresh: bool = False,
         over_keys: bool = False,
         quiet: bool = False,
+        dropless: bool = False,
         thawed: bool = False,
         causal: bool = False,
         max_length: int | None = None,
@@ -211,7 +215,7 @@ class MendedMixer(AbstractKeylessMixer):
         super().__init__()
         self.mending = Mending(
             scores_times=scores_times, masked=masked, swapped=swapped, leak=leak, fresh=fresh,
-            over_keys=over_keys, quiet=quiet, thawed=thawed,
+            over_keys=over_keys, quiet=quiet, dropless=dropless, thawed=thawed,
         )  # fmt: skip
         offered = {"d_model": d_model, "causal": causal, "dropout": dropout}
         offered |= {} if max_length is None else {"max_length": max_length}
@@ -309,6 +313,7 @@ class ChangedCalls(TorchFunctionMode):
         self._scores, self._rectified = scores, rectified
         self._over_keys, self._dropping, self._given, self._attached = over_keys, dropping, given, attached
         self.across = False  # whether scores were normalized over another axis than their last
+        self.dropped = 0.0  # the largest share that was dropped at once
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -316,7 +321,8 @@ class ChangedCalls(TorchFunctionMode):
         """Call a function of torch with what it should have been given."""
         given = dict(kwargs or {})
         if func in WITH_INNER_CALLS:
-            with _in_place_of("softmax", self._softmax), _in_place_of("scaled_dot_product_attention", self._fused):
+            changed = {"softmax": self._softmax, "scaled_dot_product_attention": self._fused, "dropout": self._dropout}
+            with _in_place_of(changed):
                 return func(*args, **given)
         if func in SOFTMAX:
             x = args or (given.pop("input"),)
@@ -326,8 +332,8 @@ class ChangedCalls(TorchFunctionMode):
         first: Any = args[0] if args else given.get("input")
         if func in RECTIFIERS and self._rectified:
             return self._rectified(first)
-        if func in DROPOUTS and not self._dropping:
-            return first
+        if func in DROPOUTS:
+            return self._dropout(*args, **given)
         result = self._result(func, first, args, given)
         return self._entered(result) if func in ENTRIES and first is self._given and result.ndim == 3 else result
 
@@ -354,6 +360,14 @@ class ChangedCalls(TorchFunctionMode):
             self.across, dim = True, -1 if self._over_keys else dim
         return torch.softmax(self._scores(x) if dim in (-1, x.ndim - 1) else x, dim, dtype=dtype)
 
+    def _dropout(self, input: Tensor, p: float = 0.5, *rest: Any, **named: Any) -> Tensor:  # noqa: A002 - torch's name
+        """Dropout, where it acts."""
+        acts = rest[0] if rest else named.get("training", named.get("train", True))
+        if not acts:
+            return input
+        self.dropped = max(self.dropped, p)
+        return self._result(torch.dropout, input, (input, p, True), {}) if self._dropping else input
+
     def _fused(self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any) -> Tensor:
         """Fused attention with changed scores: in plain steps, which may be changed."""
         if query.shape[-2] != key.shape[-2]:  # looks at another sequence: nothing is known to be wrong
@@ -369,15 +383,15 @@ class ChangedCalls(TorchFunctionMode):
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
         weights = torch.softmax(self._scores(scores), -1).nan_to_num(0.0)  # as torch has it, where nothing is allowed
-        return torch.dropout(weights, dropped, train=True) @ value if dropped and self._dropping else weights @ value
+        return self._dropout(weights, dropped) @ value if dropped else weights @ value
 
 
 @contextlib.contextmanager
-def _in_place_of(name: str, function: Callable[..., Tensor]) -> Iterator[None]:
-    """Let functions of `torch.nn.functional` call another function by a name of theirs."""
-    original = getattr(F, name)
-    setattr(F, name, function)
+def _in_place_of(functions: Mapping[str, Callable[..., Tensor]]) -> Iterator[None]:
+    """Let functions of `torch.nn.functional` call others by names of theirs."""
+    originals = {name: getattr(F, name) for name in functions}
+    vars(F).update(functions)
     try:
         yield
     finally:
-        setattr(F, name, original)
+        vars(F).update(originals)

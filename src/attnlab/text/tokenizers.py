@@ -143,10 +143,10 @@ class Tokenizer:
     def _piece(self, token: int) -> str:
         """What a token adds behind another one: some decoders drop the blank before the first word.
 
-        Bytes that are a part of a character are written in hexadecimal digits, such as \\xe2.
+        Bytes that are a part of a character are written in hexadecimal digits, as Python escapes them.
         """
         once, twice = (self.wrapped.decode([token] * count, skip_special_tokens=False) for count in (1, 2))
-        letters = self.wrapped.id_to_token(token)
+        letters = self.wrapped.id_to_token(token) or ""
         if "\ufffd" in once and _PRINTED.issuperset(letters):
             return bytes(map(_byte_of, letters)).decode(errors="backslashreplace")
         return twice[len(once) :]

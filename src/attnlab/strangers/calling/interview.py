@@ -50,6 +50,7 @@ def interview(patient: Patient) -> Convention:
         convention = found.convention
         if found.layout is None:
             convention = _in_clean_layout(trial, _in_seeing_layout(trial, convention), found.parameters)
+        convention = _with_targets(trial, convention, found.parameters)
         convention = _with_lengths(trial, _counted(trial, _with_memory(trial, convention)), patient)
         itself = _is_its_own_memory(convention, found.parameters)
         own = tuple(_of_own_memory(found.parameters)) if itself else found.parameters
@@ -94,6 +95,16 @@ def _in_clean_layout(trial: Trial, convention: Convention, parameters: Sequence[
         return convention
     mixed = _mixes_samples(trial, convention) and not _mixes_samples(trial, other)
     return other if mixed else convention
+
+
+def _with_targets(trial: Trial, convention: Convention, parameters: Sequence[Parameter]) -> Convention:
+    """The convention with targets, if only with them a model of tokens answers at every position, not for the last."""
+    targets = [one for one in parameters if one.role == "targets" and not one.required]
+    for one in targets if convention.pooled and convention.takes == "tokens" else ():
+        other = replace(convention, arguments=(*convention.arguments, Argument(one.name, "x")), pooled=False)
+        if trial.runs(other):
+            return other
+    return convention
 
 
 def _counted(trial: Trial, convention: Convention) -> Convention:

@@ -23,6 +23,7 @@ from attnlab.core.errors import SpecError
 from attnlab.inspection.reach import reach
 from attnlab.models import MODELS
 from attnlab.models.parsers.parser import AbstractParser
+from attnlab.models.table import build_any_model
 from attnlab.tasks import TASKS
 
 MOST_PARTS = 30_000
@@ -83,7 +84,7 @@ def build_model_offered(spec: Mapping[str, Any], offered: Mapping[str, Any]) -> 
             f"{', '.join(fitting)}"
         )
     with _parts_counted():
-        return cast(nn.Module, build(spec, MODELS, axis="model", offered=offered))
+        return build_any_model(spec, offered)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from attnlab.core.processes.apart import call_apart, names_own_code
 from attnlab.inspection.cost import Cost, cost
 from attnlab.inspection.reach import MOST_CALLS, SAMPLES
 from attnlab.nn.foreign import ForeignMixer
+from attnlab.nn.foreign_model import ForeignModel
 from attnlab.studies.define.assemble import build_model, build_task, draws_data, measured_reach
 from attnlab.studies.define.metrics import rules_metric, study_metrics
 from attnlab.studies.define.own_task import require_kept
@@ -390,11 +391,17 @@ def _foreign_notes(model: Mapping[str, Any], task: StudyTask) -> list[str]:
     """What was found out about a person's own modules, each note once."""
     with torch.device("meta"):
         modules = build_model(copy.deepcopy(dict(model)), task).modules()
-    foreign = [module for module in modules if isinstance(module, ForeignMixer)]
-    notes = [note for module in foreign for note in (OWN_START, *module.convention.notes)]
+    foreign = [module for module in modules if isinstance(module, ForeignMixer | ForeignModel)]
+    notes = [note for module in foreign for note in _notes_on(module)]
     codec = codec_of(task)
     pads = codec is not None and codec.pads
     return [note for note in dict.fromkeys(notes) if pads or not note.startswith(ABOUT_PADDING)]
+
+
+def _notes_on(module: ForeignMixer | ForeignModel) -> Sequence[str]:
+    """What was found out about a person's own mixer or model."""
+    notes = module.convention.notes
+    return (OWN_START, *notes) if isinstance(module, ForeignMixer) else (f"called as {module.convention}", *notes)
 
 
 def _check_recipe(study: Study, training: Mapping[str, Any]) -> Recipe:

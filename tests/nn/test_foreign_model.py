@@ -1,0 +1,192 @@
+"""People's own whole models, unchanged: as they return their answers, and with what they want beside their input."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from attnlab.core.draws import drawn_by_name
+from attnlab.core.errors import ModuleError
+from attnlab.inspection.cost import cost
+from attnlab.inspection.reach import reach
+from attnlab.nn.foreign_model import ForeignModel, build_foreign_model
+
+VOCAB, LENGTH, BATCH = 13, 9, 4
+NEXT = {"vocab_size": VOCAB, "max_length": LENGTH}
+ONCE = {"vocab_size": VOCAB, "d_in": VOCAB, "d_out": 5, "n_classes": 5, "max_length": LENGTH, "length": LENGTH}
+NUMBERS = {"d_in": 3, "d_out": 2, "max_length": LENGTH, "length": LENGTH}
+
+CODE = """
+from dataclasses import dataclass
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+WIDTH = 16
+
+class Base(nn.Module):
+    def __init__(self, vocab_size, max_len, n_out=None):
+        super().__init__()
+        self.embed, self.places = nn.Embedding(vocab_size, WIDTH), nn.Embedding(max_len, WIDTH)
+        self.layer = nn.TransformerEncoderLayer(WIDTH, 2, 32, dropout=0.0, batch_first=True)
+        self.answer = nn.Linear(WIDTH, n_out or vocab_size)
+
+    def read(self, ids, mask, padding=None):
+        x = self.embed(ids) + self.places.weight[: ids.shape[1]]
+        return self.answer(self.layer(x, src_mask=mask, src_key_padding_mask=padding))
+
+    def causal(self, ids):
+        return torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device).triu(1)
+
+class Plain(Base):
+    def forward(self, ids):
+        return self.read(ids, self.causal(ids))
+
+class WithLoss(Base):
+    def forward(self, idx, targets=None):
+        logits = self.read(idx, self.causal(idx))
+        return logits, None if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+class LastUnlessTrained(Base):
+    def forward(self, idx, targets=None):
+        logits = self.read(idx, self.causal(idx))
+        if targets is None:
+            return logits[:, [-1]], None
+        return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+class Named(Base):
+    def forward(self, input_ids):
+        return {"loss": None, "logits": self.read(input_ids, self.causal(input_ids))}
+
+@dataclass
+class Output:
+    hidden: torch.Tensor
+    logits: torch.Tensor
+
+class Described(Base):
+    def forward(self, input_ids):
+        logits = self.read(input_ids, self.causal(input_ids))
+        return Output(self.embed(input_ids), logits)
+
+class Flat(Base):
+    def forward(self, idx):
+        return self.read(idx, self.causal(idx)).flatten(0, 1)
+
+class Masked(Base):
+    def forward(self, src, src_mask):
+        return self.read(src, src_mask)
+
+@dataclass
+class Settings:
+    block_size: int = 64
+    vocab_size: int = 50257
+    n_embd: int = 16
+
+class Configured(Base):
+    def __init__(self, config):
+        super().__init__(config.vocab_size, config.block_size)
+
+    def forward(self, idx):
+        return self.read(idx, self.causal(idx)), None
+
+class Padded(Base):
+    def __init__(self, vocab_size, max_len, n_classes):
+        super().__init__(vocab_size, max_len, n_classes)
+
+    def forward(self, ids, padding_mask):
+        return self.read(ids, None, padding_mask)[:, 0], None
+
+class Numbers(nn.Module):
+    def __init__(self, d_in, d_out):
+        super().__init__()
+        self.lstm, self.answer = nn.LSTM(d_in, 8, batch_first=True), nn.Linear(8, d_out)
+
+    def forward(self, x):
+        hidden, state = self.lstm(x)
+        return self.answer(hidden), state
+
+class AsksForAValue(Plain):
+    def forward(self, ids):
+        return (super().forward(ids), None) if float(self.answer.bias.sum()) < 1e9 else None
+
+class Wants(Base):
+    def forward(self, ids, graph):
+        return self.read(ids, graph.mask)
+"""
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    path = tmp_path_factory.mktemp("own") / "mine.py"
+    path.write_text(CODE, encoding="utf-8")
+    return path
+
+
+def tokens(seed=0, low=0):
+    return torch.randint(low, VOCAB, (BATCH, LENGTH), generator=torch.Generator().manual_seed(seed))
+
+
+def drawn(own, name, offered=NEXT):
+    return drawn_by_name(lambda: build_foreign_model(f"{own}:{name}", offered), 3)
+
+
+def test_a_model_that_answers_with_a_tensor_is_left_as_it_is(own):
+    model = drawn(own, "Plain")
+    assert type(model).__name__ == "Plain"
+    assert model(tokens()).shape == (BATCH, LENGTH, VOCAB)
+
+
+@pytest.mark.parametrize(
+    "name", ["WithLoss", "LastUnlessTrained", "Named", "Described", "Flat", "Masked", "Configured"]
+)
+def test_the_answers_are_those_of_the_plain_model(own, name):
+    model, plain = drawn(own, name), drawn(own, "Plain")
+    assert type(model) is ForeignModel
+    assert [*model.module.state_dict()] == [*plain.state_dict()]  # drawn by the same names: the same start
+    torch.testing.assert_close(model(tokens()), plain(tokens()))
+    assert reach(model.eval(), (tokens(),)).future == 0
+
+
+def test_gradients_reach_every_weight(own):
+    model = drawn(own, "LastUnlessTrained")
+    F.cross_entropy(model(tokens()).flatten(0, 1), tokens(1).flatten()).backward()
+    assert all(weight.grad is not None and weight.grad.any() for weight in model.parameters())
+
+
+def test_padding_is_told_where_a_task_pads(own):
+    model = drawn(own, "Padded", ONCE)
+    padded = tokens(low=1)
+    padded[:, -3:] = 0
+    answers = model(padded)
+    assert answers.shape == (BATCH, ONCE["n_classes"])
+    with torch.no_grad():
+        x = model.module.embed(padded) + model.module.places.weight
+        seen = model.module.layer(x, src_key_padding_mask=padded == 0)
+    torch.testing.assert_close(answers, model.module.answer(seen[:, 0]))
+
+
+def test_a_model_of_numbers_may_return_its_state(own):
+    model = drawn(own, "Numbers", NUMBERS)
+    x = torch.randn(BATCH, LENGTH, 3)
+    torch.testing.assert_close(model(x), model.module.answer(model.module.lstm(x)[0]))
+
+
+def test_it_is_counted_without_weights(own):
+    with torch.device("meta"):
+        model = build_foreign_model(f"{own}:Masked", NEXT)
+    assert model(tokens().to("meta")).shape == (BATCH, LENGTH, VOCAB)
+
+
+def test_one_that_asks_for_a_value_is_counted_with_weights(own):
+    counted = [
+        cost(lambda: build_foreign_model(f"{own}:{name}", NEXT), (tokens(),)) for name in ("AsksForAValue", "Plain")
+    ]
+    assert counted[0].parameters == counted[1].parameters > 0
+    assert counted[0].flops_per_token == counted[1].flops_per_token
+    assert ["on the CPU" in "".join(one.notes) for one in counted] == [True, False]
+
+
+def test_what_cannot_be_called_is_said(own):
+    with pytest.raises(ModuleError, match=r"Wants'.*(graph|mask)"):
+        build_foreign_model(f"{own}:Wants", NEXT)
