@@ -97,6 +97,24 @@ class Model(nn.Module):
         return self.logits(x + self.mix(self.norm(x)))
 
 
+class Scrambled(nn.Module):
+    """Causal attention of four heads. x: (batch, length, d_model)."""
+
+    def __init__(self, d_model):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        q, k, v = (one.reshape(len(x), 4, x.shape[1], -1) for one in self.qkv(x).chunk(3, -1))
+        return self.out(functional.scaled_dot_product_attention(q, k, v, is_causal=True).reshape(x.shape))
+
+
+class ScrambledModel(Model):
+    """A language model around a mixer. tokens: (batch, length)."""
+
+    mixer = Scrambled
+
+
 class UnscaledModel(Model):
     """A language model around a mixer. tokens: (batch, length)."""
 

@@ -14,9 +14,11 @@ from tests.explain.conftest import OWN
 from attnlab.core.contracts import Metric
 from attnlab.explain.causes import STILL, Known, candidates
 from attnlab.explain.effects import effects, mean_of, within_noise
+from attnlab.explain.own_code import attention_of, examine
 from attnlab.explain.rates import tuned
 from attnlab.explain.setups import Run, Setup
 from attnlab.explain.signatures import SIGNATURES, measure
+from attnlab.inspection.reach import reach
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.studies.define.rules import TUNING_SEED
 from attnlab.training.keeping.checkpoints import save_checkpoint, weights_of
@@ -202,6 +204,21 @@ def test_what_code_of_ones_own_drops_is_removed_though_nobody_said_it(texts):
     torch.testing.assert_close(model(tokens), model(tokens))
     bare = replace(known, measured={**known.measured, "dropped": 0.0})
     assert "dropout" not in {one.name for one in candidates({"mine": bare})}
+
+
+def test_a_bug_in_the_attention_of_a_whole_model_is_removed_with_it(texts):
+    task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
+    setup = Setup("mine", task, {"name": f"{OWN}:ScrambledModel"}, {"lr": 1e-3, "budget": {"steps": 40}})
+    known = Known(setup, build_task(task), examine(setup), attention=attention_of(setup))
+    (cause,) = (one for one in candidates({"mine": known}) if one.nature == "bug")
+    assert cause.whole
+    assert "scrambles" in cause.evidence
+    mended = setup.changed(**cause.changes["mine"])
+    (tokens,) = build_task(task).train_batch(0, 0).inputs
+    wrong, right = (build_model(one.model, build_task(task)).eval() for one in (setup, mended))
+    assert reach(wrong, (tokens,)).past < reach(right, (tokens,)).past == tokens.shape[1]
+    unknown = candidates({"mine": replace(known, attention={})})
+    assert "bug" not in {one.nature for one in unknown}  # then it is named, and what it carries is not known
 
 
 def test_layers_without_a_path_around_them_get_one(texts):

@@ -80,7 +80,7 @@ def around(value):
 
 
 def test_a_module_as_a_whole_is_a_bug_in_it():
-    share = Share("bug in Heads", "bug", "the lab's own attention stands in its place", around(0.9))
+    share = Share("bug in Heads", "bug", "the lab's attention is used instead", around(0.9))
     seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 3.3, 2.3, 1.0, 3)
     answer = Answer(*seen, start=around(3.3), noise=True, shares=(share,), end=around(2.4))
     assert paragraph(answer).startswith("A bug in Heads carries most of it (90%).")

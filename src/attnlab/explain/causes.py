@@ -54,7 +54,7 @@ NARROW = 16
 LIVING = f"layers start as torch draws them and rectifiers let {LEAK:g} of what is below zero through, or are smooth"
 DEAD = ("dead-parts", "overfit")
 """Checks that find what dead rectifiers do."""
-WHOLE = "the lab's own attention stands in its place"
+WHOLE = "the lab's attention is used instead"
 NO_PATH, IDENTITY = "no identity path", "every layer's input is added to its output"
 _LOW_RANK = "Bhojanapalli 2020, arXiv:2002.07028"
 
@@ -109,6 +109,8 @@ class Known:
         The same of one run of it, after training.
     as_meant : mapping, optional
         What of the model is otherwise where its mixer is given the layout in which it does not read the batch as time.
+    attention : mapping
+        Of a whole model of a person's own the parts that attend, as `attention_in` finds them.
     """
 
     setup: Setup
@@ -117,6 +119,7 @@ class Known:
     measured: Measured = field(default_factory=dict)
     trained: Measured = field(default_factory=dict)
     as_meant: Mapping[str, Any] | None = None
+    attention: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def model(self) -> Mapping[str, Any]:
@@ -342,7 +345,9 @@ def replaced(cause: Cause, situations: Mapping[str, Known]) -> Cause:
 
 
 def _replaced(situation: Known) -> dict[str, Any] | None:
-    """The lab's attention in the place of a person's own mixer."""
+    """The lab's attention in the place of a person's own mixer, or of the attention within a person's own model."""
+    if own_model(situation.model):
+        return _mended(situation, {"attention": situation.attention}) if situation.attention else None
     if not is_path(situation.mixer):
         return None
     _, arguments = parse(situation.model["mixer"], "mixer")

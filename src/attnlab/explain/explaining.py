@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -31,7 +32,7 @@ from attnlab.explain.causes import (
 from attnlab.explain.effects import ERROR, Estimate, mean_of, within_noise
 from attnlab.explain.measuring import Measuring
 from attnlab.explain.overfit import Memory, overfit
-from attnlab.explain.own_code import examine
+from attnlab.explain.own_code import attention_of, examine
 from attnlab.explain.possible import Impossible, impossible, leaks, readings, ways
 from attnlab.explain.removing import FOLLOWED, MATTERS, Removing
 from attnlab.explain.setups import Runs, Setup
@@ -351,7 +352,9 @@ class _Explaining:
         found = _Found()
         for name, setup in setups.items():
             measured, examined = self._measured(setup), examine(setup)
-            found.situations[name] = Known(setup, task, examined, measured)
+            words = f"attention in '{name}' is not found"
+            attention = _or_nothing(partial(attention_of, setup), {}, self.tell, words)
+            found.situations[name] = Known(setup, task, examined, measured, attention=attention)
             for one in examined:
                 self.tell(f"doctor, {one.name.rpartition(':')[2]}: {one.verdict or one.error}")
                 for finding in one.errors:

@@ -13,7 +13,11 @@ from attnlab.core.processes.apart import call_apart
 from attnlab.doctor import doctor
 from attnlab.explain.setups import Setup
 from attnlab.models import MODELS
-from attnlab.studies.define.assemble import build_task
+from attnlab.nn.replaced_attention import attention_in
+from attnlab.studies.define.assemble import build_model, build_task
+
+SAMPLES = 3
+"""Of a batch, by which a model's parts are told; unlike most lengths."""
 
 
 @final
@@ -103,6 +107,21 @@ def _examine(task_spec: Any, model: Mapping[str, Any]) -> list[dict[str, Any]]:
         except AttnlabError as error:
             found[name] = Examined(name, place, error=str(error))
     return [asdict(one) for one in found.values()]
+
+
+def attention_of(setup: Setup) -> dict[str, dict[str, Any]]:
+    """The parts of a person's own model that attend, measured in a process of its own; nothing for any other model."""
+    return call_apart(_attention, dict(setup.task), dict(setup.model)) if own_model(setup.model) else {}
+
+
+def _attention(task_spec: Any, model: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    task = build_task(task_spec)
+    few = task.train_batch(0, 0).rows(0, SAMPLES)
+    return (
+        attention_in(build_model(own_model(model), task), few.inputs, causal=task.causal)
+        if len(few.inputs) == 1
+        else {}
+    )
 
 
 def model_parameters(model: Mapping[str, Any]) -> Mapping[str, Any]:

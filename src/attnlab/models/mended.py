@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, final
 
 from torch import Tensor, nn
 
 from attnlab.core.build import Spec
 from attnlab.nn.mended import Mending
+from attnlab.nn.replaced_attention import put_in
 
 
 @final
@@ -22,6 +24,8 @@ class MendedModel(nn.Module):
         What is removed, as in `Mending`.
     logarithm, entry_times
         The same.
+    attention : mapping, optional
+        By name of its part where the lab's attention stands in its place, and how: `ReplacedAttention`.
     **offered
         What the task offers, for the model within.
 
@@ -55,6 +59,7 @@ class MendedModel(nn.Module):
         positions: bool = False,
         logarithm: bool = False,
         entry_times: float = 1.0,
+        attention: Mapping[str, Mapping[str, Any]] | None = None,
         **offered: Any,
     ) -> None:
         from attnlab.models.table import build_any_model
@@ -65,7 +70,9 @@ class MendedModel(nn.Module):
             over_keys=over_keys, quiet=quiet, dropless=dropless, thawed=thawed, skips=skips,
             positions=positions, logarithm=logarithm, entry_times=entry_times,
         )  # fmt: skip
-        self.part = self.mending.start(build_any_model(part, offered))
+        self.part = build_any_model(part, offered)
+        put_in(self.part, attention or {})
+        self.mending.start(self.part)
         within = [module for module in self.part.modules() if getattr(module, "batch_first", True) is False]
         if swapped and within:  # these alone are given the other layout: what stands around them reads it right
             self.mending.swapped = False
