@@ -110,6 +110,37 @@ class AsksForAValue(Plain):
     def forward(self, ids):
         return (super().forward(ids), None) if float(self.answer.bias.sum()) < 1e9 else None
 
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.maps = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, query, key, value, mask=None):
+        q, k, v = (one(x) for one, x in zip(self.maps, (query, key, value)))
+        scores = q @ k.mT / WIDTH**0.5
+        return (scores if mask is None else scores.masked_fill(mask == 0, -1e9)).softmax(-1) @ v
+
+class Translator(nn.Module):
+    def __init__(self, src_vocab, tgt_vocab, src_pad_idx):
+        super().__init__()
+        self.src, self.tgt = nn.Embedding(src_vocab, WIDTH, src_pad_idx), nn.Embedding(tgt_vocab, WIDTH)
+        self.places = nn.Parameter(torch.randn(64, WIDTH))
+        self.inner, self.cross, self.answer = Heads(), Heads(), nn.Linear(WIDTH, tgt_vocab)
+
+    def forward(self, src, tgt, src_mask, tgt_mask):
+        memory, x = (one + self.places[: one.shape[1]] for one in (self.src(src), self.tgt(tgt)))
+        x = x + self.inner(x, x, x, tgt_mask)
+        return self.answer(x + self.cross(x, memory, memory, src_mask))
+
+class MaskingItself(Translator):
+    def forward(self, src, trg):
+        causal = torch.ones(1, trg.shape[1], trg.shape[1], dtype=torch.bool, device=trg.device).tril()
+        return super().forward(src, trg, (src != 0)[:, None], causal), None
+
+class WithoutMasks(MaskingItself):
+    def forward(self, src, trg):
+        return super().forward(src, trg)[0]
+
 class Wants(Base):
     def forward(self, ids, graph):
         return self.read(ids, graph.mask)
@@ -170,6 +201,28 @@ def test_a_model_of_numbers_may_return_its_state(own):
     model = drawn(own, "Numbers", NUMBERS)
     x = torch.randn(BATCH, LENGTH, 3)
     torch.testing.assert_close(model(x), model.module.answer(model.module.lstm(x)[0]))
+
+
+@pytest.mark.parametrize("name", ["Translator", "MaskingItself"])
+def test_two_sequences_and_their_masks_are_given_where_they_are_wanted(own, name):
+    offered = {"source_vocab_size": VOCAB, "target_vocab_size": VOCAB + 4, "max_length": LENGTH, "pad": 0}
+    model, plain = drawn(own, name, offered), drawn(own, "WithoutMasks", offered)
+    assert (type(model), type(plain).__name__) == (ForeignModel, "WithoutMasks")
+    source, target = tokens(low=1), tokens(1)[:, :-2]
+    source[0, -4:] = 0
+    torch.testing.assert_close(model(source, target), plain(source, target))
+    assert model(source, target).shape == (BATCH, LENGTH - 2, VOCAB + 4)
+    other = source.clone()
+    other[1] = tokens(2, low=1)[1]
+    changed = (model(other, target) - model(source, target)).abs().amax((1, 2))
+    assert changed[1] > 1e-3
+    assert changed[[0, 2, 3]].max() == 0
+
+
+def test_a_model_of_one_sequence_is_refused_where_there_are_two(own):
+    offered = {"source_vocab_size": VOCAB, "target_vocab_size": VOCAB, "max_length": LENGTH, "pad": 0}
+    with pytest.raises(ModuleError, match="with 1 sequence, which this task does not give"):
+        build_foreign_model(f"{own}:WithLoss", offered)
 
 
 def test_it_is_counted_without_weights(own):

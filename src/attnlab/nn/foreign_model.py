@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from attnlab.core.build import Order, Spec, parse, path_of, prepare
+from attnlab.core.build import Order, Spec, load_object, parse, path_of, prepare
+from attnlab.core.constructors import named, signature_of
 from attnlab.core.errors import ModuleError
 from attnlab.nn.foreign import module_of, where_tensors_are_made
-from attnlab.strangers.calling.convention import Convention, label_of
+from attnlab.strangers.calling.convention import Convention, invoke, label_of
 from attnlab.strangers.calling.interview import interview
+from attnlab.strangers.calling.masking import mask_values
+from attnlab.strangers.calling.sources import SOURCES, Situation
 from attnlab.strangers.containment import quiet
 from attnlab.strangers.patient import Declared, Patient, twin_of
 from attnlab.strangers.texts import classes_of, text_of
 
 _BATCH, _LENGTH = 3, 11  # unlike each other and most widths, so that axes cannot be mistaken
 _PAD_TOKEN = 0  # of tasks whose items have different lengths
+_MEMORY = "memory tokens"  # how an interview calls the sequence that is looked at
+_TARGET = re.compile(r"tgt|trg|target|dec|out", re.IGNORECASE)
+_PAD = re.compile(r"pad.*(id|token)|^pad$", re.IGNORECASE)
 _LEARNED: dict[tuple[Any, ...], Convention | None] = {}
 """Conventions by file, time of its last change, arguments and task; None: it is called as the lab calls models."""
 
@@ -45,11 +52,37 @@ class ForeignModel(nn.Module):
         self.convention = convention
         self.label = label_of(module, name)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The model's output, (batch, length, d_out), or (batch, d_out) where it gives one for a sequence."""
-        told = self.convention.takes == "tokens" and not self.convention.causal and self.convention.key_mask
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """The model's output, (batch, length, d_out), or (batch, d_out) where it gives one for a sequence.
+
+        Of two sequences the second asks, and the first is looked at.
+        """
+        *others, x = inputs
         with where_tensors_are_made(x):
+            if others:
+                return self._beside(others[0], x)
+            told = self.convention.takes == "tokens" and not self.convention.causal and self.convention.key_mask
             return self.convention.call(self.module, x, padding=x != _PAD_TOKEN if told else None, label=self.label)
+
+    def _beside(self, source: Tensor, x: Tensor) -> Tensor:
+        """The output for tokens beside a source, whose padding is told where it can be."""
+        convention, of_source = self.convention, self.convention.over_memory
+        dtype = next(weight.dtype for weight in self.module.parameters())
+        at, beside = (Situation(one, convention.layout, dtype) for one in (x, source))
+        given = {
+            one.parameter: beside.given if one.source == _MEMORY else SOURCES[one.source](at, one.value)
+            for one in convention.arguments
+        }
+        allowed = None
+        if convention.causal_means == "mask":
+            allowed = torch.ones(len(x), at.length, at.length, dtype=torch.bool, device=x.device).tril()
+        given |= {} if convention.flag is None else {convention.flag: True}
+        given |= mask_values(convention.masks, at, padding=None, allowed=allowed)
+        if of_source is not None:
+            given |= mask_values(of_source.masks, beside, padding=source != _PAD_TOKEN, allowed=None)
+        positional = [given.pop(one.parameter) for one in convention.arguments if not one.by_name]
+        returned = invoke(self.module, positional, given, label=self.label)
+        return convention.output_in(returned, x, label=self.label)
 
     def extra_repr(self) -> str:
         """How the model is called, for printing."""
@@ -64,13 +97,14 @@ def build_foreign_model(spec: Spec, offered: Mapping[str, Any]) -> nn.Module:
     spec : str or mapping
         ``path.py:Class``, or a mapping with that as ``name`` and constructor arguments.
     offered : mapping
-        What the task tells a model: ``vocab_size`` or ``d_in``, ``d_out``, ``max_length``, ``length``.
+        What the task tells a model: ``vocab_size`` or ``d_in``, ``d_out``, ``max_length``, ``length``; for a pair of
+        sequences ``source_vocab_size``, ``target_vocab_size`` and ``pad``.
 
     Returns
     -------
     nn.Module
-        The model itself where it takes what the task reads and returns a tensor for it, and so if the task reads two
-        sequences; else a `ForeignModel` around it.
+        The model itself where it takes what the task reads and returns a tensor for it; else a `ForeignModel` around
+        it.
 
     Raises
     ------
@@ -85,54 +119,68 @@ def build_foreign_model(spec: Spec, offered: Mapping[str, Any]) -> nn.Module:
     targets, without which it answers for the last position alone; of what it returns the answers are taken. It is
     called batch first, as its person calls it.
     """
-    order = prepare(spec, {}, axis="model", offered=offered)
-    convention = _learned(parse(spec, "model")[0], order, offered)
+    name, _ = parse(spec, "model")
+    order = prepare(spec, {}, axis="model", offered=_of_both_sides(name, offered))
+    convention = _learned(name, order, offered)
     module = module_of(order)
     return module if convention is None else ForeignModel(module, convention, name=order.where)
 
 
+def _of_both_sides(name: str, offered: Mapping[str, Any]) -> dict[str, Any]:
+    """What is offered, by the constructor's own names where it has one for the vocabulary of each side, and padding."""
+    if not {"source_vocab_size", "target_vocab_size"} <= offered.keys():
+        return dict(offered)
+    own = signature_of(load_object(name))
+    sizes = {one: offered["target_vocab_size" if _TARGET.search(one) else "source_vocab_size"] for one in named(
+        "vocab_size", own)}  # fmt: skip
+    return {**offered, **sizes, **{one: offered["pad"] for one in own if _PAD.search(one) and "pad" in offered}}
+
+
 def _learned(name: str, order: Order, offered: Mapping[str, Any]) -> Convention | None:
     """The convention of a class, from memory where it was learned before."""
-    x = _read(offered)
-    if x is None:
-        return None
+    inputs = _read(offered)
     path = path_of(name)
     key = (name, str(path), path.stat().st_mtime_ns, repr(sorted(order.arguments.items())), repr(sorted(offered)))
-    if key not in _LEARNED:
+    if inputs and key not in _LEARNED:
         with quiet():
             probe = module_of(order)
-            _LEARNED[key] = None if _answers(probe, x) else _asked(probe, order, offered)
-    return _LEARNED[key]
+            _LEARNED[key] = None if _answers(probe, inputs) else _asked(probe, order, offered)
+    return _LEARNED.get(key)
 
 
-def _read(offered: Mapping[str, Any]) -> Tensor | None:
-    """What a model of a task reads: tokens, or numbers at every position; None where that is not one sequence."""
+def _read(offered: Mapping[str, Any]) -> list[Tensor]:
+    """What a model of a task reads: tokens, or numbers at every position; nothing where that is not known."""
     length = min(offered.get("length") or _LENGTH, offered.get("max_length") or _LENGTH)
-    if "vocab_size" in offered:
-        return torch.arange(_BATCH * length).view(_BATCH, length) % offered["vocab_size"]
-    return (
-        torch.linspace(-1, 1, _BATCH * length * offered["d_in"]).view(_BATCH, length, -1) if "d_in" in offered else None
-    )
+    sizes = [offered[one] for one in ("vocab_size", "source_vocab_size", "target_vocab_size") if one in offered]
+    if sizes:
+        return [torch.arange(_BATCH * length).view(_BATCH, length) % size for size in sizes]
+    numbers = torch.linspace(-1, 1, _BATCH * length * offered.get("d_in", 0)).view(_BATCH, length, -1)
+    return [numbers] if "d_in" in offered else []
 
 
-def _answers(probe: nn.Module, x: Tensor) -> bool:
+def _answers(probe: nn.Module, inputs: Sequence[Tensor]) -> bool:
     """Whether a model takes what a task reads and returns a tensor with an answer for each sample."""
     try:
-        answer = twin_of(probe).eval()(x)
+        answer = twin_of(probe).eval()(*inputs)
     except Exception:  # whatever a person's code raises: it is asked how it wants to be called
         return False
-    return isinstance(answer, Tensor) and answer.ndim > 0 and len(answer) == len(x)
+    return isinstance(answer, Tensor) and answer.ndim > 0 and len(answer) == _BATCH
 
 
 def _asked(probe: nn.Module, order: Order, offered: Mapping[str, Any]) -> Convention:
     """How a model wants to be called, found by calling it."""
-    causal = "vocab_size" in offered and "d_out" not in offered  # no width of answers: they are the next tokens
+    of_tokens = "d_in" not in offered or "vocab_size" in offered
+    causal = of_tokens and "d_out" not in offered  # no width of answers: they are the next tokens
     declared = Declared(causal=causal, layout="batch first")
     roots = classes_of(probe)
     patient = Patient(
         order.where, probe, None, order.arguments, text_of(roots), label_of(probe).file, declared=declared
     )
     convention = interview(patient)
-    if (convention.takes == "tokens") != ("vocab_size" in offered):
+    if (convention.takes == "tokens") != of_tokens:
         raise ModuleError(f"{order.where}: its input is taken for {convention.takes}, which this task does not give")
+    beside = [one for one in convention.arguments if one.source == _MEMORY]
+    if len(beside) != ("source_vocab_size" in offered):
+        wants = f"{len(beside) + 1} sequence{'s' if beside else ''}"
+        raise ModuleError(f"{order.where}: it is called as {convention}, with {wants}, which this task does not give")
     return convention
