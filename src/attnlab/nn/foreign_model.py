@@ -52,17 +52,17 @@ class ForeignModel(nn.Module):
         self.convention = convention
         self.label = label_of(module, name)
 
-    def forward(self, *inputs: Tensor) -> Tensor:
+    def forward(self, first: Tensor, second: Tensor | None = None) -> Tensor:
         """The model's output, (batch, length, d_out), or (batch, d_out) where it gives one for a sequence.
 
         Of two sequences the second asks, and the first is looked at.
         """
-        *others, x = inputs
-        with where_tensors_are_made(x):
-            if others:
-                return self._beside(others[0], x)
+        with where_tensors_are_made(first):
+            if second is not None:
+                return self._beside(first, second)
             told = self.convention.takes == "tokens" and not self.convention.causal and self.convention.key_mask
-            return self.convention.call(self.module, x, padding=x != _PAD_TOKEN if told else None, label=self.label)
+            padding = first != _PAD_TOKEN if told else None
+            return self.convention.call(self.module, first, padding=padding, label=self.label)
 
     def _beside(self, source: Tensor, x: Tensor) -> Tensor:
         """The output for tokens beside a source, whose padding is told where it can be."""
