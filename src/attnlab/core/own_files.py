@@ -29,6 +29,9 @@ COPIES = "ATTNLAB_OWN_CODE"
 EQUALS: dict[str, Any] = {}
 """What does the same as a name of a library that is not installed, filled by who knows it."""
 
+USUAL: dict[str, Any] = {}
+"""What names mean that files use without importing them, as a class copied out of a notebook does; filled likewise."""
+
 BASES: list[type] = []
 """What a class of a library that is not installed is taken to be, where others are derived from it."""
 
@@ -123,6 +126,11 @@ def replaced_in(name: str) -> tuple[str, ...]:
 def raised_in(name: str) -> str:
     """What a file raised below what was wanted of it, by its module's name; nothing where it ran to its end."""
     return getattr(sys.modules.get(name), "__raised__", "")
+
+
+def lent_in(name: str) -> str:
+    """The name that a file uses without importing it, by its module's name; nothing where there is none."""
+    return getattr(sys.modules.get(name), "__lent__", "")
 
 
 def _top(path: Path) -> Path:
@@ -307,6 +315,12 @@ class _Replacements:
         except ImportError as error:
             if self.finds is None or not self.finds(error):
                 raise
+            return False
+        except NameError as error:
+            if error.name not in USUAL or error.name in vars(module):
+                raise
+            lent = {name: value for name, value in USUAL.items() if name not in vars(module)}
+            vars(module).update(lent, __lent__=error.name)
             return False
         return True
 

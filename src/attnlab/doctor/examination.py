@@ -58,7 +58,9 @@ class Examination:
 
     def copy(self, *, train: bool = False, dtype: torch.dtype | None = None) -> nn.Module:
         """A copy of the patient in evaluation (or training) mode, in the examination's dtype by default."""
-        return in_mode(self.patient.copy().to(dtype or self.dtype), train=train)
+        wanted = dtype or self.dtype
+        module = self.patient.copy()._apply(lambda each: each.to(wanted) if each.is_floating_point() else each)
+        return in_mode(module, train=train)  # not by `to`, which takes complex numbers their imaginary part
 
     def fresh(self, *, train: bool = False, dtype: torch.dtype | None = None) -> nn.Module:
         """A copy that no call has been made of; parameters that are all zero hold small numbers.

@@ -287,7 +287,8 @@ def _docstrings(module: nn.Module) -> list[str]:
 
 
 @functools.lru_cache(maxsize=64)
-def _parsed(source: str) -> tuple[ast.stmt, ...]:
+def parsed(source: str) -> tuple[ast.stmt, ...]:
+    """The statements of a piece of code, none where it is no Python."""
     try:
         return tuple(ast.parse(source).body)
     except SyntaxError:
@@ -376,7 +377,7 @@ def sizes_said(module: nn.Module, parameter: str, text: str = "") -> tuple[int, 
 
 def _said_by_functions(text: str) -> Said | None:
     """The layout that the docstring of a function declares."""
-    docstrings = [ast.get_docstring(node) or "" for node in _parsed(text) if isinstance(node, ast.FunctionDef)]
+    docstrings = [ast.get_docstring(node) or "" for node in parsed(text) if isinstance(node, ast.FunctionDef)]
     lines = [line for docstring in docstrings for line in docstring.splitlines()]
     layout = next(filter(None, map(_layout_of_shape, lines)), None)
     return None if layout is None else Said(layout, "the docstring of the function")
@@ -385,7 +386,7 @@ def _said_by_functions(text: str) -> Said | None:
 def _sayings(module: nn.Module, parameter: str, text_of_file: str) -> Iterator[tuple[str, str]]:
     """What is said about the input, the most telling first."""
     source = source_of_forward(module)
-    function = next((node for node in _parsed(source) if isinstance(node, ast.FunctionDef)), None)
+    function = next((node for node in parsed(source) if isinstance(node, ast.FunctionDef)), None)
     lines = source.splitlines()
     start = 0 if function is None else max(1, function.body[0].lineno - 1)
     yield from ((comment, "a shape comment") for comment in _comments(" ".join(lines[:start])))
@@ -536,7 +537,7 @@ def keeps_triangle(module: nn.Module) -> bool:
 
 def _makes_triangle(*sources: str) -> bool:
     """Whether code makes a triangle: tril or triu, and not both, as a band of both sides would need."""
-    calls = (node for source in sources for tree in _parsed(source) for node in ast.walk(tree))
+    calls = (node for source in sources for tree in parsed(source) for node in ast.walk(tree))
     return len({kind for node in calls if isinstance(node, ast.Call) for kind in _triangle(node)}) == 1
 
 

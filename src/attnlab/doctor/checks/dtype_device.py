@@ -13,6 +13,7 @@ from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
@@ -104,7 +105,7 @@ def _device(exam: Examination, plain: Plain) -> Iterator[Finding]:
     """An error if it fails on another device, fresh or after a call on the CPU."""
     fresh = _move(exam, exam.copy(dtype=torch.float32))
     if fresh.result == "left behind":
-        chosen = "device" in exam.patient.arguments or _NAMES_CUDA.search(exam.patient.text)
+        chosen = "device" in exam.patient.arguments or _NAMES_CUDA.search(exam.patient.text) or fresh.chosen
         yield _left_behind("stays by choice" if chosen else "stays", fresh, plain)
         return
     called = exam.copy(dtype=torch.float32)
@@ -168,6 +169,7 @@ class _Move:
 
     result: Literal["right", "left behind", "unknown"]
     said: str = ""
+    chosen: bool = False  # whether all that it made itself in the call it made on a device that it named
 
 
 def _move(exam: Examination, module: nn.Module) -> _Move:
@@ -180,16 +182,33 @@ def _move(exam: Examination, module: nn.Module) -> _Move:
         exam.run(x, module=twin_of(module))
     in_mode(module.to("meta"))  # for which some keep sums of parameters
     try:
-        with _Meetings(numbers.learned):
+        with _Meetings(numbers.learned), _Made() as made:
             output = exam.run(x.to("meta"), module=module)
     except ModuleError as error:
         said = " ".join(str(error).split(" raised ", 1)[-1].split())
-        return _Move("left behind" if re.search(_MISMATCH, said) else "unknown", said)
+        return _Move("left behind" if re.search(_MISMATCH, said) else "unknown", said, chosen=made.on == {True})
     except RuntimeError as error:  # the call around the module
         return _Move("unknown", str(error))
     if output.device.type != "meta":
         return _Move("left behind", f"the output is on the {output.device.type} all the same")
     return _Move("right")
+
+
+@final
+class _Made(TorchFunctionMode):
+    """Notice whether the devices are named on which a call makes tensors of nothing, such as a table of positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on: set[bool] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        del types
+        output, named = func(*args, **(kwargs or {})), kwargs or {}
+        of_nothing = not any(isinstance(leaf, Tensor) for leaf in tree_flatten((args, dict(named)))[0])
+        if of_nothing and isinstance(output, Tensor) and output.dim() and not output.is_meta:
+            self.on.add(named.get("device") is not None)
+        return output
 
 
 @final

@@ -17,6 +17,7 @@ from attnlab.core.build import describe_exception
 from attnlab.core.errors import AttnlabError, ModuleError
 from attnlab.strangers.calling.layouts import LAYOUTS
 from attnlab.strangers.calling.masking import PAD_TOKEN, Masking, mask_values
+from attnlab.strangers.calling.roles import switches
 from attnlab.strangers.calling.sources import SOURCES, WHERE_GIVEN, Argument, Situation, laid_out
 
 Kind = Literal["layer", "block", "model"]
@@ -194,7 +195,7 @@ class Convention:
         positional = [SOURCES[one.source](at, one.value) for one in arguments if not one.by_name]
         named = {one.parameter: SOURCES[one.source](at, one.value) for one in arguments if one.by_name}
         causal = bool(self.causal) if causal is None else causal
-        if self.flag is not None:
+        if self.flag is not None and (causal or self.flag not in switches(type(module))):
             named[self.flag] = causal
         if allowed is None and causal and self.causal_means == "mask":
             everything = torch.ones(x.size(0), at.length, at.k_len, dtype=torch.bool, device=x.device)

@@ -137,7 +137,8 @@ def _with_one_mask_changed(
     trial: Trial, hiding: Convention, parameters: tuple[Parameter, ...], patient: Patient
 ) -> Convention:
     """A call in which one mask is given in another way so that something is left to see, or the call as it is."""
-    for attempt in _with_another(hiding, parameters, size_named("d_head", patient), size_named("vocab_size", patient)):
+    beside = [one for one in parameters if one.name != input_of(parameters, patient)]
+    for attempt in _with_another(hiding, beside, size_named("d_head", patient), size_named("vocab_size", patient)):
         with contextlib.suppress(ModuleError):
             found = _tried(trial, attempt)
             if attempt.masks and _leaves_something(trial, found):
@@ -168,8 +169,9 @@ def _adapted(tried: _Failures, parameters: tuple[Parameter, ...], patient: Patie
     widths, lengths = widths_to_try(patient.module, patient), lengths_to_try(patient)
     while tried.unlike is None and (furthest := tried.next_to_change()) is not None:
         attempt, raised = furthest
-        others = _with_another(attempt, parameters, d_head, vocab_size)
-        sizes = _resized(attempt, input_of(parameters, patient), raised)
+        sequence = input_of(parameters, patient)
+        others = _with_another(attempt, [one for one in parameters if one.name != sequence], d_head, vocab_size)
+        sizes = _resized(attempt, sequence, raised)
         for each in itertools.chain(sizes, others, _elsewise(attempt, widths, lengths, raised)):
             if time.process_time() > end_s:
                 return
@@ -178,9 +180,9 @@ def _adapted(tried: _Failures, parameters: tuple[Parameter, ...], patient: Patie
 
 
 def _with_another(
-    attempt: Convention, parameters: tuple[Parameter, ...], d_head: int | None, vocab_size: int | None
+    attempt: Convention, parameters: Sequence[Parameter], d_head: int | None, vocab_size: int | None
 ) -> Iterator[Convention]:
-    """Yield a call with something else for each of its parameters but the input in turn."""
+    """Yield a call with something else for each of some parameters in turn."""
     given = {one.parameter: one for one in attempt.arguments}
     for one in parameters:
         if one.role == "flag" or (one.name in given and not given[one.name].by_name):
@@ -327,8 +329,11 @@ def _elsewise(attempt: Convention, widths: Sequence[int], lengths: Sequence[int]
 
 
 def _declared(patient: Patient) -> Said | None:
-    layout = patient.declared.layout
-    return None if layout is None else Said(LAYOUTS_DECLARED[layout], "--layout")
+    layout, flag = patient.declared.layout, patient.arguments.get("batch_first")
+    if layout is not None:
+        return Said(LAYOUTS_DECLARED[layout], "--layout")
+    by = f"its argument batch_first={flag}"
+    return Said("batch-first" if flag else "sequence-first", by) if isinstance(flag, bool) else None
 
 
 def input_of(parameters: Sequence[Parameter], patient: Patient) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import inspect
 import itertools
 import re
@@ -20,7 +21,7 @@ from attnlab.core.constructors import hints_of, is_required
 from attnlab.strangers.calling.masking import ENCODINGS, KEY_SHAPES, LENGTHS, ONE_LENGTH_EACH, SHAPES, Masking
 from attnlab.strangers.calling.sources import NO_OPTIONS, PACKED, SEVERAL, UNNAMED, Argument, Packed
 from attnlab.strangers.loading.sizes import may_be_none
-from attnlab.strangers.words import source_of_forward
+from attnlab.strangers.words import parsed, source_of, source_of_forward
 
 _PIECES: dict[str, str] = {
     "flag": "causal autoregressive",
@@ -143,6 +144,7 @@ def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
         if kinds and not is_required(one) and roles[name] != "flag":
             roles[name] = "flag" if kinds == {bool} and name.lower() == "mask" else "off"  # chosen, whatever its name
     source = source_of_forward(module)
+    roles |= dict.fromkeys({name for name in switches(type(module)) if roles.get(name) == "mask"}, "flag")
     roles |= dict.fromkeys(_unused(source) & {*roles}, "off")
     _settle_first(roles, named)
     _settle_memory(roles)
@@ -156,6 +158,18 @@ def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
 def _nothing(hint: Any) -> Literal["first", "last"] | None:
     """When a parameter of some annotation is given nothing."""
     return ("last" if Tensor in get_args(hint) else "first") if may_be_none(hint) else None
+
+
+@functools.lru_cache(maxsize=64)
+def switches(kind: type[nn.Module]) -> frozenset[str]:
+    """The names of arguments that default to None, and of which ``forward`` asks no more than whether they are there."""
+    optional = {name for name, one in inspect.signature(kind.forward).parameters.items() if one.default is None}
+    nodes = [node for statement in parsed(source_of(kind.forward)) for node in ast.walk(statement)]
+    compared = [node for node in nodes if isinstance(node, ast.Compare)]
+    asked = [node.left for node in compared if isinstance(node.ops[0], ast.Is | ast.IsNot)]
+    asked += [node.test for node in nodes if isinstance(node, ast.If | ast.IfExp)]
+    names = [node for node in nodes if isinstance(node, ast.Name) and node.id in optional]
+    return frozenset(one.id for one in names if one in asked) - {one.id for one in names if one not in asked}
 
 
 def _unused(source: str) -> set[str]:

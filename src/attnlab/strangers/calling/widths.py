@@ -89,7 +89,10 @@ def lengths_to_try(patient: Patient) -> list[int]:
     said += [area for area in areas if BY_CHANCE < area <= _LONGEST]  # pixels or patches one after the other
     shapes = [size for one in patient.module.parameters() for size in one.shape if BY_CHANCE < size <= _LONGEST]
     insisted_on = list(dict.fromkeys([*said, *shapes]))[:_MOST_LENGTHS]
-    return list(dict.fromkeys([LENGTH, *_OF_WINDOWS, *insisted_on, *_SHORT]))
+    few = [size for size in insisted_on if size < LENGTH]  # often a limit, and the size of something else as well
+    return list(
+        dict.fromkeys([LENGTH, *_OF_WINDOWS, *(size for size in insisted_on if size not in few), *_SHORT, *few])
+    )
 
 
 def vocabulary_of(module: nn.Module, patient: Patient) -> list[int]:

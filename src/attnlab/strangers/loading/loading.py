@@ -5,16 +5,19 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
+import math
 import traceback
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, final
 
+import numpy
+import torch
 from torch import Tensor, nn
 
 from attnlab.core.build import is_path, load_object, path_of
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError
-from attnlab.core.own_files import BASES, EQUALS, raised_in, replaced_in
+from attnlab.core.own_files import BASES, EQUALS, USUAL, lent_in, raised_in, replaced_in
 from attnlab.strangers.loading.making import Maker, ways_to_build
 from attnlab.strangers.loading.repository import files_around
 from attnlab.strangers.loading.starts import start_as_library_does
@@ -52,6 +55,7 @@ class _DropPath(nn.Module):
 
 
 BASES[:] = [nn.Module]
+USUAL |= {"torch": torch, "nn": nn, "F": nn.functional, "Tensor": Tensor, "math": math, "np": numpy}
 EQUALS |= {  # of timm, whose small parts are in most vision transformers, of apex, and of earlier versions of torch
     "_LinearWithBias": nn.Linear,
     "FusedLayerNorm": nn.LayerNorm,
@@ -136,11 +140,13 @@ def _find(target: str) -> Any:
 
 
 def _of_others(error: BaseException | None, target: str) -> bool:
-    """Whether an import failed by what is not there, or by what another file did."""
+    """Whether an import failed by what is not there or not imported, or by what another file did."""
     frames = traceback.walk_tb(None if error is None else error.__traceback__)
     files = [frame.f_code.co_filename for frame, _ in frames]
-    return isinstance(error, ImportError) or (
-        files[-1:] != [str(path_of(target))] and not isinstance(error, SyntaxError)
+    return (
+        isinstance(error, ImportError)
+        or getattr(error, "name", None) in USUAL
+        or (files[-1:] != [str(path_of(target))] and not isinstance(error, SyntaxError))
     )
 
 
@@ -188,7 +194,9 @@ def _notes_on(factory: Any) -> list[str]:
     """What is missing around a class."""
     module = getattr(factory, "__module__", "")
     libraries, raised = ", ".join(replaced_in(module)), raised_in(module)
-    notes = [f"imported without {libraries}, not installed here: what needs it fails"] if libraries else []
+    lent = lent_in(module)
+    notes = [f"its file does not import {lent}, which is taken as usual"] if lent else []
+    notes += [f"imported without {libraries}, not installed here: what needs it fails"] if libraries else []
     return [*notes, *([f"left out of its file or of one beside it: what raised {raised}"] if raised else [])]
 
 

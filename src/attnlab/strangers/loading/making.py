@@ -172,6 +172,8 @@ class Maker:
             return {}
         lacks = _LACKS.search(str(cause)) or (isinstance(cause, KeyError) and takes_any(self.wanted))
         missing = re.findall(r"'(\w+)'", str(cause)) if lacks else []
+        if self._config is None and not takes_any(self.wanted):  # what a part lacks nobody can give
+            missing = [name for name in missing if name in self.wanted]
         if missing:  # from ``**kwargs``, by the constructor or by a part that it hands them on to
             guessed = {name: self._meant(name) for name in missing}
             return {name: value for name, value in guessed.items() if value is not None and name not in self.given}
