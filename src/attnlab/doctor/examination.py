@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from attnlab.core.constructors import signature_of
+from attnlab.core.constructors import Settings, signature_of
 from attnlab.core.errors import AttnlabError, ModuleError
 from attnlab.doctor.findings import Finding
 from attnlab.inspection.tape.tape import Change, Tape, record
@@ -196,9 +196,11 @@ class Examination:
         return accepted_by(findings, declared(self.patient.said, topic))
 
     def as_set(self, findings: Iterable[Finding], setting: str) -> Iterator[Finding]:
-        """Findings as they are; accepted where an argument of the constructor, ``name=value``, fits a pattern."""
-        wanted = signature_of(type(self.patient.module))
-        settings = {name: self.patient.arguments.get(name, one.default) for name, one in wanted.items()}
+        """Findings as they are; accepted where an argument or a setting of a config, ``name=value``, fits a pattern."""
+        wanted, given = signature_of(type(self.patient.module)), self.patient.arguments
+        configs = [value for value in given.values() if isinstance(value, Settings)]
+        settings = {name: value for config in configs for name, value in vars(config).items()}
+        settings |= {name: given.get(name, one.default) for name, one in wanted.items()}
         written = (f"{name}={value!r}" for name, value in settings.items())
         said = next((one for one in written if re.match(setting, one, re.IGNORECASE)), "")
         return accepted_by(findings, said, by="it is built with")

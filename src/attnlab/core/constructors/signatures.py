@@ -97,9 +97,10 @@ def is_required(parameter: inspect.Parameter) -> bool:
 
 
 def hints_of(factory: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a constructor, or none where they cannot be resolved."""
+    """The annotations of a constructor, none where they cannot be resolved; a share that is called int is a float."""
     target = factory.__init__ if isinstance(factory, type) else factory
     try:
-        return typing.get_type_hints(target)
+        hints = typing.get_type_hints(target)
     except (NameError, TypeError, AttributeError):
         return {}
+    return {name: float if hint is int and glossary_word(name) == "dropout" else hint for name, hint in hints.items()}

@@ -105,7 +105,8 @@ def _device(exam: Examination, plain: Plain) -> Iterator[Finding]:
     """An error if it fails on another device, fresh or after a call on the CPU."""
     fresh = _move(exam, exam.copy(dtype=torch.float32))
     if fresh.result == "left behind":
-        chosen = "device" in exam.patient.arguments or _NAMES_CUDA.search(exam.patient.text) or fresh.chosen
+        chosen = "device" in exam.patient.arguments or _NAMES_CUDA.search(exam.patient.text)
+        chosen = chosen or (fresh.chosen and not plain)
         yield _left_behind("stays by choice" if chosen else "stays", fresh, plain)
         return
     called = exam.copy(dtype=torch.float32)
@@ -169,7 +170,7 @@ class _Move:
 
     result: Literal["right", "left behind", "unknown"]
     said: str = ""
-    chosen: bool = False  # whether all that it made itself in the call it made on a device that it named
+    chosen: bool = False  # whether what stayed behind is on a device that the module named
 
 
 def _move(exam: Examination, module: nn.Module) -> _Move:
@@ -182,11 +183,11 @@ def _move(exam: Examination, module: nn.Module) -> _Move:
         exam.run(x, module=twin_of(module))
     in_mode(module.to("meta"))  # for which some keep sums of parameters
     try:
-        with _Meetings(numbers.learned), _Made() as made:
+        with _Meetings(numbers.learned), _Named() as named:
             output = exam.run(x.to("meta"), module=module)
     except ModuleError as error:
         said = " ".join(str(error).split(" raised ", 1)[-1].split())
-        return _Move("left behind" if re.search(_MISMATCH, said) else "unknown", said, chosen=made.on == {True})
+        return _Move("left behind" if re.search(_MISMATCH, said) else "unknown", said, chosen=named.met)
     except RuntimeError as error:  # the call around the module
         return _Move("unknown", str(error))
     if output.device.type != "meta":
@@ -195,19 +196,24 @@ def _move(exam: Examination, module: nn.Module) -> _Move:
 
 
 @final
-class _Made(TorchFunctionMode):
-    """Notice whether the devices are named on which a call makes tensors of nothing, such as a table of positions."""
+class _Named(TorchFunctionMode):
+    """Notice whether what met a tensor of another device was made on a device that the module names, or sent there."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.on: set[bool] = set()
+    met = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         del types
-        output, named = func(*args, **(kwargs or {})), kwargs or {}
-        of_nothing = not any(isinstance(leaf, Tensor) for leaf in tree_flatten((args, dict(named)))[0])
-        if of_nothing and isinstance(output, Tensor) and output.dim() and not output.is_meta:
-            self.on.add(named.get("device") is not None)
+        named, leaves = dict(kwargs or {}), tree_flatten((args, dict(kwargs or {})))[0]
+        stayed = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim() and not leaf.is_meta]
+        of_named = bool(stayed) and all(hasattr(tensor, "on_named_device") for tensor in stayed)
+        try:
+            output = func(*args, **named)
+        except RuntimeError:
+            self.met = of_named
+            raise
+        sent = func is Tensor.to and any(isinstance(value, str | torch.device) for value in args[1:])
+        if isinstance(output, Tensor) and not output.is_meta and (of_named or sent or named.get("device") is not None):
+            vars(output)["on_named_device"] = True
         return output
 
 

@@ -63,7 +63,7 @@ class Slopes:
 
 def check_scale(exam: Examination) -> Iterator[Finding]:
     """Build the patient with heads of several sizes and measure its logits at each."""
-    yield from exam.as_set(exam.as_meant(_judged(exam), "another scale"), r"\w*scale\w*=False")
+    yield from exam.as_set(exam.as_meant(_judged(exam), "another scale"), r"\w*scale\w*=(False|1|1\.0)$")
 
 
 def _judged(exam: Examination) -> Iterator[Finding]:

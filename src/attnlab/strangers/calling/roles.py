@@ -162,7 +162,7 @@ def _nothing(hint: Any) -> Literal["first", "last"] | None:
 
 @functools.lru_cache(maxsize=64)
 def switches(kind: type[nn.Module]) -> frozenset[str]:
-    """The names of arguments that default to None, and of which ``forward`` asks no more than whether they are there."""
+    """The names of arguments that default to None, and of which ``forward`` asks only whether they are there."""
     optional = {name for name, one in inspect.signature(kind.forward).parameters.items() if one.default is None}
     nodes = [node for statement in parsed(source_of(kind.forward)) for node in ast.walk(statement)]
     compared = [node for node in nodes if isinstance(node, ast.Compare)]
