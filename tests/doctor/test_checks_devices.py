@@ -349,3 +349,21 @@ class SummedForUse(Attention):
 
 def test_what_is_made_on_the_way_to_evaluation_mode_is_made_anew_after_a_move():
     assert severities(SummedForUse().eval()) == []
+
+
+CHOSEN = torch.device("cpu")  # as a file chooses one for all that it does
+
+
+class MaskOnChosenDevice(Attention):
+    def mask(self, x):
+        return torch.ones(x.size(1), x.size(1), dtype=torch.bool, device=CHOSEN).tril()
+
+
+class MaskSentToChosenDevice(Attention):
+    def mask(self, x):
+        return torch.ones(x.size(1), x.size(1), dtype=torch.bool).tril().to(CHOSEN)
+
+
+@pytest.mark.parametrize("kind", [MaskOnChosenDevice, MaskSentToChosenDevice])
+def test_a_device_that_is_named_on_purpose_is_a_matter_of_set_up(kind):
+    assert severities(kind()) == ["warning"]

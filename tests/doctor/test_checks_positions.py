@@ -311,3 +311,22 @@ def test_positions_that_come_behind_the_attention_are_told(behind, causal):
     (finding,) = found(Placed(causal=causal), causal=causal)
     assert (finding.severity == "warning") == behind
     assert ("come behind its attention" in finding.message) == behind
+
+
+class ComplexRotaryAttention(Scored):
+    """Rotary attention with a table of complex numbers as a buffer."""
+
+    def __init__(self):
+        super().__init__(lambda q, k, v, at: (self.turned(q), self.turned(k), v, 0.0))
+        angles = torch.arange(32.0)[:, None] * 10 ** -torch.arange(HALF)
+        self.register_buffer("rope", torch.polar(torch.ones_like(angles), angles))
+
+    def turned(self, x):
+        pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+        return torch.view_as_real(pairs * self.rope[: x.size(-2)]).flatten(-2)
+
+
+def test_a_table_of_complex_numbers_keeps_both_parts():
+    assert not [
+        finding for finding in check_positions(examine(ComplexRotaryAttention())) if finding.severity == "error"
+    ]

@@ -364,3 +364,20 @@ def test_no_scale_where_the_papers_have_none_is_a_known_effect(kind, layout, len
     assert finding.severity == "warning"
     assert "not scaled" in finding.message
     assert "Luong 2015" in finding.source
+
+
+class ScaleGiven(Base):
+    """Attention whose scores are divided by what it is given."""
+
+    def __init__(self, d_model=48, n_heads=4, scale=1.0):
+        super().__init__(d_model, n_heads)
+        self.scale = scale
+
+    def scores(self, q, k):
+        return q @ k.mT / self.scale
+
+
+def test_a_scale_that_is_an_argument_is_for_the_caller_to_choose():
+    (found,) = check_scale(examined(ScaleGiven))
+    assert (found.severity, found.accepted) == ("error", True)
+    assert '"scale=1.0"' in found.evidence

@@ -105,3 +105,57 @@ def test_the_docstring_of_a_function_says_more_than_the_attribute():
 )
 def test_words_that_take_back_what_was_said(text, meaning):
     assert meaning_of(text) == meaning
+
+
+class Switched(nn.Module):
+    """A head that hides later positions where an argument is there, whatever it holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(24, 24)
+
+    def forward(self, x, forward_mask=None):
+        scores = self.map(x) @ x.mT / 24**0.5
+        if forward_mask is not None:
+            scores = scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -torch.inf)
+        return scores.softmax(-1) @ x
+
+
+def test_an_argument_of_which_only_its_presence_is_asked_is_a_flag():
+    convention = interview(load(Switched))
+    assert (convention.causal, convention.causal_means, convention.flag) == (True, "flag", "forward_mask")
+    x = torch.randn(2, 5, 24)
+    module = Switched()
+    assert torch.equal(convention.call(module, x, causal=False), module(x))
+    assert torch.equal(convention.call(module, x, causal=True), module(x, True))
+
+
+class BatchFirstOrNot(nn.Module):
+    def __init__(self, d_model=24, batch_first=False):
+        super().__init__()
+        self.attend = nn.MultiheadAttention(d_model, 2, batch_first=batch_first)
+
+    def forward(self, x):
+        """Attend within x, (T, N, E) if batch_first=False or (N, T, E) if batch_first=True."""
+        return self.attend(x, x, x, need_weights=False)[0]
+
+
+def test_an_argument_says_more_about_the_layout_than_a_docstring_of_both():
+    assert interview(load(BatchFirstOrNot, {"batch_first": True})).layout == "batch-first"
+    assert interview(load(BatchFirstOrNot, {"batch_first": False})).layout == "sequence-first"
+
+
+class OfEight(nn.Module):
+    """A head for eight positions at most, whose features are eight as well."""
+
+    def __init__(self):
+        super().__init__()
+        self.map, self.places = nn.Linear(24, 8), nn.Parameter(torch.randn(8, 24))
+
+    def forward(self, x):
+        x = x + self.places[torch.arange(x.size(1))]
+        return self.map(x)
+
+
+def test_a_limit_of_few_positions_is_not_the_length_of_the_examination():
+    assert interview(load(OfEight)).length == 7

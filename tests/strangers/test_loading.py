@@ -577,3 +577,67 @@ def test_what_a_package_that_moved_should_hold_is_looked_for_beside_the_file(tmp
     text = "from models.before.parts import part\n\n" + CLASS.format(parameters="dim", width="dim")
     (tmp_path / "models" / "now" / "mine.py").write_text(HEADER + text.replace("nn.Linear(dim, dim)", "part(dim)"))
     assert load(f"{tmp_path / 'models' / 'now' / 'mine.py'}:Mine").module.map.in_features == 64
+
+
+COPIED = """class Mine(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.map = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        return F.softmax(self.map(x) @ x.mT / math.sqrt(x.size(-1)), -1) @ x
+"""
+
+
+def test_what_a_copied_class_does_not_import_is_taken_as_usual_and_named(tmp_path):
+    path = tmp_path / "copied.py"
+    path.write_text(COPIED)
+    patient = load(f"{path}:Mine")
+    assert patient.module(torch.randn(2, 3, 64)).shape == (2, 3, 64)
+    assert patient.notes == ("its file does not import nn, which is taken as usual",)
+
+
+def test_a_share_may_be_annotated_as_a_whole_number(tmp_path):
+    assert load(taking(tmp_path, "dropout: int")).arguments == {"dropout": 0.1}
+
+
+def test_what_a_part_lacks_is_said_of_the_part(tmp_path):
+    text = "class Mine(nn.Module):\n    def __init__(self, dim):\n        super().__init__()\n"
+    text += "        self.qkv = nn.Conv2d(dim, 3 * dim)\n"
+    with pytest.raises(ModuleError, match=r"Conv2d.*'kernel_size' \(mine.py"):
+        load(f"{file(tmp_path, text)}:Mine")
+
+
+PARTS = """class MultiHeadedAttention(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.map = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        return self.map(x)
+
+class EncoderLayer(nn.Module):
+    def __init__(self, size, self_attn):
+        super().__init__()
+        self.size, self.self_attn = size, self_attn
+
+    def forward(self, x):
+        return x + self.self_attn(x)
+
+class Encoder(nn.Module):
+    def __init__(self, layer, N):
+        super().__init__()
+        self.layers = nn.ModuleList([layer for _ in range(N)])
+        self.norm = nn.LayerNorm(layer.size)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.norm(x)
+"""
+
+
+def test_a_part_is_of_the_class_whose_name_holds_that_of_the_argument(tmp_path):
+    module = load(f"{file(tmp_path, PARTS)}:Encoder").module
+    assert type(module.layers[0]).__name__ == "EncoderLayer"
+    assert type(module.layers[0].self_attn).__name__ == "MultiHeadedAttention"

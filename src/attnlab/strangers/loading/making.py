@@ -34,7 +34,7 @@ from attnlab.core.constructors import (
     takes_any,
 )
 from attnlab.core.errors import AttnlabError, SpecError
-from attnlab.core.own_files import constants_of_script
+from attnlab.core.own_files import constants_of_script, is_own
 from attnlab.strangers.loading.callers import callers_of, literal_calls, watched
 from attnlab.strangers.loading.mentions import handed_on_as, setting_of, words_compared_with
 from attnlab.strangers.loading.sizes import (
@@ -59,6 +59,7 @@ _WANTS_PAIRS = re.compile(r"not subscriptable|not iterable|cannot unpack|has no 
 _LACKS = re.compile(r"missing \d+ required")
 _HOW_TO_ATTEND = "_attn_implementation"  # of a Hugging Face config, which leaves it open; eager: every step is seen
 _OWN = r"(\bself\.|(?<![.\w]))"  # before an argument that is called: `attention(x)`, but not `x.attention()`
+_SHORTEST_WORD = 4  # of a name that says what is meant
 _LARGE = 500_000  # parameters, of a layer 256 wide; of more, a hundred calls take longer than a person waits
 _WIDE = 256  # a number of at least that is a width, whatever it is called
 _SHALLOW = {word: SMALL[word] for word in ("n_layers", "vocab_size")}
@@ -317,6 +318,10 @@ class Maker:
         layer = self._class_named(f"{self.factory.__name__}Layer")
         if layer is not None and self._lists(name):
             return [Maker(layer, f"{self.name}({name})", sizes).build({}) for _ in range(SMALL["n_layers"])]
+        kind = self._class_like(name)
+        builds = re.search(rf"(?<!\.)\b{name}\(", source_of(getattr(self.factory, "__init__", None)))
+        if kind is not None and self._told(name) is None and not builds:
+            return Maker(kind, f"{self.name}({name})", sizes).build({})
         if not self._calls(name):
             return None
         self.guesses_parts = True
@@ -354,6 +359,15 @@ class Maker:
         others = (kind for kind in here if is_module(kind) and kind is not self.factory)
         own = (kind for kind in others if kind.__module__ == self.factory.__module__)
         return next((kind for kind in own if kind.__name__.lower() == name.replace("_", "").lower()), None)
+
+    def _class_like(self, name: str) -> type | None:
+        """The class of modules of the person's files whose name holds that of an argument, or its last word."""
+        here = [kind for kind in vars(sys.modules.get(self.factory.__module__, self)).values() if is_module(kind)]
+        own = [kind for kind in here if is_own(kind.__module__) and kind is not self.factory]
+        own.sort(key=lambda kind: not kind.__name__.startswith(self.factory.__name__))  # an Encoder has EncoderLayers
+        words = name.lower().replace("attn", "attention").split("_")
+        held = (kind for word in ("".join(words), words[-1]) for kind in own if word in kind.__name__.lower())
+        return next(held, None) if len(words[-1]) >= _SHORTEST_WORD else None
 
     def _supposed(self, name: str) -> Any:
         """A value that what the class does with an argument allows, None where nothing is supposed."""
