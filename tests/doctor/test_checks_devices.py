@@ -367,3 +367,12 @@ class MaskSentToChosenDevice(Attention):
 @pytest.mark.parametrize("kind", [MaskOnChosenDevice, MaskSentToChosenDevice])
 def test_a_device_that_is_named_on_purpose_is_a_matter_of_set_up(kind):
     assert severities(kind()) == ["warning"]
+
+
+class MaskAlwaysOnTheCpu(Attention):
+    def mask(self, x):
+        return torch.ones(x.size(1), x.size(1), dtype=torch.bool, device="cpu").tril()
+
+
+def test_the_cpu_alone_is_no_choice():
+    assert severities(MaskAlwaysOnTheCpu()) == ["error"]

@@ -44,7 +44,7 @@ _NUMBERS = frozenset(
 _MISMATCH = r"same device|on the expected device|device type tensor to numpy"
 """What torch says where devices do not fit."""
 
-_NAMES_CUDA = re.compile(r"\.cuda\(|[\"']cuda")
+_NAMES_CUDA, _NAMES_CPU = re.compile(r"\.cuda\(|[\"']cuda"), re.compile(r"[\"']cpu[\"']")
 _SHOWN = 3  # names in one finding
 
 _SOURCE = "PyTorch documentation, nn.Module.register_buffer; CUDA semantics, Best practices, Device-agnostic code"
@@ -106,7 +106,7 @@ def _device(exam: Examination, plain: Plain) -> Iterator[Finding]:
     fresh = _move(exam, exam.copy(dtype=torch.float32))
     if fresh.result == "left behind":
         chosen = "device" in exam.patient.arguments or _NAMES_CUDA.search(exam.patient.text)
-        chosen = chosen or (fresh.chosen and not plain)
+        chosen = chosen or (fresh.chosen and not plain and not _NAMES_CPU.search(exam.patient.text))
         yield _left_behind("stays by choice" if chosen else "stays", fresh, plain)
         return
     called = exam.copy(dtype=torch.float32)
@@ -182,8 +182,9 @@ def _move(exam: Examination, module: nn.Module) -> _Move:
     with _Numbers() as numbers:
         exam.run(x, module=twin_of(module))
     in_mode(module.to("meta"))  # for which some keep sums of parameters
+    named = _Named()
     try:
-        with _Meetings(numbers.learned), _Named() as named:
+        with _Meetings(numbers.learned), named:
             output = exam.run(x.to("meta"), module=module)
     except ModuleError as error:
         said = " ".join(str(error).split(" raised ", 1)[-1].split())
