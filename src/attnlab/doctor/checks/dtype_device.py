@@ -44,7 +44,8 @@ _NUMBERS = frozenset(
 _MISMATCH = r"same device|on the expected device|device type tensor to numpy"
 """What torch says where devices do not fit."""
 
-_NAMES_CUDA, _NAMES_CPU = re.compile(r"\.cuda\(|[\"']cuda"), re.compile(r"[\"']cpu[\"']")
+_NAMES_CUDA = re.compile(r"\.cuda\(|[\"']cuda")
+_NAMES_CPU = re.compile(r"(device=|\.to\()(torch\.device\()?[\"']cpu")
 _SHOWN = 3  # names in one finding
 
 _SOURCE = "PyTorch documentation, nn.Module.register_buffer; CUDA semantics, Best practices, Device-agnostic code"
