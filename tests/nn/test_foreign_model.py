@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -141,6 +143,10 @@ class WithoutMasks(MaskingItself):
     def forward(self, src, trg):
         return super().forward(src, trg)[0]
 
+class Raises(Base):
+    def forward(self, ids):
+        raise ValueError("no such thing")
+
 class Wants(Base):
     def forward(self, ids, graph):
         return self.read(ids, graph.mask)
@@ -221,7 +227,7 @@ def test_two_sequences_and_their_masks_are_given_where_they_are_wanted(own, name
 
 def test_a_model_of_one_sequence_is_refused_where_there_are_two(own):
     offered = {"source_vocab_size": VOCAB, "target_vocab_size": VOCAB, "max_length": LENGTH, "pad": 0}
-    with pytest.raises(ModuleError, match="with 1 sequence, which this task does not give"):
+    with pytest.raises(ModuleError, match=r"takes one sequence, .* and this task gives two"):
         build_foreign_model(f"{own}:WithLoss", offered)
 
 
@@ -240,6 +246,15 @@ def test_one_that_asks_for_a_value_is_counted_with_weights(own):
     assert ["on the CPU" in "".join(one.notes) for one in counted] == [True, False]
 
 
-def test_what_cannot_be_called_is_said(own):
-    with pytest.raises(ModuleError, match=r"Wants'.*(graph|mask)"):
-        build_foreign_model(f"{own}:Wants", NEXT)
+def test_what_a_task_of_ones_own_must_know_is_left_to_it(own):
+    model = drawn(own, "Wants")
+    assert type(model).__name__ == "Wants"
+    mask = SimpleNamespace(mask=model.causal(tokens()))
+    assert model(tokens(), mask).shape == (BATCH, LENGTH, VOCAB)
+    masked, plain = drawn(own, "Masked"), drawn(own, "Plain")
+    torch.testing.assert_close(masked(tokens(), plain.causal(tokens())), plain(tokens()))
+
+
+def test_one_that_raises_is_refused_with_its_own_words(own):
+    with pytest.raises(ModuleError, match=r"Raises'.*ValueError: no such thing"):
+        build_foreign_model(f"{own}:Raises", NEXT)

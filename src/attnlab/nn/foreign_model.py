@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.core.build import Order, Spec, load_object, parse, path_of, prepare
-from attnlab.core.constructors import named, signature_of
+from attnlab.core.constructors import is_required, named, signature_of
 from attnlab.core.errors import ModuleError
 from attnlab.nn.foreign import module_of, where_tensors_are_made
 from attnlab.strangers.calling.convention import Convention, invoke, label_of
@@ -59,10 +59,18 @@ class ForeignModel(nn.Module):
         """
         with where_tensors_are_made(first):
             if second is not None:
-                return self._beside(first, second)
+                return self._beside(first, second) if self._asks_for_two else self._as_given(first, second)
             told = self.convention.takes == "tokens" and not self.convention.causal and self.convention.key_mask
             padding = first != _PAD_TOKEN if told else None
             return self.convention.call(self.module, first, padding=padding, label=self.label)
+
+    @property
+    def _asks_for_two(self) -> bool:
+        return any(one.source == _MEMORY for one in self.convention.arguments)
+
+    def _as_given(self, first: Tensor, second: Tensor) -> Tensor:
+        """The output for what a task of a person's own gives, which is more than was known of it."""
+        return self.convention.output_in(self.module(first, second), first, label=self.label)
 
     def _beside(self, source: Tensor, x: Tensor) -> Tensor:
         """The output for tokens beside a source, whose padding is told where it can be."""
@@ -167,20 +175,24 @@ def _answers(probe: nn.Module, inputs: Sequence[Tensor]) -> bool:
     return isinstance(answer, Tensor) and answer.ndim > 0 and len(answer) == _BATCH
 
 
-def _asked(probe: nn.Module, order: Order, offered: Mapping[str, Any]) -> Convention:
-    """How a model wants to be called, found by calling it."""
-    of_tokens = "d_in" not in offered or "vocab_size" in offered
+def _asked(probe: nn.Module, order: Order, offered: Mapping[str, Any]) -> Convention | None:
+    """How a model wants to be called, found by calling it; None where a task of a person's own must know."""
+    of_tokens, of_two = "d_in" not in offered or "vocab_size" in offered, "source_vocab_size" in offered
     causal = of_tokens and "d_out" not in offered  # no width of answers: they are the next tokens
     declared = Declared(causal=causal, layout="batch first")
     roots = classes_of(probe)
     patient = Patient(
         order.where, probe, None, order.arguments, text_of(roots), label_of(probe).file, declared=declared
     )
-    convention = interview(patient)
-    if (convention.takes == "tokens") != of_tokens:
-        raise ModuleError(f"{order.where}: its input is taken for {convention.takes}, which this task does not give")
-    beside = [one for one in convention.arguments if one.source == _MEMORY]
-    if len(beside) != ("source_vocab_size" in offered):
-        wants = f"{len(beside) + 1} sequence{'s' if beside else ''}"
-        raise ModuleError(f"{order.where}: it is called as {convention}, with {wants}, which this task does not give")
+    try:
+        convention = interview(patient)
+    except ModuleError:
+        if sum(map(is_required, signature_of(probe.forward).values())) > 1 + of_two:
+            return None
+        raise
+    beside = sum(one.source == _MEMORY for one in convention.arguments)
+    if (convention.takes == "tokens") != of_tokens or beside > of_two:
+        return None
+    if beside < of_two:
+        raise ModuleError(f"{order.where}: it takes one sequence, {convention}, and this task gives two")
     return convention
