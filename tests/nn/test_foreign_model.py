@@ -100,7 +100,7 @@ class Padded(Base):
         return self.read(ids, None, padding_mask)[:, 0], None
 
 class Numbers(nn.Module):
-    def __init__(self, d_in, d_out):
+    def __init__(self, d_in=3, d_out=2):
         super().__init__()
         self.lstm, self.answer = nn.LSTM(d_in, 8, batch_first=True), nn.Linear(8, d_out)
 
@@ -142,6 +142,10 @@ class MaskingItself(Translator):
 class WithoutMasks(MaskingItself):
     def forward(self, src, trg):
         return super().forward(src, trg)[0]
+
+class HidingPadding(Base):
+    def forward(self, ids):
+        return self.read(ids, self.causal(ids), ids == 0), None
 
 class Raises(Base):
     def forward(self, ids):
@@ -201,6 +205,17 @@ def test_padding_is_told_where_a_task_pads(own):
         x = model.module.embed(padded) + model.module.places.weight
         seen = model.module.layer(x, src_key_padding_mask=padded == 0)
     torch.testing.assert_close(answers, model.module.answer(seen[:, 0]))
+
+
+def test_a_token_that_means_padding_to_it_is_left_in_the_data(own):
+    model = drawn(own, "HidingPadding")
+    x = tokens(low=1)
+    x[:, -3:] = 0
+    torch.testing.assert_close(model(x), model.module(x)[0])
+
+
+def test_a_task_that_says_nothing_of_its_data_gets_the_model_as_it_is(own):
+    assert type(drawn(own, "Numbers", {})).__name__ == "Numbers"
 
 
 def test_a_model_of_numbers_may_return_its_state(own):

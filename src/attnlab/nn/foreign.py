@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import torch
@@ -128,9 +128,7 @@ def build_foreign(spec: Spec, offered: Mapping[str, Any]) -> ForeignMixer:
 
 def _learned(name: str, order: Order, offered: Mapping[str, Any]) -> Convention:
     """The convention of a class, from memory where it was learned before."""
-    path = path_of(name)
-    place = {key: offered.get(key) for key in ("d_model", "causal", "max_length")}
-    key = (name, str(path), path.stat().st_mtime_ns, repr(sorted(order.arguments.items())), repr(place))
+    key = key_of(name, order, [offered.get(size) for size in ("d_model", "causal", "max_length")])
     if key not in _LEARNED:
         with quiet():
             probe = module_of(order)
@@ -142,6 +140,12 @@ def _learned(name: str, order: Order, offered: Mapping[str, Any]) -> Convention:
             label=label_of(probe, order.where),
         )
     return _LEARNED[key]
+
+
+def key_of(name: str, order: Order, place: Sequence[Any]) -> tuple[Any, ...]:
+    """What tells a class in its place from any other, and from itself before its file was changed."""
+    path = path_of(name)
+    return name, str(path), path.stat().st_mtime_ns, repr(sorted(order.arguments.items())), repr(place)
 
 
 def module_of(order: Order) -> nn.Module:

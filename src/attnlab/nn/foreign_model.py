@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from attnlab.core.build import Order, Spec, load_object, parse, path_of, prepare
+from attnlab.core.build import Order, Spec, load_object, parse, prepare
 from attnlab.core.constructors import is_required, named, signature_of
 from attnlab.core.errors import ModuleError
-from attnlab.nn.foreign import module_of, where_tensors_are_made
-from attnlab.strangers.calling.convention import Convention, invoke, label_of
+from attnlab.nn.foreign import key_of, module_of, where_tensors_are_made
+from attnlab.strangers.calling.convention import Convention, label_of
 from attnlab.strangers.calling.interview import interview
-from attnlab.strangers.calling.masking import mask_values
-from attnlab.strangers.calling.sources import SOURCES, Situation
+from attnlab.strangers.calling.masking import PAD_TOKEN, mask_values
+from attnlab.strangers.calling.masks_learned import PAD_WORDS
+from attnlab.strangers.calling.roles import role_of
+from attnlab.strangers.calling.sources import Argument, Situation, laid_out
 from attnlab.strangers.containment import quiet
 from attnlab.strangers.patient import Declared, Patient, twin_of
 from attnlab.strangers.texts import classes_of, text_of
 
 _BATCH, _LENGTH = 3, 11  # unlike each other and most widths, so that axes cannot be mistaken
-_PAD_TOKEN = 0  # of tasks whose items have different lengths
 _MEMORY = "memory tokens"  # how an interview calls the sequence that is looked at
-_TARGET = re.compile(r"tgt|trg|target|dec|out", re.IGNORECASE)
-_PAD = re.compile(r"pad.*(id|token)|^pad$", re.IGNORECASE)
+_PAD_TOKEN = 0  # of tasks whose items have different lengths
 _LEARNED: dict[tuple[Any, ...], Convention | None] = {}
 """Conventions by file, time of its last change, arguments and task; None: it is called as the lab calls models."""
 
@@ -58,8 +58,10 @@ class ForeignModel(nn.Module):
         Of two sequences the second asks, and the first is looked at.
         """
         with where_tensors_are_made(first):
+            if second is not None and not self._asks_for_two:  # of a task of a person's own, which knows what it gives
+                return self.convention.output_in(self.module(first, second), first, label=self.label)
             if second is not None:
-                return self._beside(first, second) if self._asks_for_two else self._as_given(first, second)
+                return self._telling(first).call(self.module, second, label=self.label)
             told = self.convention.takes == "tokens" and not self.convention.causal and self.convention.key_mask
             padding = first != _PAD_TOKEN if told else None
             return self.convention.call(self.module, first, padding=padding, label=self.label)
@@ -68,29 +70,20 @@ class ForeignModel(nn.Module):
     def _asks_for_two(self) -> bool:
         return any(one.source == _MEMORY for one in self.convention.arguments)
 
-    def _as_given(self, first: Tensor, second: Tensor) -> Tensor:
-        """The output for what a task of a person's own gives, which is more than was known of it."""
-        return self.convention.output_in(self.module(first, second), first, label=self.label)
-
-    def _beside(self, source: Tensor, x: Tensor) -> Tensor:
-        """The output for tokens beside a source, whose padding is told where it can be."""
-        convention, of_source = self.convention, self.convention.over_memory
-        dtype = next(weight.dtype for weight in self.module.parameters())
-        at, beside = (Situation(one, convention.layout, dtype) for one in (x, source))
-        given = {
-            one.parameter: beside.given if one.source == _MEMORY else SOURCES[one.source](at, one.value)
+    def _telling(self, source: Tensor) -> Convention:
+        """The convention with a source in its place, whose padding is told where it can be."""
+        convention = self.convention
+        sources = [one.parameter for one in convention.arguments if one.source == _MEMORY]
+        told: dict[str, Any] = dict.fromkeys(sources, laid_out(source, convention.layout))
+        if convention.over_memory is not None:
+            at = Situation(source, convention.layout, next(weight.dtype for weight in self.module.parameters()))
+            told |= mask_values(convention.over_memory.masks, at, padding=source != _PAD_TOKEN, allowed=None)
+        arguments = [
+            replace(one, source="constant", value=told.pop(one.parameter)) if one.parameter in told else one
             for one in convention.arguments
-        }
-        allowed = None
-        if convention.causal_means == "mask":
-            allowed = torch.ones(len(x), at.length, at.length, dtype=torch.bool, device=x.device).tril()
-        given |= {} if convention.flag is None else {convention.flag: True}
-        given |= mask_values(convention.masks, at, padding=None, allowed=allowed)
-        if of_source is not None:
-            given |= mask_values(of_source.masks, beside, padding=source != _PAD_TOKEN, allowed=None)
-        positional = [given.pop(one.parameter) for one in convention.arguments if not one.by_name]
-        returned = invoke(self.module, positional, given, label=self.label)
-        return convention.output_in(returned, x, label=self.label)
+        ]
+        arguments += [Argument(name, "constant", value=value) for name, value in told.items()]
+        return replace(convention, arguments=tuple(arguments))
 
     def extra_repr(self) -> str:
         """How the model is called, for printing."""
@@ -139,16 +132,14 @@ def _of_both_sides(name: str, offered: Mapping[str, Any]) -> dict[str, Any]:
     if not {"source_vocab_size", "target_vocab_size"} <= offered.keys():
         return dict(offered)
     own = signature_of(load_object(name))
-    sizes = {one: offered["target_vocab_size" if _TARGET.search(one) else "source_vocab_size"] for one in named(
-        "vocab_size", own)}  # fmt: skip
-    return {**offered, **sizes, **{one: offered["pad"] for one in own if _PAD.search(one) and "pad" in offered}}
+    sides = {one: "target" if role_of(one) == "target" else "source" for one in named("vocab_size", own)}
+    sizes = {one: offered[f"{side}_vocab_size"] for one, side in sides.items()}
+    return {**offered, **sizes, **{one: offered["pad"] for one in PAD_WORDS if one in own and "pad" in offered}}
 
 
 def _learned(name: str, order: Order, offered: Mapping[str, Any]) -> Convention | None:
     """The convention of a class, from memory where it was learned before."""
-    inputs = _read(offered)
-    path = path_of(name)
-    key = (name, str(path), path.stat().st_mtime_ns, repr(sorted(order.arguments.items())), repr(sorted(offered)))
+    inputs, key = _read(offered), key_of(name, order, sorted(offered))
     if inputs and key not in _LEARNED:
         with quiet():
             probe = module_of(order)
@@ -162,8 +153,9 @@ def _read(offered: Mapping[str, Any]) -> list[Tensor]:
     sizes = [offered[one] for one in ("vocab_size", "source_vocab_size", "target_vocab_size") if one in offered]
     if sizes:
         return [torch.arange(_BATCH * length).view(_BATCH, length) % size for size in sizes]
-    numbers = torch.linspace(-1, 1, _BATCH * length * offered.get("d_in", 0)).view(_BATCH, length, -1)
-    return [numbers] if "d_in" in offered else []
+    if "d_in" not in offered:
+        return []
+    return [torch.linspace(-1, 1, _BATCH * length * offered["d_in"]).view(_BATCH, length, -1)]
 
 
 def _answers(probe: nn.Module, inputs: Sequence[Tensor]) -> bool:
@@ -195,4 +187,7 @@ def _asked(probe: nn.Module, order: Order, offered: Mapping[str, Any]) -> Conven
         return None
     if beside < of_two:
         raise ModuleError(f"{order.where}: it takes one sequence, {convention}, and this task gives two")
-    return convention
+    masks = tuple(mask for mask in convention.masks if mask.encoding != PAD_TOKEN)
+    return replace(
+        convention, masks=masks, pad_token=None
+    )  # it finds padding in its data, of which nothing is replaced
