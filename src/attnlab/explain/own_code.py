@@ -116,12 +116,10 @@ def attention_of(setup: Setup) -> dict[str, dict[str, Any]]:
 
 def _attention(task_spec: Any, model: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     task = build_task(task_spec)
-    few = task.train_batch(0, 0).rows(0, SAMPLES)
-    return (
-        attention_in(build_model(own_model(model), task), few.inputs, causal=task.causal)
-        if len(few.inputs) == 1
-        else {}
-    )
+    inputs = task.train_batch(0, 0).rows(0, SAMPLES).inputs
+    if len(inputs) > 1:  # the lab's attention looks at one sequence
+        return {}
+    return attention_in(build_model(own_model(model), task), inputs, causal=task.causal)
 
 
 def model_parameters(model: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -188,7 +188,7 @@ class _Order:
     permuted: float | None
     attentions: tuple[TapedAttention, ...]
     batch_matters: bool
-    flat: bool  # whether outputs at all positions are equal then
+    flat: bool  # whether outputs at all positions are equal then; of a pooled output there is one
 
     @property
     def behind(self) -> bool:
@@ -208,12 +208,12 @@ def _order(exam: Examination) -> _Order | None:
     dependence = dependence_of(tape, exam.convention)
     found = tuple(one for one in attentions(tape, exam.convention) if over_features(dependence, one) is None)
     batch_matters = _spread(tape.output, 0) > _ROUNDING * _scale(tape.output)
-    flat = _spread(tape.output, 1) <= exam.tolerance * _scale(tape.output)
+    flat = exam.convention.pooled or _spread(tape.output, 1) <= exam.tolerance * _scale(tape.output)
     permuted = _permuted(exam, x, open_call)
     if (permuted is not None and permuted > _ROUNDING) or (permuted is None and _swap_is_seen(exam, x, found)):
-        return _Order(False, permuted, found, batch_matters, flat or exam.convention.pooled)
+        return _Order(False, permuted, found, batch_matters, flat)
     if exam.convention.pooled:
-        return None if permuted is None else _Order(True, permuted, found, batch_matters, flat=True)
+        return None if permuted is None else _Order(True, permuted, found, batch_matters, flat)
     scores = [_is_constant(one) for one in found]
     if permuted is None and (not scores or None in scores):
         return None if flat else _Order(False, permuted, found, batch_matters, flat)

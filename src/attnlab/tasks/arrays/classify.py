@@ -109,7 +109,8 @@ class Classify:
             items["train"], known["train"], {**shares_of(held), **given}, seed=data_seed, strata=known["train"],
             drop_copies=drop_copies,
         )  # fmt: skip
-        self._require_classes()
+        if drop_copies:
+            self._require_classes()
         self._of_tokens = items["train"].dtype.kind in "iu"
         train = self._items.parts["train"]
         self._scale = Scale.of(featured(train.inputs), train.chosen) if normalize and not self._of_tokens else None
@@ -132,7 +133,7 @@ class Classify:
 
     def _require_classes(self) -> None:
         left = self._frequencies("train")
-        if self.drop_copies and not left.all():
+        if not left.all():
             lost = self.classes[int(left.argmin())]
             raise DataError(
                 f"with drop_copies nothing of the class {lost!r} is left to train on: its inputs are held out too"
