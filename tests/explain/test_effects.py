@@ -188,7 +188,9 @@ def test_what_is_removed_from_a_model_of_ones_own_is_no_longer_measured(name, ca
         np.save(tmp_path / "y.npy", np.arange(40) % 3)
         task = {"name": "classify", "inputs": str(tmp_path / "x.npy"), "labels": str(tmp_path / "y.npy"), "batch": 8}
     model = {"name": f"{OWN}:{name}"}
-    setups = [Setup("mine", task, one, {}) for one in (model, {"name": "mended", "part": model, mending: True})]
+    setups = [
+        Setup("mine", task, one, {}) for one in (model, {"name": "mended", "part": model, "mending": {mending: True}})
+    ]
     assert [STILL[cause](measure(setup)) for setup in setups] == [True, False]
 
 
@@ -199,7 +201,7 @@ def test_what_code_of_ones_own_drops_is_removed_though_nobody_said_it(texts):
     (cause,) = (one for one in candidates({"mine": known}) if one.name == "dropout")
     assert "60% are dropped at once" in cause.evidence
     without = {**setup.model, **cause.changes["mine"]["model"]}
-    assert without == {"name": "mended", "part": setup.model, "dropless": True}
+    assert without == {"name": "mended", "part": setup.model, "mending": {"dropless": True}}
     (tokens,), model = build_task(task).train_batch(0, 0).inputs, build_model(without, build_task(task))
     torch.testing.assert_close(model(tokens), model(tokens))
     bare = replace(known, measured={**known.measured, "dropped": 0.0})
@@ -223,7 +225,7 @@ def test_a_bug_in_the_attention_of_a_whole_model_is_removed_with_it(texts):
 
 def test_layers_without_a_path_around_them_get_one(texts):
     task = build_task({"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16})
-    mended = build_model({"name": "mended", "part": f"{OWN}:SkiplessModel", "skips": True}, task)
+    mended = build_model({"name": "mended", "part": f"{OWN}:SkiplessModel", "mending": {"skips": True}}, task)
     (tokens,), part = task.train_batch(0, 0).inputs, mended.part
     x = part.embedding(tokens) + part.positions.weight[: tokens.shape[1]]
     for layer in part.mix:
@@ -297,4 +299,4 @@ def test_what_a_mixer_does_not_train_is_mended_in_the_mixer(texts):
     change = next(
         one.changes["mine"] for one in candidates({"mine": known}) if one.name == "weights without a gradient"
     )
-    assert change == {"model": {"mixer": {"part": f"{OWN}:Unscaled", "name": "mended", "thawed": True}}}
+    assert change == {"model": {"mixer": {"part": f"{OWN}:Unscaled", "name": "mended", "mending": {"thawed": True}}}}

@@ -12,6 +12,7 @@ from attnlab.inspection import Reach, reach
 from attnlab.models import MODELS
 
 VOCAB, LENGTH = 11, 7
+MENDED = {"name": "mended"}
 OFFERED = {"vocab_size": VOCAB, "max_length": LENGTH, "unheard_of": 3}
 PEEKING = """
 import torch
@@ -41,7 +42,7 @@ def peeking(tmp_path):
 def test_only_the_fault_is_gone_and_weights_are_the_same(peeking):
     plain, unchanged, mended = (
         drawn_by_name(lambda spec=spec: build(spec, MODELS, axis="model", offered=OFFERED), 3).eval()
-        for spec in (peeking, {"name": "mended", "part": peeking}, {"name": "mended", "part": peeking, "masked": True})
+        for spec in (peeking, {**MENDED, "part": peeking}, {**MENDED, "part": peeking, "mending": {"masked": True}})
     )
     tokens = torch.randint(VOCAB, (3, LENGTH))
     assert all(map(torch.equal, plain.state_dict().values(), mended.state_dict().values()))
@@ -51,19 +52,19 @@ def test_only_the_fault_is_gone_and_weights_are_the_same(peeking):
 
 
 def test_a_model_of_the_lab_is_given_what_the_task_offers():
-    spec = {"name": "mended", "part": {"name": "decoder", "d_model": 8, "n_layers": 1}}
+    spec = {**MENDED, "part": {"name": "decoder", "d_model": 8, "n_layers": 1}, "mending": {"leak": 0.1}}
     model = build(spec, MODELS, axis="model", offered={"vocab_size": VOCAB, "max_length": LENGTH})
     assert model(torch.zeros(2, LENGTH, dtype=torch.long)).shape == (2, LENGTH, VOCAB)
-    assert "scores_times=1.0, masked=False, swapped=False, leak=0.0" in repr(model)
+    assert repr(model).startswith("MendedModel(\n  leak=0.1\n")
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
         ({"part": "decodr"}, "unknown model 'decodr'; did you mean 'decoder'"),
-        ({"leak": 1.0}, r"leak must be in \[0, 1\); got 1.0"),
+        ({"mending": {"leak": 1.0}}, r"leak must be in \[0, 1\); got 1.0"),
     ],
 )
 def test_what_cannot_be_is_refused(peeking, changes, sentence):
     with pytest.raises(SpecError, match=sentence):
-        build({"name": "mended", "part": peeking, **changes}, MODELS, axis="model", offered=OFFERED)
+        build({**MENDED, "part": peeking, **changes}, MODELS, axis="model", offered=OFFERED)

@@ -112,7 +112,7 @@ def pair(own, name, **mending):
     offered = {"d_model": WIDTH, "causal": True}
     torch.manual_seed(0)
     plain = build_mixer(f"{own}:{name}", offered)
-    mended = build_mixer({"name": "mended", "part": f"{own}:{name}", **mending}, offered)
+    mended = build_mixer({"name": "mended", "part": f"{own}:{name}", "mending": mending}, offered)
     assert isinstance(mended, MendedMixer)
     mended.part.load_state_dict(plain.state_dict())
     return plain, mended
@@ -208,14 +208,14 @@ def test_a_leak_lets_rectifiers_learn(own):
 
 def test_fresh_it_starts_as_torch_draws_it(own):
     offered = {"d_model": WIDTH, "causal": True}
-    mended = build_mixer({"name": "mended", "part": f"{own}:Dead", "fresh": True}, offered)
+    mended = build_mixer({"name": "mended", "part": f"{own}:Dead", "mending": {"fresh": True}}, offered)
     assert mended.get_parameter("part.module.linear.bias").abs().max() <= WIDTH**-0.5
     assert mended(torch.randn(2, LENGTH, WIDTH)).abs().max() > 0
 
 
 def test_compiled_it_gives_the_same(own):
     """The compiler leaves the changed calls alone, and what stands around them is compiled."""
-    mixer = MendedMixer(WIDTH, f"{own}:Method", scores_times=2.0, masked=True)
+    mixer = MendedMixer(WIDTH, f"{own}:Method", mending={"scores_times": 2.0, "masked": True})
     around = nn.Sequential(nn.Linear(WIDTH, WIDTH), mixer)
     x = torch.randn(2, LENGTH, WIDTH)
     torch.testing.assert_close(torch.compile(around, backend="aot_eager")(x), around(x))
@@ -226,7 +226,7 @@ def test_softmax_over_another_axis_is_left_alone():
         def forward(self, x):
             return x.softmax(dim=1)
 
-    mended = MendedMixer(LENGTH, Gate(), scores_times=0.5)
+    mended = MendedMixer(LENGTH, Gate(), mending={"scores_times": 0.5})
     x = torch.randn(2, LENGTH, LENGTH)
     torch.testing.assert_close(mended(x), x.softmax(dim=1))
 
@@ -237,8 +237,9 @@ def test_softmax_over_another_axis_is_left_alone():
         ({"scores_times": 0.0}, "scores_times must be a positive number; got 0.0"),
         ({"scores_times": float("inf")}, "scores_times must be a positive number; got inf"),
         ({"leak": 1.0}, r"leak must be in \[0, 1\); got 1.0"),
+        ({"maskd": True}, "unknown mending 'maskd'; did you mean 'masked'"),
     ],
 )
 def test_wrong_factors_are_said(mending, sentence):
     with pytest.raises(SpecError, match=sentence):
-        MendedMixer(WIDTH, **mending)
+        MendedMixer(WIDTH, mending=mending)

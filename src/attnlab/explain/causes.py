@@ -320,7 +320,7 @@ def _mended(situation: Known, mending: Mapping[str, Any], path: str | None = Non
 
     def without(spec: Any) -> dict[str, Any]:
         known = spec if isinstance(spec, Mapping) and spec.get("name") == "mended" else {"part": spec}
-        return {**known, "name": "mended", **mending}
+        return {**known, "name": "mended", "mending": {**known.get("mending", {}), **mending}}
 
     def mended(mixer: Any) -> Any:
         own = own_mixer(mixer)
@@ -347,7 +347,7 @@ def replaced(cause: Cause, situations: Mapping[str, Known]) -> Cause:
 def _replaced(situation: Known) -> dict[str, Any] | None:
     """The lab's attention in the place of a person's own mixer, or of the attention within a person's own model."""
     if own_model(situation.model):
-        return _mended(situation, {"attention": situation.attention}) if situation.attention else None
+        return {**_mended(situation, {}), "attention": situation.attention} if situation.attention else None
     if not is_path(situation.mixer):
         return None
     _, arguments = parse(situation.model["mixer"], "mixer")
@@ -406,7 +406,8 @@ def _thawed(one: Known, *signs: str) -> Change | None:
         return None
     if own_model(one.model) or (is_path(one.mixer) and one.said("cross") is None):
         return {"model": _mended(one, {"thawed": True})}
-    return {"model": {"name": "mended", "part": one.model, "thawed": True}}  # attention to another sequence is no mixer
+    whole = {"name": "mended", "part": one.model, "mending": {"thawed": True}}
+    return {"model": whole}  # attention to another sequence is no mixer
 
 
 def _logits(one: Known) -> Change | None:

@@ -20,7 +20,8 @@ from attnlab.explain.setups import Setup
 from attnlab.inspection.activity import dead_share, relative_entropy
 from attnlab.inspection.order import by_chance, sees_order
 from attnlab.inspection.reach import reach
-from attnlab.nn.mended import ChangedCalls, Mending, layers_of, register_parts
+from attnlab.nn.changed_calls import ChangedCalls
+from attnlab.nn.mended import Mending, layers_of, register_parts
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.training.keeping.checkpoints import load_model_weights
 
@@ -207,7 +208,7 @@ def _measure(task_spec: Any, model_spec: Mapping[str, Any], folder: str | None) 
 
 def _untrained(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, float]:
     """Which shares of the weights that a gradient could reach are frozen, and reached by none though they are not."""
-    mending = Mending(scores_times=1.0, masked=False, swapped=False, leak=0.0, fresh=False, thawed=True)
+    mending = Mending(thawed=True)
     thawed = mending.start(copy.deepcopy(model))
     sizes = []
     for one, call in ((copy.deepcopy(model), nn.Module.__call__), (thawed, mending.call)):

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from attnlab.core.layouts import Scores
 from attnlab.inspection.watch import open_recorders
-from attnlab.nn.mended import RECTIFIERS
+from attnlab.nn.changed_calls import RECTIFIERS
 
 HIDDEN = -5e3  # scores below are masked: the smallest number that masks add is -1e4
 UNDERFLOW = 80.0  # a score so far below the largest of its row may have a weight of exactly zero in float32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, final
 
 from torch import Tensor, nn
@@ -20,10 +21,8 @@ class MendedModel(nn.Module):
     ----------
     part : Spec
         The model; entry of `MODELS` or ``path.py:Class``.
-    scores_times, masked, swapped, leak, fresh, over_keys, quiet, dropless, thawed, skips, positions
-        What is removed, as in `Mending`.
-    logarithm, entry_times
-        The same.
+    mending : mapping, optional
+        What is removed: arguments of `Mending`.
     attention : mapping, optional
         By name of its part where the lab's attention stands in its place, and how: `ReplacedAttention`.
     **offered
@@ -32,7 +31,7 @@ class MendedModel(nn.Module):
     Raises
     ------
     SpecError
-        If the model cannot be built, or a factor is not a positive number.
+        If the model cannot be built, or there is no such mending.
 
     Notes
     -----
@@ -46,36 +45,22 @@ class MendedModel(nn.Module):
         self,
         part: Spec,
         *,
-        scores_times: float = 1.0,
-        masked: bool = False,
-        swapped: bool = False,
-        leak: float = 0.0,
-        fresh: bool = False,
-        over_keys: bool = False,
-        quiet: bool = False,
-        dropless: bool = False,
-        thawed: bool = False,
-        skips: bool = False,
-        positions: bool = False,
-        logarithm: bool = False,
-        entry_times: float = 1.0,
+        mending: Mapping[str, Any] | None = None,
         attention: Mapping[str, Mapping[str, Any]] | None = None,
         **offered: Any,
     ) -> None:
         from attnlab.models.table import build_any_model
 
         super().__init__()
-        self.mending = Mending(
-            scores_times=scores_times, masked=masked, swapped=swapped, leak=leak, fresh=fresh,
-            over_keys=over_keys, quiet=quiet, dropless=dropless, thawed=thawed, skips=skips,
-            positions=positions, logarithm=logarithm, entry_times=entry_times,
-        )  # fmt: skip
+        self.mending = Mending.of(mending)
         self.part = build_any_model(part, offered)
         put_in(self.part, attention or {})
         self.mending.start(self.part)
         within = [module for module in self.part.modules() if getattr(module, "batch_first", True) is False]
-        if swapped and within:  # these alone are given the other layout: what stands around them reads it right
-            self.mending.swapped = False
+        if (
+            self.mending.swapped and within
+        ):  # these alone are given the other layout: what stands around them reads it right
+            self.mending = replace(self.mending, swapped=False)
             for module in within:
                 module.batch_first = True  # pyrefly: ignore
 
@@ -85,4 +70,4 @@ class MendedModel(nn.Module):
 
     def extra_repr(self) -> str:
         """What is changed, for printing."""
-        return repr(self.mending)
+        return str(self.mending)

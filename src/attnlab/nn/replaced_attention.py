@@ -9,7 +9,7 @@ from typing import Any, final
 from torch import Tensor, nn
 
 from attnlab.nn.attention import Attention
-from attnlab.nn.mended import ChangedCalls
+from attnlab.nn.changed_calls import ChangedCalls
 
 
 @final

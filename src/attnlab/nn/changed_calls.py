@@ -1,0 +1,155 @@
+"""What a module passes to softmax, fused attention, rectifiers and dropout, noted or changed while its code runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from attnlab.nn.axes.positions import sinusoids
+
+SOFTMAX = frozenset({torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax})
+RECTIFIERS = frozenset({torch.relu, F.relu, Tensor.relu, torch.relu_, Tensor.relu_})
+DROPOUTS = frozenset({F.dropout, torch.dropout})
+ENTRIES = frozenset({F.embedding, F.linear})
+"""Functions that take a model's input in."""
+DETACHING = frozenset({Tensor.detach, torch.detach})
+WITH_INNER_CALLS = (F.multi_head_attention_forward,)
+"""Functions in Python whose calls within are what is changed."""
+_FUSED = F.scaled_dot_product_attention
+
+
+def later(scores: Tensor) -> Tensor:
+    """Where a key stands behind its query, as bool (length, length)."""
+    length = scores.shape[-1]
+    return torch.ones(length, length, dtype=torch.bool, device=scores.device).triu(1)
+
+
+@final
+class ChangedCalls(TorchFunctionMode):
+    """Change scores and what is rectified in every call of torch within.
+
+    Parameters
+    ----------
+    scores : callable
+        What is normalized over its last axis, to what is normalized instead.
+    rectified : callable, optional
+        What is rectified, to the result; None leaves rectifiers as they are.
+    over_keys : bool
+        Whether scores are normalized over their last axis, whatever axis is named.
+    dropping : bool
+        Whether dropout acts.
+    given : Tensor, optional
+        What the module was given.
+    entry_times : float
+        What it is multiplied by as soon as it is embedded or mapped.
+    positions : bool
+        Whether positions are added to it then.
+    attached : bool
+        Whether gradients pass where the code within cuts them off.
+    """
+
+    def __init__(
+        self,
+        scores: Callable[[Tensor], Tensor],
+        rectified: Callable[[Tensor], Tensor] | None,
+        *,
+        over_keys: bool = False,
+        dropping: bool = True,
+        given: Tensor | None = None,
+        entry_times: float = 1.0,
+        positions: bool = False,
+        attached: bool = False,
+    ) -> None:
+        super().__init__()
+        self._entry_times, self._positions = entry_times, positions
+        self._scores, self._rectified = scores, rectified
+        self._over_keys, self._dropping, self._given, self._attached = over_keys, dropping, given, attached
+        self.across = False  # whether scores were normalized over another axis than their last
+        self.dropped = 0.0  # the largest share that was dropped at once
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call a function of torch with what it should have been given."""
+        given = dict(kwargs or {})
+        if func in WITH_INNER_CALLS:
+            changed = {"softmax": self._softmax, "scaled_dot_product_attention": self._fused, "dropout": self._dropout}
+            with _in_place_of(changed):
+                return func(*args, **given)
+        if func in SOFTMAX:
+            x = args or (given.pop("input"),)
+            return self._softmax(*x, **given)
+        if func is F.scaled_dot_product_attention:
+            return self._fused(*args, **given)
+        first: Any = args[0] if args else given.get("input")
+        if func in RECTIFIERS and self._rectified:
+            return self._rectified(first)
+        if func in DROPOUTS:
+            return self._dropout(*args, **given)
+        result = self._result(func, first, args, given)
+        return self._entered(result) if func in ENTRIES and first is self._given and result.ndim == 3 else result
+
+    def _entered(self, x: Tensor) -> Tensor:
+        """The input, embedded or mapped, as it should have been."""
+        x = x if self._entry_times == 1 else x * self._entry_times
+        return x + sinusoids(x.shape[1], x.shape[2], dtype=x.dtype, device=x.device) if self._positions else x
+
+    def _result(self, func: Any, first: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
+        """What a function gives, with its gradient where gradients are cut off nowhere."""
+        if not self._attached:
+            return func(*args, **given)
+        if func in DETACHING:
+            return first
+        with torch.enable_grad():
+            return func(*args, **given)
+
+    def _softmax(self, x: Tensor, dim: int | None = None, *rest: Any, **named: Any) -> Tensor:
+        """Softmax, of changed scores where it is over the last axis."""
+        if dim is None:  # which axis that is depends on the number of axes: left as it is
+            return F.softmax(x, dim, *rest, **named)
+        dtype = next((one for one in rest if isinstance(one, torch.dtype)), named.get("dtype"))
+        if dim not in (-1, x.ndim - 1) and x.ndim > 2 and x.shape[-1] == x.shape[-2]:
+            self.across, dim = True, -1 if self._over_keys else dim
+        return torch.softmax(self._scores(x) if dim in (-1, x.ndim - 1) else x, dim, dtype=dtype)
+
+    def _dropout(self, input: Tensor, p: float = 0.5, *rest: Any, **named: Any) -> Tensor:  # noqa: A002 - torch's name
+        """Dropout, where it acts."""
+        acts = rest[0] if rest else named.get("training", named.get("train", True))
+        if not acts:
+            return input
+        self.dropped = max(self.dropped, p)
+        return self._result(torch.dropout, input, (input, p, True), {}) if self._dropping else input
+
+    def _fused(self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any) -> Tensor:
+        """Fused attention with changed scores: in plain steps, which may be changed."""
+        if query.shape[-2] != key.shape[-2]:  # looks at another sequence: nothing is known to be wrong
+            return _FUSED(query, key, value, *rest, **named)
+        given = dict(zip(("attn_mask", "dropout_p", "is_causal"), rest, strict=False)) | named
+        if given.get("enable_gqa"):
+            group = query.shape[-3] // key.shape[-3]
+            key, value = key.repeat_interleave(group, -3), value.repeat_interleave(group, -3)
+        scale, mask, dropped = given.get("scale"), given.get("attn_mask"), given.get("dropout_p", 0.0)
+        scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if given.get("is_causal"):
+            scores = scores.masked_fill(later(scores), float("-inf"))
+        if mask is not None:
+            scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+        weights = torch.softmax(self._scores(scores), -1).nan_to_num(0.0)  # as torch has it, where nothing is allowed
+        return self._dropout(weights, dropped) @ value if dropped else weights @ value
+
+
+@contextlib.contextmanager
+def _in_place_of(functions: Mapping[str, Callable[..., Tensor]]) -> Iterator[None]:
+    """Let functions of `torch.nn.functional` call others by names of theirs."""
+    originals = {name: getattr(F, name) for name in functions}
+    vars(F).update(functions)
+    try:
+        yield
+    finally:
+        vars(F).update(originals)
