@@ -293,12 +293,15 @@ def test_runs_are_shortened_to_the_minutes_and_that_is_said(said, tmp_path, monk
         return replace(plan, variants=tuple(replace(one, seconds_per_seed=50_000.0) for one in plan.variants))
 
     monkeypatch.setattr(explaining, "plan_study", as_if_slow)
-    case = said(training={"lr": 1e-2, "budget": {"steps": 100_000}}, saw={"val_loss": 1.5})
+    saw = {"mine": {"val_loss": 1.5}, "other": {"val_loss": 1.2}}
+    how = {"variants": {"mine": {}, "other": {}}, "expected": {"mine": {"val_loss": 0.8}}}
+    case = said(training={"lr": 1e-2, "budget": {"steps": 100_000}}, saw=saw, **how)
     with pytest.raises(SpecError, match="minutes are too few: with 30 steps a run the plan takes about"):
         explained(case, tmp_path / "none", minutes=0.001)
     answer, told = explained(case, tmp_path / "some", minutes=8.0)
     assert 0 < answer.fraction < 1
     assert any("shortened to" in line for line in told)
+    assert {one.variant for one in answer.again} == {"mine"}  # short runs of another would tell nothing
     assert "so that what was seen cannot be held against it" in paragraph(answer)
     assert not [step for step in answer.steps if step[1] == "noise"]
     assert not {share.name for share in answer.shares} & {"too few steps", "untuned rate"}

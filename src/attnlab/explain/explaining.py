@@ -414,17 +414,18 @@ class _Explaining:
             self.measuring = replace(self.measuring, seeds=range(seeds), fraction=fraction)
             return
         takes = {name: self._takes(setup, workers) for name, setup in setups.items()}
-        own = sum(takes[name] for name in self.case.quantity.variants)
+        explained = sum(takes[name] for name in self.case.quantity.variants)
+        beside = sum(takes[name] for name in self.case.saw if name not in self.case.quantity.variants)
         seconds = self.measuring.deadline - time.monotonic()
 
-        def cost(runs: int, causes: Sequence[Cause]) -> float:
-            removed = own * (FOLLOWED * runs + sum(cause.costs for cause in causes))
-            return removed + runs * sum(takes.values())
+        def cost(runs: int, causes: Sequence[Cause], beside: float = beside) -> float:
+            return runs * (explained + beside) + explained * (FOLLOWED * runs + sum(one.costs for one in causes))
 
         runs = seeds or (MOST_SEEDS if cost(MOST_SEEDS, causes) <= seconds else SEEDS)
-        needed = cost(runs, [cause for cause in causes if cause.name not in OF_LENGTH])
-        fits_by = seconds / needed if needed > 0 else 1.0
-        fraction = fits_by if fits_by < NEARLY and not self._wants_all_steps(entire, causes, setups) else 1.0
+        spared = [cause for cause in causes if cause.name not in OF_LENGTH]
+        shorten = seconds < NEARLY * cost(runs, spared) and not self._wants_all_steps(entire, causes, setups)
+        needed = cost(runs, spared, beside=0.0)  # shortened runs are not held against what was seen of others
+        fraction = min(NEARLY, seconds / needed) if shorten else 1.0
         shortest = min(setup.steps for setup in setups.values())
         if fraction < 1 and shortest * fraction < FEWEST_STEPS:
             shortened = needed * min(1.0, FEWEST_STEPS / shortest) / 60
@@ -435,7 +436,7 @@ class _Explaining:
         write_json(self.out / FOUND, kept | {"plan": {"asked": asked, "seeds": runs, "fraction": fraction}})
         self.measuring = replace(self.measuring, seeds=range(runs), fraction=fraction)
         part = "" if fraction == 1 else f", shortened to {fraction:.2g} of their steps"
-        most = min(cost(runs, causes) * fraction, seconds) / 60
+        most = min(needed * fraction if shorten else cost(runs, causes), seconds) / 60
         self.tell(f"plan: {runs} runs of every set-up{part}; about {most:.1f} minutes at most")
 
     def _takes(self, setup: Setup, workers: int) -> float:
@@ -499,14 +500,18 @@ class _Explaining:
         self.tell(f"  {name}, seed {seed}: {message.get('error') or told}")
 
     def _again(self, setups: Mapping[str, Setup]) -> tuple[list[Again], str]:
-        """Every number that was seen, in runs of the set-up as it was; and why runs did not finish."""
-        seen = {name: setup for name, setup in setups.items() if name in self.case.saw}
+        """Every number that was seen, in runs of the set-up as it was; and why runs did not finish.
+
+        Shortened runs are not held against what was seen, and only those of the explained variants are made.
+        """
+        names = self.case.saw if self.measuring.fraction == 1 else self.case.quantity.variants
+        seen = {name: setups[name] for name in self.case.saw if name in names}
         runs = self.measuring.runs.of(list(seen.values()), self.measuring.seeds)
         metrics = {metric.name: metric for metric in self.plan.task.metrics}
         found, errors = [], []
-        for name, row in self.case.saw.items():
+        for name in seen:
             errors += [run.error for run in runs[name].values() if run.error]
-            for metric, value in row.items():
+            for metric, value in self.case.saw[name].items():
                 values = self.measuring.values({name: seen[name]}, metrics[metric])[name]
                 estimate = mean_of(values)
                 if estimate:
