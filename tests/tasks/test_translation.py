@@ -569,3 +569,21 @@ def test_too_few_pairs(tmp_path):
     (tmp_path / "pairs.tsv").write_text("a\tA\n" * 40, encoding="utf-8")
     with pytest.raises(DataError, match="a test part needs a folder with train, val and exam"):
         Translation("pairs.tsv", test="exam")
+
+
+def test_copies_of_what_is_held_out_are_left_out_of_training_where_that_is_asked(corpus):
+    source, target = corpus / "train.en", corpus / "train.de"
+    held_out = (corpus / "val.en").read_text().splitlines()
+    source.write_text(source.read_text() + f"{held_out[0]}\n{held_out[1]}\n")
+    target.write_text(target.read_text() + "ANOTHER\nTRANSLATION\n")
+    copied, clean = (Translation(str(corpus), tokenizer="words", drop_copies=drop) for drop in (False, True))
+    lost = sum(line in held_out for line in source.read_text().splitlines())
+    assert len(copied.data.parts["train"]) - len(clean.data.parts["train"]) == lost >= 2
+    assert copied.overlaps["validation"] > 0 == clean.overlaps["validation"]
+    assert clean.describe()["drop_copies"]
+    assert "drop_copies" not in copied.describe()
+    assert held_out_pairs(clean.describe(), "validation") == held_out_pairs(copied.describe(), "validation")
+    for file in (source, target):
+        file.write_text((corpus / file.name.replace("train", "val")).read_text())
+    with pytest.raises(DataError, match="with drop_copies nothing is left to train on: every training source is held"):
+        Translation(str(corpus), tokenizer="words", drop_copies=True)

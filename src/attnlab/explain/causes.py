@@ -25,6 +25,7 @@ from attnlab.tasks.arrays.classify import Classify
 from attnlab.tasks.arrays.sequences import Sequences
 from attnlab.tasks.char_lm.char_lm import CharLM
 from attnlab.tasks.held_out import SUSPICIOUS_OVERLAP
+from attnlab.tasks.translation.translation import Translation
 
 Nature = Literal["bug", "known effect", "set-up"]
 
@@ -449,7 +450,7 @@ def _clean(one: Known) -> Change | None:
     clean = {"char-lm": "contiguous", "shapes": "separate"}.get(name)
     if split is not None and clean is not None and split != clean:
         return {"task": {"split": clean, "stride": 1} if "stride" in one.setup.task else {"split": clean}}
-    if not isinstance(one.task, CharLM | Classify | Sequences) or one.task.drop_copies:
+    if not isinstance(one.task, CharLM | Classify | Sequences | Translation) or one.task.drop_copies:
         return None
     suspicious = any((share or 0) >= SUSPICIOUS_OVERLAP for share in one.task.overlaps.values())
     return {"task": {"drop_copies": True}} if suspicious else None

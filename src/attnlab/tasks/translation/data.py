@@ -7,7 +7,7 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -76,6 +76,7 @@ class TranslationData:
     test: str | None  # which part is the test part
     dictionary: Mapping[str, str] | None = None  # the best translation of words; None where no word is unknown
     references: tuple[str, ...] = ()  # files with more translations of the sources of the last part
+    drop_copies: bool = False  # whether the training part has no source that is held out too
 
     @classmethod
     def load(
@@ -87,6 +88,7 @@ class TranslationData:
         max_length: int,
         test: str | None,
         references: Sequence[str] = (),
+        drop_copies: bool = False,
     ) -> TranslationData:
         """A corpus, tokenized if it was not yet."""
         languages = languages_of(pair)
@@ -95,6 +97,7 @@ class TranslationData:
         hashes = {part: [sha256_of(path) for path in one.text.files] for part, one in texts.items()}
         identity = {"form": FORM, "hashes": hashes, "tokenizer": tokenizer, "max_length": max_length}
         identity |= {"cuts": {part: one.cut for part, one in texts.items()}, "languages": languages}
+        identity |= {"drop_copies": True} if drop_copies else {}
         name, _ = parse(tokenizer, "tokenizer")
         if is_path(name):
             identity["code"] = sha256_of(str(path_of(name)))
@@ -103,7 +106,8 @@ class TranslationData:
 
         def prepare(empty: Path) -> dict[str, Any]:
             found = {"hashes": hashes, "suspicious": suspicious(texts, languages)}
-            return found | _prepare(empty, texts, tokenizer, max_length=max_length)
+            kept = _without_copies(texts) if drop_copies else texts
+            return found | _prepare(empty, kept, tokenizer, max_length=max_length)
 
         known = made_once(folder, KNOWN, prepare)
         made = Tokenizer.from_json(known["tokenizer"])
@@ -113,7 +117,7 @@ class TranslationData:
             raise DataError(f"{error}; remove {folder} to tokenize the corpus again") from error
         read_references(list(texts.values())[-1], references)
         dictionary = None if made.unknown is None else _dictionary(digest, made, texts["train"])
-        return cls(corpus, languages, made, parts, known, texts, test, dictionary, tuple(references))
+        return cls(corpus, languages, made, parts, known, texts, test, dictionary, tuple(references), drop_copies)
 
     def sentences(self, part: str) -> list[Pair]:
         """A held-out part as people wrote it."""
@@ -152,6 +156,7 @@ class TranslationData:
             },
             "vocab_size": self.tokenizer.size,
             "shared_with_train": self.known["shared"],
+            **({"drop_copies": True} if self.drop_copies else {}),
             "segmentations": self.known["segmentations"],
             **({"tokenizer_trained_on_one_pair_in": every} if (every := self.known["every"]) > 1 else {}),
         }
@@ -263,7 +268,20 @@ def _dictionary(digest: str, tokenizer: Tokenizer, train: Part) -> dict[str, str
 
 def _shared(texts: Mapping[str, Part]) -> dict[str, int]:
     """For each held-out part how many of its sources stand in the training part."""
-    held_out = {part: [pair.source for _, pair in text.pairs()] for part, text in texts.items() if part != "train"}
-    wanted = set(itertools.chain.from_iterable(held_out.values()))
-    seen = {pair.source for _, pair in texts["train"].pairs() if pair.source in wanted}
-    return {part: sum(source in seen for source in sources) for part, sources in held_out.items()}
+    copied = _copied(texts)
+    held_out = {part: text for part, text in texts.items() if part != "train"}
+    return {part: sum(pair.source in copied for _, pair in text.pairs()) for part, text in held_out.items()}
+
+
+def _copied(texts: Mapping[str, Part]) -> set[str]:
+    """The sources of held-out parts that stand in the training part."""
+    held_out = {pair.source for part, text in texts.items() if part != "train" for _, pair in text.pairs()}
+    return {pair.source for _, pair in texts["train"].pairs() if pair.source in held_out}
+
+
+def _without_copies(texts: Mapping[str, Part]) -> dict[str, Part]:
+    """The parts, the training part without pairs whose source is held out."""
+    kept = replace(texts["train"], without=tuple(sorted(_copied(texts))))
+    if not any(True for _ in kept.pairs()):
+        raise DataError("with drop_copies nothing is left to train on: every training source is held out too")
+    return {**texts, "train": kept}

@@ -79,6 +79,8 @@ class Translation:
     references : sequence of str
         Files with more translations of the test part, or of the validation part where there is none, a line for each
         of its lines: they are scored together with that of the corpus.
+    drop_copies : bool
+        Whether the training part is left without pairs whose source is held out too.
 
     Raises
     ------
@@ -86,7 +88,8 @@ class Translation:
         If a size is below 1, the exponent is negative or no number, the tokenizer cannot be built, or has no token for
         unknown words that are to be replaced.
     DataError
-        If the corpus is missing, not UTF-8, its files differ in length, or a held-out sentence is too long.
+        If the corpus is missing, not UTF-8, its files differ in length, a held-out sentence is too long, or nothing is
+        left to train on.
 
     Notes
     -----
@@ -113,6 +116,7 @@ class Translation:
         coverage: float = 0.0,
         replace_unknown: bool = False,
         references: Sequence[str] = (),
+        drop_copies: bool = False,
     ) -> None:
         require_positive("batch_tokens", batch_tokens)
         require_positive("beam", 1 if beam is None else beam)
@@ -120,9 +124,10 @@ class Translation:
             require_not_negative(name, value)
         require_positive("max_length", max_length)
         self.data = TranslationData.load(
-            corpus, pair, tokenizer=tokenizer, max_length=max_length, test=test, references=references
-        )
-        self.batch_tokens, self.max_length = batch_tokens, max_length
+            corpus, pair, tokenizer=tokenizer, max_length=max_length, test=test, references=references,
+            drop_copies=drop_copies,
+        )  # fmt: skip
+        self.batch_tokens, self.max_length, self.drop_copies = batch_tokens, max_length, drop_copies
         self._next_tokens = NextTokens(self.data.tokenizer.size, spare=True)
         self.parts = tuple(part for part in self.data.parts if part != "train")
         self.metrics = tuple(metric for part in self.parts for metric in translation_metrics(PREFIXES[part]))
@@ -135,20 +140,26 @@ class Translation:
         self._lowercase = self.data.tokenizer.lowercase
         judged_parts = self.parts if beam is not None else ()
         self.judged = tuple(metric for part in judged_parts for metric in judged_metrics(PREFIXES[part]))
-        train = self.data.parts["train"]
-        shards = range(len(train.source.begins) - 1)
-        self._cuts = [cuts(np.sort(train.longest(shard)), batch_tokens) for shard in shards]
-        longest = max(int(train.longest(shard).max(initial=0)) for shard in shards)
-        if longest > batch_tokens:
-            drawn = ", as the tokenizer's dropout cut it," if self.data.known["segmentations"] > 1 else ""
-            raise DataError(
-                f"a sentence of {longest} tokens{drawn} does not fit into a batch of {batch_tokens}; give a "
-                "larger batch_tokens or a smaller max_length"
-            )
+        self._cuts = self._cut_train()
         self.steps_per_epoch = sum(map(len, self._cuts))
-        self.tokens_per_step = round(train.target_tokens() / self.steps_per_epoch)
+        self.tokens_per_step = round(self.data.parts["train"].target_tokens() / self.steps_per_epoch)
         self._turns = functools.lru_cache(maxsize=KEPT_EPOCHS)(self._turns_of)
         self._order = functools.lru_cache(maxsize=KEPT_EPOCHS)(self._order_of)
+
+    def _cut_train(self) -> list[list[int]]:
+        """Where batches of each shard of the training part end, its pairs sorted by length."""
+        train, longest, found = self.data.parts["train"], 0, []
+        for shard in range(len(train.source.begins) - 1):
+            lengths = np.sort(train.longest(shard))
+            longest = max(longest, int(lengths.max(initial=0)))
+            found.append(cuts(lengths, self.batch_tokens))
+        if longest > self.batch_tokens:
+            drawn = ", as the tokenizer's dropout cut it," if self.data.known["segmentations"] > 1 else ""
+            raise DataError(
+                f"a sentence of {longest} tokens{drawn} does not fit into a batch of {self.batch_tokens}; give a "
+                "larger batch_tokens or a smaller max_length"
+            )
+        return found
 
     def train_batch(self, step: int, seed: int) -> Batch:
         """Pairs of like length from the training part."""
@@ -225,6 +236,11 @@ class Translation:
         """Chance: every token as likely as any other."""
         chance = math.log(self.data.tokenizer.size)
         return tuple(Floor("chance", chance, "nats/token", f"{PREFIXES[part]}_loss", "chance") for part in self.parts)
+
+    @property
+    def overlaps(self) -> Mapping[str, float]:
+        """By held-out part, the fraction of its sources that are among the training sources."""
+        return {part: shared / len(self.data.parts[part]) for part, shared in self.data.known["shared"].items()}
 
     def alarms(self) -> tuple[str, ...]:
         """What is suspicious about the corpus."""

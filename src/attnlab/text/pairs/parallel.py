@@ -195,11 +195,14 @@ class Part:
     text: ParallelText  # the text
     cut: int | None = None  # pairs whose source has a lower `place_of` are held out; None: all are one part
     held_out: bool = False  # whether the part is those that are held out
+    without: tuple[str, ...] = ()  # sources that are left out
 
     def pairs(self, empty: LeftOut | None = None) -> Iterator[tuple[int, Pair]]:
         """The pairs that have two sides, with their line numbers from 1."""
+        without = set(self.without)
         for number, pair in enumerate(self.text.pairs(), start=1):
-            if self.cut is not None and (place_of(pair.source) < self.cut) != self.held_out:
+            elsewhere = self.cut is not None and (place_of(pair.source) < self.cut) != self.held_out
+            if elsewhere or pair.source in without:
                 continue
             if pair.source and pair.target:
                 yield number, pair
@@ -213,7 +216,8 @@ class Part:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Part:
         """What another process named."""
-        return cls(KINDS[content["kind"]](**content["text"]), content["cut"], content["held_out"])
+        text = KINDS[content["kind"]](**content["text"])
+        return cls(text, content["cut"], content["held_out"], tuple(content["without"]))
 
     @functools.cached_property
     def sentences(self) -> list[Pair]:
