@@ -181,6 +181,28 @@ def test_a_number_of_what_was_trained_on_is_read_so(said, tmp_path, texts):
     assert answer.otherwise.variant == "mine, inside split", told
 
 
+def test_a_loss_in_training_is_explained_as_one_of_held_out_data_is(said, tmp_path):
+    case = said(training={"lr": 1e-5, "budget": {"steps": 60}}, saw={"training_loss": 2.08})
+    case["expected"] = "mine reaches train_loss 0.8"
+    answer, told = explained(case, tmp_path / "case")
+    assert answer.largest[0] == "untuned rate", told
+    assert "train_loss of 'mine'" in paragraph(answer)
+
+
+def test_a_loss_in_training_is_told_from_one_of_held_out_data(said, tmp_path, texts):
+    case = said(
+        task=said()["task"] | {"text": str(texts / "random.txt")},
+        model={"name": "decoder", "n_layers": 2, "d_model": 32},
+        training={"lr": 5e-3, "budget": {"steps": 60}},
+    )
+    trained = runs_alone(case | {"saw": {"train_loss": 2.0}, "expected": {"train_loss": 1.9}}, tmp_path / "found")
+    answer, told = explained(
+        case | {"saw": {"val_loss": trained.start.mean}, "expected": {"val_loss": 4.0}}, tmp_path / "read"
+    )
+    assert answer.otherwise is not None, told
+    assert answer.otherwise.variant == "the loss in training for that of held-out data", told
+
+
 def test_a_bug_that_no_removal_reaches_is_said_beside_what_the_set_up_carries():
     share = Share("too few steps", "set-up", "4 times as many steps", around(0.6))
     seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 3.3, 2.4, 1.0, 5)

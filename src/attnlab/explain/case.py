@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
-from attnlab.core.contracts import Metric, Task
+from attnlab.core.contracts import Metric, ReportedTask, Task
 from attnlab.core.errors import SpecError, nearest
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.reading import find, library, line_of, plain_types, read
@@ -27,6 +27,10 @@ FORMS = (
 """How an expectation may be written."""
 HELD_OUT = ("val", "test")
 """How names of metrics of held-out parts begin."""
+TRAIN_LOSS = "train_loss"
+"""The metric that a run has of its training part."""
+IN_TRAINING = (TRAIN_LOSS, "training_loss", "train_mse")
+"""What people call it."""
 _COMPARED = re.compile(r"(.+?) is (better than|worse than|as good as) (.+?)(?: by ([\d.eE+-]+))?", re.DOTALL)
 _REACHED = re.compile(r"(.+?) reaches (\w+) (?:of )?([\d.eE+-]+)", re.DOTALL)
 
@@ -280,7 +284,7 @@ class _Reader:
         for said, value in row.items():
             metric = metric_of(said, task)
             if metric is None:
-                known = ", ".join(one.name for one in task.metrics)
+                known = ", ".join(metrics_of(task))
                 raise self._wrong("saw", f"{where}: task '{task.name}' has no metric '{said}'; it has {known}")
             _check_value(where, metric, value)
             found[metric.name] = float(value)
@@ -306,7 +310,7 @@ class _Reader:
 
     def _of_mapping(self, said: Mapping[str, Any], study: Study, task: Any, saw: Numbers) -> Quantity:
         """The first number of a mapping that was seen too."""
-        metrics = {metric.name: metric for metric in task.metrics}
+        metrics = metrics_of(task)
         for variant, row in _by_variant(said, study).items():
             if not isinstance(row, Mapping):
                 raise self._wrong("expected", f"expected: {variant}: a number without a metric; it may be {FORMS}")
@@ -327,7 +331,7 @@ class _Reader:
         shared = [metric for metric in saw.get(variant, {}) if metric in saw.get(beside, {})]
         if not shared:
             raise self._wrong("expected", f"saw has no metric of both '{variant}' and '{beside}'")
-        metric = next(metric for metric in task.metrics if metric.name == shared[0])
+        metric = metrics_of(task)[shared[0]]
         size = 0.0 if by is None else _number(by)
         seen = saw[variant][metric.name] - saw[beside][metric.name]
         better = {"better than": 1, "worse than": -1, "as good as": 0}[relation]
@@ -368,9 +372,18 @@ def _by_variant(said: Mapping[str, Any], study: Study) -> Mapping[str, Any]:
     return {next(iter(study.variants)): said} if alone else said
 
 
+def metrics_of(task: Task | ReportedTask) -> dict[str, Metric]:
+    """What a run of a task has: what is measured of held-out parts, and the loss in training, in the unit of theirs."""
+    held_out = {metric.name: metric for metric in task.metrics}
+    unit = next((one.unit for name, one in held_out.items() if name.endswith(("_loss", "_mse"))), "as the task has it")
+    return {**held_out, TRAIN_LOSS: Metric(TRAIN_LOSS, unit, "lower", "loss in training, as it is minimized")}
+
+
 def metric_of(said: str, task: Task) -> Metric | None:
     """The metric of a task that a person means: by its name, by the part that is held out, or by its last word."""
-    by_name = {metric.name: metric for metric in task.metrics}
+    by_name = metrics_of(task)
+    if said in IN_TRAINING:
+        return by_name[TRAIN_LOSS]
     part, _, kind = said.partition("_")
     named = [said, *(f"{other}_{kind}" for other in HELD_OUT if part in HELD_OUT and kind)]
     named += [f"{other}_{said}" for other in HELD_OUT]

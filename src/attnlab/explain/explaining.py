@@ -15,7 +15,7 @@ from attnlab.core.errors import AttnlabError, RunError, SpecError
 from attnlab.core.files import fingerprint, read_json, write_json
 from attnlab.core.machine import usable_cores
 from attnlab.explain.answer import Again, Answer
-from attnlab.explain.case import Case, load_case
+from attnlab.explain.case import TRAIN_LOSS, Case, load_case, metrics_of
 from attnlab.explain.causes import (
     ELSEWHERE,
     GAINS,
@@ -189,7 +189,9 @@ class _Explaining:
         base = {name: setups[name] for name in quantity.variants}
         start = self.measuring.quantity(base)
         made = self._made(found.impossible, setups)
-        removing = Removing(self.measuring, base, self.plan.task.metrics[0], self.tell)
+        trained = quantity.metric.name == TRAIN_LOSS
+        tuned_by = quantity.metric if trained else self.plan.task.metrics[0]
+        removing = Removing(self.measuring, base, tuned_by, self.tell)
         self.tell("what carries it?")
         causes = self._that_work(causes, found, base) if mean_of(start) else causes
         if mean_of(start):
@@ -292,6 +294,11 @@ class _Explaining:
         found = self.measuring.values(base, quantity.metric)[name]
         others = [(title, {seed: read(value) for seed, value in found.items()})
                   for title, read in readings(quantity.metric, build_task(self.case.study.task_spec()))]  # fmt: skip
+        trained = metrics_of(self.plan.task)[TRAIN_LOSS]
+        if quantity.metric.unit == trained.unit and quantity.metric != trained:
+            others.append(
+                ("the loss in training for that of held-out data", self.measuring.values(base, trained)[name])
+            )
         if all(quantity.metric.improves(quantity.seen, value) for value in found.values()):
             leaking = leaks(base[name])
             made = {} if self.measuring.late(leaking) else {one.name: one for one in leaking}
@@ -507,7 +514,7 @@ class _Explaining:
         names = self.case.saw if self.measuring.fraction == 1 else self.case.quantity.variants
         seen = {name: setups[name] for name in self.case.saw if name in names}
         runs = self.measuring.runs.of(list(seen.values()), self.measuring.seeds)
-        metrics = {metric.name: metric for metric in self.plan.task.metrics}
+        metrics = metrics_of(self.plan.task)
         found, errors = [], []
         for name in seen:
             errors += [run.error for run in runs[name].values() if run.error]
@@ -524,7 +531,7 @@ class _Explaining:
     def _made(self, impossibles: Sequence[Impossible], setups: Mapping[str, Setup]) -> list[Again]:
         """What other set-ups give for the numbers that cannot be: one run each."""
         found = []
-        metrics = {metric.name: metric for metric in self.plan.task.metrics}
+        metrics = metrics_of(self.plan.task)
         for one in (one for one in impossibles if one.kind != "unlearned"):
             others = ways(setups[one.variant], one)
             if not others or self.measuring.late(others, self.measuring.seeds[:1]):

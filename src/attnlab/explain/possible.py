@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from attnlab.core.contracts import Floor, Metric, StudyTask
-from attnlab.explain.case import Case
+from attnlab.explain.case import Case, metrics_of
 from attnlab.explain.own_code import model_parameters
 from attnlab.explain.setups import Setup
 from attnlab.explain.signatures import Measured
@@ -69,7 +69,7 @@ def impossible(case: Case, task: StudyTask, measured: Mapping[str, Measured]) ->
     list of Impossible
         In the order of the case; of each variant the first.
     """
-    metrics = {metric.name: metric for metric in task.metrics}
+    metrics = metrics_of(task)
     found: dict[str, Impossible] = {}
     for variant, row in case.saw.items():
         for name, value in row.items():

@@ -12,11 +12,15 @@ from typing import Any, final
 from attnlab.core.contracts import Metric
 from attnlab.core.files import fingerprint, read_json
 from attnlab.core.processes.apart import names_own_code
+from attnlab.explain.case import TRAIN_LOSS
 from attnlab.studies.define.study import merge, slug
 from attnlab.studies.run.executor import Executor, Job
 from attnlab.studies.run.folder import is_done
 from attnlab.training.keeping.result import read_record
 from attnlab.training.keeping.runs import FAILED, read_metrics
+
+THE_END = 0.1
+"""The last part of the steps, over which the loss in training is averaged."""
 
 OnRun = Callable[[str, int, Mapping[str, Any]], None]
 """Told of every run that ended: its set-up's name, its seed, and its metrics or error."""
@@ -173,6 +177,14 @@ class Runs:
         folder = self.folder_of(setup, seed)
         if is_done(folder, setup.spec(seed)):
             result = read_record(folder, required=True) or {}
-            return Run(result["metrics"], read_metrics(folder), result["seconds"])
+            curve = read_metrics(folder)
+            return Run({**result["metrics"], TRAIN_LOSS: _at_the_end(curve)}, curve, result["seconds"])
         failure = folder / FAILED
         return Run({}, error=read_json(failure)["error"] if failure.exists() else otherwise)
+
+
+def _at_the_end(curve: Sequence[Mapping[str, float]]) -> float:
+    """The mean loss in training over the last steps."""
+    begin = (1 - THE_END) * max((row["step"] for row in curve), default=0)
+    late = [row[TRAIN_LOSS] for row in curve if row["step"] > begin and TRAIN_LOSS in row]
+    return sum(late) / len(late) if late else math.nan
