@@ -58,6 +58,25 @@ def test_what_people_call_a_metric_is_understood(said):
     assert metric_of("bleu", task) is None
 
 
+@pytest.mark.parametrize(
+    ("said_as", "value", "metric", "read"),
+    [
+        ("perplexity", 9.2, "val_loss", 2.22),
+        ("Validation ppl", 2.718, "val_loss", 0.9999),
+        ("train_perplexity", 7.4, "train_loss", 2.0),
+        ("error rate", 0.47, "val_accuracy", 0.53),
+        ("valid_acc", 0.5, "val_accuracy", 0.5),
+        ("bpc", 2.1, "val_bits_per_character", 2.1),
+        ("training loss", 1.3, "train_loss", 1.3),
+    ],
+)
+def test_what_is_said_in_another_unit_is_converted(said, said_as, value, metric, read):
+    case = parse_case(said(saw={said_as: value}, expected={said_as: value / 2}))
+    assert dict(case.saw["mine"]) == {metric: pytest.approx(read)}
+    assert f"'{said_as}'" in case.notes[0]
+    assert f"is read as {metric}" in case.notes[0]
+
+
 def test_epochs_are_steps_of_the_task(said):
     case = parse_case(said(training={"budget": {"epochs": 2}}))
     # 5400 characters are trained on, 16 windows of 12 a step
@@ -67,6 +86,8 @@ def test_epochs_are_steps_of_the_task(said):
 
 WRONG = [
     ({"saw": {"mine": {"bleu": 1.0}}}, "task 'char-lm' has no metric 'bleu'; it has val_loss, val_bits_per_character"),
+    ({"saw": {"mine": {"perplexity": 0}}}, "task 'char-lm' has no metric 'perplexity'; it has val_loss"),
+    ({"saw": {"mine": {"perplexity": 0.5}}}, "val_loss cannot be below 0; got -0.7"),
     ({"saw": {"mine": {"val_accuracy": 53.1}}}, r"val_accuracy is a fraction of 1; got 53.1 \(53.1 % is 0.531\)"),
     ({"saw": {"mine": {"val_loss": float("nan")}}}, r"val_loss must be a number \(nats/character\); got nan"),
     ({"saw": {"mine": {"val_loss": -1.0}}}, "val_loss cannot be below 0; got -1"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -29,8 +30,19 @@ HELD_OUT = ("val", "test")
 """How names of metrics of held-out parts begin."""
 TRAIN_LOSS = "train_loss"
 """The metric that a run has of its training part."""
-IN_TRAINING = (TRAIN_LOSS, "training_loss", "train_mse")
-"""What people call it."""
+SYNONYMS: Mapping[str, str] = {
+    "training": "train", "valid": "val", "validation": "val", "dev": "val",
+    "acc": "accuracy", "ppl": "perplexity", "bpc": "bits_per_character", "bpb": "bits_per_byte",
+    "nll": "loss", "ce": "loss", "cross_entropy": "loss",
+}  # fmt: skip
+"""What people call parts and metrics, in the task's words."""
+CONVERTED: Mapping[str, tuple[str, Callable[[float], float], str]] = {
+    "perplexity": ("loss", math.log, "its logarithm"),
+    "rmse": ("mse", lambda value: value**2, "its square"),
+    "error": ("accuracy", lambda value: 1 - value, "1 minus it"),
+    "error_rate": ("accuracy", lambda value: 1 - value, "1 minus it"),
+}
+"""By kinds of metrics that no task has the kind they are read as, how, and how that is called."""
 _COMPARED = re.compile(r"(.+?) is (better than|worse than|as good as) (.+?)(?: by ([\d.eE+-]+))?", re.DOTALL)
 _REACHED = re.compile(r"(.+?) reaches (\w+) (?:of )?([\d.eE+-]+)", re.DOTALL)
 
@@ -282,13 +294,16 @@ class _Reader:
         """The numbers of one variant by the task's names of metrics."""
         found, notes = {}, []
         for said, value in row.items():
-            metric = metric_of(said, task)
+            metric, read = metric_of(said, task), value
+            if metric is None and (converted := _converted(said, value, task)):
+                metric, read, how = converted
+                notes.append(f"'{said}' {value:g} is read as {metric.name} {read:g}, {how}")
             if metric is None:
                 known = ", ".join(metrics_of(task))
                 raise self._wrong("saw", f"{where}: task '{task.name}' has no metric '{said}'; it has {known}")
-            _check_value(where, metric, value)
-            found[metric.name] = float(value)
-            if metric.name != said:
+            _check_value(where, metric, read)
+            found[metric.name] = float(read)
+            if metric.name != said and read is value:
                 notes.append(f"'{said}' is read as {metric.name}, {metric.title}")
         return found, notes
 
@@ -381,13 +396,38 @@ def metrics_of(task: Task | ReportedTask) -> dict[str, Metric]:
 
 def metric_of(said: str, task: Task) -> Metric | None:
     """The metric of a task that a person means: by its name, by the part that is held out, or by its last word."""
-    by_name = metrics_of(task)
-    if said in IN_TRAINING:
+    by_name, said = metrics_of(task), _in_words_of_tasks(said)
+    if said in (TRAIN_LOSS, "train_mse"):
         return by_name[TRAIN_LOSS]
     part, _, kind = said.partition("_")
     named = [said, *(f"{other}_{kind}" for other in HELD_OUT if part in HELD_OUT and kind)]
     named += [f"{other}_{said}" for other in HELD_OUT]
     return next((by_name[name] for name in named if name in by_name), None)
+
+
+def _in_words_of_tasks(said: str) -> str:
+    """A metric's name with synonyms of its part and of its kind replaced."""
+    part, _, kind = said.lower().replace("-", "_").replace(" ", "_").partition("_")
+    part, kind = SYNONYMS.get(part, part), SYNONYMS.get(kind, kind)
+    whole = f"{part}_{kind}" if kind else part
+    return SYNONYMS.get(whole, whole)
+
+
+def _converted(said: str, value: Any, task: Task) -> tuple[Metric, float, str] | None:
+    """The metric that follows from one which a task has not, its value, and how; to as many digits as that was said."""
+    name = _in_words_of_tasks(said)
+    kind = next(
+        (one for one in sorted(CONVERTED, key=len, reverse=True) if name == one or name.endswith(f"_{one}")), ""
+    )
+    if not kind or not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        return None
+    other, convert, how = CONVERTED[kind]
+    metric = metric_of(f"{name.removesuffix(kind)}{other}", task)
+    if metric is None or (kind == "perplexity" and not metric.unit.startswith("nats")):
+        return None
+    last_digit = 10.0 ** int(Decimal(f"{value:.10g}").as_tuple().exponent)
+    differs = abs(convert(value + last_digit) - convert(value))
+    return metric, round(convert(value), max(0, -math.floor(math.log10(differs)))), how
 
 
 def _check_value(where: str, metric: Metric, value: Any) -> None:
