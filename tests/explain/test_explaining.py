@@ -203,6 +203,23 @@ def test_a_loss_in_training_is_told_from_one_of_held_out_data(said, tmp_path, te
     assert answer.otherwise.variant == "the loss in training for that of held-out data", told
 
 
+def test_what_is_judged_of_translations_is_explained_too(said, tmp_path):
+    for part, count in (("train", 60), ("val", 10)):
+        lines = ["a b c d e"[: 1 + 2 * (number % 5)] for number in range(count)]
+        (tmp_path / f"{part}.en").write_text("\n".join(lines) + "\n")
+        (tmp_path / f"{part}.de").write_text("\n".join(lines).upper() + "\n")
+    case = said(
+        model={"name": "encoder-decoder", "n_layers": 1, "d_model": 16},
+        training={"lr": 1e-2, "budget": {"steps": 30}},
+        saw={"bleu": 1.0},
+        expected={"bleu": 90.0},
+    )
+    case["task"] = {"name": "translation", "corpus": str(tmp_path), "tokenizer": "words", "batch_tokens": 64, "beam": 1}
+    answer = runs_alone(case, tmp_path / "case")
+    assert (answer.quantity, answer.again[0].metric) == ("val_bleu of 'mine'", "val_bleu")
+    assert 0 <= answer.start.mean <= 100
+
+
 def test_a_bug_that_no_removal_reaches_is_said_beside_what_the_set_up_carries():
     share = Share("too few steps", "set-up", "4 times as many steps", around(0.6))
     seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 3.3, 2.4, 1.0, 5)

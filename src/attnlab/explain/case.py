@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, final
 
-from attnlab.core.contracts import Metric, ReportedTask, Task
+from attnlab.core.contracts import Metric, ReportedTask, StudyTask
 from attnlab.core.errors import SpecError, nearest
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.reading import find, library, line_of, plain_types, read
@@ -267,7 +267,7 @@ class _Reader:
             placed[key] = said[key]
         return placed
 
-    def _in_steps(self, epochs: Any, task: Task) -> tuple[int, str]:
+    def _in_steps(self, epochs: Any, task: StudyTask) -> tuple[int, str]:
         """A budget in epochs as steps of a task, and in words."""
         if not isinstance(epochs, int | float) or isinstance(epochs, bool) or not 0 < epochs < math.inf:
             raise self._wrong("training", f"training.budget.epochs must be a positive number; got {epochs!r}")
@@ -387,14 +387,14 @@ def _by_variant(said: Mapping[str, Any], study: Study) -> Mapping[str, Any]:
     return {next(iter(study.variants)): said} if alone else said
 
 
-def metrics_of(task: Task | ReportedTask) -> dict[str, Metric]:
+def metrics_of(task: ReportedTask) -> dict[str, Metric]:
     """What a run of a task has: what is measured of held-out parts, and the loss in training, in the unit of theirs."""
-    held_out = {metric.name: metric for metric in task.metrics}
+    held_out = {metric.name: metric for metric in (*task.metrics, *task.judged)}
     unit = next((one.unit for name, one in held_out.items() if name.endswith(("_loss", "_mse"))), "as the task has it")
     return {**held_out, TRAIN_LOSS: Metric(TRAIN_LOSS, unit, "lower", "loss in training, as it is minimized")}
 
 
-def metric_of(said: str, task: Task) -> Metric | None:
+def metric_of(said: str, task: ReportedTask) -> Metric | None:
     """The metric of a task that a person means: by its name, by the part that is held out, or by its last word."""
     by_name, said = metrics_of(task), _in_words_of_tasks(said)
     if said in (TRAIN_LOSS, "train_mse"):
@@ -413,7 +413,7 @@ def _in_words_of_tasks(said: str) -> str:
     return SYNONYMS.get(whole, whole)
 
 
-def _converted(said: str, value: Any, task: Task) -> tuple[Metric, float, str] | None:
+def _converted(said: str, value: Any, task: ReportedTask) -> tuple[Metric, float, str] | None:
     """The metric that follows from one which a task has not, its value, and how; to as many digits as that was said."""
     name = _in_words_of_tasks(said)
     kind = next(

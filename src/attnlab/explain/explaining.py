@@ -349,7 +349,9 @@ class _Explaining:
         training = BY_HAND | variant.training | {"budget": {"steps": variant.steps}}
         if self.case.reported == "last":
             training["evaluate_every"] = AT_THE_END
-        return Setup(name, task if isinstance(task, Mapping) else {"name": task}, variant.model, training)
+        said = {metric for row in self.case.saw.values() for metric in row}
+        judged = not said.isdisjoint(metric.name for metric in self.plan.task.judged)
+        return Setup(name, task if isinstance(task, Mapping) else {"name": task}, variant.model, training, judged)
 
     # Before training
 

@@ -41,17 +41,21 @@ class Setup:
         The model's.
     training : mapping
         Settings of the recipe, the budget in steps among them.
+    judged : bool
+        Whether a trained model is judged as a whole, by what it writes.
     """
 
     name: str
     task: Mapping[str, Any]
     model: Mapping[str, Any]
     training: Mapping[str, Any]
+    judged: bool = False
 
     @property
     def key(self) -> str:
         """What is equal for equal set-ups, whatever they are called."""
-        return fingerprint({"task": self.task, "model": self.model, "training": self.training})[:10]
+        judged = {"judged": True} if self.judged else {}
+        return fingerprint({"task": self.task, "model": self.model, "training": self.training, **judged})[:10]
 
     @property
     def steps(self) -> int:
@@ -82,7 +86,7 @@ class Setup:
             "flops_per_token": 1.0,  # read by budgets in FLOPs alone
             "seed": seed,
             "look_inside": False,
-            "judge": False,
+            "judge": self.judged,
         }
 
 
