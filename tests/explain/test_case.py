@@ -33,6 +33,10 @@ def test_a_number_beside_another_is_read(said):
         ("one is as good as other", 0.0),
         ("one is worse than other", 0.2),
         ("one is worse than other by 0.5", 0.5),
+        ("one should beat other by 0.3", -0.3),
+        ("one is not worse than other", 0.0),
+        ("one should be as good as other", 0.0),
+        ("one outperforms other", 0.0),
     ],
 )
 def test_a_comparison_is_read_with_its_nearest_unsurprising_value(said, words, expected):

@@ -45,6 +45,13 @@ CONVERTED: Mapping[str, tuple[str, Callable[[float], float], str]] = {
 """By kinds of metrics that no task has the kind they are read as, how, and how that is called."""
 _COMPARED = re.compile(r"(.+?) is (better than|worse than|as good as) (.+?)(?: by ([\d.eE+-]+))?", re.DOTALL)
 _REACHED = re.compile(r"(.+?) reaches (\w+) (?:of )?([\d.eE+-]+)", re.DOTALL)
+_WORDINGS = (
+    (re.compile(r"\b(should|must|would) be\b"), "is"),
+    (re.compile(r"\b((should|must|would) )?(beats?|outperforms?)\b"), "is better than"),
+    (re.compile(r"\bis (not worse than|no worse than|at least as good as)\b"), "is better than"),
+    (re.compile(r"\b(should|must|would) reach\b"), "reaches"),
+)
+"""How the same is said otherwise; what is as good as another is no worse than it, so that it need not be better."""
 
 Numbers = Mapping[str, Mapping[str, float]]
 """By variant and metric."""
@@ -313,6 +320,9 @@ class _Reader:
             return self._of_mapping(said, study, task, saw)
         if isinstance(said, str):
             text = " ".join(said.split()).rstrip(".")
+            if not (_COMPARED.fullmatch(text) or _REACHED.fullmatch(text)):
+                for wording, words in _WORDINGS:
+                    text = wording.sub(words, text)
             compared, reached = _COMPARED.fullmatch(text), _REACHED.fullmatch(text)
             if compared:
                 return self._of_comparison(*compared.groups(), study=study, saw=saw, task=task)
