@@ -160,6 +160,23 @@ def test_a_reader_that_has_seen_enough_is_no_error(capfd, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(28, "No space left on device"), "attnlab: No space left on device\n"),
+        (OSError(13, "Permission denied", "runs/rules.json"), "attnlab: Permission denied: runs/rules.json\n"),
+        (OSError("cannot be read"), "attnlab: cannot be read\n"),
+    ],
+)
+def test_what_the_system_refuses_is_said_with_what_is_known(error, sentence, capfd, monkeypatch):
+    def refused(*_, **__):
+        raise error
+
+    monkeypatch.setattr("attnlab.cli.catalog.entries", refused)
+    assert call(["list"]) == WRONG_USE
+    assert capfd.readouterr().err == sentence
+
+
+@pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         (["rnu", "shapes"], "run"),

@@ -90,7 +90,8 @@ def _said(error: BaseException, errors: Terminal) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = FINE
         case OSError():
-            errors.print(f"attnlab: {error.strerror}: {error.filename}", markup=False, soft_wrap=True)
+            told = filter(None, ("attnlab", error.strerror or str(error), error.filename))
+            errors.print(": ".join(map(str, told)), markup=False, soft_wrap=True)
     return code
 
 
