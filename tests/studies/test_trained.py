@@ -217,6 +217,9 @@ def test_runs_of_another_kind(runs, translator, writer):
         load_run(runs / "translation")
     with pytest.raises(RunError, match=r"no run \(no spec.json in it\); did you mean '.*translation/it/seed-0'"):
         load_run(runs / "translation" / "It" / "seed-0")
+    for folder in ("/no-run-of-attnlab", "no-run-of-attnlab", "/"):
+        with pytest.raises(RunError, match=r"is no run \(no spec.json in it\)"):
+            load_run(folder)
 
 
 @pytest.mark.parametrize(("tune_by", "translates"), [("val_loss", False), ("val_bleu", True)])

@@ -248,7 +248,8 @@ def _name(spec: Any) -> str:
 def _others(folder: Path, place: Path) -> list[str]:
     """Other runs of the same task, of this study and of those beside it."""
     root, task = folder.resolve(), _name(_spec(place)["task"])
-    beside = place.parents[1].glob(f"*/seed-*/{KEPT}") if place.parents[1].is_relative_to(root) else ()
+    study = place.parent.parent
+    beside = study.glob(f"*/seed-*/{KEPT}") if study.is_relative_to(root) else ()
     found = dict.fromkeys(one.parent.resolve() for one in (*beside, *sorted(root.glob(f"*/*/seed-*/{KEPT}"))))
     others = [one for one in found if one != place and one.is_relative_to(root)][:MOST_RUNS]
     return [path_below(folder, one) for one in others if _task(one) == task]

@@ -65,7 +65,7 @@ def card(trained: Trained, to: str, differences: Mapping[str, float]) -> str:
         "## How it was trained",
         _facts({name: value for name, value in spec.items() if name != "task"} | {"task": spec["task"]}),
         *(["## What it reached", table(("metric", "value"), metrics)] if metrics else []),
-        *_study(trained.folder.parents[1]),
+        *_study(trained.folder.parent.parent),
         *(["## Made with", _facts(record["environment"])] if record.get("environment") else []),
     ]
     return "\n\n".join(blocks) + "\n"

@@ -95,10 +95,8 @@ def load_run(folder: Path, *, which: str = "last", device: str = "cpu") -> Train
     if not path.is_file():
         found = itertools.chain(folder.glob("seed-*/spec.json"), folder.glob("*/seed-*/spec.json"))
         runs = sorted(str(one.parent) for one in found)
-        beside = (
-            [] if len(folder.parts) < 2 else (str(one.parent) for one in folder.parents[1].glob("*/seed-*/spec.json"))
-        )
-        near = did_you_mean(str(folder), beside)
+        beside = folder.parent.parent.glob("*/seed-*/spec.json")
+        near = did_you_mean(str(folder), [str(one.parent) for one in beside])
         hint = f"; runs in it: {', '.join(runs)}" if runs else f"; {near}" if near else ""
         raise RunError(f"{folder} is no run (no spec.json in it){hint}")
     task = kept_task(folder)
