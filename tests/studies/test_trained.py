@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from attnlab.studies.report import report
 from attnlab.studies.run.executor import InProcess
 from attnlab.studies.using.kept_task import keep_task
 from attnlab.studies.using.trained import generate, load_run, score, translate
+from attnlab.tasks.codecs import CharacterCodec
 from attnlab.tasks.translation.data import held_out_pairs
 from attnlab.text.tokenizers import Tokenizer
 
@@ -124,6 +126,13 @@ def test_a_text_is_continued_beyond_the_context(writer):
     assert one != other
     assert generate(writer, "ab", length=20, samples=2, temperature=3.0) == [one, other]
     assert generate(writer, "ab", length=20, samples=2, temperature=3.0, seed=1) != [one, other]
+
+
+def test_a_text_without_line_breaks_is_begun_with_what_there_is(writer):
+    known = writer.task.codec.to_json()
+    other = CharacterCodec.from_json({**known, "characters": known["characters"].replace("\n", "Z")})
+    assert generate(writer, None, length=3)[0].startswith("\n")
+    assert generate(dataclasses.replace(writer, task=SimpleNamespace(codec=other)), None, length=3)[0].startswith("Z")
 
 
 def test_what_is_kept_is_what_is_computed_again(writer, monkeypatch):

@@ -11,7 +11,7 @@ def generate(
     run: Path,
     /,
     *,
-    prompt: str = "\n",
+    prompt: str | None = None,
     length: Whole = 500,
     samples: Whole = 1,
     temperature: float = 0.8,
@@ -27,8 +27,8 @@ def generate(
     ----------
     run : Path
         Folder of a run, such as ``runs/STUDY/VARIANT/seed-0``.
-    prompt : str
-        What the text begins with; a line break by default.
+    prompt : str, optional
+        What the text begins with; a line break by default, where the training text has one.
     length : int
         Tokens to write: characters, or those of the run's tokenizer.
     samples : int

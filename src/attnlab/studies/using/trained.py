@@ -386,7 +386,7 @@ def _is_no(trained: Trained, called: str) -> RunError:
 
 def generate(
     trained: Trained,
-    prompt: str,
+    prompt: str | None,
     *,
     length: int,
     samples: int = 1,
@@ -401,8 +401,9 @@ def generate(
     ----------
     trained : Trained
         A language model.
-    prompt : str
-        What the text begins with; at least one character.
+    prompt : str or None
+        What the text begins with; at least one character. None: a line break, or what a model of characters that knows
+        none has first.
     length : int
         Tokens to write at most, which are characters where the task has those; a text may end before.
     samples : int
@@ -429,6 +430,8 @@ def generate(
     codec = trained.task.codec
     if codec.kind not in ("characters", "text"):
         raise _is_no(trained, "language model")
+    if prompt is None:
+        prompt = "\n" if codec.kind == "text" or "\n" in codec.vocabulary.symbols else codec.decode([0])
     if not prompt:
         raise DataError("a prompt of at least one character is needed, such as a line break")
     require_positive("length", length)
