@@ -14,7 +14,6 @@ from attnlab.cli import FINE, WRONG_USE, call
 from attnlab.core.errors import RunError, SpecError
 from attnlab.explain import explaining
 from attnlab.explain.answer import Again, Answer, Share
-from attnlab.explain.case import parse_case
 from attnlab.explain.effects import Estimate
 from attnlab.explain.explaining import explain
 from attnlab.explain.own_code import Examined
@@ -27,7 +26,7 @@ from attnlab.studies.run.executor import InProcess
 def explained(case, folder, **how):
     told = []
     how = {"minutes": 60.0, "seeds": 3, "jobs": 1, "executor": InProcess(), "tell": told.append} | how
-    answer = explain(parse_case(case), folder, **how)
+    answer = explain(case, folder, **how)
     return answer, told
 
 

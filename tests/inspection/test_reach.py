@@ -197,3 +197,8 @@ def test_layers_in_a_plain_list_are_measured_in_float64_too() -> None:
     model = Tokens(Listed())
     assert reach(model, (torch.randint(VOCAB, (BATCH, LENGTH)),)) == Reach(LENGTH, 0, mixes_batch=False)
     assert isinstance(model.middle.layers, list), "the model itself is not touched"
+
+
+def test_one_input_may_be_given_by_itself():
+    model, tokens = Tokens(Convolution(2, 0)), torch.randint(VOCAB, (BATCH, LENGTH))
+    assert reach(model, tokens) == reach(model, (tokens,)) == Reach(3, 0, mixes_batch=False)

@@ -15,7 +15,7 @@ from attnlab.core.errors import AttnlabError, RunError, SpecError
 from attnlab.core.files import fingerprint, read_json, write_json
 from attnlab.core.machine import usable_cores
 from attnlab.explain.answer import Again, Answer
-from attnlab.explain.case import TRAIN_LOSS, Case, load_case, metrics_of
+from attnlab.explain.case import TRAIN_LOSS, Case, load_case, metrics_of, parse_case
 from attnlab.explain.causes import (
     ELSEWHERE,
     GAINS,
@@ -74,7 +74,7 @@ Tell = Callable[[str], None]
 
 
 def explain(
-    case: Case | str | Path,
+    case: Case | Mapping[str, Any] | str | Path,
     out: Path | None = None,
     *,
     minutes: float = 15.0,
@@ -87,8 +87,8 @@ def explain(
 
     Parameters
     ----------
-    case : Case, str or Path
-        What they ran, saw, and expected; or a file that says it, or the name of a case of the library.
+    case : Case, mapping, str or Path
+        What they ran, saw, and expected; a mapping or a file that says it, or the name of a case of the library.
     out : Path, optional
         Folder of the case; one that was begun is gone on with. By default ``runs/explain-NAME``.
     minutes : float
@@ -119,7 +119,8 @@ def explain(
     if seeds is not None and seeds < 2:
         raise SpecError(f"seeds must be 2 or more, as one run says nothing about noise; got {seeds}")
     begun = time.monotonic()
-    case = case if isinstance(case, Case) else load_case(case)
+    if not isinstance(case, Case):
+        case = parse_case(case) if isinstance(case, Mapping) else load_case(case)
     out = out or folder_of(case)
     plan = plan_study(case.study, calibrate=True)
     with contextlib.ExitStack() as held:

@@ -61,7 +61,7 @@ class Cost:
 
 def cost(
     model: nn.Module | Callable[[], nn.Module],
-    inputs: Sequence[Tensor],
+    inputs: Tensor | Sequence[Tensor],
     *,
     tokens: int | None = None,
     loss: Loss = torch.sum,
@@ -73,7 +73,7 @@ def cost(
     model : nn.Module or callable
         A module, which is copied, or a function without arguments that builds one. It is run in
         training mode on the ``meta`` device, where tensors have shapes but no values.
-    inputs : sequence of Tensor
+    inputs : Tensor or sequence of Tensor
         One batch as the model gets it. Only shapes and types count.
     tokens : int, optional
         Positions with a loss in the batch; by default batch times length of the first input.
@@ -104,10 +104,11 @@ def cost(
 
     Examples
     --------
-    >>> cost(nn.Linear(3, 5, bias=False), (torch.zeros(2, 7, 3),)).flops_per_token
+    >>> cost(nn.Linear(3, 5, bias=False), torch.zeros(2, 7, 3)).flops_per_token
     60.0
     """
     factory = partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
+    inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
     count = partial(_count, factory, inputs, tokens or _positions(inputs), loss)
     try:
         return count(device="meta")

@@ -62,7 +62,7 @@ class Reach:
         ).html
 
 
-def reach(model: nn.Module, inputs: Sequence[Tensor], position: int = -1) -> Reach:
+def reach(model: nn.Module, inputs: Tensor | Sequence[Tensor], position: int = -1) -> Reach:
     """Measure the reach of a model with the weights it has.
 
     Parameters
@@ -71,7 +71,7 @@ def reach(model: nn.Module, inputs: Sequence[Tensor], position: int = -1) -> Rea
         Called as ``model(*inputs)``, answers ``(batch, length, ...)``; or, once for a whole sequence,
         ``(batch, 1, ...)`` or ``(batch, features)``: the answer of the last position, which sees nothing ahead of
         it. It is copied to float64 and evaluation mode; the original is not touched.
-    inputs : sequence of Tensor
+    inputs : Tensor or sequence of Tensor
         One batch. The first tensor, ``(batch, length)`` tokens or ``(batch, length, features)``, is the
         one that gets changed.
     position : int, default -1
@@ -98,7 +98,7 @@ def reach(model: nn.Module, inputs: Sequence[Tensor], position: int = -1) -> Rea
     elsewhere. An influence that has decayed below that, as in a recurrent network over a hundred steps, is not seen.
     """
     with torch.random.fork_rng(devices=[]):  # leave the caller's random numbers as they are
-        probe = _Probe(model, inputs)
+        probe = _Probe(model, (inputs,) if isinstance(inputs, Tensor) else inputs)
         length = probe.original.shape[1]
         if not -length <= position < length:
             raise ModuleError(f"position must lie within the {length} positions of the input; got {position}")
