@@ -16,7 +16,6 @@ from attnlab.benchmarks.contenders.peers import (
     Gpt2,
     Peer,
     PeerSizes,
-    causal_check,
     parameter_count,
 )
 
@@ -34,21 +33,17 @@ def built(peer: Peer) -> torch.nn.Module:
 def test_a_peer_is_causal_and_gives_logits(peer):
     model = built(peer)
     assert model(torch.zeros(5, 7, dtype=torch.long)).shape == (5, 7, 13)
-    assert causal_check(model, SMALL)
+    tokens = torch.arange(7)[None]
+    with torch.no_grad():
+        before, after = (model(one) for one in (tokens, torch.where(tokens == 6, 9, tokens)))
+    torch.testing.assert_close(before[:, :-1], after[:, :-1])
+    assert not torch.allclose(before[:, -1], after[:, -1])
 
 
 @pytest.mark.parametrize("peer", PEERS.values(), ids=lambda peer: peer.name)
 def test_a_peer_has_as_many_parameters_or_says_why_not(peer):
     own, ours = parameter_count(built(peer)), parameter_count(OURS.build(SMALL))
     assert own == ours or ("biases" in peer.differs and 0.9 * ours < own < ours)
-
-
-def test_a_model_that_sees_the_future_is_found():
-    class Leaky(torch.nn.Module):
-        def forward(self, tokens):
-            return torch.nn.functional.one_hot(tokens, 13).float() + tokens.sum()
-
-    assert not causal_check(Leaky(), SMALL)
 
 
 BLOCK = {

@@ -1,4 +1,4 @@
-"""The glossary: names of sizes and tensor axes, their symbols in papers, their units.
+"""The glossary: names of sizes and tensor axes, and their symbols in papers.
 
 Signatures, docstrings, messages and reports use these words and no others.
 """
@@ -16,7 +16,6 @@ class Term:
 
     meaning: str  # what the word stands for
     symbol: str = ""  # symbol in papers
-    unit: str = ""  # unit, where it has one
 
 
 SIZES: dict[str, Term] = {
@@ -44,12 +43,4 @@ LAYOUTS: dict[str, str] = {
     "scores, weights": "(batch, heads, q_len, k_len)",
     "mask": "bool, True = may attend; broadcasts to (batch, heads, q_len, k_len)",
     "padding": "(batch, length) bool, True = a real position",
-}
-
-UNITS: dict[str, Term] = {
-    "loss": Term("cross-entropy per token", unit="nats"),
-    "bits_per_character": Term("cross-entropy per character, base 2", unit="bits"),
-    "seconds": Term("wall time", unit="s"),
-    "activation_bytes": Term("memory kept between forward and backward", unit="bytes"),
-    "flops": Term("floating point operations; a multiply-add counts 2", unit="FLOPs"),
 }

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -234,13 +233,3 @@ PEERS: dict[str, Peer] = {
 def parameter_count(model: nn.Module) -> int:
     """The number of parameters, shared ones once."""
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def causal_check(model: nn.Module, sizes: PeerSizes) -> bool:
-    """Whether a model's logits ignore later tokens, so that a wrong peer is not compared with."""
-    tokens = torch.randint(sizes.vocab_size, (1, sizes.length), generator=torch.Generator().manual_seed(0))
-    other = tokens.clone()
-    other[0, -1] = (other[0, -1] + 1) % sizes.vocab_size
-    with torch.no_grad():
-        before, after = model(tokens), model(other)
-    return bool(torch.allclose(before[:, :-1], after[:, :-1], atol=1e-5)) and not torch.equal(before, after)

@@ -94,10 +94,6 @@ class TapedAttention:
         """The number of heads; where code calls one head after the other, each is an attention of one head."""
         return self.weights.shape[1]
 
-    def change_head(self, head: int, function: Callable[[Tensor], Tensor]) -> Change:
-        """A change of one head's outputs; the function is given them as (batch, q_len, d_v)."""
-        return self._change(self.output_places[:, head], function)
-
     def change_row(self, row: int, function: Callable[[Tensor], Tensor]) -> Change:
         """A change of one query's outputs in all heads; the function is given them as (batch, heads, d_v)."""
         return self._change(self.output_places[:, :, row], function)

@@ -270,7 +270,6 @@ def _kind_of(module: nn.Module, convention: Convention) -> Kind:
 
 # In the place of a mixer
 
-_USUAL_LAYOUTS = ("batch-first", "channels-first", "sequence-first")
 _LENGTHS = (5, 7)  # short, and unlike d_model, so that axes cannot be mistaken for each other
 _LONGEST = 2048  # a module that insists on its full length is called at that length up to here
 _SEEN = 1e-5  # of the largest output: far above float32 rounding, far below what one position weighs
