@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 from attnlab.core.draws import drawn_by_name
 from attnlab.core.errors import ModuleError
 from attnlab.inspection.cost import cost
-from attnlab.inspection.reach import reach
+from attnlab.inspection.reach import Reach, reach
 from attnlab.nn.foreign_model import ForeignModel, build_foreign_model
 
 VOCAB, LENGTH, BATCH = 13, 9, 4
@@ -70,6 +71,43 @@ class Described(Base):
     def forward(self, input_ids):
         logits = self.read(input_ids, self.causal(input_ids))
         return Output(self.embed(input_ids), logits)
+
+class LengthFirst(nn.Module):
+    def __init__(self, ntoken, width=WIDTH):
+        super().__init__()
+        self.embed, self.places = nn.Embedding(ntoken, width), nn.Embedding(100, width)
+        self.layer = nn.TransformerEncoderLayer(width, 2, 32, dropout=0.0)
+        self.answer = nn.Linear(width, ntoken)
+
+    def forward(self, src):
+        mask = torch.ones(len(src), len(src), dtype=torch.bool, device=src.device).triu(1)
+        return self.answer(self.layer(self.embed(src) + self.places.weight[: len(src), None], src_mask=mask))
+
+class LeftAtTheDefault(nn.Module):
+    def __init__(self, vocab_size):
+        super().__init__()
+        self.embed, self.lstm = nn.Embedding(vocab_size, WIDTH), nn.LSTM(WIDTH, WIDTH)
+        self.answer = nn.Linear(WIDTH, vocab_size)
+
+    def forward(self, ids):
+        return self.answer(self.lstm(self.embed(ids))[0])
+
+class Closing(Base):
+    def __init__(self, vocab_size, max_len):
+        super().__init__(vocab_size, max_len)
+        answer = self.answer
+        self.answered = lambda x: answer(x)
+
+    def forward(self, ids):
+        return self.answered(self.embed(ids))
+
+class Forecast(nn.Module):
+    def __init__(self, input_size, hidden_size=WIDTH, output_dim=1):
+        super().__init__()
+        self.lstm, self.fc = nn.LSTM(input_size, hidden_size, batch_first=True), nn.Linear(hidden_size, output_dim)
+
+    def forward(self, x):
+        return self.fc(self.lstm(x)[0])
 
 class Flat(Base):
     def forward(self, idx):
@@ -273,3 +311,32 @@ def test_what_a_task_of_ones_own_must_know_is_left_to_it(own):
 def test_one_that_raises_is_refused_with_its_own_words(own):
     with pytest.raises(ModuleError, match=r"Raises'.*ValueError: no such thing"):
         build_foreign_model(f"{own}:Raises", NEXT)
+
+
+def test_a_model_whose_own_code_has_the_length_first_is_given_it(own):
+    model = build_foreign_model({"name": f"{own}:LengthFirst"}, NEXT).eval()
+    assert str(model.convention) == "forward(src), sequence-first"
+    tokens = torch.randint(VOCAB, (BATCH, LENGTH))
+    torch.testing.assert_close(model(tokens), model.module(tokens.T).transpose(0, 1))
+    assert reach(model, tokens) == Reach(LENGTH, 0, mixes_batch=False)
+
+
+def test_a_part_that_was_left_at_its_default_is_no_layout(own):
+    model = build_foreign_model({"name": f"{own}:LeftAtTheDefault"}, NEXT).eval()
+    assert not isinstance(model, ForeignModel)
+    assert reach(model, torch.randint(VOCAB, (BATCH, LENGTH))).mixes_batch
+
+
+def test_functions_that_close_over_parts_are_copied_with_them(own):
+    model = build_foreign_model({"name": f"{own}:Closing"}, NEXT).eval()
+    twin = copy.deepcopy(model).double()
+    tokens = torch.randint(VOCAB, (BATCH, LENGTH))
+    torch.testing.assert_close(twin(tokens).float(), model(tokens))
+    assert reach(model, tokens) == Reach(1, 0, mixes_batch=False)
+
+
+def test_what_goes_in_and_comes_out_is_given_by_the_names_of_the_constructor(own):
+    model = build_foreign_model({"name": f"{own}:Forecast"}, NUMBERS)
+    assert model(torch.zeros(BATCH, LENGTH, 3)).shape == (BATCH, LENGTH, 2)
+    chosen = build_foreign_model({"name": f"{own}:Forecast", "output_dim": 7}, NUMBERS)
+    assert chosen(torch.zeros(BATCH, LENGTH, 3)).shape == (BATCH, LENGTH, 7)

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
+from torch import nn
+
 from attnlab.core.build import class_of, is_path, parse, prepare
 from attnlab.core.constructors import signature_of
 from attnlab.core.errors import AttnlabError
@@ -13,6 +15,7 @@ from attnlab.core.processes.apart import call_apart
 from attnlab.doctor import doctor
 from attnlab.explain.setups import Setup
 from attnlab.models import MODELS
+from attnlab.nn.foreign_model import ForeignModel
 from attnlab.nn.replaced_attention import attention_in
 from attnlab.studies.define.assemble import build_model, build_task
 
@@ -100,13 +103,19 @@ def _examine(task_spec: Any, model: Mapping[str, Any]) -> list[dict[str, Any]]:
         name, _ = parse(spec, place)
         try:
             arguments = {**prepare(spec, {}, axis=place, offered=offered).arguments}
-            layout = "batch first" if place == "model" else None  # as tasks call it; around a mixer others may stand
+            layout = _layout_of(build_model(spec, task)) if place == "model" else None  # around a mixer any may stand
             diagnosis = doctor(name, arguments=arguments, causal=task.causal, layout=layout)
             findings = [finding.to_json() for finding in diagnosis.findings]
             found[name] = Examined(name, place, diagnosis.verdict, findings)
         except AttnlabError as error:
             found[name] = Examined(name, place, error=str(error))
     return [asdict(one) for one in found.values()]
+
+
+def _layout_of(model: nn.Module) -> str:
+    """In which layout tasks call a model."""
+    convention = model.convention if isinstance(model, ForeignModel) else None
+    return "length first" if convention and convention.layout == "sequence-first" else "batch first"
 
 
 def attention_of(setup: Setup) -> dict[str, dict[str, Any]]:

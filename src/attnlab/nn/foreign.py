@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any, Self, final
 
 import torch
 from jaxtyping import Bool, Float
@@ -27,8 +27,32 @@ _LEARNED: dict[tuple[Any, ...], Convention] = {}
 """Conventions by file, time of its last change, arguments and place."""
 
 
+class AbstractForeign(nn.Module):
+    """Hold a person's own module, and copy it as deeply as it wants to be.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The person's module; its weights are under ``module.`` in the state dict.
+    name : str, optional
+        What the person called it, for error texts; the name of its class if left out.
+    """
+
+    def __init__(self, module: nn.Module, *, name: str | None = None) -> None:
+        super().__init__()
+        self.module = module
+        self.label = label_of(module, name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        memo[id(self.module)] = twin_of(self.module)
+        twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return twin
+
+
 @final
-class ForeignMixer(AbstractKeylessMixer):
+class ForeignMixer(AbstractForeign, AbstractKeylessMixer):
     """Call a person's own module like every other mixer.
 
     Parameters
@@ -50,10 +74,8 @@ class ForeignMixer(AbstractKeylessMixer):
     starts_itself = True
 
     def __init__(self, module: nn.Module, convention: Convention, *, name: str | None = None) -> None:
-        super().__init__()
-        self.module = module
+        super().__init__(module, name=name)
         self.convention = convention
-        self.label = label_of(module, name)
 
     def forward(
         self,
@@ -78,13 +100,6 @@ class ForeignMixer(AbstractKeylessMixer):
     def extra_repr(self) -> str:
         """How the module is called, for printing."""
         return str(self.convention)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> ForeignMixer:
-        twin = ForeignMixer.__new__(ForeignMixer)
-        memo[id(self)] = twin
-        memo[id(self.module)] = twin_of(self.module)
-        twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return twin
 
 
 def where_tensors_are_made(x: Tensor) -> contextlib.AbstractContextManager[Any]:

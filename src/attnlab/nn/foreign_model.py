@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, final
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.core.build import Order, Spec, load_object, parse, prepare
-from attnlab.core.constructors import is_required, named, signature_of
+from attnlab.core.constructors import end_word, is_required, named, signature_of
 from attnlab.core.errors import ModuleError
-from attnlab.nn.foreign import key_of, module_of, where_tensors_are_made
+from attnlab.nn.foreign import AbstractForeign, key_of, module_of, where_tensors_are_made
 from attnlab.strangers.calling.convention import Convention, label_of
 from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.calling.masking import PAD_TOKEN, mask_values
@@ -20,10 +20,11 @@ from attnlab.strangers.calling.masks_learned import PAD_WORDS
 from attnlab.strangers.calling.roles import role_of
 from attnlab.strangers.calling.sources import Argument, Situation, laid_out
 from attnlab.strangers.containment import quiet
-from attnlab.strangers.patient import Declared, Patient, twin_of
+from attnlab.strangers.patient import Declared, Patient, closes_over_parts, twin_of
 from attnlab.strangers.texts import classes_of, text_of
 
 _BATCH, _LENGTH = 3, 11  # unlike each other and most widths, so that axes cannot be mistaken
+_SAME = 1e-5  # by more two outputs of float32 differ
 _MEMORY = "memory tokens"  # how an interview calls the sequence that is looked at
 _PAD_TOKEN = 0  # of tasks whose items have different lengths
 _LEARNED: dict[tuple[Any, ...], Convention | None] = {}
@@ -31,63 +32,61 @@ _LEARNED: dict[tuple[Any, ...], Convention | None] = {}
 
 
 @final
-class ForeignModel(nn.Module):
+class ForeignModel(AbstractForeign):
     """Call a person's own model like one of the lab's: with what the task reads, for one tensor.
 
     Parameters
     ----------
     module : nn.Module
         The person's model; its weights are under ``module.`` in the state dict.
-    convention : Convention
-        How it wants to be called.
+    convention : Convention, optional
+        How it wants to be called; None: with what the task reads.
     name : str, optional
         What the person called it, for error texts; the name of its class if left out.
     """
 
     same_draws_as = "module"
 
-    def __init__(self, module: nn.Module, convention: Convention, *, name: str | None = None) -> None:
-        super().__init__()
-        self.module = module
+    def __init__(self, module: nn.Module, convention: Convention | None, *, name: str | None = None) -> None:
+        super().__init__(module, name=name)
         self.convention = convention
-        self.label = label_of(module, name)
 
     def forward(self, first: Tensor, second: Tensor | None = None) -> Tensor:
         """The model's output, (batch, length, d_out), or (batch, d_out) where it gives one for a sequence.
 
         Of two sequences the second asks, and the first is looked at.
         """
-        with where_tensors_are_made(first):
-            if second is not None and not self._asks_for_two:  # of a task of a person's own, which knows what it gives
-                return self.convention.output_in(self.module(first, second), first, label=self.label)
-            if second is not None:
-                return self._telling(first).call(self.module, second, label=self.label)
-            told = self.convention.takes == "tokens" and not self.convention.causal and self.convention.key_mask
-            padding = first != _PAD_TOKEN if told else None
-            return self.convention.call(self.module, first, padding=padding, label=self.label)
-
-    @property
-    def _asks_for_two(self) -> bool:
-        return any(one.source == _MEMORY for one in self.convention.arguments)
-
-    def _telling(self, source: Tensor) -> Convention:
-        """The convention with a source in its place, whose padding is told where it can be."""
         convention = self.convention
-        sources = [one.parameter for one in convention.arguments if one.source == _MEMORY]
-        told: dict[str, Any] = dict.fromkeys(sources, laid_out(source, convention.layout))
-        if convention.over_memory is not None:
-            at = Situation(source, convention.layout, next(weight.dtype for weight in self.module.parameters()))
-            told |= mask_values(convention.over_memory.masks, at, padding=source != _PAD_TOKEN, allowed=None)
-        arguments = [
-            replace(one, source="constant", value=told.pop(one.parameter)) if one.parameter in told else one
-            for one in convention.arguments
-        ]
-        arguments += [Argument(name, "constant", value=value) for name, value in told.items()]
-        return replace(convention, arguments=tuple(arguments))
+        if convention is None:
+            return self.module(first) if second is None else self.module(first, second)
+        with where_tensors_are_made(first):
+            if second is not None and all(one.source != _MEMORY for one in convention.arguments):
+                # of a task of a person's own, which knows what it gives
+                return convention.output_in(self.module(first, second), first, label=self.label)
+            if second is not None:
+                return _telling(convention, first, self.module).call(self.module, second, label=self.label)
+            told = convention.takes == "tokens" and not convention.causal and convention.key_mask
+            padding = first != _PAD_TOKEN if told else None
+            return convention.call(self.module, first, padding=padding, label=self.label)
 
     def extra_repr(self) -> str:
         """How the model is called, for printing."""
-        return str(self.convention)
+        return "" if self.convention is None else str(self.convention)
+
+
+def _telling(convention: Convention, source: Tensor, module: nn.Module) -> Convention:
+    """A convention with a source in its place, whose padding is told where it can be."""
+    sources = [one.parameter for one in convention.arguments if one.source == _MEMORY]
+    told: dict[str, Any] = dict.fromkeys(sources, laid_out(source, convention.layout))
+    if convention.over_memory is not None:
+        at = Situation(source, convention.layout, next(weight.dtype for weight in module.parameters()))
+        told |= mask_values(convention.over_memory.masks, at, padding=source != _PAD_TOKEN, allowed=None)
+    arguments = [
+        replace(one, source="constant", value=told.pop(one.parameter)) if one.parameter in told else one
+        for one in convention.arguments
+    ]
+    arguments += [Argument(name, "constant", value=value) for name, value in told.items()]
+    return replace(convention, arguments=tuple(arguments))
 
 
 def build_foreign_model(spec: Spec, offered: Mapping[str, Any]) -> nn.Module:
@@ -104,8 +103,8 @@ def build_foreign_model(spec: Spec, offered: Mapping[str, Any]) -> nn.Module:
     Returns
     -------
     nn.Module
-        The model itself where it takes what the task reads and returns a tensor for it; else a `ForeignModel` around
-        it.
+        The model itself where it takes what the task reads, returns a tensor for it, and can be copied as it is; else a
+        `ForeignModel` around it.
 
     Raises
     ------
@@ -118,20 +117,23 @@ def build_foreign_model(spec: Spec, offered: Mapping[str, Any]) -> nn.Module:
     -----
     What a model may want beside its input is a mask, which is causal where the task asks for the next token, or
     targets, without which it answers for the last position alone; of what it returns the answers are taken. It is
-    called batch first, as its person calls it.
+    called batch first, but where its own code (and not a part of torch that was left at its default) takes the first
+    axis for the length.
     """
     name, _ = parse(spec, "model")
-    order = prepare(spec, {}, axis="model", offered=_of_both_sides(name, offered))
+    order = prepare(spec, {}, axis="model", offered=_by_own_names(name, offered))
     convention = _learned(name, order, offered)
     module = module_of(order)
-    return module if convention is None else ForeignModel(module, convention, name=order.where)
+    plain = convention is None and not closes_over_parts(module)
+    return module if plain else ForeignModel(module, convention, name=order.where)
 
 
-def _of_both_sides(name: str, offered: Mapping[str, Any]) -> dict[str, Any]:
-    """What is offered, by the constructor's own names where it has one for the vocabulary of each side, and padding."""
-    if not {"source_vocab_size", "target_vocab_size"} <= offered.keys():
-        return dict(offered)
+def _by_own_names(name: str, offered: Mapping[str, Any]) -> dict[str, Any]:
+    """What is offered, by the constructor's own names: of what goes in and comes out, of each side's vocabulary."""
     own = signature_of(load_object(name))
+    ends = {one: offered[word] for one in own if (word := end_word(one)) in offered}
+    if not {"source_vocab_size", "target_vocab_size"} <= offered.keys():
+        return {**ends, **offered}
     sides = {one: "target" if role_of(one) == "target" else "source" for one in named("vocab_size", own)}
     sizes = {one: offered[f"{side}_vocab_size"] for one, side in sides.items()}
     return {**offered, **sizes, **{one: offered["pad"] for one in PAD_WORDS if one in own and "pad" in offered}}
@@ -139,12 +141,16 @@ def _of_both_sides(name: str, offered: Mapping[str, Any]) -> dict[str, Any]:
 
 def _learned(name: str, order: Order, offered: Mapping[str, Any]) -> Convention | None:
     """The convention of a class, from memory where it was learned before."""
-    inputs, key = _read(offered), key_of(name, order, sorted(offered))
-    if inputs and key not in _LEARNED:
-        with quiet():
-            probe = module_of(order)
-            _LEARNED[key] = None if _answers(probe, inputs) else _asked(probe, order, offered)
-    return _LEARNED.get(key)
+    key = key_of(name, order, sorted(offered))
+    if key not in _LEARNED:
+        with quiet():  # on the CPU, wherever the model is built
+            inputs = _read(offered)
+            probe = module_of(order) if inputs else nn.Module()
+            if not inputs or _answers(probe, inputs):
+                _LEARNED[key] = _of_length_first(probe, inputs)
+            else:
+                _LEARNED[key] = _asked(probe, order, offered)
+    return _LEARNED[key]
 
 
 def _read(offered: Mapping[str, Any]) -> list[Tensor]:
@@ -165,6 +171,51 @@ def _answers(probe: nn.Module, inputs: Sequence[Tensor]) -> bool:
     except Exception:  # whatever a person's code raises: it is asked how it wants to be called
         return False
     return isinstance(answer, Tensor) and answer.ndim > 0 and len(answer) == _BATCH
+
+
+def _of_length_first(probe: nn.Module, inputs: Sequence[Tensor]) -> Convention | None:
+    """The convention of a model whose own code takes the first axis of its input for the length; None of any other.
+
+    Samples see each other if the batch comes first and do not if it comes second, nor would they only since parts of
+    torch are left at their default: then code around them means the batch first, and it is a bug.
+    """
+    module = twin_of(probe).eval()
+    if len(inputs) != 1 or _by_itself(module, inputs[0]):
+        return None
+    if not _by_itself(lambda x: module(x.transpose(0, 1)).transpose(0, 1), inputs[0]):
+        return None
+    mended = twin_of(module)
+    for part in mended.modules():
+        if getattr(part, "batch_first", True) is False:
+            part.batch_first = True  # pyrefly: ignore
+    if _by_itself(mended, inputs[0]):
+        return None
+    of_tokens, first = inputs[0].ndim == 2, next(iter(signature_of(module.forward)))
+    with torch.no_grad():
+        d_out = module(inputs[0]).shape[-1]
+    return Convention(
+        "model",
+        "tokens" if of_tokens else "embeddings",
+        0 if of_tokens else inputs[0].shape[2],
+        d_out,
+        layout="sequence-first",
+        arguments=(Argument(first, "x", by_name=False),),
+        notes=("its code takes the first axis of its input for the length",),
+    )
+
+
+def _by_itself(call: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    """Whether each sample has answers of its own at every position, the same wherever in the batch it stands."""
+    twice = x.clone()
+    twice[0] = x[1]
+    try:
+        with torch.no_grad():
+            before, after = call(x), call(twice)
+    except Exception:  # whatever a person's code raises
+        return False
+    if not (before.shape[:2] == after.shape[:2] == x.shape[:2]):
+        return False
+    return torch.allclose(before[1:], after[1:], atol=_SAME) and torch.allclose(after[0], after[1], atol=_SAME)
 
 
 def _asked(probe: nn.Module, order: Order, offered: Mapping[str, Any]) -> Convention | None:

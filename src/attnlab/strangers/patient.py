@@ -90,6 +90,12 @@ def in_mode(module: nn.Module, *, train: bool = False) -> nn.Module:
     return module
 
 
+def closes_over_parts(module: nn.Module) -> bool:
+    """Whether a module keeps functions with a closure, which copying leaves as they are."""
+    kept = (value for part in module.modules() for value in vars(part).values())
+    return any(isinstance(value, FunctionType) and value.__closure__ for value in kept)
+
+
 def twin_of(module: nn.Module) -> nn.Module:
     """A deep copy of a module, also where it keeps tensors of a graph, or functions that close over its parts."""
     memo: dict[int, Any] = {}

@@ -124,6 +124,16 @@ def glossary_word(name: str) -> str:
     return next((word for word, present, absent in RULES if present <= said and not absent & said), name)
 
 
+def end_word(name: str) -> str:
+    """What a size of a whole model is that reads and gives numbers: ``d_in``, ``d_out``, or neither."""
+    pieces = set(_pieces(name))
+    if not {PIECES.get(piece, "") for piece in pieces} <= {"size", "features", "count", "end", "model"}:
+        return ""
+    if pieces & {"out", "output"}:
+        return "d_out"
+    return "d_in" if pieces & {"in", "inp", "input", "feat", "feature", "features"} else ""
+
+
 def named(word: str, names: Iterable[str]) -> list[str]:
     """Those of some names that mean a word of the glossary; the word itself first."""
     return sorted((name for name in names if word in (name, glossary_word(name))), key=lambda name: name != word)
