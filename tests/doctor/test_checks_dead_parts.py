@@ -10,6 +10,9 @@ from tests.doctor.bedside import HEADS, KEYS, Attention, D, examine, severities
 from torch import nn
 
 from attnlab.doctor.checks.dead_parts import check_dead_parts
+from attnlab.doctor.checks.determinism import check_determinism
+from attnlab.doctor.checks.norm_placement import check_norm_placement
+from attnlab.doctor.checks.residual import check_residual
 from attnlab.doctor.influence.heads import check_heads_mixed
 from attnlab.strangers.loading.mentions import use_of
 
@@ -433,3 +436,43 @@ def test_a_window_of_one_position_leaves_queries_and_keys_nothing_to_choose(ws, 
     exam = examine(Windowed(ws), arguments={"ws": ws}, length=12)
     assert [finding.accepted for finding in check_dead_parts(exam)] == dead
     assert not list(check_heads_mixed(exam))
+
+
+class Forecast(nn.Module):
+    """Numbers in another width between two maps, by copies of a layer that is kept."""
+
+    def __init__(self):
+        super().__init__()
+        self.widen = nn.Linear(D, 2 * D)
+        self.encoder_layer = nn.TransformerEncoderLayer(2 * D, 2, 4 * D, dropout=0.1, batch_first=True)
+        self.encoder = nn.TransformerEncoder(self.encoder_layer, 2)
+        self.narrow = nn.Linear(2 * D, D)
+
+    def forward(self, x):
+        return self.narrow(self.encoder(self.widen(x)))
+
+
+def test_a_layer_that_is_only_copied_is_no_error_nor_are_maps_to_another_width():
+    exam = examine(Forecast())
+    (finding,) = check_dead_parts(exam)
+    assert finding.severity == "warning"
+    assert finding.message.startswith("encoder_layer: only copies of it are used")
+    checks = (check_norm_placement, check_determinism, check_residual)
+    assert not [one for check in checks for one in check(exam) if one.severity in ("error", "warning")]
+
+
+class Shortened(nn.Module):
+    """Layers of which the last is left out."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(D, 2, D, batch_first=True) for _ in range(3))
+
+    def forward(self, x):
+        for number in range(2):
+            x = self.layers[number](x)
+        return x
+
+
+def test_a_layer_of_a_list_that_is_left_out_is_an_error():
+    assert "layers.2" in only_error(Shortened()).message

@@ -29,7 +29,7 @@ from attnlab.doctor.measures.unregistered import Unregistered, lasting_tensors, 
 from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.tape import Tape
 from attnlab.strangers.calling.sources import OTHER_MEMORIES
-from attnlab.strangers.loading.mentions import SWITCHED, use_of
+from attnlab.strangers.loading.mentions import SWITCHED, copied_patterns, use_of
 from attnlab.strangers.words import said_unused
 
 ID = "dead-parts"
@@ -81,6 +81,12 @@ TEXTS: Mapping[str, FindingText] = {
         "{names}: {why}, so it is built but learns nothing.",
         "use {names} in forward (is another one used twice, or a result overwritten or thrown away?), or remove it",
         "PyTorch documentation, DistributedDataParallel, find_unused_parameters",
+    ),
+    "pattern": FindingText(
+        "warning",
+        "{names}: only copies of it are used; it learns nothing itself, and is saved and counted all the same.",
+        "keep it in a variable, layer = nn.TransformerEncoderLayer(...), and not as an attribute of the module",
+        "PyTorch documentation, nn.TransformerEncoder: its layers are copies of the one it is given",
     ),
     "cut": FindingText(
         "error",
@@ -155,7 +161,8 @@ def check_dead_parts(exam: Examination) -> Iterator[Finding]:
         yield TEXTS["raises"].finding(ID, seen.broken)
         return
     found, twice = list(_silent(exam, seen)), [*_one_projection(exam), *_repeated(exam)]
-    silent, shared = ([each for each in some if not each.accepted] for some in (found, twice))
+    silent = [each for each in found if not each.accepted and each.severity == "error"]
+    shared = [each for each in twice if not each.accepted]
     yield from found
     yield from [each for each in twice if each.accepted][:1]
     # Of several signs of one cause the plainest alone: where queries are used for keys, a projection or a part of it is
@@ -220,6 +227,12 @@ def _silent(exam: Examination, seen: Survey) -> Iterator[Finding]:
     dead = [name for name in suspects if changes[name] <= exam.tolerance and _owner(name) not in beside]
     norms = {norm.name for norm in unused_norms(exam, norms_of(exam))} if dead else set()  # `norm-placement` says so
     dead = [name for name in dead if _owner(name) not in norms]
+    patterns = copied_patterns(module) if dead else []
+    copied = [one for one in patterns if any(name.startswith(f"{one}.") for name in dead)]
+    dead = [name for name in dead if not any(name.startswith(f"{one}.") for one in copied)]
+    if copied:
+        evidence = f"gradient 0 in {seen.calls} calls, and the output does not change when its numbers are replaced"
+        yield TEXTS["pattern"].finding(ID, evidence, {"names": _list(copied)})
     if dead:
         numbers = sum(dict(module.named_parameters())[name].numel() for name in dead)
         unused = all(use_of(module, name) == "never" for name in dead)

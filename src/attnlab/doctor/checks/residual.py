@@ -8,7 +8,7 @@ from attnlab.core.constructors import named
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding, Severity
 from attnlab.doctor.measures.blocks import BENDS, TracedBlock, blocks
-from attnlab.doctor.measures.identity import INPUT, Route, follow
+from attnlab.doctor.measures.identity import INPUT, Route, follow, is_carried_on
 
 ID = "residual"
 _HE = "He 2016, 'Identity mappings in deep residual networks', arXiv:1603.05027, section 3; Dong 2021, arXiv:2103.03404"
@@ -42,6 +42,8 @@ def _missing(block: TracedBlock, route: Route, *, widths_apart: bool) -> Iterato
     if route.ends is None or widths_apart:
         return
     event = block.tape.events[route.ends]
+    if event.output.shape[-1:] != block.start.shape[-1:] and is_carried_on(block.tape, route.ends):
+        return  # it is mapped to another width, in which there is a path
     bent = event.call.rstrip("_") in BENDS  # relu(x + f): half of the derivative remains, the negative half is lost
     if abs(share) > _CLEARLY and not bent:
         return

@@ -103,6 +103,15 @@ def follow(tape: Tape, start: Tensor) -> Route:
     return Route(tuple(trails), output, None if output.alive else _end(tape, trails, last))
 
 
+def is_carried_on(tape: Tape, index: int) -> bool:
+    """Whether sums carry on what an operation gives."""
+    trails = [Trail()] * index + [Trail({INPUT: 1.0}, depends=True)]
+    for event in tape.events[index + 1 :]:
+        given = [Trail() if parent is None else trails[parent] for parent in event.parents]
+        trails.append(_after(event, given, tape))
+    return any(one.alive and one.sums for one in trails)
+
+
 def _layouts(start: Tensor) -> list[Tensor]:
     swaps = [(0, 1), (1, 2)] if start.dim() == 3 else []
     return [start, *(start.transpose(*swap) for swap in swaps)]

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
+import torch
 from torch import nn
 
 Use = Literal["never", "always", "under a condition", "under a setting", "elsewhere", "unknown"]
@@ -42,6 +43,26 @@ def use_of(module: nn.Module, path: str) -> Use:
     uses = [_own_use(module.get_submodule(".".join(names[:i])), name) for i, name in enumerate(names)]
     order: tuple[Use, ...] = ("under a condition", "under a setting", "elsewhere", "never", "always")
     return next((use for use in order if use in uses), "unknown")
+
+
+def copied_patterns(module: nn.Module) -> list[str]:
+    """The parts that code never uses but copies into a list, as `nn.TransformerEncoder` copies the layer it is given.
+
+    Such a part has parts of its own and stands in no list; one of its class with weights of the same shapes does.
+    """
+    parts = dict(module.named_modules())
+    listed = [part for holder in parts.values() if isinstance(holder, nn.ModuleList) for part in holder]
+    found = []
+    for path, part in parts.items():
+        alone = path and any(True for _ in part.children()) and all(one is not part for one in listed)
+        copied = alone and any(type(one) is type(part) and _shapes(one) == _shapes(part) for one in listed)
+        if copied and use_of(module, path) == "never":
+            found.append(path)
+    return found
+
+
+def _shapes(module: nn.Module) -> dict[str, torch.Size]:
+    return {name: parameter.shape for name, parameter in module.named_parameters()}
 
 
 def words_compared_with(name: str, source: str) -> Iterator[str]:
