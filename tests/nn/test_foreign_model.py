@@ -83,6 +83,18 @@ class LengthFirst(nn.Module):
         mask = torch.ones(len(src), len(src), dtype=torch.bool, device=src.device).triu(1)
         return self.answer(self.layer(self.embed(src) + self.places.weight[: len(src), None], src_mask=mask))
 
+class LengthFirstPair(nn.Module):
+    def __init__(self, src_vocab_size, tgt_vocab_size):
+        super().__init__()
+        self.source, self.target = nn.Embedding(src_vocab_size, WIDTH), nn.Embedding(tgt_vocab_size, WIDTH)
+        self.places = nn.Parameter(torch.randn(50, 1, WIDTH))
+        self.layers = nn.Transformer(WIDTH, 2, 1, 1, 32, dropout=0.0)
+        self.answer = nn.Linear(WIDTH, tgt_vocab_size)
+
+    def forward(self, src, tgt, src_mask, tgt_mask, src_padding_mask, tgt_padding_mask):
+        source, target = (x + self.places[: len(x)] for x in (self.source(src), self.target(tgt)))
+        return self.answer(self.layers(source, target, src_mask, tgt_mask, None, src_padding_mask, tgt_padding_mask))
+
 class LeftAtTheDefault(nn.Module):
     def __init__(self, vocab_size):
         super().__init__()
@@ -340,3 +352,17 @@ def test_what_goes_in_and_comes_out_is_given_by_the_names_of_the_constructor(own
     assert model(torch.zeros(BATCH, LENGTH, 3)).shape == (BATCH, LENGTH, 2)
     chosen = build_foreign_model({"name": f"{own}:Forecast", "output_dim": 7}, NUMBERS)
     assert chosen(torch.zeros(BATCH, LENGTH, 3)).shape == (BATCH, LENGTH, 7)
+
+
+def test_two_sequences_of_code_that_has_the_length_first(own):
+    pair = {"source_vocab_size": VOCAB, "target_vocab_size": VOCAB + 2, "max_length": 30, "pad": 0}
+    model = build_foreign_model({"name": f"{own}:LengthFirstPair"}, pair).eval()
+    assert model.convention.layout == "sequence-first"
+    source, target = torch.randint(1, VOCAB, (BATCH, LENGTH)), torch.randint(1, VOCAB, (BATCH, LENGTH - 2))
+    answers = model(source, target)
+    assert answers.shape == (BATCH, LENGTH - 2, VOCAB + 2)
+    other, later = source.clone(), target.clone()
+    other[0], later[:, -1] = other[0] % (VOCAB - 1) + 1, 1 + later[:, -1] % (VOCAB - 1)
+    changed = (model(other, target) - answers).abs().amax((1, 2))
+    assert changed[0] > 1e-3 > 1e-5 > changed[1:].max()  # the source is read, and by its own sample alone
+    torch.testing.assert_close(model(source, later)[:, :-1], answers[:, :-1])  # causal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, final
@@ -80,7 +81,8 @@ def _telling(convention: Convention, source: Tensor, module: nn.Module) -> Conve
     told: dict[str, Any] = dict.fromkeys(sources, laid_out(source, convention.layout))
     if convention.over_memory is not None:
         at = Situation(source, convention.layout, next(weight.dtype for weight in module.parameters()))
-        told |= mask_values(convention.over_memory.masks, at, padding=source != _PAD_TOKEN, allowed=None)
+        masks = tuple(mask for mask in convention.over_memory.masks if mask.obeyed)
+        told |= mask_values(masks, at, padding=source != _PAD_TOKEN, allowed=None) if masks else {}
     arguments = [
         replace(one, source="constant", value=told.pop(one.parameter)) if one.parameter in told else one
         for one in convention.arguments
@@ -222,23 +224,31 @@ def _asked(probe: nn.Module, order: Order, offered: Mapping[str, Any]) -> Conven
     """How a model wants to be called, found by calling it; None where a task of a person's own must know."""
     of_tokens, of_two = "d_in" not in offered or "vocab_size" in offered, "source_vocab_size" in offered
     causal = of_tokens and "d_out" not in offered  # no width of answers: they are the next tokens
-    declared = Declared(causal=causal, layout="batch first")
-    roots = classes_of(probe)
-    patient = Patient(
-        order.where, probe, None, order.arguments, text_of(roots), label_of(probe).file, declared=declared
-    )
     try:
-        convention = interview(patient)
+        convention = _interviewed(probe, order, causal=causal, layout="batch first")
     except ModuleError:
         if sum(map(is_required, signature_of(probe.forward).values())) > 1 + of_two:
             return None
         raise
-    beside = sum(one.source == _MEMORY for one in convention.arguments)
-    if (convention.takes == "tokens") != of_tokens or beside > of_two:
+    if of_two and not _beside(convention):  # with the batch first its sides may be one
+        with contextlib.suppress(ModuleError):
+            other = _interviewed(probe, order, causal=causal, layout="length first")
+            convention = other if _beside(other) else convention
+    if (convention.takes == "tokens") != of_tokens or _beside(convention) > of_two:
         return None
-    if beside < of_two:
+    if _beside(convention) < of_two:
         raise ModuleError(f"{order.where}: it takes one sequence, {convention}, and this task gives two")
     masks = tuple(mask for mask in convention.masks if mask.encoding != PAD_TOKEN)
-    return replace(
-        convention, masks=masks, pad_token=None
-    )  # it finds padding in its data, of which nothing is replaced
+    # it finds padding in its data, of which nothing is replaced
+    return replace(convention, masks=masks, pad_token=None)
+
+
+def _interviewed(probe: nn.Module, order: Order, *, causal: bool, layout: str) -> Convention:
+    """How a model wants to be called in a layout."""
+    declared, text = Declared(causal=causal, layout=layout), text_of(classes_of(probe))
+    return interview(Patient(order.where, probe, None, order.arguments, text, label_of(probe).file, declared=declared))
+
+
+def _beside(convention: Convention) -> int:
+    """How many sequences it takes beside the first."""
+    return sum(one.source == _MEMORY for one in convention.arguments)
