@@ -435,7 +435,7 @@ class _Explaining:
         spared = [cause for cause in causes if cause.name not in OF_LENGTH]
         shorten = seconds < NEARLY * cost(runs, spared) and not self._wants_all_steps(entire, causes, setups)
         needed = cost(runs, spared, beside=0.0)  # shortened runs are not held against what was seen of others
-        fraction = min(NEARLY, seconds / needed) if shorten else 1.0
+        fraction = min(NEARLY, seconds / needed) if shorten and needed else 1.0
         shortest = min(setup.steps for setup in setups.values())
         if fraction < 1 and shortest * fraction < FEWEST_STEPS:
             shortened = needed * min(1.0, FEWEST_STEPS / shortest) / 60
@@ -446,7 +446,7 @@ class _Explaining:
         write_json(self.out / FOUND, kept | {"plan": {"asked": asked, "seeds": runs, "fraction": fraction}})
         self.measuring = replace(self.measuring, seeds=range(runs), fraction=fraction)
         part = "" if fraction == 1 else f", shortened to {fraction:.2g} of their steps"
-        most = min(needed * fraction if shorten else cost(runs, causes), seconds) / 60
+        most = min(cost(runs, causes) if fraction == 1 else needed * fraction, seconds) / 60
         self.tell(f"plan: {runs} runs of every set-up{part}; about {most:.1f} minutes at most")
 
     def _takes(self, setup: Setup, workers: int) -> float:
