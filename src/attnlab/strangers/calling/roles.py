@@ -41,7 +41,7 @@ _PIECES: dict[str, str] = {
     "targets": "targets label labels gold",
     "query": "q xq query queries",
     "key or value": "k v xk xv key value keys values",
-    "memory": "memory memories mem context ctx enc encoder encoded cond cross kv",
+    "memory": "memory memories mem context ctx enc encoder encoded encodings cond cross kv",
 }
 """Pieces of names by role; the first role that knows a piece has the name."""
 

@@ -204,4 +204,4 @@ def _pristine(module: nn.Module, name: str) -> nn.Module:
     """A copy on the CPU that belongs to the doctor alone."""
     if any(value.is_meta for value in (*module.parameters(), *module.buffers())):
         raise ModuleError(f"{name} lies on the meta device, where nothing can be computed (hint: build it on the CPU)")
-    return twin_of(module).to("cpu")
+    return nn.Module.to(twin_of(module), "cpu")  # its own `to` may return nothing
