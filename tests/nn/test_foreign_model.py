@@ -184,6 +184,19 @@ class Translator(nn.Module):
         x = x + self.inner(x, x, x, tgt_mask)
         return self.answer(x + self.cross(x, memory, memory, src_mask))
 
+class Unanswered(Translator):
+    def __init__(self, n_source_vocab, n_target_vocab, trg_sos_idx):
+        super().__init__(n_source_vocab, n_target_vocab, 0)
+        self.begin, self.generator, self.answer = trg_sos_idx, self.answer, nn.Identity()
+
+class ConfiguredNumbers(nn.Module):
+    def __init__(self, configs):
+        super().__init__()
+        self.widen, self.narrow = nn.Linear(configs.enc_in, configs.d_model), nn.Linear(configs.d_model, configs.c_out)
+
+    def forward(self, x):
+        return self.narrow(self.widen(x))
+
 class MaskingItself(Translator):
     def forward(self, src, trg):
         causal = torch.ones(1, trg.shape[1], trg.shape[1], dtype=torch.bool, device=trg.device).tril()
@@ -366,3 +379,17 @@ def test_two_sequences_of_code_that_has_the_length_first(own):
     changed = (model(other, target) - answers).abs().amax((1, 2))
     assert changed[0] > 1e-3 > 1e-5 > changed[1:].max()  # the source is read, and by its own sample alone
     torch.testing.assert_close(model(source, later)[:, :-1], answers[:, :-1])  # causal
+
+
+def test_a_part_that_is_left_to_the_caller_makes_the_answers(own):
+    pair = {"source_vocab_size": VOCAB, "target_vocab_size": VOCAB + 2, "max_length": 30, "pad": 0, "begin": 7}
+    model = build_foreign_model({"name": f"{own}:Unanswered"}, pair).eval()
+    assert (model.answering, model.module.begin) == ("generator", 7)
+    assert repr(model).splitlines()[1].endswith(", then generator")
+    tokens = torch.randint(1, VOCAB, (BATCH, LENGTH))
+    assert model(tokens, tokens).shape == (BATCH, LENGTH, VOCAB + 2)
+
+
+def test_what_goes_in_and_comes_out_is_given_by_the_names_that_are_read_from_a_config(own):
+    model = build_foreign_model({"name": f"{own}:ConfiguredNumbers", "d_model": 16}, NUMBERS)
+    assert model(torch.zeros(BATCH, LENGTH, 3)).shape == (BATCH, LENGTH, 2)

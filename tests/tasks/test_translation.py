@@ -174,7 +174,9 @@ def test_what_a_model_must_know(task):
         "source_vocab_size": size,
         "target_vocab_size": size,
         "max_length": 128,
-        "pad": 0,
+        "pad": PAD_TOKEN,
+        "begin": BEGIN_TOKEN,
+        "end": END_TOKEN,
     }
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, final
@@ -28,8 +31,15 @@ _BATCH, _LENGTH = 3, 11  # unlike each other and most widths, so that axes canno
 _SAME = 1e-5  # by more two outputs of float32 differ
 _MEMORY = "memory tokens"  # how an interview calls the sequence that is looked at
 _PAD_TOKEN = 0  # of tasks whose items have different lengths
-_LEARNED: dict[tuple[Any, ...], Convention | None] = {}
-"""Conventions by file, time of its last change, arguments and task; None: it is called as the lab calls models."""
+_MARKS = {
+    "begin": re.compile(r"(^|_)(sos|bos|begin|start)_?(idx|id|index|token|token_id)?$", re.I),
+    "end": re.compile(r"(^|_)(eos|end)_?(idx|id|index|token|token_id)?$", re.I),
+}
+"""How constructors ask for the tokens that begin and end a sentence."""
+_FROM_CONFIG = re.compile(r"\b(?:configs?|cfg|conf|args|hparams|opt|params)\.(\w+)")
+_LEARNED: dict[tuple[Any, ...], tuple[Convention | None, str]] = {}
+"""By file, time of its last change, arguments and task the convention (None: it is called as the lab calls models) and
+the part that answers."""
 
 
 @final
@@ -42,21 +52,29 @@ class ForeignModel(AbstractForeign):
         The person's model; its weights are under ``module.`` in the state dict.
     convention : Convention, optional
         How it wants to be called; None: with what the task reads.
+    answering : str
+        Its part that makes answers of what it returns, where it leaves that to whoever calls it.
     name : str, optional
         What the person called it, for error texts; the name of its class if left out.
     """
 
     same_draws_as = "module"
 
-    def __init__(self, module: nn.Module, convention: Convention | None, *, name: str | None = None) -> None:
+    def __init__(
+        self, module: nn.Module, convention: Convention | None, *, answering: str = "", name: str | None = None
+    ) -> None:
         super().__init__(module, name=name)
-        self.convention = convention
+        self.convention, self.answering = convention, answering
 
     def forward(self, first: Tensor, second: Tensor | None = None) -> Tensor:
         """The model's output, (batch, length, d_out), or (batch, d_out) where it gives one for a sequence.
 
         Of two sequences the second asks, and the first is looked at.
         """
+        returned = self._returned(first, second)
+        return self.module.get_submodule(self.answering)(returned) if self.answering else returned
+
+    def _returned(self, first: Tensor, second: Tensor | None) -> Tensor:
         convention = self.convention
         if convention is None:
             return self.module(first) if second is None else self.module(first, second)
@@ -72,7 +90,8 @@ class ForeignModel(AbstractForeign):
 
     def extra_repr(self) -> str:
         """How the model is called, for printing."""
-        return "" if self.convention is None else str(self.convention)
+        called = "" if self.convention is None else str(self.convention)
+        return f"{called or 'the lab calls it'}, then {self.answering}" if self.answering else called
 
 
 def _telling(convention: Convention, source: Tensor, module: nn.Module) -> Convention:
@@ -124,35 +143,60 @@ def build_foreign_model(spec: Spec, offered: Mapping[str, Any]) -> nn.Module:
     """
     name, _ = parse(spec, "model")
     order = prepare(spec, {}, axis="model", offered=_by_own_names(name, offered))
-    convention = _learned(name, order, offered)
+    convention, answering = _learned(name, order, offered)
     module = module_of(order)
-    plain = convention is None and not closes_over_parts(module)
-    return module if plain else ForeignModel(module, convention, name=order.where)
+    plain = convention is None and not answering and not closes_over_parts(module)
+    return module if plain else ForeignModel(module, convention, answering=answering, name=order.where)
 
 
 def _by_own_names(name: str, offered: Mapping[str, Any]) -> dict[str, Any]:
     """What is offered, by the constructor's own names: of what goes in and comes out, of each side's vocabulary."""
-    own = signature_of(load_object(name))
-    ends = {one: offered[word] for one in own if (word := end_word(one)) in offered}
+    own, read = signature_of(load_object(name)), []
+    with contextlib.suppress(OSError, TypeError):  # no source, or none of a function that is called
+        read = _FROM_CONFIG.findall(inspect.getsource(load_object(name)))
+    ends = {one: offered[word] for one in (*own, *read) if (word := end_word(one)) in offered}
     if not {"source_vocab_size", "target_vocab_size"} <= offered.keys():
         return {**ends, **offered}
     sides = {one: "target" if role_of(one) == "target" else "source" for one in named("vocab_size", own)}
     sizes = {one: offered[f"{side}_vocab_size"] for one, side in sides.items()}
-    return {**offered, **sizes, **{one: offered["pad"] for one in PAD_WORDS if one in own and "pad" in offered}}
+    marks = {one: offered["pad"] for one in PAD_WORDS if one in own and "pad" in offered}
+    for mark, said in _MARKS.items():
+        marks |= {one: offered[mark] for one in own if mark in offered and said.search(one)}
+    return {**offered, **sizes, **marks}
 
 
-def _learned(name: str, order: Order, offered: Mapping[str, Any]) -> Convention | None:
-    """The convention of a class, from memory where it was learned before."""
+def _learned(name: str, order: Order, offered: Mapping[str, Any]) -> tuple[Convention | None, str]:
+    """The convention of a class and the part that answers, from memory where it was learned before."""
     key = key_of(name, order, sorted(offered))
     if key not in _LEARNED:
         with quiet():  # on the CPU, wherever the model is built
             inputs = _read(offered)
             probe = module_of(order) if inputs else nn.Module()
-            if not inputs or _answers(probe, inputs):
-                _LEARNED[key] = _of_length_first(probe, inputs)
-            else:
-                _LEARNED[key] = _asked(probe, order, offered)
+            plain = not inputs or _answers(probe, inputs)
+            convention = _of_length_first(probe, inputs) if plain else _asked(probe, order, offered)
+            _LEARNED[key] = convention, _left_over(ForeignModel(probe, convention), inputs, offered) if inputs else ""
     return _LEARNED[key]
+
+
+def _left_over(model: ForeignModel, inputs: Sequence[Tensor], offered: Mapping[str, Any]) -> str:
+    """The part that a model does not call, and that makes logits over the vocabulary of what it returns; or nothing."""
+    model, wanted = copy.deepcopy(model).eval(), offered.get("target_vocab_size", offered.get("vocab_size"))
+    called = set[str]()
+    for name, part in model.module.named_children():
+        part.register_forward_hook(lambda *_, name=name: called.add(name))
+    with contextlib.suppress(Exception), torch.no_grad():  # whatever a person's code raises is told elsewhere
+        returned = model(*inputs)
+        if returned.shape[-1] != wanted and "d_out" not in offered:
+            for name, part in model.module.named_children():
+                if name not in called and _makes(part, returned, (*returned.shape[:-1], wanted)):
+                    return name
+    return ""
+
+
+def _makes(part: nn.Module, given: Tensor, shape: tuple[Any, ...]) -> bool:
+    with contextlib.suppress(Exception):
+        return tuple(part(given).shape) == shape
+    return False
 
 
 def _read(offered: Mapping[str, Any]) -> list[Tensor]:

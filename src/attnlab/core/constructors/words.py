@@ -126,7 +126,7 @@ def glossary_word(name: str) -> str:
 
 def end_word(name: str) -> str:
     """What a size of a whole model is that reads and gives numbers: ``d_in``, ``d_out``, or neither."""
-    pieces = set(_pieces(name))
+    pieces = {*_pieces(name)} - {"enc", "dec"}
     if not {PIECES.get(piece, "") for piece in pieces} <= {"size", "features", "count", "end", "model"}:
         return ""
     if pieces & {"out", "output"}:

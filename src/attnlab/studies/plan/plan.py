@@ -400,10 +400,10 @@ def _foreign_notes(model: Mapping[str, Any], task: StudyTask) -> list[str]:
 
 def _notes_on(module: ForeignMixer | ForeignModel) -> Sequence[str]:
     """What was found out about a person's own mixer or model."""
-    if module.convention is None:
-        return ()
-    notes = module.convention.notes
-    return (OWN_START, *notes) if isinstance(module, ForeignMixer) else (f"called as {module.convention}", *notes)
+    notes = () if module.convention is None else module.convention.notes
+    if isinstance(module, ForeignMixer):
+        return (OWN_START, *notes)
+    return (f"called as {called}", *notes) if (called := module.extra_repr()) else notes
 
 
 def _check_recipe(study: Study, training: Mapping[str, Any]) -> Recipe:

@@ -26,7 +26,7 @@ from attnlab.tasks.next_tokens import IGNORED, NextTokens
 from attnlab.tasks.pairs import cuts, in_order, meeting_anew, pair_batch
 from attnlab.tasks.translation.data import Sides, TranslationData
 from attnlab.tasks.translation.scores import judged_metrics, judged_scores, signatures
-from attnlab.text.tokenizers import PAD_TOKEN
+from attnlab.text.tokenizers import BEGIN_TOKEN, END_TOKEN, PAD_TOKEN
 
 USUAL_BEAM = 4  # source: Vaswani et al., 2017, section 6.1
 SHOWN_PAIRS = 5  # in a report
@@ -230,6 +230,8 @@ class Translation:
             "target_vocab_size": size,
             "max_length": self.max_length,
             "pad": PAD_TOKEN,
+            "begin": BEGIN_TOKEN,
+            "end": END_TOKEN,
         }
 
     def floors(self) -> tuple[Floor, ...]:
