@@ -32,8 +32,8 @@ _SAME = 1e-5  # by more two outputs of float32 differ
 _MEMORY = "memory tokens"  # how an interview calls the sequence that is looked at
 _PAD_TOKEN = 0  # of tasks whose items have different lengths
 _MARKS = {
-    "begin": re.compile(r"(^|_)(sos|bos|begin|start)_?(idx|id|index|token|token_id)?$", re.I),
-    "end": re.compile(r"(^|_)(eos|end)_?(idx|id|index|token|token_id)?$", re.I),
+    "begin": re.compile(r"(^|_)(sos|bos|(begin|start)(?=_))(_(idx|id|index|token|token_id))?$", re.I),
+    "end": re.compile(r"(^|_)(eos|end(?=_))(_(idx|id|index|token|token_id))?$", re.I),
 }
 """How constructors ask for the tokens that begin and end a sentence."""
 _FROM_CONFIG = re.compile(r"\b(?:configs?|cfg|conf|args|hparams|opt|params)\.(\w+)")
@@ -180,11 +180,11 @@ def _learned(name: str, order: Order, offered: Mapping[str, Any]) -> tuple[Conve
 
 def _left_over(model: ForeignModel, inputs: Sequence[Tensor], offered: Mapping[str, Any]) -> str:
     """The part that a model does not call, and that makes logits over the vocabulary of what it returns; or nothing."""
-    model, wanted = copy.deepcopy(model).eval(), offered.get("target_vocab_size", offered.get("vocab_size"))
-    called = set[str]()
-    for name, part in model.module.named_children():
-        part.register_forward_hook(lambda *_, name=name: called.add(name))
+    wanted, called = offered.get("target_vocab_size", offered.get("vocab_size")), set[str]()
     with contextlib.suppress(Exception), torch.no_grad():  # whatever a person's code raises is told elsewhere
+        model = copy.deepcopy(model).eval()
+        for name, part in model.module.named_children():
+            part.register_forward_hook(lambda *_, name=name: called.add(name))
         returned = model(*inputs)
         if returned.shape[-1] != wanted and "d_out" not in offered:
             for name, part in model.module.named_children():
