@@ -26,6 +26,8 @@ DECIMALS = {"seconds_to_target": 2}
 """Decimals of a metric, where they are not four: the clock tells no more."""
 BESIDE = ("test_bleu", "val_bleu")
 """Metrics of which the first that was measured stands beside what a study judges: a lower loss may translate worse."""
+OWN_FILE = re.compile(r"/(?:[\w.\\-]+/)+(?=\w+(?:\\_\w+)*\.py:)")
+"""Folders of a machine before a file of own code, also where Markdown escapes it."""
 BLOCK = re.compile(
     r"<!-- (?P<kind>results|beside the paper|printed): (?P<name>[\w/.-]+) -->\n.*?<!-- end -->", re.DOTALL
 )
@@ -58,7 +60,8 @@ def copy_report(folder: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     (target / "charts").mkdir(parents=True)
     for name in ("report.json", "report.md"):
-        shutil.copy(folder / name, target / name)
+        text = (folder / name).read_text(encoding="utf-8")
+        (target / name).write_text(OWN_FILE.sub("./", text), encoding="utf-8")
     for printed in sorted(folder.glob("*.txt")):
         shutil.copy(printed, target / printed.name)
     for chart in sorted((folder / "charts").glob("*.png")):
