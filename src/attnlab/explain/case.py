@@ -33,14 +33,13 @@ TRAIN_LOSS = "train_loss"
 SYNONYMS: Mapping[str, str] = {
     "training": "train", "valid": "val", "validation": "val", "dev": "val",
     "acc": "accuracy", "ppl": "perplexity", "bpc": "bits_per_character", "bpb": "bits_per_byte",
-    "nll": "loss", "ce": "loss", "cross_entropy": "loss",
+    "nll": "loss", "ce": "loss", "cross_entropy": "loss", "error_rate": "error",
 }  # fmt: skip
 """What people call parts and metrics, in the task's words."""
 CONVERTED: Mapping[str, tuple[str, Callable[[float], float], str]] = {
     "perplexity": ("loss", math.log, "its logarithm"),
     "rmse": ("mse", lambda value: value**2, "its square"),
     "error": ("accuracy", lambda value: 1 - value, "1 minus it"),
-    "error_rate": ("accuracy", lambda value: 1 - value, "1 minus it"),
 }
 """By kinds of metrics that no task has the kind they are read as, how, and how that is called."""
 _COMPARED = re.compile(r"(.+?) is (better than|worse than|as good as) (.+?)(?: by ([\d.eE+-]+))?", re.DOTALL)
@@ -301,16 +300,17 @@ class _Reader:
         """The numbers of one variant by the task's names of metrics."""
         found, notes = {}, []
         for said, value in row.items():
-            metric, read = metric_of(said, task), value
+            metric, read, how = metric_of(said, task), value, ""
             if metric is None and (converted := _converted(said, value, task)):
                 metric, read, how = converted
-                notes.append(f"'{said}' {value:g} is read as {metric.name} {read:g}, {how}")
             if metric is None:
                 known = ", ".join(metrics_of(task))
                 raise self._wrong("saw", f"{where}: task '{task.name}' has no metric '{said}'; it has {known}")
             _check_value(where, metric, read)
             found[metric.name] = float(read)
-            if metric.name != said and read is value:
+            if how:
+                notes.append(f"'{said}' {value:g} is read as {metric.name} {read:g}, {how}")
+            elif metric.name != said:
                 notes.append(f"'{said}' is read as {metric.name}, {metric.title}")
         return found, notes
 
@@ -426,9 +426,7 @@ def _in_words_of_tasks(said: str) -> str:
 def _converted(said: str, value: Any, task: ReportedTask) -> tuple[Metric, float, str] | None:
     """The metric that follows from one which a task has not, its value, and how; to as many digits as that was said."""
     name = _in_words_of_tasks(said)
-    kind = next(
-        (one for one in sorted(CONVERTED, key=len, reverse=True) if name == one or name.endswith(f"_{one}")), ""
-    )
+    kind = next((one for one in CONVERTED if name == one or name.endswith(f"_{one}")), "")
     if not kind or not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         return None
     other, convert, how = CONVERTED[kind]

@@ -221,4 +221,4 @@ def _probe_of(module: nn.Module, label: Label) -> nn.Module:
             f"{label.name}: it lies on the meta device, where nothing can be learned by calling it"
             " (hint: build it on the CPU, or give the convention)"
         )
-    return twin_of(module).to("cpu")
+    return nn.Module.to(twin_of(module), "cpu")  # its own `to` may return nothing

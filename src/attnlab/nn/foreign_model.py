@@ -119,7 +119,7 @@ def build_foreign_model(spec: Spec, offered: Mapping[str, Any]) -> nn.Module:
         ``path.py:Class``, or a mapping with that as ``name`` and constructor arguments.
     offered : mapping
         What the task tells a model: ``vocab_size`` or ``d_in``, ``d_out``, ``max_length``, ``length``; for a pair of
-        sequences ``source_vocab_size``, ``target_vocab_size`` and ``pad``.
+        sequences ``source_vocab_size``, ``target_vocab_size``, and the tokens ``pad``, ``begin`` and ``end``.
 
     Returns
     -------
@@ -171,11 +171,15 @@ def _learned(name: str, order: Order, offered: Mapping[str, Any]) -> tuple[Conve
     if key not in _LEARNED:
         with quiet():  # on the CPU, wherever the model is built
             inputs = _read(offered)
-            probe = module_of(order) if inputs else nn.Module()
-            plain = not inputs or _answers(probe, inputs)
-            convention = _of_length_first(probe, inputs) if plain else _asked(probe, order, offered)
-            _LEARNED[key] = convention, _left_over(ForeignModel(probe, convention), inputs, offered) if inputs else ""
+            _LEARNED[key] = _found_out(order, offered, inputs) if inputs else (None, "")
     return _LEARNED[key]
+
+
+def _found_out(order: Order, offered: Mapping[str, Any], inputs: Sequence[Tensor]) -> tuple[Convention | None, str]:
+    probe = module_of(order)
+    plain = _answers(probe, inputs)
+    convention = _of_length_first(probe, inputs) if plain else _asked(probe, order, offered)
+    return convention, _left_over(ForeignModel(probe, convention), inputs, offered)
 
 
 def _left_over(model: ForeignModel, inputs: Sequence[Tensor], offered: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ from attnlab.doctor.measures.unregistered import Unregistered, lasting_tensors, 
 from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.tape import Tape
 from attnlab.strangers.calling.sources import OTHER_MEMORIES
-from attnlab.strangers.loading.mentions import SWITCHED, copied_patterns, use_of
+from attnlab.strangers.loading.mentions import SWITCHED, only_copied, use_of
 from attnlab.strangers.words import said_unused
 
 ID = "dead-parts"
@@ -227,12 +227,11 @@ def _silent(exam: Examination, seen: Survey) -> Iterator[Finding]:
     dead = [name for name in suspects if changes[name] <= exam.tolerance and _owner(name) not in beside]
     norms = {norm.name for norm in unused_norms(exam, norms_of(exam))} if dead else set()  # `norm-placement` says so
     dead = [name for name in dead if _owner(name) not in norms]
-    patterns = copied_patterns(module) if dead else []
-    copied = [one for one in patterns if any(name.startswith(f"{one}.") for name in dead)]
-    dead = [name for name in dead if not any(name.startswith(f"{one}.") for one in copied)]
+    copied = only_copied(module, dead)
+    dead = [name for name in dead if name not in copied]
     if copied:
         evidence = f"gradient 0 in {seen.calls} calls, and the output does not change when its numbers are replaced"
-        yield TEXTS["pattern"].finding(ID, evidence, {"names": _list(copied)})
+        yield TEXTS["pattern"].finding(ID, evidence, {"names": _list([*dict.fromkeys(copied.values())])})
     if dead:
         numbers = sum(dict(module.named_parameters())[name].numel() for name in dead)
         unused = all(use_of(module, name) == "never" for name in dead)

@@ -15,7 +15,7 @@ from attnlab.doctor.influence.differences import deviation
 from attnlab.doctor.influence.steady import call_seeded
 from attnlab.doctor.measures.memory import remembered
 from attnlab.doctor.measures.traces import left_behind
-from attnlab.strangers.loading.mentions import copied_patterns
+from attnlab.strangers.loading.mentions import only_copied
 from attnlab.strangers.patient import in_mode
 
 ID = "determinism"
@@ -164,9 +164,8 @@ def _idle_dropouts(exam: Examination) -> list[str]:
     x, module = exam.inputs(), exam.fresh(train=True)
     called = {call.name for call in exam.tape(x, module=module).calls}
     names = [name for name, _ in _dropouts(module) if name not in called]
-    patterns = copied_patterns(module) if names else []
-    names = [name for name in names if not any(name.startswith(f"{one}.") for one in patterns)]
-    return [name for name in names if not _rate_matters(exam, name)]
+    copied = only_copied(module, names)
+    return [name for name in names if name not in copied and not _rate_matters(exam, name)]
 
 
 def _rate_matters(exam: Examination, name: str) -> bool:

@@ -14,7 +14,7 @@ from attnlab.doctor.examination import Examination
 from attnlab.doctor.influence.differences import relative_change
 from attnlab.doctor.measures.participation import influence, results
 from attnlab.inspection.tape.outcome import is_thrown_away
-from attnlab.strangers.loading.mentions import SWITCHED, copied_patterns, use_of
+from attnlab.strangers.loading.mentions import SWITCHED, only_copied, use_of
 
 IS_NORM = re.compile(r"norm", re.IGNORECASE)
 """How the name of a norm is recognized."""
@@ -62,8 +62,8 @@ def unused_norms(exam: Examination, norms: Sequence[Norm]) -> list[Norm]:
         return []
     dead = [norm for norm in norms if len(norm.given) == norm.calls and _change_by(exam, norm) <= exam.tolerance]
     dead = [norm for norm in dead if not norm.calls or is_thrown_away(exam.usual_tape, norm.name)]
-    patterns = copied_patterns(exam.eval_module) if dead else []
-    dead = [norm for norm in dead if not any(norm.name.startswith(f"{one}.") for one in patterns)]
+    copied = only_copied(exam.eval_module, [norm.name for norm in dead])
+    dead = [norm for norm in dead if norm.name not in copied]
     return [norm for norm in dead if use_of(exam.eval_module, norm.name) not in SWITCHED]
 
 

@@ -8,7 +8,7 @@ import functools
 import inspect
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Literal
 
 import torch
@@ -45,7 +45,14 @@ def use_of(module: nn.Module, path: str) -> Use:
     return next((use for use in order if use in uses), "unknown")
 
 
-def copied_patterns(module: nn.Module) -> list[str]:
+def only_copied(module: nn.Module, names: Collection[str]) -> dict[str, str]:
+    """Of some names within a module those of which only copies are used, each with the part that was copied."""
+    patterns = _patterns(module) if names else []
+    within = ((name, part) for name in names for part in patterns if name.startswith(f"{part}."))
+    return dict(within)
+
+
+def _patterns(module: nn.Module) -> list[str]:
     """The parts that code never uses but copies into a list, as `nn.TransformerEncoder` copies the layer it is given.
 
     Such a part has parts of its own and stands in no list; one of its class with weights of the same shapes does.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -104,10 +104,12 @@ class TranslationData:
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         folder = cache_folder() / "tokens" / digest[:32]
 
+        def kept() -> Mapping[str, Part]:
+            return _without_copies(texts) if drop_copies else texts
+
         def prepare(empty: Path) -> dict[str, Any]:
             found = {"hashes": hashes, "suspicious": suspicious(texts, languages)}
-            kept = _without_copies(texts) if drop_copies else texts
-            return found | _prepare(empty, kept, tokenizer, max_length=max_length)
+            return found | _prepare(empty, kept(), tokenizer, max_length=max_length)
 
         known = made_once(folder, KNOWN, prepare)
         made = Tokenizer.from_json(known["tokenizer"])
@@ -116,7 +118,7 @@ class TranslationData:
         except DataError as error:
             raise DataError(f"{error}; remove {folder} to tokenize the corpus again") from error
         read_references(list(texts.values())[-1], references)
-        dictionary = None if made.unknown is None else _dictionary(digest, made, texts["train"])
+        dictionary = None if made.unknown is None else _dictionary(digest, made, lambda: kept()["train"])
         return cls(corpus, languages, made, parts, known, texts, test, dictionary, tuple(references), drop_copies)
 
     def sentences(self, part: str) -> list[Pair]:
@@ -255,12 +257,12 @@ def _tokenize(folder: Path, part: str, asked: Mapping[str, Any], processes: int,
     known["shards"][part], known["words"][part] = len(shards), sum(shard["words"] for shard in shards)
 
 
-def _dictionary(digest: str, tokenizer: Tokenizer, train: Part) -> dict[str, str]:
+def _dictionary(digest: str, tokenizer: Tokenizer, train: Callable[[], Part]) -> dict[str, str]:
     """The best translations of words of the training part, learned once."""
     folder = cache_folder() / "dictionaries" / digest[:32]
 
     def learn(_: Path) -> dict[str, Any]:
-        pairs = ((source, target) for _, pair in train.pairs() for source, target in [tokenizer.words(pair)])
+        pairs = ((source, target) for _, pair in train().pairs() for source, target in [tokenizer.words(pair)])
         return {"words": word_translations(pairs)}
 
     return made_once(folder, DICTIONARY, learn)["words"]
@@ -268,20 +270,26 @@ def _dictionary(digest: str, tokenizer: Tokenizer, train: Part) -> dict[str, str
 
 def _shared(texts: Mapping[str, Part]) -> dict[str, int]:
     """For each held-out part how many of its sources stand in the training part."""
-    copied = _copied(texts)
-    held_out = {part: text for part, text in texts.items() if part != "train"}
-    return {part: sum(pair.source in copied for _, pair in text.pairs()) for part, text in held_out.items()}
+    held_out = _sources(texts)
+    copied = _copied(texts["train"], held_out)
+    return {part: sum(source in copied for source in sources) for part, sources in held_out.items()}
 
 
-def _copied(texts: Mapping[str, Part]) -> set[str]:
+def _sources(texts: Mapping[str, Part]) -> dict[str, list[str]]:
+    """The sources of each held-out part."""
+    return {part: [pair.source for _, pair in text.pairs()] for part, text in texts.items() if part != "train"}
+
+
+def _copied(train: Part, held_out: Mapping[str, Sequence[str]]) -> set[str]:
     """The sources of held-out parts that stand in the training part."""
-    held_out = {pair.source for part, text in texts.items() if part != "train" for _, pair in text.pairs()}
-    return {pair.source for _, pair in texts["train"].pairs() if pair.source in held_out}
+    wanted = set(itertools.chain.from_iterable(held_out.values()))
+    return {pair.source for _, pair in train.pairs() if pair.source in wanted}
 
 
 def _without_copies(texts: Mapping[str, Part]) -> dict[str, Part]:
     """The parts, the training part without pairs whose source is held out."""
-    kept = replace(texts["train"], without=tuple(sorted(_copied(texts))))
+    held_out = _sources(texts)
+    kept = replace(texts["train"], without=tuple(sorted(_copied(texts["train"], held_out))))
     if not any(True for _ in kept.pairs()):
         raise DataError("with drop_copies nothing is left to train on: every training source is held out too")
     return {**texts, "train": kept}
