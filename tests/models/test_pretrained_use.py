@@ -9,16 +9,22 @@ from pathlib import Path
 import pytest
 import torch
 from ruamel.yaml import YAML
-from tests.models.checkpoints import LAYERS, LENGTH, VOCAB, WORDS, bert, gpt2, llama, marian, saved, t5
+from tests.models.checkpoints import HEADS, LAYERS, LENGTH, VOCAB, WORDS, bert, gpt2, llama, marian, saved, t5
 
 import attnlab
+from attnlab.cli import FINE, WRONG_USE, call
 from attnlab.core.errors import DataError, RunError, SpecError
 from attnlab.inspection import ablate
 from attnlab.models.from_checkpoint import open_once
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.studies.define.study import parse_study
 from attnlab.studies.run.executor import InProcess
+from attnlab.studies.using.measured import measured_checkpoint
+from attnlab.studies.using.parts import held_out
 from attnlab.studies.using.trained import generate, load_run, translate, write
+from attnlab.viewer import server
+from attnlab.viewer.inside import measuring
+from attnlab.viewer.inside.own import own_in_view
 
 transformers = pytest.importorskip("transformers")
 
@@ -130,6 +136,59 @@ def test_without_a_tokenizer_the_model_is_there_and_texts_are_refused(tmp_path):
         generate(trained, PROMPT, length=3)
 
 
+def _text(path, words):
+    generator = torch.Generator().manual_seed(3)
+    places = torch.randint(len(WORDS), (words,), generator=generator).tolist()
+    path.write_text(" ".join(WORDS[place] for place in places), encoding="utf-8")
+    return path
+
+
+def test_heads_of_a_checkpoint_are_measured_on_a_text(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(measuring, "POSITIONS", 300)
+    made, text = saved(tmp_path / "tiny", gpt2()), _text(tmp_path / "text.txt", 400)
+    assert call(["heads", str(tmp_path / "tiny"), "--text", str(text), "--tokens", "300", "--json"]) == FINE
+    (found,) = json.loads(capsys.readouterr().out)
+    worths = {row["place"]: row["worths"] for row in found["parts"] if row["kind"] == "head"}
+    assert len(worths) == LAYERS * HEADS
+    subject = measured_checkpoint(tmp_path / "tiny", text)
+    tokens = torch.tensor(attnlab.load_pretrained(tmp_path / "tiny").task.codec.encode(text.read_text()))
+    with torch.no_grad():
+        log_probabilities = made(tokens[None, :LENGTH]).logits[..., : subject.task.vocab_size].log_softmax(-1)
+    alone = -log_probabilities[0, range(LENGTH), tokens[1 : LENGTH + 1]].mean().item()
+    batch = held_out(subject.model, subject.task, "validation", 1)[0].rows(0, 1)
+    with torch.no_grad():
+        assert subject.task.loss(subject.model(*batch.inputs), batch).item() == pytest.approx(alone, rel=1e-4)
+    untrained = build_model(subject.untrained, subject.task)
+    assert not torch.equal(untrained.logits.weight, subject.model.logits.weight)
+
+    target = str(tmp_path / "tiny")
+    shown = []
+    monkeypatch.setattr(server, "serve", lambda own, **_: shown.append(own))
+    assert call(["view", target, "--text", str(text), "--no-open"]) == FINE
+    view, begin = own_in_view(shown[0])
+    assert begin["measures"]
+    assert (view.heads()["heads"], view.heads()["data"]) == (list(worths), "text.txt")
+    place = next(iter(worths))
+    assert view.worth(place, "zero")["worth"] == pytest.approx(worths[place][0], abs=1e-5)
+
+
+def test_what_checkpoints_are_not_measured_on_a_text(tmp_path, capsys):
+    text = str(_text(tmp_path / "text.txt", 400))
+    for name, one in (("writer", t5()), ("reader", gpt2())):
+        saved(tmp_path / name, one)
+    (tmp_path / "reader" / "tokenizer.json").unlink()
+    for words, said in (
+        (["heads", str(tmp_path / "writer"), "--text", text], "does not continue texts as a GPT-2 or a Llama does"),
+        (["view", str(tmp_path / "writer"), "--text", text], "does not continue texts as a GPT-2 or a Llama does"),
+        (["heads", str(tmp_path / "reader"), "--text", text], "has no tokenizer.json, so that it reads no text"),
+        (["heads", str(tmp_path / "writer")], "is a checkpoint, no run; --text FILE says what its heads are measured"),
+        (["heads", str(tmp_path), "--text", text], "has no config.json"),
+    ):
+        assert call(words) == WRONG_USE
+        assert said in " ".join(capsys.readouterr().err.split())
+
+
 def test_no_such_device(tmp_path):
     saved(tmp_path, gpt2())
     with pytest.raises(SpecError, match="device"):
@@ -139,9 +198,7 @@ def test_no_such_device(tmp_path):
 def test_a_study_trains_variants_of_a_pretrained_model(tmp_path, monkeypatch):
     monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
     saved(tmp_path / "tiny", gpt2())
-    generator = torch.Generator().manual_seed(3)
-    places = torch.randint(len(WORDS), (900,), generator=generator).tolist()
-    (tmp_path / "text.txt").write_text(" ".join(WORDS[place] for place in places), encoding="utf-8")
+    _text(tmp_path / "text.txt", 900)
     study = parse_study(
         {
             "question": "What is pretrained attention worth?",

@@ -22,6 +22,7 @@ from attnlab.studies.judge.collect import read_results
 from attnlab.studies.judge.worth import HEADS as KEPT
 from attnlab.studies.judge.worth import judged_parts, kept_parts
 from attnlab.studies.run.executor import InProcess
+from attnlab.studies.using.measured import measured_run
 from attnlab.studies.using.orders import orders
 from attnlab.studies.using.parts import finished_runs, measure_parts
 from attnlab.studies.using.trained import load_run
@@ -53,9 +54,13 @@ def study(tmp_path_factory):
     return folder / "parts"
 
 
+def of_run(folder):
+    return measured_run(load_run(folder))
+
+
 @pytest.fixture(scope="module")
 def measured(study):
-    return [measure_parts(study / "attention" / f"seed-{seed}", tokens=TOKENS) for seed in (0, 1)]
+    return [measure_parts(of_run(study / "attention" / f"seed-{seed}"), tokens=TOKENS) for seed in (0, 1)]
 
 
 def test_worth_is_the_loss_without_a_part_minus_that_with_it(study, measured):
@@ -154,13 +159,13 @@ def test_the_command_prints_a_row_for_each_part_and_json(study, capsys):
 
 def test_what_cannot_be_measured_is_said(study, tmp_path, capsys):
     with pytest.raises(ModuleError, match="no attention that can be seen"):
-        measure_parts(study / "none" / "seed-0")
+        measure_parts(of_run(study / "none" / "seed-0"))
     with pytest.raises(SpecError, match="how"):
-        measure_parts(study / "attention" / "seed-0", how="skip")
+        measure_parts(of_run(study / "attention" / "seed-0"), how="skip")
     with pytest.raises(SpecError, match="part"):
-        measure_parts(study / "attention" / "seed-0", part="exam")
+        measure_parts(of_run(study / "attention" / "seed-0"), part="exam")
     with pytest.raises(SpecError, match="tokens"):
-        measure_parts(study / "attention" / "seed-0", tokens=0)
+        measure_parts(of_run(study / "attention" / "seed-0"), tokens=0)
     with pytest.raises(RunError, match="no finished run in"):
         finished_runs([tmp_path])
     assert call(["heads", str(tmp_path)]) == WRONG_USE

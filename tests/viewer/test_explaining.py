@@ -12,9 +12,10 @@ from tests.viewer.example_runs import SENTENCES, TEXT, run_with_data, text_run, 
 from torch import nn
 
 from attnlab.core.errors import DataError, RunError, SpecError
-from attnlab.core.files import read_json, write_json
+from attnlab.core.files import read_json
 from attnlab.inspection import ablate, gradient_times_input, integrated_gradients
 from attnlab.studies.define.assemble import build_task
+from attnlab.studies.using.measured import measured_run
 from attnlab.studies.using.parts import Ablations, held_out, measure_parts
 from attnlab.studies.using.trained import load_run
 from attnlab.viewer.inside import explaining, measuring
@@ -134,7 +135,7 @@ def test_heads_are_worth_what_the_command_line_says(tmp_path, monkeypatch):
     run_with_data(tmp_path)
     monkeypatch.setattr(measuring, "POSITIONS", 60)
     view = run_in_view(tmp_path)
-    measured = measure_parts(tmp_path, tokens=60)
+    measured = measure_parts(measured_run(load_run(tmp_path)), tokens=60)
     begun = view.heads()
     assert begun["kinds"] == measured.kinds
     assert begun["loss"] == pytest.approx(math.fsum(measured.losses) / len(measured.losses), abs=1e-5)
@@ -205,12 +206,10 @@ def test_one_sequence_has_no_interval(measured):
         view.cost(Asked(off=(f"{MIXER}:9",)))
 
 
-def test_heads_of_a_model_without_attention_cannot_be_measured(ran, tmp_path):
-    spec = read_json(ran / "plain" / "seed-0" / "spec.json")
-    model = load_run(ran / "plain" / "seed-0").model
-    write_json(tmp_path / "spec.json", spec)
+def test_heads_of_a_model_without_attention_cannot_be_measured(ran):
+    subject = measured_run(load_run(ran / "plain" / "seed-0"))
     with pytest.raises(RunError, match="computes no attention that can be seen, so that it has no heads to measure"):
-        measuring.HeldOutHeads.of_run(tmp_path, model)
+        measuring.HeldOutHeads.of(subject)
 
 
 def test_a_sequence_of_numbers_is_told_with_its_error(ran):

@@ -213,6 +213,8 @@ def test_on_the_command_line_a_module_is_named_with_what_it_is_made_of(mine, mon
     assert call(words) == FINE
     assert shown == [own]
     assert call(["view", str(tmp_path), "--arg", "d_model=3"]) == WRONG_USE
-    assert "--text and --arg are of a module, FILE.py:Name" in " ".join(capfd.readouterr().err.split())
+    assert "--arg is of a module, FILE.py:Name" in " ".join(capfd.readouterr().err.split())
+    assert call(["view", str(tmp_path), "--text", own.text]) == WRONG_USE
+    assert "--text is of a module, FILE.py:Name, or of a checkpoint" in " ".join(capfd.readouterr().err.split())
     assert call(["view", str(tmp_path), "--causal"]) == WRONG_USE
     assert "--causal is of a module, FILE.py:Name" in " ".join(capfd.readouterr().err.split())

@@ -453,6 +453,7 @@ def test_a_sequence_is_drawn_by_mouse_and_by_keys(opened, runs):
         page.wait_for_selector(READY)
         assert total(page) == "What is right for a drawn sequence nobody knows."
         assert curve.get_attribute("d") != before
+        assert re.fullmatch(r"position \d+: input [\d.]+, predicted \S+", page.locator(".reading .told").inner_text())
         with page.expect_response(re.compile("/look$")):
             page.keyboard.press("ArrowUp")
         page.wait_for_selector(READY)

@@ -38,7 +38,8 @@ def view(
         transformers, which reads texts if ``tokenizer.json`` lies in it, else tokens typed as numbers; or
         ``FILE.py:Name``: a class, a function that returns a module, or an instance.
     text : Path, optional
-        Of a module: a text whose characters, in their order, are its tokens. Without it tokens are typed as numbers.
+        Of a module: a text whose characters, in their order, are its tokens. Without it tokens are typed as numbers. Of
+        a checkpoint: a text that it was not trained on, on which its heads are measured.
     arg : list of str, optional
         Of a module: a constructor argument as ``name=value``; may be repeated.
     causal : bool, optional
@@ -77,13 +78,18 @@ def _module(target: str, text: Path | None, arguments: Sequence[str], causal: bo
 
     if Path(target.partition(":")[0]).suffix == ".py":
         return OwnModule(target, dict(map(argument, arguments)), "" if text is None else str(text), causal)
-    if text is not None or arguments:
-        raise SpecError(f"--text and --arg are of a module, FILE.py:Name; {target} is none")
-    if (Path(target) / "config.json").is_file() and next(Path(target).glob("*.safetensors*"), None):
+    if arguments:
+        raise SpecError(f"--arg is of a module, FILE.py:Name; {target} is none")
+    from attnlab.models.pretrained.checkpoint import is_checkpoint
+
+    if is_checkpoint(Path(target)):
         from attnlab.models import from_checkpoint
 
         made = f"{from_checkpoint.__file__}:{from_checkpoint.pretrained.__name__}"
-        return OwnModule(made, {"folder": str(Path(target).resolve())}, causal=causal, shown=target)
+        shown = "" if text is None else str(text.resolve())
+        return OwnModule(made, {"folder": str(Path(target).resolve())}, shown, causal, target)
+    if text is not None:
+        raise SpecError(f"--text is of a module, FILE.py:Name, or of a checkpoint; {target} is neither")
     if causal is not None:
         raise SpecError(f"--causal is of a module, FILE.py:Name; {target} is none")
     return None

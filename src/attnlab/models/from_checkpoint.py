@@ -32,6 +32,7 @@ def pretrained(
     mixer: Spec | Sequence[Spec] | None = None,
     mixers: Start = "kept",
     embeddings: Start = "kept",
+    weights: Start = "kept",
     dropout: float | None = None,
     vocab_size: int | None = None,
     source_vocab_size: int | None = None,
@@ -52,6 +53,8 @@ def pretrained(
         as a new model's do.
     embeddings : {"kept", "fresh"}
         Likewise for embeddings and logits, which get as many tokens as the task has if they are fresh.
+    weights : {"kept", "fresh"}
+        Likewise for all of it: with ``fresh``, the checkpoint gives its architecture alone.
     dropout : float, optional
         In place of the checkpoint's, at all places that take the model's.
     vocab_size, source_vocab_size, target_vocab_size : int, optional
@@ -78,6 +81,7 @@ def pretrained(
     """
     require_known("mixers", mixers, ("kept", "fresh"))
     require_known("embeddings", embeddings, ("kept", "fresh"))
+    require_known("weights", weights, ("kept", "fresh"))
     checkpoint = open_once(folder)
     with torch.device("meta"):
         check_complete(checkpoint, _build(checkpoint.spec).state_dict(keep_vars=True))
@@ -97,7 +101,8 @@ def pretrained(
         spec["mixer"] = _changed(spec["mixer"], mixer)
     fresh = (MIXING if mixers == "fresh" else set()) | (TOKENS if embeddings == "fresh" else set())
     model = _build(spec)
-    _load(model, checkpoint, fresh)
+    if weights == "kept":
+        _load(model, checkpoint, fresh)
     return model
 
 

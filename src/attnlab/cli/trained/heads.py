@@ -24,6 +24,7 @@ def heads(
     tokens: Whole = 20_000,
     tolerance: float = 0.01,
     weights: str = "last",
+    text: Path | None = None,
     json: bool = False,
 ) -> int:
     """Measure what trained models lose without each head, sublayer and layer, over all seeds of a variant.
@@ -33,7 +34,8 @@ def heads(
     Parameters
     ----------
     runs : list of Path
-        Folders of runs, of variants, or of studies: all finished runs in them.
+        Folders of runs, of variants, or of studies: all finished runs in them. With ``--text``: checkpoints of
+        transformers.
     how : str
         What stands in the place of a head or sublayer: ``zero``, ``mean`` (over the batch) or ``resample`` (that of the
         next sequence of the batch). A layer is skipped.
@@ -45,6 +47,8 @@ def heads(
         Loss that may be lost by switching heads off together, in the loss's unit.
     weights : str
         ``last``, which the study judged, or ``best`` (those of the best evaluation).
+    text : Path, optional
+        Of checkpoints that continue texts: a text that they were not trained on, to measure on.
     json : bool
         Print what was found as JSON.
 
@@ -60,16 +64,28 @@ def heads(
     from attnlab.studies.judge.worth import judged_parts, keep_parts
     from attnlab.studies.run.folder import RULES
     from attnlab.studies.storage.mirror import local
+    from attnlab.studies.using.measured import Measured, measured_checkpoint, measured_run
     from attnlab.studies.using.parts import finished_runs, measure_parts
+    from attnlab.studies.using.trained import load_run
+
+    def subject(folder: Path) -> Measured:
+        return (
+            measured_run(load_run(folder, which=weights), weights)
+            if text is None
+            else measured_checkpoint(folder, text)
+        )
 
     console = Terminal(stderr=json)
     copies = [local(run) for run in runs]
-    variants, judged = finished_runs(copies), []
+    variants = (
+        finished_runs(copies) if text is None else {str(run): [copy] for run, copy in zip(runs, copies, strict=True)}
+    )
+    judged = []
     for variant, folders in variants.items():
         try:
             with own_prints_to_stderr(json), console.status(f"measuring {escape(variant)}"):
                 measured = [
-                    measure_parts(folder, how=how, part=part, tokens=tokens, which=weights)  # pyrefly: ignore
+                    measure_parts(subject(folder), how=how, part=part, tokens=tokens)  # pyrefly: ignore
                     for folder in folders
                 ]
         except ModuleError as error:

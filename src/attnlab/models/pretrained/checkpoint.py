@@ -55,6 +55,11 @@ class Checkpoint:
         ]
 
 
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder has what a checkpoint of transformers has."""
+    return (folder / CONFIG).is_file() and next(folder.glob("*.safetensors*"), None) is not None
+
+
 def open_checkpoint(name: str | Path) -> Checkpoint:
     """Open a checkpoint.
 

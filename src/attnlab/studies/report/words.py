@@ -281,7 +281,8 @@ def _undecided(results: StudyResults, found: Sequence[Verdict]) -> str:
 def _what_decides(one: Verdict) -> str:
     """What is known, and what it would take to decide, in a few words."""
     if one.seeds_needed is None:
-        return one.reason if one.failures else one.reason.split(":")[0]
+        label = one.reason.partition(":")[0]
+        return one.reason if one.failures or "'" in label else label  # the name of a variant may hold a colon
     return f"{interval(one.comparison)}; about {one.seeds_needed} seeds"
 
 

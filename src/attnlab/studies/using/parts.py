@@ -16,17 +16,17 @@ from torch import Tensor, nn
 
 from attnlab.core.contracts import Batch, StudyTask
 from attnlab.core.errors import ModuleError, RunError
-from attnlab.core.files import read_json
 from attnlab.core.sizes import require_known, require_positive
 from attnlab.inspection.behaviour import HeadScores, Thresholds, head_scores, kinds, thresholds
 from attnlab.inspection.capture import capture
 from attnlab.inspection.interventions import How, ablate
 from attnlab.inspection.rank import Projected, subspace_overlap
 from attnlab.inspection.watch import Captured
+from attnlab.models.pretrained.checkpoint import is_checkpoint
 from attnlab.nn.block import AbstractBlock
 from attnlab.studies.define.assemble import build_model, build_task
+from attnlab.studies.using.measured import Measured
 from attnlab.studies.using.orders import Orders, orders
-from attnlab.studies.using.trained import load_run
 from attnlab.studies.using.translating import sides_of_maps
 
 Kind = Literal["head", "weights", "sublayer", "layer"]
@@ -49,9 +49,9 @@ class MeasuredPart:
 @final
 @dataclass(frozen=True)
 class MeasuredParts:
-    """Hold what one run loses without each part."""
+    """Hold what one trained model loses without each part."""
 
-    folder: Path
+    folder: Path  # of the run or checkpoint
     part: str  # of the held-out data
     how: Instead  # what stood in the place of heads and sublayers
     which: str  # weights: ``last`` or ``best``
@@ -74,15 +74,13 @@ class MeasuredParts:
         return fmean(part.losses) - fmean(self.losses)
 
 
-def measure_parts(
-    folder: Path, *, how: Instead = "zero", part: str = "", tokens: int = 20_000, which: str = "last"
-) -> MeasuredParts:
-    """Measure what a run loses without each of its parts.
+def measure_parts(subject: Measured, *, how: Instead = "zero", part: str = "", tokens: int = 20_000) -> MeasuredParts:
+    """Measure what a trained model loses without each of its parts.
 
     Parameters
     ----------
-    folder : Path
-        Folder of a run: ``runs/STUDY/VARIANT/seed-0``.
+    subject : Measured
+        From `measured_run` or `measured_checkpoint`.
     how : {"zero", "mean", "resample"}
         What stands in a part's place, as `ablate` has it; a layer is skipped, in whatever way, and what an attention
         looks at is permuted.
@@ -90,8 +88,6 @@ def measure_parts(
         Held-out part of the task; the first unless given.
     tokens : int
         Positions of it to measure on, in whole batches.
-    which : {"last", "best"}
-        Weights at the end, or those of the best evaluation.
 
     Returns
     -------
@@ -100,8 +96,6 @@ def measure_parts(
 
     Raises
     ------
-    RunError
-        If the folder is no run with weights.
     ModuleError
         If its model has no attention that can be seen.
     SpecError
@@ -117,40 +111,38 @@ def measure_parts(
     """
     require_known("how", how, get_args(Instead))
     require_positive("tokens", tokens)
-    model = load_run(folder, which=which).model
-    spec = read_json(folder / "spec.json")
-    task = build_task(spec["task"])
+    model, task = subject.model, subject.task
     part = part or task.parts[0]
     batches = held_out(model, task, part, tokens)
     trace = attention_on(model, batches[0])
     if not trace:
-        raise ModuleError(f"{folder}: its model computes no attention that can be seen, so that it has no heads")
+        raise ModuleError(
+            f"{subject.folder}: its model computes no attention that can be seen, so that it has no heads"
+        )
     run = Ablations(model, task, batches, how)
     parts = tuple(run.part(kind, place) for kind, place in parts_of(model, trace))
     losses = run.losses()
     heads = sorted((one for one in parts if one.kind == "head"), key=lambda one: fmean(one.losses))
     return MeasuredParts(
-        folder=folder,
+        folder=subject.folder,
         part=part,
         how=how,
-        which=which,
+        which=subject.which,
         unit=task.metrics[0].unit,
         losses=losses,
         parts=parts,
         pruned=tuple(run.pruned([one.place for one in heads])),
-        kinds=kinds_on(spec, part, model, trace=trace, batch=batches[0]),
+        kinds=kinds_on(subject, part, trace=trace, batch=batches[0]),
         trace=trace,
         orders=orders(model, batches[0]),
-        overlaps=_overlaps(trace, spec, task, batches[0]),
+        overlaps=_overlaps(trace, subject, batches[0]),
     )
 
 
-def _overlaps(
-    trace: Mapping[str, Captured], spec: Mapping[str, Any], task: StudyTask, batch: Batch
-) -> dict[Projected, tuple[float, float]]:
+def _overlaps(trace: Mapping[str, Captured], subject: Measured, batch: Batch) -> dict[Projected, tuple[float, float]]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        untrained = attention_on(build_model(spec["model"], task).eval(), batch)
+        untrained = attention_on(build_model(subject.untrained, subject.task).eval(), batch)
     sides = [list(subspace_overlap(one).values()) for one in (trace, untrained)]
     steps = [step for step in get_args(Projected) if any(step in layer for layer in sides[0])]
     means = {step: [fmean(layer[step] for layer in side if step in layer) for side in sides] for step in steps}
@@ -170,6 +162,8 @@ def finished_runs(folders: Sequence[Path]) -> dict[str, list[Path]]:
         specs = [folder / "spec.json", *folder.glob("seed-*/spec.json"), *folder.glob("*/seed-*/spec.json")]
         runs = [path.parent for path in specs if (path.parent / "result.json").is_file()]
         if not runs:
+            if is_checkpoint(folder):
+                raise RunError(f"{folder} is a checkpoint, no run; --text FILE says what its heads are measured on")
             raise RunError(f"no finished run in {folder}; name the folder of a study, a variant or a run")
         for run in sorted(runs, key=_seed):
             found.setdefault(str(run.resolve().parent), []).append(run)
@@ -264,12 +258,10 @@ def held_out(model: nn.Module, task: StudyTask, part: str, tokens: int) -> list[
     return batches
 
 
-def kinds_on(
-    spec: Mapping[str, Any], part: str, model: nn.Module, *, trace: Mapping[str, Captured], batch: Batch
-) -> dict[str, Any]:
-    """The patterns of each head of a run beyond those of untrained models, where attention is over tokens."""
-    question = json.dumps([spec["model"], spec["task"], part])
-    return kinds_beyond(lambda: _of_untrained(question), model, trace, batch)
+def kinds_on(subject: Measured, part: str, *, trace: Mapping[str, Captured], batch: Batch) -> dict[str, Any]:
+    """The patterns of each head beyond those of untrained models of its form, where attention is over tokens."""
+    question = json.dumps([subject.untrained, subject.of_task, part])
+    return kinds_beyond(lambda: _of_untrained(question), subject.model, trace, batch)
 
 
 def kinds_beyond(

@@ -20,6 +20,7 @@ from attnlab.core.sizes import require_known
 from attnlab.inspection import ablate, capture
 from attnlab.inspection.interventions import How
 from attnlab.models.decoding.writers import device_of
+from attnlab.studies.using.measured import measured_run
 from attnlab.studies.using.trained import Trained, load_run, parse, sentence_codec
 from attnlab.studies.using.translating import translations
 from attnlab.tasks.codecs import SentenceCodec, TreeCodec
@@ -224,7 +225,10 @@ def run_in_view(folder: Path) -> ModelInView:
     """The model of a run as it was saved last; `load_run` says what it raises."""
     trained = load_run(folder)
     model, task = trained.model, trained.task
-    measure = functools.partial(HeldOutHeads.of_run, folder, model)
+
+    def measure() -> HeldOutHeads:
+        return HeldOutHeads.of(measured_run(trained))
+
     if task.kept is None and task.model_arguments.get("d_in") == 1:
         return ModelInView(model, SeriesReader(task.model_arguments["length"]), measure=measure)
     return writer_in_view(trained, measure=measure)

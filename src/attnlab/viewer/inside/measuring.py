@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any, final
 
@@ -12,12 +11,11 @@ from torch import nn
 
 from attnlab.core.contracts import Batch, StudyTask
 from attnlab.core.errors import RunError, SpecError
-from attnlab.core.files import read_json
 from attnlab.inspection import ablate
 from attnlab.inspection.interventions import How
 from attnlab.inspection.watch import Captured
-from attnlab.studies.define.assemble import build_task
 from attnlab.studies.judge.statistics import compare
+from attnlab.studies.using.measured import Measured
 from attnlab.studies.using.parts import Ablations, attention_on, held_out, kinds_on, parts_of
 
 Kinds = Callable[[Mapping[str, Captured], Batch], Mapping[str, Any]]
@@ -63,11 +61,13 @@ class HeldOutHeads:
         """By choice of heads the losses of the first batches, each with the seconds that it took."""
 
     @classmethod
-    def of_run(cls, folder: Path, model: nn.Module) -> HeldOutHeads:
-        """The heads of a run in its folder, on its task's data; a `DataError` where these are not here."""
-        spec = read_json(folder / "spec.json")
-        task = build_task(spec["task"])
-        return cls(model, task, lambda trace, batch: kinds_on(spec, task.parts[0], model, trace=trace, batch=batch))
+    def of(cls, subject: Measured, data: str = "held-out data") -> HeldOutHeads:
+        """The heads of a run or checkpoint, on its data."""
+
+        def kinds(trace: Mapping[str, Captured], batch: Batch) -> Mapping[str, Any]:
+            return kinds_on(subject, subject.task.parts[0], trace=trace, batch=batch)
+
+        return cls(subject.model, subject.task, kinds, data)
 
     def begin(self) -> dict[str, Any]:
         """The heads and their kinds, as JSON types.

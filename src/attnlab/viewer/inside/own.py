@@ -21,6 +21,7 @@ from attnlab.strangers.calling.layouts import IMAGES
 from attnlab.strangers.containment import Traces, contained, seed_all
 from attnlab.strangers.loading.loading import load
 from attnlab.strangers.patient import Declared, Patient
+from attnlab.studies.using.measured import longest_text, measured_checkpoint
 from attnlab.studies.using.parts import kinds_beyond, usual_patterns
 from attnlab.studies.using.pretrained import load_pretrained
 from attnlab.tasks.char_lm.char_lm import CharLM
@@ -45,7 +46,9 @@ class OwnModule:
 
     target: str  # ``FILE.py:Name``: a class, a function that returns a module, or an instance
     arguments: Mapping[str, Any]  # of the constructor
-    text: str = ""  # file whose characters are its tokens, in their order; empty: tokens are typed as numbers
+    text: str = ""
+    """File whose characters are its tokens, in their order, and on which heads are measured; of a checkpoint with a
+    tokenizer only the latter. Empty: tokens are typed as numbers, and no heads are measured."""
     causal: bool | None = None  # whether a position is meant to see no later one; None: as the doctor finds out
     shown: str = ""  # a checkpoint, as its page calls it; empty: none
 
@@ -74,10 +77,13 @@ def own_in_view(own: OwnModule) -> tuple[ModelInView, dict[str, Any]]:
         If the text cannot be read.
     """
     folder = Path(own.arguments.get("folder", ""))
+    if own.shown and own.text:
+        longest_text(folder)
     if own.shown and (folder / TOKENIZER).is_file():
         trained = load_pretrained(folder)
-        begin = {"name": type(trained.model).__name__, "text": SENTENCE, "measures": False}
-        return writer_in_view(trained), {**begin, "kind": trained.task.codec.kind}
+        view = writer_in_view(trained, measure=functools.partial(_on_text, folder, own.text) if own.text else None)
+        begin = {"name": type(trained.model).__name__, "text": SENTENCE, "measures": view.measures}
+        return view, {**begin, "kind": trained.task.codec.kind}
     characters = _characters(own.text)
     with contained(Traces()):
         patient = replace(_loaded(own, characters), declared=Declared(own.causal))
@@ -89,6 +95,11 @@ def own_in_view(own: OwnModule) -> tuple[ModelInView, dict[str, Any]]:
     measure = functools.partial(_held_out_heads, own.text, patient, model, reader)
     view = ModelInView(model, reader, measure=measure if own.text and reader.vocab_size else None)
     return view, {"name": model.name, "text": reader.example(characters), "measures": view.measures, "kind": "module"}
+
+
+def _on_text(folder: Path, text: str) -> HeldOutHeads:
+    """The heads of a checkpoint on a person's text."""
+    return HeldOutHeads.of(measured_checkpoint(folder, Path(text)), Path(text).name)
 
 
 def _held_out_heads(path: str, patient: Patient, model: Called, reader: OwnReader) -> HeldOutHeads:

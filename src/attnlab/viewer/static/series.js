@@ -51,6 +51,7 @@ export function seriesChart(parent, { changed, told }) {
       input[position] = from.value + ((point.value - from.value) * step) / steps;
     }
     last = point;
+    at = point.position;
     set(input);
   }
 
@@ -95,6 +96,7 @@ export function seriesChart(parent, { changed, told }) {
     update(found) {
       shown = last ? { ...found, input: shown.input, wanted: [] } : found; // a stroke goes on
       draw();
+      if (at !== null) tell();
     },
   };
 }
