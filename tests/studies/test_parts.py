@@ -6,6 +6,7 @@ import json
 import math
 import statistics
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,14 +16,14 @@ from attnlab.core.errors import ModuleError, RunError, SpecError
 from attnlab.core.files import sealed
 from attnlab.inspection import ablate, agreement, capture, gradient_times_input
 from attnlab.models import Decoder, EncoderDecoder
-from attnlab.studies.define.assemble import build_task
+from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.studies.define.study import parse_study
 from attnlab.studies.execute import run_study
 from attnlab.studies.judge.collect import read_results
 from attnlab.studies.judge.worth import HEADS as KEPT
 from attnlab.studies.judge.worth import judged_parts, kept_parts
 from attnlab.studies.run.executor import InProcess
-from attnlab.studies.using.measured import measured_run
+from attnlab.studies.using.measured import Measured, measured_run
 from attnlab.studies.using.orders import orders
 from attnlab.studies.using.parts import finished_runs, measure_parts
 from attnlab.studies.using.trained import load_run
@@ -155,6 +156,43 @@ def test_the_command_prints_a_row_for_each_part_and_json(study, capsys):
     (found,) = json.loads(capsys.readouterr().out)
     assert found["runs"] == 1
     assert {row["place"] for row in found["parts"]} >= set(HEADS)
+
+
+SMALL = {"name": "encoder", "d_model": 8, "n_layers": 1, "mixer": {"name": "attention", "n_heads": 2}}
+TREES = ["(S (NP (DT the) (NN dog)) (VP (VBZ barks)))", "(S (NP (PRP she)) (VP (VBZ sees) (NP (DT the) (NN cat))))"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "of_task"),
+    [
+        (SMALL, {"name": "classify", "inputs": "texts.jsonl", "tokenizer": "words", "validation": 0.4}),
+        (SMALL, {"name": "classify", "inputs": "numbers.npy", "labels": "classes.npy", "validation": 0.4}),
+        (SMALL, {"name": "sequences", "inputs": "numbers.npy", "targets": "once.npy", "validation": 0.4}),
+        (SMALL, {"name": "shapes", "n_train": 8, "n_test": 8}),
+        (
+            {**SMALL, "name": "self-attentive-parser", "d_span": 8},
+            {"name": "parsing", "train": "trees.mrg", "validation": "trees.mrg"},
+        ),
+    ],
+    ids=["texts", "numbers", "one answer", "positions", "chart parser"],
+)
+def test_heads_of_models_of_every_kind_of_answer_are_measured(spec, of_task, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+    rows = [{"text": text, "label": text[:1]} for text in ("a cat", "the dog", "a dog", "the cat sat") * 5]
+    (tmp_path / "texts.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    (tmp_path / "trees.mrg").write_text("\n".join(TREES), encoding="utf-8")
+    np.save(tmp_path / "numbers.npy", generator.normal(size=(20, 6)))
+    np.save(tmp_path / "classes.npy", np.arange(20) % 2)
+    np.save(tmp_path / "once.npy", generator.normal(size=(20, 1)))
+    task = build_task(of_task)
+    model = build_model(spec, task).eval()
+    found = measure_parts(Measured(tmp_path, model, task, spec, of_task), tokens=10)
+    heads = [one.place for one in found.parts if one.kind == "head"]
+    assert [place.rpartition(":")[2] for place in heads] == ["0", "1"]
+    without = {one.place: found.worth(one) for one in found.parts}
+    assert all(map(math.isfinite, without.values()))
+    assert any(without[place] for place in heads)
 
 
 def test_what_cannot_be_measured_is_said(study, tmp_path, capsys):

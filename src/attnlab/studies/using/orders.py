@@ -44,7 +44,7 @@ def orders(model: nn.Module, batch: Batch) -> dict[str, Orders]:
     Parameters
     ----------
     model : nn.Module
-        In evaluation mode; answers (batch, length, numbers).
+        In evaluation mode.
     batch : Batch
         Of which the first few sequences are read.
 
@@ -69,6 +69,8 @@ def orders(model: nn.Module, batch: Batch) -> dict[str, Orders]:
     inputs = tuple(one[:SEQUENCES] for one in batch.inputs)
     with torch.no_grad(), capture(model) as trace:
         answer = answer_of(model(*inputs))  # (batch, length, numbers)
+    if answer.ndim != 3:  # one answer for a whole sequence: no query stands where it is given
+        return {}
     length = answer.shape[1]
     queries = _spread(length, QUERIES)
     asked = _Asked(model, inputs, queries, answer[:, queries].argmax(dim=-1))

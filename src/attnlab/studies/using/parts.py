@@ -298,8 +298,15 @@ def _scores(model: nn.Module, trace: Mapping[str, Captured], batch: Batch) -> li
     sides = sides_of_maps(model, trace)
     found = []
     for number, tokens in enumerate(batch.inputs):
-        own = {name: one for name, one in trace.items() if sides.get(name, (number, number)) == (number, number)}
-        if tokens.ndim == 2 and not tokens.is_floating_point():
+        if tokens.ndim != 2 or tokens.is_floating_point():
+            continue
+        over = (number, number), (tokens.shape[1], tokens.shape[1])  # a parser has marks of its own around the words
+        own = {
+            name: one
+            for name, one in trace.items()
+            if one.weights is not None and (sides.get(name, over[0]), tuple(one.weights.shape[2:])) == over
+        }
+        if own:
             found += head_scores(own, tokens)
     return found
 

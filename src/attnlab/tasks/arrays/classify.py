@@ -164,7 +164,7 @@ class Classify:
 
     def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
         """The mean cross-entropy of a batch in nats per item."""
-        return self._judge.mean_loss(self._answers(outputs, batch), batch.targets[:, None], label_smoothing)
+        return self._judge.mean_loss(self._answers(outputs, batch), batch.targets.view(-1, 1), label_smoothing)
 
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
         """The metrics over a whole held-out part."""
