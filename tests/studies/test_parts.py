@@ -23,7 +23,7 @@ from attnlab.studies.judge.collect import read_results
 from attnlab.studies.judge.worth import HEADS as KEPT
 from attnlab.studies.judge.worth import judged_parts, kept_parts
 from attnlab.studies.run.executor import InProcess
-from attnlab.studies.using.measured import Measured, measured_run
+from attnlab.studies.using.measured import MeasuredModel, measured_run
 from attnlab.studies.using.orders import orders
 from attnlab.studies.using.parts import finished_runs, measure_parts
 from attnlab.studies.using.trained import load_run
@@ -187,7 +187,7 @@ def test_heads_of_models_of_every_kind_of_answer_are_measured(spec, of_task, tmp
     np.save(tmp_path / "once.npy", generator.normal(size=(20, 1)))
     task = build_task(of_task)
     model = build_model(spec, task).eval()
-    found = measure_parts(Measured(tmp_path, model, task, spec, of_task), tokens=10)
+    found = measure_parts(MeasuredModel(tmp_path, model, task, spec, of_task), tokens=10)
     heads = [one.place for one in found.parts if one.kind == "head"]
     assert [place.rpartition(":")[2] for place in heads] == ["0", "1"]
     without = {one.place: found.worth(one) for one in found.parts}

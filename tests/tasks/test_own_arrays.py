@@ -170,7 +170,7 @@ def test_the_tokenizer_learns_of_the_training_part_alone(tmp_path):
     task = Classify(write_table(tmp_path / "a", "jsonl", rows), tokenizer="characters", validation=0.5)
     train = task._items.parts["train"]
     seen = {character for number in train.chosen for character in rows[number]["text"]}
-    assert task._tokenizer.size == 3 + 256 + len(seen)
+    assert task.codec.tokenizer.size == 3 + 256 + len(seen)
 
 
 def test_lists_and_columns_are_read_too(tmp_path):

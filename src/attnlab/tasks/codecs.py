@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, final
 from attnlab.core.contracts import ReportedTask
 from attnlab.text.characters import Vocabulary
 from attnlab.text.sources import clean
-from attnlab.text.tokenizers import MarkTokens, Tokenizer
+from attnlab.text.tokenizers import PAD_TOKEN, MarkTokens, Tokenizer
 from attnlab.text.trees import read_trees
 from attnlab.text.trees.bracketing import beside
 from attnlab.text.trees.linear import CLOSE, TagDictionary, TreeVocabulary
@@ -208,8 +208,44 @@ class TreeCodec:
         )
 
 
-Codec = SentenceCodec | CharacterCodec | TextCodec | TreeCodec
-KINDS: Mapping[str, type[Codec]] = {kind.kind: kind for kind in (SentenceCodec, CharacterCodec, TextCodec, TreeCodec)}
+@final
+@dataclass(frozen=True)
+class ClassCodec:
+    """Say how a text becomes tokens for a model that names its class."""
+
+    tokenizer: Tokenizer  # of the training texts
+    classes: tuple[str, ...]  # in the order of what the model answers
+    max_length: int  # tokens that are read: a longer text is cut, a shorter one filled up
+    kind: ClassVar[Literal["classes"]] = "classes"  # as in `SentenceCodec`, like what follows
+    pads: ClassVar[bool] = False  # items of one length
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of texts, cleaned as in training, all of them."""
+        return self.tokenizer.encode([clean(text) for text in texts])
+
+    def filled(self, tokens: Sequence[int]) -> list[int]:
+        """Tokens as a model is given them."""
+        return [*tokens[: self.max_length], *[PAD_TOKEN] * (self.max_length - len(tokens))]
+
+    def writes_with(self, other: ClassCodec) -> bool:
+        """Whether models of both can name one class together."""
+        return self.classes == other.classes and self.tokenizer.to_json() == other.tokenizer.to_json()
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as JSON types."""
+        known = {"classes": list(self.classes), "max_length": self.max_length}
+        return {"kind": self.kind, "tokenizer": self.tokenizer.to_json(), **known}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> ClassCodec:
+        """What was kept."""
+        return cls(Tokenizer.from_json(content["tokenizer"]), tuple(content["classes"]), content["max_length"])
+
+
+Codec = SentenceCodec | CharacterCodec | TextCodec | TreeCodec | ClassCodec
+KINDS: Mapping[str, type[Codec]] = {
+    kind.kind: kind for kind in (SentenceCodec, CharacterCodec, TextCodec, TreeCodec, ClassCodec)
+}
 
 
 def codec_of(task: ReportedTask) -> Codec | None:

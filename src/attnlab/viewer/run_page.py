@@ -268,6 +268,8 @@ def _examples(folder: Path, place: Path) -> list[dict[str, Any]]:
     predictions = _predictions(folder, place)
     if predictions.get("kind") == "text":
         return [{"text": "".join(predictions["labels"][0]), "target": ""}]
+    if predictions.get("kind") == "classes":
+        return [{"text": one["text"], "target": ""} for one in predictions["items"] if "text" in one]
     if predictions.get("kind") == "series":
         return [{"values": one["input"], "wanted": one["target"]} for one in predictions["items"][:EXAMPLES]]
     return [{"text": pair["source"], "target": pair["target"]} for pair in predictions.get("pairs", [])[:EXAMPLES]]

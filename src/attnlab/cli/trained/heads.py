@@ -13,6 +13,7 @@ from attnlab.cli.words import Whole
 
 if TYPE_CHECKING:
     from attnlab.studies.judge.worth import PartsJudged
+    from attnlab.studies.using.measured import MeasuredModel
 
 
 def heads(
@@ -64,28 +65,16 @@ def heads(
     from attnlab.studies.judge.worth import judged_parts, keep_parts
     from attnlab.studies.run.folder import RULES
     from attnlab.studies.storage.mirror import local
-    from attnlab.studies.using.measured import Measured, measured_checkpoint, measured_run
     from attnlab.studies.using.parts import finished_runs, measure_parts
-    from attnlab.studies.using.trained import load_run
-
-    def subject(folder: Path) -> Measured:
-        return (
-            measured_run(load_run(folder, which=weights), weights)
-            if text is None
-            else measured_checkpoint(folder, text)
-        )
 
     console = Terminal(stderr=json)
-    copies = [local(run) for run in runs]
-    variants = (
-        finished_runs(copies) if text is None else {str(run): [copy] for run, copy in zip(runs, copies, strict=True)}
-    )
-    judged = []
+    copies, judged = [local(run) for run in runs], []
+    variants = finished_runs(copies) if text is None else {str(copy): [copy] for copy in copies}
     for variant, folders in variants.items():
         try:
             with own_prints_to_stderr(json), console.status(f"measuring {escape(variant)}"):
                 measured = [
-                    measure_parts(subject(folder), how=how, part=part, tokens=tokens)  # pyrefly: ignore
+                    measure_parts(_subject(folder, text, weights), how=how, part=part, tokens=tokens)  # pyrefly: ignore
                     for folder in folders
                 ]
         except ModuleError as error:
@@ -102,6 +91,16 @@ def heads(
     if json:
         print_json([asdict(one) for one in judged])
     return 0
+
+
+def _subject(folder: Path, text: Path | None, weights: str) -> MeasuredModel:
+    """A checkpoint where there is a text, else a run."""
+    from attnlab.studies.using.measured import measured_checkpoint, measured_run
+    from attnlab.studies.using.trained import load_run
+
+    if text is not None:
+        return measured_checkpoint(folder, text)
+    return measured_run(load_run(folder, which=weights), weights)
 
 
 def _print(console: Terminal, one: PartsJudged) -> None:

@@ -23,7 +23,7 @@ WINDOWS = 8  # a batch
 
 @final
 @dataclass(frozen=True)
-class Measured:
+class MeasuredModel:
     """Hold a model that is to be measured."""
 
     folder: Path  # of the run or checkpoint
@@ -40,10 +40,10 @@ class Measured:
         return {**self.spec, "weights": "fresh"} if pretrained else dict(self.spec)
 
 
-def measured_run(trained: Trained, which: str = "last") -> Measured:
+def measured_run(trained: Trained, which: str = "last") -> MeasuredModel:
     """The model of a run, on its own task; a `DataError` where its data are not here."""
     spec = read_json(trained.folder / "spec.json")
-    return Measured(trained.folder, trained.model, build_task(spec["task"]), spec["model"], spec["task"], which)
+    return MeasuredModel(trained.folder, trained.model, build_task(spec["task"]), spec["model"], spec["task"], which)
 
 
 def longest_text(folder: Path) -> int:
@@ -56,7 +56,7 @@ def longest_text(folder: Path) -> int:
     return made["max_length"]
 
 
-def measured_checkpoint(folder: Path, text: Path) -> Measured:
+def measured_checkpoint(folder: Path, text: Path) -> MeasuredModel:
     """A checkpoint of transformers that continues texts, on a text that is held out as a whole.
 
     Raises
@@ -69,4 +69,4 @@ def measured_checkpoint(folder: Path, text: Path) -> Measured:
     sizes = {"context": min(WINDOW, longest_text(folder)), "batch": WINDOWS}
     of_task = {"name": "lm", "text": str(text), "validation": str(text), "tokenizer": str(folder), **sizes}
     spec, task = {"name": "pretrained", "folder": str(folder)}, build_task(of_task)
-    return Measured(folder, build_model(spec, task).eval(), task, spec, of_task)
+    return MeasuredModel(folder, build_model(spec, task).eval(), task, spec, of_task)

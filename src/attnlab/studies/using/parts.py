@@ -25,7 +25,7 @@ from attnlab.inspection.watch import Captured
 from attnlab.models.pretrained.checkpoint import is_checkpoint
 from attnlab.nn.block import AbstractBlock
 from attnlab.studies.define.assemble import build_model, build_task
-from attnlab.studies.using.measured import Measured
+from attnlab.studies.using.measured import MeasuredModel
 from attnlab.studies.using.orders import Orders, orders
 from attnlab.studies.using.translating import sides_of_maps
 
@@ -74,12 +74,14 @@ class MeasuredParts:
         return fmean(part.losses) - fmean(self.losses)
 
 
-def measure_parts(subject: Measured, *, how: Instead = "zero", part: str = "", tokens: int = 20_000) -> MeasuredParts:
+def measure_parts(
+    subject: MeasuredModel, *, how: Instead = "zero", part: str = "", tokens: int = 20_000
+) -> MeasuredParts:
     """Measure what a trained model loses without each of its parts.
 
     Parameters
     ----------
-    subject : Measured
+    subject : MeasuredModel
         From `measured_run` or `measured_checkpoint`.
     how : {"zero", "mean", "resample"}
         What stands in a part's place, as `ablate` has it; a layer is skipped, in whatever way, and what an attention
@@ -139,7 +141,9 @@ def measure_parts(subject: Measured, *, how: Instead = "zero", part: str = "", t
     )
 
 
-def _overlaps(trace: Mapping[str, Captured], subject: Measured, batch: Batch) -> dict[Projected, tuple[float, float]]:
+def _overlaps(
+    trace: Mapping[str, Captured], subject: MeasuredModel, batch: Batch
+) -> dict[Projected, tuple[float, float]]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         untrained = attention_on(build_model(subject.untrained, subject.task).eval(), batch)
@@ -258,7 +262,7 @@ def held_out(model: nn.Module, task: StudyTask, part: str, tokens: int) -> list[
     return batches
 
 
-def kinds_on(subject: Measured, part: str, *, trace: Mapping[str, Captured], batch: Batch) -> dict[str, Any]:
+def kinds_on(subject: MeasuredModel, part: str, *, trace: Mapping[str, Captured], batch: Batch) -> dict[str, Any]:
     """The patterns of each head beyond those of untrained models of its form, where attention is over tokens."""
     question = json.dumps([subject.untrained, subject.of_task, part])
     return kinds_beyond(lambda: _of_untrained(question), subject.model, trace, batch)

@@ -217,7 +217,7 @@ def unlabelled(trained: Trained) -> list[str]:
     RunError
         If it was given all of them, or the run is none of parsing.
     """
-    codec: TreeCodec = _codec_of([trained], TreeCodec.kind, "parser", differs="")
+    codec: TreeCodec = codec_in_common([trained], TreeCodec.kind, "parser", differs="")
     found = getattr(build_task(read_json(trained.folder / "spec.json")["task"]), "unlabelled", [])
     if not found:
         raise RunError(
@@ -265,7 +265,7 @@ def parse(
     DataError
         If a sentence is empty, has more words than the model writes, or a word holds a bracket.
     """
-    codec: TreeCodec = _codec_of(trained, TreeCodec.kind, "parser", differs="other words or labels")
+    codec: TreeCodec = codec_in_common(trained, TreeCodec.kind, "parser", differs="other words or labels")
     cut = []
     for number, sentence in enumerate(sentences, first):
         try:
@@ -359,10 +359,12 @@ def score(
 
 def sentence_codec(trained: Sequence[Trained]) -> SentenceCodec:
     """What tokens mean to models that write together, and how the first of them searches."""
-    return _codec_of(trained, SentenceCodec.kind, "translation run", differs="another tokenizer or pair of languages")
+    return codec_in_common(
+        trained, SentenceCodec.kind, "translation run", differs="another tokenizer or pair of languages"
+    )
 
 
-def _codec_of(trained: Sequence[Trained], kind: str, called: str, *, differs: str) -> Any:
+def codec_in_common(trained: Sequence[Trained], kind: str, called: str, *, differs: str) -> Any:
     """The codec of a kind that models have in common, which read and write no more than the shortest of them."""
     codecs: list[Any] = []
     for one in trained:
@@ -378,7 +380,13 @@ def _codec_of(trained: Sequence[Trained], kind: str, called: str, *, differs: st
 
 def _is_no(trained: Trained, called: str) -> RunError:
     """That a model does something else, and the command that lets it."""
-    writes = {"sentences": "translate", "trees": "parse", "text": "generate", "characters": "generate"}
+    writes = {
+        "sentences": "translate",
+        "trees": "parse",
+        "text": "generate",
+        "characters": "generate",
+        "classes": "classify",
+    }
     command = writes.get(trained.task.codec.kind)
     hint = f"; attnlab {command} uses it" if command else ""
     return RunError(f"{trained.folder} is no {called}: its task is '{trained.task.name}'{hint}")

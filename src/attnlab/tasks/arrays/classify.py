@@ -17,6 +17,7 @@ from attnlab.core.errors import DataError, ModuleError, SpecError, nearest
 from attnlab.core.sizes import require_known, require_positive
 from attnlab.tasks.arrays.items import Numbers, OwnItems, Scale, batch_of, cut_items, featured, in_units
 from attnlab.tasks.arrays.reading import ARRAY, numbers, read_array, read_table, require_finite
+from attnlab.tasks.codecs import ClassCodec
 from attnlab.tasks.held_out import PREFIXES, Held, held_parts, shares_of
 from attnlab.tasks.next_tokens import NextTokens
 from attnlab.text.sources import clean
@@ -101,9 +102,7 @@ class Classify:
         self.classes = sorted(set(read["train"][1].tolist()))
         known = {part: self._numbered(part, given) for part, (_, given) in read.items()}
         trained = cut_items(len(known["train"]), shares_of(held), data_seed, known["train"])["train"]
-        items, self._tokenizer, self._cut = _encoded(
-            {part: some for part, (some, _) in read.items()}, trained, tokenizer, length
-        )
+        items, made, self._cut = _encoded({part: some for part, (some, _) in read.items()}, trained, tokenizer, length)
         given = {part: (items[part], known[part]) for part in read if part != "train"}
         self._items = OwnItems(
             items["train"], known["train"], {**shares_of(held), **given}, seed=data_seed, strata=known["train"],
@@ -116,6 +115,7 @@ class Classify:
         self._scale = Scale.of(featured(train.inputs), train.chosen) if normalize and not self._of_tokens else None
         self.vocab_size = int(max(array.max() for array in items.values())) + 1 if self._of_tokens else 0
         self.length = train.inputs.shape[1]
+        self.codec = ClassCodec(made, tuple(map(str, self.classes)), self.length) if made else None
         self._judge = NextTokens(len(self.classes))
         self.tokens_per_step = batch
         self.steps_per_epoch = len(train) / batch
@@ -147,20 +147,8 @@ class Classify:
         return self._batch(*self._items.drawn(step, seed, self.batch))
 
     def _answers(self, outputs: Tensor, batch: Batch) -> Float[Tensor, "batch 1 classes"]:
-        """One answer an item: that of the model, or the mean of those at its positions."""
-        inputs = batch.inputs[0]
-        wanted = (len(inputs), len(self.classes))
-        if outputs.ndim == 3 and (len(outputs), outputs.shape[2]) == wanted:
-            if self._of_tokens and outputs.shape[1] == inputs.shape[1]:
-                real = (inputs != PAD_TOKEN).to(outputs.device, outputs.dtype)[..., None]  # (batch, length, 1)
-                return (outputs * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
-            return outputs.mean(dim=1, keepdim=True)
-        if tuple(outputs.shape) != wanted:
-            raise ModuleError(
-                f"the model's outputs must have shape {wanted} (batch, classes), or (batch, length, classes); got "
-                f"{tuple(outputs.shape)}"
-            )
-        return outputs[:, None]
+        """One answer an item."""
+        return answers_of(outputs, batch.inputs[0], len(self.classes), padded=self._of_tokens)
 
     def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
         """The mean cross-entropy of a batch in nats per item."""
@@ -248,14 +236,42 @@ class Classify:
         batch = self._batch(*self._items.parts[self.parts[0]].pair(slice(SHOWN)))
         chances = self._answers(predict(batch), batch).float().softmax(dim=-1)[:, 0]
         tokens = batch.inputs[0][0].tolist() if self._of_tokens else []
+        read = self.codec.tokenizer.decode(batch.inputs[0].tolist()) if self.codec else []
+        texts = [{"text": text} for text in read] or [{}] * len(chances)
         return {
             "kind": "classes",
-            "labels": [self._tokenizer.pieces(tokens) if self._tokenizer else list(map(str, tokens))] if tokens else [],
+            "labels": [self.codec.tokenizer.pieces(tokens) if self.codec else list(map(str, tokens))] if tokens else [],
             "items": [
-                {"class": str(self.classes[one]), "chances": dict(zip(map(str, self.classes), some, strict=True))}
-                for one, some in zip(batch.targets.tolist(), chances.tolist(), strict=True)
+                {
+                    "class": str(self.classes[one]),
+                    "chances": dict(zip(map(str, self.classes), some, strict=True)),
+                    **text,
+                }
+                for one, some, text in zip(batch.targets.tolist(), chances.tolist(), texts, strict=True)
             ],
         }
+
+
+def answers_of(outputs: Tensor, inputs: Tensor, classes: int, *, padded: bool) -> Float[Tensor, "batch 1 classes"]:
+    """One answer an item: that of the model, or the mean of those at its positions, of tokens but padding.
+
+    Raises
+    ------
+    ModuleError
+        If the model answers in another shape.
+    """
+    wanted = (len(inputs), classes)
+    if outputs.ndim == 3 and (len(outputs), outputs.shape[2]) == wanted:
+        if padded and outputs.shape[1] == inputs.shape[1]:
+            real = (inputs != PAD_TOKEN).to(outputs.device, outputs.dtype)[..., None]  # (batch, length, 1)
+            return (outputs * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
+        return outputs.mean(dim=1, keepdim=True)
+    if tuple(outputs.shape) != wanted:
+        raise ModuleError(
+            f"the model's outputs must have shape {wanted} (batch, classes), or (batch, length, classes); got "
+            f"{tuple(outputs.shape)}"
+        )
+    return outputs[:, None]
 
 
 def _metrics(prefix: str) -> tuple[Metric, Metric]:

@@ -23,12 +23,20 @@ from attnlab.models.decoding.writers import device_of
 from attnlab.studies.using.measured import measured_run
 from attnlab.studies.using.trained import Trained, load_run, parse, sentence_codec
 from attnlab.studies.using.translating import translations
-from attnlab.tasks.codecs import SentenceCodec, TreeCodec
+from attnlab.tasks.codecs import ClassCodec, SentenceCodec, TreeCodec
 from attnlab.viewer.inside.asked import Asked
 from attnlab.viewer.inside.explaining import Chosen, explanation
 from attnlab.viewer.inside.heads import Heads, full_map, heads_of, require_head, small_maps
 from attnlab.viewer.inside.measuring import HeldOutHeads
-from attnlab.viewer.inside.reading import AbstractReader, SentenceReader, SeriesReader, Side, TextReader, TreeReader
+from attnlab.viewer.inside.reading import (
+    AbstractReader,
+    ClassReader,
+    SentenceReader,
+    SeriesReader,
+    Side,
+    TextReader,
+    TreeReader,
+)
 
 KEPT_TRANSLATIONS = 64  # of each model
 
@@ -85,7 +93,8 @@ class ModelInView:
             ``sides``: by sequence its ``name`` and ``tokens``, each with ``text``, ``span``, and where something is
             predicted ``loss``, ``before`` (the loss with nothing switched off), in nats, and ``guesses``, the likeliest
             tokens with their probabilities. ``series``, of models of numbers: ``input``, ``wanted``, ``prediction``,
-            ``before``, and the mean squared errors of the last two. ``vocab_size``. ``layers``: of every attention its
+            ``before``, and the mean squared errors of the last two. ``classes``, of classifiers: ``name``, ``chance``
+            and ``before`` of each. ``vocab_size``. ``layers``: of every attention its
             ``name``, ``sides`` (which sequence asks, which is looked at), ``shape`` [heads, q_len, k_len], and
             ``thumbnails``, base64 of a byte per weight, pooled by maximum to ``thumbnail`` [rows, columns]; 255 stands
             for ``max``. ``notes``: sentences. ``ms``.
@@ -237,6 +246,8 @@ def run_in_view(folder: Path) -> ModelInView:
 def writer_in_view(trained: Trained, *, measure: Callable[[], HeldOutHeads] | None = None) -> ModelInView:
     """A model that reads texts: of a run, or a checkpoint with its tokenizer."""
     model, codec, sizes = trained.model, trained.task.codec, trained.task.model_arguments
+    if codec.kind == ClassCodec.kind:
+        return ModelInView(model, ClassReader(codec), measure=measure)  # pyrefly: ignore
     if codec.kind not in (SentenceCodec.kind, TreeCodec.kind):
         known = sizes["vocab_size"] if codec.kind != "tokens" else 0
         return ModelInView(model, TextReader(codec, known, sizes["max_length"]), measure=measure)  # pyrefly: ignore

@@ -15,7 +15,7 @@ from attnlab.inspection import ablate
 from attnlab.inspection.interventions import How
 from attnlab.inspection.watch import Captured
 from attnlab.studies.judge.statistics import compare
-from attnlab.studies.using.measured import Measured
+from attnlab.studies.using.measured import MeasuredModel
 from attnlab.studies.using.parts import Ablations, attention_on, held_out, kinds_on, parts_of
 
 Kinds = Callable[[Mapping[str, Captured], Batch], Mapping[str, Any]]
@@ -61,7 +61,7 @@ class HeldOutHeads:
         """By choice of heads the losses of the first batches, each with the seconds that it took."""
 
     @classmethod
-    def of(cls, subject: Measured, data: str = "held-out data") -> HeldOutHeads:
+    def of(cls, subject: MeasuredModel, data: str = "held-out data") -> HeldOutHeads:
         """The heads of a run or checkpoint, on its data."""
 
         def kinds(trace: Mapping[str, Captured], batch: Batch) -> Mapping[str, Any]:

@@ -15,7 +15,8 @@ from attnlab.core.errors import DataError
 from attnlab.models.parsers.parser import AbstractParser
 from attnlab.studies.using.pretrained import StoredSentenceCodec, StoredTextCodec
 from attnlab.studies.using.translating import sides_of_maps
-from attnlab.tasks.codecs import CharacterCodec, SentenceCodec, TextCodec, TreeCodec
+from attnlab.tasks.arrays.classify import answers_of
+from attnlab.tasks.codecs import CharacterCodec, ClassCodec, SentenceCodec, TextCodec, TreeCodec
 from attnlab.viewer.inside.asked import Asked
 
 GUESSES = 5
@@ -223,6 +224,43 @@ class TreeReader(AbstractReader):
     def axes(self, layers: Iterable[str]) -> Axes:
         """Those of encoder, decoder and what lies between."""
         return sides_of_maps(self._model, layers)
+
+
+@final
+class ClassReader(AbstractReader):
+    """Read a text whose class is named.
+
+    Parameters
+    ----------
+    codec : ClassCodec
+        What tokens mean.
+    """
+
+    def __init__(self, codec: ClassCodec) -> None:
+        self._codec = codec
+        self.notes = ("Attention sees what a short text is filled up with, as in training.",)
+
+    def sides(self, asked: Asked) -> tuple[Side, ...]:
+        """The text, filled up to what the model reads."""
+        require_text(asked.text)
+        (tokens,) = self._codec.encode([asked.text])
+        require_short(len(tokens), self._codec.max_length, "tokens")
+        return (side_of_text(tokens := self._codec.filled(tokens), self.pieces(tokens), predicts=False),)
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """Words, or parts of words."""
+        return self._codec.tokenizer.pieces(tokens)
+
+    def told(self, sides: Sequence[Side], output: Tensor, whole: Tensor, asked: Asked) -> dict[str, Any]:
+        """The probability of every class, with and without what is switched off; the likeliest first."""
+        names, inputs = self._codec.classes, torch.tensor([sides[0].inputs])
+        chances, before = (
+            answers_of(one[None], inputs, len(names), padded=True).flatten().softmax(dim=0).tolist()
+            for one in (output, whole)
+        )
+        rows = sorted(zip(names, chances, before, strict=True), key=lambda row: -row[1])
+        classes = [{"name": name, "chance": chance, "before": was} for name, chance, was in rows]
+        return {**super().told(sides, output, whole, asked), "classes": classes}
 
 
 @final

@@ -15,6 +15,7 @@ const form = document.querySelector("form.asking");
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const shared = { view: "matrix", shown: "weights" };
 const examples = JSON.parse(form.dataset.series ?? "null"); // of a model that reads numbers
+const CLASSES = 8; // that are shown
 const FLAT = 100; // positions of a line to begin with where no example says how many there are
 let series = null; // what is read then: {values, wanted}
 const field = (name) => form.elements.namedItem(name);
@@ -274,7 +275,7 @@ class Panel {
     this.readings = this.found.sides.map((side, number) => {
       const box = element("div", { className: "side" });
       if (this.found.sides.length > 1) box.append(element("h3", { textContent: `${side.name}${number ? (this.found.vocab_size ? ", judged" : "") : ", read"}` }));
-      const view = drawTokens(side, { compared: this.asked.off.length > 0, chance: Math.log(this.found.vocab_size), pointed: this.pointed, onPoint: (token, at) => this.point(number, token, at), onChoose: number === this.found.sides.length - 1 ? (at) => this.explain(at) : null });
+      const view = drawTokens(side, { compared: this.asked.off.length > 0, chance: Math.log(this.found.vocab_size), pointed: this.pointed, onPoint: (token, at) => this.point(number, token, at), onChoose: this.found.vocab_size && number === this.found.sides.length - 1 ? (at) => this.explain(at) : null });
       box.append(view.root);
       return { box, ...view };
     });
@@ -289,8 +290,24 @@ class Panel {
     }
   }
 
+  // The likeliest classes, with what the heads that are off changed.
+  showClasses() {
+    const percent = (chance) => `${(100 * chance).toFixed(1)} %`;
+    const rows = this.found.classes.slice(0, CLASSES).map(({ name, chance, before }) => {
+      const bar = element("span", { className: "bar" }), cells = [element("td", { textContent: name }), element("td", {}, bar), element("td", { textContent: percent(chance) })];
+      bar.style.setProperty("--part", chance);
+      if (this.asked.off.length) cells.push(element("td", { textContent: `${signed(100 * (chance - before), 1)} points` }));
+      return element("tr", {}, ...cells);
+    });
+    const more = this.found.classes.length - rows.length;
+    const said = this.asked.off.length ? `With ${headsOff(this.asked)}` : "It says";
+    this.find(".total").replaceChildren(`${said}: `, element("b", { textContent: this.found.classes[0].name }));
+    this.find(".written").replaceChildren(element("div", { className: "guesses classes-of" }, element("table", {}, ...rows)), ...(more > 0 ? [element("p", { className: "note", textContent: `and ${more} more classes` })] : []));
+  }
+
   showTotal() {
     if (this.found.series) return this.showError();
+    if (this.found.classes) return this.showClasses();
     const judged = this.tokens.filter((token) => token.loss !== null && token.loss !== undefined);
     const out = this.find(".total");
     if (!judged.length) return out.replaceChildren();
@@ -728,7 +745,7 @@ field("sequence")?.addEventListener("change", () => {
 });
 field("example")?.addEventListener("change", () => {
   const { value, dataset } = field("example").selectedOptions[0];
-  field("reference").disabled = !dataset.target;
+  if (field("reference")) field("reference").disabled = !dataset.target;
   if (!value) return;
   field("text").value = value;
   if (field("target")) field("target").value = "";
