@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 import urllib.request
-from pathlib import Path
 
 import pytest
 import torch
@@ -98,8 +97,8 @@ def test_a_checkpoint_of_transformers_reads_texts_if_it_has_a_tokenizer(tmp_path
     assert begin["kind"] == "module"
     with pytest.raises(DataError, match=r"to type texts, start a module with --text FILE, and keep tokenizer.json in"):
         viewed.look(Asked("the old man reads"))
-    with pytest.raises(SpecError, match="--text and --arg are of a module"):
-        _module(str(tmp_path), Path("text.txt"), [], None)
+    with pytest.raises(SpecError, match="--arg is of a module"):
+        _module(str(tmp_path), None, ["d_model=3"], None)
 
 
 @pytest.mark.parametrize("library", ["starlette", "uvicorn"])

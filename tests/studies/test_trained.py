@@ -164,7 +164,7 @@ def test_a_run_needs_neither_its_corpus_nor_what_was_kept_of_it(runs, tmp_path, 
     kept = read_json(run / "task.json")
     kept["codec"]["max_length"] = 7
     (run / "task.json").write_text(json.dumps(kept), encoding="utf-8")
-    with pytest.raises(RunError, match="was begun with another tokenizer than there is now"):
+    with pytest.raises(RunError, match="was begun with another tokenizer or other units than there are now"):
         keep_task(run, build_task({"name": "translation", "corpus": str(runs), "tokenizer": "words", "test": "exam"}))
     (run / "task.json").unlink()
     assert call(["translate", str(run), "dog"]) == WRONG_USE

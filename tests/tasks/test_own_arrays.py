@@ -12,7 +12,7 @@ import torch
 from attnlab.core.errors import DataError, ModuleError, SpecError
 from attnlab.models.stacks import Encoder
 from attnlab.studies.define.assemble import build_model, measured_reach
-from attnlab.tasks.arrays import items as items_module
+from attnlab.tasks import scale
 from attnlab.tasks.arrays.classify import Classify
 from attnlab.tasks.arrays.sequences import Sequences
 from attnlab.tasks.epochs import in_epochs
@@ -389,7 +389,7 @@ def test_rows_of_csv_are_items(tmp_path):
 
 def test_large_parts_are_read_some_at_a_time(save, monkeypatch):
     usual = Sequences(*pairs(save), test=0.2)
-    monkeypatch.setattr(items_module, "CHECKED", 7)
+    monkeypatch.setattr(scale, "SUMMED", 7)
     again = Sequences(*pairs(save), test=0.2)
     assert np.allclose(usual._scales[0].std, again._scales[0].std)
     assert usual.describe()["sha256"] == again.describe()["sha256"]

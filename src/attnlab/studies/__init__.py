@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from attnlab.studies.report import draw_report, write_report
     from attnlab.studies.run.cluster import Ray
     from attnlab.studies.run.executor import Executor, InProcess, LocalProcesses
-    from attnlab.studies.using.classifying import classify
+    from attnlab.studies.using.predicting import classify, predict
     from attnlab.studies.using.pretrained import load_pretrained
     from attnlab.studies.using.trained import generate, load_run, parse, score, translate
 

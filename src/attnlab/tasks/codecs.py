@@ -6,7 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final
 
+import numpy as np
+
 from attnlab.core.contracts import ReportedTask
+from attnlab.core.errors import DataError
+from attnlab.tasks.scale import Scale, featured, in_units
 from attnlab.text.characters import Vocabulary
 from attnlab.text.sources import clean
 from attnlab.text.tokenizers import PAD_TOKEN, MarkTokens, Tokenizer
@@ -242,9 +246,59 @@ class ClassCodec:
         return cls(Tokenizer.from_json(content["tokenizer"]), tuple(content["classes"]), content["max_length"])
 
 
-Codec = SentenceCodec | CharacterCodec | TextCodec | TreeCodec | ClassCodec
+@final
+@dataclass(frozen=True)
+class NumbersCodec:
+    """Say in which units a model is given sequences of numbers, and what its answers mean."""
+
+    max_length: int  # positions of a sequence, no more and no fewer
+    features: int  # numbers at each of them
+    each: bool  # whether there is an answer at every position, else one a sequence
+    classes: tuple[str, ...] = ()  # in the order of what the model answers; empty: its answers are numbers
+    inputs: Scale | None = None  # units of what it is given; None: as they are
+    answers: Scale | None = None  # of its answers, where these are numbers
+    kind: ClassVar[Literal["numbers"]] = "numbers"  # as in `SentenceCodec`, like what follows
+    pads: ClassVar[bool] = False  # items of one length
+
+    def encode(self, items: np.ndarray) -> np.ndarray:
+        """Sequences as a model is given them, float32 (items, length, features); raise `DataError` of another shape."""
+        given = featured(items) if items.ndim in (2, 3) else items
+        if given.shape[1:] != (self.max_length, self.features):
+            without = f" or (items, {self.max_length})" if self.features == 1 else ""
+            raise DataError(
+                f"inputs must have the shape (items, {self.max_length}, {self.features}){without}; got {items.shape}"
+            )
+        return in_units(given, self.inputs)
+
+    def decode(self, outputs: np.ndarray) -> np.ndarray:
+        """Answers in their own units, or the probability of each class: (items, length, ...) or (items, ...)."""
+        if not self.each and outputs.ndim == 3:
+            outputs = outputs.mean(axis=1)
+        if self.classes:
+            shifted = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
+            return shifted / shifted.sum(axis=-1, keepdims=True)
+        return self.answers.undo(outputs) if self.answers else outputs
+
+    def writes_with(self, other: NumbersCodec) -> bool:
+        """Whether answers of models of both can be averaged."""
+        return self.to_json() == other.to_json()
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as JSON types."""
+        sizes = {"max_length": self.max_length, "features": self.features, "each": self.each}
+        units = {"inputs": self.inputs and self.inputs.to_json(), "answers": self.answers and self.answers.to_json()}
+        return {"kind": self.kind, **sizes, "classes": list(self.classes), **units}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> NumbersCodec:
+        """What was kept."""
+        units = [content[name] and Scale.from_json(content[name]) for name in ("inputs", "answers")]
+        return cls(content["max_length"], content["features"], content["each"], tuple(content["classes"]), *units)
+
+
+Codec = SentenceCodec | CharacterCodec | TextCodec | TreeCodec | ClassCodec | NumbersCodec
 KINDS: Mapping[str, type[Codec]] = {
-    kind.kind: kind for kind in (SentenceCodec, CharacterCodec, TextCodec, TreeCodec, ClassCodec)
+    kind.kind: kind for kind in (SentenceCodec, CharacterCodec, TextCodec, TreeCodec, ClassCodec, NumbersCodec)
 }
 
 

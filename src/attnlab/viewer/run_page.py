@@ -22,6 +22,7 @@ from attnlab.core.processes.apart import own_code_in
 from attnlab.inspection.drawing.assets import SCRIPT, pixel_script
 from attnlab.studies.run.folder import INSIDE
 from attnlab.studies.using.kept_task import KEPT
+from attnlab.tasks.codecs import NumbersCodec
 from attnlab.training.keeping.checkpoints import STATE
 from attnlab.training.keeping.runs import SPEC
 from attnlab.viewer.inside.apart import LIMIT_S, AnsweringApart
@@ -234,8 +235,9 @@ def _step(place: Path) -> int | None:
 
 def _kind(folder: Path, place: Path) -> str:
     """What a run reads: "sentences", "characters", a "series" of numbers; "maps" where those alone were kept."""
-    if (place / KEPT).is_file():
-        return str(read_json(place / KEPT)["codec"]["kind"])
+    kept = str(read_json(place / KEPT)["codec"]["kind"]) if (place / KEPT).is_file() else NumbersCodec.kind
+    if kept != NumbersCodec.kind:
+        return kept
     if _predictions(folder, place).get("kind") == "series":
         return "series"
     return "maps" if (place / INSIDE).is_file() else "characters"

@@ -52,7 +52,7 @@ def classify(
     from json import dumps
 
     from attnlab.cli.trained.translate import some_at_a_time, warnings_said
-    from attnlab.studies.using.classifying import classify as classes_of
+    from attnlab.studies.using.predicting import classify as classes_of
     from attnlab.studies.using.trained import load_run
 
     if texts and file is not None:

@@ -48,7 +48,7 @@ HOMES = "a decoder may be GPT-2 or Llama there, an encoder-decoder Marian"
 def write_huggingface(trained: Trained, folder: Path) -> dict[str, float]:
     """Write a checkpoint, and say how far the model that is read from it is from this one."""
     codec = trained.task.kept
-    if codec is None or codec.kind in ("trees", "classes"):
+    if codec is None or codec.kind in ("trees", "classes", "numbers"):
         raise SpecError(
             f"{trained.folder} is a run of the task '{trained.task.name}', whose models transformers has no class for; "
             "export to torch-export or onnx, or a run that translates or continues texts"

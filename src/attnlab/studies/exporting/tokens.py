@@ -15,7 +15,7 @@ UNKNOWN = "\ufffd"  # as the vocabulary of a text has it
 
 def tokenizer_of(codec: Codec | None) -> dict[str, Any] | None:
     """The content of ``tokenizer.json``; None where models do not read text."""
-    if codec is None:
+    if codec is None or codec.kind == "numbers":
         return None
     if codec.kind != "characters":
         return codec.tokenizer.to_json()

@@ -48,7 +48,9 @@ def keep_task(folder: Path, task: StudyTask) -> None:
         return
     if (folder / KEPT).is_file():
         if read_json(folder / KEPT)["codec"] != codec.to_json():
-            raise RunError(f"{folder} was begun with another tokenizer than there is now; remove it to begin again")
+            raise RunError(
+                f"{folder} was begun with another tokenizer or other units than there are now; remove it to begin again"
+            )
         return
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

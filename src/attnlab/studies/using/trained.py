@@ -386,6 +386,7 @@ def _is_no(trained: Trained, called: str) -> RunError:
         "text": "generate",
         "characters": "generate",
         "classes": "classify",
+        "numbers": "predict",
     }
     command = writes.get(trained.task.codec.kind)
     hint = f"; attnlab {command} uses it" if command else ""

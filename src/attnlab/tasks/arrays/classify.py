@@ -15,11 +15,12 @@ from attnlab.core.build import Spec, build
 from attnlab.core.contracts import Batch, Floor, Metric, Predict
 from attnlab.core.errors import DataError, ModuleError, SpecError, nearest
 from attnlab.core.sizes import require_known, require_positive
-from attnlab.tasks.arrays.items import Numbers, OwnItems, Scale, batch_of, cut_items, featured, in_units
+from attnlab.tasks.arrays.items import Numbers, OwnItems, batch_of, cut_items
 from attnlab.tasks.arrays.reading import ARRAY, numbers, read_array, read_table, require_finite
-from attnlab.tasks.codecs import ClassCodec
+from attnlab.tasks.codecs import ClassCodec, NumbersCodec
 from attnlab.tasks.held_out import PREFIXES, Held, held_parts, shares_of
 from attnlab.tasks.next_tokens import NextTokens
+from attnlab.tasks.scale import Scale, featured, in_units
 from attnlab.text.sources import clean
 from attnlab.text.tokenizers import PAD_TOKEN, TOKENIZERS, Tokenizer
 
@@ -102,7 +103,9 @@ class Classify:
         self.classes = sorted(set(read["train"][1].tolist()))
         known = {part: self._numbered(part, given) for part, (_, given) in read.items()}
         trained = cut_items(len(known["train"]), shares_of(held), data_seed, known["train"])["train"]
-        items, made, self._cut = _encoded({part: some for part, (some, _) in read.items()}, trained, tokenizer, length)
+        items, self._tokenizer, self._cut = _encoded(
+            {part: some for part, (some, _) in read.items()}, trained, tokenizer, length
+        )
         given = {part: (items[part], known[part]) for part in read if part != "train"}
         self._items = OwnItems(
             items["train"], known["train"], {**shares_of(held), **given}, seed=data_seed, strata=known["train"],
@@ -115,7 +118,7 @@ class Classify:
         self._scale = Scale.of(featured(train.inputs), train.chosen) if normalize and not self._of_tokens else None
         self.vocab_size = int(max(array.max() for array in items.values())) + 1 if self._of_tokens else 0
         self.length = train.inputs.shape[1]
-        self.codec = ClassCodec(made, tuple(map(str, self.classes)), self.length) if made else None
+        self.codec = self._codec()
         self._judge = NextTokens(len(self.classes))
         self.tokens_per_step = batch
         self.steps_per_epoch = len(train) / batch
@@ -130,6 +133,16 @@ class Classify:
             hint = nearest(str(unknown[0]), map(str, self.classes))
             raise DataError(f"the {part} part has the class {unknown[0]!r}, which the training part lacks; {hint}")
         return np.array([numbers_of[one] for one in given.tolist()], dtype=np.int64)
+
+    def _codec(self) -> ClassCodec | NumbersCodec | None:
+        """What inputs and answers mean; nothing of tokens that were given as numbers."""
+        names = tuple(map(str, self.classes))
+        if self._tokenizer is not None:
+            return ClassCodec(self._tokenizer, names, self.length)
+        if self._of_tokens:
+            return None
+        features = featured(self._items.parts["train"].inputs).shape[2]
+        return NumbersCodec(self.length, features, each=False, classes=names, inputs=self._scale)
 
     def _require_classes(self) -> None:
         left = self._frequencies("train")
@@ -236,11 +249,11 @@ class Classify:
         batch = self._batch(*self._items.parts[self.parts[0]].pair(slice(SHOWN)))
         chances = self._answers(predict(batch), batch).float().softmax(dim=-1)[:, 0]
         tokens = batch.inputs[0][0].tolist() if self._of_tokens else []
-        read = self.codec.tokenizer.decode(batch.inputs[0].tolist()) if self.codec else []
+        read = self._tokenizer.decode(batch.inputs[0].tolist()) if self._tokenizer else []
         texts = [{"text": text} for text in read] or [{}] * len(chances)
         return {
             "kind": "classes",
-            "labels": [self.codec.tokenizer.pieces(tokens) if self.codec else list(map(str, tokens))] if tokens else [],
+            "labels": [self._tokenizer.pieces(tokens) if self._tokenizer else list(map(str, tokens))] if tokens else [],
             "items": [
                 {
                     "class": str(self.classes[one]),

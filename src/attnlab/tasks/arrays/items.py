@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, final
 
@@ -16,53 +14,11 @@ from jaxtyping import Int64
 
 from attnlab.core.contracts import Batch
 from attnlab.core.errors import DataError
-from attnlab.tasks.arrays.reading import CHECKED
 from attnlab.tasks.epochs import in_epochs
 from attnlab.tasks.held_out import require_shares, shares_of
 
 Numbers = Int64[np.ndarray, " items"]
 EVALUATION_BATCH = 250  # items at a time; bounds memory, changes no number but rounding
-
-
-@final
-@dataclass(frozen=True)
-class Scale:
-    """Say in which units numbers are given to a model.
-
-    Parameters
-    ----------
-    mean, std : array (features,)
-        What is taken from each feature, and what the rest is divided by.
-    """
-
-    mean: np.ndarray
-    std: np.ndarray
-
-    @classmethod
-    def of(cls, array: np.ndarray, items: Numbers) -> Scale:
-        """Mean and standard deviation of each feature (the last axis) over some items."""
-        total, squares, count = 0.0, 0.0, 0
-        for first in range(0, len(items), CHECKED):
-            some = array[items[first : first + CHECKED]].astype(np.float64)
-            axes = tuple(range(some.ndim - 1))
-            total, squares = total + some.sum(axes), squares + (some**2).sum(axes)
-            count += math.prod(some.shape[:-1])
-        mean = np.asarray(total / count)
-        variance = np.maximum(squares / count - mean**2, 0)
-        return cls(mean, np.where(variance > 1e-12 * mean**2, np.sqrt(variance), 1.0))  # what is constant stays near 0
-
-    def apply(self, array: np.ndarray) -> np.ndarray:
-        """Numbers in these units."""
-        return ((array - self.mean) / self.std).astype(np.float32)
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything as JSON types."""
-        return {"mean": self.mean.tolist(), "std": self.std.tolist()}
-
-
-def in_units(array: np.ndarray, scale: Scale | None) -> np.ndarray:
-    """Numbers as a model is given them; without a scale as they are."""
-    return scale.apply(array) if scale else array.astype(np.float32)
 
 
 @final
@@ -215,11 +171,6 @@ def cut_items(count: int, shares: Mapping[str, float], seed: int, strata: np.nda
             first = last
         found["train"].append(group[first:])
     return {part: np.sort(np.concatenate(some)) for part, some in found.items()}
-
-
-def featured(inputs: np.ndarray) -> np.ndarray:
-    """Numbers with an axis of features: one, where there was none."""
-    return inputs if inputs.ndim == 3 else inputs[..., None]  # (items, length, features)
 
 
 def batch_of(inputs: np.ndarray, targets: np.ndarray) -> Batch:

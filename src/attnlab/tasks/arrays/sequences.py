@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from attnlab.core.contracts import Batch, Floor, Metric, Predict
 from attnlab.core.errors import DataError, ModuleError, SpecError
 from attnlab.core.sizes import require_known, require_positive
-from attnlab.tasks.arrays.items import OwnItems, Scale, batch_of, featured, in_units
+from attnlab.tasks.arrays.items import OwnItems, batch_of
 from attnlab.tasks.arrays.reading import read_array
+from attnlab.tasks.codecs import NumbersCodec
 from attnlab.tasks.held_out import PREFIXES, Held, held_parts, shares_of
 from attnlab.tasks.next_tokens import NextTokens
+from attnlab.tasks.scale import Scale, featured, in_units
 
 EXAMPLES = 4  # sequences shown in a report
 DIGITS = 4  # of a value in a report
@@ -95,6 +97,8 @@ class Sequences:
             Scale.of(featured(first[0]), train.chosen) if normalize else None,
             Scale.of(self._shaped(first[1]), train.chosen) if scaled else None,
         )
+        classes = tuple(map(str, range(self._d_out))) if self._of_classes else ()
+        self.codec = NumbersCodec(self.length, self._d_in, self.each, classes, *self._scales)
         self._judge = NextTokens(self._d_out)
         self.tokens_per_step = batch * (self.length if self.each else 1)
         self.steps_per_epoch = len(train) / batch

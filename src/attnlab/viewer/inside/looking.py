@@ -23,7 +23,7 @@ from attnlab.models.decoding.writers import device_of
 from attnlab.studies.using.measured import measured_run
 from attnlab.studies.using.trained import Trained, load_run, parse, sentence_codec
 from attnlab.studies.using.translating import translations
-from attnlab.tasks.codecs import ClassCodec, SentenceCodec, TreeCodec
+from attnlab.tasks.codecs import ClassCodec, NumbersCodec, SentenceCodec, TreeCodec
 from attnlab.viewer.inside.asked import Asked
 from attnlab.viewer.inside.explaining import Chosen, explanation
 from attnlab.viewer.inside.heads import Heads, full_map, heads_of, require_head, small_maps
@@ -238,7 +238,8 @@ def run_in_view(folder: Path) -> ModelInView:
     def measure() -> HeldOutHeads:
         return HeldOutHeads.of(measured_run(trained))
 
-    if task.kept is None and task.model_arguments.get("d_in") == 1:
+    numbers = task.kept is None or task.kept.kind == NumbersCodec.kind
+    if numbers and task.model_arguments.get("d_in") == 1:
         return ModelInView(model, SeriesReader(task.model_arguments["length"]), measure=measure)
     return writer_in_view(trained, measure=measure)
 

@@ -1,0 +1,57 @@
+"""``attnlab predict``: what a trained model makes of sequences of numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from attnlab.cli.words import Runs
+from attnlab.core.errors import SpecError
+
+
+def predict(
+    run: Path,
+    inputs: str,
+    /,
+    *,
+    out: Path,
+    also: Runs = (),
+    weights: str = "last",
+    device: str = "cpu",
+) -> int:
+    """Let a run of ``sequences``, or of ``classify`` on numbers, answer for sequences of numbers.
+
+    Parameters
+    ----------
+    run : Path
+        Folder of a run, such as ``runs/STUDY/VARIANT/seed-0``.
+    inputs : str
+        As the task has them: an ``.npy`` file or a CSV file with a row an item, in the units of the training data.
+    out : Path
+        The ``.npy`` file to write: numbers in the units of the targets, or on the last axis the probability of each
+        class.
+    also : tuple of Path
+        One more run of the same task, whose answers are averaged with those of the first. Once for each.
+    weights : str
+        ``last``, which the study judged, or ``best`` (those of the best evaluation).
+    device : str
+        ``cpu`` or ``cuda``.
+
+    Returns
+    -------
+    int
+        0.
+    """
+    import numpy as np
+
+    from attnlab.studies.using.predicting import predict as answers_for
+    from attnlab.studies.using.trained import load_run
+    from attnlab.tasks.arrays.reading import ARRAY, read_array
+
+    if out.suffix != ARRAY:
+        raise SpecError(f"--out must be an {ARRAY} file; got {out}")
+    trained = [load_run(folder, which=weights, device=device) for folder in (run, *also)]
+    found = answers_for(trained, read_array(inputs))
+    np.save(out, found)
+    classes = trained[0].task.codec.classes  # pyrefly: ignore
+    print(f"{out}: {found.shape}, {'the probability of ' + ', '.join(classes) if classes else 'numbers'}")
+    return 0
