@@ -63,8 +63,8 @@ def test_a_name_that_is_not_there():
     "before",
     [
         "import attnlab.doctor.engine",
-        "from attnlab.doctor import Finding",
-        "import attnlab",
+        pytest.param("from attnlab.doctor import Finding", marks=pytest.mark.slow),
+        pytest.param("import attnlab", marks=pytest.mark.slow),
         "import attnlab.inspection.capture",
     ],
 )

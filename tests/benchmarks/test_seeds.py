@@ -52,7 +52,7 @@ def test_every_way_is_measured():
 
 
 @pytest.mark.usefixtures("short", "here")
-@pytest.mark.parametrize("compiler", [True, False])
+@pytest.mark.parametrize("compiler", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_every_way_is_measured_in_every_setting(monkeypatch, compiler):
     monkeypatch.setattr(seeds, "COUNT_AT_BEST", 3)
     monkeypatch.setattr(seeds, "missing_compiler", lambda device: "" if compiler else "a compiler")

@@ -154,7 +154,9 @@ def test_every_part_is_drawn_with_its_parameters_and_in_its_place(arguments):
     check_places(*sheet_of(model))
 
 
-@pytest.mark.parametrize("study", library())
+@pytest.mark.parametrize(
+    "study", [pytest.param(name, marks=[pytest.mark.slow] * (name == "vaswani-table-3")) for name in library()]
+)  # the rows of that one differ in sizes
 def test_modules_are_called_in_the_order_in_which_they_are_drawn(study):
     built = models(study).items()
     as_held = (AbstractParser, Rnng)  # drawn as what they hold; the former read values too

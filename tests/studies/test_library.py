@@ -73,6 +73,11 @@ def pairs(tmp_path_factory):
     return folder
 
 
+def few(pairs, scale):
+    """The few pairs in place of a small study's corpus; those of others have no vocabulary of its size."""
+    return {"corpus": str(pairs), "test": None} if scale == "small" else {}
+
+
 @needs_data
 @pytest.mark.parametrize("name", [name for name in sorted(library()) if load_study(name).task["name"] == "translation"])
 def test_every_variant_can_be_built(name, pairs):
@@ -83,8 +88,9 @@ def test_every_variant_can_be_built(name, pairs):
 
 @needs_data
 @pytest.mark.parametrize("scale", usually_small(scales("heads")))
-def test_narrow_models_with_wide_heads_have_the_parameters_of_the_baseline(scale):
-    sizes = {variant: count_parameters(model) for variant, model in models("heads", scale).items()}
+def test_narrow_models_with_wide_heads_have_the_parameters_of_the_baseline(scale, pairs):
+    built = models("heads", scale, **few(pairs, scale))
+    sizes = {variant: count_parameters(model) for variant, model in built.items()}
     wanted = sizes[load_study("heads").baseline]
     assert sizes["8 heads as wide as a narrower model"] == pytest.approx(wanted, rel=0.01)
     assert sizes["8 heads as wide as the model"] > 2 * wanted
@@ -92,8 +98,9 @@ def test_narrow_models_with_wide_heads_have_the_parameters_of_the_baseline(scale
 
 @needs_data
 @pytest.mark.parametrize("scale", usually_small(scales("combiners")))
-def test_a_narrow_model_with_convolved_heads_has_the_parameters_of_heads_that_share_the_width(scale):
-    sizes = {variant: count_parameters(model) for variant, model in models("combiners", scale).items()}
+def test_a_narrow_model_with_convolved_heads_has_the_parameters_of_heads_that_share_the_width(scale, pairs):
+    built = models("combiners", scale, **few(pairs, scale))
+    sizes = {variant: count_parameters(model) for variant, model in built.items()}
     wanted = sizes["8 heads that share the width, joined by a projection"]
     narrow = sizes["8 wide heads of a narrower model, joined by convolutions"]
     assert narrow == pytest.approx(wanted, rel=0.01)
@@ -102,18 +109,19 @@ def test_a_narrow_model_with_convolved_heads_has_the_parameters_of_heads_that_sh
 
 @needs_data
 @pytest.mark.parametrize("scale", usually_small([None, "small"]))
-def test_rivals_of_the_transformer_are_of_its_size(scale):
-    sizes = {variant: count_parameters(model) for variant, model in models("vaswani-table-2", scale).items()}
+def test_rivals_of_the_transformer_are_of_its_size(scale, pairs):
+    built = models("vaswani-table-2", scale, **few(pairs, scale))
+    sizes = {variant: count_parameters(model) for variant, model in built.items()}
     wanted = sizes[load_study("vaswani-table-2").baseline]
     for variant, size in sizes.items():
         assert size == pytest.approx(wanted, rel=0.01) or variant == "Transformer, mixture of experts"
 
 
 @needs_data
-def test_experts_cost_what_the_transformer_costs():
+def test_experts_cost_what_the_transformer_costs(pairs):
     study = load_study("vaswani-table-2", scale="small")
     costs = {
-        variant: count(study.model_spec(variant), task_of(study, variant)).flops_per_token
+        variant: count(study.model_spec(variant), task_of(study, variant, corpus=str(pairs), test=None)).flops_per_token
         for variant in ("Transformer", "Transformer, mixture of experts")
     }
     assert costs["Transformer, mixture of experts"] == pytest.approx(costs["Transformer"], rel=0.02)
@@ -162,7 +170,7 @@ def test_every_variant_of_a_text_makes_a_step(name, short_text):
         assert any(gradient.any() for gradient in gradients), variant
 
 
-@pytest.mark.parametrize("scale", scales("mixers"))
+@pytest.mark.parametrize("scale", usually_small(scales("mixers")))
 def test_restricted_attention_is_shown_where_it_costs_less(scale, short_text):
     study = load_study("mixers", scale=scale)
     costs = {

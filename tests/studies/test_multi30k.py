@@ -44,6 +44,7 @@ def test_every_part_is_there_in_every_language(part):
     }
 
 
+@pytest.mark.slow
 def test_any_direction():
     task = Translation("multi30k", "fr-en", tokenizer={"name": "bpe", "vocab_size": 1000}, test="test-2017")
     assert task.describe()["parts"] == {"train": 29_000, "validation": 1_014, "test": 1_000}

@@ -489,7 +489,7 @@ def test_dropout_cuts_each_training_pair_in_several_ways(corpus):
     assert (task.describe()["segmentations"], plain.describe()["segmentations"]) == (3, 1)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.slow), 0.3])
 def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch, dropout):
     """Neither with its sentences nor with its words, each of which stands in one sentence."""
     monkeypatch.setattr(pair_store, "AT_A_TIME", 100)
