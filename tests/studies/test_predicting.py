@@ -58,6 +58,11 @@ def test_answers_are_in_the_units_of_the_targets(regressions):
     assert np.abs(together - wanted).mean() < 0.25 * wanted.std()
 
 
+def test_answers_have_the_shape_of_the_targets(tmp_path):
+    (run,) = runs_of(tmp_path, {"name": "sequences"}, {"inputs": INPUTS, "targets": INPUTS - 7})
+    assert predict([load_run(run)], INPUTS[:3]).shape == (3, LENGTH)
+
+
 def test_one_answer_a_sequence_is_the_mean_of_those_at_its_positions(tmp_path):
     (run,) = runs_of(tmp_path, {"name": "sequences"}, {"inputs": INPUTS, "targets": INPUTS.mean(1, keepdims=True)})
     trained = load_run(run)

@@ -257,6 +257,7 @@ class NumbersCodec:
     classes: tuple[str, ...] = ()  # in the order of what the model answers; empty: its answers are numbers
     inputs: Scale | None = None  # units of what it is given; None: as they are
     answers: Scale | None = None  # of its answers, where these are numbers
+    flat: bool = False  # whether the numbers of its answers have no axis of outputs, as the targets had none
     kind: ClassVar[Literal["numbers"]] = "numbers"  # as in `SentenceCodec`, like what follows
     pads: ClassVar[bool] = False  # items of one length
 
@@ -277,7 +278,8 @@ class NumbersCodec:
         if self.classes:
             shifted = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
             return shifted / shifted.sum(axis=-1, keepdims=True)
-        return self.answers.undo(outputs) if self.answers else outputs
+        numbers = self.answers.undo(outputs) if self.answers else outputs
+        return numbers[..., 0] if self.flat else numbers
 
     def writes_with(self, other: NumbersCodec) -> bool:
         """Whether answers of models of both can be averaged."""
@@ -285,7 +287,7 @@ class NumbersCodec:
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON types."""
-        sizes = {"max_length": self.max_length, "features": self.features, "each": self.each}
+        sizes = {"max_length": self.max_length, "features": self.features, "each": self.each, "flat": self.flat}
         units = {"inputs": self.inputs and self.inputs.to_json(), "answers": self.answers and self.answers.to_json()}
         return {"kind": self.kind, **sizes, "classes": list(self.classes), **units}
 
@@ -293,7 +295,8 @@ class NumbersCodec:
     def from_json(cls, content: Mapping[str, Any]) -> NumbersCodec:
         """What was kept."""
         units = [content[name] and Scale.from_json(content[name]) for name in ("inputs", "answers")]
-        return cls(content["max_length"], content["features"], content["each"], tuple(content["classes"]), *units)
+        sizes = content["max_length"], content["features"], content["each"]
+        return cls(*sizes, tuple(content["classes"]), *units, flat=content["flat"])
 
 
 Codec = SentenceCodec | CharacterCodec | TextCodec | TreeCodec | ClassCodec | NumbersCodec

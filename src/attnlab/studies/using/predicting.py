@@ -84,8 +84,8 @@ def predict(trained: Sequence[Trained], inputs: np.ndarray) -> np.ndarray:
     Returns
     -------
     array
-        Of a regression (items, length, outputs) or (items, outputs), in the units of the targets; of classes their
-        probabilities, (items, length, classes) or (items, classes).
+        Of a regression (items, length), (items, length, outputs) or (items, outputs), as the targets were, in their
+        units; of classes their probabilities, (items, length, classes) or (items, classes).
 
     Raises
     ------

@@ -98,7 +98,8 @@ class Sequences:
             Scale.of(self._shaped(first[1]), train.chosen) if scaled else None,
         )
         classes = tuple(map(str, range(self._d_out))) if self._of_classes else ()
-        self.codec = NumbersCodec(self.length, self._d_in, self.each, classes, *self._scales)
+        flat = self.each and len(shape) == 2 and not self._of_classes
+        self.codec = NumbersCodec(self.length, self._d_in, self.each, classes, *self._scales, flat=flat)
         self._judge = NextTokens(self._d_out)
         self.tokens_per_step = batch * (self.length if self.each else 1)
         self.steps_per_epoch = len(train) / batch
