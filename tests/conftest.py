@@ -36,6 +36,7 @@ def pytest_collection():
     try:
         return (yield)
     finally:
+        gc.freeze()  # they are looked at no more
         gc.enable()
 
 

@@ -89,6 +89,8 @@ def test_what_cannot_be_predicted_is_said(regressions, tmp_path, capsys):
     trained = load_run(regressions[0])
     with pytest.raises(DataError, match=r"inputs must have the shape \(items, 6, 1\) or \(items, 6\); got \(80, 5\)"):
         predict([trained], INPUTS[:, :5])
+    with pytest.raises(DataError, match=r"there are no inputs to answer for: their shape is \(0, 6\)"):
+        predict([trained], INPUTS[:0])
     other = shutil.copytree(regressions[1], tmp_path / "other")
     kept = json.loads((other / "task.json").read_text())
     kept["codec"]["inputs"]["mean"] = [0.0]

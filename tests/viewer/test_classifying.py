@@ -78,6 +78,7 @@ def test_what_cannot_be_classified_is_said(runs, tmp_path, capsys):
     trained = load_run(runs[0])
     with pytest.raises(DataError, match="text 8 is empty: there is nothing to classify"):
         classify([trained], ["dog", " "], first=7)
+    assert classify([trained], []) == []
     writer = load_run(text_run(tmp_path / "run"))
     with pytest.raises(RunError, match=r"is no classifier of texts: its task is '.*'; attnlab generate uses it"):
         classify([writer], ["dog"])

@@ -51,6 +51,8 @@ def classify(trained: Sequence[Trained], texts: Sequence[str], *, first: int = 1
     codec: ClassCodec = codec_in_common(
         trained, ClassCodec.kind, "classifier of texts", differs="another tokenizer or other classes"
     )
+    if not texts:
+        return []
     empty = [number for number, text in enumerate(texts, first) if not text.strip()]
     if empty:
         raise DataError(f"text {listed(empty)} is empty: there is nothing to classify")
@@ -66,8 +68,7 @@ def classify(trained: Sequence[Trained], texts: Sequence[str], *, first: int = 1
     def chances(outputs: Tensor, inputs: Tensor) -> np.ndarray:
         return answers_of(outputs, inputs, len(codec.classes), padded=True)[:, 0].softmax(dim=-1).numpy()
 
-    inputs = torch.tensor([codec.filled(one) for one in tokens]).view(-1, codec.max_length)
-    found = _mean_answers(trained, inputs, chances).tolist()
+    found = _mean_answers(trained, torch.tensor([codec.filled(one) for one in tokens]), chances).tolist()
     return [dict(sorted(zip(codec.classes, row, strict=True), key=lambda pair: -pair[1])) for row in found]
 
 
@@ -92,12 +93,15 @@ def predict(trained: Sequence[Trained], inputs: np.ndarray) -> np.ndarray:
     RunError
         If a run is of another task, or the runs have different units or classes.
     DataError
-        If inputs have another shape than those of the training data.
+        If there are no inputs, or they have another shape than those of the training data.
     """
     codec: NumbersCodec = codec_in_common(
         trained, NumbersCodec.kind, "model of numbers", differs="other units or classes"
     )
-    read = torch.from_numpy(codec.encode(np.asarray(inputs)))
+    given = np.asarray(inputs)
+    if not given.size:
+        raise DataError(f"there are no inputs to answer for: their shape is {given.shape}")
+    read = torch.from_numpy(codec.encode(given))
     return _mean_answers(trained, read, lambda outputs, _: codec.decode(outputs.numpy()))
 
 
