@@ -276,8 +276,9 @@ class NumbersCodec:
         if not self.each and outputs.ndim == 3:
             outputs = outputs.mean(axis=1)
         if self.classes:
-            shifted = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
-            return shifted / shifted.sum(axis=-1, keepdims=True)
+            from scipy import special  # which takes a while to import
+
+            return special.softmax(outputs, axis=-1)
         numbers = self.answers.undo(outputs) if self.answers else outputs
         return numbers[..., 0] if self.flat else numbers
 
