@@ -85,6 +85,10 @@ def decoder(**arguments):
     return Decoder(VOCABULARY, 16, d_model=WIDTH, n_layers=2, init="torch", **arguments).eval()
 
 
+def linear():
+    return decoder(mixer={"name": "linear-attention", "n_heads": HEADS})
+
+
 def by_hand(way):
     torch.manual_seed(0)
     return Model(lambda: ByHand(way=way)).eval()
@@ -141,6 +145,13 @@ def test_a_head_of_the_labs_attention_is_off(head):
     close(run(model, tokens(), f"stack.blocks.1.mixer:{head}"), run(blind, tokens()))
 
 
+def test_a_head_of_linear_attention_is_off():
+    model, blind = linear(), linear()
+    without_head(blind.stack.blocks[1].mixer.to_residual, 2)
+    close(run(model, tokens(), "stack.blocks.1.mixer:2"), run(blind, tokens()))
+    assert model.stack.blocks[1].mixer.edit is None
+
+
 @pytest.mark.parametrize("way", ["matmul", "fused", "einsum", "folded", "exponents"])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_head_written_by_hand_is_off(way, batch):
@@ -168,7 +179,7 @@ def test_heads_inside_torchs_own_encoder_are_off():
     close(run(layer, x, "self_attn:3"), run(blind, x))
 
 
-@pytest.mark.parametrize("make", [decoder, lambda: by_hand("matmul"), lambda: by_hand("fused")])
+@pytest.mark.parametrize("make", [decoder, linear, lambda: by_hand("matmul"), lambda: by_hand("fused")])
 def test_a_step_is_put_in_for_the_lab_and_by_hand(make):
     model = make()
     name = "stack.blocks.0.mixer" if isinstance(model, Decoder) else "layers.0"
@@ -206,7 +217,7 @@ def test_a_hidden_edge_is_as_if_a_mask_hid_it(make):
     close(only, run(model, tokens(), f"{name}:*@0", "zero"))
 
 
-@pytest.mark.parametrize("make", [decoder, lambda: by_hand("matmul"), lambda: by_hand("fused")])
+@pytest.mark.parametrize("make", [decoder, linear, lambda: by_hand("matmul"), lambda: by_hand("fused")])
 def test_weights_are_spread_or_permuted_among_the_keys_that_are_looked_at(make):
     model = make()
     name = "stack.blocks.0.mixer" if isinstance(model, Decoder) else "layers.0"

@@ -26,6 +26,8 @@ WINDOW = 5
 SHARE = 0.05
 SHORTEST_REPETITION = 4  # the first token of a half has no announcement: one that has must follow
 ROUNDING = 1e-9  # a share of 0.05 of 20 models is one model
+NOWHERE = -1
+"""In place of a word that is looked at: all weight lies on the word itself or on tokens of no word."""
 
 
 @final
@@ -352,6 +354,61 @@ def repeated_loss(logits: Float[Tensor, "batch length vocab"], tokens: Int[Tenso
     predicted = logits[:, :-1].detach().cpu().double().transpose(1, 2)  # (batch, vocab, length - 1)
     losses = nn.functional.cross_entropy(predicted, tokens[:, 1:].cpu(), reduction="none")  # (batch, length - 1)
     return RepeatedLoss(losses[:, : half - 1].mean().item(), losses[:, half:].mean().item())
+
+
+def most_looked_at(
+    trace: Mapping[str, Captured], words: Sequence[Sequence[int]], *, sample: int = 0
+) -> dict[str, Int[Tensor, "heads words"]]:
+    """Find the other word that every head looks at most from each word.
+
+    Parameters
+    ----------
+    trace : mapping of str to Captured
+        What `capture` recorded: self-attention over the tokens that the words are made of, others left out by you.
+    words : sequence of sequence of int
+        Positions of the tokens of each word.
+    sample : int, default 0
+        Which sequence of the batch.
+
+    Returns
+    -------
+    dict of str to Tensor
+        By attention the number of a word, -1 where all weight lies on the word itself or on tokens of no word.
+
+    Raises
+    ------
+    DataError
+        If a word has no token, or one that is not there.
+
+    Notes
+    -----
+    A word looks as its tokens do on average; its look at another is the sum over the tokens of that one [1]_.
+
+    References
+    ----------
+    .. [1] Clark et al., 2019, arXiv:1906.04341, section 4.1.
+
+    Examples
+    --------
+    >>> weights = torch.eye(4).roll(-1, 1)[None, None]  # each of four tokens looks at the one before
+    >>> most_looked_at({"mixer": Captured(weights=weights.mT)}, [[0], [1, 2], [3]])
+    {'mixer': tensor([[2, 0, 1]])}
+    """
+    found = {}
+    for name, weights in weights_of(trace).items():
+        length = weights.shape[-1]
+        if weights.shape[-2] != length or any(not word or max(word) >= length or min(word) < 0 for word in words):
+            raise DataError(
+                f"{name} looks from {weights.shape[-2]} to {length} tokens; every word must have tokens of these"
+            )
+        belongs = torch.zeros(length, len(words), dtype=torch.float64)
+        for number, word in enumerate(words):
+            belongs[list(word), number] = 1
+        looks = (belongs / belongs.sum(dim=0)).T @ weights[sample].detach().cpu().double().abs() @ belongs
+        others = looks.nan_to_num(0).masked_fill(torch.eye(len(words), dtype=torch.bool), 0)  # (heads, words, words)
+        most, which = others.max(dim=-1)
+        found[name] = torch.where(most > 0, which, NOWHERE)
+    return found
 
 
 def weights_of(trace: Mapping[str, Captured]) -> dict[str, Tensor]:

@@ -266,7 +266,7 @@ class Attention(AbstractMixer):
         self, q: Tensor, k: Tensor, v: Tensor, piece: AbstractPiece
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         """The formula's steps in the order of `Trace`, each as an intervention leaves it."""
-        edit = self.edit or _unchanged
+        edit = self.edit or unchanged
         q, k, v = edit("q", q), edit("k", k), edit("v", v)
         keys, values = (repeat_heads(part, self.heads.n_heads) for part in (k, v))
         scores = self.scores(q, keys)  # (batch, heads, q_len, k_len)
@@ -330,7 +330,8 @@ def _listed(masks: Spec | AbstractMask | list[Spec | AbstractMask]) -> list[Any]
     return masks if isinstance(masks, list) else [masks]
 
 
-def _unchanged(_step: Step, value: Tensor) -> Tensor:
+def unchanged(_step: Step, value: Tensor) -> Tensor:
+    """What no intervention changes."""
     return value
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attnlab.core.errors import ModuleError
 from attnlab.core.layouts import Activations, Memory, Queries, Real, RealKeys, SharedKeys, SharedValues
 from attnlab.core.sizes import check_positive
-from attnlab.nn.attention import Trace
+from attnlab.nn.attention import Edit, Trace, unchanged
 from attnlab.nn.axes.combiners import concatenate
 from attnlab.nn.axes.heads import SplitHeads
 from attnlab.nn.kernels.recording import is_recorded
@@ -135,9 +135,12 @@ class LinearAttention(AbstractKeylessMixer):
         self.heads = SplitHeads(d_model, n_heads, d_head=d_head)
         self.to_residual = nn.Linear(n_heads * self.heads.d_v, d_model)
         self.causal, self.chunk_size = causal, chunk_size
+        self.edit: Edit | None = None  # set by `attnlab.inspection` while an intervention is open
 
     def forward(self, x: Activations, memory: Memory | None = None, padding: RealKeys | None = None) -> Activations:
         """Kernel-weighted means of values; zeros from the heads where there is no key."""
+        if self.edit:
+            return self.trace(x, memory, padding).output
         q, k, v = self._features(x, memory, padding)
         v = F.pad(v, (0, 1), value=1.0)  # the last feature of the sums is the divisor
         sums = _past_sums(q, k, v, self.chunk_size) if self.causal else q @ (k.transpose(-2, -1) @ v)
@@ -145,12 +148,15 @@ class LinearAttention(AbstractKeylessMixer):
 
     def trace(self, x: Activations, memory: Memory | None = None, padding: RealKeys | None = None) -> Trace:
         """Compute the same as `forward` pair by pair and return the steps, q and k after ``f``."""
+        edit = self.edit or unchanged
         q, k, v = self._features(x, memory, padding)
-        scores = q @ k.transpose(-2, -1)  # (batch, heads, q_len, k_len)
+        q, k, v = edit("q", q), edit("k", k), edit("v", v)
+        scores = edit("scores", q @ k.transpose(-2, -1))  # (batch, heads, q_len, k_len)
         seen = scores.tril() if self.causal else scores
-        weights = safe_divide(seen, seen.sum(-1, keepdim=True))
-        head_outputs = weights @ v
-        return Trace(q, k, v, scores, weights, head_outputs, self.to_residual(concatenate(head_outputs)))
+        weights = edit("weights", safe_divide(seen, seen.sum(-1, keepdim=True)))
+        head_outputs = edit("head_outputs", weights @ v)
+        output = edit("output", self.to_residual(concatenate(head_outputs)))
+        return Trace(q, k, v, scores, weights, head_outputs, output)
 
     def _features(
         self, x: Activations, memory: Memory | None, padding: RealKeys | None

@@ -26,6 +26,7 @@ def heads(
     tolerance: float = 0.01,
     weights: str = "last",
     text: Path | None = None,
+    parses: Path | None = None,
     json: bool = False,
 ) -> int:
     """Measure what trained models lose without each head, sublayer and layer, over all seeds of a variant.
@@ -50,6 +51,9 @@ def heads(
         ``last``, which the study judged, or ``best`` (those of the best evaluation).
     text : Path, optional
         Of checkpoints that continue texts: a text that they were not trained on, to measure on.
+    parses : Path, optional
+        Sentences with their dependencies in CoNLL-U, as treebanks of Universal Dependencies and most parsers have them:
+        how well heads follow each relation between words is measured too.
     json : bool
         Print what was found as JSON.
 
@@ -66,23 +70,28 @@ def heads(
     from attnlab.studies.run.folder import RULES
     from attnlab.studies.storage.mirror import local
     from attnlab.studies.using.parts import finished_runs, measure_parts
+    from attnlab.studies.using.syntax import measure_syntax
+    from attnlab.tasks.parsing.dependencies import read_dependencies
 
     console = Terminal(stderr=json)
+    sentences = [] if parses is None else read_dependencies(parses)
     copies, judged = [local(run) for run in runs], []
     variants = finished_runs(copies) if text is None else {str(copy): [copy] for copy in copies}
     for variant, folders in variants.items():
         try:
             with own_prints_to_stderr(json), console.status(f"measuring {escape(variant)}"):
+                subjects = [_subject(folder, text, weights) for folder in folders]
+                syntax = [measure_syntax(subject, sentences) for subject in subjects if sentences]
                 measured = [
-                    measure_parts(_subject(folder, text, weights), how=how, part=part, tokens=tokens)  # pyrefly: ignore
-                    for folder in folders
+                    measure_parts(subject, how=how, part=part, tokens=tokens)  # pyrefly: ignore
+                    for subject in subjects
                 ]
         except ModuleError as error:
             if len(variants) == 1:
                 raise
             console.print(f"\n{error}", markup=False, soft_wrap=True)
             continue
-        judged.append(judged_parts(variant, measured, tolerance=tolerance))
+        judged.append(judged_parts(variant, measured, tolerance=tolerance, syntax=syntax))
         _print(console, judged[-1])
     for study, copy in zip(runs, copies, strict=True):
         if (copy / RULES).is_file():
@@ -104,7 +113,7 @@ def _subject(folder: Path, text: Path | None, weights: str) -> MeasuredModel:
 
 
 def _print(console: Terminal, one: PartsJudged) -> None:
-    from attnlab.studies.report.heads import COLUMNS, lines, table
+    from attnlab.studies.report.heads import COLUMNS, SYNTAX_COLUMNS, lines, syntax_table, table
 
     seeds = f"{one.runs} runs" if one.runs > 1 else "one run: intervals are over its sequences, not over seeds"
     console.print(
@@ -118,5 +127,11 @@ def _print(console: Terminal, one: PartsJudged) -> None:
     for place, *rest in table(one):
         shown.add_row(*map(escape, (place, *rest)), style=None if place in decided else "dim")
     console.print(shown)
+    if one.syntax:
+        console.print()
+        shown = Table(*SYNTAX_COLUMNS, box=None, pad_edge=False)
+        for row, cells in zip(one.syntax, syntax_table(one), strict=True):
+            shown.add_row(*map(escape, cells), style=None if row.followed else "dim")
+        console.print(shown)
     for line in lines(one):
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -20,6 +20,7 @@ from attnlab.inspection.interventions.places import Changed, Function, Place
 from attnlab.inspection.interventions.taped import changing_taped
 from attnlab.inspection.torch_attention import StepByStep
 from attnlab.nn.attention import Attention
+from attnlab.nn.recurrences import LinearAttention
 
 
 @contextlib.contextmanager
@@ -59,7 +60,7 @@ def changing(model: nn.Module, changes: Sequence[Changed]) -> Iterator[None]:
                 raise SpecError(f"the model has no module '{base}'; {nearest(base, modules)}")
             module, wanted = modules[base], [change for change in changes if change[0].module == name]
             applied = _Applied(int(number) if number else None, wanted, calls)
-            if isinstance(module, Attention):
+            if isinstance(module, Attention | LinearAttention):
                 stack.enter_context(_editing(module, applied))
                 continue
             of_output = [change for change in wanted if change[0].step == "output"]

@@ -15,10 +15,12 @@ from attnlab.core.files import finite, read_sealed, sealed, write_json
 from attnlab.inspection.matching import HeadMatches, layer_agreement, match_heads
 from attnlab.inspection.rank import Projected
 from attnlab.studies.judge.statistics import SIGNIFICANCE, Comparison, compare
+from attnlab.studies.judge.syntax import RelationJudged, judged_syntax, restored_syntax
 from attnlab.studies.run.folder import read_rules
 from attnlab.studies.storage.mirror import deliver
 from attnlab.studies.using.orders import Orders
 from attnlab.studies.using.parts import Instead, Kind, MeasuredPart, MeasuredParts
+from attnlab.studies.using.syntax import RelationFollowed
 
 HEADS = "heads.json"
 """File of a study."""
@@ -77,6 +79,8 @@ class PartsJudged:
     orders: Mapping[str, Orders]  # by attention, means over runs
     overlaps: Mapping[Projected, tuple[float, float]]
     """How much two heads of a layer read the same directions, and in an untrained model; means over runs and layers."""
+    syntax: tuple[RelationJudged, ...] = ()
+    """By relation between words and direction how well it is followed; nothing where no parsed sentences were given."""
 
     @property
     def heads(self) -> int:
@@ -90,7 +94,9 @@ class PartsJudged:
         return dict(found.most_common())
 
 
-def judged_parts(variant: str, runs: Sequence[MeasuredParts], *, tolerance: float) -> PartsJudged:
+def judged_parts(
+    variant: str, runs: Sequence[MeasuredParts], *, tolerance: float, syntax: Sequence[Sequence[RelationFollowed]] = ()
+) -> PartsJudged:
     """Judge what the parts of a variant are worth.
 
     Parameters
@@ -101,6 +107,8 @@ def judged_parts(variant: str, runs: Sequence[MeasuredParts], *, tolerance: floa
         Its runs, measured alike.
     tolerance : float
         Loss that may be lost by removing heads, in the loss's unit.
+    syntax : sequence of sequence of RelationFollowed
+        What `measure_syntax` found of each run, or nothing.
 
     Returns
     -------
@@ -156,6 +164,7 @@ def judged_parts(variant: str, runs: Sequence[MeasuredParts], *, tolerance: floa
             step: (statistics.fmean(run.overlaps[step][0] for run in runs), untrained)
             for step, (_, untrained) in first.overlaps.items()
         },
+        syntax=judged_syntax(syntax) if syntax else (),
     )
 
 
@@ -208,7 +217,8 @@ def _restored(content: Mapping[str, Any]) -> PartsJudged:
     parts = tuple(_restored_part(row) for row in content["parts"])
     orders = {name: Orders(**one) for name, one in content["orders"].items()}
     overlaps = {step: tuple(pair) for step, pair in content.get("overlaps", {}).items()}  # not of earlier versions
-    known: dict[str, Any] = {**content, "parts": parts, "orders": orders, "overlaps": overlaps}
+    syntax = tuple(restored_syntax(row) for row in content.get("syntax", ()))  # likewise
+    known: dict[str, Any] = {**content, "parts": parts, "orders": orders, "overlaps": overlaps, "syntax": syntax}
     known |= {key: tuple(content[key]) for key in ("removable", "pruned")}
     return PartsJudged(**known)
 

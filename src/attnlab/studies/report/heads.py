@@ -12,6 +12,7 @@ from attnlab.studies.report.style import INK, MUTED, PAPER, SMALL, VERDICT_COLOR
 
 if TYPE_CHECKING:
     from attnlab.studies.judge.results import StudyResults
+    from attnlab.studies.judge.statistics import Comparison
     from attnlab.studies.judge.worth import PartsJudged, Worth
 
 WIDTH, ROW_HEIGHT, PANELS = 190, 17, 2
@@ -23,6 +24,8 @@ COMPRESSED = 500
 """The largest worth over that below which the axis is linear: a layer may be worth a hundred times a head."""
 COLUMNS = ("part", "worth", "interval", "looks at, beyond untrained heads")
 """Of the table."""
+SYNTAX_COLUMNS = ("relation", "to the", "pairs", "best head", "untrained", "at a distance", "difference, %")
+"""Of the table of relations between words."""
 MOST_KINDS = 2  # of a head
 INSTEAD = {"zero": "zeros", "mean": "their mean over the batch", "resample": "those of the batch's next sequence"}
 
@@ -162,18 +165,30 @@ def lines(one: PartsJudged) -> Iterator[str]:
             f"order of positions (Kendall's tau): {name} with gradient times input {order.gradient:.2f}, with "
             f"what hiding one changes {order.hidden:.2f}; these two with each other {order.between:.2f}"
         )
+    if one.syntax:
+        yield (
+            f"relations between words: {sum(row.followed for row in one.syntax)} of {len(one.syntax)}, each in one "
+            "direction, are followed by the best head more often than by the word at the best distance (both chosen on "
+            "every other sentence, judged on the rest; intervals hold together)"
+        )
 
 
 def table(one: PartsJudged) -> list[tuple[str, str, str, str]]:
     """Part, worth, interval and kinds: layers, sublayers and heads, each from the most valuable to the least."""
     order = ("layer", "sublayer", "weights", "head")
     ranked = sorted(one.parts, key=lambda row: (order.index(row.kind), -row.mean))
-    return [(row.place, f"{row.mean:+.4f}", _interval(row), _kinds(row)) for row in ranked]
+    return [(row.place, f"{row.mean:+.4f}", _interval(row.comparison), _kinds(row)) for row in ranked]
 
 
-def _interval(row: Worth) -> str:
-    found = row.comparison
+def _interval(found: Comparison) -> str:
     return "" if found.low is None else f"[{found.low:+.4f}, {found.high:+.4f}]"
+
+
+def _difference(found: Comparison) -> str:
+    """A difference of shares with its interval, in percent."""
+    ends = () if found.low is None or found.high is None else (found.low, found.high)
+    shown = ", ".join(f"{100 * end:+.0f}" for end in ends)
+    return f"{100 * (found.difference or 0):+.0f}" + (f" [{shown}]" if shown else "")
 
 
 def _kinds(row: Worth, least: float = 0.0) -> str:
@@ -181,6 +196,25 @@ def _kinds(row: Worth, least: float = 0.0) -> str:
     return ", ".join(found[:MOST_KINDS])
 
 
+def syntax_table(one: PartsJudged) -> list[tuple[str, ...]]:
+    """Of each relation and direction how often the best head is right, and what it is held beside."""
+    return [
+        (
+            row.relation,
+            row.towards,
+            f"{row.pairs:,}",
+            f"{row.rate:.0%}",
+            f"{row.untrained:.0%}",
+            f"{row.distance_rate:.0%} at {row.distance:+d}",
+            _difference(row.comparison),
+        )
+        for row in one.syntax
+    ]
+
+
 def sections(results: StudyResults) -> list[dict[str, Any]]:
-    """Of each variant its name, what its heads say together, and the table."""
-    return [{"name": one.variant, "lines": list(lines(one)), "rows": table(one)} for one in results.heads]
+    """Of each variant its name, what its heads say together, and the tables."""
+    return [
+        {"name": one.variant, "lines": list(lines(one)), "rows": table(one), "syntax": syntax_table(one)}
+        for one in results.heads
+    ]

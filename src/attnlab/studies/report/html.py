@@ -73,6 +73,7 @@ def context(results: StudyResults, figures: Sequence[Figure]) -> dict[str, Any]:
         "written": _written(results),
         "maps": _maps(results),
         "heads": heads.sections(results),
+        "syntax_columns": heads.SYNTAX_COLUMNS,
         "ranks": tables.ranks(results),
         "ranks_note": tables.RANKS,
         "rules": words.flat(results.rules),

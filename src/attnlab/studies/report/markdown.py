@@ -93,6 +93,7 @@ def _heads(results: StudyResults) -> list[str]:
             f"### {escape(one['name'])}",
             "\n".join(f"- {escape(line)}" for line in one["lines"]),
             table(heads.COLUMNS, one["rows"]),
+            *([table(heads.SYNTAX_COLUMNS, one["syntax"])] if one["syntax"] else []),
         )
     ]
 
