@@ -201,6 +201,22 @@ def test_any_other_sum_over_the_batch_is_found(module):
     assert "samples of a batch see each other" in only_error(module, pooled=isinstance(module, PooledOverBatch)).message
 
 
+class Competing(nn.Module):
+    """The first tokens of the batch that are positive pass, as many as there is room for."""
+
+    def forward(self, x):
+        flat = x.flatten(0, 1)
+        passing = flat[:, 0] > 0
+        room = passing & (passing.cumsum(0) <= len(flat) // 4)
+        return (flat * room[:, None]).view_as(x)
+
+
+def test_samples_that_compete_for_room_are_told_as_a_choice():
+    (finding,) = check_batch_independence(examine(Competing()))
+    assert finding.severity == "warning"
+    assert "a choice among all of them in its own forward" in finding.message
+
+
 def test_a_batch_of_one_that_is_squeezed_away_is_found():
     assert "not a batch of one" in only_error(Squeezing()).message
 

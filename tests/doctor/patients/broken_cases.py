@@ -101,7 +101,6 @@ BATCH = {
     "batch.py:ContextMixer": "mean over the batch instead of the positions",
     "batch.py:StandardizedAttention": "mean and deviation of the scores are taken over the batch",
     "batch.py:EncoderLM": "nn.TransformerEncoder without batch_first on (batch, length) tokens",
-    "batch.py:ExpertChoiceFFN": "experts choose among the tokens of all samples",
     "forum.py:LSTM": "[bs, length, features] into nn.LSTM without batch_first, states kept between calls",
     "variants.py:FlattenedAttention": "all sequences are flattened into one",
     "variants.py:RescaledKeys": "keys are divided by the maximum over the batch",
@@ -365,8 +364,9 @@ ALSO: Mapping[str, frozenset[str]] = {
 """Checks whose error names the same fault as truly."""
 
 BATCH_NORM = {"batch.py:NormalizedBlock": "batch norm: samples see each other in training"}
+OVER_BATCH = {"batch.py:ExpertChoiceFFN": "experts choose among the tokens of all samples"}
 CHOSEN = {"variants.py:ChosenDevice": "the device is chosen by what the machine has, not by where the input is"}
-KNOWN_EFFECTS = BATCH_NORM | CHOSEN
+KNOWN_EFFECTS = BATCH_NORM | OVER_BATCH | CHOSEN
 """Told as warnings: somebody may mean them."""
 
 BY_CHECK: Mapping[str, tuple[Mapping[str, str], ...]] = {
@@ -374,7 +374,7 @@ BY_CHECK: Mapping[str, tuple[Mapping[str, str], ...]] = {
     "padding": (PADDING,),
     "mask-polarity": (POLARITY,),
     "masked-row": (MASKED_ROW,),
-    "batch-independence": (BATCH, BATCH_NORM),
+    "batch-independence": (BATCH, BATCH_NORM, OVER_BATCH),
     "normalization": (NORMALIZATION,),
     "scale": (SCALE,),
     "heads-mixed": (HEADS,),

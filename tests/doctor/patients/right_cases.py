@@ -112,6 +112,7 @@ BLOCKS = {
     "blocks.py:Gated": "a highway instead of a sum",
     "blocks.py:SwiGLU": "Llama-like",
     "blocks.py:MixtureOfExperts": "each token chooses experts; unchosen ones have no gradient",
+    "blocks.py:CapacityExperts": "tokens of the whole batch compete for room in an expert",
     "blocks.py:CrossBlock": "self- and cross-attention",
     "blocks.py:StochasticDepth": "random in training alone",
     "blocks.py:ScaledSum": "the sum is divided by sqrt(2)",

@@ -20,6 +20,7 @@ from attnlab.strangers.calling.layouts import LAYOUTS
 from attnlab.strangers.patient import twin_of
 
 _ID = "batch-independence"
+SLIGHT = 1e-4  # of the way to another sample
 _MODES = {False: "evaluation mode", True: "training mode"}
 _LAYOUT = "PyTorch documentation, nn.MultiheadAttention and nn.LSTM, `batch_first`; pytorch/pytorch#25100"
 _SAMPLES = "Vaswani 2017, arXiv:1706.03762, section 3.2: attention runs over the positions of one sequence"
@@ -59,6 +60,13 @@ TEXTS: Mapping[str, FindingText] = {
         _MEET + "something runs over the batch axis{where}.",
         "look for a sum, mean, view or recurrence over axis 0{where}; samples may share parameters alone",
         _SAMPLES,
+    ),
+    "choice": FindingText(
+        "warning",
+        _MEET + "a choice among all of them{where}; what one is given changes another's output in jumps alone.",
+        "mind it where experts have a capacity: an output depends on what else is in the batch, so evaluate with room"
+        " for every token; if no choice over the batch is meant, look for argmax, sort or topk over axis 0{where}",
+        "Fedus et al. 2022, arXiv:2101.03961, section 2.2: tokens beyond the capacity of an expert are dropped",
     ),
     "batch of one": FindingText(
         "error",
@@ -141,11 +149,26 @@ def _cause(exam: Examination, module: nn.Module) -> tuple[str, dict[str, str]]:
     clean = _clean_layout(exam)
     layout = clean or _layout_of_recurrence(module, place)
     if layout is None:
-        return "something", {"where": where}
+        return "choice" if _in_jumps(exam, module) else "something", {"where": where}
     words = {"where": where, "remedy": _layout_remedy(module, layout)}
     if clean is None or exam.convention.layout_by:
         return "layout", words
     return "layout?", words | {"taken": LAYOUTS[exam.convention.layout].axes, "axes": LAYOUTS[layout].axes}
+
+
+def _in_jumps(exam: Examination, module: nn.Module) -> bool:
+    """Whether a slight change of any one sample leaves the others as they are."""
+    if exam.convention.takes == "tokens":
+        return False
+    x = exam.inputs()
+    usual = exam.run(x, module=twin_of(module))
+    for sample in range(BATCH):
+        nudged = exam.change(x, slice(None), samples=sample).lerp(x, 1 - SLIGHT)
+        touched = differs(usual, exam.run(nudged, module=twin_of(module))).flatten(1).any(dim=1)
+        touched[sample] = False
+        if touched.any():
+            return False
+    return True
 
 
 def _batch_norms(exam: Examination, module: nn.Module, place: _Place | None) -> str:

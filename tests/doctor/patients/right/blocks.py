@@ -180,6 +180,32 @@ class MixtureOfExperts(nn.Module):
         return x + self.moe(self.norm2(x))
 
 
+class CapacityExperts(nn.Module):
+    """Transformer block of switched experts: each takes as many tokens as it has room for, the others go past it."""
+
+    def __init__(self, dim=64, heads=4, num_experts=4, capacity_factor=1.0):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.attn = Attn(dim, heads)
+        self.router = nn.Linear(dim, num_experts, bias=False)
+        self.experts = nn.ModuleList(FeedForward(dim, 2 * dim) for _ in range(num_experts))
+        self.capacity_factor = capacity_factor
+
+    def switch(self, x):
+        flat = x.flatten(0, 1)
+        gates, chosen = self.router(flat).softmax(dim=-1).max(dim=-1)
+        room = int(self.capacity_factor * len(flat) / len(self.experts))
+        out = torch.zeros_like(flat)
+        for number, expert in enumerate(self.experts):
+            taken = (chosen == number).nonzero().flatten()[:room]
+            out[taken] = gates[taken, None] * expert(flat[taken])
+        return out.view_as(x)
+
+    def forward(self, x):
+        x = x + self.attn(self.norm1(x))
+        return x + self.switch(self.norm2(x))
+
+
 class CrossBlock(nn.Module):
     """Decoder layer: causal self-attention, attention to the memory, feed-forward; pre-norm.
 
