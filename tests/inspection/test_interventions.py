@@ -403,6 +403,31 @@ def test_a_path_carries_the_message_of_one_head_to_another_alone():
         assert not torch.allclose(patched, run(model, target))
 
 
+@pytest.mark.parametrize(
+    ("sender", "receiver", "said"),
+    [
+        (f"{MIXERS[0]}:0", f"{MIXERS[1]}:0", "receives nothing: what attentions write is held as it is"),
+        (f"{MIXERS[0]}:0", MIXERS[1], "name its q, k or v"),
+        (f"{MIXERS[1]}:0", Place(MIXERS[0], "q"), "which does not come before it"),
+        (f"{MIXERS[0]}:0", Place(MIXERS[0], "k", 1), "which does not come before it"),
+    ],
+)
+def test_a_path_on_which_nothing_can_pass_is_refused(sender, receiver, said):
+    with pytest.raises(SpecError, match=said):
+        patch_path(decoder(), tokens(1), tokens(2), sender, receiver)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_attention_by_hand_is_changed_with_and_without_gradients_in_turn(grad):
+    model = by_hand("matmul")
+    blind = copy.deepcopy(model)
+    without_head(blind.layers[0].out, 1)
+    with ablate(model, "layers.0:1"):
+        for enabled in (grad, not grad, grad):
+            with torch.set_grad_enabled(enabled):
+                close(model(tokens()), blind(tokens()))
+
+
 GROWN = {"seen": 0}
 
 
@@ -442,6 +467,8 @@ def test_what_does_not_fit_is_said():
         run(model, tokens(), "stack.blocks.0.mixer:1", "resample", reference=lambda: model(tokens()[:, :3]))
     with pytest.raises(SpecError, match="cannot be put in: it is"):
         patch(model, tokens()[:, :3], tokens(), "stack.blocks.0")
+    with pytest.raises(SpecError, match=r"step must be one of q, k, v, .*; got 'heads'"):
+        Place("stack", "heads")
     with pytest.raises(SpecError, match="has no heads and no keys"):
         Place("stack", "output", head=1)
     with pytest.raises(SpecError, match="no axis of keys"):

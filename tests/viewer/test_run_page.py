@@ -104,10 +104,13 @@ def test_a_run_that_trains_on_is_seen_as_it_was_saved_last(tmp_path):
 
 
 def test_a_run_without_weights_says_so(tmp_path):
-    shutil.rmtree(text_run(tmp_path / "run") / "last")
+    run = text_run(tmp_path / "run")
+    shutil.rmtree(run / "last")
+    (run / "result.json").write_text("{}")
     with serving(tmp_path) as port:
         status, answer = post(port, "/run/run/look", FIELDS)
     assert (status, "no checkpoint 'last'" in answer["error"]) == (422, True)
+    assert "its weights were removed" in answer["error"]
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"task": "char-lm"}'])
@@ -337,6 +340,26 @@ def test_a_mistake_is_said_and_what_was_shown_stays(opened):
     assert page.locator(".run .tokens [role=option]").count() == 6
 
 
+def test_a_link_explains_in_the_other_run_too_and_says_what_it_names_in_vain(opened):
+    page = opened(f"{ONE}?other={OTHER}#why1=3&head={MIXER}:77")
+    page.locator(".run").nth(1).locator(".why:not(.busy) .reasons section").first.wait_for()
+    assert page.locator(".run").first.locator(".why").is_hidden()
+    assert page.locator(".trouble").first.inner_text().startswith(f"There is no head 78 in {MIXER}")
+
+
+def test_nothing_typed_yet_is_no_mistake(browser, port):
+    page = browser.new_page()
+    page.goto(f"http://127.0.0.1:{port}/run/{ONE}#text=")
+    page.locator("[name=text]:not([disabled])").wait_for()
+    page.wait_for_function(
+        "document.querySelector('.trouble').hidden && !document.querySelector('.run').matches('.busy')"
+    )
+    assert page.locator(".seen").is_hidden()
+    page.locator("[name=text]").fill("cats")
+    page.wait_for_selector(READY)
+    page.close()
+
+
 def test_a_hostile_text_is_text(opened):
     page = opened(f"{ONE}#text={urllib.parse.quote('<a>/<a>')}&head={urllib.parse.quote(HOSTILE)}:0")
     assert page.locator(".run .tokens").inner_text() == "<a>/<a>▸"
@@ -347,6 +370,8 @@ def test_a_hostile_text_is_text(opened):
 def test_a_translation_is_judged_and_written_without_a_head(opened):
     page = opened(PAIR)
     assert page.locator(".tabs button").all_inner_texts() == ["encoder", "decoder", "cross"]
+    assert page.locator("[name=example] :checked").inner_text() == SENTENCES[0]
+    assert page.locator("[name=reference]").is_enabled()
     page.locator("[name=example]").select_option(index=2)
     page.wait_for_selector(READY)
     click(page, "[name=reference]")
@@ -367,6 +392,9 @@ def test_two_runs_are_compared_by_passages(opened):
     said = re.search(r"costs ([\d.]+) nats (less|more) than", page.locator(".apart .note").inner_text())
     assert float(said.group(1)) == pytest.approx(abs(sums[1] - sums[0]), abs=0.15), "rounded to tenths"
     assert said.group(2) == ("less" if sums[1] < sums[0] else "more")
+    assert "off" not in page.locator(".apart .note").inner_text()
+    click(page, ".head button", 1)
+    assert "run, with 1 head off" in page.locator(".apart .note").inner_text().replace(ONE, "run")
     page.locator(".watched summary >> visible=true").click()
     page.locator(".watched svg").nth(1).wait_for()
     names = [
@@ -472,6 +500,9 @@ def test_a_token_that_is_chosen_is_explained_and_heads_are_measured(opened, runs
     assert page.locator(".why h4").all_inner_texts() == titles
     assert "Kendall's τ with attention" in page.locator(".why").inner_text()
     assert "looks" in page.locator(".why .verdict").inner_text()
+    parts = page.locator("table[aria-label='Part by part'] td:first-child").all_inner_texts()
+    assert {"layer 1 · head 1", "layer 2 · head 4"} <= set(parts)
+    assert not [name for name in parts if ":" in name]
     page.keyboard.press("Escape")
     page.locator(".why").wait_for(state="hidden")
     with serving(runs) as other:

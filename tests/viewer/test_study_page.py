@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
+import os
+import platform
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ from tests.studies.conftest import TINY
 from tests.viewer.conftest import record, serving, write
 
 from attnlab.studies import parse_study, run_study
+from attnlab.training.keeping.runs import HOLDER
 
 HOSTILE = "a \"quoted' <b onclick=alert(1)>&amp; name"
 QUESTION = "<img src=x onerror=alert(1)>?"
@@ -50,6 +55,17 @@ def test_curves_verdicts_and_runs_are_shown(opened):
     assert page.locator("#verdicts tbody tr").count() == 2
     assert page.locator("#runs tbody a").count() == 4
     assert page.locator("#runs tbody a").first.get_attribute("href") == "/run/tiny/plain/seed-0"
+
+
+def test_the_start_page_follows_what_runs(opened, runs, unfinished):
+    assert unfinished.is_file()
+    holder = runs / "tiny" / HOLDER
+    holder.write_text(json.dumps({"pid": os.getpid(), "host": platform.node()}))
+    page = opened("/")
+    page.get_by_text(re.compile("3 of 4 runs, about .* left")).wait_for()
+    holder.unlink()
+    page.locator(".state.stopped").wait_for()
+    assert page.locator("[data-events]").count() == 0
 
 
 def test_a_curve_grows_while_its_run_goes_on(opened, unfinished):

@@ -37,6 +37,7 @@ class Listed:
     of: int = 1  # runs that are planned so far
     sentences: tuple[str, ...] = ()  # the answer so far, with `words.named` variants
     trouble: str = ""  # why it cannot be shown
+    events: str = ""  # address of what is told of a study that runs
 
 
 def found(folder: Path) -> list[Listed]:
@@ -79,7 +80,10 @@ def _study(root: Path, place: Path) -> Listed:
     states = [state_of_run(place / run.folder) for run in said.runs]
     done = sum(state in ("finished", "failed") for state in states)
     state = state_of_study(place, states)
-    return Listed(path, name, address("study", path), state, said.question, done, len(states), said.answer)
+    events = address("events", path) if state == "running" else ""
+    return Listed(
+        path, name, address("study", path), state, said.question, done, len(states), said.answer, events=events
+    )
 
 
 def _run(root: Path, place: Path) -> Listed:

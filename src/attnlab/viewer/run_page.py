@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import threading
 from collections.abc import Callable, Mapping, MutableSet
 from pathlib import Path
@@ -38,6 +39,7 @@ from attnlab.viewer.streams import Streams
 from attnlab.viewer.watched import FollowedLooks
 
 Find = Callable[[Request, Body], Answering]
+_NUMBERED = re.compile(r"(\D*)(\d*)")
 """From a request to what answers it."""
 MODELS = 2
 """Models that are kept in memory: as many as a page compares."""
@@ -252,9 +254,15 @@ def _others(folder: Path, place: Path) -> list[str]:
     root, task = folder.resolve(), _name(_spec(place)["task"])
     study = place.parent.parent
     beside = study.glob(f"*/seed-*/{KEPT}") if study.is_relative_to(root) else ()
-    found = dict.fromkeys(one.parent.resolve() for one in (*beside, *sorted(root.glob(f"*/*/seed-*/{KEPT}"))))
+    every = (*sorted(beside, key=_in_order), *sorted(root.glob(f"*/*/seed-*/{KEPT}"), key=_in_order))
+    found = dict.fromkeys(one.parent.resolve() for one in every)
     others = [one for one in found if one != place and one.is_relative_to(root)][:MOST_RUNS]
     return [path_below(folder, one) for one in others if _task(one) == task]
+
+
+def _in_order(path: Path) -> list[tuple[int, str]]:
+    """Of a path what puts a second seed before a tenth."""
+    return [(int(digits or 0), words) for words, digits in _NUMBERED.findall(str(path))]
 
 
 def _task(place: Path) -> str | None:

@@ -119,7 +119,8 @@ def patch_path(model: nn.Module, source: Inputs, target: Inputs, sender: str | P
     Raises
     ------
     SpecError
-        As `patch`.
+        As `patch`; or if the receiver can receive nothing: it is what an attention writes, which stays as it is, or the
+        sender does not come before it.
 
     Notes
     -----
@@ -134,6 +135,7 @@ def patch_path(model: nn.Module, source: Inputs, target: Inputs, sender: str | P
     (start,), (end,) = places(sender), places(receiver)
     with torch.no_grad(), capture(model) as trace:
         call(model, target)
+    _check_path(start, end, list(trace))
     as_they_are = activations(model, target, [Place(name, "head_outputs") for name in trace])
     message, received = activations(model, source, start), {}
     sent = [_instead(place, value) for place, value in (*as_they_are.items(), *message.items())]
@@ -141,6 +143,20 @@ def patch_path(model: nn.Module, source: Inputs, target: Inputs, sender: str | P
         call(model, target)
     with changing(model, [_instead(place, value) for place, value in received.items()]):
         return call(model, target)
+
+
+def _check_path(sender: Place, receiver: Place, attentions: Sequence[str]) -> None:
+    """Check that something of the sender can reach the receiver, as far as the order of the attentions tells."""
+    held = receiver.step == "head_outputs" or (receiver.step == "output" and receiver.module != sender.module)
+    if held and receiver.module in attentions:
+        raise SpecError(
+            f"{receiver} receives nothing: what attentions write is held as it is but for the sender; name its q, k or "
+            "v"
+        )
+    both = [place.module for place in (sender, receiver) if place.module in attentions]
+    written = sender.step in ("head_outputs", "output") and receiver.step != "output"
+    if len(both) == 2 and written and attentions.index(both[0]) >= attentions.index(both[1]):
+        raise SpecError(f"{receiver} receives nothing of {sender}, which does not come before it")
 
 
 def _instead(place: Place, value: Tensor) -> Changed:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import final, get_args
 
 from torch import Tensor
 
 from attnlab.core.errors import SpecError
+from attnlab.core.sizes import require_known
 from attnlab.nn.attention import Step
 
 Function = Callable[[Tensor], Tensor]
@@ -43,7 +44,7 @@ class Place:
     Raises
     ------
     SpecError
-        If a step has no such axis.
+        If there is no such step, or it has no such axis.
 
     Examples
     --------
@@ -60,6 +61,7 @@ class Place:
     key: int | None = None
 
     def __post_init__(self) -> None:
+        require_known("step", self.step, get_args(Step))
         if self.step == "output" and (self.head is not None or self.key is not None):
             raise SpecError(f"what {self.module} returns has no heads and no keys: name a step of its attention")
         if self.key is not None and self.step in ("q", "head_outputs"):

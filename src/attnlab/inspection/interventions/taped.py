@@ -71,7 +71,7 @@ class _Taped:
         self.forward = model.forward
         self.begin = begin
         self.changes = list(changes)
-        self.plans: dict[Any, _Plan] = {}  # by the shapes of what the model is given
+        self.plans: dict[Any, _Plan] = {}  # by the shapes of what the model is given, and whether gradients are wanted
 
     @contextlib.contextmanager
     def also(self, changes: Sequence[Changed]) -> Iterator[None]:
@@ -85,7 +85,7 @@ class _Taped:
 
     def __call__(self, *positional: Any, **named: Any) -> Any:
         given = tensors_in((positional, named))
-        key = tuple((one.shape, one.dtype) for one in given)
+        key = torch.is_grad_enabled(), *((one.shape, one.dtype) for one in given)
         if key not in self.plans:
             with unrecorded(), _disable_current_modes(), torch.random.fork_rng(devices=[]):
                 tape = record(self.model, lambda: _first(self.forward(*positional, **named)))

@@ -354,7 +354,9 @@ class _Judge:
         return f"at most {better:.2g} better and {worse:.2g} worse"
 
 
-_WITHOUT_SPREAD = "every seed gave exactly this difference, which says nothing of chance; do the seeds reach the run?"
+_WITHOUT_SPREAD = (
+    "every seed gave exactly this difference, which says nothing of chance: perhaps the seeds do not reach the run"
+)
 
 
 def _finished(values: Mapping[int, float | None], seeds: float = math.inf) -> dict[int, float]:

@@ -27,6 +27,7 @@ COLUMNS = ("part", "worth", "interval", "looks at, beyond untrained heads")
 SYNTAX_COLUMNS = ("relation", "to the", "pairs", "best head", "untrained", "at a distance", "difference, %")
 """Of the table of relations between words."""
 MOST_KINDS = 2  # of a head
+SEEN = 0.005  # share of its weight beyond untrained heads that is told: less is written as 0.00
 INSTEAD = {"zero": "zeros", "mean": "their mean over the batch", "resample": "those of the batch's next sequence"}
 
 
@@ -191,7 +192,7 @@ def _difference(found: Comparison) -> str:
     return f"{100 * (found.difference or 0):+.0f}" + (f" [{shown}]" if shown else "")
 
 
-def _kinds(row: Worth, least: float = 0.0) -> str:
+def _kinds(row: Worth, least: float = SEEN) -> str:
     found = [f"{kind} +{excess:.2f}" for kind, excess in row.kinds.items() if excess >= least]
     return ", ".join(found[:MOST_KINDS])
 

@@ -19,6 +19,7 @@ from attnlab.core.errors import RunError
 from attnlab.core.files import new_name, old_name, read_json, replace_folder, synchronize, write_json, writing
 from attnlab.core.sharded import is_sharded, placed_like
 from attnlab.training.keeping.averaging import AVERAGE
+from attnlab.training.keeping.runs import RESULT
 from attnlab.training.keeping.shards import read_shards
 
 if TYPE_CHECKING:
@@ -153,7 +154,9 @@ def load_model_weights(model: nn.Module, folder: Path | str, *, which: str = "la
         target = old_name(target)
     state = read_state(target)
     if state is None:
-        raise RunError(f"no checkpoint '{which}' in {folder}: the run has not saved one yet")
+        ended = (Path(folder) / RESULT).exists()
+        why = "it has ended, so its weights were removed" if ended else "the run has not saved one yet"
+        raise RunError(f"no checkpoint '{which}' in {folder}: {why}")
     load_weights(model, target)
     return state["step"]
 

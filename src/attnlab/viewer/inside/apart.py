@@ -89,7 +89,8 @@ class AnsweringApart:
         if answer is None:
             cause = process.cause()
             process.end()
-            raise SpecError(f"the process that ran the model {cause}; it is begun anew when you ask again")
+            again = "" if message is self._opened else "; it is begun anew when you ask again"
+            raise SpecError(f"the process that ran the model {cause}{again}")
         if "error" in answer:
             raise SpecError(answer["error"])
         return answer["result"]

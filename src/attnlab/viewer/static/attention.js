@@ -4,6 +4,7 @@
 import { drawPixels } from "/static/attention_pixels.js";
 
 const LARGEST_CELL = 26, LARGEST_MAP = 760, SMALLEST_NAMED = 10; // pixels of a cell; below that its name would not be readable
+const MOST_NAMED = 128; // columns of a map that may be wider than its place
 const NAME = 96; // pixels of a name at most
 const FONT = "ui-monospace, Menlo, Consolas, 'Liberation Mono', monospace";
 
@@ -25,13 +26,14 @@ export function shortName(text) {
   return shown.trim() || "␣".repeat(Math.max(1, shown.length));
 }
 
-// Where a map lies in a width: pixels before the first cell, size of a cell, and whether cells have names.
-export function layout(map, width) {
+// Where a map lies in a width: pixels before the first cell, size of a cell, and whether cells have names. Where what is
+// around it scrolls, a map that is not large becomes wider than that rather than lose its names.
+export function layout(map, width, scrolls = false) {
   const cellWith = (room) => Math.min(LARGEST_CELL, (Math.min(width, LARGEST_MAP) - room) / map.columns);
   const longest = Math.max(1, ...[...map.rowNames, ...map.columnNames].map((name) => [...shortName(name)].length));
   const room = Math.min(NAME, 10 + 7 * longest);
-  const named = cellWith(room) >= SMALLEST_NAMED;
-  const left = named ? room : 0, cell = cellWith(left);
+  const fits = cellWith(room) >= SMALLEST_NAMED, named = fits || (scrolls && map.columns <= MOST_NAMED);
+  const left = named ? room : 0, cell = named && !fits ? SMALLEST_NAMED : cellWith(left);
   return { named, left, top: left, cell, width: left + cell * map.columns, height: left + cell * map.rows };
 }
 
@@ -51,8 +53,8 @@ function pixelsOf(map, scheme) {
 }
 
 // A map with the names of its rows and columns, and a frame around the cell that is read.
-export function drawMap(canvas, map, { width, scheme, chosen = null, density = globalThis.devicePixelRatio || 1 }) {
-  const place = layout(map, width);
+export function drawMap(canvas, map, { width, scheme, chosen = null, scrolls = false, density = globalThis.devicePixelRatio || 1 }) {
+  const place = layout(map, width, scrolls);
   canvas.width = Math.ceil(place.width * density);
   canvas.height = Math.ceil(place.height * density);
   canvas.style.width = `${place.width}px`;

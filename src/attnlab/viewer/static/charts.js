@@ -151,7 +151,8 @@ export class CurveChart {
       made.append(element("svg:text", { x: this.left - 7, y: y + 4, class: "end" }, number(value)));
     }
     for (const step of ticks(first, last || 1, Math.max(2, Math.floor(this.width / 120))).filter(Number.isInteger)) {
-      made.append(element("svg:text", { x: this.x(step), y: bottom + 16, class: "middle" }, step.toLocaleString("en")));
+      const x = this.x(step), label = step.toLocaleString("en"), outside = x + (label.length * CHARACTER) / 2 > this.width;
+      made.append(element("svg:text", { x: outside ? this.width : x, y: bottom + 16, class: outside ? "end" : "middle" }, label));
     }
     made.append(element("svg:line", { x1: this.left, x2: this.width - 8, y1: bottom, y2: bottom, class: "axis" }));
     made.append(element("svg:text", { x: (this.left + this.width) / 2, y: this.height - 6, class: "middle quiet" }, "training step"));

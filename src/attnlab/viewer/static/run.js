@@ -16,6 +16,7 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 const shared = { view: "matrix", shown: "weights" };
 const examples = JSON.parse(form.dataset.series ?? "null"); // of a model that reads numbers
 const CLASSES = 8; // that are shown
+const SEEN = 0.005; // share of a head's weight beyond untrained heads that is told
 const FLAT = 100; // positions of a line to begin with where no example says how many there are
 let series = null; // what is read then: {values, wanted}
 const field = (name) => form.elements.namedItem(name);
@@ -91,7 +92,7 @@ class Panel {
 
   // One question at a time; what changed meanwhile is asked next.
   async refresh() {
-    if (!this.trusted) return;
+    if (!this.trusted || (!this.found && field("text") && this.root.dataset.kind !== "maps" && !valueOf("text").trim())) return;
     this.again = true;
     if (this.busy) return;
     this.busy = true;
@@ -189,7 +190,7 @@ class Panel {
       if (asking !== this.asking || found !== this.found) return;
       const head = this.chosen ? this.nameOf(this.chosen) : "";
       this.find(".why h3").textContent = titleOf(told);
-      box.lastElementChild.replaceChildren(...drawReasons(told, { head, sides: found.sides }));
+      box.lastElementChild.replaceChildren(...drawReasons(told, { head, sides: found.sides, nameOf: (name) => this.nameOfPart(name) }));
     } catch (error) {
       if (asking !== this.asking) return;
       this.find(".why h3").textContent = error.message;
@@ -251,7 +252,7 @@ class Panel {
   labelHeads() {
     this.root.classList.toggle("labelled", Boolean(this.heldOut));
     for (const [place, cell] of this.heads ?? []) {
-      const said = cell.querySelector(".said"), [kind] = Object.keys(this.heldOut?.kinds[place] ?? {}), worth = this.worths?.get(place);
+      const said = cell.querySelector(".said"), [[kind] = []] = kindsOf(this.heldOut, place), worth = this.worths?.get(place);
       said.replaceChildren(...(kind ? [element("span", { textContent: SHORT[kind] ?? kind })] : []), ...(worth === undefined ? [] : [element("span", { className: "worth", textContent: signed(worth) })]));
     }
     this.sayOfHead();
@@ -259,7 +260,7 @@ class Panel {
 
   // What was measured of the head that is shown large.
   sayOfHead() {
-    const place = this.chosen && placeOf(this.chosen), kinds = Object.entries(this.heldOut?.kinds[place] ?? {}), worth = this.worths?.get(place);
+    const place = this.chosen && placeOf(this.chosen), kinds = kindsOf(this.heldOut, place), worth = this.worths?.get(place);
     const looks = kinds.map(([kind, more]) => `${kind.replaceAll("-", " ")} ${signed(more, 2)}`).join(", ");
     this.find(".head-said").textContent = [
       worth === undefined ? "" : `Worth ${signed(worth, 4)} ${this.heldOut.unit} on ${this.heldOut.data}.`,
@@ -337,6 +338,7 @@ class Panel {
     note.textContent = layers.length ? "" : "This model has no attention that can be seen: what it reads and predicts is all there is to show.";
     this.find(".heads").append(note);
     if (!layers.length) return this.find(".grid").replaceChildren();
+    if (this.chosen && !this.known(this.chosen)) this.say(`There is no head ${this.chosen.head + 1} in ${this.chosen.layer}; the first one is shown.`);
     this.chosen = this.known(this.chosen) ?? { layer: layers[0].name, head: 0 };
     this.group = groupOf(this.layer(this.chosen.layer), this.found);
     this.showTabs();
@@ -489,8 +491,16 @@ class Panel {
   }
 
   nameOf({ layer, head }) {
-    const row = this.layer(layer);
-    return `${shortLayer(row, this.rows.indexOf(row), this.rows)} · head ${head + 1}`;
+    const row = this.layer(layer), group = groupOf(row, this.found);
+    const rows = this.found.layers.filter((one) => groupOf(one, this.found) === group);
+    return `${shortLayer(row, rows.indexOf(row), rows)} · head ${head + 1}`;
+  }
+
+  // A part of the model as the grid calls it, where it is a head.
+  nameOfPart(name) {
+    const [, layer, head] = /^(.*):(\d+)$/.exec(name) ?? [], groups = this.groups.length > 1;
+    if (!this.layer(layer)) return name;
+    return `${groups ? `${groupOf(this.layer(layer), this.found)}, ` : ""}${this.nameOf({ layer, head: Number(head) })}`;
   }
 
   // Numbers of a head with the names of both axes; they are asked for once.
@@ -537,7 +547,7 @@ class Panel {
       box.replaceChildren(canvas);
     }
     canvas.setAttribute("aria-label", `Map of ${this.map.rows} queries (rows) by ${this.map.columns} keys (columns); arrow keys read it`);
-    this.place = drawMap(canvas, this.map, { width, scheme, chosen: this.cell?.row >= 0 && this.cell?.column >= 0 ? this.cell : null });
+    this.place = drawMap(canvas, this.map, { width, scheme, scrolls: true, chosen: this.cell?.row >= 0 && this.cell?.column >= 0 ? this.cell : null });
   }
 
   drawAsLines(box, width, scheme) {
@@ -607,6 +617,7 @@ function download(name, blob) {
 const placeOf = ({ layer, head }) => `${layer}:${head}`;
 const sameHead = (one, other) => one?.layer === other?.layer && one?.head === other?.head;
 const signed = (number, digits = 3) => `${number < 0 ? "−" : "+"}${Math.abs(number).toFixed(digits)}`;
+const kindsOf = (heldOut, place) => Object.entries(heldOut?.kinds[place] ?? {}).filter(([, more]) => more >= SEEN);
 const headsOff = ({ off }) => `${off.length} head${off.length > 1 ? "s" : ""} off`;
 function costSaid({ cost, low, high, unit, sequences, positions, data, done }, asked, kind) {
   if (cost === null) return [`On ${data} the loss is not finite with ${headsOff(asked)}.`];
@@ -648,8 +659,9 @@ function compare() {
   const found = passages(one.tokens, other.tokens);
   const sum = found.reduce((total, passage) => total + passage.difference, 0);
   const names = [one, other].map((panel) => panel.root.dataset.path);
+  const [ours, theirs] = [one, other].map((panel, at) => `${names[at]}${panel.asked.off.length ? `, with ${headsOff(panel.asked)},` : ""}`);
   box.querySelector(".note").textContent = found.length
-    ? `In all, ${names[1]} costs ${Math.abs(sum).toFixed(1)} nats ${sum < 0 ? "less" : "more"} than ${names[0]}. Orange: it costs more there; blue: less.`
+    ? `In all, ${theirs} costs ${Math.abs(sum).toFixed(1)} nats ${sum < 0 ? "less" : "more"} than ${ours.replace(/,$/, "")}. Orange: it costs more there; blue: less.`
     : "The two write translations of their own; type a translation to judge both by the same one.";
   const view = drawTokens({ tokens: found.map((passage) => ({ text: passage.text, loss: passage.other, before: passage.one, guesses: null })) }, { compared: true, chance: 1, onPoint: () => {} });
   const out = box.querySelector(".told");
@@ -685,7 +697,6 @@ function readAddress() {
   const kept = new URLSearchParams(location.hash.slice(1));
   for (const name of ["text", "target", "how"]) if (field(name) && kept.has(name)) field(name).value = kept.get(name);
   if (!valueOf("how")) field("how").value = "zero";
-  if (kept.has("why")) panels[0].explained = Number(kept.get("why"));
   readSeries(kept);
   if (["matrix", "lines"].includes(kept.get("view"))) shared.view = kept.get("view");
   if (["weights", "scores", "values"].includes(kept.get("shown"))) shared.shown = kept.get("shown");
@@ -693,7 +704,17 @@ function readAddress() {
     panel.off = new Set((kept.get(`off${number || ""}`) ?? "").split(",").filter(Boolean));
     const [, layer, head] = /^(.*):(\d+)$/.exec(kept.get(`head${number || ""}`) ?? "") ?? [];
     if (layer) panel.chosen = { layer, head: Number(head) };
+    panel.explained = Number(kept.get(`why${number || ""}`)) || null;
   });
+  chooseExample();
+}
+
+// The held-out example that stands in the box, if one does: a person's translation of it can be judged.
+function chooseExample() {
+  const example = field("example");
+  if (!example) return;
+  example.selectedIndex = Math.max(0, [...example.options].findIndex((one) => one.value === valueOf("text").trim()));
+  if (field("reference")) field("reference").disabled = !example.selectedOptions[0].dataset.target;
 }
 
 // ---- sequences of numbers ----
@@ -733,6 +754,7 @@ function redraw() {
 
 for (const name of ["text", "target"]) {
   field(name)?.addEventListener("input", () => {
+    chooseExample();
     clearTimeout(waiting);
     waiting = setTimeout(refresh, PAUSE);
   });
@@ -744,10 +766,10 @@ field("sequence")?.addEventListener("change", () => {
   refresh();
 });
 field("example")?.addEventListener("change", () => {
-  const { value, dataset } = field("example").selectedOptions[0];
-  if (field("reference")) field("reference").disabled = !dataset.target;
+  const { value } = field("example").selectedOptions[0];
   if (!value) return;
   field("text").value = value;
+  chooseExample();
   if (field("target")) field("target").value = "";
   refresh();
 });

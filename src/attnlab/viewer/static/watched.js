@@ -4,7 +4,7 @@ import { element, svg } from "/static/attention.js";
 import { follow } from "/static/stream.js";
 
 const MOST = 240; // looks; of more all are asked for anew, thinned
-const WIDTH = 200, HEIGHT = 84, EDGE = { left: 40, right: 6, top: 6, bottom: 16 };
+const WIDTH = 220, HEIGHT = 84, EDGE = { left: 56, right: 6, top: 6, bottom: 16 };
 const short = (value) => (value !== 0 && (Math.abs(value) >= 1e4 || Math.abs(value) < 1e-2) ? value.toExponential(0) : String(Number(value.toPrecision(3))));
 
 // Follow the looks of a run: those of a moment are drawn once, into a box that opens where there are some.

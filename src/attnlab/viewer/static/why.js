@@ -12,10 +12,10 @@ const quoted = (text) => `“${shortName(text)}”`;
 // What is told of one prediction: `told` is the server's answer, `head` what the head is called, `sides` what was read.
 export const titleOf = (told) => `Why ${quoted(told.token)}? The model gives it ${percent(told.probability)}.`;
 
-export function drawReasons(told, { head, sides }) {
+export function drawReasons(told, { head, sides, nameOf }) {
   return [
     part("Layer by layer", "What the stream would predict if each layer were the last (logit lens).", told.lens, lens),
-    part("Part by part", "What adds up to its logit (direct attribution; norms as they stand).", told.parts, parts),
+    part("Part by part", "What adds up to its logit (direct attribution; norms as they stand).", told.parts, (found) => parts(found, nameOf)),
     ...(told.inputs ? [part("By what was read", `Where ${head} looks, beside what the logit hangs on.`, told.inputs, (found) => inputs(found, sides))] : []),
     ...(told.edges ? [part("Without a key", `The keys that ${head} looks at most, hidden from it one at a time.`, told.edges, (found) => edges(found, sides[told.inputs?.side ?? 0]))] : []),
   ];
@@ -33,8 +33,11 @@ function table(label, head, rows) {
   return [made];
 }
 
-function bar(share, value = 1) {
-  const made = element("span", { className: `share${value < 0 ? " minus" : ""}` });
+// Shares are blue as all that has one sign; what has two is blue below zero and orange above.
+const sign = (value) => (value < 0 ? "minus" : "plus");
+
+function bar(share, value = null) {
+  const made = element("span", { className: `share ${value === null ? "" : sign(value)}` });
   made.style.setProperty("--part", Math.min(1, Math.abs(share)).toFixed(4));
   return made;
 }
@@ -46,10 +49,10 @@ function lens(layers) {
     row(layer ? `layer ${layer}` : "embedding", `${quoted(guess)} ${percent(likeliest)}`, [bar(probability), ` ${percent(probability)}`])));
 }
 
-function parts({ logit, parts: found }) {
+function parts({ logit, parts: found }, nameOf) {
   const largest = Math.max(...found.map((one) => Math.abs(one.value)), 1e-9);
   return table("Part by part", ["part", `of ${logit.toFixed(2)}`], found.map(({ name, value }) =>
-    row(name.replace(/:(\d+)$/, (_, number) => ` head ${Number(number) + 1}`), [bar(value / largest, value), ` ${signed(value)}`])));
+    row(nameOf(name), [bar(value / largest, value), ` ${signed(value)}`])));
 }
 
 function inputs(found, sides) {
@@ -66,7 +69,7 @@ function strip(name, title, values, tokens) {
   values.forEach((value, at) => {
     const item = element("span", { textContent: shortName(tokens[at].text), title: signed(value, 3) });
     item.style.setProperty("--part", (Math.abs(value) / largest).toFixed(3));
-    if (value < 0) item.className = "minus";
+    if (name !== "looks") item.className = sign(value);
     line.append(item);
   });
   const most = values.map((value, at) => [value, at]).sort((one, other) => Math.abs(other[0]) - Math.abs(one[0])).slice(0, 3);
