@@ -25,7 +25,15 @@ from attnlab.studies.judge.worth import judged_parts, kept_parts
 from attnlab.studies.run.executor import InProcess
 from attnlab.studies.using.measured import MeasuredModel, measured_run
 from attnlab.studies.using.orders import orders
-from attnlab.studies.using.parts import finished_runs, measure_parts
+from attnlab.studies.using.parts import (
+    attention_on,
+    delimiters,
+    finished_runs,
+    held_out,
+    kinds_beyond,
+    measure_parts,
+    usual_patterns,
+)
 from attnlab.studies.using.trained import load_run
 
 TOKENS = 200
@@ -193,6 +201,50 @@ def test_heads_of_models_of_every_kind_of_answer_are_measured(spec, of_task, tmp
     without = {one.place: found.worth(one) for one in found.parts}
     assert all(map(math.isfinite, without.values()))
     assert any(without[place] for place in heads)
+
+
+@pytest.mark.parametrize(
+    "of_task", [{"name": "char-lm", "context": 8, "batch": 2}, {"name": "lm", "tokenizer": "words", "context": 4}]
+)
+def test_tokens_without_letter_or_digit_separate_others(of_task, tmp_path):
+    (tmp_path / "text.txt").write_text("A dog, 2 cats; no end.\n" * 40, encoding="utf-8")
+    codec = build_task({**of_task, "text": str(tmp_path / "text.txt")}).codec
+    found = [piece for piece in codec.pieces(delimiters(codec)) if piece.strip()]
+    assert set(found) >= {",", ";", "."}
+    assert not any(map(str.isalnum, "".join(found)))
+    assert delimiters(None) == ()
+
+
+def test_a_head_that_looks_at_delimiters_is_named_so(tmp_path):
+    class Separated(torch.nn.Module):
+        """Each of two heads looks at what lies before: one at the blanks there, one at all of it."""
+
+        def __init__(self, blank):
+            super().__init__()
+            self.blank, self.table = blank, torch.nn.Embedding(99, 4)
+            self.look = torch.nn.Module()
+            self.look.forward = self.looking
+
+        def looking(self, tokens):
+            past = torch.ones(tokens.shape[1], tokens.shape[1]).tril().bool()
+            scores = torch.stack([9.0 * (tokens == self.blank), 0.0 * tokens], dim=1)[:, :, None]
+            weights = scores.expand(-1, -1, tokens.shape[1], -1).masked_fill(~past, float("-inf")).softmax(dim=-1)
+            return weights @ self.table(tokens)[:, None]
+
+        def forward(self, tokens):
+            return self.look(tokens).sum(dim=1)
+
+    (tmp_path / "text.txt").write_text("a bc def ghij " * 60, encoding="utf-8")
+    of_task = {"name": "char-lm", "context": 16, "batch": 4, "text": str(tmp_path / "text.txt")}
+    task = build_task(of_task)
+    model = Separated(*task.codec.encode(" ")).eval()
+    (batch, *_) = held_out(Decoder(len(task.vocabulary), 16, d_model=8), task, "validation", 1)
+    separating = delimiters(task.codec)
+    trace = attention_on(model, batch)
+    usual = usual_patterns(lambda: Separated(-1), batch, separating)  # of which no head looks at anything more
+    found = kinds_beyond(lambda: usual, model, trace, batch, separating)
+    assert next(iter(found["look:0"])) == "delimiter"
+    assert "delimiter" not in found["look:1"]
 
 
 def test_what_cannot_be_measured_is_said(study, tmp_path, capsys):

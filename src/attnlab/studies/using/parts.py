@@ -28,6 +28,7 @@ from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.studies.using.measured import MeasuredModel
 from attnlab.studies.using.orders import Orders, orders
 from attnlab.studies.using.translating import sides_of_maps
+from attnlab.tasks.codecs import Codec, codec_of
 
 Kind = Literal["head", "weights", "sublayer", "layer"]
 Instead = Literal["zero", "mean", "resample"]
@@ -264,26 +265,41 @@ def held_out(model: nn.Module, task: StudyTask, part: str, tokens: int) -> list[
 
 def kinds_on(subject: MeasuredModel, part: str, *, trace: Mapping[str, Captured], batch: Batch) -> dict[str, Any]:
     """The patterns of each head beyond those of untrained models of its form, where attention is over tokens."""
-    question = json.dumps([subject.untrained, subject.of_task, part])
-    return kinds_beyond(lambda: _of_untrained(question), subject.model, trace, batch)
+    question, separating = json.dumps([subject.untrained, subject.of_task, part]), delimiters(codec_of(subject.task))
+    return kinds_beyond(lambda: _of_untrained(question), subject.model, trace, batch, separating)
+
+
+def delimiters(codec: Codec | None) -> tuple[int, ...]:
+    """The tokens of a text that have no letter and no digit: blanks, ends of lines, punctuation."""
+    if codec is None or codec.kind in ("numbers", "trees"):
+        return ()
+    if codec.kind == "characters":
+        pieces: Sequence[str] = codec.vocabulary.symbols
+    else:
+        pieces = codec.tokenizer.pieces(range(codec.tokenizer.size))
+    return tuple(token for token, piece in enumerate(pieces) if piece and not any(map(str.isalnum, piece)))
 
 
 def kinds_beyond(
-    usual: Callable[[], Thresholds], model: nn.Module, trace: Mapping[str, Captured], batch: Batch
+    usual: Callable[[], Thresholds],
+    model: nn.Module,
+    trace: Mapping[str, Captured],
+    batch: Batch,
+    separating: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """The patterns of each head beyond what is usual, where attention is over tokens."""
-    found = _scores(model, trace, batch)
+    """The patterns of each head beyond what is usual, where attention is over tokens, some of which separate others."""
+    found = _scores(model, trace, batch, separating)
     return kinds(found, usual()) if found else {}
 
 
-def usual_patterns(untrained: Callable[[], nn.Module], batch: Batch) -> Thresholds:
+def usual_patterns(untrained: Callable[[], nn.Module], batch: Batch, separating: Sequence[int] = ()) -> Thresholds:
     """What heads of models exceed by chance in one of twenty, which are made as untrained ones, each from its seed."""
     scores = []
     for seed in range(UNTRAINED):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = untrained().eval()
-        scores.append(_scores(model, attention_on(model, batch), batch))
+        scores.append(_scores(model, attention_on(model, batch), batch, separating))
     return thresholds(scores)
 
 
@@ -294,10 +310,12 @@ def _of_untrained(question: str) -> Thresholds:
     task = build_task(task_spec)
     with torch.random.fork_rng(devices=[]):
         (batch,) = held_out(build_model(spec, task).eval(), task, part, 1)
-    return usual_patterns(lambda: build_model(spec, task), batch)
+    return usual_patterns(lambda: build_model(spec, task), batch, delimiters(codec_of(task)))
 
 
-def _scores(model: nn.Module, trace: Mapping[str, Captured], batch: Batch) -> list[HeadScores]:
+def _scores(
+    model: nn.Module, trace: Mapping[str, Captured], batch: Batch, separating: Sequence[int]
+) -> list[HeadScores]:
     """The scores of heads that look at their own sequence of tokens."""
     sides = sides_of_maps(model, trace)
     found = []
@@ -311,7 +329,7 @@ def _scores(model: nn.Module, trace: Mapping[str, Captured], batch: Batch) -> li
             if one.weights is not None and (sides.get(name, over[0]), tuple(one.weights.shape[2:])) == over
         }
         if own:
-            found += head_scores(own, tokens)
+            found += head_scores(own, tokens, delimiters=separating)
     return found
 
 

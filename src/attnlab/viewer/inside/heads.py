@@ -37,7 +37,9 @@ class Heads:
 
     @classmethod
     def joined(cls, steps: Sequence[Heads]) -> Heads:
-        """The steps of a decoder, one query each, as one attention."""
+        """The steps of a decoder, one query each, as one attention; of a single call that one, which is not copied."""
+        if len(steps) == 1:
+            return steps[0]
         scores = [one.scores for one in steps if one.scores is not None]
         return cls(
             torch.cat([one.weights for one in steps], dim=1),
@@ -66,10 +68,13 @@ def heads_of(trace: Mapping[str, Captured]) -> dict[str, Heads]:
 
 def small_maps(name: str, heads: Heads, axes: Sequence[int | None]) -> dict[str, Any]:
     """An attention with small maps of all its heads."""
-    sizes = heads.weights.abs().nan_to_num(nan=0.0, posinf=0.0)
+    sizes = heads.weights.abs()
+    if not sizes.sum().isfinite():
+        sizes = sizes.nan_to_num(nan=0.0, posinf=0.0)
     _, *shape = sizes.shape
     rows, columns = (min(THUMBNAIL, length) for length in shape)
-    pooled, largest = F.adaptive_max_pool2d(sizes, (rows, columns)), float(sizes.max())
+    pooled = F.adaptive_max_pool2d(sizes, (rows, columns))
+    largest = float(pooled.max())
     return {
         "name": name,
         "sides": axes,

@@ -22,7 +22,7 @@ from attnlab.strangers.containment import Traces, contained, seed_all
 from attnlab.strangers.loading.loading import load
 from attnlab.strangers.patient import Declared, Patient
 from attnlab.studies.using.measured import longest_text, measured_checkpoint
-from attnlab.studies.using.parts import kinds_beyond, usual_patterns
+from attnlab.studies.using.parts import delimiters, kinds_beyond, usual_patterns
 from attnlab.studies.using.pretrained import load_pretrained
 from attnlab.tasks.char_lm.char_lm import CharLM
 from attnlab.tasks.datasets import find_text
@@ -112,8 +112,9 @@ def _held_out_heads(path: str, patient: Patient, model: Called, reader: OwnReade
         build = patient.build
         if build is None:  # a ready instance: nobody knows how it began
             return {}
-        untrained = functools.partial(usual_patterns, lambda: Called(build({}), model.convention), batch)
-        return kinds_beyond(untrained, model, trace, batch)
+        separating = delimiters(task.codec)
+        untrained = functools.partial(usual_patterns, lambda: Called(build({}), model.convention), batch, separating)
+        return kinds_beyond(untrained, model, trace, batch, separating)
 
     return HeldOutHeads(model, task, kinds, "the last tenth of the text")
 
