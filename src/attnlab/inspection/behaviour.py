@@ -391,7 +391,7 @@ def most_looked_at(
     Examples
     --------
     >>> weights = torch.eye(4).roll(-1, 1)[None, None]  # each of four tokens looks at the one before
-    >>> most_looked_at({"mixer": Captured(weights=weights.mT)}, [[0], [1, 2], [3]])
+    >>> most_looked_at({"mixer": Captured(weights=weights)}, [[0], [1, 2], [3]])
     {'mixer': tensor([[2, 0, 1]])}
     """
     found = {}
