@@ -191,6 +191,11 @@ def test_a_changed_file_is_loaded_anew(tmp_path):
     [
         (None, SpecError, "no file "),
         ("class Min:\n    pass\n", SpecError, "defines no 'Mine'; did you mean 'Min'?"),
+        (
+            "import math\nfrom pathlib import Path\nclass Other:\n    pass\nready = Other()\n",
+            SpecError,
+            "defines no 'Mine'; known: Other, ready",
+        ),
         ("def broken(:\n", ModuleError, "raised while it was imported: SyntaxError"),
         ("\nimport no_such_thing_anywhere\n", ModuleError, "ModuleNotFoundError: No module named"),
         ("x = 1\ny = x / 0\n", ModuleError, "ZeroDivisionError: division by zero (mine.py, line 2)"),

@@ -166,9 +166,15 @@ def load_object(name: str, *, stand_in: bool = False) -> Callable[..., Any]:
         raise SpecError(f"no file {path} (from '{name}')")
     module = _import(path, stand_in, attribute)
     if not hasattr(module, attribute):
-        public = [word for word in vars(module) if not word.startswith("_")]
+        public = [word for word, one in vars(module).items() if word[0] != "_" and not _is_imported(one, module)]
         raise SpecError(f"{path} defines no '{attribute}'; {nearest(attribute, public)}")
     return getattr(module, attribute)
+
+
+def _is_imported(value: Any, module: Any) -> bool:
+    """Whether a value of a file is a module, or a class or function of another one."""
+    made = inspect.isclass(value) or inspect.isroutine(value)
+    return inspect.ismodule(value) or (made and getattr(value, "__module__", None) != module.__name__)
 
 
 def _import(path: Path, stand_in: bool, wanted: str) -> Any:
