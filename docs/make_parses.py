@@ -27,8 +27,8 @@ MARKED = re.compile(r"(?<=.)(\[[!?~&][^\]]*\])?\.#?[a-z][-a-z0-9]*$|(?<=.)\[[!?~
 
 def linkages(sentences: Sequence[str]) -> Iterator[tuple[list[str], list[tuple[int, int, str]]]]:
     """The words and links of the sentences that have a whole linkage."""
-    command = ["link-parser", "-verbosity=0", "-graphics=0", "-postscript=1", "-limit=100", "-timeout=5", "-null=0", "-spell=0"]
-    told = subprocess.run(command, input="\n".join(sentences), capture_output=True, text=True, check=False).stdout
+    options = ["-verbosity=0", "-graphics=0", "-postscript=1", "-limit=100", "-timeout=5", "-null=0", "-spell=0"]
+    told = subprocess.run(["link-parser", *options], input="\n".join(sentences), capture_output=True, text=True, check=False).stdout
     for block in told.split("\n\n"):
         flat = block.replace("\n", "")
         if "(LEFT-WALL)" in flat:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 import threading
 from collections.abc import Callable, Mapping, MutableSet
 from pathlib import Path
@@ -23,6 +22,7 @@ from attnlab.core.processes.apart import own_code_in
 from attnlab.inspection.drawing.assets import SCRIPT, pixel_script
 from attnlab.studies.run.folder import INSIDE
 from attnlab.studies.using.kept_task import KEPT
+from attnlab.studies.using.parts import by_seed
 from attnlab.tasks.codecs import NumbersCodec
 from attnlab.training.keeping.checkpoints import STATE
 from attnlab.training.keeping.runs import SPEC
@@ -39,7 +39,6 @@ from attnlab.viewer.streams import Streams
 from attnlab.viewer.watched import FollowedLooks
 
 Find = Callable[[Request, Body], Answering]
-_NUMBERED = re.compile(r"(\D*)(\d*)")
 """From a request to what answers it."""
 MODELS = 2
 """Models that are kept in memory: as many as a page compares."""
@@ -254,15 +253,10 @@ def _others(folder: Path, place: Path) -> list[str]:
     root, task = folder.resolve(), _name(_spec(place)["task"])
     study = place.parent.parent
     beside = study.glob(f"*/seed-*/{KEPT}") if study.is_relative_to(root) else ()
-    every = (*sorted(beside, key=_in_order), *sorted(root.glob(f"*/*/seed-*/{KEPT}"), key=_in_order))
-    found = dict.fromkeys(one.parent.resolve() for one in every)
+    every = (sorted((one.parent for one in some), key=by_seed) for some in (beside, root.glob(f"*/*/seed-*/{KEPT}")))
+    found = dict.fromkeys(one.resolve() for some in every for one in some)
     others = [one for one in found if one != place and one.is_relative_to(root)][:MOST_RUNS]
     return [path_below(folder, one) for one in others if _task(one) == task]
-
-
-def _in_order(path: Path) -> list[tuple[int, str]]:
-    """Of a path what puts a second seed before a tenth."""
-    return [(int(digits or 0), words) for words, digits in _NUMBERED.findall(str(path))]
 
 
 def _task(place: Path) -> str | None:

@@ -80,12 +80,11 @@ def heads(
     for variant, folders in variants.items():
         try:
             with own_prints_to_stderr(json), console.status(f"measuring {escape(variant)}"):
-                subjects = [_subject(folder, text, weights) for folder in folders]
-                syntax = [measure_syntax(subject, sentences) for subject in subjects if sentences]
-                measured = [
-                    measure_parts(subject, how=how, part=part, tokens=tokens)  # pyrefly: ignore
-                    for subject in subjects
-                ]
+                measured, syntax = [], []
+                for folder in folders:
+                    subject = _subject(folder, text, weights)
+                    syntax += [measure_syntax(subject, sentences)] if sentences else []
+                    measured += [measure_parts(subject, how=how, part=part, tokens=tokens)]  # pyrefly: ignore
         except ModuleError as error:
             if len(variants) == 1:
                 raise

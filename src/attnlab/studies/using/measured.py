@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+import torch
 from torch import nn
 
 from attnlab.core.contracts import StudyTask
@@ -38,6 +39,12 @@ class MeasuredModel:
         """The specification of the same model before its first step."""
         pretrained = self.spec["name"] == "pretrained"
         return {**self.spec, "weights": "fresh"} if pretrained else dict(self.spec)
+
+    def built_untrained(self) -> nn.Module:
+        """The same model before its first step, in evaluation mode; the same one at every call."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return build_model(self.untrained, self.task).eval()
 
 
 def measured_run(trained: Trained, which: str = "last") -> MeasuredModel:

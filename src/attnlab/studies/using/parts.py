@@ -145,9 +145,7 @@ def measure_parts(
 def _overlaps(
     trace: Mapping[str, Captured], subject: MeasuredModel, batch: Batch
 ) -> dict[Projected, tuple[float, float]]:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        untrained = attention_on(build_model(subject.untrained, subject.task).eval(), batch)
+    untrained = attention_on(subject.built_untrained(), batch)
     sides = [list(subspace_overlap(one).values()) for one in (trace, untrained)]
     steps = [step for step in get_args(Projected) if any(step in layer for layer in sides[0])]
     means = {step: [fmean(layer[step] for layer in side if step in layer) for side in sides] for step in steps}
@@ -170,12 +168,13 @@ def finished_runs(folders: Sequence[Path]) -> dict[str, list[Path]]:
             if is_checkpoint(folder):
                 raise RunError(f"{folder} is a checkpoint, no run; --text FILE says what its heads are measured on")
             raise RunError(f"no finished run in {folder}; name the folder of a study, a variant or a run")
-        for run in sorted(runs, key=_seed):
+        for run in sorted(runs, key=by_seed):
             found.setdefault(str(run.resolve().parent), []).append(run)
     return found
 
 
-def _seed(run: Path) -> tuple[str, int]:
+def by_seed(run: Path) -> tuple[str, int]:
+    """By what the folders of runs are put in order: a second seed comes before a tenth."""
     number = run.resolve().name.rpartition("-")[2]
     return str(run.parent), int(number) if number.isdecimal() else 0
 

@@ -16,7 +16,6 @@ from attnlab.core.errors import DataError, ModuleError, SpecError
 from attnlab.inspection.behaviour import most_looked_at
 from attnlab.inspection.capture import capture
 from attnlab.models.decoding.writers import device_of
-from attnlab.studies.define.assemble import build_model
 from attnlab.studies.using.measured import MeasuredModel
 from attnlab.studies.using.translating import sides_of_maps
 from attnlab.tasks.codecs import CharacterCodec, ClassCodec, SentenceCodec, TextCodec, codec_of
@@ -102,10 +101,7 @@ def measure_syntax(subject: MeasuredModel, sentences: Sequence[ParsedSentence]) 
     if codec is None or codec.kind in ("trees", "numbers"):
         raise SpecError(f"models of the task '{subject.task.name}' read no text, in whose words there is syntax")
     looks = _looks(subject.model, codec, sentences)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        untrained = build_model(subject.untrained, subject.task).eval()
-    before = _looks(untrained, codec, sentences)
+    before = _looks(subject.built_untrained(), codec, sentences)
     ahead = looks.ahead or before.ahead
     found = []
     for direction, pairs in _pairs(sentences, looks.found).items():
