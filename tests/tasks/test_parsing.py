@@ -87,6 +87,16 @@ def test_fewer_trees_may_be_judged_evenly_spread(files):
     asked = []
     task(files, judged_trees=1).judge(lambda sentences: asked.extend(sentences) or ["" for _ in sentences])
     assert asked == ["the cat sees she ."]
+    seen = []
+    both, one = (task(files, judged_trees=count) for count in (None, 1))
+    for each in (both, one):
+        size = each.codec.vocabulary.size
+        each.evaluate(
+            lambda batch, size=size: seen.append(len(batch.targets)) or torch.zeros(*batch.targets.shape, size),
+            "validation",
+        )
+    assert sum(seen[:-1]) == 2
+    assert seen[-1] == 1
     assert not task(files, beam=None).judged
 
 

@@ -92,7 +92,8 @@ class Parsing:
         Beginnings that are kept of each tree when studies parse the held-out parts at the end of training. None:
         nothing is parsed.
     judged_trees : int, optional
-        Of each held-out part, the number of trees that are judged, evenly spread; all of them unless given.
+        Of each held-out part, the number of trees that are judged and have a loss, evenly spread; all of them unless
+        given.
 
     Raises
     ------
@@ -206,9 +207,9 @@ class Parsing:
         return int((batch.targets != IGNORED).sum())
 
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
-        """The metrics over a whole held-out part."""
+        """The loss over a held-out part, or as many of its trees as are judged."""
         require_known("part", part, self.parts)
-        one, kept = self._linearized[part], self._kept[part]
+        one, kept = self._linearized[part], self._spread(self._kept[part])
         batches = [one.batch(kept[some].tolist()) for some in in_order(one.longest[kept], self.batch_tokens)]
         counts = [self.targets_of(batch) for batch in batches]
         losses = [self.loss(predict(batch), batch).item() for batch in batches]
@@ -227,8 +228,12 @@ class Parsing:
 
     def _judged_of(self, part: str) -> list[Tree]:
         trees = self.treebank.parts[part]
-        count = min(self.judged_trees or len(trees), len(trees))
-        return [trees[number * len(trees) // count] for number in range(count)]
+        return [trees[number] for number in self._spread(np.arange(len(trees)))]
+
+    def _spread(self, numbers: Int64[np.ndarray, " trees"]) -> Int64[np.ndarray, " judged"]:
+        """As many trees of a part as are judged, evenly spread."""
+        count = min(self.judged_trees or len(numbers), len(numbers))
+        return numbers[np.arange(count) * len(numbers) // count]
 
     def _scores(self, prefix: str, gold: Sequence[Tree], guesses: Sequence[Tree | None]) -> dict[str, float]:
         """The scores; a tree that was not found, or over other words, has no constituent."""
