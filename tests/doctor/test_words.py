@@ -11,8 +11,8 @@ from torch import nn
 from attnlab.doctor import doctor
 from attnlab.doctor.examination import accepted_by
 from attnlab.doctor.findings import Finding
+from attnlab.strangers.said.topics import declared, said_unused
 from attnlab.strangers.texts import words_of
-from attnlab.strangers.words import declared, said_unused
 
 
 def errors(module):

@@ -8,7 +8,8 @@ from torch import nn
 
 from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.loading.loading import load
-from attnlab.strangers.words import layout_said, meaning_of, sizes_said
+from attnlab.strangers.said.layout import layout_said, sizes_said
+from attnlab.strangers.said.masks import meaning_of
 
 
 class Stateful(nn.Module):

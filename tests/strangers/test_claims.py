@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.strangers.words import CausalClaim, causal_said, meaning_of
+from attnlab.strangers.said.causality import CausalClaim, causal_said
+from attnlab.strangers.said.masks import meaning_of
+from attnlab.strangers.said.phrases import phrases
+from attnlab.strangers.said.topics import declared
 
 
 @pytest.mark.parametrize(
@@ -129,3 +132,52 @@ def test_a_triangle_that_is_kept_claims_it(table, causal):
 def test_code_that_makes_a_triangle_claims_it(code, causal):
     made = causal_said(nn.Linear(3, 3), code, {})
     assert (None if made is None else (made.causal, made.by)) == (None if causal is None else (causal, "its source"))
+
+
+@pytest.mark.parametrize(
+    ("phrase", "text", "found"),
+    [
+        ("shar* + weight*", "The weights of both halves are shared.", True),
+        ("shar* + weight*", "Heads share their weights.", True),
+        ("shar* .. weight*", "The weights of both are shared.", False),
+        ("shar* + weight*", "The weights are not shared.", False),
+        ("shar* + weight*", "Heads share an input. Weights are drawn.", False),
+        ("shar* + weight*", "Weights of the first and of the second and third layer are shared.", False),
+        ("look-ahead mask", "With a Look ahead mask", True),
+        ("look-ahead mask", "With a lookahead  mask", False),
+        ("1/d", "scaled by 1/d", True),
+        ("1/d", "scaled by 1/d**0.5", False),
+        ("mlp*", "an mlp-mixer", True),
+        ("mlp", "two mlps", False),
+    ],
+)
+def test_phrases_are_words_near_each_other_in_one_sentence(phrase, text, found):
+    assert bool(phrases(phrase).search(text)) is found
+
+
+@pytest.mark.parametrize(
+    ("topic", "said", "declares"),
+    [
+        ("rows that may be empty", "A query with no allowed keys gets zeros.", True),
+        ("rows that may be empty", "Fully masked rows are supported and give zeros.", True),
+        ("rows that may be empty", "A row of the mask may not be empty.", False),
+        ("rows that may be empty", "Returns zeros like the input.", False),
+        ("shared parts", "All layers use the same block.", True),
+        ("shared parts", "The output has the shape of the input.", False),
+        ("stopped gradients", "The target encoder is a moving average and stays frozen.", True),
+        ("stopped gradients", "Gradients pass through all of it.", False),
+        ("no softmax", "Kernelized attention without a softmax.", True),
+        ("no softmax", "A softmax over the keys, not over the queries.", False),
+        ("attention over features", "Channel attention, as the transposed kind.", True),
+        ("attention over features", "Takes channels first and attends to all positions.", False),
+        ("a window", "Sliding-window attention.", True),
+        ("another scale", "Scores are divided by d, as maximal-update parametrization asks.", True),
+        ("another scale", "Scores are scaled by 1/sqrt(d).", False),
+        ("padding on the left", "Sequences are padded on the left.", True),
+        ("padding on the right", "Sequences are padded on the left.", False),
+        ("probabilities", "Returns the probabilities of the next token.", True),
+        ("probabilities", "Dropout probability.", False),
+    ],
+)
+def test_topics_are_declared_by_plain_words(topic, said, declares):
+    assert bool(declared(said, topic)) is declares

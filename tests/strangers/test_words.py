@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from attnlab.strangers.loading.loading import load
-from attnlab.strangers.words import layout_said
+from attnlab.strangers.said.layout import layout_said
 
 CLASS = """
 import torch

@@ -19,7 +19,7 @@ from attnlab.inspection.tape.tape import Change, Tape, record
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.containment import seed_all, wake
 from attnlab.strangers.patient import Patient, in_mode
-from attnlab.strangers.words import declared
+from attnlab.strangers.said.topics import declared
 
 BATCH = 3  # differs from lengths, widths and numbers of heads, so that axes cannot be mistaken for each other
 SEED = 20  # any: it makes two examinations of one module equal
@@ -192,7 +192,7 @@ class Examination:
         return self.tape(self.inputs())
 
     def as_meant(self, findings: Iterable[Finding], topic: str) -> Iterator[Finding]:
-        """Findings as they are; accepted where the class declares what they are about (a key of `words.MEANT`)."""
+        """Findings as they are; accepted where the class declares what they are about (a key of `topics.MEANT`)."""
         return accepted_by(findings, declared(self.patient.said, topic))
 
     def as_set(self, findings: Iterable[Finding], setting: str) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ import re
 
 from torch import nn
 
-from attnlab.strangers.words import descriptions, source_of_forward
+from attnlab.strangers.said.source import descriptions, source_of_forward
 
 _FEEDFORWARD = re.compile(
     r"(^|\.)(mlp|ffn?|ffw|fc\d?|feed_?forward|ff_?\w*|linear[12]|lin[12]|c_fc|intermediate|experts?|w[123]|pwff|moe)$"

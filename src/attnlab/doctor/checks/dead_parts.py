@@ -30,7 +30,7 @@ from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.tape import Tape
 from attnlab.strangers.calling.sources import OTHER_MEMORIES
 from attnlab.strangers.loading.mentions import SWITCHED, only_copied, use_of
-from attnlab.strangers.words import said_unused
+from attnlab.strangers.said.topics import said_unused
 
 ID = "dead-parts"
 _SHOWN = 4  # names in one sentence

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attnlab.doctor.examination import Examination, wake
 from attnlab.doctor.findings import Finding, FindingText
-from attnlab.strangers.words import declared
+from attnlab.strangers.said.topics import declared
 
 CHECK = "initial-loss"
 BATCH = 16  # a few hundred predictions, whose mean is known to some percent

@@ -15,7 +15,7 @@ from attnlab.doctor.measures.blocks import TracedBlock, blocks
 from attnlab.doctor.measures.identity import Route, follow
 from attnlab.doctor.measures.norms import IS_NORM, Norm, norms_of, unused_norms
 from attnlab.inspection.tape.tape import Event, Tape
-from attnlab.strangers.words import source_of
+from attnlab.strangers.said.source import source_of
 
 ID = "norm-placement"
 _BA = "Ba 2016 (layer normalization), arXiv:1607.06450, section 3"

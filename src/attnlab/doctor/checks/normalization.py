@@ -19,7 +19,7 @@ from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.dependence import Dependence, dependence_of
 from attnlab.inspection.tape.tape import Tape, record
 from attnlab.inspection.tape.tracing import back_to
-from attnlab.strangers.words import descriptions, is_torchs_own, source_of
+from attnlab.strangers.said.source import descriptions, is_torchs_own, source_of
 
 _ID = "normalization"
 _SOURCE = "Vaswani 2017, arXiv:1706.03762, equation 1: softmax over the keys of each query, then the values"

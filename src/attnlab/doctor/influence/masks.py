@@ -19,7 +19,7 @@ from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.tape import Tape, record
 from attnlab.strangers.calling.convention import elements
 from attnlab.strangers.calling.masking import Masking
-from attnlab.strangers.words import declared
+from attnlab.strangers.said.topics import declared
 
 _POLARITY = "mask-polarity"
 _ROW = "masked-row"

@@ -14,7 +14,7 @@ from attnlab.core.constructors import signature_of
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.influence.differences import relative_change
 from attnlab.strangers.loading.mentions import OPTIONAL, use_of
-from attnlab.strangers.words import positions_said
+from attnlab.strangers.said.topics import positions_said
 
 _WORDS = frozenset((
     "alibi", "cos", "freqs", "pe", "pes", "pos", "posemb", "posenc", "position", "positional", "positions",

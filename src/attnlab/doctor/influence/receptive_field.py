@@ -10,7 +10,7 @@ from torch import nn
 from attnlab.doctor.examination import Examination, accepted_by
 from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.influence import Field, fields
-from attnlab.strangers.words import declared
+from attnlab.strangers.said.topics import declared
 
 ID = "receptive-field"
 _NEARLY_ALL = 0.9  # strides leave out some at the end

@@ -19,7 +19,7 @@ from attnlab.doctor.measures.identity import SAME, follow
 from attnlab.inspection.tape.tape import Tape, record
 from attnlab.strangers.calling.convention import elements
 from attnlab.strangers.loading.repository import trees_with
-from attnlab.strangers.words import descriptions
+from attnlab.strangers.said.source import descriptions
 
 _NAMED = re.compile(r"block|layer|encoder|decoder|residual", re.IGNORECASE)
 _PARTS = re.compile(r"norm|embed|attention$|attn$|mlp|feed_?forward|ffn?$|dropout|output$|head$", re.IGNORECASE)

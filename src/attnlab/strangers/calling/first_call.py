@@ -40,7 +40,8 @@ from attnlab.strangers.calling.widths import (
 )
 from attnlab.strangers.loading.sizes import D_MODEL
 from attnlab.strangers.patient import LAYOUTS_DECLARED, Patient
-from attnlab.strangers.words import Said, layout_said, sizes_said
+from attnlab.strangers.said.layout import layout_said, sizes_said
+from attnlab.strangers.said.source import Said
 
 _USUAL = ("channels-first", "sequence-first", "batch-first")
 _TELLING = ("batch-first", "channels-first", *SPLIT, *IMAGES)

@@ -30,8 +30,9 @@ from attnlab.strangers.calling.widths import size_named
 from attnlab.strangers.calling.wording import assumptions_of
 from attnlab.strangers.containment import quiet, wake
 from attnlab.strangers.patient import Patient, in_mode
+from attnlab.strangers.said.causality import CausalClaim, causal_said, keeps_triangle
+from attnlab.strangers.said.layout import layout_said
 from attnlab.strangers.texts import classes_of, text_of
-from attnlab.strangers.words import CausalClaim, causal_said, keeps_triangle, layout_said
 
 _PROBED = 130  # a length at which nearly every layer can be called in milliseconds
 _TABLE = 2048  # longest table whose end is looked for

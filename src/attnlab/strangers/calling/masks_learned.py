@@ -28,7 +28,8 @@ from attnlab.strangers.calling.masking import (
 from attnlab.strangers.calling.roles import Parameter, seems_over_pairs
 from attnlab.strangers.calling.trial import BATCH, NOTHING, Trial, replaced
 from attnlab.strangers.patient import MASKS_DECLARED, Patient
-from attnlab.strangers.words import Said, mask_said, over_said
+from attnlab.strangers.said.masks import mask_said, over_said
+from attnlab.strangers.said.source import Said
 
 Place = Literal["within", "end"]
 """Where positions are hidden: one near the beginning, or the last ones."""

@@ -21,7 +21,7 @@ from attnlab.core.constructors import hints_of, is_required
 from attnlab.strangers.calling.masking import ENCODINGS, KEY_SHAPES, LENGTHS, ONE_LENGTH_EACH, SHAPES, Masking
 from attnlab.strangers.calling.sources import NO_OPTIONS, PACKED, SEVERAL, UNNAMED, Argument, Packed
 from attnlab.strangers.loading.sizes import may_be_none
-from attnlab.strangers.words import parsed, source_of, source_of_forward
+from attnlab.strangers.said.source import parsed, source_of, source_of_forward
 
 _PIECES: dict[str, str] = {
     "flag": "causal autoregressive",

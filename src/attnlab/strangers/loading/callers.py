@@ -19,8 +19,8 @@ from torch import nn
 from attnlab.core.own_files import import_file
 from attnlab.strangers.loading.repository import trees_with
 from attnlab.strangers.loading.values import Values, calls_of, settings_of, value_of
+from attnlab.strangers.said.source import source_of
 from attnlab.strangers.texts import file_of
-from attnlab.strangers.words import source_of
 
 _MAKES = re.compile(r"(build|make|create|get)_")  # names of functions that only build
 

@@ -52,8 +52,8 @@ from attnlab.strangers.loading.sizes import (
 )
 from attnlab.strangers.loading.starts import initialize, start_as_library_does, uninitialized
 from attnlab.strangers.loading.values import settings_of
+from attnlab.strangers.said.source import source_of
 from attnlab.strangers.texts import file_of, text_of
-from attnlab.strangers.words import source_of
 
 _WANTS_PAIRS = re.compile(r"not subscriptable|not iterable|cannot unpack|has no len")
 _LACKS = re.compile(r"missing \d+ required")

@@ -1,0 +1,190 @@
+"""The order of axes that a class declares: by an attribute, by names of axes, in comments and docstrings."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+
+from torch import nn
+
+from attnlab.strangers.said.source import Said, docstrings, is_torchs_own, parsed, source_of_forward, with_next
+
+_AXES: dict[str, str] = {
+    "batch": "b bs bsz batch batch_size batchsize nbatches n_batch n_batches nb",
+    "length": (
+        "t l s seq seq_len length len time seqlen src_len tgt_len tokens steps timesteps sequence sequence_length "
+        "seq_length q_len context slen n_tokens num_tokens block_size n_seq positions tgt_seq src_seq ctx tsz max_len "
+        "query_len nseq words src_length time_steps len_q l_q l_k lq lk"
+    ),
+    "size": (
+        "c d e f dim d_model dmodel emb embed embedding embed_dim emb_dim emb_size embed_size embedding_dim n_embd "
+        "d_embed emb_d hidden hidden_size hidden_dim nhid channels channel n_channels in_channels c_in features "
+        "feature feat in_features width model model_dim size d_in in_dim d_head head_dim dim_head d_k d_v _"
+    ),
+    "heads": "h head heads n_head n_heads nhead num_heads",
+    "either": "n x",  # the batch beside a length, the length beside a batch
+}
+"""Names of axes."""
+
+_ORDERS = {
+    "batch length size": "batch-first",
+    "length batch size": "sequence-first",
+    "batch size length": "channels-first",
+    "batch length": "batch-first",
+    "length batch": "sequence-first",
+    "batch heads length size": "heads, then length",
+    "batch length heads size": "length, then heads",
+    "batch size height width": "image",
+    "batch height width size": "image, channels last",
+}
+"""Layout by the order of the axes."""
+
+_JOINT = r"(?:\s*,\s*|\s+x\s+|\s*\u00d7\s*|\s+by\s+)"
+_BRACKETED = re.compile(
+    r"[\[(<{`]\s*([A-Za-z_]\w*(?:\s*(?:,|\u00d7|\*|\bx\b|\bby\b|:|\s)\s*[A-Za-z_0-9]\w*){1,3})\s*[\])>}`]"
+)
+_BETWEEN = re.compile(r"\s*[,\u00d7*:]\s*|\s+x\s+|\s+by\s+|\s+")
+_BARE = re.compile(rf"^(\s*(?:\w+\s*(?:[:=]|is|->)\s*)?)([A-Za-z]\w*(?:{_JOINT}[A-Za-z]\w*){{2}})\s*$")
+_SHAPED = re.compile(rf"(\bshaped?\s*(?:of|:|is|=)?\s*)([A-Za-z]\w*(?:{_JOINT}[A-Za-z]\w*){{2}})", re.IGNORECASE)
+_FIRST_AXIS = re.compile(r"(batch|sequence|seq|channels|channel|time|length)[- _]first", re.IGNORECASE)
+
+
+def layout_said(module: nn.Module, parameter: str, text: str = "") -> Said | None:
+    """The layout a class declares for its input: by an attribute, in comments, names of axes or docstrings."""
+    speaking = module.modules() if is_torchs_own(module) else [module]
+    flag = next((one.batch_first for one in speaking if isinstance(getattr(one, "batch_first", None), bool)), None)
+    if flag is not None:
+        by_function = _said_by_functions(text)  # which makes a module of torch's own
+        return by_function or Said("batch-first" if flag else "sequence-first", f"its attribute batch_first={flag}")
+    sayings = [] if is_torchs_own(module) else list(_sayings(module, parameter, text))
+    for read in (_layout_of_shape, _layout_of_words):
+        for saying, by in sayings:
+            layout = read(saying)
+            if layout is not None:
+                return Said(layout, by)
+    return None
+
+
+def sizes_said(module: nn.Module, parameter: str, text: str = "") -> tuple[int, int] | None:
+    """The sizes a class declares for the two axes after the batch, as in ``x = [bs, 1, 100]``."""
+    for saying, _by in [] if is_torchs_own(module) else _sayings(module, parameter, text):
+        for match in _BRACKETED.finditer(saying):
+            first, *sizes = _BETWEEN.split(match.group(1).strip())
+            if _axis(first) == "batch" and len(sizes) == 2 and all(size.isdigit() and int(size) for size in sizes):
+                return int(sizes[0]), int(sizes[1])
+    return None
+
+
+def _said_by_functions(text: str) -> Said | None:
+    """The layout that the docstring of a function declares."""
+    docstrings = [ast.get_docstring(node) or "" for node in parsed(text) if isinstance(node, ast.FunctionDef)]
+    lines = [line for docstring in docstrings for line in docstring.splitlines()]
+    layout = next(filter(None, map(_layout_of_shape, lines)), None)
+    return None if layout is None else Said(layout, "the docstring of the function")
+
+
+def _sayings(module: nn.Module, parameter: str, text_of_file: str) -> Iterator[tuple[str, str]]:
+    """What is said about the input, the most telling first."""
+    source = source_of_forward(module)
+    function = next((node for node in parsed(source) if isinstance(node, ast.FunctionDef)), None)
+    lines = source.splitlines()
+    start = 0 if function is None else max(1, function.body[0].lineno - 1)
+    yield from ((comment, "a shape comment") for comment in _comments(" ".join(lines[:start])))
+    yield from ((shape, "names of axes") for shape in _unpacked(function, parameter))
+    for docstring in docstrings(module):
+        yield from ((line, "its docstring") for line in _about(docstring, parameter))
+    reassigned = re.compile(rf"\s*{re.escape(parameter)}\b[^=(\[.]*=[^=]")
+    body = itertools.takewhile(lambda line: not reassigned.match(line), lines[start:])
+    above = re.search(rf"((?:^#.*\n)+)(?:@.*\n)*class {type(module).__name__}\b", text_of_file, re.MULTILINE)
+    around = "\n".join([above.group(1) if above else "", *body])
+    telling = re.compile(rf"\b({re.escape(parameter)}|inputs?|expects?|takes)\b|^\s*[\[(]", re.IGNORECASE)
+    yield from ((each, "a shape comment") for each in _comments(around) if telling.search(each))
+
+
+def _comments(text: str) -> list[str]:
+    """The comments of a piece of code; three names alone count as a shape in brackets."""
+    return [_BARE.sub(r"\1(\2)", comment) for comment in re.findall(r"#(.*?)(?=$|\n)", text)]
+
+
+def _about(text: str, parameter: str) -> list[str]:
+    """The lines of a docstring that may say the input's shape: those that name it, then the others."""
+    lines = with_next(line for line in text.splitlines() if line.strip())
+    named_it = [line for line in lines if re.search(rf"\b({re.escape(parameter)}|input|inputs)\b", line)]
+    return named_it + [line for line in lines if line not in named_it and not re.search(r"mask\b|\bpadding", line)]
+
+
+def _unpacked(function: ast.FunctionDef | None, parameter: str) -> Iterator[str]:
+    """The names given to the axes of the input before it gets another value, as a shape in brackets."""
+    axes: dict[int, str] = {}
+    for node in function.body if function is not None else []:
+        if not isinstance(node, ast.Assign):
+            continue
+        target, value = node.targets[0], ast.unparse(node.value)
+        whole = re.match(rf"\(?\*?{re.escape(parameter)}\.(shape|size\(\))", value)
+        if isinstance(target, ast.Tuple | ast.List) and whole and not re.search(r"shape\[-", value):
+            axes_of_it = 3 if value.startswith(("*", "(*")) else 4  # after a star more may follow that are none
+            yield f"({', '.join([one.id for one in target.elts if isinstance(one, ast.Name)][:axes_of_it])})"
+        axes |= _axes_of(node, parameter)
+        if any(isinstance(one, ast.Name) and one.id == parameter for each in node.targets for one in ast.walk(each)):
+            break
+    if 0 in axes:
+        yield f"({axes[0]}, {axes.get(1, _beside(axes[0]))}, dim)"
+    elif 1 in axes:
+        yield f"({_beside(axes[1])}, {axes[1]}, dim)"
+
+
+def _axes_of(node: ast.Assign, parameter: str) -> dict[int, str]:
+    """The axes that ``seq_len = x.size(0)`` names; also several at once."""
+    targets = node.targets[0].elts if isinstance(node.targets[0], ast.Tuple) else [node.targets[0]]
+    values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+    found: dict[int, str] = {}
+    for target, value in zip(targets, values, strict=False):
+        match = re.fullmatch(rf"{re.escape(parameter)}\.(?:size\((\d)\)|shape\[(\d)\])", ast.unparse(value))
+        if match and isinstance(target, ast.Name):
+            found[int(match.group(1) or match.group(2))] = target.id
+    return found
+
+
+def _beside(axis: str) -> str:
+    """The axis that stands beside one in the first two places."""
+    return {"batch": "length", "length": "batch"}.get(_axis(axis), "unknown")
+
+
+def _layout_of_words(text: str) -> str | None:
+    """The layout that ``batch first`` and the like say."""
+    first = _FIRST_AXIS.search(text)
+    if first is None:
+        return None
+    return {"b": "batch-first", "c": "channels-first"}.get(first.group(1)[0].lower(), "sequence-first")
+
+
+def _layout_of_shape(text: str) -> str | None:
+    """The layout that a shape in brackets says."""
+    for match in _BRACKETED.finditer(_SHAPED.sub(r"\1(\2)", text)):
+        layout = _ORDERS.get(_order_of(_BETWEEN.split(match.group(1).strip())))
+        if layout is not None:
+            return layout
+    return None
+
+
+def _order_of(names: Sequence[str]) -> str:
+    """The order of the axes; what could be batch or length is what the others leave, an h before a w is a height."""
+    kinds = [_axis(name) for name in names]
+    for index, (name, after) in enumerate(itertools.pairwise(name.lower() for name in names)):
+        if (name, after) in (("h", "w"), ("height", "width")):
+            kinds[index : index + 2] = "height", "width"
+    if len(set(names)) < len(names) or (len(kinds) < 3 and "either" in kinds):
+        return ""
+    for index, kind in enumerate(kinds):
+        if kind == "either":
+            kinds[index] = "batch" if "batch" not in kinds and "length" in kinds else "length"
+    return " ".join(kinds)
+
+
+def _axis(name: str) -> str:
+    """The axis a name means; a number is a size."""
+    return next(
+        (axis for axis, words in _AXES.items() if name.lower() in words.split()), "size" if name.isdigit() else ""
+    )

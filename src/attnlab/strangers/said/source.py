@@ -1,0 +1,77 @@
+"""Where a class speaks: its docstrings and its source."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import re
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, final
+
+from torch import nn
+
+_SECTION = re.compile(r"^\s*(Args|Arguments|Parameters|Inputs?|Returns?|Shapes?|Examples?|Notes?)\b.*$", re.MULTILINE)
+
+
+@final
+@dataclass(frozen=True)
+class Said:
+    """Hold a statement of a class about itself."""
+
+    what: str  # what it says
+    by: str  # where: ``"docstring"``, ``"a shape comment"``, ``"names of axes"``
+
+
+def is_torchs_own(module: nn.Module) -> bool:
+    """Whether the class of a module is one of torch's."""
+    return type(module).__module__.startswith("torch.")
+
+
+def descriptions(module: nn.Module) -> list[str]:
+    """What the docstrings of a module's class and of its ``forward`` say before they go through parameters."""
+    return [_SECTION.split(text)[0] for text in reversed(docstrings(module))]
+
+
+def source_of(thing: Any) -> str:
+    """The source of a class or function, or nothing."""
+    try:
+        return _source(thing)
+    except (OSError, TypeError):
+        return ""
+
+
+@functools.lru_cache(maxsize=16)
+def _source(thing: Any) -> str:
+    """Its source, for which all of its file is parsed."""
+    return textwrap.dedent(inspect.getsource(thing))
+
+
+def source_of_forward(module: nn.Module) -> str:
+    """The source of a module's ``forward``, or nothing."""
+    return source_of(getattr(type(module), "forward", None))
+
+
+def docstrings(module: nn.Module) -> list[str]:
+    """The docstrings of a module's ``forward`` and of its class, those of torch left out."""
+    if is_torchs_own(module):
+        return []
+    written = (type(module).forward.__doc__, type(module).__dict__.get("__doc__"))
+    return [inspect.cleandoc(text) for text in written if text]
+
+
+@functools.lru_cache(maxsize=64)
+def parsed(source: str) -> tuple[ast.stmt, ...]:
+    """The statements of a piece of code, none where it is no Python."""
+    try:
+        return tuple(ast.parse(source).body)
+    except SyntaxError:
+        return ()
+
+
+def with_next(lines: Iterable[str]) -> list[str]:
+    """Every line with the one after it, as sentences are broken over two."""
+    lines = list(lines)
+    return [" ".join(pair) for pair in zip(lines, [*lines, ""][1:], strict=True)]
