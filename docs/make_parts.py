@@ -35,6 +35,7 @@ KINDS = {
     "norms": ("Norms", "`norm_kind:` of `decoder` and `encoder`; where the norm stands is `norm:`."),
     "inits": ("Initial weights", "`init:` of `decoder` and `encoder`."),
     "optimizers": ("Optimizers", "`optimizer:` under `training:`."),
+    "objectives": ("Objectives", "`objective:` under `training:`: what is minimized."),
     "schedules": ("Schedules", "`schedule:` under `training:`: the learning rate after warm-up."),
 }
 """Title of each table and where its names may stand."""

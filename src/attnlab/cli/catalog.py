@@ -35,6 +35,7 @@ TABLES: dict[str, tuple[str, str]] = {
     "inits": ("nn/init.py", "INITS"),
     "optimizers": ("training/recipe/optim.py", "OPTIMIZERS"),
     "schedules": ("training/recipe/schedule.py", "SCHEDULES"),
+    "objectives": ("training/recipe/objectives.py", "OBJECTIVES"),
 }
 """Where each table lies: file and name."""
 

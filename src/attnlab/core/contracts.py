@@ -47,6 +47,19 @@ Judge = Callable[["nn.Module"], "Mapping[str, float]"]
 
 @final
 @dataclass(frozen=True)
+class Attempts:
+    """Hold what a model wrote by itself for a batch, and how good it is."""
+
+    batch: Batch  # all right sequences, then all first attempts at them, then all second ones, ...
+    rewards: Tensor  # (batch, 1 + attempts): of the right sequence and of each attempt, in [0, 1]
+
+
+Attempt = Callable[["nn.Module", Batch, int, "torch.Generator"], Attempts]
+"""How a model in evaluation mode attempts the targets of a batch, so many times, with random numbers of a generator."""
+
+
+@final
+@dataclass(frozen=True)
 class Metric:
     """Name a measured quantity with its unit and direction."""
 

@@ -12,6 +12,7 @@ from attnlab.core.contracts import ReportedTask
 from attnlab.core.errors import DataError
 from attnlab.tasks.scale import Scale, featured, in_units
 from attnlab.text.characters import Vocabulary
+from attnlab.text.scores import gleu
 from attnlab.text.sources import clean
 from attnlab.text.tokenizers import PAD_TOKEN, MarkTokens, Tokenizer
 from attnlab.text.trees import read_trees
@@ -41,6 +42,11 @@ class SentenceCodec:
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """The tokens of sentences as a corpus is read: without blanks around them."""
         return self.tokenizer.encode([sentence.strip() for sentence in sentences])
+
+    @staticmethod
+    def reward(written: Sequence[int], right: Sequence[int]) -> float:
+        """How good a sentence of the model's own is in training, from 0 to 1: GLEU of tokens."""
+        return gleu(written, right)
 
     def writes_with(self, other: SentenceCodec) -> bool:
         """Whether models of both can write one translation together."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import unicodedata
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, final
@@ -58,6 +59,33 @@ CUT_AS: Mapping[str, str] = {
 """By code of a language what sacrebleu cuts it with, where that is not the usual."""
 NEEDED = {"ja-mecab": ("MeCab", "ja"), "ko-mecab": ("mecab_ko", "ko")}
 """What must be installed to cut so: a module, and the extra of sacrebleu that brings it."""
+
+
+LONGEST_PIECE = 4  # tokens of the longest sequence that GLEU counts
+
+
+def gleu(written: Sequence[int], reference: Sequence[int]) -> float:
+    """How much a sentence has in common with a reference, from 0 to 1, by sequences of up to four tokens.
+
+    Examples
+    --------
+    >>> gleu([1, 2, 3], [1, 2, 3]), gleu([1, 2], [1, 2, 3, 4]), gleu([], [1])
+    (1.0, 0.3, 0.0)
+
+    References
+    ----------
+    .. [1] Wu et al., 2016, arXiv:1609.08144, section 5.
+    """
+    pieces = [
+        Counter(
+            tuple(one[start : start + size])
+            for size in range(1, LONGEST_PIECE + 1)
+            for start in range(len(one) - size + 1)
+        )
+        for one in (written, reference)
+    ]
+    most = max(piece.total() for piece in pieces)
+    return (pieces[0] & pieces[1]).total() / most if most else 1.0
 
 
 def tokenizer_for(language: str) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from attnlab.training.keeping.checkpoints import load_model_weights
     from attnlab.training.keeping.result import Result, read_result
     from attnlab.training.keeping.runs import lock, open_run, read_failure, read_metrics
+    from attnlab.training.recipe.objectives import OBJECTIVES
     from attnlab.training.recipe.optim import OPTIMIZERS
     from attnlab.training.recipe.recipe import Budget, EarlyStop, Recipe
     from attnlab.training.recipe.schedule import SCHEDULES

@@ -29,6 +29,7 @@ from attnlab.nn.norms import NORMS
 from attnlab.studies.define.complaints import FILE_KEYS
 from attnlab.studies.define.study import SHOWN_BY, Study
 from attnlab.tasks import TASKS, TOKENIZERS
+from attnlab.training.recipe.objectives import OBJECTIVES
 from attnlab.training.recipe.optim import OPTIMIZERS
 from attnlab.training.recipe.recipe import Recipe
 from attnlab.training.recipe.schedule import SCHEDULES
@@ -52,6 +53,7 @@ PARTS: Mapping[str, Table] = {
     "init": INITS,
     "optimizer": OPTIMIZERS,
     "schedule": SCHEDULES,
+    "objective": OBJECTIVES,
 }
 """Which table the names under a key of a study file are of."""
 

@@ -364,6 +364,7 @@ def _with_model(study: Study, name: str, model: dict[str, Any], notes: tuple[str
     task = build_task(study.task_spec(name))
     training = study.training_settings(name)
     recipe = _check_recipe(study, training)
+    notes = (*notes, *_objective_notes(recipe, task))
     counted = count(model, task)
     steps = recipe.total_steps(task.tokens_per_step, counted.flops_per_token)
     return PlannedVariant(
@@ -411,6 +412,20 @@ def _check_recipe(study: Study, training: Mapping[str, Any]) -> Recipe:
     rules = study.rules
     recipes = [Recipe.parse(rules.recipe(training, setting), "training") for setting in rules.grid()]
     return max(recipes, key=lambda recipe: max(amount or 0 for amount in recipe.budget.model_dump().values()))
+
+
+def _objective_notes(recipe: Recipe, task: StudyTask) -> list[str]:
+    """What is to be said of an objective that learns from what models write; an error where they write nothing."""
+    objective = recipe.build_objective()
+    if not objective.samples:
+        return []
+    if getattr(codec_of(task), "kind", "") != "sentences":
+        name, _ = parse(recipe.objective, "objective")
+        raise SpecError(
+            f"training: objective '{name}' learns from sentences that the model writes, as those of the task "
+            f"translation do; the task is '{task.name}'"
+        )
+    return [f"what it writes by itself after {objective.after:.0%} of its budget is not in its FLOPs and its time"]
 
 
 def count(model: Mapping[str, Any], task: StudyTask) -> Cost:

@@ -23,6 +23,7 @@ from attnlab.inspection.maps import attention_maps
 from attnlab.inspection.surface import loss_surface
 from attnlab.studies.define.assemble import build_model, build_task, measured_reach
 from attnlab.studies.run.folder import INSIDE
+from attnlab.studies.using.attempting import attempts_of
 from attnlab.studies.using.kept_task import keep_task
 from attnlab.studies.using.translating import judge_of, sides_of_maps, with_translations
 from attnlab.training.keeping.result import Result
@@ -105,9 +106,16 @@ def _train(
             device=device,
         )
     alone = (models[0], task, recipes[0])
-    how: dict[str, Any] = {"folder": folders[0], "spec": specs[0], "flops_per_token": flops, "device": device}
+    how: dict[str, Any] = {
+        "judge": judge,
+        "attempt": attempts_of(task),
+        "folder": folders[0],
+        "spec": specs[0],
+        "flops_per_token": flops,
+        "device": device,
+    }
     try:
-        return [train(*alone, seed=seeds[0], judge=judge, on_event=functools.partial(on_event, 0), **how)]
+        return [train(*alone, seed=seeds[0], on_event=functools.partial(on_event, 0), **how)]
     except Interrupted:
         raise
     except Exception as error:

@@ -121,7 +121,8 @@ def _by_rule(plan: Plan, wishes: Wishes) -> Layout:
     """One process on an accelerator, with all runs of a variant together; one thread for each process on a CPU."""
     device = _device(wishes.device)
     most = min(wishes.together or math.inf, most_together(plan))
-    together = {variant.name: int(most) for variant in plan.variants} if most > 1 else {}
+    alike = [variant.name for variant in plan.variants if variant.training.get("objective") in (None, "likelihood")]
+    together = dict.fromkeys(alike, int(most)) if most > 1 else {}
     if device != "cpu":
         jobs, reason = wishes.jobs or 1, "asked for" if wishes.jobs else "one process on the accelerator"
         reason += "; runs of one variant together" if together else ""

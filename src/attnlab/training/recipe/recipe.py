@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
 
 from attnlab.core.build import Spec, build
 from attnlab.core.errors import AttnlabError, SpecError, nearest
+from attnlab.training.recipe.objectives import OBJECTIVES, AbstractObjective
 from attnlab.training.recipe.optim import OPTIMIZERS, AbstractOptimizer
 from attnlab.training.recipe.schedule import SCHEDULES, AbstractSchedule
 
@@ -111,6 +112,9 @@ class Recipe(pydantic.BaseModel):
         With a budget in seconds only a fraction has a meaning.
     clip : float or None
         Longest gradient, as Euclidean norm over all parameters; longer ones are scaled down. None: no limit.
+    objective : str or mapping
+        What is minimized: a name of `OBJECTIVES`, or a mapping with ``name`` and its arguments. All but "likelihood",
+        which is the task's own loss, learn from what the model writes by itself.
     label_smoothing : float
         Probability taken from the target and spread over all classes, where the task has classes.
     precision : {"float32", "bf16", "auto"}
@@ -154,6 +158,7 @@ class Recipe(pydantic.BaseModel):
     schedule: Spec = "cosine"
     warmup: int | float = 0.05
     clip: PositiveFloat | None = 1.0
+    objective: Spec = "likelihood"
     label_smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
     precision: Literal["float32", "bf16", "auto"] = "float32"
     evaluate_every: PositiveInt | None = None
@@ -171,6 +176,12 @@ class Recipe(pydantic.BaseModel):
     @classmethod
     def _known_optimizer(cls, spec: Spec) -> Spec:
         _check(spec, OPTIMIZERS, "optimizer")
+        return spec
+
+    @pydantic.field_validator("objective")
+    @classmethod
+    def _known_objective(cls, spec: Spec) -> Spec:
+        _check(spec, OBJECTIVES, "objective")
         return spec
 
     @pydantic.field_validator("schedule")
@@ -218,6 +229,10 @@ class Recipe(pydantic.BaseModel):
     def build_optimizer(self) -> AbstractOptimizer:
         """The optimizer that the recipe names."""
         return build(self.optimizer, OPTIMIZERS, axis="optimizer")
+
+    def build_objective(self) -> AbstractObjective:
+        """What the recipe minimizes."""
+        return build(self.objective, OBJECTIVES, axis="objective")
 
     def build_schedule(self) -> AbstractSchedule:
         """The schedule that the recipe names."""

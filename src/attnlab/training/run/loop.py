@@ -20,7 +20,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from attnlab.core.contracts import Batch, Judge, Task
+from attnlab.core.contracts import Attempt, Batch, Judge, Task
 from attnlab.core.errors import Interrupted, SpecError
 from attnlab.core.generators import Generators
 from attnlab.training.devices.keeper import RanksKeeper
@@ -50,6 +50,7 @@ def train(
     spec: Mapping[str, Any] | None = None,
     flops_per_token: float | None = None,
     judge: Judge | None = None,
+    attempt: Attempt | None = None,
     on_event: OnEvent = ignore_event,
     device: str = "cpu",
 ) -> Result:
@@ -76,6 +77,8 @@ def train(
         FLOPs of forward and backward per position; needed for a budget in FLOPs.
     judge : callable, optional
         Measures the trained model as a whole; its metrics join those of the task. The time counts as evaluation.
+    attempt : callable, optional
+        How the model writes by itself for a batch, and how good that is; objectives other than the likelihood need it.
     on_event : callable
         Told what happens; see ``events.py``.
     device : str
@@ -89,8 +92,9 @@ def train(
     Raises
     ------
     SpecError
-        If the budget buys no step, the device or a compiler is not there, the model does not compile, or the recipe's
-        devices are not as many as the processes that call this (see ``on_devices``).
+        If the budget buys no step, the device or a compiler is not there, the model does not compile, the recipe's
+        devices are not as many as the processes that call this (see ``on_devices``), or its objective learns from
+        attempts and there is no `attempt`, or a batch is cut in pieces.
     TrainingError
         If a loss, gradient or metric is not finite, or memory runs out.
     ModuleError
@@ -119,6 +123,7 @@ def train(
         seed=seed,
         flops_per_token=flops_per_token,
         judge=judge,
+        attempt=attempt,
         on_event=on_event,
         device=torch.device(device),
         generators=Generators(),

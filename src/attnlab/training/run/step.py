@@ -87,6 +87,12 @@ def task_loss(task: Task, outputs: Tensor, batch: Batch, label_smoothing: float,
         ) from error
 
 
+def sequence_log_probabilities(outputs: Tensor, batch: Batch, sequences: int) -> Float[Tensor, "batch sequences"]:
+    """The log probability, in nats, of each of several sequences that a batch holds for each of its samples."""
+    losses = nn.functional.cross_entropy(outputs.float().transpose(1, 2), batch.targets, reduction="none")
+    return -losses.sum(dim=1).view(sequences, -1).T
+
+
 @contextlib.contextmanager
 def _broadcast_is_error() -> Iterator[None]:
     with warnings.catch_warnings():

@@ -15,10 +15,11 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from attnlab.core.contracts import Batch, Judge, Task
+from attnlab.core.build import parse
+from attnlab.core.contracts import Attempt, Batch, Judge, Task
 from attnlab.core.errors import Interrupted, SpecError
 from attnlab.core.files import finite
-from attnlab.core.generators import Generators
+from attnlab.core.generators import Generators, generator_for
 from attnlab.core.machine import environment
 from attnlab.training.devices.division import Division, divide
 from attnlab.training.devices.ranks import AbstractRanks, Alone
@@ -33,7 +34,7 @@ from attnlab.training.run.course import Course, Marks
 from attnlab.training.run.evaluation import evaluate, is_better, judged
 from attnlab.training.run.events import OnEvent, Pace
 from attnlab.training.run.looks import Looks
-from attnlab.training.run.step import Caller, LossWatch, task_loss
+from attnlab.training.run.step import Caller, LossWatch, sequence_log_probabilities, task_loss
 from attnlab.training.speed.settings import Choice, Setting, wait_for
 
 CHECKPOINT_INTERVAL_S = 10.0  # where the recipe does not say: saving takes 0.1 s, which may be 1 % of a run
@@ -48,7 +49,7 @@ class Trainer:
 
     Parameters
     ----------
-    model, task, recipe, seed, flops_per_token, judge, on_event
+    model, task, recipe, seed, flops_per_token, judge, attempt, on_event
         As in `train`.
     keeper : AbstractKeeper
         Where records and checkpoints go.
@@ -82,6 +83,7 @@ class Trainer:
         seed: int,
         flops_per_token: float | None,
         judge: Judge | None,
+        attempt: Attempt | None = None,
         on_event: OnEvent,
         device: torch.device,
         generators: Generators,
@@ -93,6 +95,10 @@ class Trainer:
             check_target(recipe.stop_at, task)
         self.model, self.task, self.recipe, self.seed, self.tell = model.to(device), task, recipe, seed, on_event
         self.keeper, self.generators, self.judge = keeper, generators, judge
+        self.objective, self.attempt = recipe.build_objective(), attempt
+        self.rewards: Tensor | None = None
+        if self.objective.samples:
+            self.check_attempts()
         self.caller = Caller(model, model, device)
         self.course = Course(recipe, recipe.total_steps(task.tokens_per_step, flops_per_token))
         self.ranks = ranks or Alone()
@@ -121,6 +127,14 @@ class Trainer:
             self.keeper.fail(error, step=self.state.step + 1)
 
     # ---- before the first step ----
+
+    def check_attempts(self) -> None:
+        """Raise unless the model's own attempts can be learned from."""
+        name, _ = parse(self.recipe.objective, axis="objective")
+        if self.attempt is None:
+            raise SpecError(f"objective '{name}' needs a task whose models write sentences, such as translation")
+        if self.recipe.devices * self.recipe.accumulate > 1:
+            raise SpecError(f"objective '{name}' takes whole batches; give it devices: 1 and accumulate: 1")
 
     def own(self, model: nn.Module) -> None:
         """Update the parameters of a model."""
@@ -175,11 +189,24 @@ class Trainer:
     def begin(self) -> None:
         """Take the step's batch and set its learning rate."""
         self.marks = self.course.marks(self.state)
-        self.batch = self.task.train_batch(self.state.step, self.seed).to(self.caller.device)
+        batch = self.task.train_batch(self.state.step, self.seed).to(self.caller.device)
+        self.batch, self.rewards = self.attempted(batch)
         self.optimizer.set_rate(self.course.learning_rate(self.state))
+
+    def attempted(self, batch: Batch) -> tuple[Batch, Tensor | None]:
+        """A batch with what the model writes for it and how good that is, once the objective learns from it."""
+        samples = self.objective.samples
+        if self.attempt is None or not samples or self.course.progress(self.state) < self.objective.after:
+            return batch, None
+        self.model.eval()
+        found = self.attempt(self.model, batch, samples, generator_for(self.seed, self.state.step))
+        self.model.train()
+        return found.batch.to(self.caller.device), found.rewards.to(self.caller.device)
 
     def loss_from(self, outputs: Tensor, batch: Batch) -> Tensor:
         """The loss of a model's outputs; shapes that only broadcast are an error in a process's first step."""
+        if self.rewards is not None:
+            return self.objective.loss(sequence_log_probabilities(outputs, batch, self.rewards.shape[1]), self.rewards)
         return task_loss(self.task, outputs, batch, self.recipe.label_smoothing, strict=self.pace.tokens == 0)
 
     def before_update(self) -> None:

@@ -139,6 +139,8 @@ def _check_budgets(recipes: Sequence[Recipe]) -> None:
     for recipe in recipes:
         if recipe.devices * recipe.accumulate > 1:
             raise SpecError("runs that train together share one device; give them devices: 1 and accumulate: 1")
+        if recipe.build_objective().samples:
+            raise SpecError(f"objective {recipe.objective!r} learns from what one model writes: train it alone")
         if recipe.budget.seconds is not None or recipe.stop_at is not None:
             limit = "a budget in seconds" if recipe.stop_at is None else "stop_at"
             raise SpecError(f"{limit} needs a run that has the machine to itself: train it alone")
