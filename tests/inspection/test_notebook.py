@@ -123,7 +123,7 @@ def test_texts_of_a_person_are_escaped(shown):
         ("cost", "FLOPs per token"),
         ("attribution", "stack.blocks.0.mixer:2"),
         ("agreement", "1.00 ± 0.00"),
-        ("lens", "after layer 2"),
+        ("lens", "after 2 layers"),
         ("heads", " ●"),
         ("predictions", "change in nats"),
         ("diagnosis", "it does not compute what it must (scale)"),

@@ -78,9 +78,9 @@ def test_attention_stands_beside_gradients_and_interventions(writer, monkeypatch
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ([0.0, 0.009, -0.002], "disagree: it looks most at “a” (1), yet hiding any of its 3 strongest keys"),
-        ([0.5, 0.1, -0.2], "It looks most at “a” (1), and hiding that changes the loss most: +0.500 nats."),
-        ([0.1, 0.0, -0.2], "disagree: it looks most at “a” (1), yet hiding “c” (3) changes the loss more, −0.200 nats"),  # noqa: RUF001
+        ([0.0, 0.009, -0.002], "disagree: it looks most at “a” (0), yet hiding any of its 3 strongest keys"),
+        ([0.5, 0.1, -0.2], "It looks most at “a” (0), and hiding that changes the loss most: +0.500 nats."),
+        ([0.1, 0.0, -0.2], "disagree: it looks most at “a” (0), yet hiding “c” (2) changes the loss more, −0.200 nats"),  # noqa: RUF001
         ([0.1], "looks at a single key here"),
     ],
 )

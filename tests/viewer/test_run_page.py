@@ -251,7 +251,7 @@ def test_a_click_switches_a_head_off_and_on(opened):
     picture = later.evaluate(PICTURE)
     click(page, ".head button", 2)
     assert "with 1 head off" in total(page)
-    assert page.locator(".head").nth(2).get_attribute("aria-label") == "stack.blocks.0.mixer, head 3, off"
+    assert page.locator(".head").nth(2).get_attribute("aria-label") == "stack.blocks.0.mixer, head 2, off"
     assert later.evaluate(PICTURE) != picture, "a later layer reads something else"
     click(page, ".layer", 1)
     assert "with 5 heads off" in total(page)
@@ -266,13 +266,13 @@ def test_heads_are_reached_by_keys(opened):
     page.locator(".head").first.focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowLeft", "ArrowRight"):
         page.keyboard.press(key)
-    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == f"{MIXER}, head 2"
-    assert page.locator(".large h3").inner_text() == "layer 2 · head 2"
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == f"{MIXER}, head 1"
+    assert page.locator(".large h3").inner_text() == "layer 1 · head 1"
     with page.expect_response(re.compile("/look$")):
         page.keyboard.press("x")
     page.wait_for_selector(READY)
     assert page.locator(".switch").inner_text() == "Switch on"
-    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == f"{MIXER}, head 2, off"
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == f"{MIXER}, head 1, off"
 
 
 def test_the_large_map_is_read_by_pointer_and_keys(opened):
@@ -282,7 +282,7 @@ def test_the_large_map_is_read_by_pointer_and_keys(opened):
     canvas.focus()
     for key in ("ArrowDown", "ArrowDown"):
         page.keyboard.press(key)
-    assert page.locator(".large .told").inner_text().startswith("“ ” (2) looks at “a” (1): weight ")
+    assert page.locator(".large .told").inner_text().startswith("“ ” (1) looks at “a” (0): weight ")
     page.locator(".shown").select_option("scores")
     page.wait_for_selector(".ramp.signed")
     assert canvas.evaluate(PICTURE) != weights
@@ -316,7 +316,7 @@ def test_a_map_is_saved_with_its_names(opened):
     for kind in ("csv", "svg", "png"):
         with page.expect_download() as download:
             page.locator(f"[data-save={kind}]").click()
-        assert download.value.suggested_filename == f"text-it-seed-0-stack.blocks.0.mixer-head-1-weights.{kind}"
+        assert download.value.suggested_filename == f"text-it-seed-0-stack.blocks.0.mixer-head-0-weights.{kind}"
         files[kind] = download.value.path().read_bytes()
     rows = files["csv"].decode().split("\r\n")
     assert rows[0] == ',"a",",","c","a","t"'
@@ -344,7 +344,7 @@ def test_a_link_explains_in_the_other_run_too_and_says_what_it_names_in_vain(ope
     page = opened(f"{ONE}?other={OTHER}#why1=3&head={MIXER}:77")
     page.locator(".run").nth(1).locator(".why:not(.busy) .reasons section").first.wait_for()
     assert page.locator(".run").first.locator(".why").is_hidden()
-    assert page.locator(".trouble").first.inner_text().startswith(f"There is no head 78 in {MIXER}")
+    assert page.locator(".trouble").first.inner_text().startswith(f"There is no head 77 in {MIXER}")
 
 
 def test_nothing_typed_yet_is_no_mistake(browser, port):
@@ -501,7 +501,7 @@ def test_a_token_that_is_chosen_is_explained_and_heads_are_measured(opened, runs
     assert "Kendall's τ with attention" in page.locator(".why").inner_text()
     assert "looks" in page.locator(".why .verdict").inner_text()
     parts = page.locator("table[aria-label='Part by part'] td:first-child").all_inner_texts()
-    assert {"layer 1 · head 1", "layer 2 · head 4"} <= set(parts)
+    assert {"layer 0 · head 0", "layer 1 · head 3"} <= set(parts)
     assert not [name for name in parts if ":" in name]
     page.keyboard.press("Escape")
     page.locator(".why").wait_for(state="hidden")

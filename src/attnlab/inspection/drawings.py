@@ -79,7 +79,7 @@ def draw_lens(
     names, texts = _labels(labels, length), _labels(vocabulary, size, "token of the vocabulary")
     likely, chosen = logits[:, sample].detach().cpu().softmax(-1).max(-1)  # (streams, length) each
     rows: dict[str, list[Cell]] = {
-        f"after layer {stream}" if stream else "before layer 1": [
+        f"after {stream} layer{'' if stream == 1 else 's'}" if stream else "embedding": [
             (texts[token], part, f"{texts[token]!r}: {part:.2f}")
             for token, part in zip(chosen[stream].tolist(), likely[stream].tolist(), strict=True)
         ]

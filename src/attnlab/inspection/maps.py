@@ -105,7 +105,7 @@ def draw_attention(
     block = math.ceil(math.sqrt(sum(one.numel() for one in weights.values()) / MOST_WEIGHTS))
     layers = [_layer(name, _coarse(one, block)) | _axes(axes, name) for name, one in weights.items()]
     names = labels if block == 1 else _ranges({size for one in weights.values() for size in one.shape[1:]}, block)
-    data = {"labels": [list(one) for one in names], "layers": layers, "first": 0}
+    data = {"labels": [list(one) for one in names], "layers": layers}
     note = f"A cell is the largest of {block} x {block} weights. " if block > 1 else ""
     return drawn(
         f"Attention: {len(layers)} layer{'s' if len(layers) > 1 else ''}, sequence {sample}",

@@ -21,7 +21,6 @@
     var rank = article.querySelector(".rank"), heads_small = article.querySelector(".small");
     var preferred = window.matchMedia("(prefers-color-scheme: dark)"), decoded = data.layers.map(function () { return null; });
 
-    var first = data.first === undefined ? 1 : data.first; // what heads and positions are counted from
 
     function layer() { return data.layers[layers.value]; }
     function scheme() { // a notebook may insist on the other one than is preferred
@@ -39,7 +38,7 @@
     function listHeads() {
       var before = heads.value || "0", count = layer().shape[0];
       heads.textContent = "";
-      for (var head = 0; head < count; head++) option(heads, String(head + first), head);
+      for (var head = 0; head < count; head++) option(heads, String(head), head);
       heads.value = Number(before) < count ? before : "0";
     }
     function draw() {
@@ -61,7 +60,7 @@
     function small(index, head) { // a head to choose
       var button = document.createElement("button"), picture = document.createElement("canvas");
       button.value = index + ":" + head;
-      button.title = data.layers[index].name + ", head " + (head + first);
+      button.title = data.layers[index].name + ", head " + head;
       button.setAttribute("aria-label", button.title);
       button.addEventListener("click", function () { show(index, head); });
       button.appendChild(picture);
@@ -88,7 +87,7 @@
     }
     function label(at, side) {
       var names = sequence(side);
-      return names ? JSON.stringify(names[at]) + " (" + (at + first) + ")" : "position " + (at + first);
+      return names ? JSON.stringify(names[at]) + " (" + at + ")" : "position " + at;
     }
     function axis(element, side) {
       var names = layer().shape[1 + side] <= MOST_NAMES ? sequence(side) : null;

@@ -196,7 +196,7 @@ def _sentence(told: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
         return "This head looks at a single key here, so there is no order to compare."
 
     def named(one: Mapping[str, Any]) -> str:
-        return f"“{names[one['key']]}” ({one['key'] + 1})"
+        return f"“{names[one['key']]}” ({one['key']})"
 
     most, strongest = told[0], max(told, key=lambda one: abs(one["change"]))
     if abs(strongest["change"]) < NOTHING:

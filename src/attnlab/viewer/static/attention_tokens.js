@@ -98,10 +98,10 @@ export function told(map, cell, { view, shown }) {
   const where = view === "lines" ? "Queries stand on the left, the keys that they look at on the right" : "Queries are rows, the keys that they look at columns";
   if (!cell) return `${where}. Point at one, or move with the arrow keys, to read it.`;
   const { row, column } = cell, value = map.values[row * map.columns + column];
-  const query = row >= 0 && `${quotedToken(map.rowNames[row])} (${row + 1})`, key = column >= 0 && `${quotedToken(map.columnNames[column])} (${column + 1})`;
+  const query = row >= 0 && `${quotedToken(map.rowNames[row])} (${row})`, key = column >= 0 && `${quotedToken(map.columnNames[column])} (${column})`;
   if (query && key) return `${query} looks at ${key}: ${name} ${Number.isNaN(value) ? "none (masked)" : value.toPrecision(3)}`;
   if (key) return `${key} is looked at`;
   const weights = Array.from(map.values.subarray(row * map.columns, (row + 1) * map.columns));
   const most = weights.map((one, at) => [one, at]).filter(([one]) => !Number.isNaN(one)).sort((one, other) => other[0] - one[0]).slice(0, 3);
-  return `${query} looks at ${most.map(([one, at]) => `${quotedToken(map.columnNames[at])} (${at + 1}) ${one.toPrecision(2)}`).join(", ")}`;
+  return `${query} looks at ${most.map(([one, at]) => `${quotedToken(map.columnNames[at])} (${at}) ${one.toPrecision(2)}`).join(", ")}`;
 }

@@ -338,7 +338,7 @@ class Panel {
     note.textContent = layers.length ? "" : "This model has no attention that can be seen: what it reads and predicts is all there is to show.";
     this.find(".heads").append(note);
     if (!layers.length) return this.find(".grid").replaceChildren();
-    if (this.chosen && !this.known(this.chosen)) this.say(`There is no head ${this.chosen.head + 1} in ${this.chosen.layer}; the first one is shown.`);
+    if (this.chosen && !this.known(this.chosen)) this.say(`There is no head ${this.chosen.head} in ${this.chosen.layer}; the first one is shown.`);
     this.chosen = this.known(this.chosen) ?? { layer: layers[0].name, head: 0 };
     this.group = groupOf(this.layer(this.chosen.layer), this.found);
     this.showTabs();
@@ -399,8 +399,8 @@ class Panel {
       const canvas = element("canvas"), off = this.off.has(placeOf(head));
       const values = all.subarray(head.head * rows * columns, (head.head + 1) * rows * columns);
       drawPixels(canvas, { rows, columns, values, largest: 255, signed: false }, colors(dark.matches));
-      const toggle = element("button", { type: "button", textContent: head.head + 1, tabIndex: -1, title: off ? "switch on" : "switch off" });
-      toggle.setAttribute("aria-label", `head ${head.head + 1}: ${off ? "switch on" : "switch off"}`);
+      const toggle = element("button", { type: "button", textContent: head.head, tabIndex: -1, title: off ? "switch on" : "switch off" });
+      toggle.setAttribute("aria-label", `head ${head.head}: ${off ? "switch on" : "switch off"}`);
       toggle.addEventListener("click", (event) => {
         event.stopPropagation();
         this.toggle([head]);
@@ -408,7 +408,7 @@ class Panel {
       const cell = element("div", { className: `head${off ? " off" : ""}`, tabIndex: sameHead(head, this.chosen) ? 0 : -1 }, canvas, toggle, element("span", { className: "said" }));
       cell.setAttribute("role", "gridcell");
       cell.setAttribute("aria-selected", String(sameHead(head, this.chosen)));
-      cell.setAttribute("aria-label", `${layer.name}, head ${head.head + 1}${off ? ", off" : ""}`);
+      cell.setAttribute("aria-label", `${layer.name}, head ${head.head}${off ? ", off" : ""}`);
       cell.addEventListener("click", () => this.choose(head));
       this.heads.set(placeOf(head), cell);
       return cell;
@@ -493,7 +493,7 @@ class Panel {
   nameOf({ layer, head }) {
     const row = this.layer(layer), group = groupOf(row, this.found);
     const rows = this.found.layers.filter((one) => groupOf(one, this.found) === group);
-    return `${shortLayer(row, rows.indexOf(row), rows)} · head ${head + 1}`;
+    return `${shortLayer(row, rows.indexOf(row), rows)} · head ${head}`;
   }
 
   // A part of the model as the grid calls it, where it is a head.
@@ -522,7 +522,7 @@ class Panel {
 
   names(side, count) {
     const known = this.found.sides[side]?.tokens ?? [];
-    return Array.from({ length: count }, (_, at) => known[at]?.text ?? String(at + 1));
+    return Array.from({ length: count }, (_, at) => known[at]?.text ?? String(at));
   }
 
   drawLarge() {
@@ -587,7 +587,7 @@ class Panel {
 
   async save(kind) {
     if (!this.map) return;
-    const name = `${this.root.dataset.path}-${this.chosen.layer}-head-${this.chosen.head + 1}-${shared.shown}`.replaceAll(/[^\p{L}\p{N}_.-]+/gu, "-");
+    const name = `${this.root.dataset.path}-${this.chosen.layer}-head-${this.chosen.head}-${shared.shown}`.replaceAll(/[^\p{L}\p{N}_.-]+/gu, "-");
     if (kind === "csv") return download(`${name}.csv`, new Blob([mapAsCsv(this.map)], { type: "text/csv" }));
     const scheme = colors(dark.matches);
     const drawn = shared.view === "lines" ? this.lines.root : mapAsSvg(this.map, scheme);
@@ -643,7 +643,7 @@ function groupOf(layer, found) {
 // "layer 3" where the first numbers in the names tell layers apart, else the name without what all names begin with.
 function shortLayer(layer, row, rows) {
   const numbers = rows.map((one) => /\d+/.exec(one.name.split("#")[0])?.[0]); // behind "#" calls are counted
-  if (numbers[row] !== undefined && new Set(numbers).size === rows.length) return `layer ${Number(numbers[row]) + 1}`;
+  if (numbers[row] !== undefined && new Set(numbers).size === rows.length) return `layer ${Number(numbers[row])}`;
   const words = rows.map((one) => one.name.split("."));
   let shared = 0;
   while (rows.length > 1 && words.every((one) => one.length > shared + 1 && one[shared] === words[0][shared])) shared++;

@@ -28,7 +28,7 @@ export function seriesChart(parent, { changed, told }) {
       svg("text", { class: "tick", x: EDGE.left - 8, y: y(value), "text-anchor": "end", "dominant-baseline": "central" }, String(value)),
     ]);
     const ends = [0, shown.input.length - 1].map((position) =>
-      svg("text", { class: "tick", x: x(position), y: HEIGHT - 8, "text-anchor": "middle" }, String(position + 1)));
+      svg("text", { class: "tick", x: x(position), y: HEIGHT - 8, "text-anchor": "middle" }, String(position)));
     const lines = ["input", "wanted", "before", "prediction"].filter((name) => shown[name].length)
       .map((name) => svg("path", { class: `curve ${name}`, d: path(shown[name]) }));
     const mark = at === null ? [] : [svg("circle", { class: "mark", cx: x(at), cy: y(shown.input[at]), r: 4 })];
@@ -63,7 +63,7 @@ export function seriesChart(parent, { changed, told }) {
 
   function tell() {
     const predicted = shown.prediction[at], wanted = shown.wanted[at];
-    told(`position ${at + 1}: input ${shown.input[at].toFixed(2)}${predicted === undefined ? "" : `, predicted ${predicted.toFixed(2)}`}${wanted === undefined ? "" : `, right ${wanted.toFixed(2)}`}`);
+    told(`position ${at}: input ${shown.input[at].toFixed(2)}${predicted === undefined ? "" : `, predicted ${predicted.toFixed(2)}`}${wanted === undefined ? "" : `, right ${wanted.toFixed(2)}`}`);
   }
 
   root.addEventListener("pointerdown", (event) => {

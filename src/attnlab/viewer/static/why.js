@@ -46,7 +46,7 @@ const row = (...cells) => element("tr", {}, ...cells.map((cell) => element("td",
 
 function lens(layers) {
   return table("Layer by layer", ["after", "it would write", "this token"], layers.map(({ layer, probability, guess, likeliest }) =>
-    row(layer ? `layer ${layer}` : "embedding", `${quoted(guess)} ${percent(likeliest)}`, [bar(probability), ` ${percent(probability)}`])));
+    row(layer ? `${layer} layer${layer === 1 ? "" : "s"}` : "embedding", `${quoted(guess)} ${percent(likeliest)}`, [bar(probability), ` ${percent(probability)}`])));
 }
 
 function parts({ logit, parts: found }, nameOf) {
@@ -79,7 +79,7 @@ function strip(name, title, values, tokens) {
 }
 
 function edges({ keys, tau, sentence }, side) {
-  const rows = keys.map(({ key, weight, change }) => row(`${quoted(side.tokens[key].text)} (${key + 1})`, weight.toPrecision(2), signed(change, 3)));
+  const rows = keys.map(({ key, weight, change }) => row(`${quoted(side.tokens[key].text)} (${key})`, weight.toPrecision(2), signed(change, 3)));
   return [
     element("p", { className: "verdict", textContent: sentence }),
     ...table("Without a key", ["key", "weight", "loss without it"], rows),
