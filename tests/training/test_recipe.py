@@ -50,6 +50,13 @@ def test_unknown_budget_and_missing_budget():
         Recipe.parse({})
 
 
+def test_a_recipe_made_in_python_says_in_one_error_what_is_wrong():
+    with pytest.raises(SpecError, match=r"'lr': should be greater than 0; got -1; unknown key 'steps'; "):
+        Recipe(budget={"steps": 7}, lr=-1, steps=3)
+    with pytest.raises(SpecError, match="recipe: unknown key '3'"):
+        Recipe.parse({"budget": {"steps": 7}, 3: 4})
+
+
 @pytest.mark.parametrize("warmup", [-1, 1.0, 1.5, "5%"])
 def test_warmup_is_steps_or_a_fraction(warmup):
     assert "warmup" in refused(warmup=warmup)

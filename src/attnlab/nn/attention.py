@@ -116,6 +116,8 @@ class Attention(AbstractMixer):
     SpecError
         If a part cannot be built or does not fit the others, positions belong to the input, a probability is not in
         [0, 1), or the composition does not have the path that is asked for.
+    ModuleError
+        In a call: if what is read has another width or another number of sequences, or padding is not over its keys.
 
     Notes
     -----
@@ -149,7 +151,7 @@ class Attention(AbstractMixer):
         max_length: int = 1024,
     ) -> None:
         super().__init__()
-        self.dropout = check_probability("dropout", dropout)
+        self.d_model, self.dropout = d_model, check_probability("dropout", dropout)
         self.mask = all_of([build(one, MASKS, axis="mask") for one in _listed(masks)], causal=causal)
         offered: dict[str, Any] = {"d_model": d_model, "n_heads": n_heads, "max_length": max_length}
         self.heads = build(heads, HEADS, axis="heads", offered=offered)
@@ -183,10 +185,21 @@ class Attention(AbstractMixer):
 
     def forward(self, x: Activations, memory: Memory | None = None, padding: RealKeys | None = None) -> Activations:
         """What every position gathered."""
+        self._check_read(x, memory)
         q, k, v = self.heads.project(x, memory)
         q, k = self.positions.rotate(q, k)
         head_outputs = self._attend(q, k, v, self._visible(padding, k.shape[-2]))
         return self._combined(head_outputs, padding if memory is None else None)
+
+    def _check_read(self, x: Tensor, memory: Tensor | None) -> None:
+        """Raise unless what is read has the layer's width, and one batch size."""
+        for name, read in (("x", x), ("memory", memory)):
+            if read is not None and (read.shape[-1] != self.d_model or not read.is_floating_point()):
+                got = f"{tuple(read.shape)}, {read.dtype}"
+                raise ModuleError(f"{name} must be numbers of shape (batch, length, {self.d_model}); got {got}")
+        if memory is not None and memory.shape[:-2] != x.shape[:-2]:
+            sizes = f"{tuple(x.shape)} and {tuple(memory.shape)}"
+            raise ModuleError(f"x and memory must be of as many sequences; got {sizes}")
 
     def begin(self) -> KeyValues:
         """What `extend` starts from."""

@@ -332,9 +332,16 @@ class Padding(AbstractMask):
     ----------
     real : Tensor
         True at real positions, one row per sequence.
+
+    Raises
+    ------
+    ModuleError
+        If it holds anything but booleans: 0 may be added to a score as well as mean that a position is hidden.
     """
 
     def __init__(self, real: Real) -> None:
+        if real.dtype != torch.bool:
+            raise ModuleError(f"padding must hold booleans, True at real positions; got {real.dtype}")
         self.real = real
         self.fixed_length = real.shape[-1]
 

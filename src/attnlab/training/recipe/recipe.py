@@ -7,7 +7,7 @@ out by `Recipe.total_steps`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import pydantic
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
@@ -147,6 +147,11 @@ class Recipe(pydantic.BaseModel):
         where the whole does not fit; the choice is recorded.
     accumulate : int
         In how many pieces each device computes its rows, one after another, in less memory.
+
+    Raises
+    ------
+    SpecError
+        With all that is wrong.
     """
 
     model_config = STRICT
@@ -171,6 +176,14 @@ class Recipe(pydantic.BaseModel):
     devices: PositiveInt = 1
     sharding: Literal["none", "full", "auto"] = "auto"
     accumulate: PositiveInt = 1
+
+    if not TYPE_CHECKING:  # checkers read the fields
+
+        def __init__(self, **settings: Any) -> None:
+            try:
+                super().__init__(**settings)
+            except pydantic.ValidationError as error:
+                raise SpecError("; ".join(_in_words(one) for one in error.errors())) from None
 
     @pydantic.field_validator("optimizer")
     @classmethod
@@ -222,9 +235,9 @@ class Recipe(pydantic.BaseModel):
         0.0003
         """
         try:
-            return cls.model_validate(dict(mapping))
-        except pydantic.ValidationError as error:
-            raise SpecError(f"{where}: " + "; ".join(_in_words(one) for one in error.errors())) from None
+            return cls(**{str(key): value for key, value in mapping.items()})
+        except SpecError as error:
+            raise SpecError(f"{where}: {error}") from None
 
     def build_optimizer(self) -> AbstractOptimizer:
         """The optimizer that the recipe names."""
