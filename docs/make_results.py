@@ -22,8 +22,8 @@ README = DOCS.parent / "README.md"
 PAPER_TABLES = DOCS / "paper_tables.json"
 PAGES = (README, DOCS / "answers.md", DOCS / "speedrun.md")
 NOT_RUN = "Not run yet."
-DECIMALS = {"seconds_to_target": 2}
-"""Decimals of a metric, where they are not four: the clock tells no more."""
+DECIMALS = {"seconds_to_target": 2, "test_f1": 2}
+"""Decimals of a metric, where they are not four: the clock and percents tell no more."""
 BESIDE = ("test_bleu", "val_bleu")
 """Metrics of which the first that was measured stands beside what a study judges: a lower loss may translate worse."""
 OWN_FILE = re.compile(r"/(?:[\w.\\-]+/)+(?=\w+(?:\\_\w+)*\.py:)")
@@ -116,6 +116,21 @@ def beside_paper(report: dict[str, Any], rows: dict[str, tuple[float, float]]) -
     return _lines(names, lines)
 
 
+def beside_scores(report: dict[str, Any], rows: dict[str, float]) -> str:
+    """Return what each system of a paper's table scores above or below the baseline, beside what it does here."""
+    base, metric = report["rules"]["baseline"], report["rules"]["metric"]
+    verdicts = {one["variant"]: one for one in report["verdicts"] if (one.get("baseline") or base) == base}
+    ours = {one["name"]: _pair(one["metrics"].get(metric, {}), 1) for one in report["variants"]}
+    lines = []
+    for name, score in rows.items():
+        paper, verdict = score - rows[base], verdicts.get(name)
+        sign = same_sign(paper, verdict["low"], verdict["high"]) if verdict else ""
+        found = _difference(verdict, 1) if verdict else ""
+        lines.append([name, f"{score:.1f}", "" if name == base else f"{paper:+.1f}", ours[name], found, sign])
+    names = ["system", "paper", "above the baseline", "here", "above the baseline [interval]", "sign"]
+    return _lines(names, lines)
+
+
 def same_sign(paper: float, low: float | None, high: float | None) -> str:
     """Return whether an interval lies on the side of zero on which a paper's difference lies."""
     if low is None or high is None or low <= 0 <= high:
@@ -177,7 +192,9 @@ def _block(kind: str, name: str, text: str) -> str:
         return f"```text\n{text.strip()}\n```"
     if kind == "results":
         return table(json.loads(text))
-    return beside_paper(json.loads(text), json.loads(PAPER_TABLES.read_text(encoding="utf-8"))[name]["rows"])
+    rows = json.loads(PAPER_TABLES.read_text(encoding="utf-8"))[name]["rows"]
+    scores = all(isinstance(row, float) for row in rows.values())
+    return (beside_scores if scores else beside_paper)(json.loads(text), rows)
 
 
 def main(folders: list[str]) -> None:
