@@ -259,7 +259,10 @@ def test_a_new_score_is_one_class_and_one_table_line(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ((torch.zeros(2, 5, 32),), r"x must be numbers of shape \(batch, length, 16\); got \(2, 5, 32\), torch.float32"),
+        (
+            (torch.zeros(2, 5, 32),),
+            r"x must be numbers of shape \(batch, length, 16\); got \(2, 5, 32\), torch.float32",
+        ),
         ((torch.zeros(2, 16, dtype=torch.long),), r"x must be numbers of shape .*; got \(2, 16\), torch.int64"),
         ((torch.zeros(2, 5, 16), torch.zeros(2, 7, 8)), r"memory must be numbers of shape .*; got \(2, 7, 8\)"),
         ((torch.zeros(2, 5, 16), torch.zeros(3, 7, 16)), r"as many sequences; got \(2, 5, 16\) and \(3, 7, 16\)"),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 
 import pytest
 
-from attnlab.core.errors import SpecError
+from attnlab.core.errors import RunError, SpecError
 from attnlab.core.files import read_json, write_json
 from attnlab.studies.define.study import load_study, parse_study, slug
 from attnlab.studies.execute import run_study
 from attnlab.studies.plan.plan import plan_study
 from attnlab.studies.report import headline, report
+from attnlab.studies.run import clock
+from attnlab.studies.run.clock import ROUNDS, time_in_turns
 from attnlab.studies.run.executor import InProcess
 from attnlab.studies.run.tuning import cells_again, record_tuning
 from attnlab.training.recipe.target import SECONDS_TO_TARGET
@@ -160,7 +163,10 @@ def test_a_study_about_time_uses_whole_budgets_one_run_at_a_time(timed, tmp_path
     for name, steps in {"plain": 40, "more at once": 30, "never": 40}.items():
         for cell in results.variant(name).done:
             assert cell.curve[-1]["step"] == steps
-            assert cell.metrics[SECONDS_TO_TARGET] == cell.seconds > 0
+            clock = read_json(tmp_path / "runs" / slug(name) / f"seed-{cell.seed}" / "clock.json")
+            assert len(clock["turns"]) == ROUNDS
+            assert cell.metrics[SECONDS_TO_TARGET] == pytest.approx(steps * statistics.median(clock["turns"]))
+            assert cell.metrics[SECONDS_TO_TARGET] != cell.seconds
     missed = [alarm.message for alarm in results.alarms if alarm.check == "target"]
     assert [message.split(" ends at ")[0] for message in missed] == ["seed 0", "seed 1"]
     assert all(message.endswith("after 40 steps: the target of 2.6 was not reached") for message in missed)
@@ -169,6 +175,45 @@ def test_a_study_about_time_uses_whole_budgets_one_run_at_a_time(timed, tmp_path
     assert verdicts["never"]["verdict"] in ("undecided", "worse")
     assert verdicts["more at once"]["metric"] == SECONDS_TO_TARGET
     assert "never" in headline(results)
+
+
+def test_a_machine_that_becomes_slower_is_slower_for_all(timed, tmp_path, monkeypatch):
+    timed["variants"] = {"plain": {}, "the same": {}}
+    results = run_study(parse_study(timed), tmp_path / "runs", executor=InProcess())
+    kept = {name: tmp_path / "runs" / slug(name) / "seed-0" for name in timed["variants"]}
+    assert results.complete
+    before = {name: (folder / "clock.json").read_bytes() for name, folder in kept.items()}
+    run_study(parse_study(timed), tmp_path / "runs", executor=InProcess())
+    assert before == {name: (folder / "clock.json").read_bytes() for name, folder in kept.items()}  # timed once
+    calls = []
+
+    def slower_and_slower(trainers, gradients):
+        calls.append(trainers[0])
+        trainers[0].state.seconds += 0.01 * 1.01 ** len(calls)
+
+    monkeypatch.setattr(clock, "make_step", slower_and_slower)
+    time_in_turns(list(kept.values()), [read_json(folder / "spec.json") for folder in kept.values()], threads=1)
+    one, other = (read_json(folder / "clock.json")["seconds_per_step"] for folder in kept.values())
+    assert len(set(map(id, calls))) == 2
+    assert 1.01 ** len(calls) > 5
+    assert one == pytest.approx(other, rel=0.25)
+
+
+def test_a_clock_that_was_changed_is_refused_and_own_code_is_timed_by_its_runs(timed, tmp_path):
+    run_study(parse_study(timed), tmp_path / "runs", executor=InProcess())
+    path = tmp_path / "runs" / "plain" / "seed-0" / "clock.json"
+    changed = read_json(path) | {"seconds_per_step": 1e-9}
+    write_json(path, changed)
+    with pytest.raises(RunError, match=r"clock.json"):
+        run_study(parse_study(timed), tmp_path / "runs", executor=InProcess())
+    (tmp_path / "mine.py").write_text(
+        "import torch\nclass Mine(torch.nn.Identity):\n    def __init__(self, d_model):\n        super().__init__()\n"
+    )
+    timed["variants"] = {"plain": {}, "own": {"mixer": f"{tmp_path / 'mine.py'}:Mine"}}
+    results = run_study(parse_study(timed), tmp_path / "own", jobs=1)
+    assert results.complete
+    assert not list((tmp_path / "own").rglob("clock.json"))
+    assert all(cell.metrics[SECONDS_TO_TARGET] == cell.seconds for cell in results.variant("own").done)
 
 
 def written(out, cells, values):

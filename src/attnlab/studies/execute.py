@@ -19,7 +19,7 @@ from attnlab.studies.judge.collect import so_far
 from attnlab.studies.judge.results import Alarm, StudyResults
 from attnlab.studies.plan.plan import CellPlan, Plan, plan_study
 from attnlab.studies.run.executor import Executor, Job, LocalProcesses, computes_elsewhere
-from attnlab.studies.run.folder import is_done, prepare
+from attnlab.studies.run.folder import CLOCK, is_done, prepare, recorded_setting
 from attnlab.studies.run.layout import WORKERS_LOG, Layout, Wishes, bounded, layout_for, require_room
 from attnlab.studies.run.mirrored import holding, send_all
 from attnlab.studies.run.pool import BROKEN
@@ -127,14 +127,23 @@ def run_study(
             check_devices(ranks, layout.device, "--devices" if devices else "training.devices:")
             executor = OnRanks(executor, devices)
         how: dict[str, Any] = {"shuffled": plan.judges_time, "trackers": trackers, "watcher": watcher}
+        how["in_turns"] = ranks == 1 and _times_in_turns(plan, executor)
         phases = _Phases(executor, out, layout, store=mirror.store.url if mirror else "", **how)
         phases.run("tuning runs", plan.tuning_cells())
         phases.run("tuning runs of the best settings, again", patiently(lambda: cells_again(plan, out)))
         chosen = patiently(lambda: record_tuning(plan, out))
         judged, results = patiently(lambda: so_far(plan, chosen, out))
-        while phases.run(f"judged runs{_of_looks(plan, judged)}", judged):
+        while True:
+            ran = phases.run(f"judged runs{_of_looks(plan, judged)}", judged)
+            if not phases.time(judged) and not ran:
+                return results
             judged, results = patiently(lambda: so_far(plan, chosen, out))
-    return results
+
+
+def _times_in_turns(plan: Plan, executor: Executor) -> bool:
+    """Whether time is judged, and one process may hold all variants: code of a person's own shares none with others."""
+    own_code = any(names_own_code([variant.model, variant.training]) for variant in plan.variants)
+    return plan.judges_time and not own_code and not computes_elsewhere(executor)
 
 
 def _that_fit(wishes: Wishes, plan: Plan, watcher: Watcher | None) -> Wishes:
@@ -169,12 +178,13 @@ class _Phases:
         *,
         store: str,
         shuffled: bool,
+        in_turns: bool,
         trackers: Sequence[str],
         watcher: Watcher | None,
     ) -> None:
         self._executor, self._out, self._layout, self._watcher = executor, out, layout, watcher
         self._store, self._shuffled, self._trackers = store, shuffled, tuple(trackers)
-        self._tried: set[str] = set()
+        self._in_turns, self._tried = in_turns, set[str]()
 
     def run(self, title: str, cells: Sequence[CellPlan]) -> bool:
         """Run the cells that are not done, and say whether there were any; a failed one is tried once a command."""
@@ -189,6 +199,35 @@ class _Phases:
         suspects = self._run_cohorts(self._layout.cohorts(missing))
         self._run_cohorts([[cell] for cell in suspects])
         return True
+
+    def time(self, cells: Sequence[CellPlan]) -> bool:
+        """Time the steps of the runs of each seed in turns, once a command; say whether any were to be timed."""
+        if not self._in_turns:
+            return False
+        of_seeds: dict[int, list[CellPlan]] = {}
+        for cell in cells:
+            if is_done(self._out / cell.folder, cell.spec):
+                of_seeds.setdefault(cell.seed, []).append(cell)
+        found = [of_seed for of_seed in of_seeds.values() if self._is_untimed(of_seed)]
+        self._tried |= {_clock_of(cell) for of_seed in found for cell in of_seed}
+        if found and self._watcher:
+            self._watcher.phase("seconds of a step, in turns, of runs", [one for each in found for one in each], 0)
+        jobs = [replace(self._job(of_seed), in_turns=True, setting={}) for of_seed in found]
+        self._executor.run(jobs, lambda job, message: self._tell_clock(found[job], message))
+        return bool(found)
+
+    def _is_untimed(self, of_seed: Sequence[CellPlan]) -> bool:
+        folders = [self._out / cell.folder for cell in of_seed]
+        if all((folder / CLOCK).exists() for folder in folders):
+            return False
+        if any(recorded_setting(folder)["compile"] for folder in folders):  # compiling is in the time of a run
+            return False
+        return not self._tried >= {_clock_of(cell) for cell in of_seed}
+
+    def _tell_clock(self, of_seed: Sequence[CellPlan], message: Mapping[str, Any]) -> None:
+        if message["kind"] == BROKEN and self._watcher:
+            text = f"steps of seed {of_seed[0].seed} were not timed in turns, their runs count: {message['error']}"
+            self._watcher.alarms([Alarm("clock", None, text)])
 
     def _missing(self, cells: Sequence[CellPlan]) -> list[CellPlan]:
         return patiently(lambda: [cell for cell in cells if not is_done(self._out / cell.folder, cell.spec)])
@@ -232,6 +271,10 @@ class _Phases:
                     raise
         if self._watcher:
             self._watcher.message(cell, message)
+
+
+def _clock_of(cell: CellPlan) -> str:
+    return f"{cell.folder}/{CLOCK}"
 
 
 def _note_failure(path: Path, error: str) -> None:

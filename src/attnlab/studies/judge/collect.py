@@ -17,7 +17,16 @@ from attnlab.studies.judge.alarms import alarms_of
 from attnlab.studies.judge.results import CellResults, StudyResults, VariantResults
 from attnlab.studies.judge.worth import PartsJudged, kept_parts
 from attnlab.studies.plan.plan import CellPlan, Plan, PlannedVariant, restore_plan
-from attnlab.studies.run.folder import ENVIRONMENT, STUDY, is_sealed, read_cell, read_inside, read_rules, read_study
+from attnlab.studies.run.folder import (
+    ENVIRONMENT,
+    STUDY,
+    is_sealed,
+    read_cell,
+    read_clock,
+    read_inside,
+    read_rules,
+    read_study,
+)
 from attnlab.studies.run.layout import LAYOUT
 from attnlab.studies.run.task_record import TaskRecord
 from attnlab.studies.run.tuning import TUNING, chosen_settings, read_tuning
@@ -150,14 +159,17 @@ class _Folder:
 
     def _read(self, cell: CellPlan) -> CellResults:
         """What one run reached; where it is timed, with the seconds of all its steps as the time to the target."""
-        folder, timed = self._out / cell.folder, "claim_levels" in self._rules
+        folder = self._out / cell.folder
         result = read_cell(self._out, cell, required=self._sealed)
         looked = read_inside(self._out, cell, required=self._sealed)
         if result is not None and looked is not None:
+            metrics = result["metrics"]
+            if "claim_levels" in self._rules:
+                metrics = {SECONDS_TO_TARGET: self._seconds(cell, result), **metrics}
             return CellResults(
                 seed=cell.seed,
                 status="done",
-                metrics={SECONDS_TO_TARGET: result["seconds"], **result["metrics"]} if timed else result["metrics"],
+                metrics=metrics,
                 seconds=result["seconds"],
                 setting=str(Setting(result["precision"], result["compiled"])),
                 device=result.get("environment", {}).get("device", ""),
@@ -173,6 +185,11 @@ class _Folder:
             error = read_json(folder / FAILED)["error"]
             return CellResults(seed=cell.seed, status="failed", error=error, curve=list(read_metrics(folder)))
         return CellResults(seed=cell.seed, status="missing")
+
+    def _seconds(self, cell: CellPlan, result: Mapping[str, Any]) -> float:
+        """What all steps of a run take, and choosing how: by a step measured in turns where it was, else as it took."""
+        a_step = read_clock(self._out, cell)
+        return result["seconds"] if a_step is None else a_step * result["steps"] + result["choosing_seconds"]
 
 
 def _layout(out: Path) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class Job:
     trackers: tuple[str, ...] = ()  # where the cells are shown beside their folders
     study: str = ""  # the study's folder, which they are listed under there
     store: str = ""  # URL of the store that the study's folder is a copy of; empty where it is none
+    in_turns: bool = False  # whether the steps of its cells, which have run, are timed side by side
     setting: Mapping[str, Any] = field(default_factory=dict)
     """``precision`` and ``compile``, where they are to be those of another study; empty leaves them to the recipe."""
 
@@ -104,13 +105,18 @@ class InProcess:
 
 
 def compute(job: Job, tell: Callable[[Mapping[str, Any]], None]) -> Iterator[dict[str, Any]]:
-    """Run a job's cells, together if there are several, and yield how each of them ended.
+    """Run a job's cells, together if there are several, and yield how each of them ended; or time their steps.
 
     Where storage fails for a while, the cells that it stopped go on from their last checkpoints once it works again.
     """
     from attnlab.studies.run.cell import run_cells
 
     folders = [Path(folder) for folder in job.folders]
+    if job.in_turns:
+        from attnlab.studies.run.clock import time_in_turns
+
+        time_in_turns(folders, job.specs, threads=job.threads, device=job.device)
+        return
     with contextlib.ExitStack() as tracked:
         listeners = [tracked.enter_context(shown(job, cell, tell)) for cell in range(len(folders))]
 

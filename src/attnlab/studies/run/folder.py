@@ -24,6 +24,8 @@ from attnlab.training.keeping.runs import RESULT, SPEC
 RULES, STUDY, ENVIRONMENT = "rules.json", "study.json", "environment.json"
 INSIDE = "inside.json"
 """File of a cell with predictions, attention maps and measured reach."""
+CLOCK = "clock.json"
+"""File of a cell with the seconds of its steps, measured in turns with those of the other variants."""
 _BESIDE_RULES = ("hash", "fixed_at")
 _PREFIX = {"content": "", "files": "file", "scale": "scale"}
 
@@ -120,6 +122,29 @@ def read_inside(out: Path, cell: CellPlan, *, required: bool) -> dict[str, Any] 
     if required and looked["of"] != fingerprint(json.loads(json.dumps(cell.spec))):
         raise RunError(f"{path} was seen inside another run; put back the right one")
     return looked
+
+
+def read_clock(out: Path, cell: CellPlan) -> float | None:
+    """The seconds of a step of a planned run, measured in turns; None where they were not.
+
+    Raises
+    ------
+    RunError
+        If they were changed, or are those of another run.
+    """
+    path = out / cell.folder / CLOCK
+    if not path.exists():
+        return None
+    found = read_sealed(path, required=True)
+    if found["of"] != fingerprint(json.loads(json.dumps(cell.spec))):
+        raise RunError(f"{path} was measured of another run; put back the right one")
+    return found["seconds_per_step"]
+
+
+def recorded_setting(folder: Path) -> dict[str, Any]:
+    """Precision and compiling that a run ended in."""
+    result = read_json(folder / RESULT)
+    return {"precision": result["precision"], "compile": result["compiled"]}
 
 
 def is_done(folder: Path, spec: Mapping[str, Any]) -> bool:

@@ -17,6 +17,7 @@ from attnlab.core.files import read_json, write_json
 from attnlab.core.machine import require_memory, usable_bytes, usable_cores, usable_threads
 from attnlab.studies.define.study import slug
 from attnlab.studies.plan.plan import CellPlan, Plan
+from attnlab.studies.run.folder import recorded_setting
 
 WORKER_BYTES = 400_000_000  # of a process that has imported torch
 BYTES_PER_PARAMETER = 16  # weight, gradient and two moments in float32
@@ -164,6 +165,5 @@ def _like(plan: Plan, wishes: Wishes) -> Layout:
 def _recorded_setting(folder: Path, variant: str) -> dict[str, Any] | None:
     """Precision and compiling that a variant's judged runs ended in; None where none did."""
     for path in sorted((folder / slug(variant)).glob("seed-*/result.json")):
-        result = read_json(path)
-        return {"precision": result["precision"], "compile": result["compiled"]}
+        return recorded_setting(path.parent)
     return None
