@@ -118,10 +118,7 @@ def read_inside(out: Path, cell: CellPlan, *, required: bool) -> dict[str, Any] 
     path = out / cell.folder / INSIDE
     if not path.exists():
         return None if required and cell.spec["look_inside"] else {}
-    looked = read_sealed(path, required=required)
-    if required and looked["of"] != fingerprint(json.loads(json.dumps(cell.spec))):
-        raise RunError(f"{path} was seen inside another run; put back the right one")
-    return looked
+    return _of_cell(path, cell, "seen inside", required=required)
 
 
 def read_clock(out: Path, cell: CellPlan) -> float | None:
@@ -133,12 +130,15 @@ def read_clock(out: Path, cell: CellPlan) -> float | None:
         If they were changed, or are those of another run.
     """
     path = out / cell.folder / CLOCK
-    if not path.exists():
-        return None
-    found = read_sealed(path, required=True)
-    if found["of"] != fingerprint(json.loads(json.dumps(cell.spec))):
-        raise RunError(f"{path} was measured of another run; put back the right one")
-    return found["seconds_per_step"]
+    return _of_cell(path, cell, "measured of", required=True)["seconds_per_step"] if path.exists() else None
+
+
+def _of_cell(path: Path, cell: CellPlan, how: str, *, required: bool) -> dict[str, Any]:
+    """A record of a run, which says what run it is of."""
+    found = read_sealed(path, required=required)
+    if required and found["of"] != fingerprint(json.loads(json.dumps(cell.spec))):
+        raise RunError(f"{path} was {how} another run; put back the right one")
+    return found
 
 
 def recorded_setting(folder: Path) -> dict[str, Any]:
