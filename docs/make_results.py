@@ -117,18 +117,15 @@ def beside_paper(report: dict[str, Any], rows: dict[str, tuple[float, float]]) -
 
 
 def beside_scores(report: dict[str, Any], rows: dict[str, float]) -> str:
-    """Return what each system of a paper's table scores above or below the baseline, beside what it does here."""
-    base, metric = report["rules"]["baseline"], report["rules"]["metric"]
-    verdicts = {one["variant"]: one for one in report["verdicts"] if (one.get("baseline") or base) == base}
-    ours = {one["name"]: _pair(one["metrics"].get(metric, {}), 1) for one in report["variants"]}
+    """Return what systems of a paper's table score above others, beside what is judged of them here."""
     lines = []
-    for name, score in rows.items():
-        paper, verdict = score - rows[base], verdicts.get(name)
-        sign = same_sign(paper, verdict["low"], verdict["high"]) if verdict else ""
-        found = _difference(verdict, 1) if verdict else ""
-        lines.append([name, f"{score:.1f}", "" if name == base else f"{paper:+.1f}", ours[name], found, sign])
-    names = ["system", "paper", "above the baseline", "here", "above the baseline [interval]", "sign"]
-    return _lines(names, lines)
+    for one in report["verdicts"]:
+        ends = [one["variant"], one.get("baseline") or report["rules"]["baseline"]]
+        if set(ends) <= rows.keys():
+            above, below = (rows[end] for end in ends)
+            sign = same_sign(above - below, one["low"], one["high"])
+            lines.append([" against ".join(ends), f"{above:.1f} - {below:.1f} = {above - below:+.1f}", _difference(one, 1), sign])
+    return _lines(["comparison", "paper", "here [interval]", "sign"], lines)
 
 
 def same_sign(paper: float, low: float | None, high: float | None) -> str:

@@ -37,16 +37,14 @@ def test_a_sign_is_told_where_the_interval_tells_it():
     assert make_results.same_sign(0.3, None, None) == "open"
 
 
-def test_scores_of_a_paper_stand_beside_those_of_a_study():
-    rules = {"baseline": "RNN", "metric": "test_f1"}
-    metrics = [{"test_f1": {"mean": mean, "std": 0.5}} for mean in (60.0, 70.0)]
-    variants = [{"name": name, "metrics": one} for name, one in zip(("RNN", "chart"), metrics, strict=True)]
-    verdict = {"variant": "chart", "baseline": "RNN", "difference": 10.0, "low": 8.0, "high": 12.0}
+def test_scores_of_a_paper_stand_beside_what_is_judged_of_its_systems():
+    judged = {"difference": 10.0, "low": 8.0, "high": 12.0}
+    verdicts = [{"variant": "chart", "baseline": other, **judged} for other in ("RNN", "one that the paper has not")]
     found = make_results.beside_scores(
-        {"rules": rules, "variants": variants, "verdicts": [verdict]}, {"RNN": 88.3, "chart": 93.5}
+        {"rules": {"baseline": "RNN"}, "verdicts": verdicts}, {"RNN": 88.3, "chart": 93.5}
     )
-    assert "| RNN | 88.3 |  | 60.0 ± 0.5 |  |  |" in found
-    assert "| chart | 93.5 | +5.2 | 70.0 ± 0.5 | +10.0 [+8.0, +12.0] | the same |" in found
+    assert "| chart against RNN | 93.5 - 88.3 = +5.2 | +10.0 [+8.0, +12.0] | the same |" in found
+    assert "has not" not in found
 
 
 def test_a_study_that_has_not_run_has_no_numbers():

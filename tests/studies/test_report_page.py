@@ -86,7 +86,7 @@ def test_a_weight_is_told_with_the_labels_of_both_positions(opened):
     canvas = page.locator("article.map canvas").first
     canvas.scroll_into_view_if_needed()
     canvas.hover(position={"x": 2, "y": 2})
-    assert '"F" (1) looks at "F" (1): ' in page.locator("article.map output").first.inner_text()
+    assert '"F" (0) looks at "F" (0): ' in page.locator("article.map output").first.inner_text()
 
 
 def test_the_rank_of_the_head_that_is_drawn_is_told(opened):
@@ -134,7 +134,7 @@ def test_axes_of_sequences_of_one_length_are_told_by_the_layer(browser, tmp_path
         assert shown == [name.strip() for name in wanted[:length]]
     page.locator("article.map canvas").first.hover(position={"x": 2, "y": 2})
     told = page.locator("article.map output").first.inner_text()
-    assert told.startswith(f"{json.dumps(queries[0])} (1) looks at {json.dumps(keys[0])} (1): ")
+    assert told.startswith(f"{json.dumps(queries[0])} (0) looks at {json.dumps(keys[0])} (0): ")
     assert problems == []
     page.close()
 

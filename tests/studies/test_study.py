@@ -42,6 +42,14 @@ def test_a_file_is_read_and_scales_merge(write_study):
     assert load_study(path, changes={"rules": {"seeds": 9}}).rules.seeds == 9
 
 
+def test_a_scale_leaves_out_what_its_variants_are_compared_with(write_study):
+    judged = GOOD + "compare: {two: one, three: [one, two]}\n"
+    judged = judged.replace("variants:", "variants:\n  three: {channels: 2}", 1)
+    assert load_study(write_study(judged)).contrasts == (("two", "one"), ("three", "one"), ("three", "two"))
+    smaller = judged.replace("small: {", "small: {variants: {two: null}, ")
+    assert load_study(write_study(smaller), scale="small").contrasts == (("three", "one"),)
+
+
 def test_a_scale_leaves_variants_out(write_study):
     smaller = GOOD.replace("small: {", "small: {variants: {two: null, three: {channels: 2}}, ")
     assert load_study(write_study(smaller), scale="small").variants == {"one": {}, "three": {"channels": 2}}

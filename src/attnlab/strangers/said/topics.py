@@ -16,6 +16,11 @@ _EMPTY = (
     "empty|nothing|no key*|no allowed|no visible|no real|no position*"
     "|fully|wholly|completely|entirely|all masked|all padded"
 )
+_AMONG_FEATURES = "|".join(
+    f"{among} {axis}"
+    for among in ("between", "among", "across", "over", "along")
+    for axis in ("channels", "the channels", "features", "the features", "variates", "the variates", "all channels")
+)
 MEANT: dict[str, tuple[str, ...]] = {
     "rows that may be empty": (
         f"{_EMPTY} + row*|quer*|position*|sample*|memory|context + may|can|allow*|zero*|safe*|finite|support*|handle*",
@@ -48,7 +53,10 @@ MEANT: dict[str, tuple[str, ...]] = {
         f"is|are|kept|keep*|stay* .. {_FIXED}",
         "not trained|not learned|never trained|untrained|drawn once",
     ),
-    "another scale": ("mup|\u03bcp|maximal-update", "scal*|divi*|multipl* .. 1/d|1/d_k|1/d_head|1/dk|1 / d|1 / d_k"),
+    "another scale": (
+        "mup|\u03bcp|maximal-update",
+        "scal*|divi*|multipl* .. 1 / d|1 / d_k|1 / dk|1 / d_head|1 / head_dim",
+    ),
     "no softmax": (
         "no|not|never|without|instead of|rather than|in place of|replac* .. softmax",
         "softmax-free|linear attention|feature map*|retention|kerneli*",
@@ -57,7 +65,7 @@ MEANT: dict[str, tuple[str, ...]] = {
     "attention over features": (
         "cross-covariance|transposed attention|inverted attention|inverted transformer*",
         "channel attention|channel-wise attention|channel self-attention|feature attention|feature-wise attention",
-        "attention|attend*|look*|score* .. between|among|across|over|along .. channels|features|variates",
+        f"attention|attend*|look*|score* .. {_AMONG_FEATURES}",
         "channel*|feature*|variate* .. as|is|are .. token*|quer*|key*",
     ),
     "a window": (

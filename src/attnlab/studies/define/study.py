@@ -400,7 +400,7 @@ def at_scale(said: Mapping[str, Any], scale: str | None, where: str) -> dict[str
 
 
 def _scaled(study: dict[str, Any], scale: dict[str, Any]) -> dict[str, Any]:
-    """A study with a scale merged over it, without the variants that are null there."""
+    """A study with a scale merged over it, without the variants that are null there and what they are compared with."""
     merged = merge(study, scale)
     variants, changes = study.get("variants"), scale.get("variants")
     if isinstance(variants, dict) and isinstance(changes, dict):
@@ -411,7 +411,19 @@ def _scaled(study: dict[str, Any], scale: dict[str, Any]) -> dict[str, Any]:
                     f"variants: null leaves out '{variant}', which is no variant; {nearest(variant, variants)}"
                 )
         merged["variants"] = {key: value for key, value in merged["variants"].items() if key not in left_out}
+        if isinstance(merged.get("compare"), dict):
+            merged["compare"] = _without(merged["compare"], left_out)
     return merged
+
+
+def _without(compare: dict[str, Any], left_out: list[str]) -> dict[str, Any]:
+    """Comparisons without those of variants that are left out."""
+    kept = {}
+    for variant, others in compare.items():
+        listed = [other for other in (others if isinstance(others, list) else [others]) if other not in left_out]
+        if variant not in left_out and listed:
+            kept[variant] = listed if isinstance(others, list) else others
+    return kept
 
 
 def _resolve_paths(value: Any, folder: Path) -> Any:
