@@ -87,6 +87,19 @@ def test_names_and_docstrings_claim(name, docstring, causal, likely):
     assert (made.causal, made.likely) == (causal, likely)
 
 
+@pytest.mark.parametrize(
+    "docstring",
+    [
+        "Queries look at what the layer before wrote.",
+        "Attention to the previous layer's output.",
+        "Dropout is not supported yet, perhaps in future versions.",
+        "Pads left and right.",
+    ],
+)
+def test_words_about_other_things_claim_nothing(docstring):
+    assert claim("Attention", docstring) is None
+
+
 @pytest.mark.parametrize("name", ["Attention", "SoftMasked", "MaskedAutoencoderHead"])
 def test_other_names_claim_nothing(name):
     assert claim(name, "Multi-head attention.\n\nArgs:\n    x: causal or not.") is None
@@ -177,6 +190,18 @@ def test_phrases_are_words_near_each_other_in_one_sentence(phrase, text, found):
         ("padding on the right", "Sequences are padded on the left.", False),
         ("probabilities", "Returns the probabilities of the next token.", True),
         ("probabilities", "Dropout probability.", False),
+        ("probabilities", "The probability of dropping a token.", False),
+        ("shared parts", "A mask shared across heads.", False),
+        ("fixed weights", "Randomly initialized weights.", False),
+        ("fixed weights", "A constant number of heads.", False),
+        ("stopped gradients", "A block whose gradients may explode.", False),
+        ("no softmax", "No mask is added before the softmax.", False),
+        ("a window", "Adds segment embeddings.", False),
+        ("attention over features", "Features of x are projected to queries.", False),
+        ("attention over features", "Attends over the features of earlier positions.", False),
+        ("padding on the left", "Takes the pad and start tokens.", False),
+        ("rows that may be empty", "A fully connected layer for each sample, which can be deep.", False),
+        ("one projection of queries and keys", "One projection is shared by queries and keys.", True),
     ],
 )
 def test_topics_are_declared_by_plain_words(topic, said, declares):

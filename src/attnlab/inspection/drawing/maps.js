@@ -21,7 +21,6 @@
     var rank = article.querySelector(".rank"), heads_small = article.querySelector(".small");
     var preferred = window.matchMedia("(prefers-color-scheme: dark)"), decoded = data.layers.map(function () { return null; });
 
-
     function layer() { return data.layers[layers.value]; }
     function scheme() { // a notebook may insist on the other one than is preferred
       return colors(getComputedStyle(article).getPropertyValue("--ink").trim() === colors(true).ink);

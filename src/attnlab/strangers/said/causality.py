@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from attnlab.core.constructors import named, signature_of
-from attnlab.strangers.said.phrases import phrases
+from attnlab.strangers.said.phrases import crossed, phrases
 from attnlab.strangers.said.source import descriptions, parsed, source_of
 
 _NAMES: tuple[tuple[str, bool, bool], ...] = (
@@ -23,21 +23,26 @@ _NAMES: tuple[tuple[str, bool, bool], ...] = (
 )
 """Names of classes: whether they say causal, and whether they only make it likely; the first that fits counts."""
 
-_SEES = "see*|attend*|look*|peek*|attention"
+_SEES = "see|sees|attend|attends|look|looks|peek|peeks"
+_PAST = "previous|earlier|preceding|past|before"
 _PHRASES: tuple[tuple[tuple[str, ...], bool, bool], ...] = (
     (
         ("non-causal|not causal|no causal|bi-directional*|un-masked|non-auto-regressive|masked auto-encoder*",
-         "both directions|masked language|past and future|left and right"),
+         "both directions|masked language", crossed("attention over all", "patches|positions|tokens")),
         False, False,
     ),
     (
         ("causal*|auto-regressive*|decoder-only|left-to-right|look-ahead mask|uni-directional*|lower-triangular",
-         "masked attention|masked self-attention|masked multi-head",
-         "no|not|nothing|none|never|cannot|can't|hide* .. future|later position*|later token*|later one*|ahead",
-         f"{_SEES} .. previous|earlier|preceding|past"),
+         crossed("masked", "|multi-head|multi-headed", "|self", "attention"),
+         crossed("no|nothing|none", "of the|from the", "future"),
+         f"not|never|cannot|can't .. {_SEES} .. future|later|ahead",
+         "no later position*|no later token*|future positions are|future tokens are",
+         crossed("hide|hides", "|the", "future|later"),
+         f"{_SEES} .. only|just|nothing but .. {_PAST}|itself", f"only|just .. {_SEES} .. {_PAST}",
+         f"{_SEES} .. all|every|each .. {_PAST}"),
         True, False,
     ),
-    ((f"{_SEES} .. all|every|each .. position*|patch*|token*|other*",), False, False),
+    ((f"{crossed('every|each', 'position|token|patch')} .. {_SEES} .. all|every|each",), False, False),
     (
         ("encoder-decoder attention|cross-attention|decoder's",
          "decoder .. hidden|state*|output*|quer*", "from|of|for|by|to|in .. the|a .. decoder"),

@@ -7,9 +7,9 @@ import itertools
 import re
 from collections.abc import Iterator
 
-_NEAR = (
-    r"(?:[^\w.;!?]+(?!(?:not|never|cannot|\w+n't)\b)\w+){0,4}?[^\w.;!?]+"  # few words in between, none of them "not"
-)
+_NO_LINK = r"(?!(?:not|never|cannot|\w+n't|by|between|among|across)\b)"
+_NEAR = rf"(?:[^\w.;!?]+{_NO_LINK}\w+){{0,4}}?[^\w.;!?]+"
+"""A few words in between, none of them "not", none that leads to another thing: shared across heads, heads are not."""
 _TAKEN_BACK = re.compile(
     r"\b(not|no|never|unlike|isn't|doesn't|don't|aren't|cannot|can't|avoids?)( \w+){0,2} $", re.IGNORECASE
 )
@@ -42,6 +42,18 @@ def phrases(*written: str) -> re.Pattern[str]:
     return re.compile("|".join(order for each in written for order in _orders(each)), re.IGNORECASE)
 
 
+def crossed(*words: str) -> str:
+    """All combinations of words that follow each other, as synonyms; each argument has its own, divided by ``|``.
+
+    Examples
+    --------
+    >>> crossed("no|without", "|a", "softmax")
+    'no softmax|no a softmax|without softmax|without a softmax'
+    """
+    choices = itertools.product(*(one.split("|") for one in words))
+    return "|".join(" ".join(filter(None, chosen)) for chosen in choices)
+
+
 def _orders(written: str) -> Iterator[str]:
     """The orders in which the words of a phrase may stand, as regular expressions."""
     words = [_words(one) for one in re.split(r" \+ | \.\. ", written)]
@@ -50,12 +62,12 @@ def _orders(written: str) -> Iterator[str]:
 
 
 def _words(synonyms: str) -> str:
-    """Words of which one must stand there; a power behind one makes it another."""
+    """Words of which one must stand there; a power or "first" behind one makes it another."""
     each = (
         re.escape(one).replace(r"\*", r"\w*").replace(r"\ ", r"\-").replace(r"\-", "[- ]?")
         for one in synonyms.split("|")
     )
-    return rf"(?<!\w)(?:{'|'.join(each)})(?!\w| ?\*\*| ?\^)"
+    return rf"(?<!\w)(?:{'|'.join(each)})(?!\w| ?\*\*| ?\^|[- ]first\b)"
 
 
 def sentence(said: str, pattern: re.Pattern[str]) -> str:

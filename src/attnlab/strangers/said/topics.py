@@ -7,20 +7,18 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
-from attnlab.strangers.said.phrases import phrases, sentence
+from attnlab.strangers.said.phrases import crossed, phrases, sentence
 from attnlab.strangers.said.source import descriptions, is_torchs_own
 
 _PARTS = "weight*|parameter*|projection*|matri*|layer*|block*|head|heads|table*|embedding*|norm*"
-_FIXED = "fixed|frozen|constant|random*|untrained|drawn once"
-_EMPTY = (
-    "empty|nothing|no key*|no allowed|no visible|no real|no position*"
-    "|fully|wholly|completely|entirely|all masked|all padded"
+_FEATURES = "feature*|projection*|weight*|matri*|table*|filter*|kernel*"
+_Q_AND_K = (
+    crossed("query|queries|q", "and|/|=|and the", "key|keys|k")
+    + "|"
+    + crossed("key|keys|k", "and|/|=", "query|queries|q")
 )
-_AMONG_FEATURES = "|".join(
-    f"{among} {axis}"
-    for among in ("between", "among", "across", "over", "along")
-    for axis in ("channels", "the channels", "features", "the features", "variates", "the variates", "all channels")
-)
+_MASKED = crossed("fully|wholly|all|completely|entirely", "masked|blocked|padded")
+_EMPTY = f"empty|nothing|{crossed('no|without', '|visible|allowed|real', 'key*|position*')}|{_MASKED}"
 MEANT: dict[str, tuple[str, ...]] = {
     "rows that may be empty": (
         f"{_EMPTY} + row*|quer*|position*|sample*|memory|context + may|can|allow*|zero*|safe*|finite|support*|handle*",
@@ -29,53 +27,66 @@ MEANT: dict[str, tuple[str, ...]] = {
         "whole|entire .. may|can .. true|masked|blocked|padded|padding",
     ),
     "chance at every call": (
-        "lsh|locality-sensitive|monte-carlo",
-        "random*|drawn|sampled + hash*|rotation*|each call|every call|each forward|every forward|each step|every step",
+        "lsh|locality-sensitive|monte-carlo|random hash*|random rotation*|randomly rotation*",
+        "hash* .. random*",
+        f"drawn|sampled|redrawn|random .. {crossed('at|in|on', 'each|every', 'call|forward|step')}",
     ),
-    "padding on the left": ("pad* .. left|start", "left .. pad*"),
-    "padding on the right": ("pad* .. right|end", "right .. pad*"),
+    "padding on the left": ("left-pad*", crossed("padded|padding", "on|at", "the", "left|start")),
+    "padding on the right": ("right-pad*", crossed("padded|padding", "on|at", "the", "right|end")),
     "one projection of queries and keys": (
-        "shar*|tie|tied|same|symmetric|one projection + quer*|q|qk + key*|k|qk",
+        f"share|shares|shared|sharing|shared by|shared between|tie|ties|tied|same|one projection + {_Q_AND_K}",
+        crossed("one projection", "for|of|serves|makes", "both"),
         "shared qk|shared query-key|symmetric score*|symmetric attention",
     ),
     "shared parts": (
-        f"shar*|tie|ties|tied|same + {_PARTS}",
+        f"share|shares|shared|sharing|tie|ties|tied|same .. {_PARTS}",
+        f"{_PARTS} .. shared|tied|the same",
         "weight tying|weight sharing|universal transformer*",
-        "applied .. again|repeatedly|times|loop",
+        "applied .. again|repeatedly|times|in a loop",
     ),
     "stopped gradients": (
-        "straight-through|moving average|not trained|not learned|never trained|frozen|detached|untrained",
-        "stop*|no|cut|block* .. gradient*",
-        "gradient* .. stopped|cut|blocked",
+        "straight-through|moving average|not trained|not learned|stop-gradient*",
+        crossed("no", "gradient|gradients", "flow*|pass*|reach*"),
+        "gradient* .. stopped|cut|blocked|not passed",
+        "is|are|kept|keeps|stay|stays .. frozen|detached",
+        f"frozen .. {_PARTS}|encoder|backbone|feature*",
     ),
     "fixed weights": (
-        f"{_FIXED} + feature*|filter*|kernel*|hash*|rotation*|{_PARTS}",
-        f"is|are|kept|keep*|stay* .. {_FIXED}",
+        f"fixed|frozen|constant .. {_FEATURES}",
+        "is|are|kept|stay|stays .. fixed|frozen|constant",
+        f"random feature*|random projection*|{crossed('hash|hashing|hashed', 'function*|projection*|matri*')}",
         "not trained|not learned|never trained|untrained|drawn once",
     ),
     "another scale": (
         "mup|\u03bcp|maximal-update",
-        "scal*|divi*|multipl* .. 1 / d|1 / d_k|1 / dk|1 / d_head|1 / head_dim",
+        f"scal*|divi*|multipl* .. {crossed('by', '1 / d|1 / d_k|1 / dk|1 / d_head|1 / dhead')}",
     ),
     "no softmax": (
-        "no|not|never|without|instead of|rather than|in place of|replac* .. softmax",
-        "softmax-free|linear attention|feature map*|retention|kerneli*",
-        "kernel attention|kernel feature*|kernel trick|gaussian kernel|rbf kernel|polynomial kernel|softmax kernel",
+        crossed("no|not|never|without|instead of|rather than|in place of|replac*", "|a|an|any|the", "softmax"),
+        "softmax-free|linear attention|feature map|feature maps|retention|kernelized|kernelised",
+        crossed("kernel", "attention|feature|trick"),
+        crossed("gaussian|rbf|polynomial|softmax", "kernel"),
     ),
     "attention over features": (
         "cross-covariance|transposed attention|inverted attention|inverted transformer*",
-        "channel attention|channel-wise attention|channel self-attention|feature attention|feature-wise attention",
-        f"attention|attend*|look*|score* .. {_AMONG_FEATURES}",
-        "channel*|feature*|variate* .. as|is|are .. token*|quer*|key*",
+        crossed("channel|channels|feature|features|variate|variates", "|wise", "|self", "attention"),
+        f"attention|attend|attends|look|looks|score|scores|map|maps .. "
+        f"{crossed('between|among|across', '|the|all|other', 'channel|channels|feature|features|variate|variates')}",
+        f"attention|attends|looks .. {crossed('over|along|to', '|the|all|other', 'channels|variates')}",
+        f"attention|attends|looks .. {crossed('over|along|to', '|the', 'channel|feature', 'axis|dimension')}",
+        crossed(
+            "channel|channels|feature|features|variate|variates", "is|are|as", "|a|the", "token|tokens|queries|keys"
+        ),
     ),
     "a window": (
         "window*|local*|sliding|band|banded|sparse*|dilated|neighbour*|neighbor*|receptive field*|block-wise|chunk*",
-        "nearby|segment*|strided attention|bucket*|token shift|time shift|short conv*|truncated",
+        "nearby|segment of|segments of|strided attention|buckets|token shift|time shift|short conv*|truncated",
     ),
-    "no mixing": ("feed-forward*|mlp*|ff|ffn|position-wise*|point-wise*|no mix*|identity|norm*|layer norm*",),
+    "no mixing": ("feed-forward*|mlp|ff|ffn|position-wise*|point-wise*|no mix*|identity|norm*",),
     "probabilities": (
-        "return*|give*|output*|yield*|predict* .. probabilit*",
-        "probabilit* .. next|vocab*|token*|tokens|word*|class*|distribution*",
+        "returns|return|gives|give|outputs|output|yields|yield|predicts|predict .. probability|probabilities",
+        "probability distribution*",
+        crossed("probability|probabilities", "of|over|for", "|the|each|every|all", "next|vocab*|token*|word*|classes"),
     ),
 }
 """What a class may declare that it means, by phrases: what was measured stays in the report, as accepted."""

@@ -91,5 +91,5 @@ class _Run:
 
     def _step(self) -> None:
         make_step([self._trainer], self._gradients)
-        if self._trainer.outcome is not None:
-            raise self._trainer.outcome if isinstance(self._trainer.outcome, Exception) else AssertionError
+        if isinstance(self._trainer.outcome, Exception):
+            raise self._trainer.outcome

@@ -109,14 +109,14 @@ def compute(job: Job, tell: Callable[[Mapping[str, Any]], None]) -> Iterator[dic
 
     Where storage fails for a while, the cells that it stopped go on from their last checkpoints once it works again.
     """
-    from attnlab.studies.run.cell import run_cells
-
     folders = [Path(folder) for folder in job.folders]
     if job.in_turns:
         from attnlab.studies.run.clock import time_in_turns
 
         time_in_turns(folders, job.specs, threads=job.threads, device=job.device)
         return
+    from attnlab.studies.run.cell import run_cells
+
     with contextlib.ExitStack() as tracked:
         listeners = [tracked.enter_context(shown(job, cell, tell)) for cell in range(len(folders))]
 
