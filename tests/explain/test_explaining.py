@@ -211,6 +211,21 @@ def test_a_loss_in_training_is_told_from_one_of_held_out_data(said, tmp_path, te
     assert answer.otherwise.variant == "the loss in training for that of held-out data", told
 
 
+def test_an_accuracy_in_training_is_told_from_one_of_held_out_data(said, tmp_path, texts):
+    case = said(
+        task=said()["task"] | {"text": str(texts / "random.txt")},
+        model={"name": "decoder", "n_layers": 2, "d_model": 32},
+        training={"lr": 1e-2, "budget": {"steps": 150}},
+    )
+    trained = runs_alone(case | {"saw": {"train_acc": 0.9}, "expected": {"train_acc": 0.95}}, tmp_path / "found")
+    assert "train_accuracy of 'mine'" in paragraph(trained)
+    answer, told = explained(
+        case | {"saw": {"test_acc": trained.start.mean}, "expected": {"test_acc": 0.05}}, tmp_path / "read"
+    )
+    assert answer.otherwise is not None, told
+    assert answer.otherwise.variant == "the accuracy in training for that of held-out data", told
+
+
 def test_what_is_judged_of_translations_is_explained_too(said, tmp_path):
     for part, count in (("train", 60), ("val", 10)):
         lines = ["a b c d e"[: 1 + 2 * (number % 5)] for number in range(count)]

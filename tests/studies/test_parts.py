@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -267,6 +268,12 @@ def test_runs_are_found_in_studies_variants_and_runs(study):
         found = finished_runs([folder])
         assert [run.name for run in found[str((study / "attention").resolve())]][:1] == ["seed-0"]
     assert len(finished_runs([study])) == 2
+
+
+def test_variants_are_named_as_seen_from_the_folder_that_is_worked_in(study, monkeypatch):
+    monkeypatch.chdir(study)
+    assert list(finished_runs([Path()])) == ["attention", "none"]
+    assert list(finished_runs([study / "attention" / "seed-0"])) == ["attention"]
 
 
 def test_what_a_study_s_heads_are_worth_is_kept_and_reported(study, capsys):

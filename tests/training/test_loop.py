@@ -39,6 +39,22 @@ def test_test_part_is_seen_once_at_the_end():
     assert task.evaluated == ["validation"] * 3 + ["test"]
 
 
+def test_right_answers_are_counted_in_the_last_batches_of_training():
+    class Counting(TinyTask):
+        def accuracy(self, predict, batches):
+            self.counted = [batch.inputs[0] for batch in batches]
+            self.answers = predict(self.batch(3))
+            return 0.25
+
+    task, model = Counting(), tiny_model()
+    result = train(model, task, recipe(13), seed=4)
+    assert result.metrics["train_accuracy"] == 0.25
+    assert torch.equal(torch.stack(task.counted), torch.stack([task.train_batch(n, 4).inputs[0] for n in range(3, 13)]))
+    assert torch.equal(task.answers, model.eval()(task.batch(3).inputs[0]))
+    train(tiny_model(), task, recipe(2))
+    assert len(task.counted) == 2
+
+
 def test_a_judge_sees_the_trained_model_once(tmp_path):
     seen = []
 

@@ -6,7 +6,7 @@ A model is any ``torch.nn.Module`` called as ``model(*batch.inputs)``. A task is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, final
 
@@ -135,6 +135,15 @@ def targets_of(task: Task, batch: Batch) -> float:
     A task whose rows do not all have as many says it by a method ``targets_of(batch)``; for others it is the rows.
     """
     return task.targets_of(batch) if counts_targets(task) else len(batch.targets)  # type: ignore[attr-defined]
+
+
+def accuracy_of(task: Task, predict: Predict, batches: Iterable[Batch]) -> float | None:
+    """The share of targets that are predicted right in batches of a task's training part; None where none can be.
+
+    A task whose targets are right or wrong measures it by a method ``accuracy(predict, batches)``.
+    """
+    measure = getattr(task, "accuracy", None)
+    return None if measure is None else measure(predict, batches)
 
 
 class ReportedTask(Protocol):

@@ -15,6 +15,7 @@ from attnlab.core.errors import SpecError, nearest
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.reading import find, library, line_of, plain_types, read
 from attnlab.studies.define.study import Study, at_scale, parse_study
+from attnlab.training.run.evaluation import TRAIN_ACCURACY
 
 KEYS = ("question", "task", "model", "variants", "training", "saw", "expected", "runs", "reported", "scales")
 """What a case may say."""
@@ -29,7 +30,9 @@ FORMS = (
 HELD_OUT = ("val", "test")
 """How names of metrics of held-out parts begin."""
 TRAIN_LOSS = "train_loss"
-"""The metric that a run has of its training part."""
+"""The metric that every run has of its training part."""
+IN_TRAINING = (TRAIN_LOSS, TRAIN_ACCURACY)
+"""What is measured of the training part."""
 SYNONYMS: Mapping[str, str] = {
     "training": "train", "valid": "val", "validation": "val", "dev": "val",
     "acc": "accuracy", "ppl": "perplexity", "bpc": "bits_per_character", "bpb": "bits_per_byte",
@@ -401,13 +404,16 @@ def metrics_of(task: ReportedTask) -> dict[str, Metric]:
     """What a run of a task has: what is measured of held-out parts, and the loss in training, in the unit of theirs."""
     held_out = {metric.name: metric for metric in (*task.metrics, *task.judged)}
     unit = next((one.unit for name, one in held_out.items() if name.endswith(("_loss", "_mse"))), "as the task has it")
-    return {**held_out, TRAIN_LOSS: Metric(TRAIN_LOSS, unit, "lower", "loss in training, as it is minimized")}
+    trained = [Metric(TRAIN_LOSS, unit, "lower", "loss in training, as it is minimized")]
+    if right := next((one for name, one in held_out.items() if name.endswith("_accuracy")), None):
+        trained.append(replace(right, name=TRAIN_ACCURACY, title=f"{right.title} in batches trained on"))
+    return {**held_out, **{one.name: one for one in trained}}
 
 
 def metric_of(said: str, task: ReportedTask) -> Metric | None:
     """The metric of a task that a person means: by its name, by the part that is held out, or by its last word."""
     by_name, said = metrics_of(task), _in_words_of_tasks(said)
-    if said in (TRAIN_LOSS, "train_mse"):
+    if said == "train_mse":
         return by_name[TRAIN_LOSS]
     part, _, kind = said.partition("_")
     named = [said, *(f"{other}_{kind}" for other in HELD_OUT if part in HELD_OUT and kind)]

@@ -15,7 +15,7 @@ from attnlab.core.errors import AttnlabError, RunError, SpecError
 from attnlab.core.files import fingerprint, read_json, write_json
 from attnlab.core.machine import usable_cores
 from attnlab.explain.answer import Again, Answer
-from attnlab.explain.case import TRAIN_LOSS, Case, load_case, metrics_of, parse_case
+from attnlab.explain.case import IN_TRAINING, Case, load_case, metrics_of, parse_case
 from attnlab.explain.causes import (
     ELSEWHERE,
     GAINS,
@@ -190,7 +190,7 @@ class _Explaining:
         base = {name: setups[name] for name in quantity.variants}
         start = self.measuring.quantity(base)
         made = self._made(found.impossible, setups)
-        trained = quantity.metric.name == TRAIN_LOSS
+        trained = quantity.metric.name in IN_TRAINING
         tuned_by = quantity.metric if trained else self.plan.task.metrics[0]
         removing = Removing(self.measuring, base, tuned_by, self.tell)
         self.tell("what carries it?")
@@ -295,11 +295,11 @@ class _Explaining:
         found = self.measuring.values(base, quantity.metric)[name]
         others = [(title, {seed: read(value) for seed, value in found.items()})
                   for title, read in readings(quantity.metric, build_task(self.case.study.task_spec()))]  # fmt: skip
-        trained = metrics_of(self.plan.task)[TRAIN_LOSS]
-        if quantity.metric.unit == trained.unit and quantity.metric != trained:
-            others.append(
-                ("the loss in training for that of held-out data", self.measuring.values(base, trained)[name])
-            )
+        for trained in (one for one in metrics_of(self.plan.task).values() if one.name in IN_TRAINING):
+            if quantity.metric.unit == trained.unit and quantity.metric.name not in IN_TRAINING:
+                kind = trained.name.removeprefix("train_")
+                reached = self.measuring.values(base, trained)[name]
+                others.append((f"the {kind} in training for that of held-out data", reached))
         if all(quantity.metric.improves(quantity.seen, value) for value in found.values()):
             leaking = leaks(base[name])
             made = {} if self.measuring.late(leaking) else {one.name: one for one in leaking}

@@ -33,6 +33,11 @@ class Tally(NamedTuple):
     correct: int
     count: int
 
+    @property
+    def accuracy(self) -> float:
+        """The share that is right."""
+        return self.correct / self.count
+
 
 @final
 class NextTokens:

@@ -178,7 +178,7 @@ def keep_parts(study: Path, judged: Sequence[PartsJudged]) -> None:
     judged : sequence of PartsJudged
         Of its variants and of others, by the paths of their folders.
     """
-    own = [one for one in judged if Path(one.variant).parent == study.resolve()]
+    own = [one for one in judged if Path(one.variant).resolve().parent == study.resolve()]
     variants = [asdict(replace(one, variant=Path(one.variant).name)) for one in own]
     content = finite({"hash": read_rules(study)["hash"], "variants": variants})
     write_json(study / HEADS, sealed(content))

@@ -169,8 +169,14 @@ def finished_runs(folders: Sequence[Path]) -> dict[str, list[Path]]:
                 raise RunError(f"{folder} is a checkpoint, no run; --text FILE says what its heads are measured on")
             raise RunError(f"no finished run in {folder}; name the folder of a study, a variant or a run")
         for run in sorted(runs, key=by_seed):
-            found.setdefault(str(run.resolve().parent), []).append(run)
+            found.setdefault(_seen_from_here(run.resolve().parent), []).append(run)
     return found
+
+
+def _seen_from_here(folder: Path) -> str:
+    """A folder's path, relative where it lies below the one that is worked in."""
+    here = Path.cwd()
+    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
 
 
 def by_seed(run: Path) -> tuple[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -19,7 +19,7 @@ from attnlab.tasks.arrays.items import Numbers, OwnItems, batch_of, cut_items
 from attnlab.tasks.arrays.reading import ARRAY, numbers, read_array, read_table, require_finite
 from attnlab.tasks.codecs import ClassCodec, NumbersCodec
 from attnlab.tasks.held_out import PREFIXES, Held, held_parts, shares_of
-from attnlab.tasks.next_tokens import NextTokens
+from attnlab.tasks.next_tokens import NextTokens, Tally
 from attnlab.tasks.scale import Scale, featured, in_units
 from attnlab.text.sources import clean
 from attnlab.text.tokenizers import PAD_TOKEN, TOKENIZERS, Tokenizer
@@ -167,11 +167,18 @@ class Classify:
         """The mean cross-entropy of a batch in nats per item."""
         return self._judge.mean_loss(self._answers(outputs, batch), batch.targets.view(-1, 1), label_smoothing)
 
+    def _tally(self, predict: Predict, batches: Iterable[Batch]) -> Tally:
+        one_each = (Batch(batch.inputs, batch.targets.view(-1, 1)) for batch in batches)
+        return self._judge.tally(lambda batch: self._answers(predict(batch), batch), one_each)
+
+    def accuracy(self, predict: Predict, batches: Iterable[Batch]) -> float:
+        """The share of items classified right in batches of the training part."""
+        return self._tally(predict, batches).accuracy
+
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
         """The metrics over a whole held-out part."""
         require_known("part", part, self.parts)
-        batches = (self._batch(inputs, classes[:, None]) for inputs, classes in self._items.parts[part].in_turn())
-        total, correct, count = self._judge.tally(lambda batch: self._answers(predict(batch), batch), batches)
+        total, correct, count = self._tally(predict, (self._batch(*some) for some in self._items.parts[part].in_turn()))
         return {f"{PREFIXES[part]}_loss": total / count, f"{PREFIXES[part]}_accuracy": correct / count}
 
     def model_arguments(self) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, final
 
 import numpy as np
@@ -18,7 +18,7 @@ from attnlab.tasks.arrays.items import OwnItems, batch_of
 from attnlab.tasks.arrays.reading import read_array
 from attnlab.tasks.codecs import NumbersCodec
 from attnlab.tasks.held_out import PREFIXES, Held, held_parts, shares_of
-from attnlab.tasks.next_tokens import NextTokens
+from attnlab.tasks.next_tokens import NextTokens, Tally
 from attnlab.tasks.scale import Scale, featured, in_units
 
 EXAMPLES = 4  # sequences shown in a report
@@ -158,13 +158,20 @@ class Sequences:
             raise SpecError(f"label smoothing needs classes; these targets are numbers; got {label_smoothing}")
         return nn.functional.mse_loss(answers.float(), batch.targets)
 
+    def _tally(self, predict: Predict, batches: Iterable[Batch]) -> Tally:
+        return self._judge.tally(lambda batch: self._answers(predict(batch), batch), batches)
+
+    def accuracy(self, predict: Predict, batches: Iterable[Batch]) -> float | None:
+        """The share of positions classified right in batches of the training part; None where targets are numbers."""
+        return self._tally(predict, batches).accuracy if self._of_classes else None
+
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
         """The metrics over a whole held-out part."""
         require_known("part", part, self.parts)
         prefix = PREFIXES[part]
         batches = (self._batch(*some) for some in self._items.parts[part].in_turn())
         if self._of_classes:
-            total, correct, count = self._judge.tally(lambda batch: self._answers(predict(batch), batch), batches)
+            total, correct, count = self._tally(predict, batches)
             return {f"{prefix}_loss": total / count, f"{prefix}_accuracy": correct / count}
         total, count = 0.0, 0
         for batch in batches:

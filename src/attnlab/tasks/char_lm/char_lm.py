@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, final
 
@@ -209,7 +209,14 @@ class CharLM:
         """The sums over all windows, as many characters at a time as in training."""
         at_once = max(1, self.tokens_per_step // windows[0].shape[1])
         batches = (Batch((some,), wanted) for some, wanted in zip(*(of.split(at_once) for of in windows), strict=True))
+        return self._tally_of(predict, batches)
+
+    def _tally_of(self, predict: Predict, batches: Iterable[Batch]) -> Tally:
         return self._next_tokens.tally(lambda batch: self._asked(predict(batch)), batches)
+
+    def accuracy(self, predict: Predict, batches: Iterable[Batch]) -> float:
+        """The share of characters predicted right in batches of the training part."""
+        return self._tally_of(predict, batches).accuracy
 
     def _windows(self, part: str, apart: int) -> tuple[Int[Tensor, "count context"], Int[Tensor, "count predicted"]]:
         """A part in windows that begin so far apart, with what is predicted of them.

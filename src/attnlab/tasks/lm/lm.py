@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 
 import numpy as np
@@ -146,6 +146,10 @@ class LM:
     def targets_of(self, batch: Batch) -> int:
         """The tokens that the mean loss is taken over."""
         return int((batch.targets != IGNORED).sum())
+
+    def accuracy(self, predict: Predict, batches: Iterable[Batch]) -> float:
+        """The share of tokens predicted right in batches of the training part."""
+        return self._next_tokens.tally(predict, batches).accuracy
 
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
         """The metrics over a whole held-out part."""

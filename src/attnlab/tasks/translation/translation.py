@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -195,6 +195,10 @@ class Translation:
     def targets_of(self, batch: Batch) -> int:
         """The tokens that the mean loss is taken over."""
         return int((batch.targets != IGNORED).sum())
+
+    def accuracy(self, predict: Predict, batches: Iterable[Batch]) -> float:
+        """The share of tokens predicted right in batches of the training part."""
+        return self._next_tokens.tally(predict, batches).accuracy
 
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
         """The metrics over a whole held-out part."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 
-from attnlab.core.contracts import Batch, Judge, Predict, Task
+from attnlab.core.contracts import Batch, Judge, Predict, Task, accuracy_of
 from attnlab.core.errors import DataError
 from attnlab.training.keeping.diagnosis import NonFiniteError
 from attnlab.training.run.step import Caller, without_bfloat16
 from attnlab.training.speed.settings import Setting
+
+TRAIN_ACCURACY = "train_accuracy"
+"""The metric of the training part that runs of tasks with right and wrong answers end with."""
 
 
 def predictor(caller: Caller, setting: Setting, *, step: int = 0) -> Predict:
@@ -34,6 +37,18 @@ def evaluate(caller: Caller, task: Task, part: str, setting: Setting, *, step: i
     with it afterwards.
     """
     return _measured(caller.model, lambda: task.evaluate(predictor(caller, setting, step=step), part), step)
+
+
+def training_accuracy(
+    caller: Caller, task: Task, batches: Iterable[Batch], setting: Setting, *, step: int
+) -> dict[str, float]:
+    """The accuracy in batches that were trained on, where the task has one; the model is then in training mode."""
+
+    def measure() -> dict[str, float]:
+        found = accuracy_of(task, predictor(caller, setting, step=step), batches)
+        return {} if found is None else {TRAIN_ACCURACY: found}
+
+    return _measured(caller.model, measure, step)
 
 
 def judged(caller: Caller, judge: Judge, *, step: int) -> dict[str, float]:

@@ -31,7 +31,7 @@ from attnlab.training.keeping.result import Result, RunState
 from attnlab.training.recipe.recipe import Recipe
 from attnlab.training.recipe.target import SECONDS_TO_TARGET, check_measured, check_target, is_reached
 from attnlab.training.run.course import Course, Marks
-from attnlab.training.run.evaluation import evaluate, is_better, judged
+from attnlab.training.run.evaluation import evaluate, is_better, judged, training_accuracy
 from attnlab.training.run.events import OnEvent, Pace
 from attnlab.training.run.looks import Looks
 from attnlab.training.run.step import Caller, LossWatch, sequence_log_probabilities, task_loss
@@ -39,6 +39,7 @@ from attnlab.training.speed.settings import Choice, Setting, wait_for
 
 CHECKPOINT_INTERVAL_S = 10.0  # where the recipe does not say: saving takes 0.1 s, which may be 1 % of a run
 MILLISECONDS = 3  # digits of the seconds in a record
+LAST_BATCHES = 10  # of training, in which a trained model's answers are counted
 CHECK_EVERY = {"cpu": 1}  # steps between looks at the loss: a look costs nothing on a CPU
 CHECK_EVERY_ELSEWHERE = 10  # a look makes an accelerator wait
 
@@ -376,6 +377,7 @@ class Trainer:
                 metrics |= self.on_first(
                     lambda part=part: evaluate(self.caller, self.task, part, state.setting, step=state.step)
                 )
+            metrics |= self.on_first(self._training_accuracy)
             if self.judge is not None:
                 judge = self.judge
                 metrics |= self.on_first(lambda: judged(self.caller, judge, step=state.step))
@@ -390,6 +392,12 @@ class Trainer:
         self.say("done", {"metrics": metrics, "best": state.best, "seconds": state.seconds})
         self.keeper.finish(result)
         self.outcome = result
+
+    def _training_accuracy(self) -> dict[str, float]:
+        """How much of the last batches the trained model answers rightly."""
+        end = self.state.step
+        last = (self.task.train_batch(number, self.seed) for number in range(max(0, end - LAST_BATCHES), end))
+        return training_accuracy(self.caller, self.task, last, self.state.setting, step=end)
 
     def on_first(self, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
         """What the first rank measures of the whole model, on every rank."""
