@@ -22,6 +22,9 @@ from attnlab.cli import FINE, WRONG_USE, call
 from attnlab.core import files
 from attnlab.core.errors import Interrupted, RunError, SpecError
 from attnlab.core.files import read_json
+from attnlab.explain import explaining
+from attnlab.explain.explaining import explain
+from attnlab.explain.page import write_answer
 from attnlab.studies.define.study import parse_study
 from attnlab.studies.execute import run_study
 from attnlab.studies.judge.collect import read_results
@@ -399,7 +402,28 @@ def test_commands_read_from_a_store(ran, s3, capsys):
     assert call(["heads", URL, "--tokens", "500"]) == FINE
     assert s3.exists("bucket/runs/stored/heads.json")
     assert call(["generate", f"{URL}/plain/seed-0"]) == WRONG_USE
-    assert "is a run of the task 'shapes'; models write in" in capsys.readouterr().err
+    assert f"{URL}/plain/seed-0 is a run of the task 'shapes'; models write in" in capsys.readouterr().err
+    assert call(["predict", URL, "x.npy", "--out", "y.npy"]) == WRONG_USE
+    said = capsys.readouterr().err
+    assert f"{URL} is no run" in said
+    assert f"{URL}/plain/seed-0" in said
+
+
+def test_a_case_is_explained_in_a_store(s3, machine, monkeypatch):
+    monkeypatch.setattr(explaining, "HEART_S", 0.3)
+    case = {
+        "question": "Why?", "task": TINY["task"], "model": TINY["model"], "variants": {"mine": {}},
+        "training": {"lr": 1e-2, "budget": {"steps": 20}}, "saw": {"mine": {"test_mse": 0.5}},
+        "expected": {"mine": {"test_mse": 0.4}},
+    }  # fmt: skip
+    found = []
+    for name in ("one", "other"):
+        machine(name)
+        answer = explain(case, Path("s3://bucket/case"), seeds=2, executor=InProcess())
+        page = write_answer(answer, Path("s3://bucket/case"))
+        assert s3.exists(f"bucket/case/{page.name}")
+        found.append((answer.start, [name for name in sorted(s3.find("bucket/case")) if "/." not in name]))
+    assert found[0] == found[1]
 
 
 def test_a_trained_model_is_read_from_a_store(ran, tmp_path):

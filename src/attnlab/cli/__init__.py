@@ -85,8 +85,10 @@ def _said(error: BaseException, errors: Terminal) -> int:
             errors.print(f"\n{error}", markup=False, soft_wrap=True)
             code = INTERRUPTED
         case AttnlabError():
+            from attnlab.studies.storage.mirror import with_urls
+
             errors.print("[bold red]attnlab:[/] ", end="")
-            errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
+            errors.print(with_urls(str(error)), markup=False, highlight=False, soft_wrap=True)
             code = WRONG_USE if isinstance(error, SpecError | DataError | RunError) else FAILED
         case BrokenPipeError():  # who read the output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 import threading
 import uuid
@@ -183,6 +184,12 @@ def deliver(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> Path:
         return Path(folder)
     Store(url).write(files)
     return _copies("seen") / url.replace("://", "/")
+
+
+def with_urls(text: str) -> str:
+    """A text that names folders of a store by their URLs, where it named their copies."""
+    copies = re.escape(str(_copies("seen").parent) + os.sep)
+    return re.sub(rf"{copies}(?:seen|work)[/\\]([a-z][a-z0-9+.-]*)[/\\]", r"\1://", text)
 
 
 def url_of(folder: Path) -> str | None:
