@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from attnlab.core.errors import SpecError
+from attnlab.core.errors import SpecError, nearest
 from attnlab.core.sizes import require_known, require_positive
 
 
@@ -16,3 +16,8 @@ def test_an_unknown_word_gets_the_nearest():
     require_known("group", "shape", ["shape", "place"])
     with pytest.raises(SpecError, match="must be one of shape, place; got 'plaice'; did you mean 'place'"):
         require_known("group", "plaice", ["shape", "place"])
+
+
+def test_many_words_are_listed_in_part():
+    assert nearest("zzz", ["b", "a"]) == "known: a, b"
+    assert nearest("zzz", [f"layers.{number:02d}" for number in range(72)]).endswith("layers.29, and 42 more")

@@ -10,6 +10,9 @@ import difflib
 from collections.abc import Iterable
 from typing import final
 
+MOST_LISTED = 30
+"""Names that a hint lists, where none is near."""
+
 
 class AttnlabError(Exception):
     """Tell a person what went wrong and what to do; base of all errors raised on purpose."""
@@ -58,7 +61,7 @@ def text_of(error: BaseException) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint that names the known word closest to `name`, or lists all of them.
+    """A hint that names the known word closest to `name`, or lists them, many in part.
 
     Examples
     --------
@@ -66,7 +69,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     "did you mean 'softmax'?"
     """
     words = sorted(known)
-    return did_you_mean(name, words) or "known: " + (", ".join(words) or "none")
+    more = f", and {len(words) - MOST_LISTED} more" if len(words) > MOST_LISTED else ""
+    return did_you_mean(name, words) or "known: " + (", ".join(words[:MOST_LISTED]) + more or "none")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
