@@ -41,7 +41,7 @@ PIECES: dict[str, str] = {
         "causal": "causal",
         "filling": (
             "attention attn attns of per src source tgt target trg enc encoder dec decoder rate prob probs probability "
-            "resid residual res proj is total transformer i t"
+            "resid residual res proj is total transformer i t path"
         ),
     }.items()
     for piece in pieces.split()

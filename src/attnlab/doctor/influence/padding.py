@@ -39,6 +39,13 @@ TEXTS: Mapping[str, FindingText] = {
         "divide by the number of real positions, not by the length, and count positions from the first real one",
         _SOURCE,
     ),
+    "amount ahead": FindingText(
+        "warning",
+        "{subject} the amount of padding, although {told} tells what is padding, unless no position sees a later one.",
+        "is it meant for causal masks alone? Then say so (--causal); else count distances to later positions too",
+        "Huang 2019 (Music Transformer), arXiv:1809.04281, section 3.4.1: skewed distances to later positions are wrong",
+        "set-up",
+    ),
 }
 """What -> its text; braces are filled with what was measured."""
 
@@ -88,7 +95,7 @@ def _told_by_mask(exam: Examination, told: str) -> Iterator[Finding]:
     tells_left = exam.convention.key_mask is not None and exam.convention.key_mask.tells_left_padding
     left = list(_by_content(exam, "left")) if tells_left else []
     if right:
-        found = _said(exam, right + left, told)
+        found = _said(exam, right + left, told, "amount ahead" if _only_ahead(exam, right + left) else "")
         yield from exam.as_meant(found, "padding on the left") if tells_left and not left else found
         return
     found = []
@@ -98,6 +105,15 @@ def _told_by_mask(exam: Examination, told: str) -> Iterator[Finding]:
         yield from found
     if all(finding.accepted for finding in found):
         yield from _said(exam, list(_by_content_at_logits_of(exam, HUGE_LOGIT)), told, "content at huge logits")
+
+
+def _only_ahead(exam: Examination, changes: list[_Change]) -> bool:
+    """Whether the amount alone counts, and not under the causal mask that may be meant as far as anybody says."""
+    convention = exam.convention
+    open_ = convention.causal_means == "mask" and convention.causal_by in ("", "its behaviour")
+    if not open_ or any(change.of_content for change in changes):
+        return False
+    return not any(_by_amount(exam.relying_on(replace(convention, causal=True))))
 
 
 def _by_content(exam: Examination, side: Side) -> Iterator[_Change]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnlab.core.constructors import signature_of
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.influence.differences import relative_change
-from attnlab.strangers.loading.mentions import OPTIONAL, use_of
+from attnlab.strangers.loading.mentions import SWITCHED, use_of
 from attnlab.strangers.said.topics import positions_said
 
 _WORDS = frozenset((
@@ -80,7 +80,7 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
         own = {**part._parameters, **part._buffers}
         own |= {key: value for key, value in vars(part).items() if isinstance(value, Tensor)}
         for key, value in own.items():
-            if value is not None and (value.is_floating_point() or value.is_complex()):
+            if value is not None and value.numel() and (value.is_floating_point() or value.is_complex()):
                 yield f"{name}.{key}" if name else key, value
 
 
@@ -107,7 +107,7 @@ def _is_position_module(name: str, part: nn.Module) -> bool:
 
 
 def _is_optional(module: nn.Module, path: str) -> bool:
-    return use_of(module, path) in OPTIONAL
+    return use_of(module, path) in SWITCHED
 
 
 def effect(exam: Examination, *, tensors: Sequence[str] = (), modules: Sequence[str] = ()) -> float:

@@ -100,6 +100,8 @@ def _situations(exam: Examination) -> Iterator[tuple[bool, Tensor, dict[str, Any
     if exam.convention.any_length:
         yield False, exam.inputs(seed=12, length=min(SHORTER, exam.convention.longest or SHORTER)), {}
     yield True, exam.inputs(seed=13), {}
+    if exam.convention.takes == "embeddings":
+        yield False, exam.inputs(seed=16) * (torch.arange(exam.convention.length) % 2)[:, None], {}  # as if missing
     if exam.convention.causal_means in {"mask", "flag"}:
         yield False, exam.inputs(seed=14), {"causal": not exam.convention.causal}
     if exam.convention.key_mask is not None:

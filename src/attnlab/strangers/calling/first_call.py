@@ -38,6 +38,7 @@ from attnlab.strangers.calling.widths import (
     vocabulary_of,
     widths_to_try,
 )
+from attnlab.strangers.containment import asks_for_cuda
 from attnlab.strangers.loading.sizes import D_MODEL
 from attnlab.strangers.patient import LAYOUTS_DECLARED, Patient
 from attnlab.strangers.said.layout import layout_said, sizes_said
@@ -116,6 +117,8 @@ def first_of(
                 return Found(found, parameters, said)
             hiding_all.append(found)
         except ModuleError as error:
+            if asks_for_cuda(error):  # whatever else fails: all is called anew as if the CPU had been named
+                raise
             tried.note(attempt, error)
             if isinstance(error.__cause__, UnsetError):  # which no other call would give a value
                 break

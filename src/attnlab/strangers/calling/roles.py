@@ -142,7 +142,7 @@ def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
     for name, one in named.items():
         kinds = {type(one.default), hints.get(name), *get_args(hints.get(name))} & {bool, str}
         if kinds and not is_required(one) and roles[name] != "flag":
-            roles[name] = "flag" if kinds == {bool} and name.lower() == "mask" else "off"  # chosen, whatever its name
+            roles[name] = "flag" if kinds == {bool} and _asks(name) else "off"  # chosen, whatever its name
     source = source_of_forward(module)
     roles |= dict.fromkeys({name for name in switches(type(module)) if roles.get(name) == "mask"}, "flag")
     roles |= dict.fromkeys(_unused(source) & {*roles}, "off")
@@ -153,6 +153,11 @@ def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
         Parameter(n, roles[n], is_required(p), p.kind is p.KEYWORD_ONLY, apart.get(n), _nothing(hints.get(n)))
         for n, p in named.items()
     )
+
+
+def _asks(name: str) -> bool:
+    """Whether the name of what is true or false asks for a mask of what comes later."""
+    return name.lower() == "mask" or bool({*_SPLIT.split(name.lower())} & {*_PIECES["flag"].split()})
 
 
 def _nothing(hint: Any) -> Literal["first", "last"] | None:

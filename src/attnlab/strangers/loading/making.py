@@ -358,12 +358,18 @@ class Maker:
         here = vars(sys.modules.get(self.factory.__module__, self)).values()
         others = (kind for kind in here if is_module(kind) and kind is not self.factory)
         own = (kind for kind in others if kind.__module__ == self.factory.__module__)
-        return next((kind for kind in own if kind.__name__.lower() == name.replace("_", "").lower()), None)
+        named_so = (kind for kind in own if kind.__name__.lower() == name.replace("_", "").lower())
+        return next((kind for kind in named_so if not self._is_made_of(kind, name)), None)
+
+    def _is_made_of(self, kind: type, name: str) -> bool:
+        """Whether the class builds another one of an argument: `DropPath(drop_path)` takes a number."""
+        return bool(re.search(rf"\b{kind.__name__}\((\w+=)?{name}\b", source_of(self.factory)))
 
     def _class_like(self, name: str) -> type | None:
         """The class of modules of the person's files whose name holds that of an argument, or its last word."""
         here = [kind for kind in vars(sys.modules.get(self.factory.__module__, self)).values() if is_module(kind)]
-        own = [kind for kind in here if is_own(kind.__module__) and kind is not self.factory]
+        own = [kind for kind in here if is_own(kind.__module__) and not self._is_made_of(kind, name)]
+        own = [kind for kind in own if kind is not self.factory]
         own.sort(key=lambda kind: not kind.__name__.startswith(self.factory.__name__))  # an Encoder has EncoderLayers
         words = name.lower().replace("attn", "attention").split("_")
         held = (kind for word in ("".join(words), words[-1]) for kind in own if word in kind.__name__.lower())

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import functools
 import inspect
+import itertools
 import sys
 import textwrap
 from collections.abc import Collection, Iterator, Mapping
@@ -21,11 +22,8 @@ Setting = Literal["tensor", "list", "container", "object", "count", "switch", "s
 """What a constructor's argument is by what the class does with it: a tensor, what is gone through, what is looked up
 in, what has parts, a number of times, what is only asked, or a number."""
 
-OPTIONAL: frozenset[Use] = frozenset({"under a condition", "elsewhere"})
-"""Uses that an ordinary call does not have to reach."""
-
-SWITCHED: frozenset[Use] = frozenset({*OPTIONAL, "under a setting"})
-"""Those, and uses that no call reaches as long as a setting of the module is what it is."""
+SWITCHED: frozenset[Use] = frozenset({"under a condition", "elsewhere", "under a setting"})
+"""Uses that a call does not have to reach, or that none reaches as long as a setting of the module is what it is."""
 
 _CONSTANT_NAMES = frozenset({"self", "torch", "F", "nn", "math", "len", "isinstance", "hasattr", "getattr", "True"})
 """Names in a condition that say nothing about the call."""
@@ -158,16 +156,14 @@ def _own_use(owner: nn.Module, name: str) -> Use:
     methods = _methods(type(owner))
     if methods is None or _is_dynamic(methods):
         return "unknown"
-    reachable = _reachable(methods)
-    found = {
-        place: [use for method in same for use in _uses(method, name)]
-        for place, same in methods.items()
-        if place != "__init__"
+    reached = _reached(methods)
+    inside = {
+        one for place, use in reached.items() for each in methods[place] for one in _walk(each.body, name, use=use)
     }
-    inside = {use for place in reachable for use in found.get(place, [])}
     order: tuple[Use, ...] = ("under a condition", "always", "under a setting")
     first = next((use for use in order if use in inside), None)
-    return first or ("elsewhere" if any(found.values()) else "never")
+    others = (each for place, same in methods.items() if place != "__init__" for each in same)
+    return first or ("elsewhere" if any(True for each in others for _ in _walk(each.body, name)) else "never")
 
 
 @functools.cache
@@ -207,16 +203,17 @@ def _is_dynamic(methods: dict[str, list[ast.FunctionDef]]) -> bool:
     return any(call.func.id in {"getattr", "vars"} for call in own if isinstance(call.func, ast.Name))
 
 
-def _reachable(methods: dict[str, list[ast.FunctionDef]]) -> set[str]:
-    """The methods (and properties) that `forward` leads to."""
-    reached, waiting = set(), ["forward"]
+def _reached(methods: dict[str, list[ast.FunctionDef]]) -> dict[str, Use]:
+    """The methods (and properties) that `forward` leads to, and on what it depends whether it does."""
+    rank: tuple[Use, ...] = ("under a setting", "under a condition", "always")
+    reached: dict[str, Use] = {}
+    waiting: list[tuple[str, Use]] = [("forward", "always")]
     while waiting:
-        name = waiting.pop()
-        if name in methods and name not in reached:
-            reached.add(name)
-            nodes = (node for method in methods[name] for node in ast.walk(method))
-            own = (node for node in nodes if isinstance(node, ast.Attribute))
-            waiting += [node.attr for node in own if _is_own(node)]
+        place, use = waiting.pop()
+        if place in methods and (place not in reached or rank.index(use) > rank.index(reached[place])):
+            reached[place] = use
+            inside = itertools.product(methods[place], methods)
+            waiting += [(other, one) for each, other in inside for one in _walk(each.body, other, use=use)]
     return reached
 
 
@@ -224,13 +221,8 @@ def _is_own(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
-def _uses(method: ast.FunctionDef, name: str) -> Iterator[Use]:
-    """Yield for each use of an attribute on what it depends."""
-    yield from _walk(method.body, name, use="always")
-
-
-def _walk(body: list[ast.stmt], name: str, *, use: Use) -> Iterator[Use]:
-    """The uses in a list of statements; what follows a return under a condition is under that condition too."""
+def _walk(body: list[ast.stmt], name: str, *, use: Use = "always") -> Iterator[Use]:
+    """The uses of an attribute in a list of statements; what follows a return under a condition is under that condition too."""
     for statement in body:
         yield from _visit(statement, name, use=use)
         if isinstance(statement, ast.If) and any(isinstance(node, ast.Return) for node in statement.body):

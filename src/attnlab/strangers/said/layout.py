@@ -12,21 +12,15 @@ from torch import nn
 from attnlab.strangers.said.source import Said, docstrings, is_torchs_own, parsed, source_of_forward, with_next
 
 _AXES: dict[str, str] = {
-    "batch": "b bs bsz batch batch_size batchsize nbatches n_batch n_batches nb",
-    "length": (
-        "t l s seq seq_len length len time seqlen src_len tgt_len tokens steps timesteps sequence sequence_length "
-        "seq_length q_len context slen n_tokens num_tokens block_size n_seq positions tgt_seq src_seq ctx tsz max_len "
-        "query_len nseq words src_length time_steps len_q l_q l_k lq lk"
-    ),
-    "size": (
-        "c d e f dim d_model dmodel emb embed embedding embed_dim emb_dim emb_size embed_size embedding_dim n_embd "
-        "d_embed emb_d hidden hidden_size hidden_dim nhid channels channel n_channels in_channels c_in features "
-        "feature feat in_features width model model_dim size d_in in_dim d_head head_dim dim_head d_k d_v _"
-    ),
-    "heads": "h head heads n_head n_heads nhead num_heads",
+    "batch": "... b bs bsz batch batches batchsize nbatches nb",
+    "length": "t l s seq length len time seqlen tokens steps timesteps sequence context block_size positions ctx tsz slen "
+    "nseq words l_q l_k lq lk",
+    "size": "c d e f dim dmodel emb embed embedding emb_d d_model hidden nhid channel channels features feature feat "
+    "width model c_in d_in d_embd n_embd d_head d_k d_v size _",
+    "heads": "h head heads nhead",
     "either": "n x",  # the batch beside a length, the length beside a batch
 }
-"""Names of axes."""
+"""Names of axes; of a name with several pieces, as ``batch_size``, the first axis that one of them names counts."""
 
 _ORDERS = {
     "batch length size": "batch-first",
@@ -43,7 +37,7 @@ _ORDERS = {
 
 _JOINT = r"(?:\s*,\s*|\s+x\s+|\s*\u00d7\s*|\s+by\s+)"
 _BRACKETED = re.compile(
-    r"[\[(<{`]\s*([A-Za-z_]\w*(?:\s*(?:,|\u00d7|\*|\bx\b|\bby\b|:|\s)\s*[A-Za-z_0-9]\w*){1,3})\s*[\])>}`]"
+    r"[\[(<{`]\s*((?:[A-Za-z_]\w*|\.\.\.)(?:\s*(?:,|\u00d7|\*|\bx\b|\bby\b|:|\s)\s*[A-Za-z_0-9]\w*){1,3})\s*[\])>}`]"
 )
 _BETWEEN = re.compile(r"\s*[,\u00d7*:]\s*|\s+x\s+|\s+by\s+|\s+")
 _BARE = re.compile(rf"^(\s*(?:\w+\s*(?:[:=]|is|->)\s*)?)([A-Za-z]\w*(?:{_JOINT}[A-Za-z]\w*){{2}})\s*$")
@@ -52,19 +46,19 @@ _FIRST_AXIS = re.compile(r"(batch|sequence|seq|channels|channel|time|length)[- _
 
 
 def layout_said(module: nn.Module, parameter: str, text: str = "") -> Said | None:
-    """The layout a class declares for its input: by an attribute, in comments, names of axes or docstrings."""
-    speaking = module.modules() if is_torchs_own(module) else [module]
-    flag = next((one.batch_first for one in speaking if isinstance(getattr(one, "batch_first", None), bool)), None)
-    if flag is not None:
-        by_function = _said_by_functions(text)  # which makes a module of torch's own
-        return by_function or Said("batch-first" if flag else "sequence-first", f"its attribute batch_first={flag}")
+    """The layout a class declares for its input: in comments, names of axes or docstrings, else by an attribute."""
     sayings = [] if is_torchs_own(module) else list(_sayings(module, parameter, text))
     for read in (_layout_of_shape, _layout_of_words):
         for saying, by in sayings:
             layout = read(saying)
             if layout is not None:
                 return Said(layout, by)
-    return None
+    speaking = module.modules() if is_torchs_own(module) else [module]
+    flag = next((one.batch_first for one in speaking if isinstance(getattr(one, "batch_first", None), bool)), None)
+    if flag is None:
+        return None
+    by_function = _said_by_functions(text)  # which makes a module of torch's own
+    return by_function or Said("batch-first" if flag else "sequence-first", f"its attribute batch_first={flag}")
 
 
 def sizes_said(module: nn.Module, parameter: str, text: str = "") -> tuple[int, int] | None:
@@ -185,6 +179,7 @@ def _order_of(names: Sequence[str]) -> str:
 
 def _axis(name: str) -> str:
     """The axis a name means; a number is a size."""
-    return next(
-        (axis for axis, words in _AXES.items() if name.lower() in words.split()), "size" if name.isdigit() else ""
-    )
+    words = {word: axis for axis, several in _AXES.items() for word in several.split()}
+    pieces = {words.get(piece) for piece in name.lower().split("_") if len(piece) > 1}
+    whole = words.get(name.lower(), "size" if name.isdigit() else "")
+    return whole or next((axis for axis in _AXES if axis in pieces), "")

@@ -97,7 +97,7 @@ _POSITIONS = re.compile(
     r"|(adds?|added|learned|absolute) (the |its |their )?positions?\b|order information",
     re.IGNORECASE,
 )
-_POSITION_NAMES = re.compile(r"Rotary|R[oO]PE|Rope|A[lL]i[bB]i|Sinusoid|RelativePos|Positional(?!wise)(?!ly)")
+_POSITION_NAMES = re.compile(r"Rotary|R[oO]PE|Rope|A[lL]i[bB]i|Sinusoid|RelativePos|Positional(?![Ww]ise|ly)")
 _POSITIONS_ELSEWHERE = re.compile(
     r"\b(no|not|without|outside|caller|callers|beforehand|expect\w*|assum\w*|already|elsewhere|upstream|add(s|ed) by"
     r"|add(s|ed)? (them|it) (first|before)|before (the|this|calling)|given to|left out|omit\w*|optional\w*|free)\b",
