@@ -176,7 +176,7 @@ def test_tables(name, causal):
 
 
 class Buffered(nn.Module):
-    def __init__(self, use):
+    def __init__(self, use=True):
         super().__init__()
         self.register_buffer("pe", torch.randn(64, D))
         self.attention, self.use = Scored(), use
@@ -185,9 +185,15 @@ class Buffered(nn.Module):
         return self.attention(x + self.pe[: x.size(1)].to(x) if self.use else x)
 
 
+class ForgetsBuffer(Buffered):
+    def forward(self, x):
+        return self.attention(x)
+
+
 def test_a_buffer_that_is_never_added():
-    assert errors(Buffered(use=True)) == []
-    assert "positions are built in 'pe', but have no effect" in errors(Buffered(use=False))[0]
+    assert errors(Buffered()) == []
+    assert errors(Buffered(use=False)) == []  # as it is set
+    assert "positions are built in 'pe', but have no effect" in errors(ForgetsBuffer())[0]
 
 
 class PositionwiseFeedForward(nn.Module):

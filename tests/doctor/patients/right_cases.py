@@ -282,6 +282,16 @@ MEMORY = {
     "memory.py:Seeds": "two vectors for a set, with a mask",
 }
 
+SAYING = {
+    "saying.py:KeptForTorch": "batch first as its docstring says, with an attribute batch_first=False for torch",
+    "saying.py:AsksByFlag": "causal by a flag whose name ends in mask",
+    "saying.py:MissingDays": "a parameter that stands in where rows are zero",
+    "saying.py:SkewedDistances": "distances that are right under a causal mask alone; nobody says which is meant",
+    "saying.py:MasksTogether": "a mask over keys that acts beside a boolean one over pairs",
+    "saying.py:NumberOfAClass": "a rate called like a class of its file, a feed-forward called positional",
+    "saying.py:SwitchedTable": "positions that a required switch leaves out, in a method of their own",
+}
+
 WRITTEN = {
     **PLAIN,
     **MASKED,
@@ -296,6 +306,7 @@ WRITTEN = {
     **UNUSUAL,
     **MEMORY,
     **CROSSING,
+    **SAYING,
 }
 
 RIGHT = (

@@ -15,7 +15,7 @@ from attnlab.doctor.influence.differences import deviation
 from attnlab.doctor.influence.steady import call_seeded
 from attnlab.doctor.measures.memory import remembered
 from attnlab.doctor.measures.traces import left_behind
-from attnlab.strangers.loading.mentions import only_copied
+from attnlab.strangers.loading.mentions import SWITCHED, only_copied, use_of
 from attnlab.strangers.patient import in_mode
 
 ID = "determinism"
@@ -165,7 +165,8 @@ def _idle_dropouts(exam: Examination) -> list[str]:
     called = {call.name for call in exam.tape(x, module=module).calls}
     names = [name for name, _ in _dropouts(module) if name not in called]
     copied = only_copied(module, names)
-    return [name for name in names if name not in copied and not _rate_matters(exam, name)]
+    switched = {name for name in names if use_of(module, name) in SWITCHED}  # its rate may be read elsewhere
+    return [name for name in names if name not in {*copied, *switched} and not _rate_matters(exam, name)]
 
 
 def _rate_matters(exam: Examination, name: str) -> bool:

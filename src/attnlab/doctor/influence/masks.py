@@ -63,6 +63,13 @@ TEXTS: Mapping[str, FindingText] = {
         _ALONG_KEYS,
         _CONVENTIONS,
     ),
+    "beside another": FindingText(
+        "warning",
+        "`{mask}` hides only where `{other}` is given too: alone it is ignored.",
+        "apply each mask that is given, whether or not the other one is",
+        _CONVENTIONS,
+        "set-up",
+    ),
     "inverted": FindingText(
         "error",
         "`{mask}` works the other way round: by {by}, True (1) means {said}.",
@@ -107,6 +114,9 @@ def _judged(patient: Examination, exam: Examination) -> Generator[Finding, None,
         mask = next(mask for mask in exam.convention.masks if mask.parameter == parameter)  # one may say both things
         if not _has_effect(exam, mask):
             yield _no_effect(patient, exam, mask)
+        elif mask.over == "keys" and (others := _silenced_without(exam, mask)):
+            words = {"mask": parameter, "other": others[0].parameter}
+            yield TEXTS["beside another"].finding(_POLARITY, "given alone it changes no output", words)
         elif not mask.obeyed and mask.over == "pairs" and not exam.convention.causal:
             yield _hides_nothing(patient, mask)
         elif mask.declared is not None and mask.keeps is not None:
@@ -137,6 +147,16 @@ def _has_effect(exam: Examination, mask: Masking) -> bool:
     if not before.isfinite().all():
         return True  # where outputs are NaN nothing can be seen to move them
     return largest(difference(before, after)) > exam.tolerance * size_of(before)
+
+
+def _silenced_without(exam: Examination, mask: Masking) -> list[Masking]:
+    """The other masks that every call gives, if without them this one has no effect."""
+    others = [each for each in exam.convention.masks if each.required and each.parameter != mask.parameter]
+    try:
+        alone = exam.relying_on(replace(exam.convention, masks=(replace(mask, required=False),)))
+        return others if others and not _has_effect(alone, mask) else []
+    except ModuleError:  # it cannot be called without them
+        return []
 
 
 @final

@@ -43,7 +43,7 @@ TEXTS: Mapping[str, FindingText] = {
         "warning",
         "{subject} the amount of padding, although {told} tells what is padding, unless no position sees a later one.",
         "is it meant for causal masks alone? Then say so (--causal); else count distances to later positions too",
-        "Huang 2019 (Music Transformer), arXiv:1809.04281, section 3.4.1: skewed distances to later positions are wrong",
+        "Huang 2019 (Music Transformer), arXiv:1809.04281, section 3.4.1: distances are skewed",
         "set-up",
     ),
 }

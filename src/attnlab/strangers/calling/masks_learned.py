@@ -173,8 +173,7 @@ def with_masks(
             learned += found
             if found and one.required:  # the others are learned beside what it means, not beside a first guess
                 hiding = Hiding(trial, hiding.told(found[0]))
-    if not any(mask.obeyed for mask in learned):
-        convention, learned = _learned_together(trial, convention, parameters) or (convention, learned)
+    convention, learned = _learned_together(trial, convention, parameters, learned) or (convention, learned)
     of_keys = {one.name for one in parameters if one.role in ("key mask", "lengths")}
     given = {mask.parameter for mask in convention.masks}  # without which nothing ran
     chosen = [mask for over in ("pairs", "keys") for mask in _best(learned, over, of_keys)]
@@ -184,16 +183,28 @@ def with_masks(
 
 
 def _learned_together(
-    trial: Trial, convention: Convention, parameters: Sequence[Parameter]
+    trial: Trial, convention: Convention, parameters: Sequence[Parameter], alone: Sequence[Masking]
 ) -> tuple[Convention, list[Masking]] | None:
-    """Masks that hide only where the others are given too, and the call that gives those over keys; None: no such."""
+    """A mask that hides only where the others are given too, with those, and the call that gives them; None: no such.
+
+    Others over pairs that hide alone are given as boolean ones, hide beside it too, and stand among what is learned.
+    """
     masks = [one for one in parameters if one.role in ("mask", "key mask")]
-    for one, encoding in itertools.product(masks if len(masks) > 1 else (), _WITHOUT_SUMS[:2]):
-        others = [Masking(other.name, "keys", encoding, "(batch, k_len)", required=True) for other in masks]
-        together = replace(convention, masks=tuple(other for other in others if other.parameter != one.name))
-        found = _learn(Hiding(trial, together), one, None) if trial.runs(together) else []
-        if any(mask.obeyed for mask in found):
-            return together, found
+    hiding_alone = {mask.parameter: mask.over for mask in alone if mask.obeyed}
+    silent = [one for one in masks if len(masks) > 1 and one.name not in hiding_alone]
+    shapes = {"pairs": "(q_len, k_len)", "keys": "(batch, k_len)"}
+    for one, encoding in itertools.product(silent, _WITHOUT_SUMS[:2]):
+        over = {other.name: hiding_alone.get(other.name, "keys") for other in masks if other is not one}
+        others = [Masking(name, each, encoding, shapes[each], required=True) for name, each in over.items()]
+        together = replace(convention, masks=tuple(others))
+        hiding = Hiding(trial, together)
+        found = _learn(hiding, one, None) if trial.runs(together) else []
+        if not any(mask.obeyed for mask in found):
+            continue
+        pairs = [other for other in others if other.over == "pairs"]
+        beside = Hiding(trial, hiding.told(replace(found[0], required=True)))
+        if all((left := beside.left(other)) is not None and left < _OBEYED for other in pairs):
+            return together, [*(replace(mask, required=mask.required or bool(pairs)) for mask in found), *pairs]
     return None
 
 

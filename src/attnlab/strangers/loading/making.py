@@ -131,15 +131,19 @@ class Maker:
 
     def first(self) -> nn.Module:
         """A first instance, and settle how all later ones are built."""
-        try:
-            module = self._guessing()
-        except AttnlabError as error:
-            if self._config is None or self._config in self.given:
-                raise
-            module = self._with_any_config(error)
+        module = self.begun()
         module = self._smaller(module) if self.caller is None else module  # whose other parts it must fit
         self.uninitialized = uninitialized(lambda: self.build({}))
         return self.build({}) if self.uninitialized else module
+
+    def begun(self) -> nn.Module:
+        """An instance of the size that was asked for."""
+        try:
+            return self._guessing()
+        except AttnlabError as error:
+            if self._config is None or self._config in self.given:
+                raise
+            return self._with_any_config(error)
 
     def _guessing(self) -> nn.Module:
         """An instance; what the constructor turns out to want is added as long as that is known."""
@@ -314,14 +318,14 @@ class Maker:
         """
         kind: Any = hints_of(self.factory).get(name) or self._class_named(name)
         if is_module(kind) and kind is not nn.Module:
-            return Maker(kind, f"{self.name}({name})", sizes).build({})
+            return Maker(kind, f"{self.name}({name})", sizes).begun()
         layer = self._class_named(f"{self.factory.__name__}Layer")
         if layer is not None and self._lists(name):
-            return [Maker(layer, f"{self.name}({name})", sizes).build({}) for _ in range(SMALL["n_layers"])]
+            return [Maker(layer, f"{self.name}({name})", sizes).begun() for _ in range(SMALL["n_layers"])]
         kind = self._class_like(name)
         builds = re.search(rf"(?<!\.)\b{name}\(", source_of(getattr(self.factory, "__init__", None)))
         if kind is not None and self._told(name) is None and not builds:
-            return Maker(kind, f"{self.name}({name})", sizes).build({})
+            return Maker(kind, f"{self.name}({name})", sizes).begun()
         if not self._calls(name):
             return None
         self.guesses_parts = True

@@ -222,7 +222,7 @@ def _is_own(node: ast.AST) -> bool:
 
 
 def _walk(body: list[ast.stmt], name: str, *, use: Use = "always") -> Iterator[Use]:
-    """The uses of an attribute in a list of statements; what follows a return under a condition is under that condition too."""
+    """The uses of an attribute in statements; what follows a return under a condition is under that condition too."""
     for statement in body:
         yield from _visit(statement, name, use=use)
         if isinstance(statement, ast.If) and any(isinstance(node, ast.Return) for node in statement.body):

@@ -13,8 +13,8 @@ from attnlab.strangers.said.source import Said, docstrings, is_torchs_own, parse
 
 _AXES: dict[str, str] = {
     "batch": "... b bs bsz batch batches batchsize nbatches nb",
-    "length": "t l s seq length len time seqlen tokens steps timesteps sequence context block_size positions ctx tsz slen "
-    "nseq words l_q l_k lq lk",
+    "length": "t l s seq length len time seqlen tokens steps timesteps sequence context block_size positions ctx tsz "
+    "slen nseq words l_q l_k lq lk",
     "size": "c d e f dim dmodel emb embed embedding emb_d d_model hidden nhid channel channels features feature feat "
     "width model c_in d_in d_embd n_embd d_head d_k d_v size _",
     "heads": "h head heads nhead",
