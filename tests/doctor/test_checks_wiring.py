@@ -98,6 +98,7 @@ RIGHT = {
     "masked": chain(attend, lambda b, x: (x + b.f(b.n2(x))).masked_fill(torch.zeros(1, 1, 1, dtype=torch.bool), 0.0)),
     "subtracted": chain(lambda b, x: x - b.a(b.n1(x)), feed),
     "reversible": reversible,
+    "one skip more around": lambda b, x: x + b.gate(feed(b, attend(b, x))),
 }
 
 MISSING = {
@@ -151,6 +152,13 @@ def test_a_skip_behind_the_norm_is_a_warning():
     (finding,) = judge(wiring)
     assert finding.severity == "warning"
     assert "starts behind the norm (n1)" in finding.message
+
+
+@pytest.mark.parametrize("norm", [True, False])
+def test_a_sum_that_starts_from_the_input_again_is_a_warning(norm):
+    (finding,) = judge(lambda b, x: x + b.f(b.n2(attend(b, x)) if norm else attend(b, x)))
+    assert finding.severity == "warning"
+    assert "starts from the input again" in finding.message
 
 
 def test_bare_attention_needs_no_skip():

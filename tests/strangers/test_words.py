@@ -52,6 +52,7 @@ def said(
         ("(batch, channels, length)", "channels-first"),
         ("(N, C, L)", "channels-first"),
         ("(T, B)", "sequence-first"),
+        ("(..., seq_len_q, d_model)", "batch-first"),
         ("(n, n)", None),
         ("(q, k, v)", None),
         ("(heads, q_len, k_len)", None),
@@ -113,7 +114,7 @@ def test_a_part_says_nothing_about_what_is_around_it(tmp_path):
 
     assert layout_said(Around(), "x") is None
     own = Around()
-    own.batch_first = False
+    own.batch_first = False  # which words of the class are believed before
     found = layout_said(own, "x")
     assert found is not None
     assert (found.what, found.by) == ("sequence-first", "its attribute batch_first=False")

@@ -26,6 +26,8 @@ _ACROSS = re.compile(
 """Norms that mix positions or samples by design, and modules that merely have the word in their name."""
 _PRE = re.compile(r"\bpre[- _]?(layer[- ]?)?(norm|ln)", re.IGNORECASE)
 _POST = re.compile(r"\bpost[- _]?(layer[- ]?)?(norm|ln)", re.IGNORECASE)
+_ASKS = re.compile(r"\b(el)?if (not )?[\w.]*((pre|post)_?(layer_?)?(norm|ln)|norm_first)", re.IGNORECASE)
+"""A setting that chooses, about whose cases words may be."""
 _SHOWN = 4  # names in one sentence
 _SPREADS = frozenset((
     "native_layer_norm", "std", "std_mean", "var", "var_mean",
@@ -234,7 +236,7 @@ def _placement(exam: Examination) -> Iterator[Finding]:
     )
     text, named = exam.patient.text, set(words.values())
     claims_pre, claims_post = bool(_PRE.search(text)), bool(_POST.search(text))
-    if claims_pre != claims_post and named == {"post-norm" if claims_pre else "pre-norm"}:
+    if not _ASKS.search(text) and claims_pre != claims_post and named == {"post-norm" if claims_pre else "pre-norm"}:
         said, is_now = ("pre-norm", "post-norm") if claims_pre else ("post-norm", "pre-norm")
         yield Finding(
             ID,

@@ -8,7 +8,7 @@ from attnlab.core.constructors import named
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding, Severity
 from attnlab.doctor.measures.blocks import BENDS, TracedBlock, blocks
-from attnlab.doctor.measures.identity import INPUT, Route, follow, is_carried_on
+from attnlab.doctor.measures.identity import INPUT, Route, follow, is_carried_on, left_behind
 
 ID = "residual"
 _HE = "He 2016, 'Identity mappings in deep residual networks', arXiv:1603.05027, section 3; Dong 2021, arXiv:2103.03404"
@@ -34,6 +34,8 @@ def check_residual(exam: Examination) -> Iterator[Finding]:
             yield _doubled(block, route, route.output.doubled)
         elif route.output.early and INPUT not in route.output.shares:
             yield _behind_norm(block, route)
+        elif (at := left_behind(block.tape, route)) is not None:
+            yield _started_anew(block, at)
 
 
 def _missing(block: TracedBlock, route: Route, *, widths_apart: bool) -> Iterator[Finding]:
@@ -93,6 +95,19 @@ def _doubled(block: TracedBlock, route: Route, at: int) -> Finding:
         f"factor of the input in the output: {factor:.3g} along the skip; mean derivative of an output by the input in"
         f" the same place: {_two_digits(block.share())}",
         "keep one of the two sums: either the sublayer adds its input, or the block around it",
+        _HE,
+    )
+
+
+def _started_anew(block: TracedBlock, at: int) -> Finding:
+    where = block.tape.events[at].where
+    return Finding(
+        ID,
+        "warning",
+        f"{block.title} adds an attention to its input{f' (in {where})' if where else ''}, and a later sum starts from"
+        " the input again: what was attended to is lost on the way.",
+        "no sum carries the first one on; the output hangs on it through other layers alone",
+        "add each sublayer to the sum before it: y = x + attention(x); y = y + cross_attention(y, memory)",
         _HE,
     )
 

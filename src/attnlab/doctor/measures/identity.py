@@ -112,6 +112,25 @@ def is_carried_on(tape: Tape, index: int) -> bool:
     return any(one.alive and one.sums for one in trails)
 
 
+def left_behind(tape: Tape, route: Route) -> int | None:
+    """A sum of the input and an attention that no sum carries on, where what is returned starts from the input anew."""
+    last = _output_event(tape)
+    if last is None or not route.output.alive:
+        return None
+    kept, waiting = set[int](), [last]
+    while waiting:
+        at = waiting.pop()
+        kept.add(at)
+        parents = (parent for parent in tape.events[at].parents if parent is not None)
+        waiting += [parent for parent in parents if route.trails[parent].alive and parent not in kept]
+    for at in sorted(tape.ancestors(last) - kept):
+        first = INPUT in route.trails[at].shares and route.trails[at].sums == 1 and "add" in tape.events[at].call
+        made_of = {tape.events[one].call for one in tape.ancestors(at)} if first else ()
+        if any("softmax" in call or "attention" in call for call in made_of) and not is_carried_on(tape, at):
+            return at
+    return None
+
+
 def _layouts(start: Tensor) -> list[Tensor]:
     swaps = [(0, 1), (1, 2)] if start.dim() == 3 else []
     return [start, *(start.transpose(*swap) for swap in swaps)]

@@ -13,7 +13,10 @@ from typing import Any, final
 
 from torch import nn
 
-_SECTION = re.compile(r"^\s*(Args|Arguments|Parameters|Inputs?|Returns?|Shapes?|Examples?|Notes?)\b.*$", re.MULTILINE)
+_SECTION = re.compile(
+    r"^\s*(Args|Arguments|Parameters|Inputs?|Returns?|Shapes?|Examples?|Notes?|:(param|type|return|rtype|raise)\w*)\b.*$",
+    re.MULTILINE,
+)
 
 
 @final
