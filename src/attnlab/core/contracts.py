@@ -54,8 +54,9 @@ class Attempts:
     rewards: Tensor  # (batch, 1 + attempts): of the right sequence and of each attempt, in [0, 1]
 
 
-Attempt = Callable[["nn.Module", Batch, int, "torch.Generator"], Attempts]
-"""How a model in evaluation mode attempts the targets of a batch, so many times, with random numbers of a generator."""
+Attempt = Callable[["nn.Module", Batch, int, "torch.Generator"], "Attempts | None"]
+"""How a model in evaluation mode attempts the targets of a batch, so many times, with random numbers of a generator;
+None of a batch that is trained by the task's own loss all the same."""
 
 
 @final
@@ -144,6 +145,15 @@ def accuracy_of(task: Task, predict: Predict, batches: Iterable[Batch]) -> float
     """
     measure = getattr(task, "accuracy", None)
     return None if measure is None else measure(predict, batches)
+
+
+def typical_batches(task: Task) -> Sequence[tuple[float, Batch]]:
+    """Training batches by which costs are reckoned, each with the fraction of the steps that are like it.
+
+    One, unless a task whose steps are of several kinds says them by a method ``typical_batches()``.
+    """
+    several = getattr(task, "typical_batches", None)
+    return [(1.0, task.train_batch(0, 0))] if several is None else several()
 
 
 class ReportedTask(Protocol):

@@ -70,6 +70,8 @@ class ConvS2S(AbstractRival):
     .. [1] Gehring et al., 2017, arXiv:1705.03122, section 3.
     """
 
+    reading = (*AbstractRival.reading, "source_positions")
+
     def __init__(
         self,
         source_vocab_size: int,
@@ -107,7 +109,7 @@ class ConvS2S(AbstractRival):
                 nn.init.normal_(module.weight, std=math.sqrt(kept / module.in_features))
                 nn.init.zeros_(module.bias)
 
-    def forward(self, source: Source, target: Target) -> Logits:
+    def answer(self, source: Source, target: Target) -> Logits:
         """The logits of the token after each position of what is written."""
         real = source != self.pad
         keys, values = self._encode(source, real)
@@ -194,7 +196,7 @@ class ByteNet(AbstractRival):
         self.norm = nn.LayerNorm(d_model)
         self.logits = nn.Linear(d_model, target_vocab_size)
 
-    def forward(self, source: Source, target: Target) -> Logits:
+    def answer(self, source: Source, target: Target) -> Logits:
         """The logits of the token after each position of what is written."""
         written = self.drop(self.target_embedding(target))
         x = self.join(torch.cat((written, self._encode(source, target.shape[1])), dim=-1))

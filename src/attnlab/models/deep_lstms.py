@@ -150,6 +150,8 @@ class DeepAtt(AbstractDeepLstms):
     .. [1] Zhou et al., 2016, arXiv:1606.04199, section 3.
     """
 
+    reading = ("columns", "source_states", "source_embedding")
+
     def __init__(
         self,
         source_vocab_size: int,
@@ -221,6 +223,8 @@ class Gnmt(AbstractDeepLstms):
     .. [1] Wu et al., 2016, arXiv:1609.08144, section 3.
     .. [2] Shazeer et al., 2017, arXiv:1701.06538, appendix E.
     """
+
+    reading = (*AbstractDeepLstms.reading, "first", "backwards")
 
     def __init__(
         self,

@@ -87,6 +87,8 @@ class EncoderDecoder(AbstractTranslator):
     .. [2] Press, Wolf, 2017, arXiv:1608.05859 (tied embeddings).
     """
 
+    reading = ("encoder", "source_embedding")
+
     def __init__(
         self,
         source_vocab_size: int,
@@ -138,7 +140,7 @@ class EncoderDecoder(AbstractTranslator):
         if tied:
             self.logits.weight = self.target_embedding.weight
 
-    def forward(self, source: Source, target: Target) -> Logits:
+    def answer(self, source: Source, target: Target) -> Logits:
         """The logits of the token after each position of what is written."""
         memory, real = self.encode(source)
         return self.decode(target, memory, real)

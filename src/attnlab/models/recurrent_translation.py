@@ -33,7 +33,7 @@ class AbstractRecurrent(AbstractRival):
     def write(self, target: Target, memory: Kept, states: Kept) -> tuple[Logits, Attended, Kept]:
         """Go on from states: the logits after each token, where it looked, and the states behind the last."""
 
-    def forward(self, source: Source, target: Target) -> Logits:
+    def answer(self, source: Source, target: Target) -> Logits:
         """The logits of the token after each position of what is written."""
         return self.write(target, *self.read(source))[0]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,6 +20,8 @@ Target = Int[Tensor, "batch t_len"]
 """Tokens that are written, from the begin token on."""
 Logits = Float[Tensor, "batch t_len target_vocab_size"]
 """Of the token after each position of what is written."""
+BESIDE = "beside."
+"""How the names of weights begin that are trained beside others."""
 
 
 class AbstractTranslator(AbstractTying):
@@ -41,13 +45,35 @@ class AbstractTranslator(AbstractTying):
     """
 
     pad: int
+    reading: ClassVar[tuple[str, ...]] = ()
+    """Its modules that read the source alone: its encoder, and what stands before it."""
+    beside: AbstractTranslator | None
+    """Another one that reads with the same modules and is trained beside this one."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.beside = None
+
+    def forward(self, source: Source, target: Target, other: Target | None = None) -> Logits:
+        """The logits of the token after each position of what is written, or of what the one beside writes."""
+        if other is None:
+            return self.answer(source, target)
+        return cast(AbstractTranslator, self.beside).answer(source, other)
 
     @abstractmethod
-    def forward(self, source: Source, target: Target) -> Logits:
+    def answer(self, source: Source, target: Target) -> Logits:
         """The logits of the token after each position of what is written."""
+
+    def share_reading(self, other: AbstractTranslator) -> None:
+        """Let another one of the class read with this one's modules, and be trained beside it."""
+        for name in self.reading:
+            setattr(other, name, getattr(self, name))
+        self.beside = other
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As torch does; what was only trained beside is left out where nothing is."""
+        kept = {key: one for key, one in state_dict.items() if self.beside is not None or not key.startswith(BESIDE)}
+        return super().load_state_dict(kept, strict, assign)
 
 
 class AbstractRival(AbstractTranslator):
@@ -60,6 +86,8 @@ class AbstractRival(AbstractTranslator):
     dropout : float
         Of embeddings, at least.
     """
+
+    reading = ("encoder", "source_embedding")
 
     def __init__(
         self, source_vocab_size: int, target_vocab_size: int, *, pad: int, d_model: int, dropout: float

@@ -207,7 +207,7 @@ class Rnng(AbstractTranslator):
         self.logits = nn.Linear(d_model, target_vocab_size)
         self.drop = Dropout(dropout)
 
-    def forward(self, source: Source, target: Target) -> Logits:
+    def answer(self, source: Source, target: Target) -> Logits:
         """The logits of the action after each."""
         return self.write(target, *self.read(source))[0]
 

@@ -24,8 +24,12 @@ from attnlab.inspection.reach import reach
 from attnlab.models import MODELS
 from attnlab.models.parsers.parser import AbstractParser
 from attnlab.models.table import build_any_model
+from attnlab.models.translator import AbstractTranslator
 from attnlab.tasks import TASKS
+from attnlab.tasks.two_tasks import TwoTasks
 
+BESIDE = "beside"
+"""Argument of any task: another one that is trained beside it."""
 MOST_PARTS = 30_000
 """Of a model, as they take seconds to build, those of torch's LSTM ever longer; a thousand layers of a decoder."""
 
@@ -53,7 +57,15 @@ def draws_data(spec: Spec) -> bool:
 
 @functools.lru_cache(maxsize=8)  # as many as the variants of a study may see
 def _build_task(spec_json: str) -> StudyTask:
-    return cast(StudyTask, build(json.loads(spec_json), TASKS, axis="task"))
+    spec = json.loads(spec_json)
+    beside = spec.pop(BESIDE, None) if isinstance(spec, dict) else None
+    if beside is None:
+        return cast(StudyTask, build(spec, TASKS, axis="task"))
+    if not isinstance(beside, dict) or beside.keys() != {"task", "share"}:
+        raise SpecError(
+            f"{BESIDE} must be {{task: ..., share: ...}}, a task and its fraction of the steps; got {beside!r}"
+        )
+    return cast(StudyTask, TwoTasks(build_task(spec), build_task(beside["task"]), beside["share"]))
 
 
 def build_model(spec: Mapping[str, Any], task: StudyTask) -> nn.Module:
@@ -69,9 +81,16 @@ def build_model(spec: Mapping[str, Any], task: StudyTask) -> nn.Module:
     Returns
     -------
     nn.Module
-        The model, called as ``model(*batch.inputs)``.
+        The model, called as ``model(*batch.inputs)``; of two tasks with the model of the second beside it.
     """
-    return build_model_offered(spec, task.model_arguments())
+    model = build_model_offered(spec, task.model_arguments())
+    if isinstance(task, TwoTasks):
+        if not (isinstance(model, AbstractTranslator) and model.reading):
+            sharing = [name for name, kind in MODELS.items() if getattr(kind, "reading", ())]
+            name, _ = parse(spec, "model")
+            raise SpecError(f"model '{name}' has no encoder for two tasks to share; these have: {', '.join(sharing)}")
+        model.share_reading(cast(AbstractTranslator, build_model_offered(spec, task.arguments_beside())))
+    return model
 
 
 def build_model_offered(spec: Mapping[str, Any], offered: Mapping[str, Any]) -> nn.Module:

@@ -26,6 +26,7 @@ from attnlab.nn.feedforward import FEEDFORWARDS
 from attnlab.nn.init import INITS
 from attnlab.nn.mixers import MIXERS
 from attnlab.nn.norms import NORMS
+from attnlab.studies.define.assemble import BESIDE
 from attnlab.studies.define.complaints import FILE_KEYS
 from attnlab.studies.define.study import SHOWN_BY, Study
 from attnlab.tasks import TASKS, TOKENIZERS
@@ -106,7 +107,8 @@ def study_schema() -> dict[str, Any]:
         "if": ours,
         "then": {"properties": {"variants": {"additionalProperties": merged}}},
         "required": [key for key in FILE_KEYS if Study.model_fields[key].is_required()],
-        "definitions": known | {key: _part(table) for key, table in PARTS.items()},
+        "definitions": known
+        | {key: _part(table, {BESIDE: _second()} if key == "task" else {}) for key, table in PARTS.items()},
     }
 
 
@@ -125,9 +127,23 @@ def _keys(properties: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
-def _part(table: Table) -> dict[str, Any]:
+def _second() -> dict[str, Any]:
+    """The task that is trained beside another."""
+    share = {
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "exclusiveMaximum": 1,
+        "description": "Its fraction of the steps.",
+    }
+    return {
+        "description": "A task that is trained beside it, with one encoder for both.",
+        **_keys({"task": _ref("task"), "share": share}),
+    }
+
+
+def _part(table: Table, beside: Mapping[str, Any]) -> dict[str, Any]:
     """A part as a study names it: its name, or a mapping with arguments."""
-    return {"anyOf": [_name(table), _arguments(table, {})]}
+    return {"anyOf": [_name(table), _arguments(table, beside)]}
 
 
 def _name(table: Table) -> dict[str, Any]:

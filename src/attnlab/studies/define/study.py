@@ -29,8 +29,8 @@ OWN_FILES = {
 """What a study's folder holds beside its variants."""
 BESIDE_MODEL = ("training", "task")
 """Keys of a variant that are not the model's."""
-SHOWN_BY = ("batch", "context", "silver")
-"""Arguments of a task that a variant may set: how the data is shown, and what is shown beside it; no other data."""
+SHOWN_BY = ("batch", "context", "silver", "beside")
+"""Arguments of a task that a variant may set: how the data is shown, and what is learned beside it; no other data."""
 LONGEST_NAME = 100
 """Characters of a folder's name; file systems take 255."""
 
@@ -457,6 +457,8 @@ def _beside(folder: Path, key: str, given: Any) -> Any:
     """A file or folder beside a study, absolute; a word that is the name of none stays as it is."""
     if isinstance(given, list):
         return [_beside(folder, key, one) for one in given]
+    if isinstance(given, dict):
+        return {inner: _beside(folder, inner, one) for inner, one in given.items()}
     if not isinstance(given, str) or is_path(given):
         return given
     path = folder / Path(given).expanduser()

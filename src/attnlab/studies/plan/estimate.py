@@ -11,7 +11,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from attnlab.core.contracts import Batch, StudyTask
+from attnlab.core.contracts import Batch, StudyTask, typical_batches
 from attnlab.core.machine import one_thread
 from attnlab.inspection.cost import seconds_per_step
 
@@ -30,12 +30,16 @@ def step_seconds(model: nn.Module, task: StudyTask, precision: str = "float32") 
 
 
 def _seconds(model: nn.Module, task: StudyTask, products: torch.dtype) -> float:
-    batch: Batch = task.train_batch(0, 0)
+    def seconds(batch: Batch) -> float:
+        return seconds_per_step(
+            model,
+            batch.inputs,
+            loss=lambda outputs: task.loss(outputs, batch),
+            repeats=TIMED_STEPS,
+            products=products,
+        )
 
-    def loss(outputs: Tensor) -> Tensor:
-        return task.loss(outputs, batch)
-
-    return seconds_per_step(model, batch.inputs, loss=loss, repeats=TIMED_STEPS, products=products)
+    return sum(fraction * seconds(batch) for fraction, batch in typical_batches(task))
 
 
 def _seconds_if_possible(model: nn.Module, task: StudyTask, products: torch.dtype) -> float:

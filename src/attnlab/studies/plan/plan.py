@@ -16,7 +16,7 @@ from typing import Any, final
 import torch
 
 from attnlab.core.build import parse
-from attnlab.core.contracts import Floor, Metric, ReportedTask, StudyTask
+from attnlab.core.contracts import Floor, Metric, ReportedTask, StudyTask, typical_batches
 from attnlab.core.errors import AttnlabError, SpecError
 from attnlab.core.files import fingerprint
 from attnlab.core.machine import require_memory, within_memory
@@ -25,7 +25,7 @@ from attnlab.inspection.cost import Cost, cost
 from attnlab.inspection.reach import MOST_CALLS, SAMPLES
 from attnlab.nn.foreign import ForeignMixer
 from attnlab.nn.foreign_model import ForeignModel
-from attnlab.studies.define.assemble import build_model, build_task, draws_data, measured_reach
+from attnlab.studies.define.assemble import BESIDE, build_model, build_task, draws_data, measured_reach
 from attnlab.studies.define.metrics import rules_metric, study_metrics
 from attnlab.studies.define.own_task import require_kept
 from attnlab.studies.define.rules import TUNING_SEED
@@ -37,6 +37,7 @@ from attnlab.studies.plan.estimate import (
 )
 from attnlab.studies.plan.matching import match_width
 from attnlab.tasks.codecs import codec_of
+from attnlab.tasks.two_tasks import TwoTasks
 from attnlab.training.recipe.recipe import Recipe
 from attnlab.training.recipe.target import SECONDS_TO_TARGET, check_target
 from attnlab.training.run.course import EVALUATIONS
@@ -364,7 +365,7 @@ def _with_model(study: Study, name: str, model: dict[str, Any], notes: tuple[str
     task = build_task(study.task_spec(name))
     training = study.training_settings(name)
     recipe = _check_recipe(study, training)
-    notes = (*notes, *_objective_notes(recipe, task))
+    notes = (*notes, *_notes_beside(task), *_objective_notes(recipe, task))
     counted = count(model, task)
     steps = recipe.total_steps(task.tokens_per_step, counted.flops_per_token)
     return PlannedVariant(
@@ -382,10 +383,21 @@ def _with_model(study: Study, name: str, model: dict[str, Any], notes: tuple[str
 def _task_notes(study: Study, name: str) -> list[str]:
     """What a variant sets of the task, and what that means for its numbers."""
     shown = (study.variants[name] or {}).get("task") or {}
-    notes = ["its own " + ", ".join(f"{key} {value}" for key, value in shown.items())] if shown else []
+    own = [f"{key} {value}" for key, value in shown.items() if key != BESIDE]
+    notes = ["its own " + ", ".join(own)] if own else []
     if "context" in shown:
         notes.append("evaluated in windows of its own context: a longer one predicts from more, and gives a lower loss")
     return notes
+
+
+def _notes_beside(task: StudyTask) -> list[str]:
+    """What is to be said of a task that is trained beside another."""
+    if not isinstance(task, TwoTasks):
+        return []
+    return [
+        f"{task.share:.0%} of its steps are those of the task {task.second.name}, with a decoder of their own that "
+        "counts among the parameters here and is left out after training"
+    ]
 
 
 def _foreign_notes(model: Mapping[str, Any], task: StudyTask) -> list[str]:
@@ -431,7 +443,11 @@ def _objective_notes(recipe: Recipe, task: StudyTask) -> list[str]:
 def count(model: Mapping[str, Any], task: StudyTask) -> Cost:
     """Parameters, FLOPs and memory of a model specification, built on the meta device."""
     require_memory(f"a batch of {task.tokens_per_step:,} positions", NUMBER_BYTES * task.tokens_per_step)
-    return cost(lambda: build_model(copy.deepcopy(dict(model)), task), task.train_batch(0, 0).inputs)
+    batches = typical_batches(task)
+    costs = [cost(lambda: build_model(copy.deepcopy(dict(model)), task), batch.inputs) for _, batch in batches]
+    positions = [fraction * batch.inputs[0].numel() for fraction, batch in batches]
+    flops = sum(one.flops_per_token * count for one, count in zip(costs, positions, strict=True)) / sum(positions)
+    return replace(costs[0], flops_per_token=flops, activation_bytes=max(one.activation_bytes for one in costs))
 
 
 def _calibrated(study: Study, name: str, planned: Mapping[str, Any]) -> PlannedVariant:

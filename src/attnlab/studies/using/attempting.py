@@ -24,8 +24,12 @@ def attempts_of(task: StudyTask) -> Attempt | None:
 
 
 @torch.no_grad()
-def _attempt(codec: SentenceCodec, model: nn.Module, batch: Batch, count: int, generator: torch.Generator) -> Attempts:
-    """Sentences drawn token by token, each with its GLEU."""
+def _attempt(
+    codec: SentenceCodec, model: nn.Module, batch: Batch, count: int, generator: torch.Generator
+) -> Attempts | None:
+    """Sentences drawn token by token, each with its GLEU; none of a batch of the task beside."""
+    if len(batch.inputs) > 2:
+        return None
     source, marks = batch.inputs[0].cpu(), codec.marks
     right = [row[row != IGNORED][:-1].tolist() for row in batch.targets.cpu()]
     longest = min(codec.max_length - 1, LONGEST_FACTOR * source.shape[1] + LONGEST_MORE)

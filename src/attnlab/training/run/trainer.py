@@ -202,6 +202,8 @@ class Trainer:
         self.model.eval()
         found = self.attempt(self.model, batch, samples, generator_for(self.seed, self.state.step))
         self.model.train()
+        if found is None:
+            return batch, None
         return found.batch.to(self.caller.device), found.rewards.to(self.caller.device)
 
     def loss_from(self, outputs: Tensor, batch: Batch) -> Tensor:
