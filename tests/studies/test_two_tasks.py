@@ -160,7 +160,9 @@ def test_a_reward_is_for_the_sentences_of_the_first_alone(specs):
     assert attempts_of(task)(model, first, 2, generator_for(0)).rewards.shape == (len(first.targets), 3)
     objective = {"name": "expected-reward", "samples": 2, "after": 0.0}
     recipe = Recipe.parse({"budget": {"steps": 4}, "objective": objective})
-    assert train(model, task, recipe, attempt=attempts_of(task)).steps == 4
+    metrics = train(model, task, recipe, attempt=attempts_of(task)).metrics
+    own = [task.first.train_batch(step, 0) for step in range(2)]
+    assert metrics["train_accuracy"] == pytest.approx(task.first.accuracy(lambda one: model.eval()(*one.inputs), own))
 
 
 @pytest.fixture(scope="module")

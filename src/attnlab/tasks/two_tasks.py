@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, final
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlab.core.contracts import Batch, StudyTask, reads_bfloat16, targets_of
+from attnlab.core.contracts import Batch, Predict, StudyTask, accuracy_of, reads_bfloat16, targets_of
 from attnlab.core.errors import SpecError
 from attnlab.core.generators import generator_for
 from attnlab.tasks.codecs import SentenceCodec, TreeCodec, codec_of
@@ -92,6 +92,11 @@ class TwoTasks:
     def targets_of(self, batch: Batch) -> float:
         """What the mean loss is taken over, as the task it belongs to has it."""
         return targets_of(self._owner(batch), batch)
+
+    def accuracy(self, predict: Predict, batches: Iterable[Batch]) -> float | None:
+        """The share of the first's targets that are predicted right in batches of both, where it measures that."""
+        own = [batch for batch in batches if self._owner(batch) is self.first]
+        return accuracy_of(self.first, predict, own) if own else None
 
     def arguments_beside(self) -> Mapping[str, Any]:
         """What a model must know of the second, which reads in the tokens of the first."""
