@@ -19,6 +19,7 @@ from attnlab.studies.using.attempting import attempts_of
 from attnlab.tasks.next_tokens import IGNORED
 from attnlab.training import train
 from attnlab.training.recipe.recipe import Recipe
+from attnlab.training.together.together import train_together
 
 SHARE, STEPS = 0.3, 60
 RNN = {"name": "rnn-additive", "d_model": 20, "hidden": 23, "dropout": 0.1}
@@ -237,3 +238,13 @@ def test_neither_a_second_nor_a_model_without_an_encoder_can_share(specs, both):
         SpecError, match="'latent-pcfg' has no encoder for two tasks to share; these have: encoder-deco"
     ):
         build_model({"name": "latent-pcfg"}, both)
+
+
+def test_rates_that_are_tried_together_give_what_each_gives_alone(both):
+    spec, rates = {**TRANSFORMER, "dropout": 0.0}, (1e-2, 3e-3)
+    recipes = [Recipe.parse({"budget": {"steps": 8}, "lr": rate, "precision": "float32"}) for rate in rates]
+    together = train_together([drawn(spec, both) for _ in rates], both, recipes, seeds=[0, 0])
+    for recipe, found in zip(recipes, together, strict=True):
+        alone = train(drawn(spec, both), both, recipe)
+        assert found.metrics["val_loss"] == pytest.approx(alone.metrics["val_loss"], rel=1e-4)
+        assert (found.together, found.together_note) == (2, "")
