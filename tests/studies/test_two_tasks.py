@@ -222,7 +222,10 @@ def test_both_learn_and_the_first_alone_is_judged_kept_and_parsed_with(study, tm
         ({"share": "much"}, "share must be a fraction of the steps between 0 and 1; got 'much'"),
         ({"task": {"name": "translating"}}, "unknown task 'translating'; did you mean 'translation'?"),
         ({"task": {"name": "shapes"}}, "models of the task 'shapes' have no encoder for two tasks to share"),
-        ({"part": 0.2}, "beside must be {task: ..., share: ...}, a task and its fraction of the steps; got"),
+        (
+            {"part": 0.2},
+            "beside must be {task: ..., share: ...}, a task and its fraction of the steps; got part, share, task",
+        ),
     ],
 )
 def test_what_cannot_be_beside_is_said(specs, beside, message):

@@ -62,9 +62,8 @@ def _build_task(spec_json: str) -> StudyTask:
     if beside is None:
         return cast(StudyTask, build(spec, TASKS, axis="task"))
     if not isinstance(beside, dict) or beside.keys() != {"task", "share"}:
-        raise SpecError(
-            f"{BESIDE} must be {{task: ..., share: ...}}, a task and its fraction of the steps; got {beside!r}"
-        )
+        got = ", ".join(sorted(beside)) if isinstance(beside, dict) else repr(beside)
+        raise SpecError(f"{BESIDE} must be {{task: ..., share: ...}}, a task and its fraction of the steps; got {got}")
     return cast(StudyTask, TwoTasks(build_task(spec), build_task(beside["task"]), beside["share"]))
 
 
