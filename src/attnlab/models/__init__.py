@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from attnlab.models.encoder_decoder import EncoderDecoder
     from attnlab.models.huggingface import as_huggingface
     from attnlab.models.parsers.generative import GenerativeRnng
-    from attnlab.models.parsers.latent import LatentPcfg
+    from attnlab.models.parsers.grammars.latent import LatentPcfg
+    from attnlab.models.parsers.grammars.reranked import RerankedPcfg
     from attnlab.models.parsers.rnng import Rnng
     from attnlab.models.parsers.self_attentive import SelfAttentiveParser
     from attnlab.models.parsers.shift_reduce import ShiftReduceParser

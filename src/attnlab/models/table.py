@@ -15,7 +15,8 @@ from attnlab.models.encoder_decoder import EncoderDecoder
 from attnlab.models.from_checkpoint import pretrained
 from attnlab.models.mended import MendedModel
 from attnlab.models.parsers.generative import GenerativeRnng
-from attnlab.models.parsers.latent import LatentPcfg
+from attnlab.models.parsers.grammars.latent import LatentPcfg
+from attnlab.models.parsers.grammars.reranked import RerankedPcfg
 from attnlab.models.parsers.rnng import Rnng
 from attnlab.models.parsers.self_attentive import SelfAttentiveParser
 from attnlab.models.parsers.shift_reduce import ShiftReduceParser
@@ -41,6 +42,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "convs2s": ConvS2S,
     "bytenet": ByteNet,
     "latent-pcfg": LatentPcfg,
+    "reranked-pcfg": RerankedPcfg,
     "self-attentive-parser": SelfAttentiveParser,
     "shift-reduce": ShiftReduceParser,
     "rnng": Rnng,

@@ -13,8 +13,8 @@ from attnlab.core.build import build
 from attnlab.core.errors import SpecError
 from attnlab.models import MODELS
 from attnlab.models.parsers.brackets import Brackets, TreeSpan
+from attnlab.models.parsers.grammars.symbols import Symbols
 from attnlab.models.parsers.parser import AbstractParser, WordTable
-from attnlab.models.parsers.symbols import Symbols
 from attnlab.models.parsers.transitions import DONE, Transitions
 from attnlab.training.recipe.optim import AdamW, Em
 
@@ -38,11 +38,20 @@ TREES = {
 """Tokens of trees by those of their sentences."""
 SMALL: dict[str, dict[str, Any]] = {
     "latent-pcfg": {"splits": 1, "split_every": 30, "n_rules": 20, "n_words": 40},
+    "reranked-pcfg": {
+        "splits": 1,
+        "split_every": 1,
+        "n_rules": 20,
+        "n_words": 40,
+        "candidates": 5,
+        "listed_every": 1,
+        "features": 512,
+    },
     "rnng-generative": {"d_model": 12, "n_layers": 1, "dropout": 0.0, "samples": 8},
     "self-attentive-parser": {"d_model": 12, "n_layers": 1, "d_span": 8, "dropout": 0.0},
     "shift-reduce": {"beam": 4, "features": 512},
 }
-COUNTED = {"latent-pcfg"}
+COUNTED = {"latent-pcfg", "reranked-pcfg"}
 """Those whose parameters are counts."""
 
 

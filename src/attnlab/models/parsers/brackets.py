@@ -27,6 +27,10 @@ class TreeSpan(NamedTuple):
     chain: Chain
 
 
+SpansAndTags = tuple[list[TreeSpan], list[int]]
+"""A tree by its brackets, each before those inside it, and by the tags of its words."""
+
+
 @final
 @dataclass(frozen=True)
 class Brackets:
@@ -56,7 +60,7 @@ class Brackets:
         """The number of tokens."""
         return self.words.stop
 
-    def read(self, tokens: Iterable[int]) -> tuple[list[TreeSpan], list[int]]:
+    def read(self, tokens: Iterable[int]) -> SpansAndTags:
         """The spans of a tree, each before those inside it, and the tags of its words.
 
         Brackets that do not match or hold nothing are passed over, like all other tokens.

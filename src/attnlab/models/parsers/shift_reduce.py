@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from attnlab.core.sizes import check_positive
 from attnlab.models.parsers.brackets import Brackets
+from attnlab.models.parsers.grammars.symbols import Symbols
 from attnlab.models.parsers.parser import FORBIDDEN, AbstractParser, Allowed, Losses, WordPlaces
-from attnlab.models.parsers.symbols import Symbols
+from attnlab.models.parsers.templates import Templates
 from attnlab.models.parsers.transitions import BELOW, DONE, ParserStates, Tags, Transitions
 from attnlab.models.translator import Source, Target
 
@@ -34,27 +35,6 @@ SEEN = (
 )  # fmt: skip
 """What an action is seen by. Of the stack's elements from the highest: s, symbols; f and l, first and last words; d and
 g, their tags; n, lengths; a and b, the symbols they were made of. Of the words to come: q, words; t, tags."""
-
-
-@final
-class _Templates:
-    """Number what is seen of some places by a place in a table of weights."""
-
-    def __init__(self, names: str, templates: Sequence[str], size: int) -> None:
-        self.size = size
-        order, words = names.split(), [template.split() for template in templates]
-        most = max(map(len, words))
-        places = [[order.index(name) for name in some] + [len(order)] * (most - len(some)) for some in words]
-        draw = torch.Generator().manual_seed(0)
-        self.places = torch.tensor(places)
-        self.times = torch.randint(1 << 62, (most,), generator=draw) | 1
-        self.plus = torch.randint(1 << 62, (len(words),), generator=draw)
-
-    def __call__(self, seen: Int[Tensor, "*places names"]) -> Int[Tensor, "*places templates"]:
-        """The places of what is seen."""
-        device, seen = seen.device, nn.functional.pad(seen + 1, (0, 1))
-        mixed = (seen[..., self.places.to(device)] * self.times.to(device)).sum(dim=-1) + self.plus.to(device)
-        return ((mixed ^ (mixed >> 29)) * self.times[0].to(device) >> 20) % self.size
 
 
 @final
@@ -130,7 +110,7 @@ class ShiftReduceParser(AbstractParser):
         self.beam = beam
         self.transitions = Transitions(Symbols(Brackets.of(brackets), tuple(tuple(chain) for chain in chains)))
         self.places = WordPlaces(source_vocab_size, word_starts=word_starts, pad=pad)
-        self.around, self.seen = _Templates(NEAR, AROUND, features), _Templates(OF_STATES, SEEN, features)
+        self.around, self.seen = Templates(NEAR, AROUND, features), Templates(OF_STATES, SEEN, features)
         self.tags = nn.Parameter(torch.randn(features, self.transitions.symbols.tags) * FIRST)
         self.actions = nn.Parameter(torch.randn(features, self.transitions.count) * FIRST)
 

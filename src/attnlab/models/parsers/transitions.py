@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from attnlab.models.parsers.brackets import TreeSpan
-from attnlab.models.parsers.symbols import Symbols
+from attnlab.models.parsers.grammars.symbols import Symbols
 
 BELOW = 4
 """Places of a stack below its first element, so that there always are so many to look at."""

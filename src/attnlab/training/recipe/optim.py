@@ -248,7 +248,8 @@ class Em(AbstractOptimizer):
 
     Notes
     -----
-    See `StepwiseEm`. Counts do not decay. Gradients are not to be clipped, which would change what is counted.
+    See `StepwiseEm`. Counts do not decay. Gradients are not to be clipped, which would change what is counted. Tables
+    of embeddings beside the counts, such as weights of features, are left to `AdamW`, at the learning rate itself.
 
     References
     ----------
@@ -262,21 +263,24 @@ class Em(AbstractOptimizer):
             raise SpecError(f"'times' must be a number above 0; got {times!r}")
         self.power, self.times = power, times
 
-    def over(self, model: nn.Module, lr: float, weight_decay: float) -> OptimizerSet:  # noqa: ARG002
-        """EM over all trainable parameters, none of which may be negative; counts do not decay."""
+    def over(self, model: nn.Module, lr: float, weight_decay: float) -> OptimizerSet:
+        """EM over all counts, none of which may be negative and none decays; `AdamW` over tables of embeddings."""
         from attnlab.training.recipe.em import StepwiseEm
 
-        parameters = _trainable(model)
-        if any(bool((one < 0).any()) for one in parameters if not one.is_meta):
-            raise SpecError(f"the optimizer 'em' learns counts, and {type(model).__name__} has negative weights")
-        return OptimizerSet({"em": StepwiseEm(parameters, lr=lr, power=self.power, times=self.times)})
+        tables = _tables(model)
+        weights, counts = ([one for one in _trainable(model) if (id(one) in tables) == of] for of in (True, False))
+        if not counts or any(bool((one < 0).any()) for one in counts if not one.is_meta):
+            raise SpecError(
+                f"the optimizer 'em' learns counts, and {type(model).__name__} has "
+                + ("negative weights" if counts else "none")
+            )
+        beside = {"adamw": AdamW().torch_adamw(weights, lr, weight_decay)} if weights else {}
+        return OptimizerSet({"em": StepwiseEm(counts, lr=lr, power=self.power, times=self.times), **beside})
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
     """The trainable matrices between a model's embeddings and its last layer."""
-    import torch
-
-    tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding | torch.nn.EmbeddingBag)}
+    tables = _tables(model)
     with_parameters = [m for m in model.modules() if next(m.parameters(recurse=False), None) is not None]
     last = {id(p) for module in with_parameters[-1:] for p in module.parameters(recurse=False)}
     return [
@@ -287,6 +291,13 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
         and id(parameter) not in tables | last
         and not any(word in name for word in INPUT_WORDS)
     ]
+
+
+def _tables(model: nn.Module) -> set[int]:
+    """The identities of the weights of embeddings."""
+    import torch
+
+    return {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding | torch.nn.EmbeddingBag)}
 
 
 def _trainable(model: nn.Module) -> list[nn.Parameter]:

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attnlab.models.parsers.forest import Level, Probabilities, inside
-from attnlab.models.parsers.symbols import Symbols
+from attnlab.models.parsers.grammars.forest import Level, Probabilities, inside
+from attnlab.models.parsers.grammars.symbols import Symbols
 
 Posteriors = Float[Tensor, "places places symbols"]
 """Of each symbol between two places."""
@@ -99,6 +99,39 @@ def posteriors(grammar: Grammar, symbols: Symbols, leaves: Float[Tensor, "words 
     return shares
 
 
+@final
+class Packed(NamedTuple):
+    """Hold all trees of a sentence whose symbols are alive, and how much of them is made in each way.
+
+    Parameters
+    ----------
+    nodes : Tensor
+        Start, end and symbol of each, the leaves first.
+    levels : list of Level
+        How the other nodes are made.
+    ways : Tensor
+        The posteriors of leaves and ways, in the order of `levels`; not a number where there is no tree.
+    """
+
+    nodes: Int[Tensor, "nodes 3"]
+    levels: list[Level]
+    ways: Float[Tensor, " ways"]
+
+    def made(self) -> tuple[Int[Tensor, " ways"], Int[Tensor, "ways 2"]]:
+        """The node that each way makes, and the one or two it is made of, -1 where there is none."""
+        first = len(self.nodes) - sum(level.size for level in self.levels)
+        found, children = [torch.arange(first, device=self.nodes.device)], [self.nodes.new_full((first, 2), -1)]
+        for level in self.levels:
+            found += [first + level.unary[:, 0], first + level.binary[:, 0]]
+            children += [nn.functional.pad(level.unary[:, 1:2], (0, 1), value=-1), level.binary[:, 1:3]]
+            first += level.size
+        return torch.cat(found), torch.cat(children)
+
+    def shares(self) -> Float[Tensor, " nodes"]:
+        """The posteriors of nodes."""
+        return self.ways.new_zeros(len(self.nodes)).index_add(0, self.made()[0], self.ways)
+
+
 def posteriors_of_kinds(
     grammar: Grammar,
     symbols: Symbols,
@@ -106,51 +139,76 @@ def posteriors_of_kinds(
     alive: Bool[Tensor, "places places symbols"],
 ) -> Posteriors:
     """Of all trees whose symbols are alive, with kinds; see `posteriors`."""
-    nodes, levels = _levels(grammar, symbols, alive)
+    found = packed(grammar, symbols, leaves, alive)
+    shares = found.ways.new_zeros(alive.shape)
+    shares[tuple(found.nodes.T)] = found.shares()
+    return shares
+
+
+def packed(
+    grammar: Grammar,
+    symbols: Symbols,
+    leaves: Float[Tensor, "words tags kinds"],
+    alive: Bool[Tensor, "places places symbols"],
+) -> Packed:
+    """All trees of a sentence whose symbols are alive, kinds summed over."""
+    nodes, levels = _forest(grammar, symbols, alive)
     start, end, symbol = nodes.T
     is_leaf = symbol < symbols.tags
+    below = leaves[start[is_leaf], symbol[is_leaf]]
     with torch.enable_grad():
-        weights = leaves.new_ones(len(nodes)).requires_grad_()
-        below = leaves[start[is_leaf], symbol[is_leaf]]
+        weights = leaves.new_ones(len(below) + sum(level.ways for level in levels)).requires_grad_()
         values = inside(below, levels, unary=grammar.unary, binary=grammar.binary, weights=weights)
         tops = (start == 0) & (end == len(leaves)) & ~is_leaf
         total = (values[tops] * grammar.root[symbol[tops]]).sum().log()
         (shares,) = torch.autograd.grad(total, weights)
-    found = torch.zeros(alive.shape, dtype=shares.dtype, device=shares.device)
-    found[start, end, symbol] = shares
-    return found
+    return Packed(nodes, levels, shares)
 
 
-def _levels(
+def _forest(
     grammar: Grammar, symbols: Symbols, alive: Bool[Tensor, "places places symbols"]
 ) -> tuple[Int[Tensor, "nodes 3"], list[Level]]:
     """Start, end and symbol of all nodes that are alive, the leaves first, and how they are made of each other."""
-    parents, lefts, rights, device = grammar.parents, grammar.lefts, grammar.rights, alive.device
-    numbers = torch.full(alive.shape, -1, device=device)
-    words = torch.arange(len(alive) - 1, device=device)
+    keys, order = (grammar.lefts * symbols.count + grammar.rights).sort()
+    numbers = torch.full(alive.shape, -1, device=alive.device)
+    words = torch.arange(len(alive) - 1, device=alive.device)
     word, tag = alive[words, words + 1, : symbols.tags].nonzero().T
-    numbers[word, word + 1, tag] = torch.arange(len(word), device=device)
+    numbers[word, word + 1, tag] = torch.arange(len(word), device=alive.device)
     nodes, levels = [torch.stack((word, word + 1, tag), dim=1)], []
     for width in range(1, len(alive)):
         starts, first = words[: len(alive) - width], sum(map(len, nodes))
         here = alive[starts, starts + width].clone()
         here[:, : symbols.tags] = False
         start, symbol = here.nonzero().T
-        numbers[start, start + width, symbol] = first + torch.arange(len(start), device=device)
+        numbers[start, start + width, symbol] = first + torch.arange(len(start), device=alive.device)
         nodes.append(torch.stack((start, start + width, symbol), dim=1))
-        unary, binary = (torch.zeros(0, columns, dtype=torch.long, device=device) for columns in (3, 4))
+        unary, binary = (torch.zeros(0, columns, dtype=torch.long, device=alive.device) for columns in (3, 4))
         if width == 1:
             children = numbers[start, start + 1, : symbols.tags]  # (nodes, tags)
             node, tag = ((children >= 0) & (symbol < symbols.constituents.stop)[:, None]).nonzero().T
             unary = torch.stack((node, children[node, tag], symbols.unary(symbol[node], tag)), dim=1)
         else:
-            cuts = starts[:, None] + torch.arange(1, width, device=device)
-            left, right = numbers[starts[:, None], cuts], numbers[cuts, starts[:, None] + width]
-            start, cut, rule = (
-                ((left >= 0)[..., lefts] & (right >= 0)[..., rights] & here[:, None, parents]).nonzero().T
+            cuts = starts[:, None] + torch.arange(1, width, device=alive.device)
+            left, right = (
+                one.flatten(0, 1) for one in (numbers[starts[:, None], cuts], numbers[cuts, cuts[:, -1:] + 1])
             )
-            node = numbers[start, start + width, parents[rule]] - first
-            made_of = left[start, cut, lefts[rule]], right[start, cut, rights[rule]]
-            binary = torch.stack((node, *made_of, grammar.used[rule]), dim=1)
+            place, lefts = (left >= 0).nonzero().T
+            counts = (right >= 0).sum(dim=1)
+            pair, at = _each(counts[place])
+            rights = (right >= 0).nonzero()[:, 1][(counts.cumsum(0) - counts)[place[pair]] + at]
+            place, lefts = place[pair], lefts[pair]
+            wanted = lefts * symbols.count + rights
+            begin, end = (torch.searchsorted(keys, wanted, right=side) for side in (False, True))
+            pair, at = _each(end - begin)
+            rule, place = order[begin[pair] + at], place[pair]
+            node = numbers[place // (width - 1), place // (width - 1) + width, grammar.parents[rule]]
+            made_of = left[place, grammar.lefts[rule]], right[place, grammar.rights[rule]]
+            binary = torch.stack((node - first, *made_of, grammar.used[rule]), dim=1)[node >= 0]
         levels.append(Level(len(nodes[-1]), unary, binary))
     return torch.cat(nodes), levels
+
+
+def _each(counts: Int[Tensor, " groups"]) -> tuple[Int[Tensor, " all"], Int[Tensor, " all"]]:
+    """The members of groups of some sizes: the group of each, and its place within."""
+    groups = torch.repeat_interleave(counts)
+    return groups, torch.arange(len(groups), device=counts.device) - (counts.cumsum(0) - counts)[groups]

@@ -7,9 +7,9 @@ import torch
 
 from attnlab.core.errors import SpecError
 from attnlab.models.parsers.brackets import Brackets
-from attnlab.models.parsers.counts import FREE, Registry
-from attnlab.models.parsers.latent import LatentPcfg
-from attnlab.models.parsers.posteriors import posteriors, posteriors_of_kinds
+from attnlab.models.parsers.grammars.counts import FREE, Registry
+from attnlab.models.parsers.grammars.latent import LatentPcfg
+from attnlab.models.parsers.grammars.posteriors import posteriors, posteriors_of_kinds
 from attnlab.training.recipe.em import StepwiseEm
 from attnlab.training.recipe.optim import Em
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
 import torch
@@ -11,13 +11,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnlab.core.sizes import require_not_negative, require_positive
-from attnlab.models.parsers.brackets import Brackets, TreeSpan
+from attnlab.models.parsers.brackets import Brackets, SpansAndTags, TreeSpan
 from attnlab.models.parsers.chart import best_trees
-from attnlab.models.parsers.counts import FREE, UNSEEN, Counts, Registry, probabilities
-from attnlab.models.parsers.forest import BinaryTrees, inside
+from attnlab.models.parsers.grammars.counts import FREE, UNSEEN, Counts, Registry, probabilities
+from attnlab.models.parsers.grammars.forest import BinaryTrees, inside
+from attnlab.models.parsers.grammars.n_best import Way, n_best
+from attnlab.models.parsers.grammars.posteriors import Grammar, Posteriors, packed, posteriors, posteriors_of_kinds
+from attnlab.models.parsers.grammars.symbols import Symbols
 from attnlab.models.parsers.parser import AbstractParser, Allowed, Losses, WordKeys, WordPlaces
-from attnlab.models.parsers.posteriors import Grammar, posteriors, posteriors_of_kinds
-from attnlab.models.parsers.symbols import Symbols
 from attnlab.models.translator import Source, Target
 
 SPREAD = 0.05
@@ -26,6 +27,8 @@ FIRST = 1e-6
 """Every count before training, far below that of what is seen once."""
 KEPT = 1e-4
 """Share of all trees that a label must have a part in to be looked at with its kinds."""
+RARE = 1e-6
+"""Share of all trees that a rule at its place must have a part in to be in one of the best."""
 CERTAIN = 0.25
 """Share of all trees that a constituent must have a part in to be written."""
 SCALE = 16.0
@@ -106,43 +109,89 @@ class LatentPcfg(AbstractParser):
 
     def forward(self, source: Source, target: Target) -> Losses:
         """Minus the logarithm of the probability of each tree with its words."""
-        forest, tagged = BinaryTrees(self.symbols), self.symbols.tags
-        for tokens in target.tolist():
-            forest.grow(*self.symbols.brackets.read(tokens))
-        keys = self.places.keys(source, max(place for _, place, _ in forest.leaves) + 1)
-        rows, places, tags = torch.tensor(forest.leaves, device=source.device).T
+        trees = [self.symbols.brackets.read(tokens) for tokens in target.tolist()]
+        return self.losses(source, trees, new=len(source) if self.training else 0)
+
+    def losses(self, source: Source, trees: Sequence[SpansAndTags], *, new: int) -> Losses:
+        """Minus the logarithm of the probability of each tree with its words; `new` ones are met and counted."""
+        grown, tagged = BinaryTrees(self.symbols), self.symbols.tags
+        for tree in trees:
+            grown.grow(*tree)
+        keys = self.places.keys(source, max(place for _, place, _ in grown.leaves) + 1)
+        rows, places, tags = torch.tensor(grown.leaves, device=source.device).T
         words, endings = (one[rows, places] * tagged + tags for one in keys)
-        if self.training:
-            self.rules.add(torch.tensor(forest.keys(), dtype=torch.long, device=source.device))
+        if new:
+            self.rules.add(torch.tensor(grown.keys(), dtype=torch.long, device=source.device))
             self.lexicon.add(endings)
-            self._split(len(source))
+            self._split(new)
         known = self.lexicon.find(words)
-        if self.training:
+        if new:
             self.lexicon.add(words)  # from now on: here they are new
         chosen = torch.where(known == self.lexicon.unknown, self.lexicon.find(endings), known)
         grammar = self._grammar(self._counts())
         leaves = grammar.words(chosen)
         scales = SCALE / leaves.detach().amax(dim=1)
-        tops, levels = forest.levels(self.rules)
-        weights = leaves.new_ones(len(leaves) + sum(level.size for level in levels))
+        tops, levels = grown.levels(self.rules)
+        weights = leaves.new_ones(len(leaves) + sum(level.ways for level in levels))
         values = inside(leaves * scales[:, None], levels, unary=grammar.unary, binary=grammar.binary, weights=weights)
-        found = (values[tops] * grammar.root[forest.tops()]).sum(dim=1).clamp(min=1e-300).log()
+        found = (values[tops] * grammar.root[grown.tops()]).sum(dim=1).clamp(min=1e-300).log()
         found = found - scales.new_zeros(len(source)).index_add(0, rows, scales.log())
         return -found.float()
 
     def trees(self, source: Source, allowed: Allowed) -> list[list[int]]:
         """The tokens of the best tree over each sentence."""
+        grammars = self.grammars()
+        return [self._tree(grammars, *sentence) for sentence in self.sentences(source, allowed)]
+
+    def sentences(self, source: Source, allowed: Allowed) -> Iterator[tuple[WordKeys, Bool[Tensor, "words tags"]]]:
+        """The words of each sentence, and the tags that they may have."""
         words = self.symbols.brackets.words
         may = allowed[..., words.start : words.stop].to(source.device)
         counts = may.any(dim=-1).sum(dim=1).tolist()
         keys = self.places.keys(source, max(counts))
-        with torch.no_grad():
-            fine = self._counts()
-            grammars = [self._grammar(fine.without_kinds())] + [self._grammar(fine)] * (fine.root.shape[1] > 1)
-        return [
-            self._tree(grammars, WordKeys(keys.words[row, :count], keys.endings[row, :count]), may[row, :count])
-            for row, count in enumerate(counts)
-        ]
+        for row, count in enumerate(counts):
+            yield WordKeys(keys.words[row, :count], keys.endings[row, :count]), may[row, :count]
+
+    @torch.no_grad()
+    def grammars(self) -> list[Grammar]:
+        """The grammar without kinds and, where there are any, the one with them."""
+        fine = self._counts()
+        return [self._grammar(fine.without_kinds())] + [self._grammar(fine)] * (fine.root.shape[1] > 1)
+
+    @torch.no_grad()
+    def n_best(
+        self, grammars: Sequence[Grammar], keys: WordKeys, may: Bool[Tensor, "words tags"], count: int
+    ) -> tuple[list[SpansAndTags], Float[Tensor, "trees 2"]]:
+        """The best trees of a sentence by the product of the posteriors of all their rules, and two scores of each.
+
+        These are that product's logarithm, and the sum that `trees` maximizes. Where there is no tree at all, the words
+        stand side by side.
+        """
+        symbols, leaves = self.symbols, self._leaves_of(grammars, keys, may)
+        alive = posteriors(grammars[0], symbols, leaves[0][..., 0]) > KEPT  # nothing where there is no tree
+        found = packed(grammars[-1], symbols, leaves[-1], alive)
+        shares, symbol, (made, children) = found.shares(), found.nodes[:, 2], found.made()
+        inner = (symbol >= symbols.tags) & (symbol < symbols.constituents.stop)
+        tops = (inner & (found.nodes[:, 0] == 0) & (found.nodes[:, 1] == len(may)) & (shares > KEPT)).nonzero()[:, 0]
+        ways: list[list[Way]] = [[] for _ in range(len(symbol) + 1)]
+        kept = found.ways > RARE
+        of_ways = zip(made[kept].tolist(), found.ways[kept].log().tolist(), children[kept].tolist(), strict=True)
+        for node, score, below in of_ways:
+            ways[node].append((score, tuple(child for child in below if child >= 0)))
+        ways[-1] = [(score, (top,)) for top, score in zip(tops.tolist(), shares[tops].log().tolist(), strict=True)]
+        best = n_best(ways, len(symbol), count)
+        if not best:
+            return [symbols.brackets.read(self._tree(grammars, keys, may))], shares.new_zeros(1, 2)
+        named, worth = found.nodes.tolist(), torch.where(inner, shares - CERTAIN, 0.0)
+        trees = [self._of_nodes([named[node] for node in nodes[1:]]) for _, nodes in best]
+        sums = [worth[nodes[1:]].sum() for _, nodes in best]
+        return trees, torch.stack((shares.new_tensor([score for score, _ in best]), torch.stack(sums)), dim=1)
+
+    def _of_nodes(self, nodes: Sequence[Sequence[int]]) -> SpansAndTags:
+        symbols = self.symbols
+        chains = {symbol: chain for chain, symbol in zip(symbols.chains, symbols.constituents, strict=True)}
+        spans = [TreeSpan(start, end, chains[symbol]) for start, end, symbol in nodes if symbol in chains]
+        return spans, [symbols.brackets.words[symbol] for _, _, symbol in nodes if symbol < symbols.tags]
 
     # ---- what is counted ----
 
@@ -188,12 +237,8 @@ class LatentPcfg(AbstractParser):
 
     def _tree(self, grammars: Sequence[Grammar], keys: WordKeys, may: Bool[Tensor, "words tags"]) -> list[int]:
         symbols, count = self.symbols, len(may)
-        leaves = [self._leaves(grammar, keys, may) for grammar in grammars]
-        shares = posteriors(grammars[0], symbols, leaves[0][..., 0])
-        if len(grammars) > 1 and bool(shares.isfinite().all()):
-            finer = posteriors_of_kinds(grammars[1], symbols, leaves[1], shares > KEPT)
-            shares = finer if bool(finer.isfinite().all()) else shares
-        shares = shares.nan_to_num(0.0)  # no tree at all: the words side by side
+        leaves = self._leaves_of(grammars, keys, may)
+        shares = self._shares(grammars, leaves)
         best, labels = shares[..., symbols.constituents].max(dim=-1)
         worth = (best - CERTAIN).clamp(min=0)
         found = [
@@ -205,6 +250,17 @@ class LatentPcfg(AbstractParser):
         tagged = shares[words, words + 1, : symbols.tags] + leaves[0][..., 0] * UNSEEN  # where there is no tree
         tags = tagged.masked_fill(~may, -1).argmax(dim=1) + symbols.brackets.words.start
         return symbols.brackets.write(found, tags.tolist())
+
+    def _shares(self, grammars: Sequence[Grammar], leaves: Sequence[Tensor]) -> Posteriors:
+        """The posteriors of all symbols; none where there is no tree."""
+        shares = posteriors(grammars[0], self.symbols, leaves[0][..., 0])
+        if len(grammars) > 1 and bool(shares.isfinite().all()):
+            finer = posteriors_of_kinds(grammars[1], self.symbols, leaves[1], shares > KEPT)
+            shares = finer if bool(finer.isfinite().all()) else shares
+        return shares.nan_to_num(0.0)
+
+    def _leaves_of(self, grammars: Sequence[Grammar], keys: WordKeys, may: Tensor) -> list[Tensor]:
+        return [self._leaves(grammar, keys, may) for grammar in grammars]
 
     def _leaves(self, grammar: Grammar, keys: WordKeys, may: Tensor) -> Float[Tensor, "words tags kinds"]:
         """The probabilities of words under the tags that they may have, the largest of each word scaled up."""

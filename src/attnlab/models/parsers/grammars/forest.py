@@ -11,8 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnlab.models.parsers.brackets import TreeSpan
-from attnlab.models.parsers.counts import Registry
-from attnlab.models.parsers.symbols import Symbols
+from attnlab.models.parsers.grammars.counts import Registry
+from attnlab.models.parsers.grammars.symbols import Symbols
 
 Probabilities = Callable[[Tensor], Tensor]
 """From the numbers of rules to their probabilities by kinds of the parent and of each child, in float64."""
@@ -36,6 +36,11 @@ class Level(NamedTuple):
     unary: Int[Tensor, "ways 3"]
     binary: Int[Tensor, "ways 4"]
 
+    @property
+    def ways(self) -> int:
+        """How many ways there are."""
+        return len(self.unary) + len(self.binary)
+
 
 def inside(
     leaves: Float[Tensor, "leaves kinds"],
@@ -43,7 +48,7 @@ def inside(
     *,
     unary: Probabilities,
     binary: Probabilities,
-    weights: Float[Tensor, " nodes"],
+    weights: Float[Tensor, " ways"],
 ) -> Float[Tensor, "nodes kinds"]:
     """What all trees below each node come to, by its kind; leaves first, then level by level.
 
@@ -56,7 +61,8 @@ def inside(
     unary, binary : callable
         Give probabilities of rules.
     weights : Tensor
-        What each node is multiplied by: the derivative of a root's logarithm by it, at 1, is the node's posterior.
+        What each leaf and each way is multiplied by, those with one child first within a level: the derivative of a
+        root's logarithm by it, at 1, is the posterior of that way.
 
     Returns
     -------
@@ -69,14 +75,16 @@ def inside(
     .. [2] Eisner, 2016, "Inside-outside and forward-backward algorithms are just backprop".
     """
     values = leaves * weights[: len(leaves), None]
+    rest = weights[len(leaves) :, None]
     for level in levels:
         found = values.new_zeros(level.size, values.shape[1])
+        of_unary, of_binary, rest = rest.split((len(level.unary), len(level.binary), rest.shape[0] - level.ways))
         node, child, rule = level.unary.T
-        found = found.index_add(0, node, torch.einsum("exy,ey->ex", unary(rule), values[child]))
+        found = found.index_add(0, node, torch.einsum("exy,ey->ex", unary(rule), values[child]) * of_unary)
         node, left, right, rule = level.binary.T
         over_right = torch.einsum("exyz,ez->exy", binary(rule), values[right])
-        found = found.index_add(0, node, torch.einsum("exy,ey->ex", over_right, values[left]))
-        values = torch.cat((values, found * weights[len(values) : len(values) + level.size, None]))
+        found = found.index_add(0, node, torch.einsum("exy,ey->ex", over_right, values[left]) * of_binary)
+        values = torch.cat((values, found))
     return values
 
 
