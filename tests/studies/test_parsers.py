@@ -23,6 +23,7 @@ from attnlab.viewer.inside.looking import run_in_view
 
 CHART = {"name": "self-attentive-parser", "d_model": 32, "d_span": 32, "n_layers": 1, "dropout": 0.0}
 SMALL = {"d_model": 24, "n_layers": 1, "dropout": 0.0}
+COUNTING = {"optimizer": {"name": "em", "power": 0.0, "times": 10}, "lr": 0.03, "weight_decay": 0.0, "clip": None}
 NOUNS, VERBS = ["dog", "cat", "gene", "mouse"], ["sees", "binds", "carries"]
 
 
@@ -85,7 +86,17 @@ def folder(tmp_path_factory):
                 "split_every": 200,
                 "n_rules": 100,
                 "n_words": 100,
-                "training": {"optimizer": {"name": "em", "power": 0.0}, "lr": 0.3, "weight_decay": 0.0, "clip": None},
+                "training": COUNTING,
+            },
+            "reranked": {
+                "name": "reranked-pcfg",
+                "splits": 0,
+                "split_every": 200,
+                "n_rules": 100,
+                "n_words": 100,
+                "candidates": 5,
+                "features": 1024,
+                "training": COUNTING,
             },
         },
         "rules": {"metric": "val_f1", "tune_by": "val_loss", "budget": {"steps": 80}, "seeds": 1},

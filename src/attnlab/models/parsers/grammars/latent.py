@@ -173,12 +173,12 @@ class LatentPcfg(AbstractParser):
         shares, symbol, (made, children) = found.shares(), found.nodes[:, 2], found.made()
         inner = (symbol >= symbols.tags) & (symbol < symbols.constituents.stop)
         tops = (inner & (found.nodes[:, 0] == 0) & (found.nodes[:, 1] == len(may)) & (shares > KEPT)).nonzero()[:, 0]
-        ways: list[list[Way]] = [[] for _ in range(len(symbol) + 1)]
+        of_tops = zip(shares[tops].log().tolist(), tops.tolist(), strict=True)
+        ways: list[list[Way]] = [*([] for _ in range(len(symbol))), [(score, (top,)) for score, top in of_tops]]
         kept = found.ways > RARE
         of_ways = zip(made[kept].tolist(), found.ways[kept].log().tolist(), children[kept].tolist(), strict=True)
         for node, score, below in of_ways:
             ways[node].append((score, tuple(child for child in below if child >= 0)))
-        ways[-1] = [(score, (top,)) for top, score in zip(tops.tolist(), shares[tops].log().tolist(), strict=True)]
         best = n_best(ways, len(symbol), count)
         if not best:
             return [symbols.brackets.read(self._tree(grammars, keys, may))], shares.new_zeros(1, 2)

@@ -100,7 +100,7 @@ def posteriors(grammar: Grammar, symbols: Symbols, leaves: Float[Tensor, "words 
 
 
 @final
-class Packed(NamedTuple):
+class PackedTrees(NamedTuple):
     """Hold all trees of a sentence whose symbols are alive, and how much of them is made in each way.
 
     Parameters
@@ -150,7 +150,7 @@ def packed(
     symbols: Symbols,
     leaves: Float[Tensor, "words tags kinds"],
     alive: Bool[Tensor, "places places symbols"],
-) -> Packed:
+) -> PackedTrees:
     """All trees of a sentence whose symbols are alive, kinds summed over."""
     nodes, levels = _forest(grammar, symbols, alive)
     start, end, symbol = nodes.T
@@ -162,7 +162,7 @@ def packed(
         tops = (start == 0) & (end == len(leaves)) & ~is_leaf
         total = (values[tops] * grammar.root[symbol[tops]]).sum().log()
         (shares,) = torch.autograd.grad(total, weights)
-    return Packed(nodes, levels, shares)
+    return PackedTrees(nodes, levels, shares)
 
 
 def _forest(

@@ -110,7 +110,7 @@ class RerankedPcfg(AbstractParser):
     ) -> None:
         super().__init__()
         check_positive({"candidates": candidates, "listed_every": listed_every, "features": features})
-        self.grammar, *halves = (
+        self.grammar, self.first_half, self.second_half = (
             LatentPcfg(
                 source_vocab_size,
                 word_starts=word_starts,
@@ -124,7 +124,6 @@ class RerankedPcfg(AbstractParser):
             )
             for parts in (1, 2, 2)
         )
-        self.halves = nn.ModuleList(halves)
         self.candidates, self.listed_every = candidates, listed_every
         self.listed_from = (splits + 1) * split_every
         self.features = TreeFeatures(self.grammar.symbols, features)
@@ -132,25 +131,24 @@ class RerankedPcfg(AbstractParser):
         nn.init.zeros_(self.table.weight)
         nn.init.ones_(self.table.weight[OF_GRAMMAR - 1])
 
+    @property
+    def halves(self) -> tuple[LatentPcfg, LatentPcfg]:
+        """The grammars of the two halves of the training sentences."""
+        return self.first_half, self.second_half
+
     def forward(self, source: Source, target: Target) -> Losses:
         """The losses of the grammars and, of sentences that are listed, of the choice."""
-        hashes = self.grammar.places.keys(source, 1).words[:, 0] * BASE >> 20
         losses = self.grammar(source, target)
-        halves, listed = hashes % 2, self._listed(hashes // 2)
+        hashes = self.grammar.places.keys(source, 1).words[:, 0] * BASE >> 20
+        halves = hashes % 2
         for half, grammar in enumerate(self.halves):
             rows = (halves == half).nonzero()[:, 0]
             if len(rows):
                 losses = losses.index_add(0, rows, grammar(source[rows], target[rows]))
-        makers = [[grammar, grammar.grammars()] for grammar in self.halves] if self.training and listed else []
-        for row in listed:
-            maker, grammars = makers[1 - int(halves[row])] if makers else (self.grammar, self.grammar.grammars())
-            gold = self.grammar.symbols.brackets.read(target[row].tolist())
-            if gold[1]:
-                keys = maker.places.keys(source[row : row + 1], len(gold[1]))
-                may = torch.ones(len(gold[1]), self.grammar.symbols.tags, dtype=torch.bool, device=source.device)
-                found = self._candidates(maker, grammars, source[row], WordKeys(keys.words[0], keys.endings[0]), may)
-                loss = _loss(found, gold)
-                losses = losses.index_add(0, torch.tensor([row], device=losses.device), loss[None].to(losses.dtype))
+        for row in self._listed(hashes // 2):
+            maker = self.halves[1 - int(halves[row])] if self.training else self.grammar
+            found = self._of_choice(maker, source[row], target[row])
+            losses = losses.index_add(0, torch.tensor([row], device=losses.device), found.to(losses.dtype))
         return losses
 
     def trees(self, source: Source, allowed: Allowed) -> list[list[int]]:
@@ -171,6 +169,17 @@ class RerankedPcfg(AbstractParser):
         turn = seen if self.training else 0
         return ((hashes + turn) % self.listed_every == 0).nonzero()[:, 0].tolist() if seen >= self.listed_from else []
 
+    def _of_choice(self, maker: LatentPcfg, source: Int[Tensor, " s_len"], target: Tensor) -> Float[Tensor, " 1"]:
+        """Minus the log probability of the trees in a grammar's list that are most like the right one."""
+        gold, tags = self.grammar.symbols.brackets.read(target.tolist())
+        if not tags:
+            return self.table.weight.new_zeros(1)
+        keys = maker.places.keys(source[None], len(tags))
+        may = torch.ones(len(tags), self.grammar.symbols.tags, dtype=torch.bool, device=source.device)
+        found = self._candidates(maker, maker.grammars(), source, WordKeys(keys.words[0], keys.endings[0]), may)
+        f1 = torch.tensor([_f1(spans, gold) for spans, _ in found.trees], device=source.device)
+        return (found.scores.logsumexp(dim=0) - found.scores[f1 == f1.max()].logsumexp(dim=0))[None]
+
     def _candidates(
         self, maker: LatentPcfg, grammars: Sequence[Grammar], source: Tensor, keys: WordKeys, may: Tensor
     ) -> Candidates:
@@ -182,12 +191,6 @@ class RerankedPcfg(AbstractParser):
         seen = self.table(rows + OF_GRAMMAR).sum(dim=(1, 2))
         scores = (of_grammar - of_grammar[:1]) @ self.table.weight[:OF_GRAMMAR, 0]
         return Candidates(trees, scores.index_add(0, tree, seen))
-
-
-def _loss(found: Candidates, gold: SpansAndTags) -> Float[Tensor, ""]:
-    """Minus the log probability of the trees that are most like the right one."""
-    f1 = torch.tensor([_f1(spans, gold[0]) for spans, _ in found.trees], device=found.scores.device)
-    return found.scores.logsumexp(dim=0) - found.scores[f1 == f1.max()].logsumexp(dim=0)
 
 
 def _f1(spans: Sequence[TreeSpan], gold: Sequence[TreeSpan]) -> float:
