@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 
 import pytest
@@ -124,3 +125,24 @@ def test_counts_are_learned_by_em_and_weights_beside_them():
     assert {*members} == {"em", "adamw"}
     with pytest.raises(SpecError, match="'em' learns counts, and Embedding has none"):
         Em().over(torch.nn.Embedding(3, 3), 1.0, 0.0)
+
+
+def test_training_goes_on_from_what_is_saved_as_if_it_had_not_stopped():
+    data = made(80, seed=4)
+
+    def step(parser, optimizer, number):
+        words, trees = (filled(side) for side in zip(*data[8 * number : 8 * number + 8], strict=True))
+        optimizer.zero_grad()
+        parser(words, trees).sum().backward()
+        optimizer.step()
+
+    parser, other = (model(split_every=20, listed_every=2).train() for _ in range(2))
+    optimizer, later = (Em(power=0.5).over(one, 0.1, 0.0) for one in (parser, other))
+    for number in range(10):
+        if number == 5:
+            assert float(parser.table.weight.abs().sum().detach()) > 1  # choosing has begun
+            other.load_state_dict(copy.deepcopy(parser.state_dict()))
+            later.load_state_tensors(copy.deepcopy(optimizer.state_tensors()))
+        for one, steps in ((parser, optimizer), (other, later))[: 1 + (number >= 5)]:
+            step(one, steps, number)
+    assert all(torch.equal(one, again) for one, again in zip(parser.parameters(), other.parameters(), strict=True))
