@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import torch
@@ -100,22 +101,13 @@ def posteriors(grammar: Grammar, symbols: Symbols, leaves: Float[Tensor, "words 
 
 
 @final
-class PackedTrees(NamedTuple):
-    """Hold all trees of a sentence whose symbols are alive, and how much of them is made in each way.
+@dataclass(frozen=True)
+class PackedTrees:
+    """Hold all trees of a sentence whose symbols are alive, and how much of them is made in each way."""
 
-    Parameters
-    ----------
-    nodes : Tensor
-        Start, end and symbol of each, the leaves first.
-    levels : list of Level
-        How the other nodes are made.
-    ways : Tensor
-        The posteriors of leaves and ways, in the order of `levels`; not a number where there is no tree.
-    """
-
-    nodes: Int[Tensor, "nodes 3"]
-    levels: list[Level]
-    ways: Float[Tensor, " ways"]
+    nodes: Int[Tensor, "nodes 3"]  # start, end and symbol of each, the leaves first
+    levels: list[Level]  # how the other nodes are made
+    ways: Float[Tensor, " ways"]  # posteriors of leaves, then of ways as levels have them; no number where no tree is
 
     def made(self) -> tuple[Int[Tensor, " ways"], Int[Tensor, "ways 2"]]:
         """The node that each way makes, and the one or two it is made of, -1 where there is none."""

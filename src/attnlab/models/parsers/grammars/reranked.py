@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from jaxtyping import Float, Int
@@ -22,41 +23,22 @@ OF_GRAMMAR = 3
 """Rows of the table before those of features: of a tree's log probability, and of the two scores of `LatentPcfg`."""
 
 
-@final
-class Candidates(NamedTuple):
-    """Hold the best trees of a sentence in a grammar, the first of them first, and the scores that choose among them.
-
-    Parameters
-    ----------
-    trees : list of tuple
-        By spans and tags.
-    scores : Tensor
-        Of each.
-    """
-
-    trees: list[SpansAndTags]
-    scores: Float[Tensor, " trees"]
+Candidates = tuple[list[SpansAndTags], Float[Tensor, " trees"]]
+"""The best trees of a sentence in a grammar, the first of them first, and the scores that choose among them."""
 
 
 @final
 class RerankedPcfg(AbstractParser):
     """Choose among the best trees of a grammar with latent labels by a log-linear model of whole trees.
 
-    What is not said here is said of `AbstractParser` and, of the sizes of the grammar, of `LatentPcfg`.
+    What is not said here is said of `AbstractParser`.
 
     Parameters
     ----------
     chains : sequence of sequence of int
         The opening tokens of brackets that may stand around the same words: each such chain is one symbol.
-    splits : int, default 3
-        How often every symbol is split in two kinds.
-    split_every : int, default 8000
-        Training trees before the first split and between two of them; so many after the last one, choosing begins to
-        be learned.
-    n_rules : int, default 8192
-        Binary rules that find a place.
-    n_words : int, default 65536
-        Pairs of a word and its tag that do.
+    splits, split_every, n_rules, n_words : int
+        As `LatentPcfg` takes them; `split_every` trees after the last split, choosing begins to be learned.
     candidates : int, default 20
         Trees that are chosen from.
     listed_every : int, default 8
@@ -89,7 +71,6 @@ class RerankedPcfg(AbstractParser):
     .. [1] Charniak, Johnson, 2005, "Coarse-to-fine n-best parsing and MaxEnt discriminative reranking".
     .. [2] Collins, 2000, "Discriminative reranking for natural language parsing".
     .. [3] Petrov, Klein, 2007, "Improved inference for unlexicalized parsing".
-    .. [4] McClosky, Charniak, Johnson, 2006, "Effective self-training for parsing".
     """
 
     def __init__(
@@ -110,20 +91,10 @@ class RerankedPcfg(AbstractParser):
     ) -> None:
         super().__init__()
         check_positive({"candidates": candidates, "listed_every": listed_every, "features": features})
-        self.grammar, self.first_half, self.second_half = (
-            LatentPcfg(
-                source_vocab_size,
-                word_starts=word_starts,
-                brackets=brackets,
-                chains=chains,
-                pad=pad,
-                splits=splits,
-                split_every=max(1, split_every // parts),
-                n_rules=n_rules,
-                n_words=n_words,
-            )
-            for parts in (1, 2, 2)
-        )
+        build = functools.partial(LatentPcfg, source_vocab_size, word_starts=word_starts, brackets=brackets, pad=pad)
+        build = functools.partial(build, chains=chains, splits=splits, n_rules=n_rules, n_words=n_words)
+        self.grammar = build(split_every=split_every)
+        self.first_half, self.second_half = (build(split_every=max(1, split_every // 2)) for _ in range(2))
         self.candidates, self.listed_every = candidates, listed_every
         self.listed_from = (splits + 1) * split_every
         self.features = TreeFeatures(self.grammar.symbols, features)
@@ -154,7 +125,7 @@ class RerankedPcfg(AbstractParser):
     def trees(self, source: Source, allowed: Allowed) -> list[list[int]]:
         """The tokens of the best tree over each sentence."""
         brackets = self.grammar.symbols.brackets
-        return [brackets.write(*found.trees[int(found.scores.argmax())]) for found in self.lists(source, allowed)]
+        return [brackets.write(*trees[int(scores.argmax())]) for trees, scores in self.lists(source, allowed)]
 
     @torch.no_grad()
     def lists(self, source: Source, allowed: Allowed) -> list[Candidates]:
@@ -176,9 +147,10 @@ class RerankedPcfg(AbstractParser):
             return self.table.weight.new_zeros(1)
         keys = maker.places.keys(source[None], len(tags))
         may = torch.ones(len(tags), self.grammar.symbols.tags, dtype=torch.bool, device=source.device)
-        found = self._candidates(maker, maker.grammars(), source, WordKeys(keys.words[0], keys.endings[0]), may)
-        f1 = torch.tensor([_f1(spans, gold) for spans, _ in found.trees], device=source.device)
-        return (found.scores.logsumexp(dim=0) - found.scores[f1 == f1.max()].logsumexp(dim=0))[None]
+        keys = WordKeys(keys.words[0], keys.endings[0])
+        trees, scores = self._candidates(maker, maker.grammars(), source, keys, may)
+        f1 = torch.tensor([_f1(spans, gold) for spans, _ in trees], device=source.device)
+        return (scores.logsumexp(dim=0) - scores[f1 == f1.max()].logsumexp(dim=0))[None]
 
     def _candidates(
         self, maker: LatentPcfg, grammars: Sequence[Grammar], source: Tensor, keys: WordKeys, may: Tensor
@@ -190,7 +162,7 @@ class RerankedPcfg(AbstractParser):
         rows, tree = self.features(trees, keys.words)
         seen = self.table(rows + OF_GRAMMAR).sum(dim=(1, 2))
         scores = (of_grammar - of_grammar[:1]) @ self.table.weight[:OF_GRAMMAR, 0]
-        return Candidates(trees, scores.index_add(0, tree, seen))
+        return trees, scores.index_add(0, tree, seen)
 
 
 def _f1(spans: Sequence[TreeSpan], gold: Sequence[TreeSpan]) -> float:
