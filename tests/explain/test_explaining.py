@@ -197,33 +197,19 @@ def test_a_loss_in_training_is_explained_as_one_of_held_out_data_is(said, tmp_pa
     assert "train_loss of 'mine'" in paragraph(answer)
 
 
-def test_a_loss_in_training_is_told_from_one_of_held_out_data(said, tmp_path, texts):
+@pytest.mark.parametrize(("kind", "steps", "better"), [("loss", 60, 4.0), ("accuracy", 100, 0.05)])
+def test_a_number_of_training_is_told_from_one_of_held_out_data(said, tmp_path, texts, kind, steps, better):
     case = said(
         task=said()["task"] | {"text": str(texts / "random.txt")},
         model={"name": "decoder", "n_layers": 2, "d_model": 32},
-        training={"lr": 5e-3, "budget": {"steps": 60}},
+        training={"lr": 5e-3, "budget": {"steps": steps}},
     )
-    trained = runs_alone(case | {"saw": {"train_loss": 2.0}, "expected": {"train_loss": 1.9}}, tmp_path / "found")
-    answer, told = explained(
-        case | {"saw": {"val_loss": trained.start.mean}, "expected": {"val_loss": 4.0}}, tmp_path / "read"
-    )
-    assert answer.otherwise is not None, told
-    assert answer.otherwise.variant == "the loss in training for that of held-out data", told
-
-
-def test_an_accuracy_in_training_is_told_from_one_of_held_out_data(said, tmp_path, texts):
-    case = said(
-        task=said()["task"] | {"text": str(texts / "random.txt")},
-        model={"name": "decoder", "n_layers": 2, "d_model": 32},
-        training={"lr": 1e-2, "budget": {"steps": 150}},
-    )
-    trained = runs_alone(case | {"saw": {"train_acc": 0.9}, "expected": {"train_acc": 0.95}}, tmp_path / "found")
-    assert "train_accuracy of 'mine'" in paragraph(trained)
-    answer, told = explained(
-        case | {"saw": {"test_acc": trained.start.mean}, "expected": {"test_acc": 0.05}}, tmp_path / "read"
-    )
-    assert answer.otherwise is not None, told
-    assert answer.otherwise.variant == "the accuracy in training for that of held-out data", told
+    trained = runs_alone(case | {"saw": {f"train_{kind}": 0.9}, "expected": {f"train_{kind}": 0.8}}, tmp_path / "found")
+    assert f"train_{kind} of 'mine'" in paragraph(trained)
+    seen = {f"val_{kind}": trained.start.mean}
+    answer = runs_alone(case | {"saw": seen, "expected": {f"val_{kind}": better}}, tmp_path / "read")
+    assert answer.otherwise is not None
+    assert answer.otherwise.variant == f"the {kind} in training for that of held-out data"
 
 
 def test_what_is_judged_of_translations_is_explained_too(said, tmp_path):
