@@ -71,7 +71,10 @@ def judged(shift, tuned, *, better="lower", spread=SPREAD):
 
 def test_only_the_loser_s_luck_is_told():
     found = judged(-0.2, {"new": of(2.0, 1.9), "base": of(2.0, 1.7)})
-    assert found.reason == "better as tuned, but luck in tuning may have cost 'base' 0.34; tune_seeds would say"
+    assert (
+        found.reason
+        == "better as tuned, but luck in tuning may have cost 'base' 0.34; more tune_seeds would narrow that"
+    )
 
 
 def test_no_number_of_seeds_is_named_where_luck_may_have_made_the_difference():

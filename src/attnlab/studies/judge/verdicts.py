@@ -287,7 +287,7 @@ class _Judge:
             return "", False
         loser = {"better": draft.baseline, "worse": draft.variant}.get(word)
         told = " and ".join(f"'{name}' {cost:.2g}" for name, cost in lost.items() if cost and loser in (name, None))
-        return f"{word} as tuned, but luck in tuning may have cost {told}; tune_seeds would say", False
+        return f"{word} as tuned, but luck in tuning may have cost {told}; more tune_seeds would narrow that", False
 
     def _lost(self, draft: Verdict) -> dict[str, float]:
         """What luck in tuning may have cost the variant and the baseline, in this order."""
