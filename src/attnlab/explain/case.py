@@ -401,7 +401,7 @@ def _by_variant(said: Mapping[str, Any], study: Study) -> Mapping[str, Any]:
 
 
 def metrics_of(task: ReportedTask) -> dict[str, Metric]:
-    """What a run of a task has: what is measured of held-out parts, and the loss in training, in the unit of theirs."""
+    """What a run of a task has: metrics of held-out parts, and in training the loss and perhaps the accuracy."""
     held_out = {metric.name: metric for metric in (*task.metrics, *task.judged)}
     unit = next((one.unit for name, one in held_out.items() if name.endswith(("_loss", "_mse"))), "as the task has it")
     trained = [Metric(TRAIN_LOSS, unit, "lower", "loss in training, as it is minimized")]

@@ -34,6 +34,11 @@ class Tally(NamedTuple):
     count: int
 
     @property
+    def mean_loss(self) -> float:
+        """The cross-entropy in nats per token."""
+        return self.loss / self.count
+
+    @property
     def accuracy(self) -> float:
         """The share that is right."""
         return self.correct / self.count

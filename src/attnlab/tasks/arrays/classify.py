@@ -178,8 +178,8 @@ class Classify:
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
         """The metrics over a whole held-out part."""
         require_known("part", part, self.parts)
-        total, correct, count = self._tally(predict, (self._batch(*some) for some in self._items.parts[part].in_turn()))
-        return {f"{PREFIXES[part]}_loss": total / count, f"{PREFIXES[part]}_accuracy": correct / count}
+        tally = self._tally(predict, (self._batch(*some) for some in self._items.parts[part].in_turn()))
+        return {f"{PREFIXES[part]}_loss": tally.mean_loss, f"{PREFIXES[part]}_accuracy": tally.accuracy}
 
     def model_arguments(self) -> Mapping[str, Any]:
         """What a model must know of the task, by constructor name; a token is one of `vocab_size` features."""

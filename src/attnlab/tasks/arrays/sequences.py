@@ -171,8 +171,8 @@ class Sequences:
         prefix = PREFIXES[part]
         batches = (self._batch(*some) for some in self._items.parts[part].in_turn())
         if self._of_classes:
-            total, correct, count = self._tally(predict, batches)
-            return {f"{prefix}_loss": total / count, f"{prefix}_accuracy": correct / count}
+            tally = self._tally(predict, batches)
+            return {f"{prefix}_loss": tally.mean_loss, f"{prefix}_accuracy": tally.accuracy}
         total, count = 0.0, 0
         for batch in batches:
             answers = self._answers(predict(batch), batch).double().cpu()

@@ -183,16 +183,15 @@ class CharLM:
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
         """The metrics over a whole held-out part."""
         require_known("part", part, self.parts)
-        total, correct, count = self._tally(predict, self._windows(part, hop(self.context, self.predict)))
-        prefix, loss = PREFIXES[part], total / count
+        tally = self._tally(predict, self._windows(part, hop(self.context, self.predict)))
+        prefix, loss = PREFIXES[part], tally.mean_loss
         measured = {
             f"{prefix}_loss": loss,
             f"{prefix}_bits_per_character": loss / math.log(2),
-            f"{prefix}_accuracy": correct / count,
+            f"{prefix}_accuracy": tally.accuracy,
         }
         for metric in self._long_metrics(prefix):
-            total, _, count = self._tally(predict, self._filled(part, self._longest))
-            measured[metric.name] = total / count
+            measured[metric.name] = self._tally(predict, self._filled(part, self._longest)).mean_loss
         return measured
 
     @property

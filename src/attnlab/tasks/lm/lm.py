@@ -155,9 +155,9 @@ class LM:
         """The metrics over a whole held-out part."""
         require_known("part", part, self.parts)
         windows = self._data.parts[part].whole(self.context, self.batch)
-        total, correct, count = self._next_tokens.tally(predict, (Batch((some,), wanted) for some, wanted in windows))
-        measured = {metric.name: scale(total / count) for metric, scale in self._scales(part).items()}
-        return {**measured, f"{PREFIXES[part]}_accuracy": correct / count}
+        tally = self._next_tokens.tally(predict, (Batch((some,), wanted) for some, wanted in windows))
+        measured = {metric.name: scale(tally.mean_loss) for metric, scale in self._scales(part).items()}
+        return {**measured, f"{PREFIXES[part]}_accuracy": tally.accuracy}
 
     def model_arguments(self) -> Mapping[str, Any]:
         """What a model must know of the task, by constructor name."""

@@ -205,13 +205,13 @@ class Translation:
         require_known("part", part, self.parts)
         sides = self.data.parts[part]
         batches = in_order(sides.longest(), self.batch_tokens)
-        total, correct, count = self._next_tokens.tally(predict, (_batch(sides, some.tolist()) for some in batches))
+        tally = self._next_tokens.tally(predict, (_batch(sides, some.tolist()) for some in batches))
         prefix = PREFIXES[part]
         return {
-            f"{prefix}_loss": total / count,
-            f"{prefix}_perplexity": _perplexity(total / count),
-            f"{prefix}_word_perplexity": _perplexity(total / sides.target_words),
-            f"{prefix}_accuracy": correct / count,
+            f"{prefix}_loss": tally.mean_loss,
+            f"{prefix}_perplexity": _perplexity(tally.mean_loss),
+            f"{prefix}_word_perplexity": _perplexity(tally.loss / sides.target_words),
+            f"{prefix}_accuracy": tally.accuracy,
         }
 
     def judge(self, write: Write) -> dict[str, float]:

@@ -116,9 +116,12 @@ class RerankedPcfg(AbstractParser):
             rows = (halves == half).nonzero()[:, 0]
             if len(rows):
                 losses = losses.index_add(0, rows, grammar(source[rows], target[rows]))
-        for row in self._listed(hashes // 2):
-            maker = self.halves[1 - int(halves[row])] if self.training else self.grammar
-            found = self._of_choice(maker, source[row], target[row])
+        listed = self._listed(hashes // 2)
+        makers = self.halves[::-1] if self.training else (self.grammar, self.grammar)  # of lists of either half
+        grammars = [maker.grammars() for maker in makers] if listed else []
+        for row in listed:
+            half = int(halves[row])
+            found = self._of_choice(makers[half], grammars[half], source[row], target[row])
             losses = losses.index_add(0, torch.tensor([row], device=losses.device), found.to(losses.dtype))
         return losses
 
@@ -140,7 +143,9 @@ class RerankedPcfg(AbstractParser):
         turn = seen if self.training else 0
         return ((hashes + turn) % self.listed_every == 0).nonzero()[:, 0].tolist() if seen >= self.listed_from else []
 
-    def _of_choice(self, maker: LatentPcfg, source: Int[Tensor, " s_len"], target: Tensor) -> Float[Tensor, " 1"]:
+    def _of_choice(
+        self, maker: LatentPcfg, grammars: Sequence[Grammar], source: Int[Tensor, " s_len"], target: Tensor
+    ) -> Float[Tensor, " 1"]:
         """Minus the log probability of the trees in a grammar's list that are most like the right one."""
         gold, tags = self.grammar.symbols.brackets.read(target.tolist())
         if not tags:
@@ -148,7 +153,7 @@ class RerankedPcfg(AbstractParser):
         keys = maker.places.keys(source[None], len(tags))
         may = torch.ones(len(tags), self.grammar.symbols.tags, dtype=torch.bool, device=source.device)
         keys = WordKeys(keys.words[0], keys.endings[0])
-        trees, scores = self._candidates(maker, maker.grammars(), source, keys, may)
+        trees, scores = self._candidates(maker, grammars, source, keys, may)
         f1 = torch.tensor([_f1(spans, gold) for spans, _ in trees], device=source.device)
         return (scores.logsumexp(dim=0) - scores[f1 == f1.max()].logsumexp(dim=0))[None]
 
