@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from ruamel.yaml import YAML
 
 from attnlab.cli import WRONG_USE, call
+from attnlab.core.contracts import Metric
 from attnlab.core.errors import SpecError
-from attnlab.explain.case import cases, load_case, metric_of, parse_case
+from attnlab.explain.case import cases, load_case, metric_of, metrics_of, parse_case
 from attnlab.studies.define.assemble import build_task
 
 TWO = {"one": {}, "other": {"mixer": "none"}}
@@ -179,3 +182,9 @@ def test_the_cases_of_the_library_are_whole(name, tinyshakespeare):
     assert case.quantity.distance != 0
     small = load_case(name, scale="small")
     assert small.study.variants.keys() <= case.study.variants.keys()
+
+
+def test_only_a_task_that_counts_right_answers_has_an_accuracy_in_training():
+    measured = {"metrics": [Metric("val_accuracy", "fraction", "higher", "predicted right")], "judged": ()}
+    assert "train_accuracy" not in metrics_of(SimpleNamespace(**measured))
+    assert "train_accuracy" in metrics_of(SimpleNamespace(**measured, accuracy=lambda predict, batches: 1.0))

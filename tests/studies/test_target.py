@@ -276,7 +276,9 @@ def short_text(tmp_path):
     return {"task": {"text": str(tmp_path / "text.txt")}}
 
 
-def test_the_speedrun_can_be_planned_and_its_recipes_run(short_text, tmp_path):
+def test_the_speedrun_can_be_planned_and_its_recipes_run(short_text, tmp_path, monkeypatch):
+    monkeypatch.setattr(clock, "ROUNDS", 2)
+    monkeypatch.setattr(clock, "TURN_S", 0.0)
     plan = plan_study(load_study("speedrun", scale="tiny", changes=short_text))
     cells = {cell.variant: cell for cell in plan.judged_cells({name: {} for name in plan.study.variants})}
     assert {cell.spec["recipe"]["budget"]["steps"] for cell in cells.values()} == {3}

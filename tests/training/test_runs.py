@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
 from attnlab.core.errors import RunError
+from attnlab.training.keeping.result import read_result
 from attnlab.training.keeping.runs import METRICS, MetricsLog, lock, open_run, read_failure, read_metrics, write_failure
 
 HOLD = """
@@ -61,8 +63,20 @@ def test_later_and_cut_off_records_are_dropped(tmp_path):
 
 def test_damaged_records(tmp_path):
     (tmp_path / METRICS).write_text('{"step": 3\n{"step": 5}\n')
-    with pytest.raises(RunError, match=r"metrics\.jsonl cannot be read"):
+    with pytest.raises(
+        RunError, match=r"metrics\.jsonl cannot be read: .*; put it back, or remove .* and run it again"
+    ):
         read_metrics(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "read"), [("result.json", read_result), ("spec.json", lambda folder: open_run(folder, {}))]
+)
+def test_of_what_was_cut_off_it_is_said_how_to_go_on(name, read, tmp_path):
+    (tmp_path / name).write_text('{"a": ')
+    said = rf"{name} cannot be read: Expecting value.*; put it back, or remove {re.escape(str(tmp_path))} and run it"
+    with pytest.raises(RunError, match=said):
+        read(tmp_path)
 
 
 def test_failure_record(tmp_path):

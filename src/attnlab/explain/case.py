@@ -405,7 +405,8 @@ def metrics_of(task: ReportedTask) -> dict[str, Metric]:
     held_out = {metric.name: metric for metric in (*task.metrics, *task.judged)}
     unit = next((one.unit for name, one in held_out.items() if name.endswith(("_loss", "_mse"))), "as the task has it")
     trained = [Metric(TRAIN_LOSS, unit, "lower", "loss in training, as it is minimized")]
-    if right := next((one for name, one in held_out.items() if name.endswith("_accuracy")), None):
+    right = next((one for name, one in held_out.items() if name.endswith("_accuracy")), None)
+    if right is not None and hasattr(task, "accuracy"):
         trained.append(replace(right, name=TRAIN_ACCURACY, title=f"{right.title} in batches trained on"))
     return {**held_out, **{one.name: one for one in trained}}
 

@@ -10,7 +10,7 @@ from typing import Any, final
 
 from attnlab.core.errors import RunError
 from attnlab.core.files import SEAL, fingerprint, read_json, write_json
-from attnlab.training.keeping.runs import METRICS, RESULT, SPEC
+from attnlab.training.keeping.runs import METRICS, RESULT, SPEC, mendable
 from attnlab.training.speed.settings import Choice, Setting
 
 
@@ -134,7 +134,8 @@ def read_record(folder: Path, *, required: bool = False) -> dict[str, Any] | Non
     path = folder / RESULT
     if not path.exists():
         return None
-    record = read_json(path)
+    with mendable(folder):
+        record = read_json(path)
     seal = record.pop(SEAL, None)
     known = (_seal(folder, record), _seal(folder, record, beside=(METRICS,)), *([] if required else [None]))
     if seal not in known:  # results of earlier versions have none, or do not cover what was run

@@ -108,7 +108,8 @@ def open_run(folder: Path, spec: Mapping[str, Any]) -> None:
     if not path.exists():
         write_json(path, wanted)
         return
-    found = read_json(path)
+    with mendable(folder):
+        found = read_json(path)
     if found != wanted:
         differences = "; ".join(_differences(found, wanted, ""))
         raise RunError(f"{folder} holds another run ({differences}); choose another folder, or remove this one")
@@ -192,7 +193,17 @@ def read_metrics(folder: Path | str) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    return [parse_record(line, path) for line in lines[:-1]]  # what follows the last line end is empty, or cut off
+    with mendable(Path(folder)):
+        return [parse_record(line, path) for line in lines[:-1]]  # what follows the last line end is empty, or cut off
+
+
+@contextlib.contextmanager
+def mendable(folder: Path) -> Iterator[None]:
+    """Say of a damaged file of a run how to go on."""
+    try:
+        yield
+    except RunError as error:
+        raise RunError(f"{error}; put it back, or remove {folder} and run it again") from error
 
 
 def write_failure(folder: Path, error: BaseException, *, step: int, layer: str = "") -> None:
