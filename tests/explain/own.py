@@ -36,6 +36,20 @@ class Peeking(Attention):
     first_hidden = 2
 
 
+class Flat(Attention):
+    """Causal attention by cosines, without a temperature, in texts of a length. x: (batch, length, d_model)."""
+
+    def __init__(self, d_model, block_size):
+        super().__init__(d_model)
+        self.register_buffer("hidden", torch.ones(block_size, block_size, dtype=torch.bool).triu(1))
+
+    def forward(self, x):
+        query, key = (functional.normalize(part(x), dim=-1) for part in (self.query, self.key))
+        scores = query @ key.transpose(1, 2) / x.size(-1) ** 0.5
+        hidden = self.hidden[: x.size(1), : x.size(1)]
+        return functional.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1) @ self.value(x)
+
+
 class Recurrent(nn.Module):
     """An LSTM that was not told that the batch comes first."""
 
@@ -196,6 +210,31 @@ class Placeless(nn.Module):
     def forward(self, x):
         x = self.into(x)
         return self.out(x + self.mix(x, x, x)[0])
+
+
+class TorchLayers(nn.Module):
+    """Layers of torch as they are by default, and a place that is the same everywhere. x: (batch, length, features)."""
+
+    def __init__(self, input_size, output_dim, d_model=16):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(d_model, 2, 32, batch_first=True)
+        self.into, self.out = nn.Linear(input_size + 1, d_model), nn.Linear(d_model, output_dim)
+        self.layers = nn.TransformerEncoder(layer, 2)
+
+    def forward(self, x):
+        return self.out(self.layers(self.into(torch.cat([x, torch.ones_like(x[..., :1])], dim=-1))))
+
+
+class Convolutions(nn.Module):
+    """Two convolutions, which see few positions. x: (batch, length, d_in)."""
+
+    def __init__(self, d_in, d_out, d_model=16):
+        super().__init__()
+        self.into, self.out = nn.Linear(d_in, d_model), nn.Linear(d_model, d_out)
+        self.layers = nn.Sequential(*(nn.Conv1d(d_model, d_model, 3, padding=1) for _ in range(2)))
+
+    def forward(self, x):
+        return self.out(self.layers(self.into(x).mT).mT)
 
 
 class Encoding(nn.Module):

@@ -14,7 +14,7 @@ from tests.explain.conftest import OWN
 from attnlab.core.contracts import Metric
 from attnlab.explain.causes import STILL, Known, candidates
 from attnlab.explain.effects import effects, mean_of, within_noise
-from attnlab.explain.own_code import attention_of, examine
+from attnlab.explain.own_code import Examined, attention_of, examine
 from attnlab.explain.rates import tuned
 from attnlab.explain.setups import Run, Setup
 from attnlab.explain.signatures import SIGNATURES, measure
@@ -170,6 +170,7 @@ def test_known_effects_of_trained_weights_are_those_of_the_run(tmp_path):
     ("name", "cause", "mending"),
     [
         ("Placeless", "no positions", "positions"),
+        ("TorchLayers", "no positions", "positions"),
         ("Encoding", "the batch read as time", "swapped"),
         ("DroppingModel", "dropout in evaluation", "quiet"),
         ("Frozen", "frozen weights", "thawed"),
@@ -192,6 +193,9 @@ def test_what_is_removed_from_a_model_of_ones_own_is_no_longer_measured(name, ca
         Setup("mine", task, one, {}) for one in (model, {"name": "mended", "part": model, "mending": {mending: True}})
     ]
     assert [STILL[cause](measure(setup)) for setup in setups] == [True, False]
+
+
+WRONG = {"check": "heads", "severity": "error", "message": "Nothing adds.", "evidence": "", "source": ""}
 
 
 def test_what_code_of_ones_own_drops_is_removed_though_nobody_said_it(texts):
@@ -223,6 +227,19 @@ def test_a_bug_in_the_attention_of_a_whole_model_is_removed_with_it(texts):
     assert "bug" not in {one.nature for one in unknown}  # then it is named, and what it carries is not known
 
 
+def test_a_model_of_ones_own_that_sees_little_is_given_sight(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(40, 11, 1)))
+    task = {"name": "sequences", "inputs": str(tmp_path / "x.npy"), "targets": str(tmp_path / "x.npy"), "batch": 8}
+    setup = Setup("mine", task, {"name": f"{OWN}:Convolutions"}, {"budget": {"steps": 40}})
+    known = Known(setup, build_task(task), examine(setup), measure(setup), attention=attention_of(setup))
+    (cause,) = (one for one in candidates({"mine": known}) if one.name == "small reach")
+    assert known.measured["reach"] == 5.0
+    assert measure(setup.changed(**cause.changes["mine"]))["reach"] == 11.0
+    wrong = Examined("own.py:Convolutions", "model", findings=[WRONG])
+    bugs = candidates({"mine": replace(known, examined=[wrong])})
+    assert "bug" not in {one.nature for one in bugs}  # it has no attention that another could be used instead of
+
+
 def test_layers_without_a_path_around_them_get_one(texts):
     task = build_task({"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16})
     mended = build_model({"name": "mended", "part": f"{OWN}:SkiplessModel", "mending": {"skips": True}}, task)
@@ -231,6 +248,37 @@ def test_layers_without_a_path_around_them_get_one(texts):
     for layer in part.mix:
         x = x + layer.forward(x)
     torch.testing.assert_close(mended(tokens), part.logits(part.norm(x)))
+
+
+def test_layers_of_torch_get_their_norms_in_front(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(40, 7, 1)))
+    task = {"name": "sequences", "inputs": str(tmp_path / "x.npy"), "targets": str(tmp_path / "x.npy"), "batch": 8}
+    setup = Setup("mine", task, {"name": f"{OWN}:TorchLayers"}, {"budget": {"steps": 40}})
+    (examined,) = examine(setup)
+    assert (examined.error, examined.verdict != "") == ("", True)
+    known = Known(setup, build_task(task), [examined], measure(setup))
+    change = next(one.changes["mine"] for one in candidates({"mine": known}) if one.name == "post-norm")
+    mended = setup.changed(**change)
+    before, after = (build_model(one.model, build_task(task)).modules() for one in (setup, mended))
+    norms = [[one.norm_first for one in some if hasattr(one, "norm_first")] for some in (before, after)]
+    assert norms == [[False, False], [True, True]]
+    again = candidates({"mine": replace(known, setup=mended, measured=measure(mended))})
+    assert "post-norm" not in {one.name for one in again}
+
+
+def test_scores_that_training_left_small_are_made_larger(texts, tmp_path):
+    task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
+    model = {"name": "decoder", "mixer": f"{OWN}:Flat", "d_model": 24, "n_layers": 2}
+    setup = Setup("mine", task, model, {"budget": {"steps": 40}})
+    (examined,) = examine(setup)
+    assert not examined.error
+    save_checkpoint(tmp_path / "last", weights_of(build_model(model, build_task(task))), {"step": 1})
+    known = Known(setup, build_task(task), [examined], measure(setup), measure(setup, tmp_path))
+    assert "flat attention" not in {one.name for one in candidates({"mine": replace(known, trained={})})}
+    (cause,) = (one for one in candidates({"mine": known}) if one.name == "flat attention")
+    mended = measure(setup.changed(**cause.changes["mine"]))
+    assert known.trained["scores"] < 0.1
+    assert mended["scores"] == pytest.approx(1.0, rel=0.2)
 
 
 def test_of_a_shortened_run_no_rate_is_tried_that_only_its_shortness_wants():
@@ -269,11 +317,13 @@ def test_what_a_recipe_says_is_put_back(said, cause, change):
     assert found.get(cause) == (None if change is None else {"training": change})
 
 
-def test_items_that_are_there_several_times_are_a_leak(tmp_path):
-    np.save(tmp_path / "x.npy", np.repeat(np.random.default_rng(0).normal(size=(30, 7, 1)), 4, axis=0))
+@pytest.mark.parametrize(("noise", "drop"), [(0.0, True), (1e-2, "near")])
+def test_items_that_are_there_several_times_are_a_leak(noise, drop, tmp_path):
+    several = np.repeat(np.random.default_rng(0).normal(size=(30, 7, 1)), 4, axis=0)
+    np.save(tmp_path / "x.npy", several + noise * np.random.default_rng(1).normal(size=several.shape))
     np.save(tmp_path / "y.npy", np.repeat(np.arange(30) % 2, 4))
     task = {"name": "classify", "inputs": str(tmp_path / "x.npy"), "labels": str(tmp_path / "y.npy")}
-    for said, change in ((task, {"task": {"drop_copies": True}}), ({**task, "drop_copies": True}, None)):
+    for said, change in ((task, {"task": {"drop_copies": drop}}), ({**task, "drop_copies": drop}, None)):
         known = Known(Setup("mine", said, {"name": "encoder"}, {"budget": {"steps": 40}}), build_task(said))
         found = {one.name: one.changes["mine"] for one in candidates({"mine": known})}
         assert found.get("leaking split") == change

@@ -86,6 +86,15 @@ def test_a_module_as_a_whole_is_a_bug_in_it():
     assert paragraph(answer).startswith("A bug in Heads carries most of it (90%).")
 
 
+def test_a_cause_that_carries_half_stands_before_the_noise_that_is_left():
+    share = Share("leaking split", "set-up", "nothing is shared", around(0.18))
+    seen = ("case", "why?", "val_accuracy of 'mine'", "fraction", 0.69, 0.35, 1.0, 5)
+    answer = Answer(*seen, start=around(0.51), noise=True, shares=(share,), end=around(0.33))
+    assert answer.largest[0] == "leaking split"
+    alone = replace(answer, shares=(), end=answer.start)
+    assert alone.largest[0] == "noise"
+
+
 def test_shortened_runs_are_told_beside_those_with_all_steps():
     seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 3.3, 2.3, 0.5, 3)
     answer = Answer(*seen, start=around(3.6), entire=around(3.3), noise=True, end=around(3.6))

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from attnlab.inspection.reach import reach
-from attnlab.nn.replaced_attention import ReplacedAttention, attention_in, put_in
+from attnlab.nn.replaced_attention import ReplacedAttention, attention_in, behind_a_layer, put_in
 
 VOCAB, WIDTH, LENGTH, BATCH = 7, 16, 9, 3
 
@@ -134,6 +134,39 @@ def test_what_attends_is_found_and_can_be_replaced(net, expected):
     if expected:
         assert reach(model, (ids(),)).future == 0
         assert reach(model, (ids(),)).past == LENGTH
+
+
+class Convolutions(nn.Module):
+    """Two convolutions that see few positions, over channels that come first."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Conv1d(WIDTH, WIDTH, 3, padding=1) for _ in range(2)))
+
+    def forward(self, x):
+        return self.layers(x.mT).mT
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("net", "name", "channels_first"),
+    [(Convolutions, "layers.0", True), (lambda: nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in "ab")), "0", False)],
+)
+def test_attention_behind_a_layer_sees_all(net, name, channels_first, causal):
+    torch.manual_seed(0)
+    model, x = net(), torch.randn(BATCH, LENGTH, WIDTH)
+    before = reach(model, (x,), position=LENGTH // 2)
+    found = behind_a_layer(model, (x,), causal=causal)
+    assert {place: how["channels_first"] for place, how in found.items()} == {name: channels_first}
+    put_in(model, found)
+    after = reach(model, (x,), position=LENGTH // 2)
+    assert before.past < after.past == LENGTH // 2 + 1
+    assert (after.future == before.future) if causal else (after.future >= LENGTH - LENGTH // 2 - 1)
+
+
+def test_behind_what_gives_no_vectors_for_positions_stands_nothing():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(LENGTH * WIDTH, 8), nn.Linear(8, 2))
+    assert behind_a_layer(model, (torch.randn(BATCH, LENGTH, WIDTH),), causal=False) == {}
 
 
 def test_what_stands_in_the_place_is_the_labs_attention():

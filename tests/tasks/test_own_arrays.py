@@ -218,6 +218,23 @@ def test_what_is_held_out_too_is_left_out_of_training(task, save):
     assert parts[0]["train"] - parts[1]["train"] == round(12 * copied.overlaps["validation"])
 
 
+@pytest.mark.parametrize("task", [Classify, Sequences])
+@pytest.mark.parametrize("dimensions", [4, 16])
+def test_copies_with_noise_are_told_from_items_of_their_own(task, dimensions, save):
+    draw = np.random.default_rng(0)
+    honest = draw.normal(size=(300, dimensions, 1)).astype(np.float32)
+    several = (np.repeat(honest[:30], 10, axis=0) + draw.normal(size=(300, dimensions, 1)) * 1e-4).astype(np.float32)
+    targets = save("y", np.arange(300) // 10 % 3 if task is Classify else several)
+    said = "of the validation part's inputs have near copies among the training inputs"
+    honest, several = (save(name, one) for name, one in {"honest": honest, "several": several}.items())
+    assert said not in " ".join(task(honest, targets).alarms())
+    assert said in " ".join(task(several, targets).alarms())
+    apart = task(several, targets, drop_copies="near")
+    assert said not in " ".join(apart.alarms())
+    held_out = task(several, targets)._items.parts["validation"].chosen
+    assert not {one // 10 for one in apart._items.parts["train"].chosen} & {one // 10 for one in held_out}
+
+
 def test_training_parts_of_nothing_but_copies_are_refused(save):
     files = save("x", np.zeros((20, LENGTH))), save("y", np.arange(20) % 2)
     with pytest.raises(DataError, match="with drop_copies nothing is left to train on: every training input is held"):

@@ -247,12 +247,13 @@ class Answer:
     def largest(self) -> tuple[str, str, float] | None:
         """The step that carries most of the distance, the unexplained one left out; None where none carries much.
 
-        A step counts as far as something was left to explain when it was removed; and what any model gains from, such
-        as more steps, stands behind a bug or an effect that carries a part of it.
+        A step counts as far as something was left to explain when it was removed, noise as far as something is left in
+        the end; and what any model gains from, such as more steps, stands behind a bug or an effect that carries a part
+        of it.
         """
         sign = math.copysign(1.0, self.distance)
         left, named = abs(self.distance), []
-        for name, nature, amount in self.steps:
+        for name, nature, amount in sorted(self.steps, key=lambda step: step[1] == "noise"):
             if nature not in {"unexplained", "beyond"}:
                 named.append((name, nature, sign * max(min(amount * sign, left), 0.0)))
             left -= amount * sign

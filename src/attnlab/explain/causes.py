@@ -22,6 +22,7 @@ from attnlab.nn.mixers import MIXERS
 from attnlab.studies.plan.matching import width_of
 from attnlab.tasks import TASKS
 from attnlab.tasks.arrays.classify import Classify
+from attnlab.tasks.arrays.items import SUSPICIOUS_NEAR
 from attnlab.tasks.arrays.sequences import Sequences
 from attnlab.tasks.char_lm.char_lm import CharLM
 from attnlab.tasks.held_out import SUSPICIOUS_OVERLAP
@@ -44,6 +45,8 @@ WARM_UP = 0.1
 """Part of the steps over which the rate rises, where it did not."""
 LARGEST_ENTRY = 1.5
 """Size of what enters the first layer, down to which it is not large."""
+LEAST_SCORES = 1e-3
+"""Standard deviation of scores that are taken for larger ones when they are divided by it."""
 LONGEST_WARM_UP = 0.5
 """Part of the steps from which on a warm-up is tried without."""
 LEAK = 0.1
@@ -111,7 +114,8 @@ class Known:
     as_meant : mapping, optional
         What of the model is otherwise where its mixer is given the layout in which it does not read the batch as time.
     attention : mapping
-        Of a whole model of a person's own the parts that attend, as `attention_in` finds them.
+        Of a whole model of a person's own the parts that attend, as `attention_in` finds them, or else a layer behind
+        which attention may stand.
     """
 
     setup: Setup
@@ -348,7 +352,8 @@ def replaced(cause: Cause, situations: Mapping[str, Known]) -> Cause:
 def _replaced(situation: Known) -> dict[str, Any] | None:
     """The lab's attention in the place of a person's own mixer, or of the attention within a person's own model."""
     if own_model(situation.model):
-        return {**_mended(situation, {}), "attention": situation.attention} if situation.attention else None
+        attends = any("behind" not in how for how in situation.attention.values())
+        return {**_mended(situation, {}), "attention": situation.attention} if attends else None
     if not is_path(situation.mixer):
         return None
     _, arguments = parse(situation.model["mixer"], "mixer")
@@ -362,6 +367,13 @@ def _replaced(situation: Known) -> dict[str, Any] | None:
 def _if_said(key: str, value: Any, **change: Any) -> Callable[[Known], Change | None]:
     """A change of the model where one of its arguments has a value."""
     return lambda one: {"model": change} if one.takes(key) and one.said(key) == value else None
+
+
+def _pre_norm(one: Known) -> Change | None:
+    if one.takes("norm"):
+        return _if_said("norm", "post", norm="pre")(one)
+    own = own_model(one.model) and one.measured.get("norm_behind", 0.0) > 0
+    return {"model": _mended(one, {"norm_first": True})} if own else None
 
 
 def _identity_path(one: Known) -> Change | None:
@@ -378,6 +390,13 @@ def _positions(one: Known) -> Change | None:
     if own_model(one.model):
         return {"model": _mended(one, {"positions": True})} if one.signature("missing positions") else None
     return {"model": {"positions": "learned"}} if one.takes("positions") and one.said("positions") == "none" else None
+
+
+def _sharper(one: Known) -> Change | None:
+    """Larger scores in code of a person's own, where training left them small."""
+    if not (own_model(one.model) or is_path(one.mixer)) or not one.signature("flat attention"):
+        return None
+    return {"model": _mended(one, {"scores_times": round(1 / max(one.trained["scores"], LEAST_SCORES), 6)})}
 
 
 def _quiet(one: Known) -> Change | None:
@@ -436,6 +455,8 @@ def _sees_all(one: Known) -> Change | None:
     if isinstance(mixer, Mapping) and mixer.get("masks"):
         return {"model": {"mixer": {"masks": []}}}
     own = _replaced(one)
+    if own is None and one.attention:
+        own = {**_mended(one, {}), "attention": one.attention}
     if own is not None:
         return {"model": own}
     if one.takes("mixer_at") and one.said("mixer") is None:
@@ -450,7 +471,12 @@ def _clean(one: Known) -> Change | None:
     clean = {"char-lm": "contiguous", "shapes": "separate"}.get(name)
     if split is not None and clean is not None and split != clean:
         return {"task": {"split": clean, "stride": 1} if "stride" in one.setup.task else {"split": clean}}
-    if not isinstance(one.task, CharLM | Classify | Sequences | Translation) or one.task.drop_copies:
+    if not isinstance(one.task, CharLM | Classify | Sequences | Translation):
+        return None
+    near = one.task.near_overlaps if isinstance(one.task, Classify | Sequences) else {}
+    if one.task.drop_copies != "near" and any(share >= SUSPICIOUS_NEAR for share in near.values()):
+        return {"task": {"drop_copies": "near"}}
+    if one.task.drop_copies:
         return None
     suspicious = any((share or 0) >= SUSPICIOUS_OVERLAP for share in one.task.overlaps.values())
     return {"task": {"drop_copies": True}} if suspicious else None
@@ -542,6 +568,10 @@ REMOVALS: tuple[Removal, ...] = (
         "dead rectifiers", "known effect", LIVING,
         _living_rectifiers, ("dead rectifiers",), "Maas 2013, ICML workshop on deep learning for speech",
     ),
+    Removal(
+        "flat attention", "known effect", "scores are multiplied until their standard deviation is one", _sharper,
+        ("flat attention",), "Henry 2020, arXiv:2010.04245; Liu 2022, arXiv:2111.09883, section 3.3",
+    ),
     Removal(FROZEN, "known effect", "all weights are trained", lambda one: _thawed(one, FROZEN), (FROZEN,)),
     Removal(CUT_OFF, "bug", "all weights are trained", lambda one: _thawed(one, CUT_OFF), (CUT_OFF,)),
     Removal(
@@ -554,11 +584,12 @@ REMOVALS: tuple[Removal, ...] = (
         "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466",
     ),
     Removal(
-        "small reach", "known effect", "attention sees all: without masks of its own, or in the place of a layer",
+        "small reach", "known effect",
+        "attention sees all: without masks of its own, in the place of a layer, or behind one",
         _sees_all, ("small reach",),
     ),
     Removal(
-        "post-norm", "known effect", "the norm stands before each part", _if_said("norm", "post", norm="pre"),
+        "post-norm", "known effect", "the norm stands before each part", _pre_norm,
         ("gradient by depth",), "Xiong 2020, arXiv:2002.04745; Liu 2020, arXiv:2004.08249",
     ),
     Removal(

@@ -21,6 +21,7 @@ from attnlab.explain.causes import (
     GAINS,
     OVERFITTING,
     STILL,
+    TITLES,
     TOO_FEW_STEPS,
     Cause,
     Change,
@@ -247,10 +248,11 @@ class _Explaining:
             if cause.name not in STILL or not any(STILL[cause.name](self._measured(one)) for one in fixed.values()):
                 checked.append(cause)
                 continue
-            situations = {name: replace(found.situations[name], setup=base[name]) for name in cause.changes}
-            whole = replaced(cause, situations)
             self.not_tried.append(f"mending '{cause.name}' (its own code is not reached)")
-            checked += [whole] if whole.changes else []
+            if cause.name in TITLES.values():  # of attention, and not of what stands around it
+                situations = {name: replace(found.situations[name], setup=base[name]) for name in cause.changes}
+                whole = replaced(cause, situations)
+                checked += [whole] if whole.changes else []
         return checked
 
     def _unmeasured(self, found: _Found, causes: Sequence[Cause]) -> tuple[str, ...]:

@@ -10,13 +10,14 @@ from torch import nn
 
 from attnlab.core.build import class_of, is_path, parse, prepare
 from attnlab.core.constructors import signature_of
+from attnlab.core.contracts import StudyTask
 from attnlab.core.errors import AttnlabError
 from attnlab.core.processes.apart import call_apart
 from attnlab.doctor import doctor
 from attnlab.explain.setups import Setup
 from attnlab.models import MODELS
-from attnlab.nn.foreign_model import ForeignModel
-from attnlab.nn.replaced_attention import attention_in
+from attnlab.nn.foreign_model import ForeignModel, order_of
+from attnlab.nn.replaced_attention import attention_in, behind_a_layer
 from attnlab.studies.define.assemble import build_model, build_task
 
 SAMPLES = 3
@@ -99,12 +100,15 @@ def _examine(task_spec: Any, model: Mapping[str, Any]) -> list[dict[str, Any]]:
     task = build_task(task_spec)
     found: dict[str, Examined] = {}
     for place, spec in own_specs(model):
-        offered = dict(task.model_arguments()) if place == "model" else _offered_by(model, task.causal)
         name, _ = parse(spec, place)
         try:
-            arguments = {**prepare(spec, {}, axis=place, offered=offered).arguments}
+            if place == "model":
+                order = order_of(spec, task.model_arguments())
+            else:
+                order = prepare(spec, {}, axis=place, offered=_offered_by(model, task))
             layout = _layout_of(build_model(spec, task)) if place == "model" else None  # around a mixer any may stand
-            diagnosis = doctor(name, arguments=arguments, causal=task.causal, layout=layout)
+            causal = task.causal or None  # where outputs may see all of the input, they need not
+            diagnosis = doctor(name, arguments=dict(order.arguments), causal=causal, layout=layout)
             findings = [finding.to_json() for finding in diagnosis.findings]
             found[name] = Examined(name, place, diagnosis.verdict, findings)
         except AttnlabError as error:
@@ -119,7 +123,10 @@ def _layout_of(model: nn.Module) -> str:
 
 
 def attention_of(setup: Setup) -> dict[str, dict[str, Any]]:
-    """The parts of a person's own model that attend, measured in a process of its own; nothing for any other model."""
+    """The parts of a person's own model that attend, measured in a process of its own; nothing for any other model.
+
+    Of one without such a part, the first of its layers, behind which attention may stand.
+    """
     return call_apart(_attention, dict(setup.task), dict(setup.model)) if own_model(setup.model) else {}
 
 
@@ -128,7 +135,9 @@ def _attention(task_spec: Any, model: Mapping[str, Any]) -> dict[str, dict[str, 
     inputs = task.train_batch(0, 0).rows(0, SAMPLES).inputs
     if len(inputs) > 1:  # the lab's attention looks at one sequence
         return {}
-    return attention_in(build_model(own_model(model), task), inputs, causal=task.causal)
+    built = build_model(own_model(model), task)
+    found = attention_in(built, inputs, causal=task.causal)
+    return found or behind_a_layer(built, inputs, causal=task.causal)
 
 
 def model_parameters(model: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -137,9 +146,10 @@ def model_parameters(model: Mapping[str, Any]) -> Mapping[str, Any]:
     return {} if is_path(name) else signature_of(class_of(name, MODELS, "model"))
 
 
-def _offered_by(model: Mapping[str, Any], causal: bool) -> dict[str, Any]:
+def _offered_by(model: Mapping[str, Any], task: StudyTask) -> dict[str, Any]:
     """What a model offers to a mixer within it."""
     signature = model_parameters(model)
     width = next((key for key in ("d_model", "channels") if key in signature), "d_model")
     given = model.get(width, signature[width].default if width in signature else None)
-    return {"d_model": given, "causal": causal, "dropout": model.get("dropout", 0.0)}
+    longest = {key: value for key, value in task.model_arguments().items() if key == "max_length"}
+    return {"d_model": given, "causal": task.causal, "dropout": model.get("dropout", 0.0), **longest}

@@ -21,7 +21,7 @@ from attnlab.inspection.activity import dead_share, relative_entropy
 from attnlab.inspection.order import by_chance, sees_order
 from attnlab.inspection.reach import reach
 from attnlab.nn.changed_calls import ChangedCalls
-from attnlab.nn.mended import Mending, layers_of, register_parts
+from attnlab.nn.mended import Mending, layers_of, layers_with_norm_behind, register_parts
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.training.keeping.checkpoints import load_model_weights
 
@@ -39,6 +39,8 @@ LARGE_SCORES = 5.0
 """Standard deviation of scores: of a dozen keys the largest then holds most of the weight."""
 PEAKED = 0.2
 """Mean entropy of attention weights, as a part of that of equal weights."""
+FLAT = 0.1
+"""Standard deviation of scores below which all weights are nearly equal, as if no score had been learned."""
 HEAVY = 0.4
 """Share that is dropped at once: a Transformer of the first paper drops 0.1, its largest 0.3."""
 DEAD = 0.5
@@ -122,6 +124,12 @@ SIGNATURES: tuple[Signature, ...] = (
         "Zhai 2023, arXiv:2303.06296",
     ),
     Signature(
+        "flat attention",
+        lambda m: m["trained"] > 0 and m["scores"] < FLAT,
+        "scores have a standard deviation of {scores:.2g} in every layer: whatever a query asks for, it gets the mean",
+        "Henry 2020, arXiv:2010.04245; Liu 2022, arXiv:2111.09883, section 3.3 (a temperature for bounded scores)",
+    ),
+    Signature(
         "dead rectifiers",
         lambda m: m["dead"] > DEAD,
         "{dead:.0%} of the units of a rectifier are zero at every position",
@@ -203,6 +211,7 @@ def _measure(task_spec: Any, model_spec: Mapping[str, Any], folder: str | None) 
     few = task.train_batch(0, 0).rows(0, ITEMS)
     untrained = _untrained(model, task, few) if names_own_code([model_spec]) else {}
     found = {**untrained, **_by_depth(model, task, few), **_sees(model, few, causal=task.causal)}
+    found |= {"norm_behind": float(bool(layers_with_norm_behind(model))), "trained": float(folder is not None)}
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 

@@ -45,7 +45,7 @@ class ChangedCalls(TorchFunctionMode):
     dropping : bool
         Whether dropout acts.
     given : Tensor, optional
-        What the module was given.
+        What the module was given; the first of it that is embedded or mapped at every position is its input.
     entry_times : float
         What it is multiplied by as soon as it is embedded or mapped.
     positions : bool
@@ -70,6 +70,7 @@ class ChangedCalls(TorchFunctionMode):
         self._entry_times, self._positions = entry_times, positions
         self._scores, self._rectified = scores, rectified
         self._over_keys, self._dropping, self._given, self._attached = over_keys, dropping, given, attached
+        self._taken_in = False
         self.across = False  # whether scores were normalized over another axis than their last
         self.dropped = 0.0  # the largest share that was dropped at once
 
@@ -93,7 +94,14 @@ class ChangedCalls(TorchFunctionMode):
         if func in DROPOUTS:
             return self._dropout(*args, **given)
         result = self._result(func, first, args, given)
-        return self._entered(result) if func in ENTRIES and first is self._given and result.ndim == 3 else result
+        return self._entered(result) if func in ENTRIES and self._takes_in(result) else result
+
+    def _takes_in(self, result: Tensor) -> bool:
+        """Whether this is the first that has a vector for every position of what the module was given."""
+        if self._taken_in or self._given is None or result.ndim != 3 or result.shape[:2] != self._given.shape[:2]:
+            return False
+        self._taken_in = True
+        return True
 
     def _entered(self, x: Tensor) -> Tensor:
         """The input, embedded or mapped, as it should have been."""

@@ -142,11 +142,16 @@ def build_foreign_model(spec: Spec, offered: Mapping[str, Any]) -> nn.Module:
     axis for the length.
     """
     name, _ = parse(spec, "model")
-    order = prepare(spec, {}, axis="model", offered=_by_own_names(name, offered))
+    order = order_of(spec, offered)
     convention, answering = _learned(name, order, offered)
     module = module_of(order)
     plain = convention is None and not answering and not closes_over_parts(module)
     return module if plain else ForeignModel(module, convention, answering=answering, name=order.where)
+
+
+def order_of(spec: Spec, offered: Mapping[str, Any]) -> Order:
+    """A person's own class with the arguments that its constructor gets of a task, by its own names for them."""
+    return prepare(spec, {}, axis="model", offered=_by_own_names(parse(spec, "model")[0], offered))
 
 
 def _by_own_names(name: str, offered: Mapping[str, Any]) -> dict[str, Any]:

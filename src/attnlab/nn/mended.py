@@ -61,6 +61,8 @@ class Mending:
         Whether the logarithm of its answers is given, which are probabilities.
     entry_times : float
         What the input is multiplied by as soon as it is embedded or mapped.
+    norm_first : bool
+        Whether in layers of torch, which may have them behind, norms stand before what they are for.
 
     Raises
     ------
@@ -81,6 +83,7 @@ class Mending:
     positions: bool = False
     logarithm: bool = False
     entry_times: float = 1.0
+    norm_first: bool = False
 
     def __post_init__(self) -> None:
         for name, factor in (("scores_times", self.scores_times), ("entry_times", self.entry_times)):
@@ -108,6 +111,8 @@ class Mending:
         if self.thawed:
             register_parts(module)
             module.requires_grad_(True)
+        for layer in layers_with_norm_behind(module) if self.norm_first else ():
+            layer.norm_first = True  # pyrefly: ignore
         for layer in layers_of(module) if self.skips else ():
             layer.register_forward_hook(_with_input)
         return module
@@ -230,6 +235,11 @@ def register_parts(module: nn.Module) -> nn.Module:
             setattr(part, name, nn.ModuleDict(value) if named else nn.ModuleList(inner))
         waiting += part.children()
     return module
+
+
+def layers_with_norm_behind(module: nn.Module) -> list[nn.Module]:
+    """The layers of torch within a module whose norms stand behind what they are for, as is torch's default."""
+    return [layer for layer in module.modules() if getattr(layer, "norm_first", None) is False]
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:

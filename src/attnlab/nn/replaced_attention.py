@@ -1,4 +1,4 @@
-"""The lab's attention in the place of the attention within a whole model of a person's own."""
+"""The lab's attention in the place of the attention within a whole model of a person's own, or behind a layer of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any, final
 from torch import Tensor, nn
 
 from attnlab.nn.attention import Attention
+from attnlab.nn.axes.positions import sinusoids
 from attnlab.nn.changed_calls import ChangedCalls
+from attnlab.nn.mended import layers_of
 
 
 @final
@@ -46,6 +48,35 @@ class ReplacedAttention(nn.Module):
         return (output, None) if self.several else output
 
 
+@final
+class AddedAttention(nn.Module):
+    """Call a layer, and add to what it gives what attention to all positions makes of it.
+
+    Parameters
+    ----------
+    layer : nn.Module
+        Any that gives a vector for each position.
+    d_model : int
+        Width of these.
+    causal : bool
+        Whether a position sees itself and earlier ones only.
+    channels_first : bool
+        Whether the layer gives (batch, d_model, length), as convolutions do.
+    """
+
+    def __init__(self, layer: nn.Module, d_model: int, *, causal: bool = False, channels_first: bool = False) -> None:
+        super().__init__()
+        self.layer, self.attention = layer, Attention(d_model, 1, causal=causal)
+        self.channels_first = channels_first
+
+    def forward(self, *given: Any, **named: Any) -> Tensor:
+        """What the layer gives and what is seen of it, of which the places are told by sines and cosines."""
+        output = self.layer(*given, **named)
+        x = output.transpose(1, 2) if self.channels_first else output
+        seen = self.attention(x + sinusoids(x.shape[1], x.shape[2], dtype=x.dtype, device=x.device))
+        return output + (seen.transpose(1, 2) if self.channels_first else seen)
+
+
 def attention_in(model: nn.Module, inputs: Sequence[Tensor], *, causal: bool) -> dict[str, dict[str, Any]]:
     """The parts of a model that attend and do nothing else, by name, as arguments of a `ReplacedAttention`.
 
@@ -71,10 +102,37 @@ def attention_in(model: nn.Module, inputs: Sequence[Tensor], *, causal: bool) ->
     return {name: {**how, "causal": causal} for name, how in found.items() if name in inner}
 
 
+def behind_a_layer(model: nn.Module, inputs: Sequence[Tensor], *, causal: bool) -> dict[str, dict[str, Any]]:
+    """The first layer of a model that gives a vector for each position, by name, as arguments of an `AddedAttention`.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Any model; a copy of it is called.
+    inputs : sequence of Tensor
+        What it reads, batch first.
+    causal : bool
+        Whether its positions may see none after them.
+    """
+    watched = _Watched(copy.deepcopy(model).train())
+    watched.model(*inputs)
+    layers = [name for layer in layers_of(watched.model) for name, one in watched.model.named_modules() if one is layer]
+    batch, length = inputs[-1].shape[:2]
+    for name in (name for name in layers if name in watched.calls):
+        given = watched.calls[name].returned
+        if isinstance(given, Tensor) and given.ndim == 3 and len(given) == batch and length in given.shape[1:]:
+            first = given.shape[1] != length
+            width = given.shape[1] if first else given.shape[2]
+            return {name: {"behind": True, "d_model": width, "causal": causal, "channels_first": first}}
+    return {}
+
+
 def put_in(model: nn.Module, attention: Mapping[str, Mapping[str, Any]]) -> None:
-    """Let the lab's attention stand where `attention_in` found another."""
+    """Let the lab's attention stand where `attention_in` found another, or behind a layer."""
     for name, how in attention.items():
-        model.set_submodule(name, ReplacedAttention(**how), strict=True)
+        said = {key: value for key, value in how.items() if key != "behind"}
+        layer = AddedAttention(model.get_submodule(name), **said) if "behind" in how else ReplacedAttention(**said)
+        model.set_submodule(name, layer, strict=True)
 
 
 @final

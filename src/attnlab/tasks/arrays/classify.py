@@ -15,7 +15,7 @@ from attnlab.core.build import Spec, build
 from attnlab.core.contracts import Batch, Floor, Metric, Predict
 from attnlab.core.errors import DataError, ModuleError, SpecError, nearest
 from attnlab.core.sizes import require_known, require_positive
-from attnlab.tasks.arrays.items import Numbers, OwnItems, batch_of, cut_items
+from attnlab.tasks.arrays.items import DropCopies, Numbers, OwnItems, batch_of, cut_items
 from attnlab.tasks.arrays.reading import ARRAY, numbers, read_array, read_table, require_finite
 from attnlab.tasks.codecs import ClassCodec, NumbersCodec
 from attnlab.tasks.held_out import PREFIXES, Held, held_parts, shares_of
@@ -55,8 +55,9 @@ class Classify:
         Whether numbers are given with mean 0 and standard deviation 1, for each feature those of the training part.
     data_seed : int
         Seed of which items are held out.
-    drop_copies : bool
-        Whether the training part is left without items whose input is held out too.
+    drop_copies : bool or "near"
+        Whether the training part is left without items whose input is held out too; "near" also without their near
+        copies, to which something was added: the nearest items, if all others are at least twice as far.
 
     Raises
     ------
@@ -89,7 +90,7 @@ class Classify:
         test: Held | None = None,
         normalize: bool = True,
         data_seed: int = 0,
-        drop_copies: bool = False,
+        drop_copies: DropCopies = False,
     ) -> None:
         require_positive("batch", batch)
         require_positive("length", length or 1)
@@ -219,6 +220,11 @@ class Classify:
     def overlaps(self) -> Mapping[str, float]:
         """By held-out part, the fraction of its inputs that are among the training inputs."""
         return self._items.copied
+
+    @property
+    def near_overlaps(self) -> Mapping[str, float]:
+        """By held-out part, the fraction of its inputs of which near copies are among the training inputs."""
+        return self._items.near_copied
 
     def alarms(self) -> tuple[str, ...]:
         """What is suspicious about the items and their classes."""

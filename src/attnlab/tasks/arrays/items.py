@@ -6,7 +6,7 @@ import functools
 import hashlib
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
@@ -14,10 +14,16 @@ from jaxtyping import Int64
 
 from attnlab.core.contracts import Batch
 from attnlab.core.errors import DataError
+from attnlab.tasks.arrays.near_copies import near_copies
 from attnlab.tasks.epochs import in_epochs
 from attnlab.tasks.held_out import require_shares, shares_of
 
 Numbers = Int64[np.ndarray, " items"]
+DropCopies = bool | Literal["near"]
+SUSPICIOUS_NEAR = 0.8
+"""Share of held-out items with near copies; honest ones of more than one dimension are far below."""
+MOST_HELD, MOST_TRAINED = 500, 20_000
+"""Items among which near copies are looked for at most."""
 EVALUATION_BATCH = 250  # items at a time; bounds memory, changes no number but rounding
 
 
@@ -68,8 +74,9 @@ class OwnItems:
         Of which items are held out.
     strata : array of int, optional
         A class of each item; then every class is held out in the same share.
-    drop_copies : bool
-        Whether the training part is left without items whose input is held out too.
+    drop_copies : bool or "near"
+        Whether the training part is left without items whose input is held out too; "near" also without copies of them
+        to which something was added (`near_copies`).
 
     Raises
     ------
@@ -87,7 +94,7 @@ class OwnItems:
         *,
         seed: int,
         strata: np.ndarray | None = None,
-        drop_copies: bool = False,
+        drop_copies: DropCopies = False,
     ) -> None:
         shares = shares_of(held)
         chosen = cut_items(len(inputs), shares, seed, strata)
@@ -113,12 +120,15 @@ class OwnItems:
             if not len(items):
                 raise DataError(f"the {part} part is empty: there are {len(inputs)} items; give more, or other shares")
         if drop_copies:
-            self._drop_copies()
+            self._drop_copies(near=drop_copies == "near")
 
-    def _drop_copies(self) -> None:
-        train = self.parts["train"]
-        held_out = {one for part, items in self.parts.items() if part != "train" for one in items.hashes()}
+    def _drop_copies(self, *, near: bool) -> None:
+        train, *held = (self.parts[part] for part in ("train", *(part for part in self.parts if part != "train")))
+        held_out = {one for items in held for one in items.hashes()}
         kept = np.array([one not in held_out for one in train.hashes()])
+        for items in held if near and _is_of_numbers(train) else ():
+            for copies in near_copies(items.pair(slice(None))[0], train.pair(slice(None))[0]):
+                kept[copies] = False
         if not kept.any():
             raise DataError("with drop_copies nothing is left to train on: every training input is held out too")
         self.parts["train"] = Items(train.inputs, train.targets, train.chosen[kept])
@@ -135,9 +145,32 @@ class OwnItems:
         held_out = {part: items.hashes() for part, items in self.parts.items() if part != "train"}
         return {part: sum(one in known for one in some) / len(some) for part, some in held_out.items()}
 
+    @functools.cached_property
+    def near_copied(self) -> dict[str, float]:
+        """By held-out part, the fraction of its inputs of which near copies are among the training inputs.
+
+        Of large parts a sample is looked at.
+        """
+        train = self.parts["train"]
+        if not _is_of_numbers(train):
+            return {}
+        among = train.pair(_evenly(len(train), MOST_TRAINED))[0]
+        found = {}
+        for part, items in self.parts.items():
+            if part != "train":
+                copies = near_copies(items.pair(_evenly(len(items), MOST_HELD))[0], among)
+                found[part] = sum(len(one) > 0 for one in copies) / len(copies)
+        return found
+
     def alarms(self) -> list[str]:
         """What is suspicious about the parts."""
         return [
+            f"{share:.0%} of the {part} part's inputs have near copies among the training inputs, a few that are at "
+            "least twice as near as all others: if items were copied or augmented before parts were cut, what is "
+            "measured is partly memory (drop_copies: near)"
+            for part, share in self.near_copied.items()
+            if share >= SUSPICIOUS_NEAR
+        ] + [
             f"{share:.1%} of the {part} part's inputs are among the training inputs: what is measured is partly memory"
             for part, share in self.copied.items()
             if share
@@ -155,6 +188,16 @@ class OwnItems:
             "parts": {part: len(items) for part, items in self.parts.items()},
             "copied": self.copied,
         }
+
+
+def _is_of_numbers(items: Items) -> bool:
+    """Whether inputs are numbers, and no tokens."""
+    return items.inputs.dtype.kind == "f"
+
+
+def _evenly(count: int, most: int) -> slice:
+    """At most so many of a number of items, evenly among them."""
+    return slice(None, None, -(-count // most))
 
 
 def cut_items(count: int, shares: Mapping[str, float], seed: int, strata: np.ndarray | None) -> dict[str, Numbers]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attnlab.core.contracts import Batch, Floor, Metric, Predict
 from attnlab.core.errors import DataError, ModuleError, SpecError
 from attnlab.core.sizes import require_known, require_positive
-from attnlab.tasks.arrays.items import OwnItems, batch_of
+from attnlab.tasks.arrays.items import DropCopies, OwnItems, batch_of
 from attnlab.tasks.arrays.reading import read_array
 from attnlab.tasks.codecs import NumbersCodec
 from attnlab.tasks.held_out import PREFIXES, Held, held_parts, shares_of
@@ -47,8 +47,9 @@ class Sequences:
         training part; errors are then in these units.
     data_seed : int
         Seed of which items are held out.
-    drop_copies : bool
-        Whether the training part is left without items whose input is held out too.
+    drop_copies : bool or "near"
+        Whether the training part is left without items whose input is held out too; "near" also without their near
+        copies, to which something was added: the nearest items, if all others are at least twice as far.
 
     Raises
     ------
@@ -77,7 +78,7 @@ class Sequences:
         test: Held | None = None,
         normalize: bool = True,
         data_seed: int = 0,
-        drop_copies: bool = False,
+        drop_copies: DropCopies = False,
     ) -> None:
         require_positive("batch", batch)
         self.batch, self.drop_copies = batch, drop_copies
@@ -238,6 +239,11 @@ class Sequences:
     def overlaps(self) -> Mapping[str, float]:
         """By held-out part, the fraction of its inputs that are among the training inputs."""
         return self._items.copied
+
+    @property
+    def near_overlaps(self) -> Mapping[str, float]:
+        """By held-out part, the fraction of its inputs of which near copies are among the training inputs."""
+        return self._items.near_copied
 
     def alarms(self) -> tuple[str, ...]:
         """What is suspicious about the parts."""
