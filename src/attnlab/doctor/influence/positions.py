@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
@@ -325,7 +327,7 @@ def _not_relative(scores: Tensor, *, rotary: bool) -> Finding | None:
     small = _ROUNDING * max(along_keys, along_queries)
     if not (rotary and along_keys <= small < along_queries):  # else what is left of the scores is rounding
         even = _ROUNDING * 10 * extent
-        if unevenness <= even or any(_unevenness_in_a_plane(some, width) <= even for some, width in _planes(relative)):
+        if unevenness <= even or any(_unevenness_in_a_grid(some, sides) <= even for some, sides in _grids(relative)):
             return None
     unevenness, extent = _unevenness(scores, allowed)
     kind, words = "rotation" if rotary else "bias", {}
@@ -347,22 +349,24 @@ def _unevenness(scores: Tensor, allowed: Tensor) -> tuple[float, float]:
     return worst, max(_range(flat, real, 2), 1e-30)
 
 
-def _planes(scores: Tensor) -> Iterator[tuple[Tensor, int]]:
-    """Yield scores of positions that may lie in rows of some width, one position before the rows left out or not."""
-    for first in (0, 1):
+def _grids(scores: Tensor) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
+    """Yield scores of positions that may lie in a plane, then in a volume, the first one left out or not, and sides."""
+    for axes, first in itertools.product((1, 2), (0, 1)):
         some = scores[..., first:, first:]
-        yield from ((some, width) for width in range(2, some.shape[-1] // 2 + 1) if some.shape[-1] % width == 0)
+        parts = [size for size in range(2, some.shape[-1]) if some.shape[-1] % size == 0]
+        yield from ((some, sides) for sides in itertools.product(parts, repeat=axes) if math.prod(sides) in parts)
 
 
-def _unevenness_in_a_plane(scores: Tensor, width: int) -> float:
-    """The largest difference of scores of pairs that lie alike, so many rows and so many columns apart."""
+def _unevenness_in_a_grid(scores: Tensor, sides: Sequence[int]) -> float:
+    """The largest difference of scores of pairs that lie alike, so far apart along every side."""
     place = torch.arange(scores.shape[-1])
-    rows, columns = place // width, place % width
-    height = int(rows[-1]) + 1
-    down, right = (x[:, None] - x[None] + size for x, size in ((rows, height), (columns, width)))
-    kind = (down * 2 * width + right).flatten().expand(*scores.shape[:2], -1)  # of every pair: how it lies
+    kind = torch.zeros(scores.shape[-2:], dtype=torch.long)
+    for side in (*sides, scores.shape[-1] // math.prod(sides)):
+        place, along = place // side, place % side
+        kind = kind * 2 * side + along[:, None] - along[None] + side
+    count = int(kind.max()) + 1
+    kind = kind.flatten().expand(*scores.shape[:2], -1)  # of every pair: how it lies
     flat = scores.flatten(2).nan_to_num(neginf=_BLOCKED)
-    count = (2 * height + 1) * 2 * width
     high = torch.full((*scores.shape[:2], count), -torch.inf, dtype=flat.dtype).scatter_reduce(2, kind, flat, "amax")
     low = torch.full((*scores.shape[:2], count), torch.inf, dtype=flat.dtype).scatter_reduce(2, kind, flat, "amin")
     return float((high - low)[torch.isfinite(high)].max())
