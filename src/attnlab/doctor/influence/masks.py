@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -18,7 +20,7 @@ from attnlab.doctor.slips import slips
 from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.tape import Tape, record
 from attnlab.strangers.calling.convention import elements
-from attnlab.strangers.calling.masking import Masking
+from attnlab.strangers.calling.masking import ENCODINGS, Masking
 from attnlab.strangers.said.topics import declared
 
 _POLARITY = "mask-polarity"
@@ -118,7 +120,7 @@ def _judged(patient: Examination, exam: Examination) -> Generator[Finding, None,
             words = {"mask": parameter, "other": others[0].parameter}
             yield TEXTS["beside another"].finding(_POLARITY, "given alone it changes no output", words)
         elif not mask.obeyed and mask.over == "pairs" and not exam.convention.causal:
-            yield _hides_nothing(patient, mask)
+            yield from _hides_nothing(patient, exam, mask)
         elif mask.declared is not None and mask.keeps is not None:
             if (mask.declared == "True keeps") is not mask.keeps:
                 yield _inverted(exam, mask)
@@ -147,6 +149,19 @@ def _has_effect(exam: Examination, mask: Masking) -> bool:
     if not before.isfinite().all():
         return True  # where outputs are NaN nothing can be seen to move them
     return largest(difference(before, after)) > exam.tolerance * size_of(before)
+
+
+def _empties_weights(exam: Examination, mask: Masking) -> bool:
+    """Whether a hidden key weighs nothing under some meaning: what it does all the same, it does by another way."""
+    x = exam.inputs()
+    for encoding in ENCODINGS:
+        given = exam.relying_on(replace(exam.convention, masks=(replace(mask, encoding=encoding),)))
+        with contextlib.suppress(ModuleError):
+            tape = record(given.eval_module, functools.partial(given.run, x, **_given(x, mask, hidden=True)))
+            weights = [found.weights for found in attentions(tape, given.convention) if found.along == "positions"]
+            if weights and not any(each[..., 2:, 1].any() for each in weights if each.size(-1) == x.size(1)):
+                return True
+    return False
 
 
 def _silenced_without(exam: Examination, mask: Masking) -> list[Masking]:
@@ -218,12 +233,14 @@ def _of_mixer(found: Finding) -> Finding:
     return replace(found, severity="warning", nature="set-up")
 
 
-def _hides_nothing(patient: Examination, mask: Masking) -> Finding:
+def _hides_nothing(patient: Examination, exam: Examination, mask: Masking) -> Iterator[Finding]:
     """The finding on a mask that does something, but hides no position from others with any value."""
+    if _empties_weights(exam, mask):
+        return
     evidence = "positions that it should hide keep their influence on others under every meaning and shape that was"
     evidence = f"{evidence} tried (judged as {mask.encoding}, {mask.shape})"
     found = TEXTS["hides nothing"].finding(_POLARITY, evidence, {"mask": mask.parameter})
-    return found if attentions(patient.usual_tape, patient.convention) else _of_mixer(found)
+    yield found if attentions(patient.usual_tape, patient.convention) else _of_mixer(found)
 
 
 def _inverted(exam: Examination, mask: Masking) -> Finding:
