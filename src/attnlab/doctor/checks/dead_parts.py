@@ -21,7 +21,7 @@ from attnlab.doctor.measures.participation import (
     Rows,
     Survey,
     influence,
-    influence_of_memory,
+    influence_beside,
     survey,
     wrong_slopes,
 )
@@ -69,6 +69,13 @@ TEXTS: Mapping[str, FindingText] = {
         "`{name}` has no influence: it is asked for, and every result is the same with another one.",
         "make keys and values of it, attention(x, {name}, {name}), or drop the argument",
         "Vaswani 2017, arXiv:1706.03762, section 3.2.3: keys and values come from the output of the encoder",
+    ),
+    "one of several": FindingText(
+        "error",
+        "`{name}` has no influence: every result is the same with another one.",
+        "see that it takes part: what a query adds to the scores of all keys alike, the softmax takes out again, unless"
+        " a non-linearity such as tanh stands between; or drop the argument",
+        "Bahdanau 2015, arXiv:1409.0473, appendix A.1.2: v . tanh(W q + U k)",
     ),
     "raises": FindingText(
         "error",
@@ -200,15 +207,19 @@ def _is_weight(kept: Unregistered, tensor: Tensor) -> bool:
 
 
 def _unused_memory(exam: Examination) -> Iterator[Finding]:
-    """An error if another memory leaves everything as it is."""
-    asked = [one.parameter for one in exam.convention.arguments if one.source in OTHER_MEMORIES]
-    asked = [name for name in asked if not name.startswith("_")]
-    change = influence_of_memory(exam) if asked else math.inf
-    if change <= exam.tolerance:
-        evidence = f"{MEMORIES} calls with a memory of other numbers: results change by {change:.2g} of their size"
-        finding = TEXTS["memory"].finding(ID, evidence, {"name": asked[0] or "the memory"})
-        words = said_unused(exam.patient.said, exam.patient.text, (asked[0], "memory", "context"))
-        yield from accepted_by([finding], words)
+    """An error if another memory, or another sequence in one of the places of the input, leaves everything as it is."""
+    given = [one for one in exam.convention.arguments if not one.parameter.startswith("_")]
+    memory = [one for one in given if one.source in OTHER_MEMORIES]
+    inputs = [one for one in given if one.source == "x" and exam.convention.takes == "embeddings"]
+    for asked in [memory, *([one] for one in inputs if len(inputs) > 1)]:
+        change = influence_beside(exam, asked) if asked else math.inf
+        if change <= exam.tolerance:
+            name = asked[0].parameter
+            evidence = f"{MEMORIES} calls with other numbers in it: results change by {change:.2g} of their size"
+            kind = "memory" if asked is memory else "one of several"
+            finding = TEXTS[kind].finding(ID, evidence, {"name": name or "the memory"})
+            words = said_unused(exam.patient.said, exam.patient.text, (name, "memory", "context"))
+            yield from accepted_by([finding], words)
 
 
 # Parameters without gradient

@@ -20,7 +20,7 @@ from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.influence.differences import relative_change
 from attnlab.strangers.calling.layouts import LAYOUTS
-from attnlab.strangers.calling.sources import OTHER_MEMORIES
+from attnlab.strangers.calling.sources import OTHER_MEMORIES, Argument
 
 SHORTER = 7  # a second length: what is silent at one length only belongs to positions, not to heads
 MEMORIES = 2  # inputs on which a memory must not matter
@@ -120,17 +120,21 @@ def results(exam: Examination, module: nn.Module, inputs: Tensor, how: Mapping[s
         returned = exam.convention.returned(module, inputs, **(how or {}))
     widest = max(_WIDEST_RESULT, LAYOUTS[exam.convention.layout].dims)
     square = (inputs.shape[1],) * 2
+    as_wide = exam.convention.d_out == inputs.shape[1]
     return [
         one
         for one in _tensors(returned)
-        if (one.dim() <= widest if one.shape[-2:] != square else not (module.training or _attends(one)))
+        if (one.dim() <= widest if one.shape[-2:] != square else _is_result(one, module, as_wide=as_wide))
     ]
 
 
-def _attends(square: Tensor) -> bool:
-    """Whether what is returned for all pairs of positions are weights, which sum to one, or scores, of either sign."""
+def _is_result(square: Tensor, module: nn.Module, *, as_wide: bool) -> bool:
+    """Whether a square is neither weights of all pairs, which sum to one, nor scores, but an output as wide as long."""
     sums = square.detach().sum(-1)
-    return bool((square < 0).any()) or torch.allclose(sums, sums.round().clamp(0, 1), atol=_SUM)
+    negative = bool((square < 0).any())
+    if as_wide:
+        return negative and square.dim() == 3
+    return not (module.training or negative or torch.allclose(sums, sums.round().clamp(0, 1), atol=_SUM))
 
 
 def _tensors(returned: Any) -> Iterator[Tensor]:
@@ -201,11 +205,10 @@ def _disturbed(exam: Examination, names: Sequence[str], rows: Rows | None, seed:
     return module
 
 
-def influence_of_memory(exam: Examination) -> float:
-    """How much the results change when the second sequence alone is another, relative to the results."""
-    arguments = tuple(
-        replace(one, source=OTHER_MEMORIES.get(one.source, one.source)) for one in exam.convention.arguments
-    )
+def influence_beside(exam: Examination, arguments: Sequence[Argument]) -> float:
+    """How much the results change when some arguments alone are other sequences, relative to the results."""
+    others = {one: replace(one, source=OTHER_MEMORIES.get(one.source, "another sequence")) for one in arguments}
+    arguments = tuple(others.get(one, one) for one in exam.convention.arguments)
     other = exam.relying_on(replace(exam.convention, arguments=arguments))
     changes = []
     for seed in range(MEMORIES):
