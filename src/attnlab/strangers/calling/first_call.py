@@ -23,6 +23,7 @@ from attnlab.strangers.calling.roles import (
     Parameter,
     anything_for,
     calls_for,
+    one_step,
     roles_of,
     seems_tokens,
     with_a_vector,
@@ -377,6 +378,8 @@ def _attempts(
     scalars = [each for each in inputs[1:] if each == ("embeddings", 1)]  # of what has several heads they run by chance
     widths = [size for takes, size in inputs if takes == "embeddings"]
     images = _images(patient, calls, widths)
+    beside = dict.fromkeys([*widths, *(total - one for total in widths for one in widths if total > one)])
+    yield from _steps(parameters, widths, beside)
     two_dimensional = any(isinstance(part, nn.Conv2d) for part in trial.module.modules())
     if two_dimensional or (said is not None and said.what in IMAGES):
         yield from images
@@ -396,12 +399,17 @@ def _attempts(
         for layout, call, (takes, size) in itertools.product(_USUAL[::-1], some, scalars):
             yield _opening(call, takes, size, usual, layout)
     yield from images
-    for width, call in itertools.product([width for width in widths if width > 1], calls):
-        yield _opening(call, "embeddings", width, usual, "unbatched")
+    for length, width, call in itertools.product([usual, *others], [width for width in widths if width > 1], calls):
+        yield _opening(call, "embeddings", width, length, "unbatched")
     yield from (_of_numbers(call, length) for call, length in itertools.product(calls, others))
-    beside = dict.fromkeys([*widths, *(total - one for total in widths for one in widths if total > one)])
     for layout, width, of_vector, call in itertools.product(_USUAL[::-1], beside, widths, calls):
         yield from (_opening(each, "embeddings", width, usual, layout) for each in with_a_vector(call, of_vector))
+
+
+def _steps(parameters: Sequence[Parameter], widths: Sequence[int], beside: Iterable[int]) -> Iterator[Convention]:
+    """Yield calls of one step of a decoder, what it looks at being the input."""
+    for layout, of_state, width in itertools.product(_USUAL[:0:-1], widths, beside):
+        yield from (_opening(call, "embeddings", width, LENGTH, layout) for call in one_step(parameters, of_state))
 
 
 def _of_numbers(call: Filling, length: int) -> Convention:

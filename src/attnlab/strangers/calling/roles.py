@@ -80,6 +80,9 @@ _WHOLE: dict[str, str] = {
 }
 """Names whose pieces say nothing, or something else."""
 
+_STATES = frozenset(["hidden", "hid", "state", "cell", "h", "c", "s"])
+"""Pieces of names of what a recurrence keeps from step to step."""
+
 _MASK_PIECES = frozenset(
     ["m", "msk", "padding", "paddings", "pad", "visible", "allowed", "visibility", "keep", "real", "adj", "adjacency"]
 )
@@ -339,6 +342,21 @@ def with_a_vector(call: Filling, width: int) -> Iterator[Filling]:
         given = (replace(one, source="x") if one in sequences and one is not vector else one for one in call.arguments)
         arguments = (replace(one, source=source, value=width) if one is vector else one for one in given)
         yield replace(call, arguments=tuple(arguments))
+
+
+def one_step(parameters: Sequence[Parameter], width: int) -> Iterator[Filling]:
+    """Yield calls of one step of a decoder: a token, and a state of some width, ask what stands beside them."""
+    wanted = [one for one in parameters if one.required and one.role not in _MASKS]
+    states = {one.name for one in wanted if {*_SPLIT.split(one.name.lower())} & _STATES}
+    memories = {one.name for one in wanted if role_of(one.name) == "memory"} - states
+    if len(memories) != 1 or not states or len(wanted) - len(states) - len(memories) != 1:
+        return
+    for state, token in itertools.product(("vector", "state", "pair of states"), ("one number each", "one number")):
+        sources = {one.name: state if one.name in states else "x" if one.name in memories else token for one in wanted}
+        values = dict.fromkeys(states, width)
+        arguments = [Argument(name, sources[name], value=values.get(name)) for name in sources]
+        nothing = [Argument(one.name, "constant") for one in parameters if one.required and one.role in _MASKS]
+        yield Filling((*arguments, *nothing))
 
 
 def _masks_to_give(parameters: Sequence[Parameter]) -> Iterator[set[str]]:

@@ -236,6 +236,8 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     "other memory tokens": lambda at, vocab_size: (_memory_tokens(at, vocab_size) + 1) % (vocab_size or 2),
     "vector": _vector,
     "sequence of one": lambda at, width: laid_out(_vector(at, width)[:, None], at.layout),
+    "state": lambda at, width: _vector(at, width)[None],
+    "pair of states": lambda at, width: (_vector(at, width)[None],) * 2,
     "positions": _positions,
     "positions of each": _positions_of_each,
     "position vectors": _position_vectors,
@@ -244,6 +246,7 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     "offset vectors": _offset_vectors,
     "segments": _all_of,
     "one number each": lambda at, _value: torch.zeros(at.x.size(0), device=at.x.device, dtype=torch.long),
+    "one number": lambda at, _value: laid_out(torch.zeros(at.x.size(0), 1, device=at.x.device).long(), at.layout),
     "one pair of numbers": lambda at, _value: (math.isqrt(at.length),) * 2,
     "numbers": lambda at, _value: _position_vectors(at, 1).reshape(at.x.size(0), -1),
     "numbers of pairs": lambda at, _value: _vectors_of_pairs(at, 1).squeeze(-1),
@@ -298,6 +301,7 @@ IN_WORDS: dict[str, str] = {
     "offset vectors": "a vector for every distance, (1, 2 length - 1, d_model)",
     "segments": "the same segment everywhere, (batch, length)",
     "one number each": "the number 0 for every sequence, (batch)",
+    "one number": "the number 0 for every sequence, (batch, 1)",
     "one pair of numbers": "the height and width of a square",
     "numbers": "fixed numbers, (batch, length)",
     "numbers of pairs": "fixed numbers for all pairs of positions, (batch, length, length)",
@@ -313,6 +317,8 @@ IN_WORDS: dict[str, str] = {
     "length": "the length",
     "side": "the side of a square",
     "vector": "one fixed vector per sequence, (batch, d_model)",
+    "state": "one fixed state per sequence, (1, batch, d_model)",
+    "pair of states": "two fixed states per sequence, (1, batch, d_model) each",
     "sequence of one": "a fixed sequence of one vector, (batch, 1, d_model)",
 }
 """How a source is called when a call is described."""
