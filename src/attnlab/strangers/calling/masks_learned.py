@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import itertools
 import math
@@ -29,7 +30,7 @@ from attnlab.strangers.calling.roles import Parameter, seems_over_pairs
 from attnlab.strangers.calling.trial import BATCH, NOTHING, Trial, replaced
 from attnlab.strangers.patient import MASKS_DECLARED, Patient
 from attnlab.strangers.said.masks import mask_said, over_said
-from attnlab.strangers.said.source import Said
+from attnlab.strangers.said.source import Said, parsed, source_of_forward
 
 Place = Literal["within", "end"]
 """Where positions are hidden: one near the beginning, or the last ones."""
@@ -240,10 +241,21 @@ def _learn(hiding: Hiding, one: Parameter, declared: str | None) -> list[Masking
     obeyed = [mask for mask in decided if mask.obeyed]
     if obeyed:
         return _with_padding(obeyed)
-    if _are_switched_off(hiding) or any(_speaks_by_presence(hiding, each) for each in decided):
+    if (
+        _is_dropped(hiding, one)
+        or _are_switched_off(hiding)
+        or any(_speaks_by_presence(hiding, each) for each in decided)
+    ):
         return []
     likely = over_said(hiding.trial.module, one.name) or ("keys" if one.role == "key mask" else "pairs")
     return _with_padding(sorted(decided, key=lambda mask: mask.over != likely)[:1])
+
+
+def _is_dropped(hiding: Hiding, one: Parameter) -> bool:
+    """Whether under a condition `forward` puts None in the place of a mask: a block without shift that is given one."""
+    nodes = [node for statement in parsed(source_of_forward(hiding.trial.module)) for node in ast.walk(statement)]
+    inside = (ast.unparse(each) for node in nodes if isinstance(node, ast.If) for each in (*node.body, *node.orelse))
+    return f"{one.name} = None" in inside
 
 
 def _speaks_by_presence(hiding: Hiding, mask: Masking) -> bool:
