@@ -6,6 +6,8 @@ import ast
 import contextlib
 import inspect
 import math
+import re
+import string
 import traceback
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
@@ -54,6 +56,13 @@ class _DropPath(nn.Module):
         return x * self.drop(x.new_ones(len(x), *[1] * (x.dim() - 1)))
 
 
+def _einsum(*operands: Any) -> Tensor:
+    """Sum over axes that have whole words for names, the equation first or last."""
+    equation, *tensors = sorted(operands, key=lambda one: not isinstance(one, str))
+    letters = dict(zip(dict.fromkeys(re.findall(r"\w+", equation)), string.ascii_letters, strict=False))
+    return torch.einsum(re.sub(r"\w+", lambda word: letters[word[0]], equation), *tensors)
+
+
 BASES[:] = [nn.Module]
 USUAL |= {"torch": torch, "nn": nn, "F": nn.functional, "Tensor": Tensor, "math": math, "np": numpy}
 EQUALS |= {  # of timm, whose small parts are in most vision transformers, of apex, and of earlier versions of torch
@@ -61,6 +70,7 @@ EQUALS |= {  # of timm, whose small parts are in most vision transformers, of ap
     "FusedLayerNorm": nn.LayerNorm,
     "FusedRMSNorm": nn.RMSNorm,
     "DropPath": _DropPath,
+    "einsum": _einsum,
     "Mlp": _mlp,
     "to_2tuple": lambda size: tuple(size) if isinstance(size, tuple | list) else (size, size),
     "trunc_normal_": nn.init.trunc_normal_,
