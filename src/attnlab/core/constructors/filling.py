@@ -18,8 +18,8 @@ from attnlab.core.errors import SpecError
 _EVERYWHERE = frozenset({"dropout"})
 """What is given to all its aliases; of the others only those that have no default after the first."""
 
-_ALWAYS_SET = frozenset({"d_model", "n_layers", "n_heads"})
-"""What every model has; None as a default says that something else, of unknown size, is chosen."""
+_ALWAYS_SET = frozenset({"d_model", "n_heads"})
+"""What every layer has; None as a default says that something else, of unknown size, is chosen."""
 
 _LARGE = 256  # a width; models that fit a laptop's CPU are narrower
 
@@ -137,13 +137,18 @@ def _is_large(config_class: type) -> bool:
 
 
 def config_of(factory: Callable[..., Any]) -> str | None:
-    """The required parameter of a constructor that holds all the others, None where there is none."""
+    """The parameter of a constructor that holds all the others, None where there is none."""
     return next(iter(configs_of(factory)), None)
 
 
 def configs_of(factory: Callable[..., Any]) -> list[str]:
-    """The required parameters that hold others: by their names, then as the source reads settings and never calls."""
-    required = [name for name, one in signature_of(factory).items() if is_required(one)]
+    """The parameters that hold others: by their names, then as the source reads settings and never calls.
+
+    They are required, or hold a config of the file's own by default.
+    """
+    wanted = signature_of(factory).items()
+    held = {name for name, one in wanted if type(one.default).__name__.endswith(_CONFIG_ENDINGS)}
+    required = [name for name, one in wanted if is_required(one) or name in held]
     source = _source_of(factory) if required and (inspect.isclass(factory) or inspect.isroutine(factory)) else ""
     read = [name for name in required if is_config_name(name) or _is_read(_MANGLED.sub("", name), source)]
     return sorted(read, key=lambda name: not is_config_name(name))

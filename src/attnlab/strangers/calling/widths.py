@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -84,8 +85,8 @@ def _widths_of_parts(module: nn.Module) -> Iterator[int]:
 def lengths_to_try(patient: Patient) -> list[int]:
     """Lengths the input may need to have: a short one, then those a module may insist on."""
     said = [value for value in _sizes("max_length", patient) if value <= _LONGEST]
-    pairs = [value for holder in _holders(patient) for value in holder.values() if _is_pair(value)]
-    areas = [*(side**2 for side in _sides(patient)), *(high * wide for high, wide in pairs)]
+    grids = [value for holder in _holders(patient) for value in holder.values() if _is_grid(value)]
+    areas = [*(side**2 for side in _sides(patient)), *(math.prod(grid) for grid in grids)]
     said += [area for area in areas if BY_CHANCE < area <= _LONGEST]  # pixels or patches one after the other
     shapes = [size for one in patient.module.parameters() for size in one.shape if BY_CHANCE < size <= _LONGEST]
     insisted_on = list(dict.fromkeys([*said, *shapes]))[:_MOST_LENGTHS]
@@ -126,13 +127,13 @@ def _sides(patient: Patient) -> list[int]:
     return [side[0] if isinstance(side, tuple | list) else side for side in found]
 
 
-def _is_pair(value: Any) -> bool:
-    """Whether an attribute may be a height and a width."""
-    return isinstance(value, tuple | list) and [type(one) for one in value] == [int, int]
+def _is_grid(value: Any) -> bool:
+    """Whether an attribute may be a height and a width, with a depth or without."""
+    return isinstance(value, tuple | list) and {type(one) for one in value} == {int} and len(value) in (2, 3)
 
 
 def _is_side(name: str, value: Any) -> bool:
     """Whether an attribute says how wide an image is."""
-    first = value[0] if _is_pair(value) else value
+    first = value[0] if _is_grid(value) else value
     words = name.lower().split("_")
     return type(first) is int and bool({"image", "img", "resolution", "fmap"} & set(words)) and first > 1

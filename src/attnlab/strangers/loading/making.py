@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, final, get_origin
+from typing import Any, final, get_args, get_origin
 
 from torch import nn
 
@@ -68,11 +68,14 @@ _SHALLOW = {word: SMALL[word] for word in ("n_layers", "vocab_size")}
 _MOST_CALLS = 3  # in files, that are tried; a fourth would not differ in kind
 _MOST_SUPPOSED = 3  # values of what nothing tells
 _MOST_CALLERS = 4  # that are built; the fifth would not tell more
+_LACKS_SIDE = re.compile(r"'(\w+)' object has no attribute '([hHwW]|[hH]eight|[wW]idth)'$")
+_SIDE_UNSET = 4  # of 16 positions, which are always tried
 _SIDE = 32  # pixels
-_SIDE_OF_GRID = 8  # of what is as high and as wide, whatever it is called
+_PLACES_OF_GRID = 64  # of what is as high and as wide, and perhaps as deep, whatever it is called
 _WIDER_SIDE = 64  # where what is made for so few pixels cannot be called
 _OF_SIDES = frozenset(["img", "image", "resolution"])
 """Pieces of names that say how wide an image is."""
+_HIGH_AND_WIDE = frozenset(["height", "width", "h", "w"])
 
 _NARROW = {word: SMALL[word] for word in ("d_model", "n_heads", "n_kv_heads", "d_ff", "n_layers", "vocab_size")}
 _NARROW |= {"d_head": D_HEAD, "d_v": D_HEAD}
@@ -127,6 +130,7 @@ class Maker:
         self.supposed = ""  # what was taken for what nothing tells, in words
         self.guesses_parts = False  # whether a module that nothing names was put in
         self._any_config = False
+        self._sides: set[tuple[str, str]] = set()  # classes and attributes of theirs that only a larger module sets
         self.caller = caller
 
     def first(self) -> nn.Module:
@@ -217,9 +221,12 @@ class Maker:
         while (failed := (yield self, first)) is not None:
             cause = _first_cause(failed)
             more = self._wanted_by(cause) if isinstance(cause, KeyError) else {}
-            if not more:
+            sides = {*_LACKS_SIDE.findall(str(cause))} - self._sides
+            if not (more or sides):
                 return
             self.given |= more
+            self._sides |= sides
+            self.notes += tuple(f"{name} of {kind} set to {_SIDE_UNSET}, as nothing sets it" for kind, name in sides)
             first = self.first()
 
     @property
@@ -246,6 +253,9 @@ class Maker:
         order = self._order(changes)
         module = self._made(order)
         self._insist_on_effect(order, changes)
+        for part, (kind, name) in itertools.product(module.modules(), self._sides):
+            if type(part).__name__ == kind:
+                setattr(part, name, _SIDE_UNSET)
         start_as_library_does(module)
         initialize(module, self.uninitialized)
         return module
@@ -286,9 +296,11 @@ class Maker:
         supposed = {name: value for name in self._missing(filled) if (value := self._supposed(name)) is not None}
         self.supposed = ", ".join(f"{name}={_in_short(value)}" for name, value in supposed.items())
         filled |= supposed
-        for name, kind in ((name, get_origin(hint)) for name, hint in hints_of(self.factory).items()):
+        for name, hint in hints_of(self.factory).items():
+            kind, axes = get_origin(hint), max(2, len(get_args(hint)))
             if kind in (list, tuple) and name in filled and name not in given and type(filled[name]) is int:
-                filled[name] = kind([min(filled[name], _SIDE_OF_GRID) if kind is tuple else filled[name]] * 2)
+                side = min(filled[name], round(_PLACES_OF_GRID ** (1 / axes))) if kind is tuple else filled[name]
+                filled[name] = kind([side] * axes)
         for value in filled.values():
             if hasattr(value, _HOW_TO_ATTEND):
                 setattr(value, _HOW_TO_ATTEND, "eager")
@@ -465,9 +477,12 @@ class Maker:
 
     @property
     def wide_images(self) -> list[str]:
-        """The arguments that say how wide an image is, and by default more than is needed."""
+        """The arguments that say how wide an image is: by default more than is needed, or else than it is high."""
         sides = {name: self._usually(name) for name in self.wanted if _OF_SIDES & set(pieces_of(name))}
-        return [name for name, wide in sides.items() if type(wide) is int and wide > 2 * _SIDE]
+        sides = {name: wide for name, wide in sides.items() if type(wide) is int}
+        uneven = {name: sides[name] for name in sides if _HIGH_AND_WIDE & set(pieces_of(name))}
+        uneven = uneven if len(set(uneven.values())) > 1 else {}
+        return [name for name, wide in sides.items() if wide > 2 * _SIDE or name in uneven]
 
     def _usually(self, name: str) -> Any:
         """The value of an argument where no person says another one."""
