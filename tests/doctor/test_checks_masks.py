@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.doctor.bedside import KEYS, PAIRS, Attention, Causal, D, examine
+from tests.doctor.bedside import HEADS, KEYS, PAIRS, Attention, Causal, D, examine
 from torch import nn
 
 from attnlab.doctor.influence.masks import check_mask_polarity
@@ -166,3 +166,14 @@ def test_a_mask_whose_code_names_what_does_not_exist_is_an_error_and_a_mask_of_a
     (finding,) = found(Misspelled())
     assert (finding.severity, "its code names 'mask_fill'" in finding.message) == ("error", True)
     assert not found(OfItsOwn())
+
+
+class Scrambled(Attention):
+    def forward(self, x, mask=None):
+        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, -1)).transpose(1, 3).unbind(2)  # (batch, heads, length, d_head)
+        scores = self.mask(q @ k.mT / q.size(-1) ** 0.5, mask)
+        return self.out((self.normalize(scores) @ v).mT.reshape(x.shape))
+
+
+def test_a_mask_is_not_blamed_for_heads_that_are_scrambled_behind_it():
+    assert [each for each in found(Scrambled(), replace(PAIRS, obeyed=False)) if each.severity == "error"] == []

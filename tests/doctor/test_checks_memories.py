@@ -84,3 +84,26 @@ def test_a_memory_may_be_left_alone_where_the_source_says_so():
     assert [each.accepted for each in check_dead_parts(examine(Deaf(), text="memory is ignored"))] == [True]
     hidden = (Argument("x", "x", by_name=False), Argument("_memory", "memory", by_name=False))
     assert list(check_dead_parts(examine(Deaf(), arguments=hidden))) == []
+
+
+class Additive(nn.Module):
+    def __init__(self, bend):
+        super().__init__()
+        self.score, self.bend = nn.Linear(D, 1), bend
+
+    def forward(self, query, key):
+        scores = self.score(self.bend(query[:, :, None] + key[:, None])).squeeze(-1)  # (batch, q_len, k_len)
+        return scores.softmax(-1) @ key
+
+
+def test_a_query_that_the_softmax_takes_out_is_named():
+    arguments = (Argument("query", "x"), Argument("key", "x"))
+    (found,) = check_dead_parts(examine(Additive(nn.Identity()), arguments=arguments))
+    assert (found.severity, "`query`" in found.message) == ("error", True)
+    assert list(check_dead_parts(examine(Additive(nn.Tanh()), arguments=arguments))) == []
+
+
+def test_an_output_as_wide_as_it_is_long_is_a_result():
+    exam = examine(Cross())
+    square = exam.relying_on(replace(exam.convention, length=D))
+    assert list(check_dead_parts(square)) == []

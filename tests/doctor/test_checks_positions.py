@@ -336,3 +336,18 @@ def test_a_table_of_complex_numbers_keeps_both_parts():
     assert not [
         finding for finding in check_positions(examine(ComplexRotaryAttention())) if finding.severity == "error"
     ]
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_bias_may_tell_how_far_apart_positions_of_a_volume_are(right):
+    def change(q, k, v, at):
+        place = at.long()
+        axes = (place // 4, place // 2 % 2, place % 2)  # of 3 x 2 x 2 positions
+        bias = sum(
+            torch.randn(5, generator=torch.Generator().manual_seed(7 + i))[x[:, None] - x + 2]
+            for i, x in enumerate(axes)
+        )
+        return q, k, v, bias if right else bias + torch.randn(12, 12, generator=torch.Generator().manual_seed(1))
+
+    findings = found(RelativeAttention(change), length=12, any_length=False)
+    assert any(each.severity == "error" for each in findings) is not right

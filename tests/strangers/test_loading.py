@@ -12,7 +12,7 @@ from torch import nn
 
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError
 from attnlab.strangers.calling.interview import interview
-from attnlab.strangers.loading.loading import load, twin_of
+from attnlab.strangers.loading.loading import load, twin_of, ways_to_load
 
 HEADER = "import torch\nfrom dataclasses import dataclass\nfrom torch import nn\n\n"
 
@@ -641,3 +641,73 @@ def test_a_part_is_of_the_class_whose_name_holds_that_of_the_argument(tmp_path):
     module = load(f"{file(tmp_path, PARTS)}:Encoder").module
     assert type(module.layers[0]).__name__ == "EncoderLayer"
     assert type(module.layers[0].self_attn).__name__ == "MultiHeadedAttention"
+
+
+GRID = """class Mine(nn.Module):
+    def __init__(self, input_size: tuple[int, int, int], window_size: tuple[int, int, int], dim: int):
+        super().__init__()
+        self.input_size, self.window_size, self.map = input_size, window_size, nn.Linear(dim, dim)
+"""
+CONFIG = """@dataclass
+class MineConfig:
+    d_model: int = 768
+
+class Mine(nn.Module):
+    def __init__(self, config: MineConfig = MineConfig()):
+        super().__init__()
+        self.map = nn.Linear(config.d_model, config.d_model)
+"""
+
+
+def test_a_grid_has_as_many_sides_as_its_annotation(tmp_path):
+    patient = load(f"{file(tmp_path, GRID)}:Mine")
+    assert (patient.module.input_size, patient.module.window_size) == ((4, 4, 4), (4, 4, 4))
+
+
+def test_images_are_made_as_high_as_wide(tmp_path):
+    assert load(taking(tmp_path, "img_height=32, img_width=64, img_channels=4")).module.given == {
+        "img_height": 32,
+        "img_width": 32,
+        "img_channels": 4,
+    }
+
+
+def test_a_large_config_that_is_a_default_is_made_small(tmp_path):
+    assert load(f"{file(tmp_path, CONFIG)}:Mine").module.map.in_features == 64
+
+
+def test_a_list_of_layers_that_a_class_makes_itself_is_left_to_it(tmp_path):
+    assert load(taking(tmp_path, "dim, layers=None")).module.given == {"dim": 64, "layers": None}
+
+
+def test_an_einsum_of_a_missing_library_sums_over_named_axes(tmp_path):
+    text = "from no_such_library import einsum\n" + CLASS.format(parameters="dim", width="dim")
+    text += "    def both(self, a, b):\n"
+    text += (
+        '        return einsum("in out, batch in -> batch out", a, b), einsum(b, a, "batch in, in out -> batch out")\n'
+    )
+    a, b = torch.randn(3, 5), torch.randn(2, 3)
+    for product in load(f"{file(tmp_path, text)}:Mine").module.both(a, b):
+        torch.testing.assert_close(product, b @ a)
+
+
+SIDES = """class Mine(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.map = nn.Conv2d(dim, dim, 3, padding=1)
+
+    def forward(self, x):
+        image = x.transpose(1, 2).unflatten(2, (self.H, self.W))
+        return x + self.map(image).flatten(2).transpose(1, 2)
+"""
+
+
+def test_sides_that_only_a_larger_module_sets_are_set(tmp_path):
+    ways = ways_to_load(f"{file(tmp_path, SIDES)}:Mine")
+    first = next(ways)
+    failed = ModuleError("it cannot be called")
+    for word in ("H", "W"):
+        failed.__cause__ = AttributeError(f"'Mine' object has no attribute '{word}'")
+        first = ways.send(failed)
+    assert interview(first).assumptions["lengths"] == "16 only"
+    assert any("H of Mine set to 4" in note for note in first.notes)

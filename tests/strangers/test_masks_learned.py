@@ -317,3 +317,9 @@ def test_masks_that_must_be_given_are_learned_beside_each_other_and_beside_what_
     }
     assert all(mask.obeyed for mask in convention.masks if mask.over == "pairs")
     assert "memory=a fixed memory" in convention.in_words
+
+
+def test_a_mask_that_forward_drops_under_a_condition_is_left_out(tmp_path):
+    drops = "m = None if False else m\n        if self.heads:\n            m = None"
+    convention = asked(tmp_path, attention(drops, parameter="m=None"))
+    assert convention.masks == ()

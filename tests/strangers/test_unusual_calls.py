@@ -569,3 +569,43 @@ def test_one_position_of_each_sequence_is_no_sequence_as_long_as_the_batch_is_la
     convention = asked(AtOne())
     assert convention.in_words == "forward(tokens; query_pos=the number 0 for every sequence, (batch))"
     assert (convention.any_length, convention.masks) == (True, ())
+
+
+class StepOfDecoder(nn.Module):
+    """One step of a decoder: a token and a state ask, and both the next token and state come back."""
+
+    def __init__(self, cells=False):
+        super().__init__()
+        self.table, self.attention = nn.Embedding(17, WIDTH), StateAsks()
+        self.step = (nn.LSTM if cells else nn.GRU)(2 * WIDTH, STATE, batch_first=True)
+        self.next = nn.Linear(STATE, 17)
+
+    def forward(self, token, hidden, encoder_outputs):
+        state = hidden[0] if isinstance(hidden, tuple) else hidden
+        _, context = self.attention(state[-1], encoder_outputs)
+        given = torch.cat([self.table(token), context[:, None]], -1)  # (batch, 1, 2 * WIDTH)
+        after, hidden = self.step(given, hidden)
+        return self.next(after[:, 0]), hidden
+
+
+@pytest.mark.parametrize(("cells", "words"), [(False, "one fixed state per"), (True, "two fixed states per")])
+def test_one_step_of_a_decoder_is_examined_over_what_it_looks_at(cells, words):
+    convention = asked(StepOfDecoder(cells))
+    assert (convention.d_in, convention.d_out, convention.pooled, convention.any_length) == (WIDTH, 17, True, True)
+    assert words in convention.assumptions["called as"]
+
+
+class OneOfFixedLength(nn.Module):
+    """One sequence, without a batch, of one length."""
+
+    def __init__(self):
+        super().__init__()
+        self.places, self.map = nn.Parameter(torch.randn(29, WIDTH)), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return self.map(x + self.places).reshape(29, WIDTH)
+
+
+def test_a_single_sequence_may_have_one_length():
+    convention = asked(OneOfFixedLength())
+    assert (convention.layout, convention.length) == ("unbatched", 29)
