@@ -609,3 +609,35 @@ class OneOfFixedLength(nn.Module):
 def test_a_single_sequence_may_have_one_length():
     convention = asked(OneOfFixedLength())
     assert (convention.layout, convention.length) == ("unbatched", 29)
+
+
+class ReadsEncoder(StepOfDecoder):
+    """All steps of a decoder, from the outputs and the last state of an encoder."""
+
+    def forward(self, encoder_outputs, encoder_hidden, target=None):
+        token, hidden, every = torch.zeros(len(encoder_outputs), 1).long(), encoder_hidden, []
+        for _ in range(5):
+            scores, hidden = super().forward(token, hidden, encoder_outputs)
+            every.append(scores)
+            token = scores.argmax(-1, keepdim=True)
+        return torch.stack(every, 1), hidden
+
+
+def test_a_decoder_may_start_from_the_state_of_an_encoder():
+    convention = asked(ReadsEncoder())
+    assert (convention.layout, convention.slots, convention.d_out) == ("batch-first", 5, 5 * 17)
+
+
+class Forced(nn.Module):
+    """A decoder that is given the target by chance."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, teacher_forcing_ratio=0.5):
+        return torch.where(torch.rand((*x.shape[:2], 1)) < teacher_forcing_ratio, self.map(x), 0.0)
+
+
+def test_a_decoder_is_always_given_the_target():
+    assert "teacher_forcing_ratio=1.0" in asked(Forced()).in_words

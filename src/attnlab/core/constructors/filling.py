@@ -142,10 +142,7 @@ def config_of(factory: Callable[..., Any]) -> str | None:
 
 
 def configs_of(factory: Callable[..., Any]) -> list[str]:
-    """The parameters that hold others: by their names, then as the source reads settings and never calls.
-
-    They are required, or hold a config of the file's own by default.
-    """
+    """What holds others, required or a config by default: by its name, then as the source reads it and never calls."""
     wanted = signature_of(factory).items()
     held = {name for name, one in wanted if type(one.default).__name__.endswith(_CONFIG_ENDINGS)}
     required = [name for name, one in wanted if is_required(one) or name in held]

@@ -67,15 +67,9 @@ TEXTS: Mapping[str, FindingText] = {
     "memory": FindingText(
         "error",
         "`{name}` has no influence: it is asked for, and every result is the same with another one.",
-        "make keys and values of it, attention(x, {name}, {name}), or drop the argument",
-        "Vaswani 2017, arXiv:1706.03762, section 3.2.3: keys and values come from the output of the encoder",
-    ),
-    "one of several": FindingText(
-        "error",
-        "`{name}` has no influence: every result is the same with another one.",
-        "see that it takes part: what a query adds to the scores of all keys alike, the softmax takes out again, unless"
-        " a non-linearity such as tanh stands between; or drop the argument",
-        "Bahdanau 2015, arXiv:1409.0473, appendix A.1.2: v . tanh(W q + U k)",
+        "make keys and values of it, attention(x, {name}, {name}); if it asks, put a non-linearity between its sum with"
+        " a key and the score, v . tanh(q + k), as a softmax takes out what all keys share; or drop the argument",
+        "Vaswani 2017, arXiv:1706.03762, section 3.2.3; Bahdanau 2015, arXiv:1409.0473, appendix A.1.2",
     ),
     "raises": FindingText(
         "error",
@@ -216,8 +210,7 @@ def _unused_memory(exam: Examination) -> Iterator[Finding]:
         if change <= exam.tolerance:
             name = asked[0].parameter
             evidence = f"{MEMORIES} calls with other numbers in it: results change by {change:.2g} of their size"
-            kind = "memory" if asked is memory else "one of several"
-            finding = TEXTS[kind].finding(ID, evidence, {"name": name or "the memory"})
+            finding = TEXTS["memory"].finding(ID, evidence, {"name": name or "the memory"})
             words = said_unused(exam.patient.said, exam.patient.text, (name, "memory", "context"))
             yield from accepted_by([finding], words)
 

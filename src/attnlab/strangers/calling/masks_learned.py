@@ -241,21 +241,10 @@ def _learn(hiding: Hiding, one: Parameter, declared: str | None) -> list[Masking
     obeyed = [mask for mask in decided if mask.obeyed]
     if obeyed:
         return _with_padding(obeyed)
-    if (
-        _is_dropped(hiding, one)
-        or _are_switched_off(hiding)
-        or any(_speaks_by_presence(hiding, each) for each in decided)
-    ):
+    if _is_switched_off(hiding, one) or any(_speaks_by_presence(hiding, each) for each in decided):
         return []
     likely = over_said(hiding.trial.module, one.name) or ("keys" if one.role == "key mask" else "pairs")
     return _with_padding(sorted(decided, key=lambda mask: mask.over != likely)[:1])
-
-
-def _is_dropped(hiding: Hiding, one: Parameter) -> bool:
-    """Whether under a condition `forward` puts None in the place of a mask: a block without shift that is given one."""
-    nodes = [node for statement in parsed(source_of_forward(hiding.trial.module)) for node in ast.walk(statement)]
-    inside = (ast.unparse(each) for node in nodes if isinstance(node, ast.If) for each in (*node.body, *node.orelse))
-    return f"{one.name} = None" in inside
 
 
 def _speaks_by_presence(hiding: Hiding, mask: Masking) -> bool:
@@ -268,8 +257,12 @@ def _speaks_by_presence(hiding: Hiding, mask: Masking) -> bool:
     return torch.equal(empty, hides) and not hiding.changes_nothing(mask)
 
 
-def _are_switched_off(hiding: Hiding) -> bool:
-    """Whether a setting of the module switches its masks off: with it, a call gives something else or does not run."""
+def _is_switched_off(hiding: Hiding, one: Parameter) -> bool:
+    """Whether `forward` drops a mask under a condition, or a setting does, with which a call differs or fails."""
+    nodes = [node for statement in parsed(source_of_forward(hiding.trial.module)) for node in ast.walk(statement)]
+    inside = (ast.unparse(each) for node in nodes if isinstance(node, ast.If) for each in (*node.body, *node.orelse))
+    if f"{one.name} = None" in inside:
+        return True
     parts = hiding.trial.module.modules()
     switches = [
         (part, name) for part in parts for name, value in vars(part).items() if "mask" in name and value is False

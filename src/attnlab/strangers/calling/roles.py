@@ -345,11 +345,13 @@ def with_a_vector(call: Filling, width: int) -> Iterator[Filling]:
 
 
 def one_step(parameters: Sequence[Parameter], width: int) -> Iterator[Filling]:
-    """Yield calls of one step of a decoder: a token, and a state of some width, ask what stands beside them."""
+    """Yield calls of a decoder: a token, and a state of some width, or that of an encoder alone, ask what it read."""
     wanted = [one for one in parameters if one.required and one.role not in _MASKS]
     states = {one.name for one in wanted if {*_SPLIT.split(one.name.lower())} & _STATES}
-    memories = {one.name for one in wanted if role_of(one.name) == "memory"} - states
-    if len(memories) != 1 or not states or len(wanted) - len(states) - len(memories) != 1:
+    of_encoder = {one.name for one in wanted if role_of(one.name) == "memory"}
+    memories = of_encoder - states
+    tokens = len(wanted) - len(states) - len(memories)
+    if len(memories) != 1 or not states or tokens > 1 or (tokens == 0 and not states <= of_encoder):
         return
     for state, token in itertools.product(("vector", "state", "pair of states"), ("one number each", "one number")):
         sources = {one.name: state if one.name in states else "x" if one.name in memories else token for one in wanted}
@@ -386,6 +388,8 @@ def _choice(one: Parameter, index: int, *, d_head: int | None, vocab_size: int |
 
     if one.name == "need_weights":  # weights nobody reads; torch's own layer is several times slower with them
         return (given("constant", False),)
+    if "teacher" in one.name.lower():  # how often a decoder is given the target, by chance
+        return (given("constant", 1.0),)
     memories = (given("memory"), given("memory tokens", vocab_size))
     sequence = (given("x"), given("memory"), given("memory tokens", vocab_size), given("vector"))
     nothing = given("constant", None)
