@@ -379,11 +379,11 @@ def _attempts(
     widths = [size for takes, size in inputs if takes == "embeddings"]
     images = _images(patient, calls, widths)
     beside = dict.fromkeys([*widths, *(total - one for total in widths for one in widths if total > one)])
-    yield from _steps(parameters, widths, beside)
+    usual, *others = lengths_to_try(patient)
+    yield from _steps(parameters, widths, beside, lengths=[usual, *others])
     two_dimensional = any(isinstance(part, nn.Conv2d) for part in trial.module.modules())
     if two_dimensional or (said is not None and said.what in IMAGES):
         yield from images
-    usual, *others = lengths_to_try(patient)
     split = sorted(SPLIT, key=lambda layout: said is None or layout != said.what)
     in_heads = dict.fromkeys([*([HEADS * d_head] if d_head else []), D_MODEL, *widths])
     plain, masked = ([call for call in calls if bool(call.masks) is given] for given in (False, True))
@@ -406,10 +406,12 @@ def _attempts(
         yield from (_opening(each, "embeddings", width, usual, layout) for each in with_a_vector(call, of_vector))
 
 
-def _steps(parameters: Sequence[Parameter], widths: Sequence[int], beside: Iterable[int]) -> Iterator[Convention]:
+def _steps(
+    parameters: Sequence[Parameter], widths: Sequence[int], beside: Iterable[int], *, lengths: Sequence[int]
+) -> Iterator[Convention]:
     """Yield calls of one step of a decoder, what it looks at being the input."""
-    for layout, of_state, width in itertools.product(_USUAL[:0:-1], widths, beside):
-        yield from (_opening(call, "embeddings", width, LENGTH, layout) for call in one_step(parameters, of_state))
+    for length, layout, of_state, width in itertools.product(lengths, _USUAL[:0:-1], widths, beside):
+        yield from (_opening(call, "embeddings", width, length, layout) for call in one_step(parameters, of_state))
 
 
 def _of_numbers(call: Filling, length: int) -> Convention:
