@@ -130,6 +130,16 @@ class Positioned(Cached):
         return self.step(x + self.table[start : start + x.size(1)].to(x.dtype), past)
 
 
+class Counted(Positioned):
+    """The positions of what is cached are counted by two arguments of the caller's."""
+
+    def forward(self, x, past=None, rope_position_offset=0, cache_len=0):
+        if cache_len != (0 if past is None else past[0].size(2)):
+            raise ValueError("the cache is of another length")
+        start = rope_position_offset
+        return self.step(x + self.table[start : start + x.size(1)].to(x.dtype), past)
+
+
 class Words(nn.Module):
     """A model from tokens to logits with one cached layer."""
 
@@ -142,7 +152,7 @@ class Words(nn.Module):
         return {"logits": self.head(output), "past": present}
 
 
-RIGHT = [Cached(), Flagged(), WithWeights(), Filled(), Stored(), Inside(), StartingAt(), Positioned()]
+RIGHT = [Cached(), Flagged(), WithWeights(), Filled(), Stored(), Inside(), StartingAt(), Positioned(), Counted()]
 
 
 @pytest.mark.parametrize("module", RIGHT, ids=lambda module: type(module).__name__)

@@ -20,6 +20,7 @@ from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.strangers.calling.convention import elements
 from attnlab.strangers.calling.masking import SHAPES, Masking
+from attnlab.strangers.calling.roles import role_of
 
 CACHES = frozenset(
     {"past_key_value", "past_key_values", "layer_past", "past", "past_kv", "past_kvs", "past_keys_values", "past_state"}
@@ -30,7 +31,6 @@ CACHES = frozenset(
 FLAGS = frozenset({"use_cache", "use_kv_cache", "using_cache", "return_cache", "return_kv", "cache_enabled"})
 """Names of arguments that ask for a cache."""
 
-_OFFSETS = frozenset({"start_pos", "offset", "position_offset", "past_length", "pos_offset", "start", "start_index"})
 _KEPT_WORDS = ("cache", "past", "present", "kv", "state")
 
 
@@ -51,7 +51,8 @@ def names_of(module: nn.Module) -> tuple[str | None, tuple[str, ...], tuple[str,
     names = list(inspect.signature(module.forward).parameters)
     cache = next((name for name in names if name.lower() in CACHES), None)
     flags = tuple(name for name in names if name.lower() in FLAGS)
-    return cache, flags, tuple(name for name in names if name.lower() in _OFFSETS)
+    offsets = (name for name in names if role_of(name) == "start" and "layer" not in name.lower())
+    return cache, flags, tuple(offsets)
 
 
 def keeps_cache_inside(module: nn.Module) -> bool:
