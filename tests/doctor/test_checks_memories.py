@@ -103,6 +103,21 @@ def test_a_query_that_the_softmax_takes_out_is_named():
     assert list(check_dead_parts(examine(Additive(nn.Tanh()), arguments=arguments))) == []
 
 
+class ForTheInterface(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(D, D)
+
+    def forward(self, query, key):
+        """Mix; key is what others of this interface look at."""
+        return self.mix(query) + query.mean(1, keepdim=True)
+
+
+def test_an_argument_that_is_never_read_is_not_missed():
+    arguments = (Argument("query", "x"), Argument("key", "x"))
+    assert list(check_dead_parts(examine(ForTheInterface(), text="", arguments=arguments))) == []
+
+
 def test_an_output_as_wide_as_it_is_long_is_a_result():
     exam = examine(Cross())
     square = exam.relying_on(replace(exam.convention, length=D))

@@ -379,8 +379,8 @@ def _attempts(
     widths = [size for takes, size in inputs if takes == "embeddings"]
     images = _images(patient, calls, widths)
     beside = dict.fromkeys([*widths, *(total - one for total in widths for one in widths if total > one)])
-    usual, *others = lengths_to_try(patient)
-    yield from _steps(parameters, widths, beside, lengths=[usual, *others])
+    usual, *others = lengths = lengths_to_try(patient)
+    yield from _steps(parameters, itertools.product(lengths, _USUAL[:0:-1], widths, beside))
     two_dimensional = any(isinstance(part, nn.Conv2d) for part in trial.module.modules())
     if two_dimensional or (said is not None and said.what in IMAGES):
         yield from images
@@ -399,18 +399,16 @@ def _attempts(
         for layout, call, (takes, size) in itertools.product(_USUAL[::-1], some, scalars):
             yield _opening(call, takes, size, usual, layout)
     yield from images
-    for length, width, call in itertools.product([usual, *others], [width for width in widths if width > 1], calls):
+    for length, width, call in itertools.product(lengths, [width for width in widths if width > 1], calls):
         yield _opening(call, "embeddings", width, length, "unbatched")
     yield from (_of_numbers(call, length) for call, length in itertools.product(calls, others))
     for layout, width, of_vector, call in itertools.product(_USUAL[::-1], beside, widths, calls):
         yield from (_opening(each, "embeddings", width, usual, layout) for each in with_a_vector(call, of_vector))
 
 
-def _steps(
-    parameters: Sequence[Parameter], widths: Sequence[int], beside: Iterable[int], *, lengths: Sequence[int]
-) -> Iterator[Convention]:
+def _steps(parameters: Sequence[Parameter], sizes: Iterable[tuple[int, str, int, int]]) -> Iterator[Convention]:
     """Yield calls of one step of a decoder, what it looks at being the input."""
-    for length, layout, of_state, width in itertools.product(lengths, _USUAL[:0:-1], widths, beside):
+    for length, layout, of_state, width in sizes:
         yield from (_opening(call, "embeddings", width, length, layout) for call in one_step(parameters, of_state))
 
 

@@ -350,13 +350,12 @@ def one_step(parameters: Sequence[Parameter], width: int) -> Iterator[Filling]:
     states = {one.name for one in wanted if {*_SPLIT.split(one.name.lower())} & _STATES}
     of_encoder = {one.name for one in wanted if role_of(one.name) == "memory"}
     memories = of_encoder - states
-    tokens = len(wanted) - len(states) - len(memories)
-    if len(memories) != 1 or not states or tokens > 1 or (tokens == 0 and not states <= of_encoder):
+    tokens = len(wanted) - len(states) - 1
+    if len(memories) != 1 or not states or tokens not in ((0, 1) if states <= of_encoder else (1,)):
         return
     for state, token in itertools.product(("vector", "state", "pair of states"), ("one number each", "one number")):
         sources = {one.name: state if one.name in states else "x" if one.name in memories else token for one in wanted}
-        values = dict.fromkeys(states, width)
-        arguments = [Argument(name, sources[name], value=values.get(name)) for name in sources]
+        arguments = [Argument(name, sources[name], value=width if name in states else None) for name in sources]
         nothing = [Argument(one.name, "constant") for one in parameters if one.required and one.role in _MASKS]
         yield Filling((*arguments, *nothing))
 

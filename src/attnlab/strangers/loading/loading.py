@@ -59,8 +59,8 @@ class _DropPath(nn.Module):
 def _einsum(*operands: Any) -> Tensor:
     """Sum over axes that have whole words for names, the equation first or last."""
     equation, *tensors = sorted(operands, key=lambda one: not isinstance(one, str))
-    letters = dict(zip(dict.fromkeys(re.findall(r"\w+", equation)), string.ascii_letters, strict=False))
-    return torch.einsum(re.sub(r"\w+", lambda word: letters[word[0]], equation), *tensors)
+    names = list(dict.fromkeys(re.findall(r"\w+", equation)))
+    return torch.einsum(re.sub(r"\w+", lambda word: string.ascii_letters[names.index(word[0])], equation), *tensors)
 
 
 BASES[:] = [nn.Module]

@@ -75,7 +75,6 @@ _PLACES_OF_GRID = 64  # of what is as high and as wide, and perhaps as deep, wha
 _WIDER_SIDE = 64  # where what is made for so few pixels cannot be called
 _OF_SIDES = frozenset(["img", "image", "resolution"])
 """Pieces of names that say how wide an image is."""
-_HIGH_AND_WIDE = frozenset(["height", "width", "h", "w"])
 
 _NARROW = {word: SMALL[word] for word in ("d_model", "n_heads", "n_kv_heads", "d_ff", "n_layers", "vocab_size")}
 _NARROW |= {"d_head": D_HEAD, "d_v": D_HEAD}
@@ -480,7 +479,7 @@ class Maker:
         """The arguments that say how wide an image is: by default more than is needed, or else than it is high."""
         sides = {name: self._usually(name) for name in self.wanted if _OF_SIDES & set(pieces_of(name))}
         sides = {name: wide for name, wide in sides.items() if type(wide) is int}
-        uneven = {name: sides[name] for name in sides if _HIGH_AND_WIDE & set(pieces_of(name))}
+        uneven = {name: sides[name] for name in sides if {"height", "width", "h", "w"} & set(pieces_of(name))}
         uneven = uneven if len(set(uneven.values())) > 1 else {}
         return [name for name, wide in sides.items() if wide > 2 * _SIDE or name in uneven]
 
