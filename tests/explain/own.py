@@ -50,6 +50,18 @@ class Flat(Attention):
         return functional.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1) @ self.value(x)
 
 
+class Closed(Attention):
+    """Causal attention behind a gate that starts closed. x: (batch, length, d_model)."""
+
+    def __init__(self, d_model):
+        super().__init__(d_model)
+        self.gate = nn.Linear(d_model, d_model)
+        nn.init.constant_(self.gate.bias, -20.0)
+
+    def forward(self, x):
+        return torch.sigmoid(self.gate(x)) * super().forward(x)
+
+
 class Recurrent(nn.Module):
     """An LSTM that was not told that the batch comes first."""
 

@@ -281,6 +281,16 @@ def test_scores_that_training_left_small_are_made_larger(texts, tmp_path):
     assert mended["scores"] == pytest.approx(1.0, rel=0.2)
 
 
+def test_gates_that_start_closed_are_drawn_anew(texts):
+    task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
+    setup = Setup("mine", task, {"name": "decoder", "mixer": f"{OWN}:Closed"}, {"budget": {"steps": 40}})
+    known = Known(setup, build_task(task), measured=measure(setup))
+    (cause,) = (one for one in candidates({"mine": known}) if one.name == "saturated units")
+    assert measure(setup.changed(**cause.changes["mine"]))["vanished"] < 0.01
+    plain = Setup("mine", task, {"name": "decoder", "mixer": f"{OWN}:Unscaled"}, {"budget": {"steps": 40}})
+    assert measure(plain)["vanished"] < 0.01
+
+
 def test_of_a_shortened_run_no_rate_is_tried_that_only_its_shortness_wants():
     runs = Curve(0.1)
     tuned(runs, Setup("mine", {}, {}, {"lr": 1e-3, "budget": {"steps": 1}}), LOSS, fraction=0.1)

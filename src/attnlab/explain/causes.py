@@ -421,6 +421,11 @@ def _living_rectifiers(one: Known) -> Change | None:
     return {"model": {"feedforward": "gelu"}} if one.said("feedforward") == "relu" else None
 
 
+def _drawn_anew(one: Known) -> Change | None:
+    own = own_model(one.model) or is_path(one.mixer)
+    return {"model": _mended(one, {"fresh": True})} if own and one.signature("saturated units") else None
+
+
 def _thawed(one: Known, *signs: str) -> Change | None:
     if not any(one.signature(sign) for sign in signs):
         return None
@@ -567,6 +572,10 @@ REMOVALS: tuple[Removal, ...] = (
     Removal(
         "dead rectifiers", "known effect", LIVING,
         _living_rectifiers, ("dead rectifiers",), "Maas 2013, ICML workshop on deep learning for speech",
+    ),
+    Removal(
+        "saturated units", "known effect", "layers start as torch draws them", _drawn_anew, ("saturated units",),
+        "Glorot, Bengio 2010, AISTATS",
     ),
     Removal(
         "flat attention", "known effect", "scores are multiplied until their standard deviation is one", _sharper,

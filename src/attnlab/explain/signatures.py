@@ -41,6 +41,10 @@ PEAKED = 0.2
 """Mean entropy of attention weights, as a part of that of equal weights."""
 FLAT = 0.1
 """Standard deviation of scores below which all weights are nearly equal, as if no score had been learned."""
+VANISHED = 1e-6
+"""Gradient, for one weight and as a part of that of the weights with the largest, below which nothing is learned."""
+SATURATED = 0.05
+"""Share of the weights; a bias of the keys, which a softmax takes out again, is always among them."""
 HEAVY = 0.4
 """Share that is dropped at once: a Transformer of the first paper drops 0.1, its largest 0.3."""
 DEAD = 0.5
@@ -149,6 +153,13 @@ SIGNATURES: tuple[Signature, ...] = (
         "PyTorch documentation, nn.ModuleList; 'Autograd mechanics', locally disabling gradient computation",
     ),
     Signature(
+        "saturated units",
+        lambda m: m["vanished"] > SATURATED,
+        "{vanished:.0%} of the model's weights get less than a millionth of the largest gradient: what they feed is "
+        "saturated, as a gate that starts closed",
+        "Glorot, Bengio 2010, AISTATS; Gers 2000, Neural Computation 12 (gates that start open)",
+    ),
+    Signature(
         "a softmax before the loss",
         lambda m: m["probabilities"] > 0,
         "answers are not negative and add up to one, and the loss takes a softmax of them",
@@ -216,18 +227,23 @@ def _measure(task_spec: Any, model_spec: Mapping[str, Any], folder: str | None) 
 
 
 def _untrained(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, float]:
-    """Which shares of the weights that a gradient could reach are frozen, and reached by none though they are not."""
+    """Which shares of the weights are frozen, reached by no gradient though they could be, and by next to none."""
     mending = Mending(thawed=True)
     thawed = mending.start(copy.deepcopy(model))
-    sizes = []
+    sizes, slopes = [], []
     for one, call in ((copy.deepcopy(model), nn.Module.__call__), (thawed, mending.call)):
         task.loss(call(one.train(), *batch.inputs).float(), batch).backward()
         weights = [(weight.numel(), weight.grad) for weight in one.parameters()]
-        sizes.append(sum(size for size, gradient in weights if gradient is not None and gradient.any()))
+        reaching = [(size, gradient) for size, gradient in weights if gradient is not None and gradient.any()]
+        sizes.append(sum(size for size, _ in reaching))
+        slopes.append([(size, float(gradient.norm()) / math.sqrt(size)) for size, gradient in reaching])
     reached, reachable = sizes
     frozen = sum(weight.numel() for weight in model.parameters() if not weight.requires_grad)
     all_weights = max(1, sum(weight.numel() for weight in thawed.parameters()))
-    return {"frozen": frozen / all_weights, "cut_off": max(0, reachable - reached - frozen) / all_weights}
+    largest = max((slope for _, slope in slopes[0]), default=0.0)
+    vanished = sum(size for size, slope in slopes[0] if slope < VANISHED * largest)
+    found = {"frozen": frozen, "cut_off": max(0, reachable - reached - frozen), "vanished": vanished}
+    return {name: count / all_weights for name, count in found.items()}
 
 
 def _by_depth(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, float]:
