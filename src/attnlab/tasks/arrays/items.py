@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Literal, final
@@ -22,8 +23,8 @@ Numbers = Int64[np.ndarray, " items"]
 DropCopies = bool | Literal["near"]
 SUSPICIOUS_NEAR = 0.8
 """Share of held-out items with near copies; honest ones of more than one dimension are far below."""
-MOST_HELD, MOST_TRAINED = 500, 20_000
-"""Items among which near copies are looked for at most."""
+MOST_HELD, MOST_COMPARED = 200, 10**9
+"""Held-out items of which near copies are looked for, and numbers with which theirs are compared, at most."""
 EVALUATION_BATCH = 250  # items at a time; bounds memory, changes no number but rounding
 
 
@@ -154,7 +155,8 @@ class OwnItems:
         train = self.parts["train"]
         if not _is_of_numbers(train):
             return {}
-        among = train.pair(_evenly(len(train), MOST_TRAINED))[0]
+        most = max(1, MOST_COMPARED // (MOST_HELD * math.prod(train.inputs.shape[1:])))
+        among = train.pair(_evenly(len(train), most))[0]
         found = {}
         for part, items in self.parts.items():
             if part != "train":
