@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -38,6 +39,7 @@ class _Measured:
     def quantity(self, setups, seeds=None):
         title = setups["mine"].name.removeprefix("mine, ").removesuffix(" removed")
         found = {seed: LOSS.get(title, 2.0) + 0.01 * seed for seed in (self.seeds if seeds is None else seeds)}
+        found |= {seed: 1.1 if seed % 2 == 0 else 2.2 for seed in found if title == "wavers"}
         self.made += [(title, seed) for seed in found]
         return found
 
@@ -55,6 +57,16 @@ def test_a_cause_that_changes_little_in_one_run_is_left_at_that():
     assert {seed for title, seed in measuring.made if title == "much"} == {0, 1, 2}
     assert {seed for title, seed in measuring.made if title in ("little", "nothing")} == {0}
     assert "without 'little': -0.03 in one run, and was left at that" in told
+
+
+def test_a_cause_that_seems_much_and_is_not_decided_is_said_to_be_so():
+    removing = Removing(_Measured(), {"mine": BASE}, None, lambda _: None)
+    removing.carry([Cause("wavers", "set-up", "gone", {"mine": {"training": {"lr": 1.0}}})])
+    assert (removing.shares, removing.without_effect, list(removing.undecided)) == ([], [], ["wavers"])
+    seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 2.0, 1.0, 1.0, 3)
+    answer = Answer(*seen, start=around(2.0), noise=True, end=around(2.0), undecided=removing.undecided, minutes=8.0)
+    assert re.search(r"'wavers' may carry \+0.3\S* \[-\S+, \S+\], which 6 runs do not decide\.", paragraph(answer))
+    assert what_next(answer) == "Decide whether 'wavers' carries it: --minutes 16 gives time for more runs."
 
 
 def test_the_error_is_shared_with_causes_that_were_left_out():

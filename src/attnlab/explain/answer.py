@@ -106,6 +106,8 @@ class Answer:
         The number with all of these removed.
     without_effect : tuple of str
         What was removed and changed nothing that is decided.
+    undecided : mapping
+        By cause what it may carry, where that seemed much and was not decided.
     not_tried : tuple of str
         What was not removed, and why.
     impossible : tuple of Impossible
@@ -157,6 +159,7 @@ class Answer:
     shares: tuple[Share, ...] = ()
     end: Estimate | None = None
     without_effect: tuple[str, ...] = ()
+    undecided: Mapping[str, Estimate] = field(default_factory=dict)
     not_tried: tuple[str, ...] = ()
     impossible: tuple[Impossible, ...] = ()
     alarms: tuple[str, ...] = ()

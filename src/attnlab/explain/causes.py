@@ -593,8 +593,7 @@ REMOVALS: tuple[Removal, ...] = (
         "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466",
     ),
     Removal(
-        "small reach", "known effect",
-        "attention sees all: without masks of its own, in the place of a layer, or behind one",
+        "small reach", "known effect", "attention that sees all is put in",
         _sees_all, ("small reach",),
     ),
     Removal(

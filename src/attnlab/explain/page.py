@@ -188,6 +188,7 @@ def document(answer: Answer, drawing: Drawing | None) -> str:
         _effects("before", answer.effects),
         _effects("after", answer.brought),
         f"Removed without effect: {', '.join(answer.without_effect)}." if answer.without_effect else "",
+        f"Not decided: {', '.join(answer.undecided)}." if answer.undecided else "",
         f"Not tried: {', '.join(answer.not_tried)}." if answer.not_tried else "",
         "\n".join(f"- {note}" for note in answer.notes),
     ]

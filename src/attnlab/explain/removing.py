@@ -51,6 +51,8 @@ class Removing:
         How each of them was removed.
     without_effect : list of str
         What was removed and changed nothing that is decided.
+    undecided : mapping
+        What of these seemed to carry much, with what it may carry.
     not_tried : list of str
         What there was no time for.
     begun : float, optional
@@ -64,6 +66,7 @@ class Removing:
     shares: list[Share] = field(default_factory=list)
     applied: list[Removed] = field(default_factory=list)
     without_effect: list[str] = field(default_factory=list)
+    undecided: dict[str, Estimate] = field(default_factory=dict)
     not_tried: list[str] = field(default_factory=list)
     begun: float | None = None
 
@@ -101,7 +104,9 @@ class Removing:
         alone = self._alone(tried, left)
         helping = [name for name, one in alone.items() if one.excludes_zero and one.mean * left > 0]
         helping = [name for name in helping if abs(alone[name].mean) > MATTERS * abs(left)]
-        self.without_effect += [name for name in alone if name not in helping]
+        open_still = {n: one for n, one in alone.items() if one.runs > 1 and not one.excludes_zero}
+        self.undecided |= {name: one for name, one in open_still.items() if one.mean / left > SEEMS_MUCH}
+        self.without_effect += [name for name in alone if name not in helping and name not in self.undecided]
         self.not_tried += [f"'{name}' (its runs did not finish, or not in time)" for name in tried if name not in alone]
         for name, one in alone.items():
             sure = f"[{-one.high:.3g}, {-one.low:.3g}]" if one.runs > 1 else "in one run, and was left at that"

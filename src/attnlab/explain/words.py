@@ -157,6 +157,8 @@ def _bugs(answer: Answer) -> Iterator[str]:
 def _rest(answer: Answer) -> Iterator[str]:
     if answer.end is None or not answer.distance:
         return
+    for name, one in answer.undecided.items():
+        yield f"'{name}' may carry {one.mean:+.3g}{interval(one)}, which {one.runs} runs do not decide."
     left = answer.end.mean - answer.expected
     if answer.comparable and answer.noise is False and answer.start is not None and answer.otherwise is None:
         left += answer.seen - answer.start.mean
@@ -181,6 +183,11 @@ def what_next(answer: Answer) -> str:
         text = f"Look whether what was seen is {answer.otherwise.variant}, and compare like with like then."
     elif answer.noise is False:
         text = "Give the run whose number this is as a case of its own, with its data and its split."
+    elif answer.undecided and not answer.shares:
+        name = next(iter(answer.undecided))
+        text = (
+            f"Decide whether '{name}' carries it: --minutes {math.ceil(2 * answer.minutes)} gives time for more runs."
+        )
     elif answer.verdict == "noise":
         text = "Compare with more seeds: attnlab run adds them until a difference is decided."
     elif first:
