@@ -141,6 +141,11 @@ class Known:
         return key in model_parameters(self.model)
 
     @property
+    def is_own(self) -> bool:
+        """Whether its model or its mixer is code of a person's own."""
+        return own_model(self.model) is not None or is_path(self.mixer)
+
+    @property
     def mixer(self) -> str:
         """The name of the mixer; empty where the model has none, or several."""
         mixer = self.said("mixer")
@@ -369,6 +374,11 @@ def _if_said(key: str, value: Any, **change: Any) -> Callable[[Known], Change | 
     return lambda one: {"model": change} if one.takes(key) and one.said(key) == value else None
 
 
+def _if_measured(sign: str, mending: str) -> Callable[[Known], Change | None]:
+    """Code of a person's own with something removed, where a known effect is at work in it."""
+    return lambda one: {"model": _mended(one, {mending: True})} if one.is_own and one.signature(sign) else None
+
+
 def _pre_norm(one: Known) -> Change | None:
     if one.takes("norm"):
         return _if_said("norm", "post", norm="pre")(one)
@@ -394,14 +404,9 @@ def _positions(one: Known) -> Change | None:
 
 def _sharper(one: Known) -> Change | None:
     """Larger scores in code of a person's own, where training left them small."""
-    if not (own_model(one.model) or is_path(one.mixer)) or not one.signature("flat attention"):
+    if not (one.is_own and one.signature("flat attention")):
         return None
     return {"model": _mended(one, {"scores_times": round(1 / max(one.trained["scores"], LEAST_SCORES), 6)})}
-
-
-def _quiet(one: Known) -> Change | None:
-    own = own_model(one.model) or is_path(one.mixer)
-    return {"model": _mended(one, {"quiet": True})} if own and one.signature("chance in evaluation") else None
 
 
 def _wider_heads(one: Known) -> Change | None:
@@ -416,14 +421,9 @@ def _wider_heads(one: Known) -> Change | None:
 def _living_rectifiers(one: Known) -> Change | None:
     if not one.signature("dead rectifiers"):
         return None
-    if is_path(one.mixer) or own_model(one.model):
+    if one.is_own:
         return {"model": _mended(one, {"leak": LEAK, "fresh": True})}
     return {"model": {"feedforward": "gelu"}} if one.said("feedforward") == "relu" else None
-
-
-def _drawn_anew(one: Known) -> Change | None:
-    own = own_model(one.model) or is_path(one.mixer)
-    return {"model": _mended(one, {"fresh": True})} if own and one.signature("saturated units") else None
 
 
 def _thawed(one: Known, *signs: str) -> Change | None:
@@ -515,7 +515,7 @@ def _zero(where: str, key: str) -> Callable[[Known], Change | None]:
 def _dropless(one: Known) -> Change | None:
     """No dropout: that of the lab's parts, and what code of a person's own drops by torch's functions."""
     said = _zero("model", "dropout")(one) or {"model": {}}
-    own = (own_model(one.model) or is_path(one.mixer)) and one.measured.get("dropped", 0.0) > 0
+    own = one.is_own and one.measured.get("dropped", 0.0) > 0
     change = {**said["model"], **(_mended(one, {"dropless": True}) if own else {})}
     return {"model": change} if change else None
 
@@ -566,16 +566,16 @@ REMOVALS: tuple[Removal, ...] = (
     ),
     Removal(TITLES["batch-independence"], "bug", "the LSTM reads positions as time", _sequences_as_time),
     Removal(
-        CHANCE, "bug", "dropout acts in training alone", _quiet, ("chance in evaluation",),
-        "Srivastava 2014, JMLR 15, section 4",
+        CHANCE, "bug", "dropout acts in training alone", _if_measured("chance in evaluation", "quiet"),
+        ("chance in evaluation",), "Srivastava 2014, JMLR 15, section 4",
     ),
     Removal(
         "dead rectifiers", "known effect", LIVING,
         _living_rectifiers, ("dead rectifiers",), "Maas 2013, ICML workshop on deep learning for speech",
     ),
     Removal(
-        "saturated units", "known effect", "layers start as torch draws them", _drawn_anew, ("saturated units",),
-        "Glorot, Bengio 2010, AISTATS",
+        "saturated units", "known effect", "layers start as torch draws them",
+        _if_measured("saturated units", "fresh"), ("saturated units",), "Glorot, Bengio 2010, AISTATS",
     ),
     Removal(
         "flat attention", "known effect", "scores are multiplied until their standard deviation is one", _sharper,

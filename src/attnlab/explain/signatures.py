@@ -230,18 +230,17 @@ def _untrained(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, flo
     """Which shares of the weights are frozen, reached by no gradient though they could be, and by next to none."""
     mending = Mending(thawed=True)
     thawed = mending.start(copy.deepcopy(model))
-    sizes, slopes = [], []
+    reached_by = []
     for one, call in ((copy.deepcopy(model), nn.Module.__call__), (thawed, mending.call)):
         task.loss(call(one.train(), *batch.inputs).float(), batch).backward()
         weights = [(weight.numel(), weight.grad) for weight in one.parameters()]
-        reaching = [(size, gradient) for size, gradient in weights if gradient is not None and gradient.any()]
-        sizes.append(sum(size for size, _ in reaching))
-        slopes.append([(size, float(gradient.norm()) / math.sqrt(size)) for size, gradient in reaching])
-    reached, reachable = sizes
+        reached_by.append([(size, gradient) for size, gradient in weights if gradient is not None and gradient.any()])
+    reached, reachable = (sum(size for size, _ in some) for some in reached_by)
+    slopes = [(size, float(gradient.norm()) / math.sqrt(size)) for size, gradient in reached_by[0]]
     frozen = sum(weight.numel() for weight in model.parameters() if not weight.requires_grad)
     all_weights = max(1, sum(weight.numel() for weight in thawed.parameters()))
-    largest = max((slope for _, slope in slopes[0]), default=0.0)
-    vanished = sum(size for size, slope in slopes[0] if slope < VANISHED * largest)
+    largest = max((slope for _, slope in slopes), default=0.0)
+    vanished = sum(size for size, slope in slopes if slope < VANISHED * largest)
     found = {"frozen": frozen, "cut_off": max(0, reachable - reached - frozen), "vanished": vanished}
     return {name: count / all_weights for name, count in found.items()}
 

@@ -31,7 +31,7 @@ from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.tape import Tape
 from attnlab.strangers.calling.sources import OTHER_MEMORIES
 from attnlab.strangers.loading.mentions import SWITCHED, only_copied, use_of
-from attnlab.strangers.said.source import parsed, source_of_forward
+from attnlab.strangers.said.source import nodes_of, source_of_forward
 from attnlab.strangers.said.topics import said_unused
 
 ID = "dead-parts"
@@ -207,7 +207,7 @@ def _unused_memory(exam: Examination) -> Iterator[Finding]:
     given = [one for one in exam.convention.arguments if not one.parameter.startswith("_")]
     memory = [one for one in given if one.source in OTHER_MEMORIES]
     inputs = [one for one in given if one.source == "x" and exam.convention.takes == "embeddings"]
-    nodes = (node for one in parsed(source_of_forward(exam.patient.module)) for node in ast.walk(one))
+    nodes = nodes_of(source_of_forward(exam.patient.module))
     read = {node.id for node in nodes if isinstance(node, ast.Name)}  # others may be there for the interface's sake
     for asked in [memory, *([one] for one in inputs if len(inputs) > 1 and one.parameter in read)]:
         change = influence_beside(exam, asked) if asked else math.inf

@@ -30,7 +30,7 @@ from attnlab.strangers.calling.roles import Parameter, seems_over_pairs
 from attnlab.strangers.calling.trial import BATCH, NOTHING, Trial, replaced
 from attnlab.strangers.patient import MASKS_DECLARED, Patient
 from attnlab.strangers.said.masks import mask_said, over_said
-from attnlab.strangers.said.source import Said, parsed, source_of_forward
+from attnlab.strangers.said.source import Said, nodes_of, source_of_forward
 
 Place = Literal["within", "end"]
 """Where positions are hidden: one near the beginning, or the last ones."""
@@ -259,7 +259,7 @@ def _speaks_by_presence(hiding: Hiding, mask: Masking) -> bool:
 
 def _is_switched_off(hiding: Hiding, one: Parameter) -> bool:
     """Whether `forward` drops a mask under a condition, or a setting does, with which a call differs or fails."""
-    nodes = [node for statement in parsed(source_of_forward(hiding.trial.module)) for node in ast.walk(statement)]
+    nodes = nodes_of(source_of_forward(hiding.trial.module))
     inside = (ast.unparse(each) for node in nodes if isinstance(node, ast.If) for each in (*node.body, *node.orelse))
     if f"{one.name} = None" in inside:
         return True

@@ -21,7 +21,7 @@ from attnlab.core.constructors import hints_of, is_required
 from attnlab.strangers.calling.masking import ENCODINGS, KEY_SHAPES, LENGTHS, ONE_LENGTH_EACH, SHAPES, Masking
 from attnlab.strangers.calling.sources import NO_OPTIONS, PACKED, SEVERAL, UNNAMED, Argument, Packed
 from attnlab.strangers.loading.sizes import may_be_none
-from attnlab.strangers.said.source import parsed, source_of, source_of_forward
+from attnlab.strangers.said.source import nodes_of, source_of, source_of_forward
 
 _PIECES: dict[str, str] = {
     "flag": "causal autoregressive",
@@ -172,7 +172,7 @@ def _nothing(hint: Any) -> Literal["first", "last"] | None:
 def switches(kind: type[nn.Module]) -> frozenset[str]:
     """The names of arguments that default to None, and of which ``forward`` asks only whether they are there."""
     optional = {name for name, one in inspect.signature(kind.forward).parameters.items() if one.default is None}
-    nodes = [node for statement in parsed(source_of(kind.forward)) for node in ast.walk(statement)]
+    nodes = nodes_of(source_of(kind.forward))
     compared = [node for node in nodes if isinstance(node, ast.Compare)]
     asked = [node.left for node in compared if isinstance(node.ops[0], ast.Is | ast.IsNot)]
     asked += [node.test for node in nodes if isinstance(node, ast.If | ast.IfExp)]

@@ -13,7 +13,7 @@ from torch import nn
 
 from attnlab.core.constructors import named, signature_of
 from attnlab.strangers.said.phrases import crossed, phrases
-from attnlab.strangers.said.source import descriptions, parsed, source_of
+from attnlab.strangers.said.source import descriptions, nodes_of, source_of
 
 _NAMES: tuple[tuple[str, bool, bool], ...] = (
     (r"NonCausal|Non_?causal|Bi[Dd]irectional|Unmasked|Masked(LM|Language)", False, False),
@@ -107,7 +107,7 @@ def keeps_triangle(module: nn.Module) -> bool:
 
 def _makes_triangle(*sources: str) -> bool:
     """Whether code makes a triangle: tril or triu, and not both, as a band of both sides would need."""
-    calls = (node for source in sources for tree in parsed(source) for node in ast.walk(tree))
+    calls = (node for source in sources for node in nodes_of(source))
     return len({kind for node in calls if isinstance(node, ast.Call) for kind in _triangle(node)}) == 1
 
 

@@ -74,6 +74,11 @@ def parsed(source: str) -> tuple[ast.stmt, ...]:
         return ()
 
 
+def nodes_of(source: str) -> list[ast.AST]:
+    """All that a piece of code is made of, nothing where it is no Python."""
+    return [node for statement in parsed(source) for node in ast.walk(statement)]
+
+
 def with_next(lines: Iterable[str]) -> list[str]:
     """Every line with the one after it, as sentences are broken over two."""
     lines = list(lines)

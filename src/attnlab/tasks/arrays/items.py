@@ -123,11 +123,15 @@ class OwnItems:
         if drop_copies:
             self._drop_copies(near=drop_copies == "near")
 
+    @property
+    def _held(self) -> dict[str, Items]:
+        return {part: items for part, items in self.parts.items() if part != "train"}
+
     def _drop_copies(self, *, near: bool) -> None:
-        train, *held = (self.parts[part] for part in ("train", *(part for part in self.parts if part != "train")))
-        held_out = {one for items in held for one in items.hashes()}
+        train = self.parts["train"]
+        held_out = {one for items in self._held.values() for one in items.hashes()}
         kept = np.array([one not in held_out for one in train.hashes()])
-        for items in held if near and _is_of_numbers(train) else ():
+        for items in self._held.values() if near and _is_of_numbers(train) else ():
             for copies in near_copies(items.pair(slice(None))[0], train.pair(slice(None))[0]):
                 kept[copies] = False
         if not kept.any():
@@ -143,7 +147,7 @@ class OwnItems:
     def copied(self) -> dict[str, float]:
         """By held-out part, the fraction of its inputs that are among the training inputs, number for number."""
         known = set(self.parts["train"].hashes())
-        held_out = {part: items.hashes() for part, items in self.parts.items() if part != "train"}
+        held_out = {part: items.hashes() for part, items in self._held.items()}
         return {part: sum(one in known for one in some) / len(some) for part, some in held_out.items()}
 
     @functools.cached_property
@@ -158,10 +162,9 @@ class OwnItems:
         most = max(1, MOST_COMPARED // (MOST_HELD * math.prod(train.inputs.shape[1:])))
         among = train.pair(_evenly(len(train), most))[0]
         found = {}
-        for part, items in self.parts.items():
-            if part != "train":
-                copies = near_copies(items.pair(_evenly(len(items), MOST_HELD))[0], among)
-                found[part] = sum(len(one) > 0 for one in copies) / len(copies)
+        for part, items in self._held.items():
+            copies = near_copies(items.pair(_evenly(len(items), MOST_HELD))[0], among)
+            found[part] = sum(len(one) > 0 for one in copies) / len(copies)
         return found
 
     def alarms(self) -> list[str]:
