@@ -85,6 +85,25 @@ def test_of_classes_there_are_probabilities(tmp_path, capsys):
     assert (np.array([4, 7])[found.argmax(axis=-1)] == labels).mean() > 0.8
 
 
+def test_tokens_are_read_as_in_training(tmp_path):
+    tokens = np.random.default_rng(1).integers(0, 9, (120, LENGTH))
+    (run,) = runs_of(tmp_path, {"name": "classify"}, {"inputs": tokens, "labels": (tokens == 3).any(axis=1) * 1})
+    trained = load_run(run)
+    found = predict([trained], tokens)
+    assert np.allclose(found.sum(axis=-1), 1)
+    assert (found.argmax(axis=-1) == (tokens == 3).any(axis=1)).mean() > 0.9
+    few = tokens[:40, :2]
+    assert (predict([trained], few).argmax(axis=-1) == (few == 3).any(axis=1)).mean() > 0.7
+    for wrong, said in (
+        (tokens + 1, "tokens must be from 0 to 8, as in training; got 9"),
+        (tokens - 1, "tokens must be from 0 to 8, as in training; got -1"),
+        (tokens * 0.5, r"whole numbers of the shape \(items, at most 6\); got \(120, 6\), float64"),
+        (np.hstack([tokens, few.repeat(3, axis=0)]), r"at most 6\); got \(120, 8\)"),
+    ):
+        with pytest.raises(DataError, match=said):
+            predict([trained], wrong)
+
+
 def test_what_cannot_be_predicted_is_said(regressions, tmp_path, capsys):
     trained = load_run(regressions[0])
     with pytest.raises(DataError, match=r"inputs must have the shape \(items, 6, 1\) or \(items, 6\); got \(80, 5\)"):

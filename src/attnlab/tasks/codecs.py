@@ -255,20 +255,29 @@ class ClassCodec:
 @final
 @dataclass(frozen=True)
 class NumbersCodec:
-    """Say in which units a model is given sequences of numbers, and what its answers mean."""
+    """Say in which units a model is given sequences of numbers, or of tokens as numbers, and what its answers mean."""
 
-    max_length: int  # positions of a sequence, no more and no fewer
+    max_length: int  # positions of a sequence, no more and no fewer; of tokens no more
     features: int  # numbers at each of them
     each: bool  # whether there is an answer at every position, else one a sequence
     classes: tuple[str, ...] = ()  # in the order of what the model answers; empty: its answers are numbers
     inputs: Scale | None = None  # units of what it is given; None: as they are
     answers: Scale | None = None  # of its answers, where these are numbers
     flat: bool = False  # whether the numbers of its answers have no axis of outputs, as the targets had none
+    tokens: int = 0  # how many a model of tokens knows, with padding; 0: it is given numbers
     kind: ClassVar[Literal["numbers"]] = "numbers"  # as in `SentenceCodec`, like what follows
     pads: ClassVar[bool] = False  # items of one length
 
     def encode(self, items: np.ndarray) -> np.ndarray:
-        """Sequences as a model is given them, float32 (items, length, features); raise `DataError` of another shape."""
+        """Sequences as a model is given them, float32 (items, length, features), or tokens int64 (items, length).
+
+        Raises
+        ------
+        DataError
+            If they have another shape, or a model of tokens does not know one.
+        """
+        if self.tokens:
+            return self._shifted(items)
         given = featured(items) if items.ndim in (2, 3) else items
         if given.shape[1:] != (self.max_length, self.features):
             without = f" or (items, {self.max_length})" if self.features == 1 else ""
@@ -276,6 +285,19 @@ class NumbersCodec:
                 f"inputs must have the shape (items, {self.max_length}, {self.features}){without}; got {items.shape}"
             )
         return in_units(given, self.inputs)
+
+    def _shifted(self, items: np.ndarray) -> np.ndarray:
+        """Tokens as a model is given them: 0 is padding, up to the length that it reads."""
+        if items.ndim != 2 or items.shape[1] > self.max_length or items.dtype.kind not in "biu":
+            raise DataError(
+                f"inputs must be tokens, whole numbers of the shape (items, at most {self.max_length}); got {items.shape}, "
+                f"{items.dtype}"
+            )
+        unknown = items[(items < 0) | (items >= self.tokens - 1)]
+        if unknown.size:
+            raise DataError(f"tokens must be from 0 to {self.tokens - 2}, as in training; got {unknown[0]}")
+        room = self.max_length - items.shape[1]
+        return np.pad(items.astype(np.int64) + 1, ((0, 0), (0, room)), constant_values=PAD_TOKEN)
 
     def decode(self, outputs: np.ndarray) -> np.ndarray:
         """Answers in their own units, or the probability of each class: (items, length, ...) or (items, ...)."""
@@ -296,14 +318,15 @@ class NumbersCodec:
         """Everything as JSON types."""
         sizes = {"max_length": self.max_length, "features": self.features, "each": self.each, "flat": self.flat}
         units = {"inputs": self.inputs and self.inputs.to_json(), "answers": self.answers and self.answers.to_json()}
-        return {"kind": self.kind, **sizes, "classes": list(self.classes), **units}
+        tokens = {"tokens": self.tokens} if self.tokens else {}
+        return {"kind": self.kind, **sizes, "classes": list(self.classes), **units, **tokens}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> NumbersCodec:
         """What was kept."""
         units = [content[name] and Scale.from_json(content[name]) for name in ("inputs", "answers")]
         sizes = content["max_length"], content["features"], content["each"]
-        return cls(*sizes, tuple(content["classes"]), *units, flat=content["flat"])
+        return cls(*sizes, tuple(content["classes"]), *units, flat=content["flat"], tokens=content.get("tokens", 0))
 
 
 Codec = SentenceCodec | CharacterCodec | TextCodec | TreeCodec | ClassCodec | NumbersCodec

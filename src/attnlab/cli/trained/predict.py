@@ -1,4 +1,4 @@
-"""``attnlab predict``: what a trained model makes of sequences of numbers."""
+"""``attnlab predict``: what a trained model makes of sequences of numbers or tokens."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ def predict(
     weights: str = "last",
     device: str = "cpu",
 ) -> int:
-    """Let a run of ``sequences``, or of ``classify`` on numbers, answer for sequences of numbers.
+    """Let a run of ``sequences``, or of ``classify`` on numbers or tokens, answer for arrays of them.
 
     Parameters
     ----------
     run : Path
         Folder of a run, such as ``runs/STUDY/VARIANT/seed-0``.
     inputs : str
-        As the task has them: an ``.npy`` file or a CSV file with a row an item, in the units of the training data.
+        As the task has them: an ``.npy`` file or a CSV file with a row an item, in the units of the training data, or its
+        tokens as whole numbers.
     out : Path
         The ``.npy`` file to write: numbers in the units of the targets, or on the last axis the probability of each
         class.

@@ -1,4 +1,4 @@
-"""New inputs through trained models: the classes of texts, and what comes of sequences of numbers."""
+"""New inputs through trained models: the classes of texts, and what comes of sequences of numbers or tokens."""
 
 from __future__ import annotations
 
@@ -73,14 +73,15 @@ def classify(trained: Sequence[Trained], texts: Sequence[str], *, first: int = 1
 
 
 def predict(trained: Sequence[Trained], inputs: np.ndarray) -> np.ndarray:
-    """What models make of sequences of numbers; several models as one by the mean of their answers.
+    """What models make of sequences of numbers or tokens; several models as one by the mean of their answers.
 
     Parameters
     ----------
     trained : sequence of Trained
-        Runs of ``sequences``, or of ``classify`` on numbers, with the same units and classes.
+        Runs of ``sequences``, or of ``classify`` on numbers or tokens, with the same units and classes.
     inputs : array
-        (items, length) or (items, length, features), in the units of the training data.
+        (items, length) or (items, length, features), in the units of the training data; of a model of tokens whole
+        numbers (items, length), where a shorter length than in training is filled up.
 
     Returns
     -------
@@ -93,7 +94,7 @@ def predict(trained: Sequence[Trained], inputs: np.ndarray) -> np.ndarray:
     RunError
         If a run is of another task, or the runs have different units or classes.
     DataError
-        If there are no inputs, or they have another shape than those of the training data.
+        If there are no inputs, they have another shape than those of the training data, or a token is unknown.
     """
     codec: NumbersCodec = codec_in_common(
         trained, NumbersCodec.kind, "model of numbers", differs="other units or classes"
@@ -102,7 +103,13 @@ def predict(trained: Sequence[Trained], inputs: np.ndarray) -> np.ndarray:
     if not given.size:
         raise DataError(f"there are no inputs to answer for: their shape is {given.shape}")
     read = torch.from_numpy(codec.encode(given))
-    return _mean_answers(trained, read, lambda outputs, _: codec.decode(outputs.numpy()))
+
+    def answer(outputs: Tensor, inputs: Tensor) -> np.ndarray:
+        if codec.tokens:
+            outputs = answers_of(outputs, inputs, len(codec.classes), padded=True)[:, 0]
+        return codec.decode(outputs.numpy())
+
+    return _mean_answers(trained, read, answer)
 
 
 @torch.no_grad()

@@ -135,13 +135,13 @@ class Classify:
             raise DataError(f"the {part} part has the class {unknown[0]!r}, which the training part lacks; {hint}")
         return np.array([numbers_of[one] for one in given.tolist()], dtype=np.int64)
 
-    def _codec(self) -> ClassCodec | NumbersCodec | None:
-        """What inputs and answers mean; nothing of tokens that were given as numbers."""
+    def _codec(self) -> ClassCodec | NumbersCodec:
+        """What inputs and answers mean."""
         names = tuple(map(str, self.classes))
         if self._tokenizer is not None:
             return ClassCodec(self._tokenizer, names, self.length)
         if self._of_tokens:
-            return None
+            return NumbersCodec(self.length, 1, each=False, classes=names, tokens=self.vocab_size)
         features = featured(self._items.parts["train"].inputs).shape[2]
         return NumbersCodec(self.length, features, each=False, classes=names, inputs=self._scale)
 
