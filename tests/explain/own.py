@@ -341,3 +341,26 @@ class Adding(nn.Module):
     def forward(self, x):
         normed = functional.layer_norm(x, x.shape[-1:])
         return x + self.mix(normed, normed, normed)[0]
+
+
+class Shallow(nn.Module):
+    """A norm of which little is left: what it divides by is large."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return self.gain * x / (x.std(-1, keepdim=True) + 100.0)
+
+
+class ShallowModel(Model):
+    """A language model whose answers are read off such a norm."""
+
+    def __init__(self, vocab_size, max_length):
+        super().__init__(vocab_size, max_length)
+        self.last = Shallow(64)
+
+    def forward(self, tokens):
+        x = self.embedding(tokens) + self.positions.weight[: tokens.shape[1]]
+        return self.logits(self.last(x + self.mix(self.norm(x))))

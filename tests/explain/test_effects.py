@@ -14,7 +14,7 @@ from tests.explain.conftest import OWN
 from attnlab.core.contracts import Metric
 from attnlab.explain.causes import STILL, Known, candidates
 from attnlab.explain.effects import effects, mean_of, within_noise
-from attnlab.explain.own_code import Examined, attention_of, examine
+from attnlab.explain.own_code import Examined, Exchangeable, examine, exchangeable
 from attnlab.explain.rates import tuned
 from attnlab.explain.setups import Run, Setup
 from attnlab.explain.signatures import SIGNATURES, measure
@@ -215,7 +215,7 @@ def test_what_code_of_ones_own_drops_is_removed_though_nobody_said_it(texts):
 def test_a_bug_in_the_attention_of_a_whole_model_is_removed_with_it(texts):
     task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
     setup = Setup("mine", task, {"name": f"{OWN}:ScrambledModel"}, {"lr": 1e-3, "budget": {"steps": 40}})
-    known = Known(setup, build_task(task), examine(setup), attention=attention_of(setup))
+    known = Known(setup, build_task(task), examine(setup), exchangeable=exchangeable(setup))
     (cause,) = (one for one in candidates({"mine": known}) if one.nature == "bug")
     assert cause.whole
     assert "scrambles" in cause.evidence
@@ -223,15 +223,34 @@ def test_a_bug_in_the_attention_of_a_whole_model_is_removed_with_it(texts):
     (tokens,) = build_task(task).train_batch(0, 0).inputs
     wrong, right = (build_model(one.model, build_task(task)).eval() for one in (setup, mended))
     assert reach(wrong, (tokens,)).past < reach(right, (tokens,)).past == tokens.shape[1]
-    unknown = candidates({"mine": replace(known, attention={})})
+    unknown = candidates({"mine": replace(known, exchangeable=Exchangeable())})
     assert "bug" not in {one.nature for one in unknown}  # then it is named, and what it carries is not known
+
+
+def test_known_parts_stand_in_for_a_persons_own_and_a_model_of_the_lab_for_all_of_it(texts):
+    task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
+    setup = Setup("mine", task, {"name": f"{OWN}:ShallowModel"}, {"budget": {"steps": 40}})
+    known = Known(setup, build_task(task), exchangeable=exchangeable(setup))
+    own = {one.name: one for one in candidates({"mine": known}) if one.nature == "own code"}
+    assert list(own) == ["own norm", "own attention", "own model"]  # smaller parts first
+    (tokens,) = build_task(task).train_batch(0, 0).inputs
+    for cause in own.values():
+        model = build_model(setup.changed(**cause.changes["mine"]).model, build_task(task))
+        assert model(tokens).shape == (*tokens.shape, 8)
+        assert sum(weight.numel() for weight in model.parameters()) > 10_000
+    assert type(model).__name__ == "Decoder"
+    assert own["own norm"].evidence == "Shallow: a bug, or what it is made for"
+    mixer = Setup("mine", task, {"name": "decoder", "n_layers": 1, "mixer": {"name": f"{OWN}:Closed"}}, setup.training)
+    (cause,) = (one for one in candidates({"mine": Known(mixer, known.task)}) if one.nature == "own code")
+    assert cause.name == "own mixer"
+    assert cause.changes["mine"]["model"]["mixer"] == {"name": "attention", "n_heads": 1}
 
 
 def test_a_model_of_ones_own_that_sees_little_is_given_sight(tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(40, 11, 1)))
     task = {"name": "sequences", "inputs": str(tmp_path / "x.npy"), "targets": str(tmp_path / "x.npy"), "batch": 8}
     setup = Setup("mine", task, {"name": f"{OWN}:Convolutions"}, {"budget": {"steps": 40}})
-    known = Known(setup, build_task(task), examine(setup), measure(setup), attention=attention_of(setup))
+    known = Known(setup, build_task(task), examine(setup), measure(setup), exchangeable=exchangeable(setup))
     (cause,) = (one for one in candidates({"mine": known}) if one.name == "small reach")
     assert known.measured["reach"] == 5.0
     assert measure(setup.changed(**cause.changes["mine"]))["reach"] == 11.0

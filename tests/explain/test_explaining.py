@@ -131,6 +131,16 @@ def test_the_culprit_within_a_model_of_ones_own_is_named_first(culprit, said, tm
     assert answer.shares[0].amount.excludes_zero
 
 
+def test_a_fault_that_no_check_knows_is_named_by_the_part_that_has_it(said, tmp_path):
+    variants = {"mine": {"name": f"{OWN}:ShallowModel"}}
+    answer, told = explained(said(variants=variants, saw={"val_loss": 2.08}), tmp_path / "case")
+    assert answer.largest is not None, told
+    assert answer.largest[:2] == ("own norm", "own code"), told
+    assert paragraph(answer).startswith("Your own norm carries ")
+    assert "Shallow: a bug, or what it is made for." in paragraph(answer)
+    assert answer.verdict == "own code"
+
+
 @pytest.mark.slow
 def test_a_text_that_repeats_itself_is_a_split_that_leaks(said, tmp_path, texts):
     case = said(

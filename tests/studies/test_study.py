@@ -42,6 +42,13 @@ def test_a_file_is_read_and_scales_merge(write_study):
     assert load_study(path, changes={"rules": {"seeds": 9}}).rules.seeds == 9
 
 
+def test_a_scale_tunes_nothing(write_study):
+    tuned = GOOD.replace("  seeds: 3", "  seeds: 3\n  tune: {lr: [1e-3, 1e-2]}")
+    assert load_study(write_study(tuned), scale="small").rules.tune == {"lr": [1e-3, 1e-2]}
+    untuned = tuned.replace("small: {rules: {", "small: {rules: {tune: null, ")
+    assert load_study(write_study(untuned), scale="small").rules.tune == {}
+
+
 def test_a_scale_leaves_out_what_its_variants_are_compared_with(write_study):
     judged = GOOD + "compare: {two: one, three: [one, two]}\n"
     judged = judged.replace("variants:", "variants:\n  three: {channels: 2}", 1)

@@ -14,7 +14,9 @@ from attnlab.explain.overfit import Memory
 from attnlab.explain.own_code import Examined
 from attnlab.explain.possible import Impossible
 
-Word = Literal["bug", "known effect", "set-up", "noise", "cannot be", "unexplained", "as expected", "not again"]
+Word = Literal[
+    "bug", "known effect", "own code", "set-up", "noise", "cannot be", "unexplained", "as expected", "not again"
+]
 CARRIES = 0.25
 """Part of the distance that what gives the answer its word carries; else the word is "unexplained"."""
 HALF = 0.5

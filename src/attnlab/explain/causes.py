@@ -14,10 +14,11 @@ from attnlab.core.build import class_of, is_path, parse
 from attnlab.core.constructors import signature_of
 from attnlab.core.contracts import StudyTask
 from attnlab.core.errors import SpecError
-from attnlab.explain.own_code import Examined, model_parameters, own_mixer, own_model
+from attnlab.explain.own_code import Examined, Exchangeable, model_parameters, own_mixer, own_model
 from attnlab.explain.rates import FACTORS
 from attnlab.explain.setups import Setup
 from attnlab.explain.signatures import SIGNATURES, Measured
+from attnlab.nn.exchanged import ATTENTION, BEHIND, FEED_FORWARD, LAYER, NORM, POSITIONS
 from attnlab.nn.mixers import MIXERS
 from attnlab.studies.plan.matching import width_of
 from attnlab.tasks import TASKS
@@ -28,7 +29,7 @@ from attnlab.tasks.char_lm.char_lm import CharLM
 from attnlab.tasks.held_out import SUSPICIOUS_OVERLAP
 from attnlab.tasks.translation.translation import Translation
 
-Nature = Literal["bug", "known effect", "set-up"]
+Nature = Literal["bug", "known effect", "own code", "set-up"]
 
 MORE_STEPS = 4
 """How many times as many steps, where too few may be the cause."""
@@ -59,6 +60,16 @@ LIVING = f"layers start as torch draws them and rectifiers let {LEAK:g} of what 
 DEAD = ("dead-parts", "overfit")
 """Checks that find what dead rectifiers do."""
 WHOLE = "the lab's attention is used instead"
+EXCHANGED: Mapping[str, str] = {
+    NORM: "torch's layer norm stands in its place",
+    FEED_FORWARD: "two linear maps with a rectifier between them stand in its place",
+    POSITIONS: "sines and cosines are added instead",
+    ATTENTION: "the lab's attention stands in its place, freshly drawn",
+    LAYER: "the lab's attention and feed-forward, each behind a norm and beside an identity path, stand in its place",
+}
+"""What stands in the place of a person's own parts, by kind."""
+OWN: Nature = "own code"
+MIXER, MODEL = "mixer", "model"
 NO_PATH, IDENTITY = "no identity path", "every layer's input is added to its output"
 _LOW_RANK = "Bhojanapalli 2020, arXiv:2002.07028"
 
@@ -113,9 +124,8 @@ class Known:
         The same of one run of it, after training.
     as_meant : mapping, optional
         What of the model is otherwise where its mixer is given the layout in which it does not read the batch as time.
-    attention : mapping
-        Of a whole model of a person's own the parts that attend, as `attention_in` finds them, or else a layer behind
-        which attention may stand.
+    exchangeable : Exchangeable
+        What can stand in the place of a whole model of a person's own, or of its parts.
     """
 
     setup: Setup
@@ -124,7 +134,7 @@ class Known:
     measured: Measured = field(default_factory=dict)
     trained: Measured = field(default_factory=dict)
     as_meant: Mapping[str, Any] | None = None
-    attention: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    exchangeable: Exchangeable = field(default_factory=Exchangeable)
 
     @property
     def model(self) -> Mapping[str, Any]:
@@ -171,8 +181,9 @@ class Cause:
     ----------
     name : str
         What it is called; equal for all variants that have it.
-    nature : {"bug", "known effect", "set-up"}
-        What it would be, were it the cause.
+    nature : {"bug", "known effect", "own code", "set-up"}
+        What it would be, were it the cause; of a person's own code that a known part does better nothing says whether
+        that is a bug, or what it is made for.
     removed : str
         What was done to remove it, in words.
     changes : mapping
@@ -205,11 +216,12 @@ class Cause:
         return self.removed == WHOLE
 
 
-PHASES = 5
+PHASES = 6
+"""How many there are of what `phase_of` says."""
 
 
 def phase_of(cause: Cause) -> int:
-    """When a cause is removed: single bugs, modules as a whole, effects and what was chosen, rate and steps, gains.
+    """When a cause is removed: bugs, modules with one, effects and what was chosen, own code, rate and steps, gains.
 
     What is measured with a bug in it says little about what comes after, a module that is replaced as a whole little
     about the bug, and a longer run with another rate, which makes up for much, little about what it makes up for.
@@ -218,7 +230,9 @@ def phase_of(cause: Cause) -> int:
         return 1
     if cause.nature == "bug":
         return 0
-    return 4 if cause.name in GAINS else 3 if cause.tunes or cause.name in MAKES_UP else 2
+    if cause.nature == OWN:
+        return 3
+    return 5 if cause.name in GAINS else 4 if cause.tunes or cause.name in MAKES_UP else 2
 
 
 @final
@@ -262,6 +276,8 @@ def candidates(situations: Mapping[str, Known], *, comparison: Mapping[str, Chan
     if comparison:
         words = "the width is changed until both have as many parameters"
         found.append(Cause("unequal parameters", "set-up", words, comparison, source="Narang 2021, arXiv:2102.11972"))
+    tried = [cause.changes for cause in found]
+    found += [cause for cause in _own_code(situations) if cause.changes not in tried]
     rates: dict[str, Change] = {name: {} for name in situations}
     source = "Bouthillier 2021, arXiv:2103.03098; Narang 2021, arXiv:2102.11972"
     costs = len(FACTORS) + 1
@@ -357,13 +373,42 @@ def replaced(cause: Cause, situations: Mapping[str, Known]) -> Cause:
 def _replaced(situation: Known) -> dict[str, Any] | None:
     """The lab's attention in the place of a person's own mixer, or of the attention within a person's own model."""
     if own_model(situation.model):
-        attends = any("behind" not in how for how in situation.attention.values())
-        return {**_mended(situation, {}), "attention": situation.attention} if attends else None
+        return _exchanged(situation, ATTENTION)
     if not is_path(situation.mixer):
         return None
     _, arguments = parse(situation.model["mixer"], "mixer")
     heads = next((arguments[key] for key in ("n_heads", "num_heads", "heads", "nhead") if key in arguments), 1)
     return {"mixer": {"name": "attention", "n_heads": heads}}
+
+
+def _exchanged(situation: Known, kind: str) -> dict[str, Any] | None:
+    """A person's own model with known parts in the places of its own of one kind; None where it has none."""
+    places = situation.exchangeable.of(kind)
+    return {**_mended(situation, {}), "places": places} if places else None
+
+
+def _own_code(situations: Mapping[str, Known]) -> Iterator[Cause]:
+    """A person's own mixers, models and parts of these, in whose place known ones stand; smaller parts first."""
+    for kind, removed in EXCHANGED.items():
+        found = {name: change for name, one in situations.items() if (change := _exchanged(one, kind))}
+        classes = [place["of"] for name in found for place in situations[name].exchangeable.of(kind).values()]
+        yield from _of_own(kind, removed, found, classes)
+    own = {name: own_mixer(one.said("mixer")) for name, one in situations.items() if one.takes("mixer")}
+    mixers = {name: change for name in own if own[name] and (change := _replaced(situations[name]))}
+    yield from _of_own(MIXER, EXCHANGED[ATTENTION], mixers, [parse(own[name], "mixer")[0] for name in mixers])
+    models = {name: dict(one.exchangeable.standard) for name, one in situations.items() if one.exchangeable.standard}
+    classes = [parse(own_model(situations[name].model), "model")[0] for name in models]
+    yield from _of_own(MODEL, "a model of the lab, as wide and as deep, is trained instead", models, classes)
+
+
+def _of_own(
+    kind: str, removed: str, models: Mapping[str, Mapping[str, Any]], classes: Sequence[str]
+) -> Iterator[Cause]:
+    """The cause that code of a person's own of one kind is, if a variant has any."""
+    if models:
+        where = " and ".join(dict.fromkeys(one.rpartition(":")[2] for one in classes))
+        changes: dict[str, Change] = {name: {"model": model} for name, model in models.items()}
+        yield Cause(f"own {kind}", OWN, removed, changes, f"{where}: a bug, or what it is made for")
 
 
 # Known effects and set-ups
@@ -460,8 +505,7 @@ def _sees_all(one: Known) -> Change | None:
     if isinstance(mixer, Mapping) and mixer.get("masks"):
         return {"model": {"mixer": {"masks": []}}}
     own = _replaced(one)
-    if own is None and one.attention:
-        own = {**_mended(one, {}), "attention": one.attention}
+    own = own or _exchanged(one, BEHIND)
     if own is not None:
         return {"model": own}
     if one.takes("mixer_at") and one.said("mixer") is None:

@@ -20,6 +20,7 @@ from attnlab.explain.causes import (
     ELSEWHERE,
     GAINS,
     OVERFITTING,
+    OWN,
     STILL,
     TITLES,
     TOO_FEW_STEPS,
@@ -33,7 +34,7 @@ from attnlab.explain.causes import (
 from attnlab.explain.effects import ERROR, Estimate, mean_of, within_noise
 from attnlab.explain.measuring import Measuring
 from attnlab.explain.overfit import Memory, overfit
-from attnlab.explain.own_code import attention_of, examine
+from attnlab.explain.own_code import Exchangeable, examine, exchangeable
 from attnlab.explain.possible import Impossible, impossible, leaks, readings, ways
 from attnlab.explain.removing import FOLLOWED, MATTERS, Removing
 from attnlab.explain.setups import Runs, Setup
@@ -232,7 +233,8 @@ class _Explaining:
             for one in candidates(situations, comparison=equal)
             if not (spared and one.name in (*GAINS, OVERFITTING))
         ]
-        return [one for one in causes if not (too_good and one.grows)]
+        compared = quantity.beside is not None  # what is compared must stay what it is
+        return [one for one in causes if not (too_good and one.grows) and not (compared and one.nature == OWN)]
 
     def _that_length_spares(self, causes: Sequence[Cause]) -> list[Cause]:
         """Causes, but those that a run has of being shortened."""
@@ -365,9 +367,9 @@ class _Explaining:
         found = _Found()
         for name, setup in setups.items():
             measured, examined = self._measured(setup), examine(setup)
-            words = f"attention in '{name}' is not found"
-            attention = _or_nothing(partial(attention_of, setup), {}, self.tell, words)
-            found.situations[name] = Known(setup, task, examined, measured, attention=attention)
+            words = f"the parts of '{name}' are not found"
+            parts = _or_nothing(partial(exchangeable, setup), Exchangeable(), self.tell, words)
+            found.situations[name] = Known(setup, task, examined, measured, exchangeable=parts)
             for one in examined:
                 self.tell(f"doctor, {one.name.rpartition(':')[2]}: {one.verdict or one.error}")
                 for finding in one.errors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
@@ -16,8 +17,9 @@ from attnlab.core.processes.apart import call_apart
 from attnlab.doctor import doctor
 from attnlab.explain.setups import Setup
 from attnlab.models import MODELS
+from attnlab.nn.exchanged import ATTENTION, behind_a_layer, slots_in
 from attnlab.nn.foreign_model import ForeignModel, order_of
-from attnlab.nn.replaced_attention import attention_in, behind_a_layer
+from attnlab.nn.mended import layers_of
 from attnlab.studies.define.assemble import build_model, build_task
 
 SAMPLES = 3
@@ -122,22 +124,61 @@ def _layout_of(model: nn.Module) -> str:
     return "length first" if convention and convention.layout == "sequence-first" else "batch first"
 
 
-def attention_of(setup: Setup) -> dict[str, dict[str, Any]]:
-    """The parts of a person's own model that attend, measured in a process of its own; nothing for any other model.
+@final
+@dataclass(frozen=True)
+class Exchangeable:
+    """Hold what can stand in the place of a person's own model, or of parts of it.
 
-    Of one without such a part, the first of its layers, behind which attention may stand.
+    Parameters
+    ----------
+    places : mapping
+        By name of its part, the arguments of a `Slot`.
+    standard : mapping, optional
+        The specification of a model of the lab, as wide and as deep, that answers as it does.
     """
-    return call_apart(_attention, dict(setup.task), dict(setup.model)) if own_model(setup.model) else {}
+
+    places: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    standard: Mapping[str, Any] | None = None
+
+    def of(self, *kinds: str) -> dict[str, Mapping[str, Any]]:
+        """The places of some kinds."""
+        return {name: place for name, place in self.places.items() if place["kind"] in kinds}
 
 
-def _attention(task_spec: Any, model: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def exchangeable(setup: Setup) -> Exchangeable:
+    """What can stand in the place of a person's own model or of its parts, measured in a process of its own.
+
+    Where none of its parts attends, one of the places is behind the first of its layers.
+    """
+    found = call_apart(_exchangeable, dict(setup.task), dict(setup.model)) if own_model(setup.model) else {}
+    return Exchangeable(**found)
+
+
+def _exchangeable(task_spec: Any, model: Mapping[str, Any]) -> dict[str, Any]:
     task = build_task(task_spec)
-    inputs = task.train_batch(0, 0).rows(0, SAMPLES).inputs
-    if len(inputs) > 1:  # the lab's attention looks at one sequence
+    batch = task.train_batch(0, 0).rows(0, SAMPLES)
+    if len(batch.inputs) > 1:  # what stands in looks at one sequence
         return {}
     built = build_model(own_model(model), task)
-    found = attention_in(built, inputs, causal=task.causal)
-    return found or behind_a_layer(built, inputs, causal=task.causal)
+    places = slots_in(built, batch.inputs, causal=task.causal)
+    attention = [place for place in places.values() if place.kind == ATTENTION]
+    if not attention:
+        places |= behind_a_layer(built, batch.inputs, causal=task.causal)
+    width = Counter(place.d_model for place in places.values()).most_common(1)
+    if not width:
+        return {}
+    standard = {
+        "name": "decoder" if task.causal else "encoder",
+        "d_model": width[0][0],
+        "n_layers": len(attention) or len(layers_of(built)) or 1,
+        "mixer": {"name": "attention", "n_heads": attention[0].n_heads if attention else 1},
+    }
+    plain = {name: asdict(place) for name, place in places.items()}
+    try:
+        task.loss(build_model(standard, task)(*batch.inputs), batch)
+    except AttnlabError:  # the task wants a model of its own
+        return {"places": plain}
+    return {"places": plain, "standard": standard}
 
 
 def model_parameters(model: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from attnlab.studies.storage.mirror import deliver
 COLORS = {
     "bug": VERDICT_COLORS["worse"],
     "known effect": VERDICT_COLORS["better"],
+    "own code": "#cc79a7",
     "set-up": "#009e73",
     "noise": VERDICT_COLORS["equivalent"],
     "unexplained": FAINT,

@@ -9,7 +9,7 @@ from typing import final
 
 from attnlab.core.contracts import Metric
 from attnlab.explain.answer import HALF, Share
-from attnlab.explain.causes import PHASES, Cause, Change, more_steps, phase_of
+from attnlab.explain.causes import OWN, PHASES, Cause, Change, more_steps, phase_of
 from attnlab.explain.effects import Estimate, effects, mean_of
 from attnlab.explain.measuring import Measuring
 from attnlab.explain.rates import FACTORS, tuned
@@ -23,6 +23,8 @@ MOST_AGAIN = 2
 """How often more of a cause is removed that there may be more of."""
 FOLLOWED = 3
 """Causes of a phase that a plan expects to be worth more than a first run."""
+NEARLY = 0.8
+"""Part of what a person's own code carries as a whole from which a part of it carries it."""
 SEEMS_MUCH = 0.3
 """Part of what is left from which a cause that is not decided gets twice the seeds."""
 
@@ -101,9 +103,9 @@ class Removing:
             if (changes := self._changes(cause, planned)) is not None:
                 tried[cause.name] = cause, changes
                 planned += self._with([*self.applied, (cause, changes)]).values()
-        alone = self._alone(tried, left)
-        helping = [name for name, one in alone.items() if one.excludes_zero and one.mean * left > 0]
-        helping = [name for name in helping if abs(alone[name].mean) > MATTERS * abs(left)]
+        least = HALF if phase[0].nature == OWN else MATTERS
+        alone = self._alone(tried, left, least)
+        helping = [name for name, one in alone.items() if one.excludes_zero and one.mean / left > least]
         open_still = {n: one for n, one in alone.items() if one.runs > 1 and not one.excludes_zero}
         self.undecided |= {name: one for name, one in open_still.items() if one.mean / left > SEEMS_MUCH}
         self.without_effect += [name for name in alone if name not in helping and name not in self.undecided]
@@ -112,15 +114,23 @@ class Removing:
             sure = f"[{-one.high:.3g}, {-one.low:.3g}]" if one.runs > 1 else "in one run, and was left at that"
             self.tell(f"without '{name}': {-one.mean:+.3g} {sure}")
         begun = len(self.applied)
-        for name in sorted(helping, key=lambda one: -abs(alone[one].mean))[:MOST_CAUSES]:
+        helping.sort(key=lambda one: -abs(alone[one].mean))
+        if phase[0].nature == OWN and helping:  # one part, and a smaller one before what holds it
+            much = NEARLY * alone[helping[0]].mean / left
+            helping = [
+                cause.name for cause in phase if cause.name in helping and alone[cause.name].mean / left >= much
+            ][:1]
+        for name in helping[:MOST_CAUSES]:
             if self._left() is None:
                 break
             first = len(self.applied) == begun
             cause, changes = tried[name]
             self._accept(cause, changes if first else self._changes(cause), alone[name], first=first)
 
-    def _alone(self, tried: Mapping[str, Removed], left: float) -> dict[str, Estimate]:
+    def _alone(self, tried: Mapping[str, Removed], left: float, least: float) -> dict[str, Estimate]:
         """What each cause changes by itself: with one seed, where that matters with all, with twice as many where open.
+
+        It matters from a part of what is `left` on, the `least`.
 
         Causes are named that change the number toward what was expected, which half of those do that miss zero by
         chance: with two looks the share of phases in which one is named without any effect is that of one call.
@@ -130,7 +140,7 @@ class Removing:
         setups = {name: self._with([*self.applied, one]) for name, one in tried.items()}
         gained = {name: now[first] - values[first] for name, values in self._side_by_side(setups, [first]).items()}
         alone = {name: Estimate(one, -math.inf, math.inf, 1) for name, one in gained.items() if math.isfinite(one)}
-        little = {name: one for name, one in alone.items() if one.mean / left <= MATTERS}
+        little = {name: one for name, one in alone.items() if one.mean / left <= least}
         matter = self._in_time({name: setups[name] for name in alone if name not in little}, alone)
         after = self._side_by_side(matter, self.measuring.seeds)
         found = little | effects(dict.fromkeys(matter, now), after, among=len(tried))

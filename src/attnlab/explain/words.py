@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from attnlab.explain.answer import HALF, Again, Answer, Share
-from attnlab.explain.causes import REMOVALS
+from attnlab.explain.causes import OWN, REMOVALS
 from attnlab.explain.effects import Estimate
 
 SMALL = 0.1
@@ -61,7 +61,7 @@ def _verdict(answer: Answer) -> str:
         return "Nothing that was tried carries much of it."
     name, nature, amount = largest
     named = name if name.startswith(nature) else f"{nature}, {name},"
-    called = {"bug": f"A {named}", "known effect": f"A {named}", "set-up": f"The {named}"}
+    called = {"bug": f"A {named}", "known effect": f"A {named}", "set-up": f"The {named}", OWN: f"Your {name}"}
     carried = amount / answer.distance
     most = f"{'most' if carried >= HALF else 'a part'} of it ({carried:.0%})" if carried < WHOLLY else "all of it"
     where = "" if answer.comparable else f" in these runs, {_how(answer)}"

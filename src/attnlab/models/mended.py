@@ -9,8 +9,8 @@ from typing import Any, final
 from torch import Tensor, nn
 
 from attnlab.core.build import Spec
+from attnlab.nn.exchanged import put_in
 from attnlab.nn.mended import Mending
-from attnlab.nn.replaced_attention import put_in
 
 
 @final
@@ -23,8 +23,8 @@ class MendedModel(nn.Module):
         The model; entry of `MODELS` or ``path.py:Class``.
     mending : mapping, optional
         What is removed: arguments of `Mending`.
-    attention : mapping, optional
-        By name of its part where the lab's attention stands in its place, and how: `ReplacedAttention`.
+    places : mapping, optional
+        By name of its part what stands in its place: arguments of `Slot`.
     **offered
         What the task offers, for the model within.
 
@@ -46,7 +46,7 @@ class MendedModel(nn.Module):
         part: Spec,
         *,
         mending: Mapping[str, Any] | None = None,
-        attention: Mapping[str, Mapping[str, Any]] | None = None,
+        places: Mapping[str, Mapping[str, Any]] | None = None,
         **offered: Any,
     ) -> None:
         from attnlab.models.table import build_any_model
@@ -54,7 +54,7 @@ class MendedModel(nn.Module):
         super().__init__()
         self.mending = Mending.of(mending)
         self.part = build_any_model(part, offered)
-        put_in(self.part, attention or {})
+        put_in(self.part, places or {})
         self.mending.start(self.part)
         within = [module for module in self.part.modules() if getattr(module, "batch_first", True) is False]
         if (

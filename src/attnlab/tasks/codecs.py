@@ -290,8 +290,8 @@ class NumbersCodec:
         """Tokens as a model is given them: 0 is padding, up to the length that it reads."""
         if items.ndim != 2 or items.shape[1] > self.max_length or items.dtype.kind not in "biu":
             raise DataError(
-                f"inputs must be tokens, whole numbers of the shape (items, at most {self.max_length}); got {items.shape}, "
-                f"{items.dtype}"
+                f"inputs must be tokens, whole numbers of the shape (items, at most {self.max_length}); got "
+                f"{items.shape}, {items.dtype}"
             )
         unknown = items[(items < 0) | (items >= self.tokens - 1)]
         if unknown.size:

@@ -25,8 +25,8 @@ def predict(
     run : Path
         Folder of a run, such as ``runs/STUDY/VARIANT/seed-0``.
     inputs : str
-        As the task has them: an ``.npy`` file or a CSV file with a row an item, in the units of the training data, or its
-        tokens as whole numbers.
+        As the task has them, in the units of the training data, or its tokens as whole numbers: an ``.npy`` file or a
+        CSV file with a row an item.
     out : Path
         The ``.npy`` file to write: numbers in the units of the targets, or on the last axis the probability of each
         class.

@@ -27,11 +27,11 @@ def find(source: str | Path, known: Mapping[str, Path], kind: str) -> Path:
     path = Path(source).expanduser()
     if path.suffix in {".yaml", ".yml"} or path.is_file():
         if not path.is_file():
-            near = did_you_mean(str(path), map(str, path.parent.glob("*.y*ml")))
+            near = did_you_mean(str(path), map(str, path.parent.glob("[!.]*.y*ml")))
             raise SpecError(f"no {kind} file {path}" + (f"; {near}" if near else ""))
         return path.resolve()
     if str(source) not in known:
-        names = [*known, *map(str, path.parent.glob("*.y*ml"))]
+        names = [*known, *map(str, path.parent.glob("[!.]*.y*ml"))]
         raise SpecError(f"no {kind} '{source}' in the library and no file of that name; {nearest(str(source), names)}")
     return known[str(source)]
 

@@ -85,7 +85,7 @@ class Rules(BaseModel):
     target: dict[str, int | float] | None = None
     seeds: int | Seeds = 5
     split: Split | None = None
-    tune: dict[str, list[int | float]] = Field(default_factory=dict)
+    tune: dict[str, list[int | float]] = Field(default_factory=dict, json_schema_extra={"type": ["object", "null"]})
     tune_seeds: int = Field(default=1, ge=1)
     tune_again: int = Field(default=2, ge=0)
     tune_by: str | None = None
@@ -138,6 +138,12 @@ class Rules(BaseModel):
         if target is not None and len(target) != 1:
             raise ValueError(f"must be exactly one metric with its value, like {{val_loss: 1.9}}; got {target!r}")
         return target
+
+    @field_validator("tune", mode="before")
+    @classmethod
+    def _tune_nothing(cls, tune: Any) -> Any:
+        """A scale takes away what it is merged over by null."""
+        return {} if tune is None else tune
 
     @field_validator("tune")
     @classmethod

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from attnlab.inspection.reach import reach
-from attnlab.nn.replaced_attention import ReplacedAttention, attention_in, behind_a_layer, put_in
+from attnlab.nn.exchanged import ATTENTION, Slot, StandIn, behind_a_layer, put_in, slots_in
 
 VOCAB, WIDTH, LENGTH, BATCH = 7, 16, 9, 3
 
@@ -109,6 +111,15 @@ def ids():
     return torch.randint(0, VOCAB, (BATCH, LENGTH), generator=torch.Generator().manual_seed(0))
 
 
+def of_kind(kind, places):
+    return {name: place for name, place in places.items() if place.kind == kind}
+
+
+def said(places):
+    """Slots as a specification has them."""
+    return {name: asdict(place) for name, place in places.items()}
+
+
 @pytest.mark.parametrize(
     ("net", "expected"),
     [
@@ -125,10 +136,10 @@ def ids():
 def test_what_attends_is_found_and_can_be_replaced(net, expected):
     torch.manual_seed(0)
     model = net()
-    found = attention_in(model, (ids(),), causal=True)
-    assert {name: (how["n_heads"], how["length_first"], how["several"]) for name, how in found.items()} == expected
-    put_in(model, found)
-    assert sum(type(part) is ReplacedAttention for part in model.modules()) == len(expected)
+    found = of_kind(ATTENTION, slots_in(model, (ids(),), causal=True))
+    assert {name: (place.n_heads, place.length_first, place.several) for name, place in found.items()} == expected
+    put_in(model, said(found))
+    assert sum(type(part) is StandIn for part in model.modules()) == len(expected)
     for part in (model.train(), model.eval()):
         assert part(ids()).shape == (BATCH, LENGTH, VOCAB)
     if expected:
@@ -157,8 +168,8 @@ def test_attention_behind_a_layer_sees_all(net, name, channels_first, causal):
     model, x = net(), torch.randn(BATCH, LENGTH, WIDTH)
     before = reach(model, (x,), position=LENGTH // 2)
     found = behind_a_layer(model, (x,), causal=causal)
-    assert {place: how["channels_first"] for place, how in found.items()} == {name: channels_first}
-    put_in(model, found)
+    assert {place: how.channels_first for place, how in found.items()} == {name: channels_first}
+    put_in(model, said(found))
     after = reach(model, (x,), position=LENGTH // 2)
     assert before.past < after.past == LENGTH // 2 + 1
     assert (after.future == before.future) if causal else (after.future >= LENGTH - LENGTH // 2 - 1)
@@ -172,8 +183,110 @@ def test_behind_what_gives_no_vectors_for_positions_stands_nothing():
 def test_what_stands_in_the_place_is_the_labs_attention():
     model = Net(Heads())
     before = reach(model.eval(), (ids(),))
-    put_in(model, attention_in(model, (ids(),), causal=True))
+    put_in(model, said(of_kind(ATTENTION, slots_in(model, (ids(),), causal=True))))
     x, layer = model.embed(ids()), model.layers[0]
-    expected = model.answer(x + layer["mix"].attention(layer["norm"](x)))
+    expected = model.answer(x + layer["mix"].part(layer["norm"](x)))
     torch.testing.assert_close(model(ids()), expected)
     assert (before.past, before.future) != (LENGTH, 0)
+
+
+class OwnNorm(nn.Module):
+    """A norm of one's own over the wrong axis: time."""
+
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x):
+        return self.gain * (x - x.mean(1, keepdim=True)) / (x.std(1, keepdim=True) + 1e-3)
+
+
+class OwnFeedForward(nn.Module):
+    """Two maps, of which little is left."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(WIDTH, 3 * WIDTH), nn.ReLU(), nn.Linear(3 * WIDTH, WIDTH), nn.Dropout(0.5))
+
+    def forward(self, x):
+        return 0.01 * self.net(x)
+
+
+class OwnPositions(nn.Module):
+    """A table that is added, with dropout behind it."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.drop = nn.Parameter(torch.randn(LENGTH, WIDTH)), nn.Dropout(0.5)
+
+    def forward(self, x, offset=0):
+        return self.drop(x + self.table[offset : offset + x.shape[1]])
+
+
+class OwnLayer(nn.Module):
+    """All of these with attention, behind norms."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.mix, self.ff = OwnNorm(), nn.LayerNorm(WIDTH), Heads(), OwnFeedForward()
+
+    def forward(self, x, mask=None):
+        x = x + self.mix(self.first(x))
+        return x + self.ff(self.second(x))
+
+
+class OwnModel(nn.Module):
+    """Two such layers, called with activations of either layout."""
+
+    def __init__(self, length_first=False):
+        super().__init__()
+        self.embed, self.positions, self.bend = nn.Embedding(VOCAB, WIDTH), OwnPositions(), nn.GELU()
+        self.layers, self.answer = nn.ModuleList(OwnLayer() for _ in "ab"), nn.Linear(WIDTH, VOCAB)
+
+    def forward(self, ids):
+        x = self.positions(self.embed(ids), offset=0)
+        for layer in self.layers:
+            x = layer(x, mask=None)
+        return self.answer(self.bend(x))
+
+
+def test_parts_are_told_by_what_they_do():
+    places = slots_in(OwnModel(), (ids(),), causal=True)
+    layers = {f"layers.{i}": ("layer", "OwnLayer") for i in range(2)}
+    parts = (("mix", "attention", "Heads"), ("ff", "feed-forward", "OwnFeedForward"), ("first", "norm", "OwnNorm"))
+    within = {f"layers.{i}.{name}": (kind, of) for i in range(2) for name, kind, of in parts}
+    expected = {"positions": ("positions", "OwnPositions"), **layers, **within}
+    assert {name: (place.kind, place.of) for name, place in places.items()} == expected
+    assert places["layers.0.ff"].d_ff == 3 * WIDTH
+    assert places["layers.1"].n_heads == 2
+
+
+@pytest.mark.parametrize(
+    "kinds", [{one} for one in ("attention", "feed-forward", "norm", "positions", "layer")] + [None]
+)
+def test_parts_of_each_kind_can_be_exchanged(kinds):
+    torch.manual_seed(0)
+    model = OwnModel()
+    places = {
+        name: one for name, one in slots_in(model, (ids(),), causal=True).items() if not kinds or one.kind in kinds
+    }
+    put_in(model, said(places))
+    outer = [name for name in places if not any(name.startswith(f"{other}.") for other in places)]
+    assert all(type(model.get_submodule(name)) is StandIn for name in outer)
+    for part in (model.train(), model.eval()):
+        output = part(ids())
+        assert output.shape == (BATCH, LENGTH, VOCAB)
+        output.square().mean().backward()
+    own = {OwnNorm, OwnFeedForward, OwnPositions, Heads, OwnLayer} & set(map(type, model.modules()))
+    gone = {place.of for place in places.values()}
+    assert {one.__name__ for one in own}.isdisjoint(gone)
+
+
+def test_a_part_that_stands_in_is_called_in_the_layout_of_what_stood_there():
+    model, x = nn.LayerNorm(WIDTH), torch.randn(LENGTH, BATCH, WIDTH)
+    layer = Slot("layer", WIDTH, n_heads=2, causal=True, length_first=True, several=True).filled(model)
+    output, nothing = layer(x, torch.zeros(LENGTH, LENGTH), key_padding_mask=None)
+    changed = x.clone()
+    changed[5] += 1
+    assert nothing is None
+    assert (output != layer(changed)[0]).any(-1).any(-1).nonzero().flatten().tolist() == list(range(5, LENGTH))

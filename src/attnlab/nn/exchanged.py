@@ -1,0 +1,359 @@
+"""The parts of a person's own model by what they do, and known ones that can stand in their places."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.nn.attention import Attention
+from attnlab.nn.axes.positions import SinusoidalPositions, sinusoids
+from attnlab.nn.block import Block
+from attnlab.nn.changed_calls import ChangedCalls
+from attnlab.nn.feedforward import ReluFeedForward
+from attnlab.nn.mended import layers_of
+
+ATTENTION, BEHIND, FEED_FORWARD, NORM, POSITIONS, LAYER = (
+    "attention", "behind", "feed-forward", "norm", "positions", "layer"
+)  # fmt: skip
+"""Kinds of parts."""
+MANY_TIMES = 1e6
+"""How many times as large an input is that a norm gives at most a hundredth of that in return."""
+
+
+@final
+class StandIn(nn.Module):
+    """A known part that is called and answers like the one in whose place it stands.
+
+    Parameters
+    ----------
+    part : nn.Module
+        Takes activations and gives as many; masks that a caller gives are left aside.
+    length_first : bool
+        Whether it is called with (length, batch, d_model).
+    several : bool
+        Whether its output is the first of two things, as torch's attention returns its weights beside it.
+    """
+
+    batch_first = False
+    """In evaluation torch's layers compute with the weights of an attention that says it is, and do not call it."""
+
+    def __init__(self, part: nn.Module, *, length_first: bool = False, several: bool = False) -> None:
+        super().__init__()
+        self.part, self.length_first, self.several = part, length_first, several
+
+    def forward(self, x: Tensor, *_: Any, **__: Any) -> Any:
+        """What the part makes of the first thing that is given."""
+        output = self.part(x.transpose(0, 1)).transpose(0, 1) if self.length_first else self.part(x)
+        return (output, None) if self.several else output
+
+
+@final
+class AddedAttention(nn.Module):
+    """Call a layer, and add to what it gives what attention to all positions makes of it.
+
+    Parameters
+    ----------
+    layer : nn.Module
+        Any that gives a vector for each position.
+    d_model : int
+        Width of these.
+    causal : bool
+        Whether a position sees itself and earlier ones only.
+    channels_first : bool
+        Whether the layer gives (batch, d_model, length), as convolutions do.
+    """
+
+    def __init__(self, layer: nn.Module, d_model: int, *, causal: bool = False, channels_first: bool = False) -> None:
+        super().__init__()
+        self.layer, self.attention = layer, Attention(d_model, 1, causal=causal)
+        self.channels_first = channels_first
+
+    def forward(self, *given: Any, **named: Any) -> Tensor:
+        """What the layer gives and what is seen of it, of which the places are told by sines and cosines."""
+        output = self.layer(*given, **named)
+        x = output.transpose(1, 2) if self.channels_first else output
+        seen = self.attention(x + sinusoids(x.shape[1], x.shape[2], dtype=x.dtype, device=x.device))
+        return output + (seen.transpose(1, 2) if self.channels_first else seen)
+
+
+@final
+@dataclass(frozen=True)
+class Slot:
+    """Hold where a known part may stand, and how it is made and called.
+
+    Parameters
+    ----------
+    kind : str
+        What stands there: one of the kinds of parts.
+    d_model : int
+        Width of the activations.
+    of : str
+        Name of the class that stands there.
+    n_heads : int
+        Of attention.
+    d_ff : int
+        Hidden width of a feed-forward part.
+    causal : bool
+        Whether a position sees itself and earlier ones only.
+    length_first, several : bool
+        As of `StandIn`.
+    channels_first : bool
+        As of `AddedAttention`.
+    """
+
+    kind: str
+    d_model: int
+    of: str = ""
+    n_heads: int = 1
+    d_ff: int = 0
+    causal: bool = False
+    length_first: bool = False
+    several: bool = False
+    channels_first: bool = False
+
+    def filled(self, before: nn.Module) -> nn.Module:
+        """What stands there instead of what stood there before."""
+        if self.kind == BEHIND:
+            return AddedAttention(before, self.d_model, causal=self.causal, channels_first=self.channels_first)
+        mixer = {"name": "attention", "n_heads": self.n_heads}
+        made: Mapping[str, Callable[[], nn.Module]] = {
+            ATTENTION: lambda: Attention(self.d_model, self.n_heads, causal=self.causal),
+            FEED_FORWARD: lambda: ReluFeedForward(self.d_model, d_ff=self.d_ff),
+            NORM: lambda: nn.LayerNorm(self.d_model),
+            POSITIONS: SinusoidalPositions,
+            LAYER: lambda: Block(self.d_model, mixer, context={"causal": self.causal}),
+        }
+        return StandIn(made[self.kind](), length_first=self.length_first, several=self.several)
+
+
+Slots = Mapping[str, Slot]
+"""By the names of parts within a model."""
+
+
+def put_in(model: nn.Module, places: Mapping[str, Mapping[str, Any]]) -> None:
+    """Let known parts stand in some places of a model, each given as the arguments of its `Slot`."""
+    for name in sorted(places, key=lambda one: -one.count(".")):  # what stands within a layer before the layer
+        model.set_submodule(name, Slot(**places[name]).filled(model.get_submodule(name)), strict=True)
+
+
+def slots_in(model: nn.Module, inputs: Sequence[Tensor], *, causal: bool) -> dict[str, Slot]:
+    """The parts of a model in whose places known ones can stand: they take activations and return as many.
+
+    Attention is what normalizes scores of all pairs, holds no norm, and looks at one sequence; a layer one of a list
+    that does so and holds a norm. Of classes of a person's own, a feed-forward part has weights and maps every
+    position by itself; positions are what adds the same to any input; a norm has no matrix and gives little more for
+    an input that is much larger.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Any model; a copy of it is called.
+    inputs : sequence of Tensor
+        What it reads, batch first.
+    causal : bool
+        Whether its positions may see none after them.
+    """
+    watched = _Watched(copy.deepcopy(model).train())
+    with ChangedCalls(watched.note_scores, None):
+        watched.model(*inputs)
+    batch, length = inputs[-1].shape[:2]
+    calls = {name: call for name, call in watched.calls.items() if call.maps(batch, length)}
+    found: dict[str, Slot] = {}
+    for kind, place in (
+        (ATTENTION, _attention),
+        (LAYER, _layers_among(watched.model)),
+        (POSITIONS, _positions),
+        (FEED_FORWARD, _feed_forward),
+        (NORM, _norm),
+    ):
+        fields = {name: how for name, call in calls.items() if name not in found and (how := place(call)) is not None}
+        within = [name for name in fields if any(name.startswith(f"{other}.") for other in fields)]
+        around = [name for name in fields if any(other.startswith(f"{name}.") for other in fields)]
+        left_out = around if kind in (ATTENTION, LAYER) else within  # what is around attention may do more
+        kept = [name for name in fields if name not in left_out]
+        found |= {name: calls[name].slot(kind, causal, fields[name]) for name in kept}
+    return found
+
+
+def behind_a_layer(model: nn.Module, inputs: Sequence[Tensor], *, causal: bool) -> dict[str, Slot]:
+    """The first layer of a model that gives a vector for each position, behind which attention may stand.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Any model; a copy of it is called.
+    inputs : sequence of Tensor
+        What it reads, batch first.
+    causal : bool
+        Whether its positions may see none after them.
+    """
+    watched = _Watched(copy.deepcopy(model).train())
+    watched.model(*inputs)
+    layers = [name for layer in layers_of(watched.model) for name, one in watched.model.named_modules() if one is layer]
+    batch, length = inputs[-1].shape[:2]
+    for name in (name for name in layers if name in watched.calls):
+        given = watched.calls[name].returned
+        if isinstance(given, Tensor) and given.ndim == 3 and len(given) == batch and length in given.shape[1:]:
+            first = given.shape[1] != length
+            width = given.shape[1] if first else given.shape[2]
+            return {
+                name: Slot(BEHIND, width, type(watched.calls[name].part).__name__, causal=causal, channels_first=first)
+            }
+    return {}
+
+
+@final
+@dataclass
+class _Call:
+    """The first call of a part: what it is given and returns, and the scores of all pairs that it normalizes."""
+
+    part: nn.Module
+    given: tuple[Any, ...]
+    named: Mapping[str, Any]
+    returned: Any = None
+    noted: list[Tensor] = field(default_factory=list)
+    batch: int = 0
+    length: int = 0
+
+    def maps(self, batch: int, length: int) -> bool:
+        """Whether it takes activations of so many items and positions first, and returns as many."""
+        self.batch, self.length = batch, length
+        x, y = next(iter(self.given), None), self.first(self.returned)
+        if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.ndim == 3 and x.is_floating_point()):
+            return False
+        return x.shape == y.shape and set(x.shape[:2]) == {batch, length}
+
+    @staticmethod
+    def first(returned: Any) -> Any:
+        """The first of what was returned."""
+        return returned[0] if isinstance(returned, tuple) and returned else returned
+
+    @property
+    def x(self) -> Tensor:
+        """The activations that it took."""
+        return self.given[0]
+
+    @property
+    def length_first(self) -> bool:
+        """Whether positions stand on the first axis."""
+        return self.x.shape[:2] == (self.length, self.batch) and self.length != self.batch
+
+    @property
+    def scores(self) -> list[Tensor]:
+        """Scores of all pairs of positions."""
+        return [one for one in self.noted if one.ndim >= 3 and one.shape[-2:] == (self.length, self.length)]
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a person's own code, or a row of torch's layers that they wrote down."""
+        return isinstance(self.part, nn.Sequential) or not type(self.part).__module__.startswith("torch.")
+
+    @torch.no_grad()
+    def again(self, x: Tensor) -> Tensor:
+        """What it returns for other activations, without dropout."""
+        return self.first(self.part.eval()(x, *self.given[1:], **self.named))
+
+    def slot(self, kind: str, causal: bool, fields: Mapping[str, Any]) -> Slot:
+        """Where something else may stand instead."""
+        of, several = type(self.part).__name__, isinstance(self.returned, tuple)
+        how = {"causal": causal, "length_first": self.length_first, "several": several}
+        return Slot(kind, self.x.shape[-1], of, **how, **fields)
+
+
+@final
+class _Watched:
+    """Note the first call of every part of a model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.calls: dict[str, _Call] = {}
+        self._running: list[_Call] = []
+        for name, part in model.named_modules():
+            if name:
+                part.register_forward_pre_hook(
+                    lambda part, given, named, name=name: self._begin(name, _Call(part, given, named)), with_kwargs=True
+                )
+                part.register_forward_hook(lambda _part, _given, returned: self._end(returned))
+
+    def note_scores(self, scores: Tensor) -> Tensor:
+        """Note scores in all parts that are running."""
+        for call in self._running:
+            call.noted.append(scores)
+        return scores
+
+    def _begin(self, name: str, call: _Call) -> None:
+        self.calls.setdefault(name, call)
+        self._running.append(call)
+
+    def _end(self, returned: Any) -> None:
+        self._running.pop().returned = returned
+
+
+def _attention(call: _Call) -> dict[str, Any] | None:
+    others = [
+        one for one in call.given[1:] if isinstance(one, Tensor) and one.is_floating_point() and one is not call.x
+    ]
+    elsewhere = any(one.shape[-1] == call.x.shape[-1] and one.ndim == 3 for one in others)
+    return None if not call.scores or elsewhere or _has_norm(call.part) else {"n_heads": _heads(call)}
+
+
+def _layers_among(model: nn.Module) -> Callable[[_Call], dict[str, Any] | None]:
+    """Which calls are of layers that attend."""
+    layers = layers_of(model)
+
+    def place(call: _Call) -> dict[str, Any] | None:
+        is_layer = any(call.part is one for one in layers) and _has_norm(call.part)
+        return {"n_heads": _heads(call)} if is_layer and call.scores else None
+
+    return place
+
+
+def _heads(call: _Call) -> int:
+    heads = sum(one.numel() // (call.batch * call.length**2) for one in call.scores)
+    return heads if heads and call.x.shape[-1] % heads == 0 else 1
+
+
+def _feed_forward(call: _Call) -> dict[str, Any] | None:
+    width = call.x.shape[-1]
+    matrices = sum(one.numel() for one in call.part.parameters() if one.ndim > 1)
+    if not call.is_own or call.scores or matrices < 2 * width or _has_norm(call.part) or not _by_position(call):
+        return None
+    return {"d_ff": max(matrices // (2 * width), 2 * width)}  # one that is narrow may be what is wrong
+
+
+def _by_position(call: _Call) -> bool:
+    """Whether what is returned for a position depends on that position alone."""
+    other = call.x.detach().clone()
+    axis = 0 if call.length_first else 1
+    other.select(axis, call.length // 2).add_(torch.randn_like(other.select(axis, call.length // 2)))
+    changed = (call.again(other) != call.again(call.x.detach())).any(-1).any(1 - axis)
+    return changed.nonzero().flatten().tolist() == [call.length // 2]
+
+
+def _positions(call: _Call) -> dict[str, Any] | None:
+    """Nothing more to say of what adds the same to any input, and something else to each position."""
+    if not call.is_own or call.scores:
+        return None
+    x = call.x.detach()
+    one, other = call.again(x) - x, call.again(torch.zeros_like(x))
+    same = torch.allclose(one, other, atol=1e-4 * float(x.abs().max()))
+    axis = 0 if call.length_first else 1
+    return {} if same and float(other.std(axis).max()) > 0 else None
+
+
+def _norm(call: _Call) -> dict[str, Any] | None:
+    if not call.is_own or call.scores or any(one.ndim > 1 for one in call.part.parameters()):
+        return None
+    x = call.x.detach()
+    one, larger = call.again(x), call.again(MANY_TIMES * x)
+    grows = float(larger.std()) > MANY_TIMES / 100 * max(float(one.std()), 1e-6)
+    return None if grows or torch.equal(one, x) else {}
+
+
+def _has_norm(part: nn.Module) -> bool:
+    return any("norm" in type(one).__name__.lower() for one in part.modules())
