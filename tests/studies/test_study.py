@@ -43,8 +43,8 @@ def test_a_file_is_read_and_scales_merge(write_study):
 
 
 def test_a_scale_tunes_nothing(write_study):
-    tuned = GOOD.replace("  seeds: 3", "  seeds: 3\n  tune: {lr: [1e-3, 1e-2]}")
-    assert load_study(write_study(tuned), scale="small").rules.tune == {"lr": [1e-3, 1e-2]}
+    tuned = GOOD.replace("  seeds: 3", "  seeds: 3\n  tune: {lr: [1e-3, 3e-3, 1e-2]}")
+    assert load_study(write_study(tuned), scale="small").rules.tune == {"lr": [1e-3, 3e-3, 1e-2]}
     untuned = tuned.replace("small: {rules: {", "small: {rules: {tune: null, ")
     assert load_study(write_study(untuned), scale="small").rules.tune == {}
 
