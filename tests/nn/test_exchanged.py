@@ -290,3 +290,27 @@ def test_a_part_that_stands_in_is_called_in_the_layout_of_what_stood_there():
     changed[5] += 1
     assert nothing is None
     assert (output != layer(changed)[0]).any(-1).any(-1).nonzero().flatten().tolist() == list(range(5, LENGTH))
+
+
+class OfTwo(nn.Module):
+    """Reads one sequence, and writes another that looks at it."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.answer = nn.Embedding(VOCAB, WIDTH), nn.Linear(WIDTH, VOCAB)
+        self.reads, self.writes = OwnLayer(), OwnLayer()
+        self.across = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+
+    def forward(self, source, target):
+        memory, x = self.reads(self.embed(source)), self.writes(self.embed(target))
+        return self.answer(x + self.across(x, memory, memory, need_weights=False)[0])
+
+
+def test_of_two_sequences_only_the_written_one_is_seen_from_its_past():
+    model, target = OfTwo(), ids()
+    found = slots_in(model, (target[:, :5], target), causal=True)
+    attention = of_kind(ATTENTION, found)
+    assert {name: slot.causal for name, slot in attention.items()} == {"reads.mix": False, "writes.mix": True}
+    assert {slot.kind for slot in slots_in(model, (target, target), causal=True).values()} == {"feed-forward", "norm"}
+    put_in(model, said(found))
+    assert model(target[:, :5], target).shape == (BATCH, LENGTH, VOCAB)

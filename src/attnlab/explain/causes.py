@@ -383,15 +383,15 @@ def _replaced(situation: Known) -> dict[str, Any] | None:
 
 def _exchanged(situation: Known, kind: str) -> dict[str, Any] | None:
     """A person's own model with known parts in the places of its own of one kind; None where it has none."""
-    places = situation.exchangeable.of(kind)
-    return {**_mended(situation, {}), "places": places} if places else None
+    slots = situation.exchangeable.of(kind)
+    return {**_mended(situation, {}), "slots": slots} if slots else None
 
 
 def _own_code(situations: Mapping[str, Known]) -> Iterator[Cause]:
     """A person's own mixers, models and parts of these, in whose place known ones stand; smaller parts first."""
     for kind, removed in EXCHANGED.items():
         found = {name: change for name, one in situations.items() if (change := _exchanged(one, kind))}
-        classes = [place["of"] for name in found for place in situations[name].exchangeable.of(kind).values()]
+        classes = [slot["of"] for name in found for slot in situations[name].exchangeable.of(kind).values()]
         yield from _of_own(kind, removed, found, classes)
     own = {name: own_mixer(one.said("mixer")) for name, one in situations.items() if one.takes("mixer")}
     mixers = {name: change for name in own if own[name] and (change := _replaced(situations[name]))}

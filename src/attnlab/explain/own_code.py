@@ -131,24 +131,24 @@ class Exchangeable:
 
     Parameters
     ----------
-    places : mapping
+    slots : mapping
         By name of its part, the arguments of a `Slot`.
     standard : mapping, optional
         The specification of a model of the lab, as wide and as deep, that answers as it does.
     """
 
-    places: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    slots: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     standard: Mapping[str, Any] | None = None
 
     def of(self, *kinds: str) -> dict[str, Mapping[str, Any]]:
-        """The places of some kinds."""
-        return {name: place for name, place in self.places.items() if place["kind"] in kinds}
+        """The slots of some kinds."""
+        return {name: slot for name, slot in self.slots.items() if slot["kind"] in kinds}
 
 
 def exchangeable(setup: Setup) -> Exchangeable:
     """What can stand in the place of a person's own model or of its parts, measured in a process of its own.
 
-    Where none of its parts attends, one of the places is behind the first of its layers.
+    Where none of its parts attends, one of the slots is behind the first of its layers.
     """
     found = call_apart(_exchangeable, dict(setup.task), dict(setup.model)) if own_model(setup.model) else {}
     return Exchangeable(**found)
@@ -157,28 +157,26 @@ def exchangeable(setup: Setup) -> Exchangeable:
 def _exchangeable(task_spec: Any, model: Mapping[str, Any]) -> dict[str, Any]:
     task = build_task(task_spec)
     batch = task.train_batch(0, 0).rows(0, SAMPLES)
-    if len(batch.inputs) > 1:  # what stands in looks at one sequence
-        return {}
-    built = build_model(own_model(model), task)
-    places = slots_in(built, batch.inputs, causal=task.causal)
-    attention = [place for place in places.values() if place.kind == ATTENTION]
-    if not attention:
-        places |= behind_a_layer(built, batch.inputs, causal=task.causal)
-    width = Counter(place.d_model for place in places.values()).most_common(1)
+    built, two = build_model(own_model(model), task), len(batch.inputs) > 1
+    slots = slots_in(built, batch.inputs, causal=task.causal)
+    attention = [slot for slot in slots.values() if slot.kind == ATTENTION]
+    if not attention and not two:
+        slots |= behind_a_layer(built, batch.inputs, causal=task.causal)
+    width = Counter(slot.d_model for slot in slots.values()).most_common(1)
     if not width:
         return {}
     standard = {
-        "name": "decoder" if task.causal else "encoder",
+        "name": "encoder-decoder" if two else "decoder" if task.causal else "encoder",
         "d_model": width[0][0],
-        "n_layers": len(attention) or len(layers_of(built)) or 1,
+        "n_layers": max(1, (len(attention) or len(layers_of(built))) // (2 if two else 1)),
         "mixer": {"name": "attention", "n_heads": attention[0].n_heads if attention else 1},
     }
-    plain = {name: asdict(place) for name, place in places.items()}
+    plain = {name: asdict(slot) for name, slot in slots.items()}
     try:
         task.loss(build_model(standard, task)(*batch.inputs), batch)
     except AttnlabError:  # the task wants a model of its own
-        return {"places": plain}
-    return {"places": plain, "standard": standard}
+        return {"slots": plain}
+    return {"slots": plain, "standard": standard}
 
 
 def model_parameters(model: Mapping[str, Any]) -> Mapping[str, Any]:

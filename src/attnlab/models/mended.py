@@ -23,7 +23,7 @@ class MendedModel(nn.Module):
         The model; entry of `MODELS` or ``path.py:Class``.
     mending : mapping, optional
         What is removed: arguments of `Mending`.
-    places : mapping, optional
+    slots : mapping, optional
         By name of its part what stands in its place: arguments of `Slot`.
     **offered
         What the task offers, for the model within.
@@ -46,7 +46,7 @@ class MendedModel(nn.Module):
         part: Spec,
         *,
         mending: Mapping[str, Any] | None = None,
-        places: Mapping[str, Mapping[str, Any]] | None = None,
+        slots: Mapping[str, Mapping[str, Any]] | None = None,
         **offered: Any,
     ) -> None:
         from attnlab.models.table import build_any_model
@@ -54,7 +54,7 @@ class MendedModel(nn.Module):
         super().__init__()
         self.mending = Mending.of(mending)
         self.part = build_any_model(part, offered)
-        put_in(self.part, places or {})
+        put_in(self.part, slots or {})
         self.mending.start(self.part)
         within = [module for module in self.part.modules() if getattr(module, "batch_first", True) is False]
         if (

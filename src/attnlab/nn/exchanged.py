@@ -135,10 +135,10 @@ Slots = Mapping[str, Slot]
 """By the names of parts within a model."""
 
 
-def put_in(model: nn.Module, places: Mapping[str, Mapping[str, Any]]) -> None:
+def put_in(model: nn.Module, slots: Mapping[str, Mapping[str, Any]]) -> None:
     """Let known parts stand in some places of a model, each given as the arguments of its `Slot`."""
-    for name in sorted(places, key=lambda one: -one.count(".")):  # what stands within a layer before the layer
-        model.set_submodule(name, Slot(**places[name]).filled(model.get_submodule(name)), strict=True)
+    for name in sorted(slots, key=lambda one: -one.count(".")):  # what stands within a layer before the layer
+        model.set_submodule(name, Slot(**slots[name]).filled(model.get_submodule(name)), strict=True)
 
 
 def slots_in(model: nn.Module, inputs: Sequence[Tensor], *, causal: bool) -> dict[str, Slot]:
@@ -154,29 +154,28 @@ def slots_in(model: nn.Module, inputs: Sequence[Tensor], *, causal: bool) -> dic
     model : nn.Module
         Any model; a copy of it is called.
     inputs : sequence of Tensor
-        What it reads, batch first.
+        What it reads, batch first; of two of one length it is not known which of them a part attends to.
     causal : bool
-        Whether its positions may see none after them.
+        Whether positions of the last of them may see none after them.
     """
     watched = _Watched(copy.deepcopy(model).train())
     with ChangedCalls(watched.note_scores, None):
         watched.model(*inputs)
-    batch, length = inputs[-1].shape[:2]
-    calls = {name: call for name, call in watched.calls.items() if call.maps(batch, length)}
+    lengths = [one.shape[1] for one in inputs]
+    calls = {name: call for name, call in watched.calls.items() if call.maps(len(inputs[0]), lengths)}
     found: dict[str, Slot] = {}
-    for kind, place in (
-        (ATTENTION, _attention),
-        (LAYER, _layers_among(watched.model)),
-        (POSITIONS, _positions),
-        (FEED_FORWARD, _feed_forward),
-        (NORM, _norm),
-    ):
+    attend = (
+        [(ATTENTION, _attention), (LAYER, _layers_among(watched.model))] if len(set(lengths)) == len(lengths) else []
+    )
+    for kind, place in (*attend, (POSITIONS, _positions), (FEED_FORWARD, _feed_forward), (NORM, _norm)):
         fields = {name: how for name, call in calls.items() if name not in found and (how := place(call)) is not None}
         within = [name for name in fields if any(name.startswith(f"{other}.") for other in fields)]
         around = [name for name in fields if any(other.startswith(f"{name}.") for other in fields)]
         left_out = around if kind in (ATTENTION, LAYER) else within  # what is around attention may do more
         kept = [name for name in fields if name not in left_out]
-        found |= {name: calls[name].slot(kind, causal, fields[name]) for name in kept}
+        found |= {
+            name: calls[name].slot(kind, causal and calls[name].length == lengths[-1], fields[name]) for name in kept
+        }
     return found
 
 
@@ -220,13 +219,14 @@ class _Call:
     batch: int = 0
     length: int = 0
 
-    def maps(self, batch: int, length: int) -> bool:
+    def maps(self, batch: int, lengths: Sequence[int]) -> bool:
         """Whether it takes activations of so many items and positions first, and returns as many."""
-        self.batch, self.length = batch, length
         x, y = next(iter(self.given), None), self.first(self.returned)
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.ndim == 3 and x.is_floating_point()):
             return False
-        return x.shape == y.shape and set(x.shape[:2]) == {batch, length}
+        fitting = [length for length in lengths if set(x.shape[:2]) == {batch, length}]
+        self.batch, self.length = batch, next(iter(fitting), 0)
+        return x.shape == y.shape and bool(fitting)
 
     @staticmethod
     def first(returned: Any) -> Any:
@@ -247,6 +247,14 @@ class _Call:
     def scores(self) -> list[Tensor]:
         """Scores of all pairs of positions."""
         return [one for one in self.noted if one.ndim >= 3 and one.shape[-2:] == (self.length, self.length)]
+
+    @property
+    def looks_elsewhere(self) -> bool:
+        """Whether it is given other activations, too."""
+        others = (
+            one for one in (*self.given[1:], *self.named.values()) if isinstance(one, Tensor) and one is not self.x
+        )
+        return any(one.is_floating_point() and one.ndim == 3 and one.shape[-1] == self.x.shape[-1] for one in others)
 
     @property
     def is_own(self) -> bool:
@@ -295,11 +303,8 @@ class _Watched:
 
 
 def _attention(call: _Call) -> dict[str, Any] | None:
-    others = [
-        one for one in call.given[1:] if isinstance(one, Tensor) and one.is_floating_point() and one is not call.x
-    ]
-    elsewhere = any(one.shape[-1] == call.x.shape[-1] and one.ndim == 3 for one in others)
-    return None if not call.scores or elsewhere or _has_norm(call.part) else {"n_heads": _heads(call)}
+    attends = call.scores and not call.looks_elsewhere and not _has_norm(call.part)
+    return {"n_heads": _heads(call)} if attends else None
 
 
 def _layers_among(model: nn.Module) -> Callable[[_Call], dict[str, Any] | None]:
@@ -308,7 +313,7 @@ def _layers_among(model: nn.Module) -> Callable[[_Call], dict[str, Any] | None]:
 
     def place(call: _Call) -> dict[str, Any] | None:
         is_layer = any(call.part is one for one in layers) and _has_norm(call.part)
-        return {"n_heads": _heads(call)} if is_layer and call.scores else None
+        return {"n_heads": _heads(call)} if is_layer and call.scores and not call.looks_elsewhere else None
 
     return place
 
