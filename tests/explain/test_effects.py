@@ -243,7 +243,12 @@ def test_known_parts_stand_in_for_a_persons_own_and_a_model_of_the_lab_for_all_o
     mixer = Setup("mine", task, {"name": "decoder", "n_layers": 1, "mixer": {"name": f"{OWN}:Closed"}}, setup.training)
     (cause,) = (one for one in candidates({"mine": Known(mixer, known.task)}) if one.nature == "own code")
     assert cause.name == "own mixer"
-    assert cause.changes["mine"]["model"]["mixer"] == {"name": "attention", "n_heads": 1}
+    assert cause.changes["mine"]["model"] == {"mixer": {"name": "attention", "n_heads": 1}}
+    blind = replace(mixer, model={**mixer.model, "positions": "none"})
+    for order, added in ((0.0, {}), (1.0, {"positions": "learned"})):  # positions within a mixer go with it
+        known = Known(blind, known.task, measured={"order": order})
+        (cause,) = (one for one in candidates({"mine": known}) if one.nature == "own code")
+        assert cause.changes["mine"]["model"] == {"mixer": {"name": "attention", "n_heads": 1}, **added}
 
 
 def test_a_model_of_ones_own_that_sees_little_is_given_sight(tmp_path):

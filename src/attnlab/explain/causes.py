@@ -378,7 +378,8 @@ def _replaced(situation: Known) -> dict[str, Any] | None:
         return None
     _, arguments = parse(situation.model["mixer"], "mixer")
     heads = next((arguments[key] for key in ("n_heads", "num_heads", "heads", "nhead") if key in arguments), 1)
-    return {"mixer": {"name": "attention", "n_heads": heads}}
+    told = situation.said("positions") == "none" and situation.measured.get("order") == 1.0  # by the mixer itself
+    return {"mixer": {"name": "attention", "n_heads": heads}, **({"positions": "learned"} if told else {})}
 
 
 def _exchanged(situation: Known, kind: str) -> dict[str, Any] | None:
