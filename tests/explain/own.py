@@ -315,6 +315,27 @@ class Certain(nn.Module):
         return self.out((x + self.mix(x, x, x)[0]).mean(1)).softmax(-1)
 
 
+class Positive(Certain):
+    """Answers with logits that are never negative. x: (batch, length, d_in)."""
+
+    def forward(self, x):
+        x = self.into(x)
+        return functional.relu(1 + self.out((x + self.mix(x, x, x)[0]).mean(1)), inplace=True)
+
+
+class Sums(nn.Module):
+    """Answers at every position with a number between 0 and 1. x: (batch, length, d_in)."""
+
+    def __init__(self, d_in, d_out, d_model=16):
+        super().__init__()
+        self.into, self.out = nn.Linear(d_in, d_model), nn.Linear(d_model, d_out)
+        self.mix = nn.MultiheadAttention(d_model, 2, batch_first=True)
+
+    def forward(self, x):
+        x = self.into(x)
+        return torch.sigmoid(self.out(x + self.mix(x, x, x)[0]))
+
+
 class Loud(nn.Module):
     """What enters the layers is so large that what they add does not show. x: (batch, length, d_in)."""
 

@@ -178,6 +178,8 @@ def test_known_effects_of_trained_weights_are_those_of_the_run(tmp_path):
         ("Detached", "weights without a gradient", "thawed"),
         ("WithoutGradients", "weights without a gradient", "thawed"),
         ("Certain", "a softmax before the loss", "logarithm"),
+        ("Positive", "bounded answers", "unbounded"),
+        ("Sums", "bounded answers", "unbounded"),
     ],
 )
 def test_what_is_removed_from_a_model_of_ones_own_is_no_longer_measured(name, cause, mending, tmp_path, texts):
@@ -185,7 +187,7 @@ def test_what_is_removed_from_a_model_of_ones_own_is_no_longer_measured(name, ca
     task = {"name": "sequences", "inputs": str(tmp_path / "x.npy"), "targets": str(tmp_path / "x.npy"), "batch": 8}
     if name == "DroppingModel":
         task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
-    if name == "Certain":
+    if name in ("Certain", "Positive"):
         np.save(tmp_path / "y.npy", np.arange(40) % 3)
         task = {"name": "classify", "inputs": str(tmp_path / "x.npy"), "labels": str(tmp_path / "y.npy"), "batch": 8}
     model = {"name": f"{OWN}:{name}"}
@@ -193,6 +195,29 @@ def test_what_is_removed_from_a_model_of_ones_own_is_no_longer_measured(name, ca
         Setup("mine", task, one, {}) for one in (model, {"name": "mended", "part": model, "mending": {mending: True}})
     ]
     assert [STILL[cause](measure(setup)) for setup in setups] == [True, False]
+
+
+def test_inputs_that_were_cut_are_read_further(tmp_path):
+    (tmp_path / "x.csv").write_text("text,label\n" + "\n".join(f"a b c d e f g,{n % 2}" for n in range(40)))
+    for length, expected in ((3, {"task": {"length": 12}}), (7, None)):
+        task = {"name": "classify", "inputs": str(tmp_path / "x.csv"), "tokenizer": "words", "length": length}
+        known = Known(Setup("mine", task, {"name": "encoder"}, {"budget": {"steps": 4}}), build_task(task))
+        found = {one.name: one.changes["mine"] for one in candidates({"mine": known})}
+        assert found.get("cut inputs") == expected
+        assert expected is None or build_task({**task, **expected["task"]}).cut == 0
+
+
+def test_a_bound_beyond_which_nothing_is_wanted_is_none(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(40, 7, 1)))
+    np.save(tmp_path / "y.npy", np.random.default_rng(0).uniform(size=(40, 7, 1)))
+    files = {"inputs": str(tmp_path / "x.npy"), "targets": str(tmp_path / "y.npy")}
+    for normalize, expected in ((False, {0.0}), (True, {1.0})):
+        task = {"name": "sequences", **files, "batch": 8, "normalize": normalize}
+        setup = Setup("mine", task, {"name": f"{OWN}:Sums"}, {"budget": {"steps": 40}})
+        known = Known(setup, build_task(task), measured=measure(setup))
+        assert {float(known.measured["beyond"] > 0)} == expected
+        assert ("bounded answers" in {one.name for one in candidates({"mine": known})}) == normalize
+    assert "answers lie between 0 and 1, whatever the weights" in known.signature("bounded answers")
 
 
 WRONG = {"check": "heads", "severity": "error", "message": "Nothing adds.", "evidence": "", "source": ""}

@@ -314,3 +314,37 @@ def test_of_two_sequences_only_the_written_one_is_seen_from_its_past():
     assert {slot.kind for slot in slots_in(model, (target, target), causal=True).values()} == {"feed-forward", "norm"}
     put_in(model, said(found))
     assert model(target[:, :5], target).shape == (BATCH, LENGTH, VOCAB)
+
+
+class OverBatch(nn.Module):
+    """A norm over the batch, around torch's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH, momentum=0.001)
+
+    def forward(self, x):
+        return self.norm(x.mT).mT
+
+
+class WithFirst(nn.Module):
+    """Reads a class off a vector that it puts before its input, with a layer of torch and a norm over the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.first = nn.Embedding(VOCAB, WIDTH), nn.Parameter(torch.randn(1, 1, WIDTH))
+        self.layer = nn.TransformerEncoderLayer(WIDTH, 4, 32, batch_first=True)
+        self.norm, self.answer = OverBatch(), nn.Linear(WIDTH, 2)
+
+    def forward(self, ids):
+        x = torch.cat([self.first.expand(len(ids), -1, -1), self.embed(ids)], dim=1)
+        return self.answer(self.norm(self.layer(x))[:, 0])
+
+
+def test_more_positions_than_inputs_and_norms_over_the_batch_are_seen():
+    model = WithFirst()
+    found = slots_in(model, (ids(),), causal=False)
+    kinds = {name: (slot.kind, slot.n_heads) for name, slot in found.items()}
+    assert kinds == {"layer.self_attn": ("attention", 4), "norm": ("norm", 1)}
+    put_in(model, said(found))
+    assert model(ids()).shape == (BATCH, 2)

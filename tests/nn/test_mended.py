@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,8 @@ from torch.nn import functional
 
 from attnlab.core.errors import SpecError
 from attnlab.inspection.reach import reach
-from attnlab.nn.mended import MendedMixer
+from attnlab.nn.changed_calls import LastBounded
+from attnlab.nn.mended import MendedMixer, Mending
 from attnlab.nn.mixers import build_mixer
 
 WIDTH, LENGTH = 16, 9
@@ -243,3 +246,28 @@ def test_softmax_over_another_axis_is_left_alone():
 def test_wrong_factors_are_said(mending, sentence):
     with pytest.raises(SpecError, match=sentence):
         MendedMixer(WIDTH, mending=mending)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "limits"),
+    [
+        (torch.relu, (0.0, math.inf)),
+        (lambda y: nn.ReLU(inplace=True)(y).flatten(1), (0.0, math.inf)),
+        (nn.Tanh(), (-1.0, 1.0)),
+        (lambda y: y.clamp(-2, 3), (-2.0, 3.0)),
+        (lambda y: torch.clamp(input=y, max=0.5)[None], (-math.inf, 0.5)),
+        (lambda y: 2 * torch.sigmoid(y), None),
+        (lambda y: y, None),
+    ],
+)
+def test_answers_are_given_as_before_what_bounds_them(bounds, limits):
+    torch.manual_seed(0)
+    linear, x = nn.Linear(4, 3), torch.randn(2, 5, 4)
+    with LastBounded() as last:
+        answers = bounds(linear(x))
+    assert last.gave(answers) == (limits is not None)
+    assert limits is None or last.limits() == limits
+    free = Mending(unbounded=True).call(lambda given: bounds(linear(given)), x)
+    torch.testing.assert_close(free, linear(x).reshape(free.shape) if limits else answers)
+    free.sum().backward()
+    assert linear.weight.grad.any()

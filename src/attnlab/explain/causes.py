@@ -35,6 +35,8 @@ MORE_STEPS = 4
 """How many times as many steps, where too few may be the cause."""
 MORE_ITEMS = 4
 """The same of the items of a step."""
+LONGER = 4
+"""How many times as far inputs are read that were cut."""
 SOONER = 4
 """Part of the steps, as a fraction of one, after which training ends where it may have gone on too long."""
 GAINS = ("small batch", "short context", "small model")
@@ -90,7 +92,7 @@ TITLES = {
 """What these faults are called."""
 CHANCE, NO_POSITIONS = "dropout in evaluation", "no positions"
 FROZEN, CUT_OFF = "frozen weights", "weights without a gradient"
-TWICE, LARGE = "a softmax before the loss", "a large entry"
+TWICE, LARGE, BOUNDED = "a softmax before the loss", "a large entry", "bounded answers"
 STILL: Mapping[str, Callable[[Measured], bool]] = {
     TITLES["causality"]: lambda m: m.get("ahead", 0.0) > 0,
     TITLES["batch-independence"]: lambda m: m.get("mixes", 0.0) > 0,
@@ -101,6 +103,7 @@ STILL: Mapping[str, Callable[[Measured], bool]] = {
     CUT_OFF: lambda m: m.get("cut_off", 0.0) > 0,
     TWICE: lambda m: m.get("probabilities", 0.0) > 0,
     LARGE: lambda m: m.get("entry", 0.0) > LARGEST_ENTRY,
+    BOUNDED: lambda m: m.get("beyond", 0.0) > 0,
 }
 """By what is removed, what is measured of a model from which it was not removed after all."""
 
@@ -486,6 +489,11 @@ def _logits(one: Known) -> Change | None:
     return {"model": _mended(one, {"logarithm": True})} if own else None
 
 
+def _unbounded(one: Known) -> Change | None:
+    own = own_model(one.model) and one.signature(BOUNDED)
+    return {"model": _mended(one, {"unbounded": True})} if own else None
+
+
 def _smaller_entry(one: Known) -> Change | None:
     own = own_model(one.model) and one.signature(LARGE) and STILL[LARGE](one.measured)
     return {"model": _mended(one, {"entry_times": round(1 / one.measured["entry"], 6)})} if own else None
@@ -578,6 +586,12 @@ def _larger_batch(one: Known) -> Change | None:
     return None if key is None else {"task": {key: MORE_ITEMS * (_task_said(one, key) or 1)}}
 
 
+def _uncut(one: Known) -> Change | None:
+    """Inputs that are cut, read further; to their end where that comes before."""
+    cut = isinstance(one.task, Classify) and one.task.cut
+    return {"task": {"length": LONGER * one.task.length}} if cut else None
+
+
 def _longer_context(one: Known) -> Change | None:
     context = _task_said(one, "context")
     return None if context is None else {"task": {"context": 2 * context}}
@@ -633,6 +647,7 @@ REMOVALS: tuple[Removal, ...] = (
         "Vaswani 2017, arXiv:1706.03762, section 3.4",
     ),
     Removal(TWICE, "bug", "the loss is given the logarithm of the answers", _logits, (TWICE,)),
+    Removal(BOUNDED, "bug", "answers are given as they are before what bounds them", _unbounded, (BOUNDED,)),
     Removal(
         NO_POSITIONS, "known effect", "positions are added", _positions, ("missing positions",),
         "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466",
@@ -674,6 +689,7 @@ REMOVALS: tuple[Removal, ...] = (
     ),
     Removal("dropout", "set-up", "nothing is dropped", _dropless, ("heavy dropout",)),
     Removal("weight decay", "set-up", "weights do not decay", _zero("training", "weight_decay")),
+    Removal("cut inputs", "set-up", f"{LONGER} times as much is read of what was cut", _uncut, costs=LONGER),
     Removal("label smoothing", "set-up", "targets are not smoothed", _zero("training", "label_smoothing")),
     Removal(OVERFITTING, "set-up", f"training ends after 1/{SOONER} of the steps", _fewer_steps),
     Removal(TOO_FEW_STEPS, "set-up", f"{MORE_STEPS} times as many steps", _more_steps, costs=MORE_STEPS, grows=True),

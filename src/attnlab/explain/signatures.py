@@ -20,7 +20,7 @@ from attnlab.explain.setups import Setup
 from attnlab.inspection.activity import dead_share, relative_entropy
 from attnlab.inspection.order import by_chance, sees_order
 from attnlab.inspection.reach import reach
-from attnlab.nn.changed_calls import ChangedCalls
+from attnlab.nn.changed_calls import FAR, ChangedCalls, LastBounded
 from attnlab.nn.mended import Mending, layers_of, layers_with_norm_behind, register_parts
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.training.keeping.checkpoints import load_model_weights
@@ -184,9 +184,15 @@ SIGNATURES: tuple[Signature, ...] = (
         "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466",
     ),
     Signature(
+        "bounded answers",
+        lambda m: m["beyond"] > 0,
+        "answers lie between {low:.3g} and {high:.3g}, whatever the weights; {beyond:.0%} of the targets want others",
+        "what stands last in the model is a function that does not give every number",
+    ),
+    Signature(
         "small reach",
         lambda m: m["reach"] < m["length"],
-        "an output depends on {reach:.0f} of {length:.0f} input positions at most",
+        "an output depends on {reach:.0f} of {length:.0f} input positions at most, and on {later:.0f} behind its own",
         "all else is replaced, and the output stays",
     ),
 )
@@ -276,14 +282,27 @@ def _sees(model: nn.Module, batch: Batch, *, causal: bool) -> dict[str, float]:
     if given or last.ndim < 2:
         return {}
     length = last.shape[1]
-    answers = model.eval()(last)
+    with LastBounded() as bounded:
+        answers = model.eval()(last)
     once = answers.shape[:2] != last.shape[:2]  # one answer for a sequence may depend on all of it
     middle = length - 1 if causal or once else length // 2
     seen = reach(model, (last,), position=middle)
-    found = {"reach": float(seen.past + min(seen.future, length - 1 - middle))}
+    later = min(seen.future, length - 1 - middle)
+    found = {"reach": float(seen.past + later), "later": float(later)}
     found["probabilities"] = float(not batch.targets.is_floating_point() and _are_probabilities(answers))
     found |= {"length": float(length), "ahead": float(seen.future if causal else 0), "mixes": float(seen.mixes_batch)}
+    found |= _beyond(bounded, answers, batch.targets)
     return found | _in_evaluation(model, last, causal=causal)
+
+
+def _beyond(bounded: LastBounded, answers: Tensor, targets: Tensor) -> dict[str, float]:
+    """Between which numbers answers must lie, and which share of targets lie elsewhere; classes want free logits."""
+    low, high = bounded.limits()
+    if not bounded.gave(answers) or (low, high) == (-math.inf, math.inf):
+        return {}
+    outside = (targets < low) | (targets > high) if targets.is_floating_point() else torch.ones(1)
+    far = {"low": max(low, -FAR), "high": min(high, FAR)}
+    return {**far, "beyond": float(outside.float().mean())}
 
 
 def _in_evaluation(model: nn.Module, x: Tensor, *, causal: bool) -> dict[str, float]:

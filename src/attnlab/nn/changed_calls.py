@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, final
 
@@ -18,6 +19,16 @@ RECTIFIERS = frozenset({torch.relu, F.relu, Tensor.relu, torch.relu_, Tensor.rel
 DROPOUTS = frozenset({F.dropout, torch.dropout})
 ENTRIES = frozenset({F.embedding, F.linear})
 """Functions that take a model's input in."""
+_LIMITED = """
+relu relu_ relu6 sigmoid sigmoid_ hardsigmoid logsigmoid tanh tanh_ hardtanh softsign softplus elu selu celu gelu silu
+clamp clip clamp_min clamp_max abs
+"""
+BOUNDED = frozenset(
+    getattr(where, name) for name in _LIMITED.split() for where in (torch, F, Tensor) if hasattr(where, name)
+)
+"""Functions of single numbers that do not give every number."""
+FAR = 1e4
+"""What is as large is taken for as large as can be."""
 DETACHING = frozenset({Tensor.detach, torch.detach})
 WITH_INNER_CALLS = (F.multi_head_attention_forward,)
 """Functions in Python whose calls within are what is changed."""
@@ -150,6 +161,47 @@ class ChangedCalls(TorchFunctionMode):
             scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
         weights = torch.softmax(self._scores(scores), -1).nan_to_num(0.0)  # as torch has it, where nothing is allowed
         return self._dropout(weights, dropped) @ value if dropped else weights @ value
+
+
+@final
+class LastBounded(TorchFunctionMode):
+    """Note the last call of a function of single numbers that does not give every number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._call: tuple[Any, tuple[Any, ...], Mapping[str, Any]] | None = None
+        self._given = self._result = torch.empty(0)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call a function of torch as it is."""
+        given = dict(kwargs or {})
+        first = args[0] if args else given.pop("input", None)
+        if func not in BOUNDED or not isinstance(first, Tensor) or not first.is_floating_point():
+            return func(*args, **(kwargs or {}))
+        self._given = first.clone()  # the function may write over it
+        self._result = func(first, *args[1:], **given)
+        self._call = func, args[1:], given
+        return self._result
+
+    def gave(self, output: Tensor) -> bool:
+        """Whether an output is what that function gave, in whatever shape."""
+        same = output.untyped_storage().data_ptr() == self._result.untyped_storage().data_ptr()
+        return same and output.numel() == self._result.numel() and output.is_contiguous()
+
+    def before(self, output: Tensor) -> Tensor:
+        """What that function was given, if an output is what it gave; else the output."""
+        return self._given.reshape(output.shape) if self.gave(output) else output
+
+    def limits(self) -> tuple[float, float]:
+        """The least and the largest number that it gives; infinite where it grows without end."""
+        if self._call is None:
+            return -math.inf, math.inf
+        func, rest, named = self._call
+        values = func(torch.linspace(-FAR, FAR, 20_001, dtype=torch.float64), *rest, **named)
+        low, high = float(values.min()), float(values.max())
+        return -math.inf if low <= -FAR / 10 else low, math.inf if high >= FAR / 10 else high
 
 
 @contextlib.contextmanager

@@ -162,7 +162,7 @@ def slots_in(model: nn.Module, inputs: Sequence[Tensor], *, causal: bool) -> dic
     with ChangedCalls(watched.note_scores, None):
         watched.model(*inputs)
     lengths = [one.shape[1] for one in inputs]
-    calls = {name: call for name, call in watched.calls.items() if call.maps(len(inputs[0]), lengths)}
+    calls = {name: call for name, call in watched.calls.items() if call.maps(len(inputs[0]))}
     found: dict[str, Slot] = {}
     attend = (
         [(ATTENTION, _attention), (LAYER, _layers_among(watched.model))] if len(set(lengths)) == len(lengths) else []
@@ -173,9 +173,9 @@ def slots_in(model: nn.Module, inputs: Sequence[Tensor], *, causal: bool) -> dic
         around = [name for name in fields if any(other.startswith(f"{name}.") for other in fields)]
         left_out = around if kind in (ATTENTION, LAYER) else within  # what is around attention may do more
         kept = [name for name in fields if name not in left_out]
-        found |= {
-            name: calls[name].slot(kind, causal and calls[name].length == lengths[-1], fields[name]) for name in kept
-        }
+        for name in kept:
+            written = len(lengths) == 1 or calls[name].length == lengths[-1]
+            found[name] = calls[name].slot(kind, causal and written, fields[name])
     return found
 
 
@@ -218,15 +218,16 @@ class _Call:
     noted: list[Tensor] = field(default_factory=list)
     batch: int = 0
     length: int = 0
+    length_first: bool = False  # whether positions stand on the first axis
 
-    def maps(self, batch: int, lengths: Sequence[int]) -> bool:
-        """Whether it takes activations of so many items and positions first, and returns as many."""
+    def maps(self, batch: int) -> bool:
+        """Whether it takes activations of so many items first, and returns as many."""
         x, y = next(iter(self.given), None), self.first(self.returned)
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.ndim == 3 and x.is_floating_point()):
             return False
-        fitting = [length for length in lengths if set(x.shape[:2]) == {batch, length}]
-        self.batch, self.length = batch, next(iter(fitting), 0)
-        return x.shape == y.shape and bool(fitting)
+        self.length_first = len(x) != batch
+        self.batch, self.length = batch, len(x) if self.length_first else x.shape[1]
+        return x.shape == y.shape and batch in x.shape[:2]
 
     @staticmethod
     def first(returned: Any) -> Any:
@@ -237,11 +238,6 @@ class _Call:
     def x(self) -> Tensor:
         """The activations that it took."""
         return self.given[0]
-
-    @property
-    def length_first(self) -> bool:
-        """Whether positions stand on the first axis."""
-        return self.x.shape[:2] == (self.length, self.batch) and self.length != self.batch
 
     @property
     def scores(self) -> list[Tensor]:
@@ -262,9 +258,9 @@ class _Call:
         return isinstance(self.part, nn.Sequential) or not type(self.part).__module__.startswith("torch.")
 
     @torch.no_grad()
-    def again(self, x: Tensor) -> Tensor:
-        """What it returns for other activations, without dropout."""
-        return self.first(self.part.eval()(x, *self.given[1:], **self.named))
+    def again(self, x: Tensor, *, training: bool = False) -> Tensor:
+        """What it returns for other activations."""
+        return self.first(self.part.train(training)(x, *self.given[1:], **self.named))
 
     def slot(self, kind: str, causal: bool, fields: Mapping[str, Any]) -> Slot:
         """Where something else may stand instead."""
@@ -355,7 +351,7 @@ def _norm(call: _Call) -> dict[str, Any] | None:
     if not call.is_own or call.scores or any(one.ndim > 1 for one in call.part.parameters()):
         return None
     x = call.x.detach()
-    one, larger = call.again(x), call.again(MANY_TIMES * x)
+    one, larger = (call.again(times * x, training=True) for times in (1.0, MANY_TIMES))  # by the batch it is seen there
     grows = float(larger.std()) > MANY_TIMES / 100 * max(float(one.std()), 1e-6)
     return None if grows or torch.equal(one, x) else {}
 

@@ -5,6 +5,7 @@ Its own code runs. What it passes to softmax, to fused attention and to rectifie
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from attnlab.core.build import Spec
 from attnlab.core.errors import SpecError, nearest
 from attnlab.core.layouts import Activations, Memory, Real
-from attnlab.nn.changed_calls import ChangedCalls, later
+from attnlab.nn.changed_calls import ChangedCalls, LastBounded, later
 from attnlab.nn.key_values import AbstractKeylessMixer
 from attnlab.nn.recurrences import refuse_memory
 
@@ -59,6 +60,8 @@ class Mending:
         Whether sines and cosines of positions are added where the input is taken in.
     logarithm : bool
         Whether the logarithm of its answers is given, which are probabilities.
+    unbounded : bool
+        Whether its answers are given as they are before a function that does not give every number, if that comes last.
     entry_times : float
         What the input is multiplied by as soon as it is embedded or mapped.
     norm_first : bool
@@ -82,6 +85,7 @@ class Mending:
     skips: bool = False
     positions: bool = False
     logarithm: bool = False
+    unbounded: bool = False
     entry_times: float = 1.0
     norm_first: bool = False
 
@@ -134,8 +138,9 @@ class Mending:
             positions=self.positions,
             attached=self.thawed and torch.is_grad_enabled(),
         )
-        with changes:
-            output = module(*inputs)
+        last = LastBounded()
+        with changes, last if self.unbounded else contextlib.nullcontext():
+            output = last.before(module(*inputs))
         if self.logarithm:
             output = output.clamp_min(torch.finfo(output.dtype).tiny).log()
         return output.transpose(0, 1) if self.swapped else output

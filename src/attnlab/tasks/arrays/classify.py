@@ -104,7 +104,7 @@ class Classify:
         self.classes = sorted(set(read["train"][1].tolist()))
         known = {part: self._numbered(part, given) for part, (_, given) in read.items()}
         trained = cut_items(len(known["train"]), shares_of(held), data_seed, known["train"])["train"]
-        items, self._tokenizer, self._cut = _encoded(
+        items, self._tokenizer, self.cut = _encoded(
             {part: some for part, (some, _) in read.items()}, trained, tokenizer, length
         )
         given = {part: (items[part], known[part]) for part in read if part != "train"}
@@ -238,8 +238,8 @@ class Classify:
                 )
             if part != "train" and (missing := [str(self.classes[one]) for one in np.flatnonzero(shares == 0)]):
                 found.append(f"the {part} part has no item of {len(missing)} classes: {', '.join(missing[:10])}")
-        if self._cut:
-            found.append(f"{self._cut:,} items are longer than {self.length} tokens and were cut")
+        if self.cut:
+            found.append(f"{self.cut:,} items are longer than {self.length} tokens and were cut")
         return tuple(found)
 
     def describe(self) -> dict[str, Any]:
