@@ -197,6 +197,21 @@ def test_what_is_removed_from_a_model_of_ones_own_is_no_longer_measured(name, ca
     assert [STILL[cause](measure(setup)) for setup in setups] == [True, False]
 
 
+def test_settings_that_are_not_the_default_are_each_removed():
+    task = {"name": "shapes", "n_train": 300, "n_test": 100, "batch": 25}
+    model = {"name": "encoder", "d_model": 32, "init": "torch", "mixer": {"name": "attention", "n_heads": 2}}
+    training = {"lr": 1e-3, "early_stop": {"patience": 2}, "optimizer": "adamw", "precision": "float32", "clip": None}
+    known = Known(Setup("mine", task, model, {**training, "budget": {"steps": 9}}), build_task(task))
+    found = {one.name: (one.removed, one.changes["mine"]) for one in candidates({"mine": known})}
+    assert found['early_stop: {"patience": 2}'] == (
+        "it is null, as it is by default",
+        {"training": {"early_stop": None}},
+    )
+    assert found["init: torch"] == ("it is gpt, as it is by default", {"model": {"init": "gpt"}})
+    rest = [name for name in found if ": " in name]
+    assert len(rest) == 2  # neither sizes, nor what is said as it is by default, nor what has a removal of its own
+
+
 def test_inputs_that_were_cut_are_read_further(tmp_path):
     (tmp_path / "x.csv").write_text("text,label\n" + "\n".join(f"a b c d e f g,{n % 2}" for n in range(40)))
     for length, expected in ((3, {"task": {"length": 12}}), (7, None)):

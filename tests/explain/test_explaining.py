@@ -131,6 +131,12 @@ def test_the_culprit_within_a_model_of_ones_own_is_named_first(culprit, said, tm
     assert answer.shares[0].amount.excludes_zero
 
 
+def test_training_ends_early_where_the_case_says_so(said, tmp_path):
+    training = {"lr": 1e-2, "budget": {"steps": 60}, "evaluate_every": 1, "early_stop": {"patience": 1}}
+    answer = runs_alone(said(training=training), tmp_path / "case")
+    assert answer.start.mean > runs_alone(said(), tmp_path / "other").start.mean + 0.2
+
+
 def test_a_fault_that_no_check_knows_is_named_by_the_part_that_has_it(said, tmp_path):
     variants = {"mine": {"name": f"{OWN}:ShallowModel"}}
     answer, told = explained(said(variants=variants, saw={"val_loss": 2.08}), tmp_path / "case")

@@ -446,3 +446,17 @@ def test_what_else_is_refused(save):
         task.loss(torch.zeros(64, LENGTH, 2), task.train_batch(0, 0), 0.1)
     with pytest.raises(ModuleError, match=r"outputs must have shape \(64, 7, 2\) \(batch, length, outputs\); got"):
         task.loss(torch.zeros(64, LENGTH, 3), task.train_batch(0, 0))
+
+
+@pytest.mark.parametrize("name", ["classify", "sequences"])
+def test_numbers_of_very_different_sizes_that_are_given_as_they_are_raise_an_alarm(tmp_path, name):
+    inputs = np.random.default_rng(0).normal(size=(60, 5, 2)) * [0.2, 1e5]
+    np.save(tmp_path / "x.npy", inputs)
+    np.save(tmp_path / "y.npy", np.arange(60) % 3 if name == "classify" else inputs[..., :1])
+    make = Classify if name == "classify" else Sequences
+    files = str(tmp_path / "x.npy"), str(tmp_path / "y.npy")
+    said = [alarm for alarm in make(*files, normalize=False).alarms() if "(normalize: false), of sizes from" in alarm]
+    assert len(said) == 1
+    assert not any("normalize" in alarm for alarm in make(*files).alarms())
+    np.save(tmp_path / "x.npy", inputs / [0.2, 1e5])
+    assert not any("normalize" in alarm for alarm in make(*files, normalize=False).alarms())

@@ -6,6 +6,7 @@ A cause is never believed, only tried: what it explains is the difference that i
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, final
@@ -28,6 +29,7 @@ from attnlab.tasks.arrays.sequences import Sequences
 from attnlab.tasks.char_lm.char_lm import CharLM
 from attnlab.tasks.held_out import SUSPICIOUS_OVERLAP
 from attnlab.tasks.translation.translation import Translation
+from attnlab.training.recipe.recipe import Recipe
 
 Nature = Literal["bug", "known effect", "own code", "set-up"]
 
@@ -93,6 +95,33 @@ TITLES = {
 CHANCE, NO_POSITIONS = "dropout in evaluation", "no positions"
 FROZEN, CUT_OFF = "frozen weights", "weights without a gradient"
 TWICE, LARGE, BOUNDED = "a softmax before the loss", "a large entry", "bounded answers"
+REMOVED_OTHERWISE = frozenset(
+    {
+        "name",
+        "budget",
+        "lr",
+        "weight_decay",
+        "schedule",
+        "warmup",
+        "clip",
+        "label_smoothing",
+        "dropout",
+        "norm",
+        "positions",
+    }
+    | {
+        "residual",
+        "drop_copies",
+        "split",
+        "evaluate_every",
+        "checkpoint_every",
+        "compile",
+        "watch",
+        "devices",
+        "sharding",
+    }
+)
+"""Settings that are no cause, or have a removal of their own."""
 STILL: Mapping[str, Callable[[Measured], bool]] = {
     TITLES["causality"]: lambda m: m.get("ahead", 0.0) > 0,
     TITLES["batch-independence"]: lambda m: m.get("mixes", 0.0) > 0,
@@ -279,6 +308,7 @@ def candidates(situations: Mapping[str, Known], *, comparison: Mapping[str, Chan
     if comparison:
         words = "the width is changed until both have as many parameters"
         found.append(Cause("unequal parameters", "set-up", words, comparison, source="Narang 2021, arXiv:2102.11972"))
+    found += _chosen(situations)
     tried = [cause.changes for cause in found]
     found += [cause for cause in _own_code(situations) if cause.changes not in tried]
     rates: dict[str, Change] = {name: {} for name in situations}
@@ -588,13 +618,64 @@ def _larger_batch(one: Known) -> Change | None:
 
 def _uncut(one: Known) -> Change | None:
     """Inputs that are cut, read further; to their end where that comes before."""
-    cut = isinstance(one.task, Classify) and one.task.cut
-    return {"task": {"length": LONGER * one.task.length}} if cut else None
+    if isinstance(one.task, Classify) and one.task.cut:
+        return {"task": {"length": LONGER * one.task.length}}
+    return None
 
 
 def _longer_context(one: Known) -> Change | None:
     context = _task_said(one, "context")
     return None if context is None else {"task": {"context": 2 * context}}
+
+
+def _chosen(situations: Mapping[str, Known]) -> Iterator[Cause]:
+    """Settings that were said otherwise than they are by default, each for all variants that say it so."""
+    found: dict[str, Cause] = {}
+    for name, one in situations.items():
+        for where, path, said, default in _choices(one):
+            change: Any = default
+            for key in reversed(path):
+                change = {key: change}
+            title = f"{'.'.join(path)}: {_in_yaml(said)}"
+            before = found.get(title, Cause(title, "set-up", f"it is {_in_yaml(default)}, as it is by default", {}))
+            found[title] = replace(before, changes={**before.changes, name: {where: change}})
+    yield from found.values()
+
+
+def _choices(one: Known) -> Iterator[tuple[str, tuple[str, ...], Any, Any]]:
+    """Where and what a set-up says otherwise, and what it would be; not sizes, parts, nor what is removed by itself."""
+    for key, said in one.setup.training.items():
+        if key not in REMOVED_OTHERWISE and key in Recipe.model_fields:
+            default = Recipe.model_fields[key].default
+            if said != default and not (isinstance(said, Mapping) and dict(said) == {"name": default}):
+                yield "training", (key,), said, default
+    name = str(one.setup.task["name"])
+    yield from _plain(
+        ("task",), {} if is_path(name) else signature_of(class_of(name, TASKS, "task")), one.setup.task, bool
+    )
+    if own_model(one.model) is None:
+        yield from _plain(("model",), model_parameters(one.model), one.model, bool | float | str)
+        mixer = one.model.get("mixer")
+        if isinstance(mixer, Mapping) and mixer.get("name") in MIXERS:
+            of_mixer = signature_of(class_of(mixer, MIXERS, "mixer"))
+            yield from _plain(("model", "mixer"), of_mixer, mixer, bool | float | str)
+
+
+def _plain(
+    place: tuple[str, ...], parameters: Mapping[str, Any], said: Mapping[str, Any], kinds: Any
+) -> Iterator[tuple[str, tuple[str, ...], Any, Any]]:
+    """Arguments of some kinds that are said otherwise than they are by default."""
+    where, *within = place
+    for key, value in said.items():
+        default = parameters[key].default if key in parameters else value
+        known = default is None or isinstance(default, kinds)
+        if key not in REMOVED_OTHERWISE and isinstance(value, kinds) and known and value != default:
+            yield where, (*within, key), value, default
+
+
+def _in_yaml(value: Any) -> str:
+    """A setting as a file of a case has it."""
+    return "null" if value is None else json.dumps(value) if isinstance(value, bool | Mapping | list) else str(value)
 
 
 def _wider(one: Known) -> Change | None:

@@ -50,6 +50,8 @@ CASE, ANSWER, FOUND = "case.json", "answer.json", "found.json"
 """Files of a case's folder: what is explained, the answer, and what was found before anything was trained."""
 BY_HAND = {"weight_decay": 0.0, "schedule": "constant", "warmup": 0.0, "clip": None}
 """What a case's training has where it says nothing: what a plain loop around Adam does."""
+ENDS_EARLIER = frozenset({"early_stop", "stop_at"})
+"""Settings by which evaluations may end a run."""
 AT_THE_END = 10**9
 """Steps between evaluations of runs whose end alone counts: more than any has."""
 MOST_SEEDS, SEEDS = 5, 3
@@ -353,7 +355,7 @@ class _Explaining:
         if variant.steps is None:
             raise SpecError("training.budget must be in steps, epochs or tokens")
         training = BY_HAND | variant.training | {"budget": {"steps": variant.steps}}
-        if self.case.reported == "last":
+        if self.case.reported == "last" and ENDS_EARLIER.isdisjoint(training):
             training["evaluate_every"] = AT_THE_END
         said = {metric for row in self.case.saw.values() for metric in row}
         judged = not said.isdisjoint(metric.name for metric in self.plan.task.judged)

@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Int64
 
+UNEVEN = 100.0  # how many times as large as 1, or as another feature, numbers hinder training
 SUMMED = 4096  # items that are summed together, so that a mapped array is never in memory whole
 
 
@@ -56,6 +57,19 @@ class Scale:
     def from_json(cls, content: Mapping[str, Any]) -> Scale:
         """What was kept."""
         return cls(np.array(content["mean"]), np.array(content["std"]))
+
+
+def of_uneven_size(array: np.ndarray, items: Int64[np.ndarray, " items"]) -> list[str]:
+    """What is suspicious about numbers that a model is given as they are."""
+    scale = Scale.of(array, items)
+    sizes = np.sqrt(scale.mean**2 + scale.std**2)
+    smallest, largest = float(sizes[sizes > 0].min(initial=1.0)), float(sizes.max(initial=1.0))
+    if largest < UNEVEN and largest / smallest < UNEVEN:
+        return []
+    return [
+        f"inputs are given as they are (normalize: false), of sizes from {smallest:.3g} to {largest:.3g}: training "
+        "at usual rates wants sizes near 1, and a large feature hides small ones"
+    ]
 
 
 def in_units(array: np.ndarray, scale: Scale | None) -> np.ndarray:

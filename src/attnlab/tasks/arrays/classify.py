@@ -20,7 +20,7 @@ from attnlab.tasks.arrays.reading import ARRAY, numbers, read_array, read_table,
 from attnlab.tasks.codecs import ClassCodec, NumbersCodec
 from attnlab.tasks.held_out import PREFIXES, Held, held_parts, shares_of
 from attnlab.tasks.next_tokens import NextTokens, Tally
-from attnlab.tasks.scale import Scale, featured, in_units
+from attnlab.tasks.scale import Scale, featured, in_units, of_uneven_size
 from attnlab.text.sources import clean
 from attnlab.text.tokenizers import PAD_TOKEN, TOKENIZERS, Tokenizer
 
@@ -228,7 +228,9 @@ class Classify:
 
     def alarms(self) -> tuple[str, ...]:
         """What is suspicious about the items and their classes."""
-        found = self._items.alarms()
+        train = self._items.parts["train"]
+        raw = not self._of_tokens and self._scale is None
+        found = (of_uneven_size(featured(train.inputs), train.chosen) if raw else []) + self._items.alarms()
         for part in ("train", *self.parts):
             shares = self._frequencies(part)
             if len(shares) == 1 or shares.max() >= ONE_SIDED:

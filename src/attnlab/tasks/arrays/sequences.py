@@ -19,7 +19,7 @@ from attnlab.tasks.arrays.reading import read_array
 from attnlab.tasks.codecs import NumbersCodec
 from attnlab.tasks.held_out import PREFIXES, Held, held_parts, shares_of
 from attnlab.tasks.next_tokens import NextTokens, Tally
-from attnlab.tasks.scale import Scale, featured, in_units
+from attnlab.tasks.scale import Scale, featured, in_units, of_uneven_size
 
 EXAMPLES = 4  # sequences shown in a report
 DIGITS = 4  # of a value in a report
@@ -247,7 +247,9 @@ class Sequences:
 
     def alarms(self) -> tuple[str, ...]:
         """What is suspicious about the parts."""
-        return tuple(self._items.alarms())
+        train = self._items.parts["train"]
+        raw = [] if self._scales[0] else of_uneven_size(featured(train.inputs), train.chosen)
+        return tuple(raw + self._items.alarms())
 
     def describe(self) -> dict[str, Any]:
         """What identifies the data."""
