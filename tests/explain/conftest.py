@@ -46,7 +46,7 @@ def texts(tmp_path_factory):
 def said(texts, monkeypatch) -> Any:
     """A function that gives a case as a file would say it: the one in which nothing is wrong, with changes."""
     monkeypatch.setattr(explaining, "HEART_S", 0.3)
-    for module in ("explain.overfit", "explain.own_code", "explain.signatures", "studies.plan.plan"):
+    for module in ("explain.overfit", "explain.causes.own_code", "explain.causes.signatures", "studies.plan.plan"):
         monkeypatch.setattr(importlib.import_module(f"attnlab.{module}"), "call_apart", here)
     plain = {
         "question": "Why?",

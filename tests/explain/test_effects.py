@@ -12,12 +12,14 @@ import torch
 from tests.explain.conftest import OWN
 
 from attnlab.core.contracts import Metric
-from attnlab.explain.causes import STILL, Known, candidates
-from attnlab.explain.effects import effects, mean_of, within_noise
-from attnlab.explain.own_code import Examined, Exchangeable, examine, exchangeable
-from attnlab.explain.rates import tuned
-from attnlab.explain.setups import Run, Setup
-from attnlab.explain.signatures import SIGNATURES, measure
+from attnlab.explain.causes.candidates import candidates
+from attnlab.explain.causes.known import Known
+from attnlab.explain.causes.own_code import Examined, Exchangeable, examine, exchangeable
+from attnlab.explain.causes.removals import STILL
+from attnlab.explain.causes.signatures import SIGNATURES, measure
+from attnlab.explain.runs.effects import effects, mean_of, within_noise
+from attnlab.explain.runs.rates import tuned
+from attnlab.explain.runs.setups import Run, Setup
 from attnlab.inspection.reach import reach
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.studies.define.rules import TUNING_SEED

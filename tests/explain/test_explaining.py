@@ -14,11 +14,11 @@ from attnlab.cli import FINE, WRONG_USE, call
 from attnlab.core.errors import RunError, SpecError
 from attnlab.explain import explaining
 from attnlab.explain.answer import Again, Answer, Share
-from attnlab.explain.causes import candidates
-from attnlab.explain.effects import Estimate
+from attnlab.explain.causes.candidates import candidates
+from attnlab.explain.causes.own_code import Examined
 from attnlab.explain.explaining import explain
-from attnlab.explain.own_code import Examined
 from attnlab.explain.page import waterfall_rows, write_answer
+from attnlab.explain.runs.effects import Estimate
 from attnlab.explain.words import paragraph, what_next
 from attnlab.studies.plan.plan import plan_study
 from attnlab.studies.run.executor import InProcess

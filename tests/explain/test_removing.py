@@ -12,12 +12,12 @@ import pytest
 from attnlab.explain import explaining
 from attnlab.explain.answer import Again, Answer, Share
 from attnlab.explain.case import parse_case
-from attnlab.explain.causes import Cause, phase_of
-from attnlab.explain.effects import Estimate, effects
+from attnlab.explain.causes.cause import Cause, phase_of
 from attnlab.explain.explaining import explain
 from attnlab.explain.possible import Impossible
 from attnlab.explain.removing import Removing
-from attnlab.explain.setups import Runs, Setup
+from attnlab.explain.runs.effects import Estimate, effects
+from attnlab.explain.runs.setups import Runs, Setup
 from attnlab.explain.words import paragraph, what_next
 from attnlab.studies.run.executor import InProcess
 

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, final
 
 from attnlab.core.files import finite
-from attnlab.explain.causes import GAINS, TOO_FEW_STEPS, Nature
-from attnlab.explain.effects import Estimate
+from attnlab.explain.causes.cause import GAINS, TOO_FEW_STEPS, Nature
+from attnlab.explain.causes.own_code import Examined
 from attnlab.explain.overfit import Memory
-from attnlab.explain.own_code import Examined
 from attnlab.explain.possible import Impossible
+from attnlab.explain.runs.effects import Estimate
 
 Word = Literal[
     "bug", "known effect", "own code", "set-up", "noise", "cannot be", "unexplained", "as expected", "not again"

@@ -16,29 +16,18 @@ from attnlab.core.files import fingerprint, read_json, write_json
 from attnlab.core.machine import usable_cores
 from attnlab.explain.answer import Again, Answer
 from attnlab.explain.case import IN_TRAINING, Case, load_case, metrics_of, parse_case
-from attnlab.explain.causes import (
-    ELSEWHERE,
-    GAINS,
-    OVERFITTING,
-    OWN,
-    STILL,
-    TITLES,
-    TOO_FEW_STEPS,
-    Cause,
-    Change,
-    Known,
-    candidates,
-    replaced,
-    swapped,
-)
-from attnlab.explain.effects import ERROR, Estimate, mean_of, within_noise
-from attnlab.explain.measuring import Measuring
+from attnlab.explain.causes.candidates import ELSEWHERE, candidates, replaced, swapped
+from attnlab.explain.causes.cause import GAINS, OVERFITTING, OWN, TITLES, TOO_FEW_STEPS, Cause, Change
+from attnlab.explain.causes.known import Known
+from attnlab.explain.causes.own_code import Exchangeable, examine, exchangeable
+from attnlab.explain.causes.removals import STILL
+from attnlab.explain.causes.signatures import SIGNATURES, Measured, measure
 from attnlab.explain.overfit import Memory, overfit
-from attnlab.explain.own_code import Exchangeable, examine, exchangeable
 from attnlab.explain.possible import Impossible, impossible, leaks, readings, ways
 from attnlab.explain.removing import FOLLOWED, MATTERS, Removing
-from attnlab.explain.setups import Runs, Setup
-from attnlab.explain.signatures import SIGNATURES, Measured, measure
+from attnlab.explain.runs.effects import ERROR, Estimate, mean_of, within_noise
+from attnlab.explain.runs.measuring import Measuring
+from attnlab.explain.runs.setups import Runs, Setup
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.study import merge, restore_study
 from attnlab.studies.plan.plan import Plan, plan_study

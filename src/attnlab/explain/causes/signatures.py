@@ -16,7 +16,7 @@ from attnlab.core.contracts import Batch, StudyTask
 from attnlab.core.draws import drawn_by_name
 from attnlab.core.processes.apart import call_apart, names_own_code
 from attnlab.doctor.measures.stacks import likeness, size
-from attnlab.explain.setups import Setup
+from attnlab.explain.runs.setups import Setup
 from attnlab.inspection.activity import dead_share, relative_entropy
 from attnlab.inspection.order import by_chance, sees_order
 from attnlab.inspection.reach import reach

@@ -1,0 +1,1 @@
+"""What may have made a number what it is, and what a set-up becomes without it."""

@@ -1,0 +1,245 @@
+"""Every cause that could be removed from some variants: what the doctor found, the table, own code, what was chosen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from attnlab.core.build import class_of, is_path, parse
+from attnlab.core.constructors import signature_of
+from attnlab.explain.causes.cause import OWN, TITLES, WHOLE, Cause, Change
+from attnlab.explain.causes.known import Known, exchanged, mended, with_attention
+from attnlab.explain.causes.own_code import Examined, model_parameters, own_mixer, own_model
+from attnlab.explain.causes.removals import IDENTITY, LIVING, NO_PATH, REMOVALS, STILL, identity_path, living_rectifiers
+from attnlab.explain.runs.rates import FACTORS
+from attnlab.nn.exchanged import ATTENTION, FEED_FORWARD, LAYER, NORM, POSITIONS
+from attnlab.nn.mixers import MIXERS
+from attnlab.tasks import TASKS
+from attnlab.training.recipe.recipe import Recipe
+
+DEAD = ("dead-parts", "overfit")
+"""Checks that find what dead rectifiers do."""
+EXCHANGED: Mapping[str, str] = {
+    NORM: "torch's layer norm stands in its place",
+    FEED_FORWARD: "two linear maps with a rectifier between them stand in its place",
+    POSITIONS: "sines and cosines are added instead",
+    ATTENTION: "the lab's attention stands in its place, freshly drawn",
+    LAYER: "the lab's attention and feed-forward, each behind a norm and beside an identity path, stand in its place",
+}
+"""What stands in the place of a person's own parts, by kind."""
+MIXER, MODEL = "mixer", "model"
+MENDINGS: Mapping[str, Mapping[str, Any]] = {
+    "causality": {"masked": True},
+    "batch-independence": {"swapped": True},
+    "normalization": {"over_keys": True},
+}
+"""By the doctor's check, how a mixer is called without the fault; a wrong scale brings its factor with it."""
+ELSEWHERE = frozenset({"dtype-device", "precision", "determinism", "cache", "cost"})
+"""Checks whose errors do not change what a run on this machine computes."""
+REMOVED_OTHERWISE = frozenset(
+    {
+        "name",
+        "budget",
+        "lr",
+        "weight_decay",
+        "schedule",
+        "warmup",
+        "clip",
+        "label_smoothing",
+        "dropout",
+        "norm",
+        "positions",
+    }
+    | {
+        "residual",
+        "drop_copies",
+        "split",
+        "evaluate_every",
+        "checkpoint_every",
+        "compile",
+        "watch",
+        "devices",
+        "sharding",
+    }
+)
+"""Settings that are no cause, or have a removal of their own."""
+
+
+def candidates(situations: Mapping[str, Known], *, comparison: Mapping[str, Change] | None = None) -> list[Cause]:
+    """Every cause that could be removed from some variant.
+
+    Parameters
+    ----------
+    situations : mapping
+        What is known, by variant.
+    comparison : mapping, optional
+        What makes the parameters of the compared variants equal, by variant.
+
+    Returns
+    -------
+    list of Cause
+        What the doctor found, then the table, then what is solved or searched for each variant.
+    """
+    found = [*_bugs(situations)]
+    for removal in REMOVALS:
+        changes = {name: change for name, one in situations.items() if (change := removal.change(one)) is not None}
+        if changes and removal.name not in {cause.name for cause in found}:
+            told = [one.signature(sign) for one in situations.values() for sign in removal.signatures]
+            evidence = "; ".join(dict.fromkeys(filter(None, told)))
+            fields = (removal.name, removal.nature, removal.removed, changes, evidence, removal.source)
+            found.append(Cause(*fields, costs=removal.costs, grows=removal.grows))
+    if comparison:
+        words = "the width is changed until both have as many parameters"
+        found.append(Cause("unequal parameters", "set-up", words, comparison, source="Narang 2021, arXiv:2102.11972"))
+    found += _chosen(situations)
+    tried = [cause.changes for cause in found]
+    found += [cause for cause in _own_code(situations) if cause.changes not in tried]
+    rates: dict[str, Change] = {name: {} for name in situations}
+    source = "Bouthillier 2021, arXiv:2103.03098; Narang 2021, arXiv:2102.11972"
+    costs = len(FACTORS) + 1
+    found.append(
+        Cause("untuned rate", "set-up", "the learning rate is searched", rates, source=source, tunes=True, costs=costs)
+    )
+    return found
+
+
+def _bugs(situations: Mapping[str, Known]) -> Iterator[Cause]:
+    """A cause for every error that the doctor found and a mended mixer removes; else the module as a whole."""
+    meant = {name: {"model": one.as_meant} for name, one in situations.items() if one.as_meant}
+    if meant:
+        warnings = [one for name in meant for each in situations[name].examined for one in each.warnings]
+        evidence = next(one["message"] for one in warnings if one["check"] == "batch-independence")
+        source = "PyTorch documentation, nn.LSTM and nn.MultiheadAttention, batch_first; pytorch#25100"
+        yield Cause(TITLES["batch-independence"], "bug", _done({"swapped": True}), meant, evidence, source)
+    found: dict[str, Cause] = {}
+    for name, situation in situations.items():
+        errors = ((one, finding) for one in situation.examined for finding in one.errors)
+        found_here = ((one, finding) for one, finding in errors if finding["check"] not in ELSEWHERE)
+        for one, finding in found_here:
+            title, removed, change = _remedy(situation, one, finding)
+            if change:
+                before = found.get(title, Cause(title, "bug", removed, {}))
+                told = [part for part in (before.evidence, finding["message"].rstrip(".")) if part]
+                changes, source = {**before.changes, name: {"model": change}}, before.source or finding["source"]
+                found[title] = replace(before, changes=changes, evidence="; ".join(dict.fromkeys(told)), source=source)
+    yield from found.values()
+
+
+def _remedy(situation: Known, one: Examined, finding: Mapping[str, Any]) -> tuple[str, str, Mapping[str, Any] | None]:
+    """What an error of the doctor is called, how it is removed in words, and what of the model is otherwise then."""
+    if mending := _mending(situation, finding):
+        return TITLES[finding["check"]], _done(mending), mended(situation, mending, one.name)
+    path = identity_path(situation) if finding["check"] == "residual" else None
+    if path:
+        return NO_PATH, IDENTITY, path["model"]
+    rectifiers = living_rectifiers(situation) if finding["check"] in DEAD else None
+    if rectifiers:
+        return "dead rectifiers", LIVING, rectifiers["model"]
+    return f"bug in {one.name.rpartition(':')[2]}", WHOLE, with_attention(situation)
+
+
+def _mending(situation: Known, finding: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    if finding["check"] == "scale" and finding.get("scores_times"):
+        return {"scores_times": round(float(finding["scores_times"]), 6)}
+    if finding["check"] == "normalization" and not STILL[TITLES["normalization"]](situation.measured):
+        return None  # it is something else about the weights
+    return MENDINGS.get(finding["check"])
+
+
+def _done(mending: Mapping[str, Any]) -> str:
+    """What is done to remove a bug, in words."""
+    words = {
+        "scores_times": "the scores are multiplied by {value:.3g} before the softmax",
+        "masked": "scores of later positions are masked before the softmax",
+        "swapped": "it is given (length, batch, d_model)",
+        "over_keys": "scores are normalized over the keys",
+    }
+    return "; ".join(words[key].format(value=value) for key, value in mending.items())
+
+
+def swapped(situation: Known) -> dict[str, Any]:
+    """A person's own mixers given the other layout of batch and length."""
+    return mended(situation, {"swapped": True})
+
+
+def replaced(cause: Cause, situations: Mapping[str, Known]) -> Cause:
+    """A cause whose mending does not reach the fault: the lab's attention stands in the module's place instead."""
+    found = {name: change for name in cause.changes if (change := with_attention(situations[name])) is not None}
+    changes: dict[str, Change] = {name: {"model": change} for name, change in found.items()}
+    return replace(cause, removed=WHOLE, changes=changes)
+
+
+def _own_code(situations: Mapping[str, Known]) -> Iterator[Cause]:
+    """A person's own mixers, models and parts of these, in whose place known ones stand; smaller parts first."""
+    for kind, removed in EXCHANGED.items():
+        found = {name: change for name, one in situations.items() if (change := exchanged(one, kind))}
+        classes = [slot["of"] for name in found for slot in situations[name].exchangeable.of(kind).values()]
+        yield from _of_own(kind, removed, found, classes)
+    own = {name: own_mixer(one.said("mixer")) for name, one in situations.items() if one.takes("mixer")}
+    mixers = {name: change for name in own if own[name] and (change := with_attention(situations[name]))}
+    yield from _of_own(MIXER, EXCHANGED[ATTENTION], mixers, [parse(own[name], "mixer")[0] for name in mixers])
+    models = {name: dict(one.exchangeable.standard) for name, one in situations.items() if one.exchangeable.standard}
+    classes = [parse(own_model(situations[name].model), "model")[0] for name in models]
+    yield from _of_own(MODEL, "a model of the lab, as wide and as deep, is trained instead", models, classes)
+
+
+def _of_own(
+    kind: str, removed: str, models: Mapping[str, Mapping[str, Any]], classes: Sequence[str]
+) -> Iterator[Cause]:
+    """The cause that code of a person's own of one kind is, if a variant has any."""
+    if models:
+        where = " and ".join(dict.fromkeys(one.rpartition(":")[2] for one in classes))
+        changes: dict[str, Change] = {name: {"model": model} for name, model in models.items()}
+        yield Cause(f"own {kind}", OWN, removed, changes, f"{where}: a bug, or what it is made for")
+
+
+def _chosen(situations: Mapping[str, Known]) -> Iterator[Cause]:
+    """Settings that were said otherwise than they are by default, each for all variants that say it so."""
+    found: dict[str, Cause] = {}
+    for name, one in situations.items():
+        for where, path, said, default in _choices(one):
+            change: Any = default
+            for key in reversed(path):
+                change = {key: change}
+            title = f"{'.'.join(path)}: {_in_yaml(said)}"
+            before = found.get(title, Cause(title, "set-up", f"it is {_in_yaml(default)}, as it is by default", {}))
+            found[title] = replace(before, changes={**before.changes, name: {where: change}})
+    yield from found.values()
+
+
+def _choices(one: Known) -> Iterator[tuple[str, tuple[str, ...], Any, Any]]:
+    """Where and what a set-up says otherwise, and what it would be; not sizes, parts, nor what is removed by itself."""
+    for key, said in one.setup.training.items():
+        if key not in REMOVED_OTHERWISE and key in Recipe.model_fields:
+            default = Recipe.model_fields[key].default
+            if said != default and not (isinstance(said, Mapping) and dict(said) == {"name": default}):
+                yield "training", (key,), said, default
+    name = str(one.setup.task["name"])
+    yield from _plain(
+        ("task",), {} if is_path(name) else signature_of(class_of(name, TASKS, "task")), one.setup.task, bool
+    )
+    if own_model(one.model) is None:
+        yield from _plain(("model",), model_parameters(one.model), one.model, bool | float | str)
+        mixer = one.model.get("mixer")
+        if isinstance(mixer, Mapping) and mixer.get("name") in MIXERS:
+            of_mixer = signature_of(class_of(mixer, MIXERS, "mixer"))
+            yield from _plain(("model", "mixer"), of_mixer, mixer, bool | float | str)
+
+
+def _plain(
+    place: tuple[str, ...], parameters: Mapping[str, Any], said: Mapping[str, Any], kinds: Any
+) -> Iterator[tuple[str, tuple[str, ...], Any, Any]]:
+    """Arguments of some kinds that are said otherwise than they are by default."""
+    where, *within = place
+    for key, value in said.items():
+        default = parameters[key].default if key in parameters else value
+        known = default is None or isinstance(default, kinds)
+        if key not in REMOVED_OTHERWISE and isinstance(value, kinds) and known and value != default:
+            yield where, (*within, key), value, default
+
+
+def _in_yaml(value: Any) -> str:
+    """A setting as a file of a case has it."""
+    return "null" if value is None else json.dumps(value) if isinstance(value, bool | Mapping | list) else str(value)
