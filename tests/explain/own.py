@@ -352,6 +352,16 @@ class Loud(nn.Module):
         return self.out(functional.layer_norm(x, x.shape[-1:]))
 
 
+class Faint(Loud):
+    """What is read is much smaller than what is added for positions. x: (batch, length, d_in)."""
+
+    def forward(self, x):
+        x = self.into(x) / 30 + 4 * self.positions[: x.shape[1]]
+        for layer in self.layers:
+            x = layer(x)
+        return self.out(functional.layer_norm(x, x.shape[-1:]))
+
+
 class Adding(nn.Module):
     """Add to the input what attention makes of its norm. x: (batch, length, width)."""
 

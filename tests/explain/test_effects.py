@@ -180,6 +180,7 @@ def test_known_effects_of_trained_weights_are_those_of_the_run(tmp_path):
         ("Detached", "weights without a gradient", "thawed"),
         ("WithoutGradients", "weights without a gradient", "thawed"),
         ("Certain", "a softmax before the loss", "logarithm"),
+        ("Faint", "inputs that drown", "entry_times"),
         ("Positive", "bounded answers", "unbounded"),
         ("Sums", "bounded answers", "unbounded"),
     ],
@@ -192,9 +193,9 @@ def test_what_is_removed_from_a_model_of_ones_own_is_no_longer_measured(name, ca
     if name in ("Certain", "Positive"):
         np.save(tmp_path / "y.npy", np.arange(40) % 3)
         task = {"name": "classify", "inputs": str(tmp_path / "x.npy"), "labels": str(tmp_path / "y.npy"), "batch": 8}
-    model = {"name": f"{OWN}:{name}"}
+    model, value = {"name": f"{OWN}:{name}"}, 30.0 if mending == "entry_times" else True
     setups = [
-        Setup("mine", task, one, {}) for one in (model, {"name": "mended", "part": model, "mending": {mending: True}})
+        Setup("mine", task, one, {}) for one in (model, {"name": "mended", "part": model, "mending": {mending: value}})
     ]
     assert [STILL[cause](measure(setup)) for setup in setups] == [True, False]
 

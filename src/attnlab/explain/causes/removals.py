@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -13,7 +14,7 @@ from attnlab.core.errors import SpecError
 from attnlab.explain.causes.cause import OVERFITTING, TITLES, TOO_FEW_STEPS, Change, Nature
 from attnlab.explain.causes.known import Known, exchanged, mended, with_attention
 from attnlab.explain.causes.own_code import own_model
-from attnlab.explain.causes.signatures import Measured
+from attnlab.explain.causes.signatures import FAINT, Measured
 from attnlab.explain.runs.setups import Setup
 from attnlab.nn.exchanged import BEHIND
 from attnlab.nn.mixers import MIXERS
@@ -40,6 +41,8 @@ LARGEST_ENTRY = 1.5
 """Size of what enters the first layer, down to which it is not large."""
 LEAST_SCORES = 1e-3
 """Standard deviation of scores that are taken for larger ones when they are divided by it."""
+LEAST_TOLD = 1e-4
+"""Part of positions that inputs are taken for when they are made as large."""
 LONGEST_WARM_UP = 0.5
 """Part of the steps from which on a warm-up is tried without."""
 LEAK = 0.1
@@ -54,6 +57,7 @@ _LOW_RANK = "Bhojanapalli 2020, arXiv:2002.07028"
 CHANCE, NO_POSITIONS = "dropout in evaluation", "no positions"
 FROZEN, CUT_OFF = "frozen weights", "weights without a gradient"
 TWICE, LARGE, BOUNDED = "a softmax before the loss", "a large entry", "bounded answers"
+DROWNED = "inputs that drown"
 STILL: Mapping[str, Callable[[Measured], bool]] = {
     TITLES["causality"]: lambda m: m.get("ahead", 0.0) > 0,
     TITLES["batch-independence"]: lambda m: m.get("mixes", 0.0) > 0,
@@ -64,6 +68,7 @@ STILL: Mapping[str, Callable[[Measured], bool]] = {
     CUT_OFF: lambda m: m.get("cut_off", 0.0) > 0,
     TWICE: lambda m: m.get("probabilities", 0.0) > 0,
     LARGE: lambda m: m.get("entry", 0.0) > LARGEST_ENTRY,
+    DROWNED: lambda m: m.get("told", math.inf) < FAINT,
     BOUNDED: lambda m: m.get("beyond", 0.0) > 0,
 }
 """By what is removed, what is measured of a model from which it was not removed after all."""
@@ -165,6 +170,11 @@ def _unbounded(one: Known) -> Change | None:
 def _smaller_entry(one: Known) -> Change | None:
     own = own_model(one.model) and one.signature(LARGE) and STILL[LARGE](one.measured)
     return {"model": mended(one, {"entry_times": round(1 / one.measured["entry"], 6)})} if own else None
+
+
+def _louder_inputs(one: Known) -> Change | None:
+    own = own_model(one.model) and one.signature(DROWNED)
+    return {"model": mended(one, {"entry_times": round(1 / max(one.measured["told"], LEAST_TOLD), 6)})} if own else None
 
 
 def _sequences_as_time(one: Known) -> Change | None:
@@ -314,6 +324,10 @@ REMOVALS: tuple[Removal, ...] = (
     Removal(
         LARGE, "known effect", "what enters the first layer is scaled to a size of one", _smaller_entry, (LARGE,),
         "Vaswani 2017, arXiv:1706.03762, section 3.4",
+    ),
+    Removal(
+        DROWNED, "known effect", "what is read is scaled until it differs as much from input to input as by position",
+        _louder_inputs, (DROWNED,), "Vaswani 2017, arXiv:1706.03762, section 3.4",
     ),
     Removal(TWICE, "bug", "the loss is given the logarithm of the answers", _logits, (TWICE,)),
     Removal(BOUNDED, "bug", "answers are given as they are before what bounds them", _unbounded, (BOUNDED,)),

@@ -31,6 +31,8 @@ SHRINKS, GROWS = 0.7, 1.5
 """Factor of the size of the signal per layer, from the first on, beyond which it is said to shrink or to grow."""
 DROWNED = 0.05
 """Size of what the first layer adds over that of its input, below which the layers drown in it."""
+FAINT = 0.1
+"""Standard deviation over inputs at a position, over that of the mean inputs of the positions."""
 ALIKE, ROSE = 0.95, 0.3
 """Mean cosine of two positions from which they count as one direction, and how much of it the layers must have made."""
 LOPSIDED = 10.0
@@ -102,6 +104,12 @@ SIGNATURES: tuple[Signature, ...] = (
         lambda m: m["adds"] < DROWNED and m["entry"] > 1,
         "what enters the first layer has a size of {entry:.3g}, beside which what it adds is {adds:.2%}",
         "Vaswani 2017, arXiv:1706.03762, section 3.4",
+    ),
+    Signature(
+        "inputs that drown",
+        lambda m: m["told"] < FAINT,
+        "what enters the first layer differs {told:.2g} times as much from input to input as from position to position",
+        "Vaswani 2017, arXiv:1706.03762, section 3.4 (embeddings are multiplied by sqrt(d_model))",
     ),
     Signature(
         "rank collapse",
@@ -270,10 +278,22 @@ def _by_depth(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, floa
         found["signal"] = (size(outputs[-1]) / max(size(outputs[0]), 1e-30)) ** (1 / (len(outputs) - 1))
         found["first_likeness"], found["likeness"] = likeness(outputs[0]), likeness(outputs[-1])
         if entry and isinstance(entry[0], Tensor) and entry[0].shape == outputs[0].shape:
+            found |= _told(entry[0], len(batch.inputs[0]))
             found["entry"] = size(entry[0])
             found["adds"] = size(outputs[0] - entry[0]) / max(found["entry"], 1e-30)
         found["gradient"] = _gradient(layers[-1]) / max(_gradient(layers[0]), 1e-30)
     return found
+
+
+def _told(entry: Tensor, items: int) -> dict[str, float]:
+    """How much what enters the first layer differs from input to input, over how much from position to position."""
+    x = (entry if len(entry) == items else entry.transpose(0, 1)).detach()  # (batch, length, d_model)
+    if len(x) != items or items < 2:
+        return {}
+    means = x.mean(0)
+    by_input = float((x - means).square().sum(0).mean() / (items - 1))
+    by_position = float((means - means.mean(0)).square().mean()) - by_input / items  # means of few differ by chance
+    return {"told": math.sqrt(by_input / by_position)} if by_position > 0 else {}
 
 
 def _sees(model: nn.Module, batch: Batch, *, causal: bool) -> dict[str, float]:
