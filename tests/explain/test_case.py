@@ -84,6 +84,17 @@ def test_what_is_said_in_another_unit_is_converted(said, said_as, value, metric,
     assert f"is read as {metric}" in case.notes[0]
 
 
+def test_variants_that_are_whole_models_need_no_model_around_them(said):
+    case = said(variants={"mine": {"name": "decoder", "n_layers": 2, "d_model": 24}, "other": {"name": "decoder"}})
+    del case["model"]
+    numbers = {"saw": {"mine": {"val_loss": 1.0}}, "expected": {"mine": {"val_loss": 0.8}}}
+    study = parse_case(case | numbers).study
+    assert study.model_spec("mine") == {"name": "decoder", "n_layers": 2, "d_model": 24}
+    case["variants"]["other"] = {"mixer": "none"}
+    with pytest.raises(SpecError, match="'model' is missing; a case says"):
+        parse_case(case)
+
+
 def test_epochs_are_steps_of_the_task(said):
     case = parse_case(said(training={"budget": {"epochs": 2}}))
     # 5400 characters are trained on, 16 windows of 12 a step

@@ -118,6 +118,7 @@ def test_a_variant_of_another_model_replaces_and_training_is_its_own():
         ("question: Is it?", "question: 2020-01-01", "a study file holds texts, numbers, lists and mappings"),
         ("question: Is it?", "question: [", "line 3: expected"),
         ("question: Is it?\n", "", "'question' is missing"),
+        ("model: {name: cnn}\n", "", "'model' is missing; a whole model of your own is model: {name: ./mine.py"),
         ("rules:\n", "compare: {two: oen}\nrules:\n", "compare: 'oen' is no variant; did you mean 'one'?"),
         ("rules:\n", "compare: {two: [one, two]}\nrules:\n", "compare: 'two' is compared with itself"),
         ("rules:\n", "compare: {two: one, one: two}\nrules:\n", "compare: 'one' and 'two' are compared twice"),

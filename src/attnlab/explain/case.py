@@ -238,6 +238,10 @@ class _Reader:
         for key in self._said:
             if key not in KEYS:
                 raise self._wrong(key, f"unknown key '{key}'; {nearest(key, KEYS)}")
+        variants = self._said.get("variants")
+        whole = list(variants.values()) if isinstance(variants, dict) else []
+        if "model" not in self._said and whole and all(isinstance(one, dict) and "name" in one for one in whole):
+            self._said["model"] = dict(whole[0])  # the others have names of their own
         for key in NEEDED:
             if not self._said.get(key):
                 raise self._wrong(key, f"'{key}' is missing; a case says {', '.join(NEEDED)}")

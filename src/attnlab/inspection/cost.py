@@ -115,7 +115,8 @@ def cost(
     except SpecError:  # it cannot be built anywhere
         raise
     except Exception as error:  # a person's module may raise anything
-        reason = f"counted on the CPU: the model does not run on the meta device ({_first_line(error)})"
+        why = _first_line(error)
+        reason = f"counted on the CPU, as the model does not run on the meta device, which is no fault ({why})"
     try:
         return count(device="cpu", notes=(reason,))
     except AttnlabError:

@@ -12,7 +12,7 @@ from attnlab.core.sizes import check_positive
 
 @final
 class Lstm(nn.Module):
-    """Read the positions of a sequence one after another and answer at each.
+    """Read the positions of a sequence one after another, by default in both directions, and answer at each.
 
     Parameters
     ----------

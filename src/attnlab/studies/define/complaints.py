@@ -46,7 +46,8 @@ def _sentence(problem: Mapping[str, Any], where: Sequence[Any]) -> str:
         known = Rules.model_fields if problem["loc"][0] == "rules" else [*FILE_KEYS, "scales"]
         return f"unknown key '{problem['loc'][-1]}'; {nearest(str(problem['loc'][-1]), known)}"
     if problem["type"] == "missing":
-        return f"'{key}' is missing"
+        own = "; a whole model of your own is model: {name: ./mine.py:Class}, and a variant with nothing else is {}"
+        return f"'{key}' is missing" + (own if key == "model" else "")
     text = problem["msg"].removeprefix("Value error, ")
     shown = "" if problem["type"] == "value_error" else f"; got {problem['input']!r}"
     name = ".".join(str(part) for part in where) if problem["loc"] else ""
