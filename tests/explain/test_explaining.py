@@ -268,6 +268,16 @@ def test_a_bug_that_is_measured_is_told_though_its_removal_showed_nothing():
     assert "whatever it carries" not in paragraph(replace(told, shares=(share,)))
 
 
+def test_what_carries_a_part_is_positive_of_an_accuracy_too():
+    share = Share("dropout", "set-up", "nothing is dropped", around(-0.3), last=around(-0.1))
+    told = {"start": around(0.5), "end": around(0.8), "noise": True, "undecided": {"no norm": around(-0.05)}}
+    answer = Answer("case", "Why?", "accuracy", "fraction", 0.5, 0.9, 1.0, 5, shares=(share,), **told)
+    text = paragraph(answer)
+    assert "carries +0.3 [0.29, 0.31], 75% of the distance. Removed last it carries +0.1: it interacts." in text
+    assert "'no norm' may carry +0.05 [0.04, 0.06]" in text
+    assert "+0.1 (25%) stay unexplained" in text
+
+
 def around(value):
     return Estimate(value, value - 0.01, value + 0.01, 5)
 

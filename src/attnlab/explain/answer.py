@@ -268,6 +268,10 @@ class Answer:
         most = max(named, key=lambda step: abs(step[2]), default=None)
         return most if most and abs(most[2]) >= CARRIES * abs(self.distance) else None
 
+    def carried(self, amount: Estimate) -> Estimate:
+        """What a cause changes, positive where it carries a part of the distance: that of an accuracy is negative."""
+        return -amount if self.distance < 0 else amount
+
     def part(self, amount: float) -> str:
         """An amount as a part of the distance, in words; nothing where there is none."""
         if not self.distance:

@@ -141,10 +141,10 @@ def _shares(answer: Answer) -> list[dict[str, str]]:
             "name": share.name,
             "nature": share.nature,
             "removed": share.removed + (f" ({share.detail})" if share.detail else ""),
-            "amount": f"{share.amount.mean:+.3g}{interval(share.amount)}",
+            "amount": f"{answer.carried(share.amount).mean:+.3g}{interval(answer.carried(share.amount))}",
             "part": answer.part(share.amount.mean),
-            "alone": f"{share.alone.mean:+.3g}" if share.alone else "",
-            "last": f"{share.last.mean:+.3g}" if share.last else "",
+            "alone": f"{answer.carried(share.alone).mean:+.3g}" if share.alone else "",
+            "last": f"{answer.carried(share.last).mean:+.3g}" if share.last else "",
             "evidence": ended(share.evidence) if share.evidence else "",
             "source": share.source,
         }

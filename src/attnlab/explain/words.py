@@ -119,13 +119,12 @@ def _other(one: Again) -> str:
 
 
 def _share(answer: Answer, share: Share) -> str:
-    part = answer.part(share.amount.mean)
+    part, amount = answer.part(share.amount.mean), answer.carried(share.amount)
     beyond = " and so more than there was to explain" if share.amount.mean / (answer.distance or 1.0) > 1 else ""
-    carries = f"carries {share.amount.mean:+.3g}{interval(share.amount)}" + (
-        f", {part} of the distance{beyond}" if part else ""
-    )
+    carries = f"carries {amount.mean:+.3g}{interval(amount)}" + (f", {part} of the distance{beyond}" if part else "")
     detail = f" ({share.detail})" if share.detail else ""
-    order = f" Removed last it carries {share.last.mean:+.3g}: it interacts." if share.interacts and share.last else ""
+    last = answer.carried(share.last) if share.interacts and share.last else None
+    order = f" Removed last it carries {last.mean:+.3g}: it interacts." if last else ""
     why = f" {ended(share.evidence[0].upper() + share.evidence[1:])}" if share.evidence else ""
     source = f" See {share.source}." if share.source else ""
     name = f"{share.name[0].upper()}{share.name[1:]}"
@@ -158,13 +157,13 @@ def _bugs(answer: Answer) -> Iterator[str]:
 def _rest(answer: Answer) -> Iterator[str]:
     if answer.end is None or not answer.distance:
         return
-    for name, one in answer.undecided.items():
+    for name, one in ((name, answer.carried(one)) for name, one in answer.undecided.items()):
         yield f"'{name}' may carry {one.mean:+.3g}{interval(one)}, which {one.runs} runs do not decide."
     left = answer.end.mean - answer.expected
     if answer.comparable and answer.noise is False and answer.start is not None and answer.otherwise is None:
         left += answer.seen - answer.start.mean
     if left * math.copysign(1.0, answer.distance) > SMALL * abs(answer.distance):
-        yield f"{left:+.3g} ({answer.part(left)}) stay unexplained: no cause that was removed carries them."
+        yield f"{abs(left):+.3g} ({answer.part(left)}) stay unexplained: no cause that was removed carries them."
     elif answer.shares:
         yield "Nothing that matters is left."
 

@@ -40,6 +40,10 @@ class Estimate:
         """Whether it is decided on which side of zero it lies."""
         return self.low > 0 or self.high < 0
 
+    def __neg__(self) -> Estimate:
+        """The same of the other sign."""
+        return Estimate(-self.mean, -self.high, -self.low, self.runs)
+
 
 def mean_of(values: Values) -> Estimate | None:
     """The mean of a set-up's runs with its 95 % interval; None without runs that finished."""
