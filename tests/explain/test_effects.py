@@ -215,6 +215,24 @@ def test_settings_that_are_not_the_default_are_each_removed():
     assert len(rest) == 2  # neither sizes, nor what is said as it is by default, nor what has a removal of its own
 
 
+def test_of_a_forecast_nothing_is_made_to_see_its_target(tmp_path):
+    walk = np.random.default_rng(0).normal(size=(40, 12, 1)).cumsum(axis=1)
+    np.save(tmp_path / "x.npy", walk[:, :-1])
+    np.save(tmp_path / "y.npy", walk[:, 1:])
+    task = {"name": "sequences", "inputs": str(tmp_path / "x.npy"), "targets": str(tmp_path / "y.npy"), "batch": 8}
+    models = {
+        "net": {"name": f"{OWN}:Convolutions"},
+        "lstm": {"name": "lstm", "bidirectional": False},
+        "mixer": {"name": "encoder", "n_layers": 1, "d_model": 16, "mixer": {"name": f"{OWN}:Closed"}},
+    }
+    for model in models.values():
+        setup = Setup("mine", task, model, {"budget": {"steps": 40}})
+        known = Known(setup, build_task(task), measured=measure(setup), exchangeable=exchangeable(setup))
+        names = {one.name for one in candidates({"mine": known})}
+        assert names.isdisjoint({"small reach", "bidirectional: false", "own mixer", "own model"})
+        assert all(slot["causal"] for slot in known.exchangeable.slots.values())
+
+
 def test_inputs_that_were_cut_are_read_further(tmp_path):
     (tmp_path / "x.csv").write_text("text,label\n" + "\n".join(f"a b c d e f g,{n % 2}" for n in range(40)))
     for length, expected in ((3, {"task": {"length": 12}}), (7, None)):

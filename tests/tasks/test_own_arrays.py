@@ -460,3 +460,19 @@ def test_numbers_of_very_different_sizes_that_are_given_as_they_are_raise_an_ala
     assert not any("normalize" in alarm for alarm in make(*files).alarms())
     np.save(tmp_path / "x.npy", inputs / [0.2, 1e5])
     assert not any("normalize" in alarm for alarm in make(*files, normalize=False).alarms())
+
+
+def test_targets_that_stand_in_later_inputs_raise_an_alarm(tmp_path):
+    walk = np.random.default_rng(0).normal(size=(70, 12, 2)).cumsum(axis=1)
+    np.save(tmp_path / "x.npy", walk[:, :9])
+    for later, shown in (
+        (1, walk[:, 1:10, 1:]),
+        (3, walk[:, 3:, 1:]),
+        (0, walk[:, :9, :1]),
+        (0, 2 * walk[:, 1:10, 1:]),
+    ):
+        np.save(tmp_path / "y.npy", shown)
+        task = Sequences(str(tmp_path / "x.npy"), str(tmp_path / "y.npy"))
+        assert task.shown_later == later
+        said = f"targets are the inputs {later} positions later: a model that sees what comes after a position can copy"
+        assert any(said in alarm for alarm in task.alarms()) == (later > 0)

@@ -221,11 +221,12 @@ def _choices(one: Known) -> Iterator[tuple[str, tuple[str, ...], Any, Any]]:
         ("task",), {} if is_path(name) else signature_of(class_of(name, TASKS, "task")), one.setup.task, bool
     )
     if own_model(one.model) is None:
-        yield from _plain(("model",), model_parameters(one.model), one.model, bool | float | str)
+        kinds = float | str if one.forecasts else bool | float | str  # who looks both ways sees its target
+        yield from _plain(("model",), model_parameters(one.model), one.model, kinds)
         mixer = one.model.get("mixer")
         if isinstance(mixer, Mapping) and mixer.get("name") in MIXERS:
             of_mixer = signature_of(class_of(mixer, MIXERS, "mixer"))
-            yield from _plain(("model", "mixer"), of_mixer, mixer, bool | float | str)
+            yield from _plain(("model", "mixer"), of_mixer, mixer, kinds)
 
 
 def _plain(

@@ -158,10 +158,12 @@ def _exchangeable(task_spec: Any, model: Mapping[str, Any]) -> dict[str, Any]:
     task = build_task(task_spec)
     batch = task.train_batch(0, 0).rows(0, SAMPLES)
     built, two = build_model(own_model(model), task), len(batch.inputs) > 1
-    slots = slots_in(built, batch.inputs, causal=task.causal)
+    forecasts = bool(getattr(task, "shown_later", 0))  # who sees what comes after a position sees its target
+    causal = task.causal or forecasts
+    slots = slots_in(built, batch.inputs, causal=causal)
     attention = [slot for slot in slots.values() if slot.kind == ATTENTION]
     if not attention and not two:
-        slots |= behind_a_layer(built, batch.inputs, causal=task.causal)
+        slots |= behind_a_layer(built, batch.inputs, causal=causal)
     width = Counter(slot.d_model for slot in slots.values()).most_common(1)
     if not width:
         return {}
@@ -172,6 +174,8 @@ def _exchangeable(task_spec: Any, model: Mapping[str, Any]) -> dict[str, Any]:
         "mixer": {"name": "attention", "n_heads": attention[0].n_heads if attention else 1},
     }
     plain = {name: asdict(slot) for name, slot in slots.items()}
+    if forecasts:
+        return {"slots": plain}
     try:
         task.loss(build_model(standard, task)(*batch.inputs), batch)
     except AttnlabError:  # the task wants a model of its own

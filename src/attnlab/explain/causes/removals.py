@@ -186,7 +186,7 @@ def _sees_all(one: Known) -> Change | None:
     """Attention to everything in a model that sees a part of its input."""
     if not one.signature("small reach") or one.signature("dead rectifiers"):  # what is dead passes nothing on
         return None
-    if _thawed(one, FROZEN, CUT_OFF):  # nor may what is not trained, which is removed by itself
+    if one.forecasts or _thawed(one, FROZEN, CUT_OFF):  # nor may what is not trained, which is removed by itself
         return None
     mixer = one.said("mixer")
     if isinstance(mixer, Mapping) and mixer.get("masks"):

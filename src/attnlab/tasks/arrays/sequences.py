@@ -23,6 +23,7 @@ from attnlab.tasks.scale import Scale, featured, in_units, of_uneven_size
 
 EXAMPLES = 4  # sequences shown in a report
 DIGITS = 4  # of a value in a report
+LOOKED_AT, FARTHEST = 64, 8  # items, and positions, of which it is seen whether inputs show targets
 UNIT = "normalized squared error"
 
 
@@ -216,6 +217,23 @@ class Sequences:
         ]
 
     @functools.cached_property
+    def shown_later(self) -> int:
+        """How many positions later the inputs show the targets, as in a forecast at every position; 0 if not."""
+        train = self._items.parts["train"]
+        inputs, targets = (np.asarray(one) for one in train.pair(slice(LOOKED_AT)))
+        if not self.each or self._of_classes:
+            return 0
+        given, wanted = (
+            featured(inputs)[..., None, :],
+            self._shaped(targets)[..., None],
+        )  # (items, length, outputs, features)
+        for later in range(1, min(FARTHEST, self.length - 1) + 1):
+            same = np.isclose(wanted[:, :-later], given[:, later:]).all(axis=(0, 1))
+            if same.any() and wanted.std() > 0:
+                return later
+        return 0
+
+    @functools.cached_property
     def _frequencies(self) -> dict[str, np.ndarray]:
         counts = {
             part: np.sum([np.bincount(some.ravel(), minlength=self._d_out) for _, some in items.in_turn()], axis=0)
@@ -248,8 +266,13 @@ class Sequences:
     def alarms(self) -> tuple[str, ...]:
         """What is suspicious about the parts."""
         train = self._items.parts["train"]
-        raw = [] if self._scales[0] else of_uneven_size(featured(train.inputs), train.chosen)
-        return tuple(raw + self._items.alarms())
+        found = [] if self._scales[0] else of_uneven_size(featured(train.inputs), train.chosen)
+        if self.shown_later:
+            found.append(
+                f"targets are the inputs {self.shown_later} positions later: a model that sees what comes after a "
+                "position can copy them"
+            )
+        return tuple(found + self._items.alarms())
 
     def describe(self) -> dict[str, Any]:
         """What identifies the data."""
