@@ -269,7 +269,7 @@ class Sequences:
         found = [] if self._scales[0] else of_uneven_size(featured(train.inputs), train.chosen)
         if self.shown_later:
             found.append(
-                f"targets are the inputs {self.shown_later} positions later: a model that sees what comes after a "
+                f"targets are the inputs of positions {self.shown_later} later: a model that sees what comes after a "
                 "position can copy them"
             )
         return tuple(found + self._items.alarms())
