@@ -641,3 +641,54 @@ class Forced(nn.Module):
 
 def test_a_decoder_is_always_given_the_target():
     assert "teacher_forcing_ratio=1.0" in asked(Forced()).in_words
+
+
+class OfFrames(nn.Module):
+    """A fixed number of frames of several nodes each, without a batch: three of them look like one."""
+
+    def __init__(self):
+        super().__init__()
+        self.frames, self.map = nn.Parameter(torch.randn(3, 1, WIDTH)), nn.Linear(2 * WIDTH, WIDTH)
+        self.attention = nn.MultiheadAttention(WIDTH, 4)
+
+    def forward(self, x):
+        x = self.map(torch.cat([x, self.frames.expand(-1, x.size(1), -1)], -1))
+        return self.attention(x, x, x)[0]
+
+
+def test_an_axis_of_one_size_is_no_batch():
+    with pytest.raises(ModuleError, match="cannot be called"):
+        asked(OfFrames())
+
+
+class OneAsks(nn.Module):
+    """Additive attention that one state asks: states of several positions are laid along the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(STATE, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+
+    def forward(self, regions, asking):
+        weights = self.v(torch.tanh(self.k(regions) + self.q(asking).unsqueeze(1))).softmax(-2)
+        return (weights * regions).sum(1)
+
+
+class OneAsksByViews(nn.Module):
+    """The same with the input told from its size: one vector per sample has a single position."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.v = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+
+    def forward(self, h, regions, mapped):
+        length = regions.numel() // regions.size(0) // WIDTH
+        mapped, regions = mapped.view(-1, length, WIDTH), regions.view(-1, length, WIDTH)
+        scores = self.v(torch.tanh(mapped + self.q(h)[:, None].expand_as(mapped)).view(-1, WIDTH)).view(-1, length)
+        return (scores.softmax(-1)[:, None] @ regions).squeeze(1)
+
+
+@pytest.mark.parametrize("module", [OneAsks, OneAsksByViews])
+def test_what_asks_without_positions_is_one_vector_per_sample(module):
+    convention = asked(module())
+    assert (convention.layout, convention.pooled, convention.length) == ("batch-first", True, 11)
+    assert sum(one.source == "vector" for one in convention.arguments) == 1

@@ -28,7 +28,7 @@ from attnlab.strangers.calling.roles import (
     seems_tokens,
     with_a_vector,
 )
-from attnlab.strangers.calling.sources import NUMBERS, Argument, is_same, laid_out
+from attnlab.strangers.calling.sources import HANDED_ON, NUMBERS, Argument, is_same, laid_out
 from attnlab.strangers.calling.trial import BATCH, NOTHING, Trial
 from attnlab.strangers.calling.widths import (
     BY_CHANCE,
@@ -113,7 +113,7 @@ def first_of(
         if tried.unlike is not None and (attempt.length != LENGTH or attempt.layout in ("sequence-first", "unbatched")):
             continue  # where a wrong output may happen to look right
         try:
-            found = _tried(trial, attempt)
+            found = _in_any_batch(trial, with_output(trial, attempt))
             if _leaves_something(trial, found):
                 return Found(found, parameters, said)
             hiding_all.append(found)
@@ -145,7 +145,7 @@ def _with_one_mask_changed(
     beside = [one for one in parameters if one.name != input_of(parameters, patient)]
     for attempt in _with_another(hiding, beside, size_named("d_head", patient), size_named("vocab_size", patient)):
         with contextlib.suppress(ModuleError):
-            found = _tried(trial, attempt)
+            found = with_output(trial, attempt)
             if attempt.masks and _leaves_something(trial, found):
                 return found
     return hiding
@@ -471,7 +471,7 @@ def _inputs(module: nn.Module, patient: Patient, name: str) -> Iterator[tuple[An
 # What comes back
 
 
-def _tried(trial: Trial, convention: Convention, *, batch: int = BATCH, length: int | None = None) -> Convention:
+def with_output(trial: Trial, convention: Convention, *, batch: int = BATCH, length: int | None = None) -> Convention:
     """Call the module and find the output in what it returns."""
     x = trial.inputs(convention, batch=batch, length=length)
     returned = trial.returned(convention, x)
@@ -482,6 +482,13 @@ def _tried(trial: Trial, convention: Convention, *, batch: int = BATCH, length: 
     flat = not pooled and elements(returned)[key].shape[0] == x.size(0) * x.size(1)
     convention = replace(convention, output=key, pooled=pooled, flat=flat)
     return replace(convention, d_out=convention.output_in(returned, x).size(-1))
+
+def _in_any_batch(trial: Trial, convention: Convention) -> Convention:
+    """The convention, if it runs with another number of samples too: else an axis of a fixed size was taken for it."""
+    if not any(one.source == HANDED_ON for one in convention.arguments):
+        with_output(trial, convention, batch=_BATCHES[1])
+    return convention
+
 
 
 def find_output(returned: Any, convention: Convention, x: Tensor) -> tuple[Any, bool] | None:
@@ -517,7 +524,7 @@ def _with_other_axes(trial: Trial, convention: Convention) -> Convention | None:
     """The convention in which the output comes back in another layout than the input's."""
     for layout in _RETURNED_IN:
         with contextlib.suppress(ModuleError):
-            found = _tried(trial, replace(convention, returned_in=layout))
+            found = _in_any_batch(trial, with_output(trial, replace(convention, returned_in=layout)))
             if not found.pooled:
                 return found
     return None
@@ -528,7 +535,7 @@ def _with_one(trial: Trial, convention: Convention) -> Convention | None:
     other = replace(convention, layout="sequence-first")
     with contextlib.suppress(ModuleError):
         found = [
-            _tried(trial, other, batch=batch, length=other.length + longer)
+            with_output(trial, other, batch=batch, length=other.length + longer)
             for batch, longer in itertools.product(_BATCHES, _LONGER)
         ]
         return found[0] if all(one.pooled and one.d_out == found[0].d_out for one in found) else None

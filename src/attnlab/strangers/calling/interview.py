@@ -7,6 +7,7 @@ be examined; `learn` learns how to call one in the place of a mixer, where more 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal, final
@@ -18,12 +19,12 @@ from torch.overrides import TorchFunctionMode
 from attnlab.core.errors import ModuleError
 from attnlab.strangers.anatomy import is_block, is_stack
 from attnlab.strangers.calling.convention import Convention, Kind, Label, wrong_output
-from attnlab.strangers.calling.first_call import find_output, input_of, most_telling
+from attnlab.strangers.calling.first_call import find_output, input_of, most_telling, with_output
 from attnlab.strangers.calling.in_use import call_of
 from attnlab.strangers.calling.layouts import IMAGES, SPLIT
 from attnlab.strangers.calling.masking import ENCODINGS, SHAPES
 from attnlab.strangers.calling.masks_learned import with_masks, with_pad_token
-from attnlab.strangers.calling.roles import Parameter, calls_for, roles_of, seems_over_pairs
+from attnlab.strangers.calling.roles import Filling, Parameter, calls_for, roles_of, seems_over_pairs, with_a_vector
 from attnlab.strangers.calling.sources import HANDED_ON, MEMORY_LENGTH, Argument
 from attnlab.strangers.calling.trial import NOTHING, Sight, Trial, influences, sight_of
 from attnlab.strangers.calling.widths import size_named
@@ -51,6 +52,7 @@ def interview(patient: Patient) -> Convention:
         convention = found.convention
         if found.layout is None:
             convention = _in_clean_layout(trial, _in_seeing_layout(trial, convention), found.parameters)
+        convention = _asked_by_a_vector(trial, convention)
         convention = _with_targets(trial, convention, found.parameters)
         convention = _with_lengths(trial, _counted(trial, _with_memory(trial, convention)), patient)
         itself = _is_its_own_memory(convention, found.parameters)
@@ -96,6 +98,23 @@ def _in_clean_layout(trial: Trial, convention: Convention, parameters: Sequence[
         return convention
     mixed = _mixes_samples(trial, convention) and not _mixes_samples(trial, other)
     return other if mixed else convention
+
+
+def _asked_by_a_vector(trial: Trial, convention: Convention) -> Convention:
+    """The convention with one of its sequences as a vector per sample, if only so it is over the positions of one.
+
+    Where what asks has no positions, one that is given some lays them along the batch, or takes positions for samples.
+    """
+    flat = convention.layout == "unbatched" and sight_of(trial, convention) == "itself"
+    if not flat and (convention.layout != "batch-first" or not _mixes_samples(trial, convention)):
+        return convention
+    for call in with_a_vector(Filling(convention.arguments), convention.d_in):
+        other = replace(convention, layout="batch-first", arguments=call.arguments, masks=())
+        with contextlib.suppress(ModuleError):
+            found = with_output(trial, other)
+            if not _mixes_samples(trial, found) and trial.reaction(found, slice(None)).max() > NOTHING:
+                return found
+    return convention
 
 
 def _with_targets(trial: Trial, convention: Convention, parameters: Sequence[Parameter]) -> Convention:

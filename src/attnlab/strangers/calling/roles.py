@@ -112,6 +112,7 @@ _ROLES_TRIED = (
 )
 _OF_ROTARY = 3
 _MASKS = ("mask", "key mask", "memory mask")
+_SEQUENCES = ("x", "memory", "another sequence", "points")
 _QKV = 3  # queries, keys and values
 _MOST_PLANS = 240  # a failing call takes some 0.1 ms, and there are widths, lengths and layouts to try each in
 
@@ -336,12 +337,13 @@ def calls_for(parameters: Sequence[Parameter], d_head: int | None, vocab_size: i
 
 def with_a_vector(call: Filling, width: int) -> Iterator[Filling]:
     """Yield a call with each of its sequences in turn as one vector per sample, as a decoder's state asks a text."""
-    sequences = [one for one in call.arguments if one.source in ("x", "memory")]
+    sequences = [one for one in call.arguments if one.source in _SEQUENCES]
     of_one = itertools.product(("vector", "sequence of one"), sequences if len(sequences) > 1 else ())
     for source, vector in of_one:
-        given = (replace(one, source="x") if one in sequences and one is not vector else one for one in call.arguments)
-        arguments = (replace(one, source=source, value=width) if one is vector else one for one in given)
-        yield replace(call, arguments=tuple(arguments))
+        others = (replace(one, source="x") if one in sequences and not one.value else one for one in call.arguments)
+        own = replace(vector, source=source, value=vector.value or width)
+        given = (own if one.parameter == vector.parameter else one for one in others)
+        yield replace(call, arguments=tuple(given))
 
 
 def one_step(parameters: Sequence[Parameter], width: int) -> Iterator[Filling]:

@@ -55,10 +55,11 @@ def _layout(convention: Convention, found: Found) -> str:
     usual = convention.layout in ("batch-first", "sequence-first", "channels-first")
     words = convention.layout.replace("-", " ") if usual else f"{convention.layout}, {LAYOUTS[convention.layout].axes}"
     if found.layout is None:
-        if convention.layout in SPLIT and convention.layout != found.convention.layout:
-            return f"{words} (undeclared: {found.convention.layout}, no position would see another)"
-        if convention.layout != found.convention.layout:
-            return f"{words} (undeclared: {found.convention.layout.replace('-', ' ')} samples would see each other)"
+        before = found.convention.layout
+        if convention.layout != before and (convention.layout in SPLIT or before == "unbatched"):
+            return f"{words} (undeclared: {before}, no position would see another)"
+        if convention.layout != before:
+            return f"{words} (undeclared: {before.replace('-', ' ')} samples would see each other)"
         by_running = convention.layout != "batch-first"
         return f"{words} ({'it runs in no other' if by_running else 'undeclared: assumed'})"
     if found.layout.what == convention.layout:
