@@ -168,6 +168,27 @@ def test_words_on_decoders_say_nothing_of_attention_over_a_memory():
 # Several vectors per sequence
 
 
+class Translator(Decoder):
+    """An encoder and attention over what it gives; a mask over the keys of each."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.MultiheadAttention(D, HEADS, batch_first=True)
+
+    def forward(self, src, tgt, self_attn_mask, cross_attn_mask):
+        told = None if self_attn_mask is None else self_attn_mask[:, 0]
+        memory = src + self.encoder(src, src, src, key_padding_mask=told, need_weights=False)[0]
+        return super().forward(tgt, memory, None if cross_attn_mask is None else cross_attn_mask[:, 0])
+
+
+def test_masks_of_an_encoder_and_over_what_it_gives_are_given_together():
+    view = asked(Translator()).over_memory
+    assert view is not None
+    assert {mask.parameter for mask in view.masks} == {"self_attn_mask", "cross_attn_mask"}
+    assert all(mask.obeyed for mask in view.masks)
+    assert errors(check_padding, Translator()) == []
+
+
 class Latents(nn.Module):
     def __init__(self, slots=4):
         super().__init__()

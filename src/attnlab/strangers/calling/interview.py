@@ -199,13 +199,15 @@ def _over_memory(trial: Trial, convention: Convention, parameters: Sequence[Para
     """How the module is called with the memory as its input, beside a fixed sequence that asks."""
     swapped = _SWAPPED if convention.takes == "embeddings" else _SWAPPED_TOKENS
     masks = [replace(one, role="key mask") for one in parameters if one.role == "memory mask"]
+    given = {mask.parameter for mask in convention.masks}  # what is left out may be over the memory as it is encoded
+    masks += [one for one in parameters if masks and one.role in ("mask", "key mask") and one.name not in given]
     if not masks or not {one.source for one in convention.arguments} >= set(swapped):
         return None
-    given = tuple(replace(one, source=swapped.get(one.source, one.source)) for one in convention.arguments)
+    arguments = tuple(replace(one, source=swapped.get(one.source, one.source)) for one in convention.arguments)
     needed = {mask.parameter for mask in convention.masks if mask.required}
     view = replace(
         convention,
-        arguments=(*given, *(Argument(name, "constant") for name in sorted(needed))),
+        arguments=(*arguments, *(Argument(name, "constant") for name in sorted(needed))),
         masks=(),
         pooled=True,
         slots=MEMORY_LENGTH,

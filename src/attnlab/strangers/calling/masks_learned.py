@@ -193,8 +193,8 @@ def _learned_together(
     masks = [one for one in parameters if one.role in ("mask", "key mask")]
     hiding_alone = {mask.parameter: mask.over for mask in alone if mask.obeyed}
     silent = [one for one in masks if len(masks) > 1 and one.name not in hiding_alone]
-    shapes = {"pairs": "(q_len, k_len)", "keys": "(batch, k_len)"}
-    for one, encoding in itertools.product(silent, _WITHOUT_SUMS[:2]):
+    for one, encoding, of_keys in itertools.product(silent, _WITHOUT_SUMS[:2], KEY_SHAPES):
+        shapes = {"pairs": "(q_len, k_len)", "keys": of_keys}
         over = {other.name: hiding_alone.get(other.name, "keys") for other in masks if other is not one}
         others = [Masking(name, each, encoding, shapes[each], required=True) for name, each in over.items()]
         together = replace(convention, masks=tuple(others))
