@@ -380,3 +380,8 @@ def test_windows_that_share_keys_are_neither_scrambled_nor_badly_scaled():
     exam = examine(Overlapping(), length=12, d_in=64, d_out=64)
     exam = exam.relying_on(replace(exam.convention, arguments=given))
     assert [*check_heads_mixed(exam), *check_scale(exam)] == []
+
+
+def test_what_heads_lie_in_other_places_is_no_matter_of_positions():
+    (finding,) = check_positions(examined(MergedByView))
+    assert "positions come behind" not in finding.message

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.doctor.bedside import Attention, Causal, D, examine
 from torch import nn
 
 from attnlab.doctor.influence.receptive_field import check_receptive_field
+from attnlab.strangers.calling.sources import Argument
 
 
 class Convolutions(nn.Module):
@@ -60,6 +63,23 @@ def test_a_layer_that_never_mixes():
     assert "sees 1 of 100 positions: no position sees another" in finding.message
     assert finding.severity == "warning"
     assert only(nn.Linear(D, D), text="a feed-forward layer").accepted
+
+
+class LooksAtOthers(nn.Module):
+    """Cross attention over keys of their own width."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k = nn.Linear(D, D), nn.Linear(8, D)
+
+    def forward(self, query, key):
+        return (self.q(query) @ self.k(key).mT).softmax(-1) @ self.k(key)
+
+
+def test_what_looks_at_another_sequence_uses_context():
+    given = (Argument("query", "x", by_name=False), Argument("key", "another sequence", value=8))
+    exam = examine(LooksAtOthers())
+    assert list(check_receptive_field(exam.relying_on(replace(exam.convention, arguments=given)))) == []
 
 
 def test_a_pooled_output_and_a_limited_length():

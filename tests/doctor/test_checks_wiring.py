@@ -161,6 +161,23 @@ def test_a_sum_that_starts_from_the_input_again_is_a_warning(norm):
     assert "starts from the input again" in finding.message
 
 
+class ConvolutionsAndState(nn.Module):
+    """An encoder that ends in a recurrence; what it adds stands within."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.conv = nn.Linear(D, 2 * D), nn.Conv1d(2 * D, 2 * D, 3, padding=1)
+        self.rnn = nn.GRU(2 * D, D, batch_first=True)
+
+    def forward(self, x):
+        x = F.relu(self.up(x))
+        return self.rnn(x + F.relu(self.conv(x.mT).mT))[0]
+
+
+def test_what_a_state_carries_on_needs_no_skip():
+    assert list(check_residual(examine(ConvolutionsAndState(), kind="block", text="an encoder"))) == []
+
+
 def test_bare_attention_needs_no_skip():
     assert list(check_residual(examine(Attention()))) == []
     assert judge(lambda b, x: b.a(x), kind="layer") == []

@@ -18,6 +18,7 @@ from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination, accepted_by
 from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.differences import relative_change
+from attnlab.doctor.influence.heads import check_heads_mixed
 from attnlab.doctor.influence.influence import fields
 from attnlab.doctor.influence.position_claims import Claims, claims_of, effect, names_position
 from attnlab.doctor.over_features import over_features
@@ -396,7 +397,7 @@ def _wrong_sign(scores: Tensor) -> Finding | None:
 
 def _fact(exam: Examination, order: _Order) -> Iterator[Finding]:
     """Yield whether order is visible."""
-    if order.behind:
+    if order.behind and not any(check_heads_mixed(exam)):  # else what differs is which heads lie where
         evidence = "all tokens equal: outputs differ between positions, while all scores are equal, and all values"
         yield TEXTS["behind"].finding(ID, evidence)
         return

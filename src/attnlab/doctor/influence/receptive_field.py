@@ -14,6 +14,7 @@ from attnlab.strangers.said.topics import declared
 
 ID = "receptive-field"
 _NEARLY_ALL = 0.9  # strides leave out some at the end
+_LOOKED_AT = ("memory", "memory tokens", "another sequence", "points")
 _LUO = "Luo 2016, arXiv:1701.04128: receptive field of a stack of convolutions, 1 + layers * (width - 1)"
 _SEES = "{what} sees {count} of {length} positions"
 _ALONE = f"{_SEES}: no position sees another, so it cannot use context."
@@ -54,7 +55,7 @@ def check_receptive_field(exam: Examination) -> Iterator[Finding]:
         return
     middle, last = found[0], found[-1]
     sees_ahead = middle.ahead > 0
-    if any(argument.source.startswith("memory") for argument in exam.convention.arguments) and last.count <= 1:
+    if last.count <= 1 and any(one.source in _LOOKED_AT for one in exam.convention.arguments):
         return  # it looks at something else
     if last.count <= 1 and last.meets_others:
         return  # the batch is read as time: what it sees lies in other samples, and `batch-independence` says so

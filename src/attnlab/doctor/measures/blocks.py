@@ -96,7 +96,8 @@ def _is_asked(exam: Examination, found: TracedBlock) -> bool:
     """Whether a layer or block must have a skip: it has a feed-forward, says so, or tried."""
     if _claims(exam):
         return True
-    is_part = _FEEDFORWARD.search(type(found.module).__name__) is not None or not _mixes(found)
+    recurrent = any(isinstance(part, nn.RNNBase) for part in found.module.modules())  # whose state carries on
+    is_part = recurrent or _FEEDFORWARD.search(type(found.module).__name__) is not None or not _mixes(found)
     if exam.convention.kind == "block" and has_feedforward(found.tape) and not is_part:
         return True
     return _adds_below_a_bend(found)
