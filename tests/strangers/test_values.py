@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.strangers.loading.repository import files_around, trees_with
+from attnlab.strangers.loading.sizes import usual
 from attnlab.strangers.loading.values import calls_of, settings_of, value_of
 
 
@@ -94,3 +95,11 @@ def test_an_expression_of_what_is_known_has_a_value_and_no_other(argument, value
     settings = {"depth": 6, "inner": {"x": 5}}
     ((call, names),) = calls_of("Mine", tree, settings)
     assert value_of(call.args[0], names, settings) == value
+
+
+def test_what_ends_in_a_word_for_a_size_is_a_whole_number():
+    assert [usual(name) for name in ("act_dim", "norm_dim", "mask_size", "window_size", "act")] == [
+        *(None, None, None),
+        4,
+        "gelu",
+    ]

@@ -11,7 +11,7 @@ from typing import Any, final
 from torch import nn
 
 from attnlab.core.constructors import named
-from attnlab.strangers.loading.sizes import D_MODEL
+from attnlab.strangers.loading.sizes import D_MODEL, OF_SIDES
 from attnlab.strangers.patient import Patient
 
 LENGTH = 11  # prime, and unlike the usual batch, widths and numbers of heads
@@ -136,4 +136,4 @@ def _is_side(name: str, value: Any) -> bool:
     """Whether an attribute says how wide an image is."""
     first = value[0] if _is_grid(value) else value
     words = name.lower().split("_")
-    return type(first) is int and bool({"image", "img", "resolution", "fmap"} & set(words)) and first > 1
+    return type(first) is int and bool(OF_SIDES & set(words)) and first > 1

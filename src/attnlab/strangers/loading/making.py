@@ -41,6 +41,7 @@ from attnlab.strangers.loading.sizes import (
     D_HEAD,
     D_MODEL,
     N_HEADS,
+    OF_SIDES,
     PAIRED,
     SMALL,
     is_module,
@@ -73,9 +74,6 @@ _SIDE_UNSET = 4  # of 16 positions, which are always tried
 _SIDE = 32  # pixels
 _PLACES_OF_GRID = 64  # of what is as high and as wide, and perhaps as deep, whatever it is called
 _WIDER_SIDE = 64  # where what is made for so few pixels cannot be called
-_OF_SIDES = frozenset(["img", "image", "resolution"])
-"""Pieces of names that say how wide an image is."""
-
 _NARROW = {word: SMALL[word] for word in ("d_model", "n_heads", "n_kv_heads", "d_ff", "n_layers", "vocab_size")}
 _NARROW |= {"d_head": D_HEAD, "d_v": D_HEAD}
 
@@ -477,7 +475,7 @@ class Maker:
     @property
     def wide_images(self) -> list[str]:
         """The arguments that say how wide an image is: by default more than is needed, or else than it is high."""
-        sides = {name: self._usually(name) for name in self.wanted if _OF_SIDES & set(pieces_of(name))}
+        sides = {name: self._usually(name) for name in self.wanted if OF_SIDES & set(pieces_of(name))}
         sides = {name: wide for name, wide in sides.items() if type(wide) is int}
         uneven = {name: sides[name] for name in sides if {"height", "width", "h", "w"} & set(pieces_of(name))}
         uneven = uneven if len(set(uneven.values())) > 1 else {}

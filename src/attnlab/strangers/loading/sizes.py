@@ -42,7 +42,7 @@ _BY_PIECE: tuple[tuple[str, Any], ...] = (
     ("kernel kernels ks", 3),
     ("window windows local len length horizon", 4),
     ("patch patches", 4),
-    ("image img resolution fmap", 16),
+    ("image img im resolution fmap", 16),
     ("experts expert", 4),
     ("topk top", 2),
     ("rank", 8),
@@ -62,6 +62,9 @@ _BY_PIECE: tuple[tuple[str, Any], ...] = (
     ("num n number count", 4),
 )
 """Other arguments that constructors ask for, by pieces of their names; the first row that knows a piece counts."""
+
+_OF_SIZES = frozenset(["dim", "dims", "size", "width", "features", "units"])
+"""Last pieces of names of whole numbers: `act_dim` is no activation."""
 
 _BY_TYPE: dict[Any, Any] = {bool: False, int: 4, float: 0.1}
 """What is given where a name says nothing, by its annotation."""
@@ -83,11 +86,14 @@ def supposed(name: str, source: str) -> tuple[Any, ...]:
     return choices[kind]
 
 
-_OF_IMAGES = frozenset(["patch", "patches", "image", "img"])
+OF_SIDES = frozenset(["image", "img", "im", "resolution", "fmap"])
+"""Pieces of names that say how wide an image is."""
+
+_OF_IMAGES = frozenset(["patch", "patches", "image", "img", "im"])
 _COLORS = frozenset(["channels", "channel", "chans", "chan"])
 """Pieces of sizes that are colors where there is an image."""
 
-PAIRED = frozenset(["window", "windows", "patch", "patches", "image", "img", "resolution", "fmap", "kernel", "size"])
+PAIRED = OF_SIDES | {"window", "windows", "patch", "patches", "kernel", "size"}
 """Pieces of sizes that may be wanted as height and width."""
 
 
@@ -108,8 +114,9 @@ def usual(name: str, hint: Any = None) -> Any:
         return next(iter(hint))
     if get_origin(hint) is Literal:
         return get_args(hint)[0]
-    pieces = set(pieces_of(name))
-    rows = (value for words, value in _BY_PIECE if pieces & set(words.split()))
+    *_, last = pieces = ["", *pieces_of(name)]
+    rows = (value for words, value in _BY_PIECE if set(pieces) & set(words.split()))
+    rows = (value for value in rows if type(value) is int or last not in _OF_SIZES)
     if hint is bool and glossary_word(name) == name:
         return next((value for value in rows if isinstance(value, bool)), False)
     return next(rows, _BY_TYPE.get(hint))
