@@ -692,3 +692,42 @@ def test_what_asks_without_positions_is_one_vector_per_sample(module):
     convention = asked(module())
     assert (convention.layout, convention.pooled, convention.length) == ("batch-first", True, 11)
     assert sum(one.source == "vector" for one in convention.arguments) == 1
+
+
+class KindsOfPairs(nn.Module):
+    """Attention whose keys know the kind of a pair, looked up for each sample."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.kind = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Embedding(5, WIDTH)
+
+    def forward(self, x, intervals):
+        batch, length, _ = x.shape
+        kinds = self.kind(intervals).view(batch, length, length, WIDTH)
+        scores = self.q(x) @ self.k(x).mT + torch.einsum("bid,bijd->bij", self.q(x), kinds)
+        return scores.softmax(-1) @ x
+
+
+def test_kinds_of_pairs_of_each_sample_differ_between_keys():
+    module = KindsOfPairs()
+    convention = asked(module)
+    assert any("(batch, length, length)" in one.in_words for one in convention.arguments)
+    convention.call(module, torch.randn(3, 11, WIDTH)).sum().backward()
+    assert module.kind.weight.grad is not None
+    assert module.kind.weight.grad.abs().max() > 1e-6
+
+
+class Pixels(nn.Module):
+    """What takes images of one size, said by its constructor."""
+
+    def __init__(self, im_size: int = 24, n_embd: int = WIDTH):
+        super().__init__()
+        self.im_size, self.map = im_size, nn.Linear(3 * im_size**2, n_embd)
+
+    def forward(self, x):
+        return self.map(x.permute(0, 2, 3, 1).flatten(1))
+
+
+def test_im_is_an_image():
+    convention = asked(Pixels())
+    assert (convention.layout, convention.length, convention.d_in) == ("image", 24**2, 3)

@@ -177,6 +177,12 @@ def _vectors_of_pairs(at: Situation, width: int | None) -> Tensor:
     return pairs.expand(at.x.size(0), -1, -1, -1)
 
 
+def _kinds_of_pairs(at: Situation) -> Tensor:
+    """The kinds 0 and 1 in turn, (length, length): of one kind alone, what is looked up for keys is alike for all."""
+    places = torch.arange(at.length, device=at.x.device)
+    return (places[:, None] + places) % 2
+
+
 def _packed(at: Situation, way: Packed) -> Tensor:
     """The input in every place of one tensor."""
     join = torch.stack if way.stacked else torch.cat
@@ -251,7 +257,8 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     "numbers": lambda at, _value: _position_vectors(at, 1).reshape(at.x.size(0), -1),
     "numbers of pairs": lambda at, _value: _vectors_of_pairs(at, 1).squeeze(-1),
     "vectors of pairs": _vectors_of_pairs,
-    "kinds of pairs": lambda at, _value: torch.zeros(at.length, at.length, device=at.x.device, dtype=torch.long),
+    "kinds of pairs": lambda at, _value: _kinds_of_pairs(at),
+    "kinds of pairs of each": lambda at, _value: _kinds_of_pairs(at).expand(at.x.size(0), -1, -1),
     "half cos": lambda at, d_head: _angles(at, d_head).cos().to(at.dtype),
     "half sin": lambda at, d_head: _angles(at, d_head).sin().to(at.dtype),
     "cos": _cos,
@@ -273,6 +280,7 @@ UNNAMED = (
     "numbers of pairs",
     "vectors of pairs",
     "kinds of pairs",
+    "kinds of pairs of each",
     "one pair of numbers",
     "another sequence",
     "points",
@@ -306,7 +314,8 @@ IN_WORDS: dict[str, str] = {
     "numbers": "fixed numbers, (batch, length)",
     "numbers of pairs": "fixed numbers for all pairs of positions, (batch, length, length)",
     "vectors of pairs": "fixed vectors for all pairs of positions, (batch, length, length, d_model)",
-    "kinds of pairs": "the kind 0 for all pairs of positions, (length, length)",
+    "kinds of pairs": "the kinds 0 and 1 for pairs of positions, (length, length)",
+    "kinds of pairs of each": "the kinds 0 and 1 for pairs of positions, (batch, length, length)",
     "cos and sin": "cosines and sines of rotary angles",
     "tables of cos and sin": "cosines and sines of rotary angles, (length, d_head)",
     "cos": "cosines of rotary angles",
