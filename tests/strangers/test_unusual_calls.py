@@ -7,6 +7,9 @@ import torch
 from torch import nn
 
 from attnlab.core.errors import ModuleError
+from attnlab.doctor.examination import Examination
+from attnlab.doctor.influence.masks import check_mask_polarity
+from attnlab.doctor.influence.padding import check_padding
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.calling.roles import role_of
@@ -715,6 +718,42 @@ def test_kinds_of_pairs_of_each_sample_differ_between_keys():
     convention.call(module, torch.randn(3, 11, WIDTH)).sum().backward()
     assert module.kind.weight.grad is not None
     assert module.kind.weight.grad.abs().max() > 1e-6
+
+
+class Shortens(nn.Module):
+    """Channels first in, fewer vectors batch first out."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(WIDTH, WIDTH, 5, stride=2)
+
+    def forward(self, x):
+        return self.conv(x).mT
+
+
+def test_fewer_vectors_may_come_back_in_another_layout():
+    convention = asked(Shortens())
+    assert (convention.layout, convention.slots, convention.d_out) == ("channels-first", 4, 4 * WIDTH)
+
+
+class Packs(nn.Module):
+    """A recurrence over packed sequences, which comes back as long as the longest; the longest must come first."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(WIDTH, WIDTH, batch_first=True)
+
+    def forward(self, x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        return nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0], batch_first=True)[0]
+
+
+def test_what_packs_its_sequences_is_asked_about_padding():
+    patient = Patient("it", Packs(), None, {}, "", "")
+    exam = Examination(patient, interview(patient))
+    assert exam.convention.key_mask is not None
+    assert exam.convention.key_mask.obeyed
+    assert [*check_padding(exam), *check_mask_polarity(exam)] == []
 
 
 class Pixels(nn.Module):

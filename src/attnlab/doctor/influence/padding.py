@@ -131,7 +131,7 @@ def _by_content(exam: Examination, side: Side) -> Iterator[_Change]:
 def _by_content_at_logits_of(exam: Examination, size: float) -> Iterator[_Change]:
     """What padded content does where logits are large: a finite mask lets it in."""
     x = exam.inputs()
-    real = real_positions(range(1, BATCH + 1), x.size(1))  # so few that others are let in if these have low logits
+    real = real_positions(range(BATCH, 0, -1), x.size(1))  # so few that others are let in if these have low logits
     if "padding" not in telling(exam, real):
         return
     for change in enlarging(exam, exam.tape(x, padding=real), real[:, None, :].expand(-1, x.size(1), -1), size=size):

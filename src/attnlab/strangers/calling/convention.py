@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from attnlab.core.build import describe_exception
 from attnlab.core.errors import AttnlabError, ModuleError
 from attnlab.strangers.calling.layouts import LAYOUTS
-from attnlab.strangers.calling.masking import PAD_TOKEN, Masking, mask_values
+from attnlab.strangers.calling.masking import LENGTHS, PAD_TOKEN, Masking, mask_values
 from attnlab.strangers.calling.roles import switches
 from attnlab.strangers.calling.sources import SOURCES, WHERE_GIVEN, Argument, Situation, laid_out
 
@@ -159,7 +159,14 @@ class Convention:
         """
         label = label or label_of(module)
         returned = self.returned(module, x, memory=memory, causal=causal, padding=padding, allowed=allowed, label=label)
-        return self.output_in(returned, x, label=label)
+        longest = self._longest_told(padding)
+        if longest == 0:
+            return self.output_in(returned, x, label=label)
+        try:
+            return self.output_in(returned, x, label=label)
+        except ModuleError:  # packed by their lengths, sequences come back without what all of them have for padding
+            output = self.output_in(returned, x[:, :longest], label=label)
+            return nn.functional.pad(output, (0, 0, 0, x.size(1) - longest))
 
     def returned(
         self,
@@ -208,6 +215,11 @@ class Convention:
             raise
         except AttnlabError as error:  # of a part of the lab that is examined itself
             raise ModuleError(f"{label.name}: {error}") from error
+
+    def _longest_told(self, padding: Tensor | None) -> int:
+        """The length of the longest sample where lengths are told and one vector per position is returned, else 0."""
+        told = self.key_mask is not None and self.key_mask.encoding == LENGTHS and not self.pooled
+        return int(padding.sum(1).max()) if told and padding is not None and not padding.is_meta else 0
 
     def _with_padding(self, x: Tensor, padding: Tensor | None) -> Tensor:
         """Tokens with the padding token at padded positions and nowhere else."""

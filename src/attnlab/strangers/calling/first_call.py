@@ -125,9 +125,8 @@ def first_of(
                 break
     other = _with_one_mask_changed(trial, hiding_all[0], parameters, patient) if hiding_all else None
     if other is None and tried.unlike is not None:
-        other = (
-            _with_other_axes(trial, tried.unlike) or _with_one(trial, tried.unlike) or _with_slots(trial, tried.unlike)
-        )
+        ways = (_with_other_axes, _with_one, _with_slots, _with_slots_batch_first)
+        other = next((found for way in ways if (found := way(trial, tried.unlike)) is not None), None)
     if other is not None:
         return Found(other, parameters, said)
     raise most_telling(tried.telling, parameters, patient)
@@ -483,12 +482,12 @@ def with_output(trial: Trial, convention: Convention, *, batch: int = BATCH, len
     convention = replace(convention, output=key, pooled=pooled, flat=flat)
     return replace(convention, d_out=convention.output_in(returned, x).size(-1))
 
+
 def _in_any_batch(trial: Trial, convention: Convention) -> Convention:
     """The convention, if it runs with another number of samples too: else an axis of a fixed size was taken for it."""
     if not any(one.source == HANDED_ON for one in convention.arguments):
         with_output(trial, convention, batch=_BATCHES[1])
     return convention
-
 
 
 def find_output(returned: Any, convention: Convention, x: Tensor) -> tuple[Any, bool] | None:
@@ -559,10 +558,15 @@ def _with_slots(trial: Trial, convention: Convention) -> Convention | None:
     return None
 
 
+def _with_slots_batch_first(trial: Trial, convention: Convention) -> Convention | None:
+    """The same, returned with the features last, whatever the layout of the input."""
+    return _with_slots(trial, replace(convention, returned_in="batch-first"))
+
+
 def _slots(trial: Trial, convention: Convention, batch: int, length: int) -> dict[Any, tuple[int, int]]:
     """Number and width of the vectors in every returned tensor that has the batch first; an input is no output."""
     x = trial.inputs(convention, batch=batch, length=length)
-    layout = LAYOUTS[convention.layout]
+    layout = LAYOUTS[convention.returned_in or convention.layout]
     found: dict[Any, tuple[int, int]] = {}
     for key, value in elements(trial.returned(convention, x)).items():
         if isinstance(value, Tensor) and value.is_floating_point() and value.dim() in (3, layout.dims):
