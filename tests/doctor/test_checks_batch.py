@@ -8,6 +8,7 @@ from tests.doctor.bedside import HEADS, KEYS, VOCAB, Attention, Causal, D, exami
 from torch import nn
 
 from attnlab.doctor.influence.batch_independence import check_batch_independence
+from attnlab.doctor.influence.causality import check_causality
 
 
 def only_error(module, **convention):
@@ -215,6 +216,28 @@ def test_samples_that_compete_for_room_are_told_as_a_choice():
     (finding,) = check_batch_independence(examine(Competing()))
     assert finding.severity == "warning"
     assert "a choice among all of them in its own forward" in finding.message
+
+
+class CompetingTokens(nn.Module):
+    """A causal model of tokens that compete for room."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.inner, self.head = nn.Embedding(VOCAB, D), Competing(), nn.Linear(D, VOCAB)
+        self.embed.weight.data[:, 0] = torch.arange(VOCAB) % 3 - 1.5  # every third token passes while there is room
+
+    def forward(self, tokens):
+        return self.head(self.inner(self.embed(tokens)))
+
+
+TOKENS = {"kind": "model", "takes": "tokens", "d_in": 0, "d_out": VOCAB, "vocab_size": VOCAB}
+
+
+def test_a_choice_among_tokens_is_told_and_no_future():
+    exam = examine(CompetingTokens(), causal=True, causal_means="always", **TOKENS)
+    (finding,) = check_batch_independence(exam)
+    assert "a choice among all of them" in finding.message
+    assert list(check_causality(exam)) == []
 
 
 def test_a_batch_of_one_that_is_squeezed_away_is_found():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from tests.doctor.bedside import Attention, D, examine
@@ -228,6 +230,24 @@ def test_the_blocks_of_a_model_are_asked_once_per_class():
     (finding,) = check_residual(examine(Model(MISSING["no skip at all"]), **convention))
     assert finding.message.startswith("Block (blocks.0) has no identity path")
     assert list(check_residual(examine(Model(RIGHT["pre-norm"]), **convention))) == []
+
+
+class MoELayer(nn.Module):
+    """A feed-forward that mixes positions, as where experts have a capacity, copied for a call."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(D, 2 * D), nn.Linear(2 * D, D)
+
+    def forward(self, x):
+        return self.down(F.relu(copy.deepcopy(self.up)(x.cumsum(1))))
+
+
+def test_experts_are_a_part_of_a_block_whatever_they_mix():
+    model = Model(RIGHT["pre-norm"])
+    model.blocks.append(MoELayer())
+    convention = {"kind": "model", "takes": "tokens", "d_in": 0, "d_out": 17, "vocab_size": 17}
+    assert list(check_residual(examine(model, **convention))) == []
 
 
 @pytest.mark.parametrize("norm_first", [False, True])

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
+import torch
 from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
@@ -158,15 +159,32 @@ def _cause(exam: Examination, module: nn.Module) -> tuple[str, dict[str, str]]:
 
 def _in_jumps(exam: Examination, module: nn.Module) -> bool:
     """Whether a slight change of any one sample leaves the others as they are."""
-    if exam.convention.takes == "tokens":
-        return False
     x = exam.inputs()
+    if exam.convention.takes == "tokens":
+        return _without_gradient(exam, x)
     usual = exam.run(x, module=twin_of(module))
     for sample in range(BATCH):
         nudged = exam.change(x, slice(None), samples=sample).lerp(x, 1 - SLIGHT)
         touched = differs(usual, exam.run(nudged, module=twin_of(module))).flatten(1).any(dim=1)
         touched[sample] = False
         if touched.any():
+            return False
+    return True
+
+
+def _without_gradient(exam: Examination, x: Tensor) -> bool:
+    """Whether what the samples of one batch give hangs on their own embeddings alone, as far as it does smoothly."""
+    try:
+        output, leaf = exam.run_from_embeddings(x)
+    except ModuleError:
+        return False
+    own = leaf.shape.index(BATCH) if BATCH in leaf.shape else None
+    if own is None or not output.requires_grad:
+        return False
+    for sample in range(BATCH):
+        (gradient,) = torch.autograd.grad(output[sample].square().sum(), leaf, retain_graph=True)
+        others = [other for other in range(BATCH) if other != sample]
+        if gradient.movedim(own, 0)[others].any():
             return False
     return True
 

@@ -111,8 +111,8 @@ TEXTS: Mapping[str, FindingText] = {
 
 def check_causality(exam: Examination) -> Iterator[Finding]:
     """Replace positions one by one and all later ones, and compare which outputs change."""
-    if exam.convention.length < 3 or not is_steady(exam):
-        return
+    if exam.convention.length < 3 or not is_steady(exam) or of_samples(exam).ratio:
+        return  # where samples meet, what is later in one is seen in another
     if exam.convention.pooled:
         yield from _behind_the_last_position(exam)
         return

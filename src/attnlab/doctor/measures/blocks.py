@@ -22,7 +22,9 @@ from attnlab.strangers.loading.repository import trees_with
 from attnlab.strangers.said.source import descriptions
 
 _NAMED = re.compile(r"block|layer|encoder|decoder|residual", re.IGNORECASE)
-_PARTS = re.compile(r"norm|embed|attention$|attn$|mlp|feed_?forward|ffn?$|dropout|output$|head$", re.IGNORECASE)
+_PARTS = re.compile(
+    r"norm|embed|attention$|attn$|mlp|feed_?forward|ffn?$|moe|expert|dropout|output$|head$", re.IGNORECASE
+)
 _FEEDFORWARD = re.compile(r"(mlp|feed_?forward|ffn?)$", re.IGNORECASE)
 _CLAIMED = re.compile(r"residual|skip.?connection|\bskip\b|(?-i:Res(?=[A-Z]|$))", re.IGNORECASE)
 _DENIED = re.compile(
@@ -144,8 +146,9 @@ def _calls(exam: Examination) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]
     names = {part: name for name, part in module.named_modules()}
 
     def note(part: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
-        if names[part] not in calls:
-            calls[names[part]] = tuple(map(_fresh, positional)), {key: _fresh(value) for key, value in named.items()}
+        name = names.get(part)  # none of a copy that is made in the call
+        if name is not None and name not in calls:
+            calls[name] = tuple(map(_fresh, positional)), {key: _fresh(value) for key, value in named.items()}
 
     handles = [part.register_forward_pre_hook(note, with_kwargs=True) for part in names]
     try:
