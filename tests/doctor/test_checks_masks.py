@@ -177,3 +177,17 @@ class Scrambled(Attention):
 
 def test_a_mask_is_not_blamed_for_heads_that_are_scrambled_behind_it():
     assert [each for each in found(Scrambled(), replace(PAIRS, obeyed=False)) if each.severity == "error"] == []
+
+
+class NeedsItsMask(Attention):
+    """A mask with a default that its code does not expect."""
+
+    def mask(self, scores, mask):
+        return super().mask(scores, mask.bool())
+
+
+@pytest.mark.parametrize(("module", "needed"), [(NeedsItsMask, True), (Attention, False)])
+def test_a_mask_whose_default_raises_is_told(module, needed):
+    exam = examine(module(), masks=(replace(KEYS, required=True),))
+    said = [finding.message for finding in check_mask_polarity(exam) if finding.severity == "warning"]
+    assert said == (["`mask` may be left out by the signature, and no call without it runs."] if needed else [])

@@ -306,3 +306,18 @@ def test_one_mask_for_both_leaves_no_empty_row():
     assert told["allowed"].any(-1).all()
     assert not told["allowed"].triu(1).any()
     assert "padding" in telling(examine(Attention(), masks=(KEYS,), causal=True), real_positions([2], 5, "left"))
+
+
+class Unread(nn.Module):
+    """A mixer that takes a mask for the sake of others."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(D, D)
+
+    def forward(self, x, mask=None):
+        return self.map(x) + x.mean(1, keepdim=True)
+
+
+def test_padding_of_a_mixer_whose_mask_has_no_effect_is_no_error():
+    assert severities(found(Unread(), masks=(replace(KEYS, obeyed=False),))) == ["warning"]

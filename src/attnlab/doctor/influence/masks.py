@@ -21,6 +21,7 @@ from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.tape import Tape, record
 from attnlab.strangers.calling.convention import elements
 from attnlab.strangers.calling.masking import ENCODINGS, Masking
+from attnlab.strangers.calling.roles import roles_of
 from attnlab.strangers.said.topics import declared
 
 _POLARITY = "mask-polarity"
@@ -72,6 +73,13 @@ TEXTS: Mapping[str, FindingText] = {
         _CONVENTIONS,
         "set-up",
     ),
+    "indispensable": FindingText(
+        "warning",
+        "`{mask}` may be left out by the signature, and no call without it runs.",
+        "ask whether it is there (`if {mask} is not None`) before anything is done with it, or give it no default",
+        _CONVENTIONS,
+        "set-up",
+    ),
     "inverted": FindingText(
         "error",
         "`{mask}` works the other way round: by {by}, True (1) means {said}.",
@@ -101,6 +109,7 @@ def check_mask_polarity(exam: Examination) -> Iterator[Finding]:
     """Hide a position by each mask argument, and compare what its values do with what they are said to do."""
     for slip in slips(exam):
         yield TEXTS["misspelled"].finding(_POLARITY, f"it raises {slip.raised}", {"mask": slip.mask, "name": slip.name})
+    yield from _indispensable(exam)
     undeclared = yield from _judged(exam, exam)
     if exam.of_memory is not None:
         undeclared += yield from _judged(exam, exam.of_memory)
@@ -114,7 +123,7 @@ def _judged(patient: Examination, exam: Examination) -> Generator[Finding, None,
     undeclared: list[str] = []
     for parameter in dict.fromkeys(mask.parameter for mask in exam.convention.masks):
         mask = next(mask for mask in exam.convention.masks if mask.parameter == parameter)  # one may say both things
-        if not _has_effect(exam, mask):
+        if not has_effect(exam, mask):
             yield _no_effect(patient, exam, mask)
         elif mask.over == "keys" and (others := _silenced_without(exam, mask)):
             words = {"mask": parameter, "other": others[0].parameter}
@@ -127,6 +136,19 @@ def _judged(patient: Examination, exam: Examination) -> Generator[Finding, None,
         elif mask.keeps is not None or "added" in mask.encoding:
             undeclared.append(f"`{mask.parameter}`: {mask.encoding}")
     return undeclared
+
+
+def _indispensable(exam: Examination) -> Iterator[Finding]:
+    """A warning for each mask that has a default with which no call runs."""
+    optional = {one.name for one in roles_of(exam.eval_module) if not one.required}
+    for name in dict.fromkeys(mask.parameter for mask in exam.convention.masks if mask.required):
+        others = tuple(mask for mask in exam.convention.masks if mask.parameter != name)
+        without = exam.relying_on(replace(exam.convention, masks=others))
+        try:
+            _ = without.run(without.inputs(), module=without.fresh()) if name in optional else None
+        except ModuleError as error:
+            raised = str(error).partition(" raised ")[2]
+            yield TEXTS["indispensable"].finding(_POLARITY, f"without it: {raised or error}", {"mask": name})
 
 
 def _given(x: Tensor, mask: Masking, *, hidden: bool) -> dict[str, Any]:
@@ -142,7 +164,7 @@ def _given(x: Tensor, mask: Masking, *, hidden: bool) -> dict[str, Any]:
     return {"padding": real}
 
 
-def _has_effect(exam: Examination, mask: Masking) -> bool:
+def has_effect(exam: Examination, mask: Masking) -> bool:
     """Whether hiding something changes what fresh copies give, under either meaning of the mask's values."""
     x = exam.inputs()
     before, after = (exam.run(x, module=exam.fresh(), **_given(x, mask, hidden=hidden)) for hidden in (False, True))
@@ -169,7 +191,7 @@ def _silenced_without(exam: Examination, mask: Masking) -> list[Masking]:
     others = [each for each in exam.convention.masks if each.required and each.parameter != mask.parameter]
     try:
         alone = exam.relying_on(replace(exam.convention, masks=(replace(mask, required=False),)))
-        return others if others and not _has_effect(alone, mask) else []
+        return others if others and not has_effect(alone, mask) else []
     except ModuleError:  # it cannot be called without them
         return []
 

@@ -14,7 +14,7 @@ from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.differences import Leakage, deviation, difference, largest, size_of
 from attnlab.doctor.influence.influence import of_samples
 from attnlab.doctor.influence.logits import HUGE_LOGIT, LARGE_LOGIT, enlarging
-from attnlab.doctor.influence.masks import as_declared
+from attnlab.doctor.influence.masks import as_declared, has_effect
 from attnlab.doctor.influence.padded import FILLED, Side, lengths_of, real_positions, telling
 from attnlab.doctor.influence.steady import is_steady
 from attnlab.inspection.tape.attentions import attentions
@@ -65,7 +65,11 @@ def _judged(exam: Examination) -> Iterator[Finding]:
         return
     exam = as_declared(exam)
     if exam.convention.key_mask is not None:
-        yield from _told_by_mask(exam, f"`{exam.convention.key_mask.parameter}`")
+        found = list(_told_by_mask(exam, f"`{exam.convention.key_mask.parameter}`"))
+        mixes = found and not attentions(exam.usual_tape, exam.convention)
+        if mixes and not has_effect(exam, exam.convention.key_mask):  # it may take a mask to look like an attention
+            found = [replace(one, severity="warning", nature="set-up") for one in found]
+        yield from found
     elif exam.convention.takes == "tokens" and exam.convention.any_length:
         pad = _pad_token(exam)
         if pad is not None:
