@@ -385,3 +385,29 @@ def test_windows_that_share_keys_are_neither_scrambled_nor_badly_scaled():
 def test_what_heads_lie_in_other_places_is_no_matter_of_positions():
     (finding,) = check_positions(examined(MergedByView))
     assert "positions come behind" not in finding.message
+
+
+class Classified(MergedByView):
+    """With a class token before the positions, which alone is returned."""
+
+    def forward(self, x):
+        return super().forward(torch.cat([x.new_ones(len(x), 1, x.size(2)), x], 1))[:, 0]
+
+
+class ClassifiedRightly(Classified):
+    merge = Base.merge
+
+
+def test_heads_behind_a_class_token_are_merged_like_others():
+    (finding,) = check_heads_mixed(examined(Classified, pooled=True))
+    assert "Merging the heads scrambles positions" in finding.message
+    assert list(check_heads_mixed(examined(ClassifiedRightly, pooled=True))) == []
+
+
+class MergedByChance(MergedByView):
+    def weights(self, scores):
+        return F.dropout(super().weights(scores), 0.5)
+
+
+def test_what_chance_changes_says_nothing_of_heads():
+    assert list(check_heads_mixed(examined(MergedByChance))) == []

@@ -14,6 +14,7 @@ from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.padded import with_own_memory
+from attnlab.doctor.influence.steady import is_steady_when_fresh
 from attnlab.doctor.over_features import has_unit_factors, over_features
 from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.contractions import Operand
@@ -79,6 +80,8 @@ _TRANSLATING = frozenset(
 
 def check_heads_mixed(exam: Examination) -> Iterator[Finding]:
     """Replace single positions and single rows, and look which rows of which heads change."""
+    if not is_steady_when_fresh(exam):  # what chance changes follows no position
+        return
     found = next((finding for each in _with_several_heads(exam) for finding in _mixed(each)), None)
     if found is not None:
         yield found
@@ -254,10 +257,14 @@ def rows_of_operand(
 
 
 def rows_of_output(tape: Tape, dependence: Dependence, attention: TapedAttention) -> Rows | None:
-    """How what comes after an attention follows the rows of its head outputs."""
-    batch, length = dependence.batch, dependence.length
+    """How what comes after an attention follows the rows of its head outputs.
+
+    There may be more rows than positions, as where a class token is put before them.
+    """
+    batch, heads, length, k_len = attention.weights.shape
     ends = _ends(tape, dependence, attention)
-    if not ends or attention.weights.shape[2] != length or attention.weights.shape[0] != batch:
+    more = length == k_len and length not in (batch, heads)
+    if not ends or (length != dependence.length and not more) or batch != dependence.batch:
         return None
     positions = tested_positions(length)
     after = [_replayed(tape, attention.change_row(position, _sample_moved(0)), ends) for position in positions]
@@ -336,7 +343,7 @@ def _ends(tape: Tape, dependence: Dependence, attention: TapedAttention) -> list
             break
         if event.call in _PRODUCTS and not ends:
             ends = found[-1:]
-        if _has_positions(event.output, dependence.batch, dependence.length):
+        if _has_positions(event.output, dependence.batch, attention.weights.shape[2]):
             found.append(event)
     return list(dict.fromkeys([*ends, *found[-1:]]))
 
