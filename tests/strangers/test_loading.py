@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,8 +12,10 @@ import torch
 from torch import nn
 
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError
+from attnlab.strangers.anatomy import is_block
 from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.loading.loading import load, twin_of, ways_to_load
+from attnlab.strangers.said.source import source_of_forward
 
 HEADER = "import torch\nfrom dataclasses import dataclass\nfrom torch import nn\n\n"
 
@@ -711,3 +714,12 @@ def test_sides_that_only_a_larger_module_sets_are_set(tmp_path):
         first = ways.send(failed)
     assert interview(first).assumptions["lengths"] == "16 only"
     assert any("H of Mine set to 4" in note for note in first.notes)
+
+
+def test_comments_may_lie_farther_to_the_left_than_code(tmp_path):
+    lines = ("import torch", "class It(torch.nn.Module):", "  def __init__(self, d_model):", "    super().__init__()")
+    lines += ("    self.map = torch.nn.Linear(d_model, d_model)", "  def forward(self, x):", "\t# x", "# y")
+    (tmp_path / "it.py").write_text("\n".join((*lines, "    return self.map(x)", "")))
+    patient = load(f"{tmp_path / 'it.py'}:It", {})
+    assert ast.parse(source_of_forward(patient.module)).body
+    assert not is_block(patient.module)

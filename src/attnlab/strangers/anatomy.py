@@ -8,7 +8,7 @@ import re
 
 from torch import nn
 
-from attnlab.strangers.said.source import descriptions, source_of_forward
+from attnlab.strangers.said.source import descriptions, parsed, source_of_forward
 
 _FEEDFORWARD = re.compile(
     r"(^|\.)(mlp|ffn?|ffw|fc\d?|feed_?forward|ff_?\w*|linear[12]|lin[12]|c_fc|intermediate|experts?|w[123]|pwff|moe)$"
@@ -57,7 +57,8 @@ def has_feedforward(module: nn.Module) -> bool:
 
 def _adds_attention(module: nn.Module) -> bool:
     """Whether the ``forward`` of a module adds something to what attention made, as a skip does."""
-    sums = re.findall(r"(\w+) \+ ([\w.]+)", ast.unparse(ast.parse(source_of_forward(module) or "0")))
+    written = "\n".join(map(ast.unparse, parsed(source_of_forward(module))))
+    sums = re.findall(r"(\w+) \+ ([\w.]+)", written)
     return any(_MADE_BY_ATTENTION.search(other) and not _MADE_BY_ATTENTION.search(one) for one, other in sums)
 
 

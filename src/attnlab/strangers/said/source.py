@@ -6,7 +6,6 @@ import ast
 import functools
 import inspect
 import re
-import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, final
@@ -48,8 +47,10 @@ def source_of(thing: Any) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _source(thing: Any) -> str:
-    """Its source, for which all of its file is parsed."""
-    return textwrap.dedent(inspect.getsource(thing))
+    """Its source, for which all of its file is parsed, moved left as its first line is: comments may lie there."""
+    source = inspect.getsource(thing)
+    margin = source[: len(source) - len(source.lstrip(" \t"))]
+    return "".join(line.removeprefix(margin) for line in source.splitlines(keepends=True))
 
 
 def source_of_forward(module: nn.Module) -> str:
