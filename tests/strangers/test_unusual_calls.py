@@ -770,3 +770,30 @@ class Pixels(nn.Module):
 def test_im_is_an_image():
     convention = asked(Pixels())
     assert (convention.layout, convention.length, convention.d_in) == ("image", 24**2, 3)
+
+
+class Translates(nn.Module):
+    """Attention over what a source gives, with a mask over it."""
+
+    def __init__(self):
+        super().__init__()
+        self.own, self.cross = (nn.MultiheadAttention(WIDTH, 4, batch_first=True) for _ in range(2))
+
+    def forward(self, src, tgt, src_mask, tgt_mask=None):
+        tgt = tgt + self.own(tgt, tgt, tgt, attn_mask=tgt_mask)[0]
+        return self.cross(tgt, src, src, key_padding_mask=src_mask)[0]
+
+
+class HandsOn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model, self.out = Translates(), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, *given):
+        return self.out(self.model(*given))
+
+
+def test_what_hands_its_arguments_on_is_called_like_its_part():
+    convention = asked(HandsOn())
+    assert convention.over_memory is not None
+    assert {mask.parameter for mask in (*convention.masks, *convention.over_memory.masks)} == {"src_mask", "tgt_mask"}

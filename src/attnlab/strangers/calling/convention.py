@@ -17,7 +17,7 @@ from attnlab.core.build import describe_exception
 from attnlab.core.errors import AttnlabError, ModuleError
 from attnlab.strangers.calling.layouts import LAYOUTS
 from attnlab.strangers.calling.masking import LENGTHS, PAD_TOKEN, Masking, mask_values
-from attnlab.strangers.calling.roles import switches
+from attnlab.strangers.calling.roles import handed_to, switches
 from attnlab.strangers.calling.sources import SOURCES, WHERE_GIVEN, Argument, Situation, laid_out
 
 Kind = Literal["layer", "block", "model"]
@@ -281,6 +281,7 @@ def invoke(module: nn.Module, positional: Sequence[Any], named: Mapping[str, Any
         forget = way_to_forget(module)
         if forget is not None:
             forget()
+        positional, named = _in_order(module, positional, named)
         try:
             return module(*positional, **named)
         except RuntimeError as error:
@@ -295,6 +296,21 @@ def invoke(module: nn.Module, positional: Sequence[Any], named: Mapping[str, Any
         given = ", ".join(words + [f"{name}={_described(value)}" for name, value in named.items()])
         text = describe_exception(error, label.file)
         raise ModuleError(f"{label.name}: forward({given}) raised {text}") from error
+
+
+def _in_order(
+    module: nn.Module, positional: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """What is given by name in the order of the part that gets it, where a ``forward(*arguments)`` knows no names."""
+    inner = handed_to(module)
+    if inner is None:
+        return positional, named
+    wanted = inspect.signature(inner.forward).parameters
+    given = dict(zip(wanted, positional, strict=False)) | dict(named)
+    order = [name for name in wanted if name in given]
+    reached = list(wanted)[: list(wanted).index(order[-1]) + 1] if order else []
+    unset = {name: None if one.default is one.empty else one.default for name, one in wanted.items()}
+    return [given.get(name, unset[name]) for name in reached], {}
 
 
 def _detached(value: Any) -> Any:

@@ -137,6 +137,9 @@ def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
     named = {n: p for n, p in signature.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     handed_on = any(p.kind is p.VAR_POSITIONAL for p in signature.values())
     if handed_on and all(p.kind is p.KEYWORD_ONLY for p in named.values()):
+        inner = handed_to(module)
+        if inner is not None:
+            return roles_of(inner)
         beside = (Parameter(n, role_of(n), is_required(p), by_name=True) for n, p in named.items())
         return (Parameter("", "input", required=True, by_name=False), *beside)
     roles = {name: role_of(name) for name in named}
@@ -157,6 +160,26 @@ def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
         Parameter(n, roles[n], is_required(p), p.kind is p.KEYWORD_ONLY, apart.get(n), _nothing(hints.get(n)))
         for n, p in named.items()
     )
+
+
+def handed_to(module: nn.Module) -> nn.Module | None:
+    """The part to which a ``forward(*arguments)`` hands them on, ``self.part(*arguments)``; None: there is none."""
+    path = _handed_to(type(module))
+    try:
+        return module.get_submodule(path) if path else None
+    except AttributeError:
+        return None
+
+
+@functools.lru_cache(maxsize=64)
+def _handed_to(kind: type[nn.Module]) -> str:
+    """The dotted path of that part, nothing where there is none."""
+    given = list(inspect.signature(kind.forward).parameters.values())[1:]
+    name = (
+        "".join(one.name for one in given) if [one.kind for one in given] == [inspect.Parameter.VAR_POSITIONAL] else ""
+    )
+    found = re.search(rf"\bself\.([\w.]+)\(\*{name}\b", source_of(kind.forward)) if name else None
+    return "" if found is None else found[1]
 
 
 def _asks(name: str) -> bool:
