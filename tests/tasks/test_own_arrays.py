@@ -474,5 +474,5 @@ def test_targets_that_stand_in_later_inputs_raise_an_alarm(tmp_path):
         np.save(tmp_path / "y.npy", shown)
         task = Sequences(str(tmp_path / "x.npy"), str(tmp_path / "y.npy"))
         assert task.shown_later == later
-        said = f"targets are the inputs of positions {later} later: a model that sees what comes after a position can copy"
+        said = f"targets are the inputs of positions {later} later: a model that sees what comes after"
         assert any(said in alarm for alarm in task.alarms()) == (later > 0)
