@@ -323,6 +323,19 @@ class Positive(Certain):
         return functional.relu(1 + self.out((x + self.mix(x, x, x)[0]).mean(1)), inplace=True)
 
 
+class OverTime(nn.Module):
+    """Normalizes every channel over time, with the channels first. x: (batch, length, d_in)."""
+
+    def __init__(self, d_in, d_out, max_length, d_model=16):
+        super().__init__()
+        self.into, self.out = nn.Conv1d(d_in, d_model, 1), nn.Linear(d_model, d_out)
+        self.norm, self.mix = nn.LayerNorm(max_length), nn.MultiheadAttention(d_model, 2, batch_first=True)
+
+    def forward(self, x):
+        x = self.norm(self.into(x.mT)).mT
+        return self.out(x + self.mix(x, x, x)[0])
+
+
 class Sums(nn.Module):
     """Answers at every position with a number between 0 and 1. x: (batch, length, d_in)."""
 
@@ -360,6 +373,16 @@ class Faint(Loud):
         for layer in self.layers:
             x = layer(x)
         return self.out(functional.layer_norm(x, x.shape[-1:]))
+
+
+class Beside(Loud):
+    """Gives every layer what the first one is given. x: (batch, length, d_in)."""
+
+    def forward(self, x):
+        x = self.into(x) + self.positions[: x.shape[1]]
+        for layer in self.layers:
+            y = layer(x)
+        return self.out(functional.layer_norm(y, x.shape[-1:]))
 
 
 class Adding(nn.Module):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.explain.conftest import OWN
+from torch.nn import functional
 
 from attnlab.core.contracts import Metric
 from attnlab.explain.causes.candidates import candidates
@@ -17,9 +18,9 @@ from attnlab.explain.causes.known import Known
 from attnlab.explain.causes.own_code import Examined, Exchangeable, examine, exchangeable
 from attnlab.explain.causes.removals import STILL
 from attnlab.explain.causes.signatures import SIGNATURES, measure
-from attnlab.explain.runs.effects import effects, mean_of, within_noise
-from attnlab.explain.runs.rates import tuned
-from attnlab.explain.runs.setups import Run, Setup
+from attnlab.explain.trials.effects import effects, mean_of, within_noise
+from attnlab.explain.trials.rates import tuned
+from attnlab.explain.trials.setups import Run, Setup
 from attnlab.inspection.reach import reach
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.studies.define.rules import TUNING_SEED
@@ -254,6 +255,36 @@ def test_a_bound_beyond_which_nothing_is_wanted_is_none(tmp_path):
         assert {float(known.measured["beyond"] > 0)} == expected
         assert ("bounded answers" in {one.name for one in candidates({"mine": known})}) == normalize
     assert "answers lie between 0 and 1, whatever the weights" in known.signature("bounded answers")
+
+
+def test_layers_are_given_what_the_one_before_gave_then(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(40, 7, 1)))
+    task = {"name": "sequences", "inputs": str(tmp_path / "x.npy"), "targets": str(tmp_path / "x.npy"), "batch": 8}
+    setup = Setup("mine", task, {"name": f"{OWN}:Beside"}, {"budget": {"steps": 40}})
+    known = Known(setup, build_task(task), measured=measure(setup))
+    (cause,) = (one for one in candidates({"mine": known}) if one.name == "layers beside each other")
+    mended = build_model(setup.changed(**cause.changes["mine"]).model, build_task(task)).eval()
+    (x,), part = build_task(task).train_batch(0, 0).inputs, mended.part
+    y = part.into(x) + part.positions[: x.shape[1]]
+    for layer in part.layers:
+        y = layer.forward(y)
+    for _ in range(2):
+        torch.testing.assert_close(mended(x), part.out(functional.layer_norm(y, y.shape[-1:])))
+    assert measure(Setup("mine", task, {"name": f"{OWN}:Loud"}, setup.training))["unchained"] == 0
+
+
+def test_a_norm_over_time_is_one_over_channels_then(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(40, 7, 1)))
+    task = {"name": "sequences", "inputs": str(tmp_path / "x.npy"), "targets": str(tmp_path / "x.npy"), "batch": 8}
+    setup = Setup("mine", task, {"name": f"{OWN}:OverTime"}, {"budget": {"steps": 40}})
+    known = Known(setup, build_task(task), measured=measure(setup))
+    (cause,) = (one for one in candidates({"mine": known}) if one.name == "norm over positions")
+    mended = build_model(setup.changed(**cause.changes["mine"]).model, build_task(task)).eval()
+    (x,), part = build_task(task).train_batch(0, 0).inputs, mended.part
+    y = functional.layer_norm(part.into(x.mT).mT, (16,))
+    torch.testing.assert_close(mended(x), part.out(y + part.mix(y, y, y)[0]))
+    right = Setup("mine", task, {"name": f"{OWN}:Sums"}, {"budget": {"steps": 40}})
+    assert measure(right)["over_positions"] == 0
 
 
 WRONG = {"check": "heads", "severity": "error", "message": "Nothing adds.", "evidence": "", "source": ""}

@@ -18,7 +18,7 @@ from attnlab.explain.causes.candidates import candidates
 from attnlab.explain.causes.own_code import Examined
 from attnlab.explain.explaining import explain
 from attnlab.explain.page import waterfall_rows, write_answer
-from attnlab.explain.runs.effects import Estimate
+from attnlab.explain.trials.effects import Estimate
 from attnlab.explain.words import paragraph, what_next
 from attnlab.studies.plan.plan import plan_study
 from attnlab.studies.run.executor import InProcess

@@ -16,8 +16,8 @@ from attnlab.explain.causes.cause import Cause, phase_of
 from attnlab.explain.explaining import explain
 from attnlab.explain.possible import Impossible
 from attnlab.explain.removing import Removing
-from attnlab.explain.runs.effects import Estimate, effects
-from attnlab.explain.runs.setups import Runs, Setup
+from attnlab.explain.trials.effects import Estimate, effects
+from attnlab.explain.trials.setups import Runs, Setup
 from attnlab.explain.words import paragraph, what_next
 from attnlab.studies.run.executor import InProcess
 

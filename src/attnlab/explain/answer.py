@@ -12,7 +12,7 @@ from attnlab.explain.causes.cause import GAINS, TOO_FEW_STEPS, Nature
 from attnlab.explain.causes.own_code import Examined
 from attnlab.explain.overfit import Memory
 from attnlab.explain.possible import Impossible
-from attnlab.explain.runs.effects import Estimate
+from attnlab.explain.trials.effects import Estimate
 
 Word = Literal[
     "bug", "known effect", "own code", "set-up", "noise", "cannot be", "unexplained", "as expected", "not again"

@@ -25,9 +25,9 @@ from attnlab.explain.causes.signatures import SIGNATURES, Measured, measure
 from attnlab.explain.overfit import Memory, overfit
 from attnlab.explain.possible import Impossible, impossible, leaks, readings, ways
 from attnlab.explain.removing import FOLLOWED, MATTERS, Removing
-from attnlab.explain.runs.effects import ERROR, Estimate, mean_of, within_noise
-from attnlab.explain.runs.measuring import Measuring
-from attnlab.explain.runs.setups import Runs, Setup
+from attnlab.explain.trials.effects import ERROR, Estimate, mean_of, within_noise
+from attnlab.explain.trials.measuring import Measuring
+from attnlab.explain.trials.setups import Runs, Setup
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.study import merge, restore_study
 from attnlab.studies.plan.plan import Plan, plan_study

@@ -11,7 +11,7 @@ from attnlab.core.contracts import Floor, Metric, StudyTask
 from attnlab.explain.case import Case, metrics_of
 from attnlab.explain.causes.own_code import model_parameters
 from attnlab.explain.causes.signatures import Measured
-from attnlab.explain.runs.setups import Setup
+from attnlab.explain.trials.setups import Setup
 
 LEAKS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "char-lm": ({"split": "windows"}, {"split": "inside"}),

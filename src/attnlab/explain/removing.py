@@ -11,10 +11,10 @@ from attnlab.core.contracts import Metric
 from attnlab.explain.answer import HALF, Share
 from attnlab.explain.causes.cause import OWN, PHASES, Cause, Change, phase_of
 from attnlab.explain.causes.removals import more_steps
-from attnlab.explain.runs.effects import Estimate, effects, mean_of
-from attnlab.explain.runs.measuring import Measuring
-from attnlab.explain.runs.rates import FACTORS, tuned
-from attnlab.explain.runs.setups import Setup
+from attnlab.explain.trials.effects import Estimate, effects, mean_of
+from attnlab.explain.trials.measuring import Measuring
+from attnlab.explain.trials.rates import FACTORS, tuned
+from attnlab.explain.trials.setups import Setup
 
 MATTERS = 0.1
 """Part of the distance that a cause must carry to be named, and below which nothing is left to explain."""

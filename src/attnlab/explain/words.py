@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from attnlab.explain.answer import HALF, Again, Answer, Share
 from attnlab.explain.causes.cause import OWN
 from attnlab.explain.causes.removals import REMOVALS
-from attnlab.explain.runs.effects import Estimate
+from attnlab.explain.trials.effects import Estimate
 
 SMALL = 0.1
 """Part of the distance below which nothing is said of what is left."""

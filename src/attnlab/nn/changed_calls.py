@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from attnlab.nn.axes.positions import sinusoids
+from attnlab.nn.kernels.dot_products import is_mapped
 
 SOFTMAX = frozenset({torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax})
 RECTIFIERS = frozenset({torch.relu, F.relu, Tensor.relu, torch.relu_, Tensor.relu_})
@@ -27,6 +28,8 @@ BOUNDED = frozenset(
     getattr(where, name) for name in _LIMITED.split() for where in (torch, F, Tensor) if hasattr(where, name)
 )
 """Functions of single numbers that do not give every number."""
+NEARLY_AS_LONG = 2
+"""Difference to the length up to which an axis may be that of positions, with some put before or behind them."""
 FAR = 1e4
 """What is as large is taken for as large as can be."""
 DETACHING = frozenset({Tensor.detach, torch.detach})
@@ -63,6 +66,8 @@ class ChangedCalls(TorchFunctionMode):
         Whether positions are added to it then.
     attached : bool
         Whether gradients pass where the code within cuts them off.
+    over_channels : bool
+        Whether layer norms of (batch, channels, length) are over the channels, where they are over all positions.
     """
 
     def __init__(
@@ -76,13 +81,18 @@ class ChangedCalls(TorchFunctionMode):
         entry_times: float = 1.0,
         positions: bool = False,
         attached: bool = False,
+        over_channels: bool = False,
     ) -> None:
         super().__init__()
         self._entry_times, self._positions = entry_times, positions
         self._scores, self._rectified = scores, rectified
         self._over_keys, self._dropping, self._given, self._attached = over_keys, dropping, given, attached
+        self._instead: dict[Any, Callable[..., Tensor]] = dict.fromkeys(DROPOUTS, self._dropout)
+        self._instead |= {F.scaled_dot_product_attention: self._fused, F.layer_norm: self._layer_norm}
         self._taken_in = False
         self.across = False  # whether scores were normalized over another axis than their last
+        self._over_channels = over_channels
+        self.over_positions = False  # whether a layer norm was over all positions of each channel
         self.dropped = 0.0  # the largest share that was dropped at once
 
     def __torch_function__(
@@ -97,15 +107,27 @@ class ChangedCalls(TorchFunctionMode):
         if func in SOFTMAX:
             x = args or (given.pop("input"),)
             return self._softmax(*x, **given)
-        if func is F.scaled_dot_product_attention:
-            return self._fused(*args, **given)
+        if func in self._instead:
+            return self._instead[func](*args, **given)
         first: Any = args[0] if args else given.get("input")
         if func in RECTIFIERS and self._rectified:
             return self._rectified(first)
-        if func in DROPOUTS:
-            return self._dropout(*args, **given)
         result = self._result(func, first, args, given)
         return self._entered(result) if func in ENTRIES and self._takes_in(result) else result
+
+    def _layer_norm(self, x: Tensor, normalized_shape: Sequence[int], *affine: Any, **named: Any) -> Tensor:
+        """Layer norm, which of (batch, channels, length) may be over channels; what it multiplies by stays as it is."""
+        length = 0 if self._given is None or self._given.ndim < 2 else self._given.shape[1]
+        if x.ndim != 3 or tuple(normalized_shape) != (length,) or abs(x.shape[1] - length) <= NEARLY_AS_LONG:
+            return self._result(F.layer_norm, x, (x, normalized_shape, *affine), named)
+        self.over_positions = True
+        if not self._over_channels:
+            return self._result(F.layer_norm, x, (x, normalized_shape, *affine), named)
+        given = dict(zip(("weight", "bias", "eps"), affine, strict=False)) | named
+        weight, bias = given.get("weight"), given.get("bias")
+        normed = F.layer_norm(x.mT, x.shape[1:2], eps=given.get("eps", 1e-5)).mT
+        normed = normed if weight is None else normed * weight
+        return normed if bias is None else normed + bias
 
     def _takes_in(self, result: Tensor) -> bool:
         """Whether this is the first that has a vector for every position of what the module was given."""
@@ -187,6 +209,8 @@ class LastBounded(TorchFunctionMode):
 
     def gave(self, output: Tensor) -> bool:
         """Whether an output is what that function gave, in whatever shape."""
+        if is_mapped(output):  # which has no storage of its own
+            return output is self._result
         same = output.untyped_storage().data_ptr() == self._result.untyped_storage().data_ptr()
         return same and output.numel() == self._result.numel() and output.is_contiguous()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, final
@@ -56,12 +56,16 @@ class Mending:
         Whether every weight is trained: none is frozen or kept in a plain list, and gradients are cut off nowhere.
     skips : bool
         Whether the input of every layer (`layers_of`) is added to its output.
+    chained : bool
+        Whether every layer but the first is given what the one before it gave, whatever the module gives it.
     positions : bool
         Whether sines and cosines of positions are added where the input is taken in.
     logarithm : bool
         Whether the logarithm of its answers is given, which are probabilities.
     unbounded : bool
         Whether its answers are given as they are before a function that does not give every number, if that comes last.
+    over_channels : bool
+        Whether layer norms of (batch, channels, length) are over the channels, where they are over all positions.
     entry_times : float
         What the input is multiplied by as soon as it is embedded or mapped.
     norm_first : bool
@@ -83,9 +87,11 @@ class Mending:
     dropless: bool = False
     thawed: bool = False
     skips: bool = False
+    chained: bool = False
     positions: bool = False
     logarithm: bool = False
     unbounded: bool = False
+    over_channels: bool = False
     entry_times: float = 1.0
     norm_first: bool = False
 
@@ -117,6 +123,8 @@ class Mending:
             module.requires_grad_(True)
         for layer in layers_with_norm_behind(module) if self.norm_first else ():
             layer.norm_first = True  # pyrefly: ignore
+        if self.chained:
+            _chain(layers_of(module))
         for layer in layers_of(module) if self.skips else ():
             layer.register_forward_hook(_with_input)
         return module
@@ -132,6 +140,7 @@ class Mending:
             self._scores,
             self._rectified if self.leak else None,
             over_keys=self.over_keys,
+            over_channels=self.over_channels,
             dropping=not self.dropless and (training or not self.quiet),
             given=inputs[0],
             entry_times=self.entry_times,
@@ -140,7 +149,8 @@ class Mending:
         )
         last = LastBounded()
         with changes, last if self.unbounded else contextlib.nullcontext():
-            output = last.before(module(*inputs))
+            output = module(*inputs)
+        output = last.before(output) if self.unbounded else output
         if self.logarithm:
             output = output.clamp_min(torch.finfo(output.dtype).tiny).log()
         return output.transpose(0, 1) if self.swapped else output
@@ -255,6 +265,23 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
     if alike:
         return max(alike, key=lambda layers: sum(weight.numel() for one in layers for weight in one.parameters()))
     return max(lists, key=len, default=[])
+
+
+def _chain(layers: Sequence[nn.Module]) -> None:
+    """Give every layer but the first what the one before it gave."""
+    given: list[Tensor] = []
+
+    def take(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        fits = args and given and getattr(args[0], "shape", None) == given[-1].shape
+        return (given[-1], *args[1:]) if fits else None
+
+    def keep(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+        given[:] = [output[0] if isinstance(output, tuple) else output]
+
+    for number, layer in enumerate(layers):
+        if number:
+            layer.register_forward_pre_hook(take)
+        layer.register_forward_hook(keep)
 
 
 def _with_input(_: nn.Module, given: tuple[Any, ...], output: Any) -> Any:

@@ -13,7 +13,7 @@ from attnlab.explain.causes.cause import OWN, TITLES, WHOLE, Cause, Change
 from attnlab.explain.causes.known import Known, exchanged, mended, with_attention
 from attnlab.explain.causes.own_code import Examined, model_parameters, own_mixer, own_model
 from attnlab.explain.causes.removals import IDENTITY, LIVING, NO_PATH, REMOVALS, STILL, identity_path, living_rectifiers
-from attnlab.explain.runs.rates import FACTORS
+from attnlab.explain.trials.rates import FACTORS
 from attnlab.nn.exchanged import ATTENTION, FEED_FORWARD, LAYER, NORM, POSITIONS
 from attnlab.nn.mixers import MIXERS
 from attnlab.tasks import TASKS

@@ -10,7 +10,7 @@ from attnlab.core.build import is_path, parse
 from attnlab.core.contracts import StudyTask
 from attnlab.explain.causes.own_code import Examined, Exchangeable, model_parameters, own_mixer, own_model
 from attnlab.explain.causes.signatures import SIGNATURES, Measured
-from attnlab.explain.runs.setups import Setup
+from attnlab.explain.trials.setups import Setup
 from attnlab.nn.exchanged import ATTENTION
 from attnlab.tasks.arrays.sequences import Sequences
 

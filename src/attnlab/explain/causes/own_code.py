@@ -15,7 +15,7 @@ from attnlab.core.contracts import StudyTask
 from attnlab.core.errors import AttnlabError
 from attnlab.core.processes.apart import call_apart
 from attnlab.doctor import doctor
-from attnlab.explain.runs.setups import Setup
+from attnlab.explain.trials.setups import Setup
 from attnlab.models import MODELS
 from attnlab.nn.exchanged import ATTENTION, behind_a_layer, slots_in
 from attnlab.nn.foreign_model import ForeignModel, order_of

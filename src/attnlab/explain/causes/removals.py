@@ -15,7 +15,7 @@ from attnlab.explain.causes.cause import OVERFITTING, TITLES, TOO_FEW_STEPS, Cha
 from attnlab.explain.causes.known import Known, exchanged, mended, with_attention
 from attnlab.explain.causes.own_code import own_model
 from attnlab.explain.causes.signatures import FAINT, Measured
-from attnlab.explain.runs.setups import Setup
+from attnlab.explain.trials.setups import Setup
 from attnlab.nn.exchanged import BEHIND
 from attnlab.nn.mixers import MIXERS
 from attnlab.studies.plan.matching import width_of
@@ -57,7 +57,7 @@ _LOW_RANK = "Bhojanapalli 2020, arXiv:2002.07028"
 CHANCE, NO_POSITIONS = "dropout in evaluation", "no positions"
 FROZEN, CUT_OFF = "frozen weights", "weights without a gradient"
 TWICE, LARGE, BOUNDED = "a softmax before the loss", "a large entry", "bounded answers"
-DROWNED = "inputs that drown"
+DROWNED, OVER_POSITIONS, BESIDE = "inputs that drown", "norm over positions", "layers beside each other"
 STILL: Mapping[str, Callable[[Measured], bool]] = {
     TITLES["causality"]: lambda m: m.get("ahead", 0.0) > 0,
     TITLES["batch-independence"]: lambda m: m.get("mixes", 0.0) > 0,
@@ -324,6 +324,13 @@ REMOVALS: tuple[Removal, ...] = (
     Removal(
         LARGE, "known effect", "what enters the first layer is scaled to a size of one", _smaller_entry, (LARGE,),
         "Vaswani 2017, arXiv:1706.03762, section 3.4",
+    ),
+    Removal(
+        BESIDE, "bug", "every layer is given what the one before it gave", _if_measured(BESIDE, "chained"), (BESIDE,),
+    ),
+    Removal(
+        OVER_POSITIONS, "known effect", "layer norms are over the channels of each position",
+        _if_measured(OVER_POSITIONS, "over_channels"), (OVER_POSITIONS,), "Ba 2016, arXiv:1607.06450, section 3",
     ),
     Removal(
         DROWNED, "known effect", "what is read is scaled until it differs as much from input to input as by position",

@@ -16,7 +16,7 @@ from attnlab.core.contracts import Batch, StudyTask
 from attnlab.core.draws import drawn_by_name
 from attnlab.core.processes.apart import call_apart, names_own_code
 from attnlab.doctor.measures.stacks import likeness, size
-from attnlab.explain.runs.setups import Setup
+from attnlab.explain.trials.setups import Setup
 from attnlab.inspection.activity import dead_share, relative_entropy
 from attnlab.inspection.order import by_chance, sees_order
 from attnlab.inspection.reach import reach
@@ -110,6 +110,18 @@ SIGNATURES: tuple[Signature, ...] = (
         lambda m: m["told"] < FAINT,
         "what enters the first layer differs {told:.2g} times as much from input to input as from position to position",
         "Vaswani 2017, arXiv:1706.03762, section 3.4 (embeddings are multiplied by sqrt(d_model))",
+    ),
+    Signature(
+        "layers beside each other",
+        lambda m: m["unchained"] > 0,
+        "{unchained:.0f} more layers are given what the first one is given, of whose output nothing is left",
+        "Vaswani 2017, arXiv:1706.03762, section 3.1 (a stack of layers)",
+    ),
+    Signature(
+        "norm over positions",
+        lambda m: m["over_positions"] > 0,
+        "a layer norm gives every channel a mean of 0 and a variance of 1 over all positions: its level is lost",
+        "Ba 2016, arXiv:1607.06450, section 3",
     ),
     Signature(
         "rank collapse",
@@ -265,8 +277,8 @@ def _by_depth(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, floa
     outputs: list[Tensor] = []
     entry: list[Tensor] = []
     hooks = [layer.register_forward_hook(lambda _m, _i, output: outputs.append(_first(output))) for layer in layers]
-    hooks += [layer.register_forward_pre_hook(lambda _m, given: entry.extend(given[:1])) for layer in layers[:1]]
-    seen = _Seen()
+    hooks += [layer.register_forward_pre_hook(lambda _m, given: entry.extend(given[:1])) for layer in layers]
+    seen = _Seen(batch.inputs[-1])
     model.train()
     with seen.watching():
         loss = task.loss(model(*batch.inputs).float(), batch)
@@ -277,7 +289,9 @@ def _by_depth(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, floa
     if len(outputs) >= 2 and outputs[0].shape == outputs[-1].shape and outputs[0].ndim == 3:
         found["signal"] = (size(outputs[-1]) / max(size(outputs[0]), 1e-30)) ** (1 / (len(outputs) - 1))
         found["first_likeness"], found["likeness"] = likeness(outputs[0]), likeness(outputs[-1])
-        if entry and isinstance(entry[0], Tensor) and entry[0].shape == outputs[0].shape:
+        if entry and all(isinstance(one, Tensor) and one.shape == outputs[0].shape for one in entry):
+            beside = sum(torch.equal(one, entry[0]) for one in entry[1:])
+            found["unchained"] = float(beside if _gradient(layers[0]) == 0 else 0)
             found |= _told(entry[0], len(batch.inputs[0]))
             found["entry"] = size(entry[0])
             found["adds"] = size(outputs[0] - entry[0]) / max(found["entry"], 1e-30)
@@ -354,11 +368,11 @@ def _gradient(layer: nn.Module) -> float:
 class _Seen:
     """Note what is normalized and what is rectified while a model computes."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: Tensor) -> None:
         self._scores: list[float] = []
         self._entropy: list[float] = []
         self._dead: list[float] = []
-        self._calls = ChangedCalls(self._note_scores, self._note_rectified)
+        self._calls = ChangedCalls(self._note_scores, self._note_rectified, given=given)
 
     def watching(self) -> ChangedCalls:
         """A context in which calls of torch are noted."""
@@ -371,6 +385,7 @@ class _Seen:
     def _extremes(self) -> Iterator[tuple[str, float]]:
         yield "across", float(self._calls.across)
         yield "dropped", self._calls.dropped
+        yield "over_positions", float(self._calls.over_positions)
         if self._scores:
             yield "scores", max(self._scores)
             yield "entropy", min(self._entropy, default=1.0)

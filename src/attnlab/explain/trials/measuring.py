@@ -9,7 +9,7 @@ from typing import final
 
 from attnlab.core.contracts import Metric
 from attnlab.explain.case import Case
-from attnlab.explain.runs.setups import Runs, Setup
+from attnlab.explain.trials.setups import Runs, Setup
 
 Setups = Mapping[str, Setup]
 """A set-up for each variant."""

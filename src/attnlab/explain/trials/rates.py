@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from attnlab.core.contracts import Metric
-from attnlab.explain.runs.setups import Runs, Setup
+from attnlab.explain.trials.setups import Runs, Setup
 from attnlab.studies.define.rules import TUNING_SEED
 
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)

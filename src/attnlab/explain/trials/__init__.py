@@ -1,0 +1,1 @@
+"""Set-ups, their runs, and what these say of the number that is explained."""
