@@ -257,6 +257,18 @@ def test_a_bound_beyond_which_nothing_is_wanted_is_none(tmp_path):
     assert "answers lie between 0 and 1, whatever the weights" in known.signature("bounded answers")
 
 
+@pytest.mark.parametrize(
+    ("check", "whole"), [("heads", True), ("masks", True), ("overfit", False), ("positions", False)]
+)
+def test_attention_is_exchanged_for_errors_that_may_be_its_own(check, whole, texts):
+    task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
+    setup = Setup("mine", task, {"name": f"{OWN}:Model"}, {"budget": {"steps": 40}})
+    examined = [Examined(f"{OWN}:Model", "model", findings=[WRONG | {"check": check}])]
+    known = Known(setup, build_task(task), examined, exchangeable=exchangeable(setup))
+    assert ("bug in Model" in {one.name for one in candidates({"mine": known})}) == whole
+    assert "own attention" in {one.name for one in candidates({"mine": known})} or whole
+
+
 def test_layers_are_given_what_the_one_before_gave_then(tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(40, 7, 1)))
     task = {"name": "sequences", "inputs": str(tmp_path / "x.npy"), "targets": str(tmp_path / "x.npy"), "batch": 8}

@@ -268,6 +268,20 @@ def test_a_bug_that_is_measured_is_told_though_its_removal_showed_nothing():
     assert "whatever it carries" not in paragraph(replace(told, shares=(share,)))
 
 
+def test_errors_of_one_kind_are_told_once():
+    wrong = {"severity": "error", "evidence": "", "source": ""}
+    findings = [{**wrong, "check": check, "message": f"{check} {n}."} for check in ("norms", "heads") for n in range(3)]
+    told = {
+        "start": around(0.8),
+        "end": around(0.8),
+        "noise": True,
+        "examined": (Examined("a.py:Net", "model", findings=findings),),
+    }
+    text = paragraph(Answer("case", "Why?", "loss", "nats", 0.8, 0.2, 1.0, 5, **told))
+    assert "finds an error in Net: norms 0 (and 2 more of this kind). The doctor also" in text
+    assert text.count("finds an error") == 2
+
+
 def test_what_carries_a_part_is_positive_of_an_accuracy_too():
     share = Share("dropout", "set-up", "nothing is dropped", around(-0.3), last=around(-0.1))
     told = {"start": around(0.5), "end": around(0.8), "noise": True, "undecided": {"no norm": around(-0.05)}}

@@ -143,10 +143,13 @@ def _bugs(answer: Answer) -> Iterator[str]:
         yield f"The doctor finds no error in {' and '.join(right)}."
     measured = " ".join(share.evidence for share in answer.shares)
     for one in answer.examined:
+        told: dict[str, list[str]] = {}
         for finding in one.errors:
-            message = finding["message"].rstrip(".")
-            if message not in measured:
-                yield f"The doctor also finds an error in {one.name.rpartition(':')[2]}: {ended(message)}"
+            if finding["message"].rstrip(".") not in measured:
+                told.setdefault(finding["check"], []).append(finding["message"].rstrip("."))
+        for first, *more in told.values():
+            also = f"{first} (and {len(more)} more of this kind)" if more else first
+            yield f"The doctor also finds an error in {one.name.rpartition(':')[2]}: {ended(also)}"
         if one.error:
             yield f"{one.name.rpartition(':')[2]} could not be examined: {one.error}."
     for variant, effects in answer.effects.items():

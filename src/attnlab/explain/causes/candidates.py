@@ -30,6 +30,8 @@ EXCHANGED: Mapping[str, str] = {
 }
 """What stands in the place of a person's own parts, by kind."""
 MIXER, MODEL = "mixer", "model"
+OF_OTHER_PARTS = frozenset({"dead-parts", "positions", "overfit", "norm-placement"})
+"""Checks whose errors in a whole model need not be of its attention."""
 MENDINGS: Mapping[str, Mapping[str, Any]] = {
     "causality": {"masked": True},
     "batch-independence": {"swapped": True},
@@ -137,7 +139,8 @@ def _remedy(situation: Known, one: Examined, finding: Mapping[str, Any]) -> tupl
     rectifiers = living_rectifiers(situation) if finding["check"] in DEAD else None
     if rectifiers:
         return "dead rectifiers", LIVING, rectifiers["model"]
-    return f"bug in {one.name.rpartition(':')[2]}", WHOLE, with_attention(situation)
+    attends = one.place == "mixer" or finding["check"] not in OF_OTHER_PARTS
+    return f"bug in {one.name.rpartition(':')[2]}", WHOLE, with_attention(situation) if attends else None
 
 
 def _mending(situation: Known, finding: Mapping[str, Any]) -> Mapping[str, Any] | None:

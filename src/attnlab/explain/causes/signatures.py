@@ -114,7 +114,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "layers beside each other",
         lambda m: m["unchained"] > 0,
-        "{unchained:.0f} more layers are given what the first one is given, of whose output nothing is left",
+        "what the first layer is given is given to {unchained:.0f} more, and of its output nothing is left",
         "Vaswani 2017, arXiv:1706.03762, section 3.1 (a stack of layers)",
     ),
     Signature(
