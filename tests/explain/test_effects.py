@@ -214,6 +214,9 @@ def test_settings_that_are_not_the_default_are_each_removed():
     assert found["init: torch"] == ("it is gpt, as it is by default", {"model": {"init": "gpt"}})
     rest = [name for name in found if ": " in name]
     assert len(rest) == 2  # neither sizes, nor what is said as it is by default, nor what has a removal of its own
+    plain = replace(known.setup, model={**model, "init": "gpt"})
+    both = candidates({"mine": known, "other": replace(known, setup=plain)})
+    assert {one.name for one in both if ": " in one.name} == {'early_stop: {"patience": 2}'}  # init is what is compared
 
 
 def test_of_a_forecast_nothing_is_made_to_see_its_target(tmp_path):

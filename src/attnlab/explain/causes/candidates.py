@@ -40,32 +40,11 @@ MENDINGS: Mapping[str, Mapping[str, Any]] = {
 """By the doctor's check, how a mixer is called without the fault; a wrong scale brings its factor with it."""
 ELSEWHERE = frozenset({"dtype-device", "precision", "determinism", "cache", "cost"})
 """Checks whose errors do not change what a run on this machine computes."""
-REMOVED_OTHERWISE = frozenset(
-    {
-        "name",
-        "budget",
-        "lr",
-        "weight_decay",
-        "schedule",
-        "warmup",
-        "clip",
-        "label_smoothing",
-        "dropout",
-        "norm",
-        "positions",
-    }
-    | {
-        "residual",
-        "drop_copies",
-        "split",
-        "evaluate_every",
-        "checkpoint_every",
-        "compile",
-        "watch",
-        "devices",
-        "sharding",
-    }
-)
+_OTHERWISE = """
+name budget lr weight_decay schedule warmup clip label_smoothing dropout norm positions residual drop_copies split
+evaluate_every checkpoint_every compile watch devices sharding
+"""
+REMOVED_OTHERWISE = frozenset(_OTHERWISE.split())
 """Settings that are no cause, or have a removal of their own."""
 
 
@@ -199,7 +178,7 @@ def _of_own(
 
 
 def _chosen(situations: Mapping[str, Known]) -> Iterator[Cause]:
-    """Settings that were said otherwise than they are by default, each for all variants that say it so."""
+    """Settings that all variants say otherwise than they are by default; one that some say is what is compared."""
     found: dict[str, Cause] = {}
     for name, one in situations.items():
         for where, path, said, default in _choices(one):
@@ -209,7 +188,7 @@ def _chosen(situations: Mapping[str, Known]) -> Iterator[Cause]:
             title = f"{'.'.join(path)}: {_in_yaml(said)}"
             before = found.get(title, Cause(title, "set-up", f"it is {_in_yaml(default)}, as it is by default", {}))
             found[title] = replace(before, changes={**before.changes, name: {where: change}})
-    yield from found.values()
+    yield from (one for one in found.values() if len(one.changes) == len(situations))
 
 
 def _choices(one: Known) -> Iterator[tuple[str, tuple[str, ...], Any, Any]]:
