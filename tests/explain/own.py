@@ -336,17 +336,11 @@ class OverTime(nn.Module):
         return self.out(x + self.mix(x, x, x)[0])
 
 
-class Sums(nn.Module):
+class Sums(Placeless):
     """Answers at every position with a number between 0 and 1. x: (batch, length, d_in)."""
 
-    def __init__(self, d_in, d_out, d_model=16):
-        super().__init__()
-        self.into, self.out = nn.Linear(d_in, d_model), nn.Linear(d_model, d_out)
-        self.mix = nn.MultiheadAttention(d_model, 2, batch_first=True)
-
     def forward(self, x):
-        x = self.into(x)
-        return torch.sigmoid(self.out(x + self.mix(x, x, x)[0]))
+        return torch.sigmoid(super().forward(x))
 
 
 class Loud(nn.Module):
@@ -358,8 +352,11 @@ class Loud(nn.Module):
         self.positions = nn.Parameter(torch.randn(max_length, d_model) / 4)
         self.layers = nn.ModuleList(Adding(nn.MultiheadAttention(d_model, 2, batch_first=True)) for _ in range(2))
 
+    def entered(self, x):
+        return 100 * self.into(x) + self.positions[: x.shape[1]]
+
     def forward(self, x):
-        x = 100 * self.into(x) + self.positions[: x.shape[1]]
+        x = self.entered(x)
         for layer in self.layers:
             x = layer(x)
         return self.out(functional.layer_norm(x, x.shape[-1:]))
@@ -368,11 +365,8 @@ class Loud(nn.Module):
 class Faint(Loud):
     """What is read is much smaller than what is added for positions. x: (batch, length, d_in)."""
 
-    def forward(self, x):
-        x = self.into(x) / 30 + 4 * self.positions[: x.shape[1]]
-        for layer in self.layers:
-            x = layer(x)
-        return self.out(functional.layer_norm(x, x.shape[-1:]))
+    def entered(self, x):
+        return self.into(x) / 30 + 4 * self.positions[: x.shape[1]]
 
 
 class Beside(Loud):

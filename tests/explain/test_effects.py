@@ -27,6 +27,12 @@ from attnlab.studies.define.rules import TUNING_SEED
 from attnlab.training.keeping.checkpoints import save_checkpoint, weights_of
 
 
+def copying(folder, length=7):
+    """A task of sequences that are to be given back, in files of a folder."""
+    np.save(folder / "x.npy", np.random.default_rng(0).normal(size=(40, length, 1)))
+    return {"name": "sequences", "inputs": str(folder / "x.npy"), "targets": str(folder / "x.npy"), "batch": 8}
+
+
 def values(*numbers):
     return dict(enumerate(numbers))
 
@@ -187,8 +193,7 @@ def test_known_effects_of_trained_weights_are_those_of_the_run(tmp_path):
     ],
 )
 def test_what_is_removed_from_a_model_of_ones_own_is_no_longer_measured(name, cause, mending, tmp_path, texts):
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(40, 7, 1)))
-    task = {"name": "sequences", "inputs": str(tmp_path / "x.npy"), "targets": str(tmp_path / "x.npy"), "batch": 8}
+    task = copying(tmp_path)
     if name == "DroppingModel":
         task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
     if name in ("Certain", "Positive"):
@@ -273,8 +278,7 @@ def test_attention_is_exchanged_for_errors_that_may_be_its_own(check, whole, tex
 
 
 def test_layers_are_given_what_the_one_before_gave_then(tmp_path):
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(40, 7, 1)))
-    task = {"name": "sequences", "inputs": str(tmp_path / "x.npy"), "targets": str(tmp_path / "x.npy"), "batch": 8}
+    task = copying(tmp_path)
     setup = Setup("mine", task, {"name": f"{OWN}:Beside"}, {"budget": {"steps": 40}})
     known = Known(setup, build_task(task), measured=measure(setup))
     (cause,) = (one for one in candidates({"mine": known}) if one.name == "layers beside each other")
@@ -289,8 +293,7 @@ def test_layers_are_given_what_the_one_before_gave_then(tmp_path):
 
 
 def test_a_norm_over_time_is_one_over_channels_then(tmp_path):
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(40, 7, 1)))
-    task = {"name": "sequences", "inputs": str(tmp_path / "x.npy"), "targets": str(tmp_path / "x.npy"), "batch": 8}
+    task = copying(tmp_path)
     setup = Setup("mine", task, {"name": f"{OWN}:OverTime"}, {"budget": {"steps": 40}})
     known = Known(setup, build_task(task), measured=measure(setup))
     (cause,) = (one for one in candidates({"mine": known}) if one.name == "norm over positions")
@@ -359,8 +362,7 @@ def test_known_parts_stand_in_for_a_persons_own_and_a_model_of_the_lab_for_all_o
 
 
 def test_a_model_of_ones_own_that_sees_little_is_given_sight(tmp_path):
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(40, 11, 1)))
-    task = {"name": "sequences", "inputs": str(tmp_path / "x.npy"), "targets": str(tmp_path / "x.npy"), "batch": 8}
+    task = copying(tmp_path, 11)
     setup = Setup("mine", task, {"name": f"{OWN}:Convolutions"}, {"budget": {"steps": 40}})
     known = Known(setup, build_task(task), examine(setup), measure(setup), exchangeable=exchangeable(setup))
     (cause,) = (one for one in candidates({"mine": known}) if one.name == "small reach")
@@ -382,8 +384,7 @@ def test_layers_without_a_path_around_them_get_one(texts):
 
 
 def test_layers_of_torch_get_their_norms_in_front(tmp_path):
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(40, 7, 1)))
-    task = {"name": "sequences", "inputs": str(tmp_path / "x.npy"), "targets": str(tmp_path / "x.npy"), "batch": 8}
+    task = copying(tmp_path)
     setup = Setup("mine", task, {"name": f"{OWN}:TorchLayers"}, {"budget": {"steps": 40}})
     (examined,) = examine(setup)
     assert (examined.error, examined.verdict != "") == ("", True)
@@ -471,8 +472,7 @@ def test_items_that_are_there_several_times_are_a_leak(noise, drop, tmp_path):
 
 
 def test_an_entry_in_which_layers_drown_is_scaled(tmp_path):
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(40, 7, 1)))
-    task = {"name": "sequences", "inputs": str(tmp_path / "x.npy"), "targets": str(tmp_path / "x.npy"), "batch": 8}
+    task = copying(tmp_path)
     setup = Setup("mine", task, {"name": f"{OWN}:Loud"}, {"budget": {"steps": 40}})
     found = measure(setup)
     known = Known(setup, build_task(task), measured=found)

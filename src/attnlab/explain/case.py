@@ -220,6 +220,7 @@ class _Reader:
 
     def case(self, scale: str | None) -> Case:
         """The case."""
+        self._take_a_variant_for_the_model()
         self._check_keys()
         study, steps_notes = self._study()
         task = build_task(study.task_spec())
@@ -234,14 +235,17 @@ class _Reader:
             scale,
         )
 
+    def _take_a_variant_for_the_model(self) -> None:
+        """Without a model, take the first variant, where each is a whole model: the others have names of their own."""
+        variants = self._said.get("variants")
+        whole = list(variants.values()) if isinstance(variants, dict) else []
+        if "model" not in self._said and whole and all(isinstance(one, dict) and "name" in one for one in whole):
+            self._said["model"] = dict(whole[0])
+
     def _check_keys(self) -> None:
         for key in self._said:
             if key not in KEYS:
                 raise self._wrong(key, f"unknown key '{key}'; {nearest(key, KEYS)}")
-        variants = self._said.get("variants")
-        whole = list(variants.values()) if isinstance(variants, dict) else []
-        if "model" not in self._said and whole and all(isinstance(one, dict) and "name" in one for one in whole):
-            self._said["model"] = dict(whole[0])  # the others have names of their own
         for key in NEEDED:
             if not self._said.get(key):
                 raise self._wrong(key, f"'{key}' is missing; a case says {', '.join(NEEDED)}")

@@ -117,10 +117,9 @@ class Removing:
         begun = len(self.applied)
         helping.sort(key=lambda one: -abs(alone[one].mean))
         if phase[0].nature == OWN and helping:  # one part, and a smaller one before what holds it
-            much = NEARLY * alone[helping[0]].mean / left
-            helping = [
-                cause.name for cause in phase if cause.name in helping and alone[cause.name].mean / left >= much
-            ][:1]
+            much = NEARLY * abs(alone[helping[0]].mean)
+            near = [name for name in helping if abs(alone[name].mean) >= much]
+            helping = [next(cause.name for cause in phase if cause.name in near)]
         for name in helping[:MOST_CAUSES]:
             if self._left() is None:
                 break

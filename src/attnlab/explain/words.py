@@ -160,8 +160,9 @@ def _bugs(answer: Answer) -> Iterator[str]:
 def _rest(answer: Answer) -> Iterator[str]:
     if answer.end is None or not answer.distance:
         return
-    for name, one in ((name, answer.carried(one)) for name, one in answer.undecided.items()):
-        yield f"'{name}' may carry {one.mean:+.3g}{interval(one)}, which {one.runs} runs do not decide."
+    for name, one in answer.undecided.items():
+        may = answer.carried(one)
+        yield f"'{name}' may carry {may.mean:+.3g}{interval(may)}, which {may.runs} runs do not decide."
     left = answer.end.mean - answer.expected
     if answer.comparable and answer.noise is False and answer.start is not None and answer.otherwise is None:
         left += answer.seen - answer.start.mean

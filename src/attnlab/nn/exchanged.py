@@ -131,10 +131,6 @@ class Slot:
         return StandIn(made[self.kind](), length_first=self.length_first, several=self.several)
 
 
-Slots = Mapping[str, Slot]
-"""By the names of parts within a model."""
-
-
 def put_in(model: nn.Module, slots: Mapping[str, Mapping[str, Any]]) -> None:
     """Let known parts stand in some places of a model, each given as the arguments of its `Slot`."""
     for name in sorted(slots, key=lambda one: -one.count(".")):  # what stands within a layer before the layer

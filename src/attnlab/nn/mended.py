@@ -147,10 +147,10 @@ class Mending:
             positions=self.positions,
             attached=self.thawed and torch.is_grad_enabled(),
         )
-        last = LastBounded()
-        with changes, last if self.unbounded else contextlib.nullcontext():
+        last = LastBounded() if self.unbounded else None
+        with changes, last or contextlib.nullcontext():
             output = module(*inputs)
-        output = last.before(output) if self.unbounded else output
+        output = last.before(output) if last else output
         if self.logarithm:
             output = output.clamp_min(torch.finfo(output.dtype).tiny).log()
         return output.transpose(0, 1) if self.swapped else output

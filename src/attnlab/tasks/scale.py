@@ -63,8 +63,8 @@ def of_uneven_size(array: np.ndarray, items: Int64[np.ndarray, " items"]) -> lis
     """What is suspicious about numbers that a model is given as they are."""
     scale = Scale.of(array, items)
     sizes = np.sqrt(scale.mean**2 + scale.std**2)
-    smallest, largest = float(sizes[sizes > 0].min(initial=1.0)), float(sizes.max(initial=1.0))
-    if largest < UNEVEN and largest / smallest < UNEVEN:
+    smallest, largest = float(sizes.min()), float(sizes.max())
+    if max(largest, 1.0) / min(smallest, 1.0) < UNEVEN:
         return []
     return [
         f"inputs are given as they are (normalize: false), of sizes from {smallest:.3g} to {largest:.3g}: training "

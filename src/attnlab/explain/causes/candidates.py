@@ -7,16 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from attnlab.core.build import class_of, is_path, parse
+from attnlab.core.build import class_of, parse
 from attnlab.core.constructors import signature_of
 from attnlab.explain.causes.cause import OWN, TITLES, WHOLE, Cause, Change
 from attnlab.explain.causes.known import Known, exchanged, mended, with_attention
-from attnlab.explain.causes.own_code import Examined, model_parameters, own_mixer, own_model
+from attnlab.explain.causes.own_code import Examined, forecasts, model_parameters, own_mixer, own_model, task_parameters
 from attnlab.explain.causes.removals import IDENTITY, LIVING, NO_PATH, REMOVALS, STILL, identity_path, living_rectifiers
 from attnlab.explain.trials.rates import FACTORS
 from attnlab.nn.exchanged import ATTENTION, FEED_FORWARD, LAYER, NORM, POSITIONS
 from attnlab.nn.mixers import MIXERS
-from attnlab.tasks import TASKS
 from attnlab.training.recipe.recipe import Recipe
 
 DEAD = ("dead-parts", "overfit")
@@ -198,12 +197,9 @@ def _choices(one: Known) -> Iterator[tuple[str, tuple[str, ...], Any, Any]]:
             default = Recipe.model_fields[key].default
             if said != default and not (isinstance(said, Mapping) and dict(said) == {"name": default}):
                 yield "training", (key,), said, default
-    name = str(one.setup.task["name"])
-    yield from _plain(
-        ("task",), {} if is_path(name) else signature_of(class_of(name, TASKS, "task")), one.setup.task, bool
-    )
+    yield from _plain(("task",), task_parameters(one.setup.task), one.setup.task, bool)
     if own_model(one.model) is None:
-        kinds = float | str if one.forecasts else bool | float | str  # who looks both ways sees its target
+        kinds = float | str if forecasts(one.task) else bool | float | str  # who looks both ways sees its target
         yield from _plain(("model",), model_parameters(one.model), one.model, kinds)
         mixer = one.model.get("mixer")
         if isinstance(mixer, Mapping) and mixer.get("name") in MIXERS:

@@ -8,11 +8,10 @@ from typing import Any, final
 
 from attnlab.core.build import is_path, parse
 from attnlab.core.contracts import StudyTask
-from attnlab.explain.causes.own_code import Examined, Exchangeable, model_parameters, own_mixer, own_model
+from attnlab.explain.causes.own_code import Examined, Exchangeable, forecasts, model_parameters, own_mixer, own_model
 from attnlab.explain.causes.signatures import SIGNATURES, Measured
 from attnlab.explain.trials.setups import Setup
 from attnlab.nn.exchanged import ATTENTION
-from attnlab.tasks.arrays.sequences import Sequences
 
 
 @final
@@ -66,11 +65,6 @@ class Known:
         return own_model(self.model) is not None or is_path(self.mixer)
 
     @property
-    def forecasts(self) -> bool:
-        """Whether the inputs show the targets at later positions: what sees more than it did may copy them."""
-        return isinstance(self.task, Sequences) and self.task.shown_later > 0
-
-    @property
     def mixer(self) -> str:
         """The name of the mixer; empty where the model has none, or several."""
         mixer = self.said("mixer")
@@ -110,7 +104,7 @@ def with_attention(situation: Known) -> dict[str, Any] | None:
     """The lab's attention in the place of a person's own mixer, or of the attention within a person's own model."""
     if own_model(situation.model):
         return exchanged(situation, ATTENTION)
-    if not is_path(situation.mixer) or situation.forecasts:
+    if not is_path(situation.mixer) or forecasts(situation.task):
         return None
     _, arguments = parse(situation.model["mixer"], "mixer")
     heads = next((arguments[key] for key in ("n_heads", "num_heads", "heads", "nhead") if key in arguments), 1)

@@ -21,6 +21,8 @@ from attnlab.nn.exchanged import ATTENTION, behind_a_layer, slots_in
 from attnlab.nn.foreign_model import ForeignModel, order_of
 from attnlab.nn.mended import layers_of
 from attnlab.studies.define.assemble import build_model, build_task
+from attnlab.tasks import TASKS
+from attnlab.tasks.arrays.sequences import Sequences
 
 SAMPLES = 3
 """Of a batch, by which a model's parts are told; unlike most lengths."""
@@ -158,8 +160,7 @@ def _exchangeable(task_spec: Any, model: Mapping[str, Any]) -> dict[str, Any]:
     task = build_task(task_spec)
     batch = task.train_batch(0, 0).rows(0, SAMPLES)
     built, two = build_model(own_model(model), task), len(batch.inputs) > 1
-    forecasts = bool(getattr(task, "shown_later", 0))  # who sees what comes after a position sees its target
-    causal = task.causal or forecasts
+    causal = task.causal or forecasts(task)
     slots = slots_in(built, batch.inputs, causal=causal)
     attention = [slot for slot in slots.values() if slot.kind == ATTENTION]
     if not attention and not two:
@@ -174,7 +175,7 @@ def _exchangeable(task_spec: Any, model: Mapping[str, Any]) -> dict[str, Any]:
         "mixer": {"name": "attention", "n_heads": attention[0].n_heads if attention else 1},
     }
     plain = {name: asdict(slot) for name, slot in slots.items()}
-    if forecasts:
+    if forecasts(task):  # the model of the lab would see the targets
         return {"slots": plain}
     try:
         task.loss(build_model(standard, task)(*batch.inputs), batch)
@@ -187,6 +188,17 @@ def model_parameters(model: Mapping[str, Any]) -> Mapping[str, Any]:
     """The parameters of the constructor of a model of the lab, by name; none for a person's own."""
     name = str(model["name"])
     return {} if is_path(name) else signature_of(class_of(name, MODELS, "model"))
+
+
+def task_parameters(task: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The parameters of the constructor of a task of the lab, by name; none for a person's own."""
+    name = str(task["name"])
+    return {} if is_path(name) else signature_of(class_of(name, TASKS, "task"))
+
+
+def forecasts(task: StudyTask) -> bool:
+    """Whether the inputs show the targets at later positions: what sees more than it did may copy them."""
+    return isinstance(task, Sequences) and task.shown_later > 0
 
 
 def _offered_by(model: Mapping[str, Any], task: StudyTask) -> dict[str, Any]:

@@ -8,18 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from attnlab.core.build import class_of, is_path, parse
-from attnlab.core.constructors import signature_of
+from attnlab.core.build import is_path, parse
 from attnlab.core.errors import SpecError
 from attnlab.explain.causes.cause import OVERFITTING, TITLES, TOO_FEW_STEPS, Change, Nature
 from attnlab.explain.causes.known import Known, exchanged, mended, with_attention
-from attnlab.explain.causes.own_code import own_model
+from attnlab.explain.causes.own_code import forecasts, own_model, task_parameters
 from attnlab.explain.causes.signatures import FAINT, Measured
 from attnlab.explain.trials.setups import Setup
 from attnlab.nn.exchanged import BEHIND
 from attnlab.nn.mixers import MIXERS
 from attnlab.studies.plan.matching import width_of
-from attnlab.tasks import TASKS
 from attnlab.tasks.arrays.classify import Classify
 from attnlab.tasks.arrays.items import SUSPICIOUS_NEAR
 from attnlab.tasks.arrays.sequences import Sequences
@@ -94,9 +92,14 @@ def _if_said(key: str, value: Any, **change: Any) -> Callable[[Known], Change | 
     return lambda one: {"model": change} if one.takes(key) and one.said(key) == value else None
 
 
-def _if_measured(sign: str, mending: str) -> Callable[[Known], Change | None]:
-    """Code of a person's own with something removed, where a known effect is at work in it."""
-    return lambda one: {"model": mended(one, {mending: True})} if one.is_own and one.signature(sign) else None
+def _if_measured(sign: str, mending: str, *, whole: bool = False) -> Callable[[Known], Change | None]:
+    """Code of a person's own, or a whole model of it, with something removed, where a known effect is at work in it."""
+
+    def change(one: Known) -> Change | None:
+        own = own_model(one.model) is not None if whole else one.is_own
+        return {"model": mended(one, {mending: True})} if own and one.signature(sign) else None
+
+    return change
 
 
 def _pre_norm(one: Known) -> Change | None:
@@ -157,16 +160,6 @@ def _thawed(one: Known, *signs: str) -> Change | None:
     return {"model": whole}  # attention to another sequence is no mixer
 
 
-def _logits(one: Known) -> Change | None:
-    own = own_model(one.model) and one.signature(TWICE)
-    return {"model": mended(one, {"logarithm": True})} if own else None
-
-
-def _unbounded(one: Known) -> Change | None:
-    own = own_model(one.model) and one.signature(BOUNDED)
-    return {"model": mended(one, {"unbounded": True})} if own else None
-
-
 def _smaller_entry(one: Known) -> Change | None:
     own = own_model(one.model) and one.signature(LARGE) and STILL[LARGE](one.measured)
     return {"model": mended(one, {"entry_times": round(1 / one.measured["entry"], 6)})} if own else None
@@ -186,13 +179,12 @@ def _sees_all(one: Known) -> Change | None:
     """Attention to everything in a model that sees a part of its input."""
     if not one.signature("small reach") or one.signature("dead rectifiers"):  # what is dead passes nothing on
         return None
-    if one.forecasts or _thawed(one, FROZEN, CUT_OFF):  # nor may what is not trained, which is removed by itself
+    if forecasts(one.task) or _thawed(one, FROZEN, CUT_OFF):  # nor may what is not trained, which is removed by itself
         return None
     mixer = one.said("mixer")
     if isinstance(mixer, Mapping) and mixer.get("masks"):
         return {"model": {"mixer": {"masks": []}}}
-    own = with_attention(one)
-    own = own or exchanged(one, BEHIND)
+    own = with_attention(one) or exchanged(one, BEHIND)
     if own is not None:
         return {"model": own}
     if one.takes("mixer_at") and one.said("mixer") is None:
@@ -253,8 +245,7 @@ def _dropless(one: Known) -> Change | None:
 
 def _task_said(one: Known, key: str) -> int | None:
     """A whole number that the task of a set-up was given, or has by default; None for one it does not take."""
-    name = str(one.setup.task["name"])
-    parameters = {} if is_path(name) else signature_of(class_of(name, TASKS, "task"))
+    parameters = task_parameters(one.setup.task)
     value = one.setup.task.get(key, parameters[key].default if key in parameters else None)
     return value if isinstance(value, int) else None
 
@@ -336,8 +327,14 @@ REMOVALS: tuple[Removal, ...] = (
         DROWNED, "known effect", "what is read is scaled until it differs as much from input to input as by position",
         _louder_inputs, (DROWNED,), "Vaswani 2017, arXiv:1706.03762, section 3.4",
     ),
-    Removal(TWICE, "bug", "the loss is given the logarithm of the answers", _logits, (TWICE,)),
-    Removal(BOUNDED, "bug", "answers are given as they are before what bounds them", _unbounded, (BOUNDED,)),
+    Removal(
+        TWICE, "bug", "the loss is given the logarithm of the answers",
+        _if_measured(TWICE, "logarithm", whole=True), (TWICE,),
+    ),
+    Removal(
+        BOUNDED, "bug", "answers are given as they are before what bounds them",
+        _if_measured(BOUNDED, "unbounded", whole=True), (BOUNDED,),
+    ),
     Removal(
         NO_POSITIONS, "known effect", "positions are added", _positions, ("missing positions",),
         "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466",

@@ -159,12 +159,13 @@ class Convention:
         """
         label = label or label_of(module)
         returned = self.returned(module, x, memory=memory, causal=causal, padding=padding, allowed=allowed, label=label)
-        longest = self._longest_told(padding)
-        if longest == 0:
-            return self.output_in(returned, x, label=label)
         try:
             return self.output_in(returned, x, label=label)
-        except ModuleError:  # packed by their lengths, sequences come back without what all of them have for padding
+        except ModuleError:
+            longest = self._longest_told(padding)
+            if longest == 0:
+                raise
+            # packed by their lengths, sequences come back without what all of them have for padding
             output = self.output_in(returned, x[:, :longest], label=label)
             return nn.functional.pad(output, (0, 0, 0, x.size(1) - longest))
 

@@ -219,14 +219,10 @@ class Sequences:
     @functools.cached_property
     def shown_later(self) -> int:
         """How many positions later the inputs show the targets, as in a forecast at every position; 0 if not."""
-        train = self._items.parts["train"]
-        inputs, targets = (np.asarray(one) for one in train.pair(slice(LOOKED_AT)))
         if not self.each or self._of_classes:
             return 0
-        given, wanted = (
-            featured(inputs)[..., None, :],
-            self._shaped(targets)[..., None],
-        )  # (items, length, outputs, features)
+        inputs, targets = self._items.parts["train"].pair(slice(LOOKED_AT))
+        given, wanted = featured(inputs)[..., None, :], self._shaped(targets)[..., None]  # axes: outputs, then features
         for later in range(1, min(FARTHEST, self.length - 1) + 1):
             same = np.isclose(wanted[:, :-later], given[:, later:]).all(axis=(0, 1))
             if same.any() and wanted.std() > 0:
