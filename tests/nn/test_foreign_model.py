@@ -62,6 +62,15 @@ class Named(Base):
     def forward(self, input_ids):
         return {"loss": None, "logits": self.read(input_ids, self.causal(input_ids))}
 
+class LossAlone(Base):
+    def forward(self, idx, targets):
+        return F.cross_entropy(self.read(idx, self.causal(idx)).flatten(0, 1), targets.flatten())
+
+class OwnTargets(Base):
+    def forward(self, batch):
+        given, wanted = batch["ids"][:, :-1], batch["ids"][:, 1:]
+        return {"loss": F.cross_entropy(self.read(given, self.causal(given)).mT, wanted)}
+
 @dataclass
 class Output:
     hidden: torch.Tensor
@@ -242,7 +251,8 @@ def test_a_model_that_answers_with_a_tensor_is_left_as_it_is(own):
 
 
 @pytest.mark.parametrize(
-    "name", ["WithLoss", "LastUnlessTrained", "Named", "Described", "Flat", "Masked", "Configured"]
+    "name",
+    ["WithLoss", "LastUnlessTrained", "LossAlone", "OwnTargets", "Named", "Described", "Flat", "Masked", "Configured"],
 )
 def test_the_answers_are_those_of_the_plain_model(own, name):
     model, plain = drawn(own, name), drawn(own, "Plain")

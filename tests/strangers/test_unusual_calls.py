@@ -797,3 +797,43 @@ def test_what_hands_its_arguments_on_is_called_like_its_part():
     convention = asked(HandsOn())
     assert convention.over_memory is not None
     assert {mask.parameter for mask in (*convention.masks, *convention.over_memory.masks)} == {"src_mask", "tgt_mask"}
+
+
+class LoneStateAsks(nn.Module):
+    """Dot products of a state, (1, batch, width), with what an encoder returned, (length, batch, width)."""
+
+    def __init__(self):
+        super().__init__()
+        self.join = nn.Linear(2 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, hidden, encoder_outputs):
+        weights = (hidden * encoder_outputs).sum(2).softmax(0)  # (length, batch)
+        seen = (weights[..., None] * encoder_outputs).sum(0, keepdim=True)
+        return self.join(torch.cat([seen, hidden], 2)).tanh(), weights
+
+
+def test_a_state_without_a_token_may_ask_what_an_encoder_returned():
+    convention = asked(LoneStateAsks())
+    assert (convention.layout, convention.pooled, convention.d_out) == ("sequence-first", True, WIDTH)
+    assert "one fixed state per sequence" in convention.assumptions["called as"]
+
+
+class Candidate(nn.Module):
+    """One vector asks a history, of the width that its constructor has by default. Returns (batch, width)."""
+
+    def __init__(self, embed_dim=12, hidden=7):
+        super().__init__()
+        self.unit = nn.Sequential(nn.Linear(4 * embed_dim, hidden), nn.PReLU(), nn.Linear(hidden, 1))
+
+    def forward(self, candidate, history, history_mask=None):
+        c = candidate.unsqueeze(1).expand_as(history)
+        weights = self.unit(torch.cat([history, c, history - c, history * c], -1)).squeeze(-1)
+        weights = weights if history_mask is None else weights.masked_fill(~history_mask, 0.0)
+        return torch.einsum("bl,bld->bd", weights, history)
+
+
+def test_a_vector_may_ask_a_history_of_the_width_that_is_the_default():
+    convention = asked(Candidate())
+    assert (convention.layout, convention.d_in, convention.d_out, convention.pooled) == ("batch-first", 12, 12, True)
+    assert convention.key_mask is not None
+    assert convention.key_mask.obeyed

@@ -15,12 +15,15 @@ from torch.utils._pytree import tree_map
 
 from attnlab.core.build import describe_exception
 from attnlab.core.errors import AttnlabError, ModuleError
+from attnlab.strangers.calling.fields import gathered, names_loss
 from attnlab.strangers.calling.layouts import LAYOUTS
 from attnlab.strangers.calling.masking import LENGTHS, PAD_TOKEN, Masking, mask_values
 from attnlab.strangers.calling.roles import handed_to, switches
 from attnlab.strangers.calling.sources import SOURCES, WHERE_GIVEN, Argument, Situation, laid_out
 
 Kind = Literal["layer", "block", "model"]
+BEFORE_LOSS = "what its loss is taken of, by "
+"""How the output of a module that returns its loss alone is called, before the part that made it."""
 _WANTS_GRADIENTS = "a tensor that doesn't require gradient"
 
 
@@ -99,6 +102,11 @@ class Convention:
     def key_mask(self) -> Masking | None:
         """The mask argument that tells padding: over keys alone, or the one over pairs used for it."""
         return next((mask for mask in self.masks if mask.over == "keys"), None)
+
+    @property
+    def of_loss(self) -> bool:
+        """Whether a loss is all that is returned, and the output is what that is taken of."""
+        return isinstance(self.output, str) and self.output.startswith(BEFORE_LOSS)
 
     @property
     def takes_memory(self) -> bool:
@@ -210,7 +218,7 @@ class Convention:
             allowed = everything.tril(at.k_len - at.length)
         named |= mask_values(self.masks, at, padding=padding, allowed=allowed)
         try:
-            returned = invoke(module, positional, named, label=label)
+            returned = invoke(module, positional, named, label=label, of_loss=self.of_loss)
             return tree_map(_with_batch, returned) if self.layout == "unbatched" else returned
         except ModuleError:
             raise
@@ -276,20 +284,23 @@ def way_to_forget(module: nn.Module) -> Callable[[], Any] | None:
     return reset if inspect.ismethod(reset) and not inspect.signature(reset).parameters else None
 
 
-def invoke(module: nn.Module, positional: Sequence[Any], named: Mapping[str, Any], *, label: Label) -> Any:
-    """Call a module, reset where it has a way to forget earlier calls, and put what it raises into words."""
+def invoke(
+    module: nn.Module, positional: Sequence[Any], named: Mapping[str, Any], *, label: Label, of_loss: bool = False
+) -> Any:
+    """Call a module, reset where it has a way to forget earlier calls, and put what it raises into words.
+
+    Of one that returns its loss, known to or not, what that is taken of comes back.
+    """
     try:
-        forget = way_to_forget(module)
-        if forget is not None:
-            forget()
-        positional, named = _in_order(module, positional, named)
+        positional, named = gathered(module, *_in_order(module, positional, named))
         try:
-            return module(*positional, **named)
+            returned = _before_loss(module, positional, named) if of_loss else _called(module, positional, named)
+            return _before_loss(module, positional, named) if _is_loss(returned) and names_loss(module) else returned
         except RuntimeError as error:
             if _WANTS_GRADIENTS not in str(error):
                 raise
             with torch.enable_grad():  # which it keeps for later, as those do that explain themselves
-                return tree_map(_detached, module(*positional, **named))
+                return tree_map(_detached, _called(module, positional, named))
     except (AttnlabError, torch.OutOfMemoryError):
         raise
     except Exception as error:
@@ -312,6 +323,39 @@ def _in_order(
     reached = list(wanted)[: list(wanted).index(order[-1]) + 1] if order else []
     unset = {name: None if one.default is one.empty else one.default for name, one in wanted.items()}
     return [given.get(name, unset[name]) for name in reached], {}
+
+
+def _called(module: nn.Module, positional: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """What a module returns that has forgotten earlier calls."""
+    forget = way_to_forget(module)
+    if forget is not None:
+        forget()
+    return module(*positional, **named)
+
+
+def _is_loss(returned: Any) -> bool:
+    """Whether all that was returned are single numbers."""
+    found = [each for each in elements(returned).values() if each is not None]
+    return bool(found) and all(isinstance(each, Tensor) and each.dim() == 0 for each in found)
+
+
+def _before_loss(module: nn.Module, positional: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """What the last part of a module returned that returned vectors: its loss is taken of that."""
+    names = {id(part): name for name, part in module.named_modules(remove_duplicate=False)}
+    seen: list[tuple[str, Tensor]] = []
+
+    def note(part: nn.Module, _given: Any, returned: Any) -> None:
+        first = next(iter(elements(returned).values()), None)
+        if isinstance(first, Tensor) and first.is_floating_point() and first.dim() > 1:
+            seen.append((names[id(part)], first))
+
+    hooks = [part.register_forward_hook(note) for part in module.modules() if part is not module]
+    try:
+        _called(module, positional, named)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {f"{BEFORE_LOSS}{name}": output for name, output in seen[-1:]}
 
 
 def _detached(value: Any) -> Any:
@@ -357,6 +401,8 @@ def _described(value: Any) -> str:
         return f"{tuple(value.shape)}{kind}"
     if isinstance(value, list | tuple):
         return f"{type(value).__name__} of {', '.join(_described(element) for element in value)}"
+    if isinstance(value, Mapping):
+        return f"dict of {', '.join(f'{key} {_described(element)}' for key, element in value.items())}"
     return type(value).__name__ if value is not None else "None"
 
 

@@ -28,7 +28,7 @@ from attnlab.strangers.calling.roles import (
     seems_tokens,
     with_a_vector,
 )
-from attnlab.strangers.calling.sources import HANDED_ON, NUMBERS, Argument, is_same, laid_out
+from attnlab.strangers.calling.sources import HANDED_ON, NUMBERS, ONE_MORE, Argument, is_same, laid_out
 from attnlab.strangers.calling.trial import BATCH, NOTHING, Trial
 from attnlab.strangers.calling.widths import (
     BY_CHANCE,
@@ -59,7 +59,7 @@ _MISFITS = tuple(
     )
 )
 """What torch says of an input that is not as wide as a linear map, a norm or a convolution wants it."""
-_NUMBER = re.compile(r"(?<![\w.])\d{1,4}(?!\w|\.\d)")
+_NUMBER = re.compile(r"(?<![\w.])\d{1,6}(?!\w|\.\d)")
 _FOREIGN = re.compile(r"site-packages|[\\/]attnlab[\\/]")
 """Files of which no line says how far a person's module came."""
 _OF_ANY_WIDTH = {"x": ("another sequence",), "memory": ("memory", "another sequence")}
@@ -125,7 +125,7 @@ def first_of(
                 break
     other = _with_one_mask_changed(trial, hiding_all[0], parameters, patient) if hiding_all else None
     if other is None and tried.unlike is not None:
-        ways = (_with_other_axes, _with_one, _with_slots, _with_slots_batch_first)
+        ways = (_with_one_more, _with_other_axes, _with_one, _with_slots, _with_slots_batch_first)
         other = next((found for way in ways if (found := way(trial, tried.unlike)) is not None), None)
     if other is not None:
         return Found(other, parameters, said)
@@ -316,10 +316,12 @@ def _resized(attempt: Convention, sequence: str, raised: str) -> Iterator[Conven
     misfits = [pair for pair in itertools.permutations(numbers, 2) if min(pair) > 0]
     yield from _refitted(attempt, sequence, misfits)
     for got, wanted in misfits:
-        long = attempt.length // got * wanted
+        all_positions = got % attempt.length == 0 and attempt.length * wanted % got == 0  # laid end to end
+        long = attempt.length * wanted // got if all_positions else attempt.length // got * wanted
         if got == attempt.d_in and wanted <= _MOST_WIDE:
             yield replace(attempt, d_in=wanted)
-        if got > 1 and attempt.length % got == 0 and (BY_CHANCE if attempt.d_in else BATCH) < long <= _MOST_LONG:
+        fits = attempt.length % got == 0 or all_positions
+        if got > 1 and fits and (BY_CHANCE if attempt.d_in else BATCH) < long <= _MOST_LONG:
             yield replace(attempt, length=long)
 
 
@@ -379,7 +381,8 @@ def _attempts(
     images = _images(patient, calls, widths)
     beside = dict.fromkeys([*widths, *(total - one for total in widths for one in widths if total > one)])
     usual, *others = lengths = lengths_to_try(patient)
-    yield from _steps(parameters, itertools.product(lengths, _USUAL[:0:-1], widths, beside))
+    steps = list(itertools.product(lengths, _USUAL[:0:-1], widths, beside))
+    yield from _steps(parameters, steps, alone=False)
     two_dimensional = any(isinstance(part, nn.Conv2d) for part in trial.module.modules())
     if two_dimensional or (said is not None and said.what in IMAGES):
         yield from images
@@ -392,6 +395,7 @@ def _attempts(
             for (takes, size), call, length in itertools.product(inputs, some, chosen):
                 if (takes == "embeddings" or layout != "channels-first") and (takes, size) not in scalars:
                     yield _opening(call, takes, size, length, layout)
+        yield from _asked_once(parameters, steps, plain, widths) if some is plain else ()
         yield from (_of_numbers(call, usual) for call in some)
         for layout, width, call in itertools.product(split, in_heads, some):
             yield _opening(call, "embeddings", width, usual, layout)
@@ -405,10 +409,29 @@ def _attempts(
         yield from (_opening(each, "embeddings", width, usual, layout) for each in with_a_vector(call, of_vector))
 
 
-def _steps(parameters: Sequence[Parameter], sizes: Iterable[tuple[int, str, int, int]]) -> Iterator[Convention]:
+def _steps(
+    parameters: Sequence[Parameter], sizes: Iterable[tuple[int, str, int, int]], *, alone: bool
+) -> Iterator[Convention]:
     """Yield calls of one step of a decoder, what it looks at being the input."""
     for length, layout, of_state, width in sizes:
-        yield from (_opening(call, "embeddings", width, length, layout) for call in one_step(parameters, of_state))
+        calls = one_step(parameters, of_state, alone=alone)
+        yield from (_opening(call, "embeddings", width, length, layout) for call in calls)
+
+
+def _asked_once(
+    parameters: Sequence[Parameter],
+    steps: Iterable[tuple[int, str, int, int]],
+    calls: Sequence[Filling],
+    widths: Sequence[int],
+) -> Iterator[Convention]:
+    """Yield calls in which a state asks, or one of several sequences is a vector as wide as the others.
+
+    Where a mask is wanted, it may as well be what is missing.
+    """
+    yield from _steps(parameters, steps, alone=True)
+    if not any(one.required and "mask" in one.role for one in parameters):
+        for layout, width, call in itertools.product(_USUAL[::-1], widths, calls):
+            yield from (_opening(each, "embeddings", width, LENGTH, layout) for each in with_a_vector(call, width))
 
 
 def _of_numbers(call: Filling, length: int) -> Convention:
@@ -526,6 +549,15 @@ def _with_other_axes(trial: Trial, convention: Convention) -> Convention | None:
             found = _in_any_batch(trial, with_output(trial, replace(convention, returned_in=layout)))
             if not found.pooled:
                 return found
+    return None
+
+
+def _with_one_more(trial: Trial, convention: Convention) -> Convention | None:
+    """The convention in which a loss is taken at all positions but the last, the input being its own target."""
+    arguments = tuple(replace(one, source=ONE_MORE) if one.source == "x" else one for one in convention.arguments)
+    with contextlib.suppress(ModuleError):
+        found = _in_any_batch(trial, with_output(trial, replace(convention, arguments=arguments)))
+        return found if found.of_loss and not found.pooled else None
     return None
 
 

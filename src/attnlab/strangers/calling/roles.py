@@ -18,6 +18,7 @@ from typing import Any, Literal, final, get_args
 from torch import Tensor, nn
 
 from attnlab.core.constructors import hints_of, is_required
+from attnlab.strangers.calling.fields import fields_of, learned_from
 from attnlab.strangers.calling.masking import ENCODINGS, KEY_SHAPES, LENGTHS, ONE_LENGTH_EACH, SHAPES, Masking
 from attnlab.strangers.calling.sources import NO_OPTIONS, PACKED, SEVERAL, UNNAMED, Argument, Packed
 from attnlab.strangers.loading.sizes import may_be_none
@@ -132,8 +133,11 @@ class Parameter:
 
 
 def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
-    """What each parameter of a module's ``forward`` is for."""
-    signature = inspect.signature(module.forward).parameters
+    """What each parameter of a module's ``forward`` is for; of a batch, what each thing in it is for."""
+    signature: Mapping[str, inspect.Parameter] = inspect.signature(module.forward).parameters
+    fields = fields_of(type(module))
+    if fields is not None:
+        signature = {**fields.named, **{name: one for name, one in signature.items() if name != fields.parameter}}
     named = {n: p for n, p in signature.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     handed_on = any(p.kind is p.VAR_POSITIONAL for p in signature.values())
     if handed_on and all(p.kind is p.KEYWORD_ONLY for p in named.values()):
@@ -153,6 +157,7 @@ def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
     source = source_of_forward(module)
     roles |= dict.fromkeys({name for name in switches(type(module)) if roles.get(name) == "mask"}, "flag")
     roles |= dict.fromkeys(_unused(source) & {*roles}, "off")
+    roles |= dict.fromkeys(learned_from(source) & {*list(roles)[1:]}, "targets")
     _settle_first(roles, named)
     _settle_memory(roles)
     apart = _taken_apart(source)
@@ -369,14 +374,17 @@ def with_a_vector(call: Filling, width: int) -> Iterator[Filling]:
         yield replace(call, arguments=tuple(given))
 
 
-def one_step(parameters: Sequence[Parameter], width: int) -> Iterator[Filling]:
-    """Yield calls of a decoder: a token, and a state of some width, or that of an encoder alone, ask what it read."""
+def one_step(parameters: Sequence[Parameter], width: int, *, alone: bool) -> Iterator[Filling]:
+    """Yield calls of a decoder: a token, and a state of some width, or that of an encoder alone, ask what it read.
+
+    Whether a state of its own asks `alone`: it may be a sequence as well.
+    """
     wanted = [one for one in parameters if one.required and one.role not in _MASKS]
     states = {one.name for one in wanted if {*_SPLIT.split(one.name.lower())} & _STATES}
     of_encoder = {one.name for one in wanted if role_of(one.name) == "memory"}
     memories = of_encoder - states
     tokens = len(wanted) - len(states) - 1
-    if len(memories) != 1 or not states or tokens not in ((0, 1) if states <= of_encoder else (1,)):
+    if len(memories) != 1 or not states or tokens not in ((0, 1) if states <= of_encoder else (int(not alone),)):
         return
     for state, token in itertools.product(("vector", "state", "pair of states"), ("one number each", "one number")):
         sources = {one.name: state if one.name in states else "x" if one.name in memories else token for one in wanted}
@@ -435,6 +443,7 @@ def _choice(one: Parameter, index: int, *, d_head: int | None, vocab_size: int |
         "cos": (given("cos", d_head), given("half cos", d_head)),
         "sin": (given("sin", d_head), given("half sin", d_head)),
         "start": (given("constant", 0),),
+        "targets": (given("x"), given("one number each"), given("numbers"), given("vector")),
         "segments": (given("segments", 1), given("segments", 0)),  # 0 may mean padding
         "open": (*sequence, nothing) if _NAMELESS.fullmatch(one.name.lower()) else (nothing, *sequence),
     }

@@ -26,6 +26,8 @@ SEVERAL = "x several times"
 """A tuple with the input in every place, as of queries, keys and values."""
 PACKED = "x packed"
 """The input several times in one tensor, as queries, keys and values of one projection."""
+ONE_MORE = "x and one more"
+"""The input with another position at its end, of nothing or of token 0."""
 NO_OPTIONS = "no options"
 HANDED_ON = "handed on"
 """What a larger module gave, with the input in it."""
@@ -232,6 +234,7 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     "x": lambda at, _value: at.given,
     SEVERAL: lambda at, number: (at.given,) * number,
     PACKED: _packed,
+    ONE_MORE: lambda at, _value: laid_out(torch.cat([at.x, torch.zeros_like(at.x[:, :1])], 1), at.layout),
     NO_OPTIONS: lambda _at, _value: {},
     NUMBERS: lambda at, _value: laid_out(at.x.squeeze(-1), at.layout),
     "memory or x": lambda at, _value: laid_out(at.looked_at, at.layout),
@@ -297,6 +300,7 @@ IN_WORDS: dict[str, str] = {
     HANDED_ON: "as the larger module hands it on",
     SEVERAL: "a tuple with the input in every place",
     PACKED: "the input as queries, keys and values in one tensor",
+    ONE_MORE: "the input and one more position, of which it takes no output",
     NO_OPTIONS: "no options",
     NUMBERS: "one number per position, (batch, length)",
     "memory": "a fixed memory of length 7",

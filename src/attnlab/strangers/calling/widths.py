@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import inspect
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ def _sizes(word: str, patient: Patient, *, without: tuple[str, ...] = ()) -> Ite
 
 
 def _holders(patient: Patient) -> list[Mapping[str, Any]]:
-    """What may hold sizes: arguments, what they hold themselves, attributes."""
+    """What may hold sizes: arguments, what they hold themselves, attributes, what arguments are by default."""
     inner = [
         vars(value)
         for value in patient.arguments.values()
@@ -59,7 +60,8 @@ def _holders(patient: Patient) -> list[Mapping[str, Any]]:
     ]
     inner += [value for value in patient.arguments.values() if isinstance(value, Mapping)]
     parts = [vars(part) for part in patient.module.modules() if not type(part).__module__.startswith("torch.")]
-    return [patient.arguments, *inner, *parts]
+    unsaid = {name: one.default for name, one in inspect.signature(type(patient.module)).parameters.items()}
+    return [patient.arguments, *inner, *parts, unsaid]
 
 
 def widths_to_try(module: nn.Module, patient: Patient) -> list[int]:

@@ -82,6 +82,8 @@ def _output(convention: Convention) -> str:
     shape = "(batch, d_out)" if convention.pooled else "one vector per position"
     axes = "" if convention.returned_in is None else f", {LAYOUTS[convention.returned_in].axes}"
     where = axes if convention.output is None else f"{axes}, element {convention.output!r} of what is returned"
+    if convention.of_loss:
+        where = f"{axes}, {convention.output}"
     return f"{shape} of width {convention.d_out}{where}"
 
 
