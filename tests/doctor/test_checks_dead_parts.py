@@ -211,6 +211,19 @@ def test_a_gradient_stopped_on_purpose_is_right():
     assert severities(found(Stopped(), text="return x.detach() + y")) == ["error"]
 
 
+def test_detached_statistics_are_constants_on_purpose():
+    class Normalized(Split):
+        """Attention over series of which mean and spread are taken off and put back."""
+
+        def forward(self, x):
+            mean, spread = x.mean(1, keepdim=True).detach(), (x.var(1, keepdim=True) + 1e-5).sqrt().detach()
+            return super().forward((x - mean) / spread) * spread + mean
+
+    text = "def f(x):\n    mean, spread = x.mean(1).detach(), (x.var(1) + 1e-5).sqrt().detach()"
+    assert found(Normalized(), text=text) == []
+    assert severities(found(Normalized(), text=f"{text}\n    return x.detach()")) == ["error"]
+
+
 class DeadHead(Split):
     def attend(self, q, k, v):
         weights = (self.heads(q) @ self.heads(k).mT).softmax(-1)

@@ -44,11 +44,12 @@ _WEIGHT = re.compile(
     r"^w$|^w_?[qkvo]\d?$|weight|kernel|proj|^(q|k|v|o|query|key|value|out)(_mat|_matrix|_w)?$", re.IGNORECASE
 )
 _CUTS = re.compile(
-    r"\.detach|\.data\b|no_grad|inference_mode|set_grad_enabled|\.item\(|\.tolist\(|\.numpy\(|torch\.tensor\(|argmax"
+    r"\.data\b|no_grad|inference_mode|set_grad_enabled|\.item\(|\.tolist\(|\.numpy\(|torch\.tensor\(|argmax"
 )
 _TIED = re.compile(r"self\.(\w+)\.weight = self\.(\w+)\.weight\b")  # set to share what another layer has
 _ALONE = r"(ws|\w*win\w*)=[(\[]?1\b"  # a window of one position, in which queries and keys have nothing to choose
-_STABLE = re.compile(r"max\(.*\)\.detach\(\)")  # taken off before an exponential, divided out again but for an epsilon
+_OF_MANY = frozenset({"max", "amax", "min", "amin", "logsumexp", "mean", "var", "std", "median", "norm"})
+"""Statistics of many numbers: without their gradient what is divided by or taken off is a constant, as is meant."""
 _WORD = re.compile(r"[._\d]+")
 _ROLES = {
     "query": frozenset({"q", "wq", "query", "queries", "toq"}),
@@ -84,6 +85,12 @@ TEXTS: Mapping[str, FindingText] = {
         "{names}: {why}, so it is built but learns nothing.",
         "use {names} in forward (is another one used twice, or a result overwritten or thrown away?), or remove it",
         "PyTorch documentation, DistributedDataParallel, find_unused_parameters",
+    ),
+    "alone": FindingText(
+        "error",
+        "{names}: learn nothing, as a softmax over an axis of one number gives 1 whatever that number is.",
+        "normalize over the positions: `softmax(dim=1)` on scores (batch, length, 1)",
+        "Bahdanau 2015, arXiv:1409.0473, section 3.1: the weights of an output are a softmax over all positions",
     ),
     "pattern": FindingText(
         "warning",
@@ -155,15 +162,17 @@ TEXTS: Mapping[str, FindingText] = {
 def check_dead_parts(exam: Examination) -> Iterator[Finding]:
     """Find parameters, heads and submodules that have no influence, cannot learn, or are one where two are meant."""
     yield from _unregistered(exam)
-    yield from _unused_memory(exam)
+    unused = list(_unused_memory(exam))
     seen = survey(exam)
     own = [name for part in exam.eval_module.modules() for name in vars(type(part)) if name.startswith("backward")]
     if own and not seen.largest:  # as of reversible blocks
         raise ModuleError(f"its gradients are left to its method `{own[0]}`, which nothing calls here")
     if seen.broken:
-        yield TEXTS["raises"].finding(ID, seen.broken)
+        yield from [*unused, TEXTS["raises"].finding(ID, seen.broken)]
         return
     found, twice = list(_silent(exam, seen)), [*_one_projection(exam), *_repeated(exam)]
+    if not any(finding.remedy == TEXTS["alone"].remedy for finding in found):
+        yield from unused
     silent = [each for each in found if not each.accepted and each.severity == "error"]
     shared = [each for each in twice if not each.accepted]
     yield from found
@@ -248,11 +257,20 @@ def _silent(exam: Examination, seen: Survey) -> Iterator[Finding]:
             f"gradient 0 in {seen.calls} calls (two lengths, train and eval mode, zero-initialized gains opened), and"
             f" the output does not change when {numbers} numbers are replaced by others"
         )
-        yield TEXTS["dead"].finding(ID, evidence, {"names": _list(_whole_parts(module, dead)), "why": why})
+        names = {"names": _list(_whole_parts(module, dead)), "why": why}
+        alone = None if unused else _softmax_of_one(exam)
+        evidence += "" if alone is None else f"; the softmax gives {tuple(alone.shape)} ones"
+        yield TEXTS["dead" if alone is None else "alone"].finding(ID, evidence, names)
     if cut:
         change = max(changes[name] for name in cut)
         evidence = f"gradient 0 in {seen.calls} calls, but changing them changes the output by {change:.2g} of its size"
         yield from exam.as_meant([TEXTS["cut"].finding(ID, evidence, {"names": _list(cut)})], "stopped gradients")
+
+
+def _softmax_of_one(exam: Examination) -> Tensor | None:
+    """What a softmax gives that runs over an axis of one number, at every one of several positions."""
+    softmaxes = [event.output for event in exam.usual_tape.events if event.call in ("_softmax", "softmax")]
+    return next((one for one in softmaxes if one.dim() > 1 and 1 in one.shape and bool((one == 1).all())), None)
 
 
 def _suspects(module: nn.Module, seen: Survey) -> list[str]:
@@ -348,12 +366,26 @@ def _cut_input(exam: Examination) -> Iterator[Finding]:
     """An error where the source says how the graph is cut, or nothing at all gets through."""
     slopes = wrong_slopes(exam)
     lost = not any(claimed for claimed, _ in slopes)
-    if slopes and (lost or (_CUTS.search(exam.patient.text) and not _STABLE.search(exam.patient.text))):
+    if slopes and (lost or _cuts(exam.patient.text)):
         evidence = "slope of the output in a random direction by gradient and by finite difference: " + ", ".join(
             f"{claimed:.3g} against {true:.3g}" for claimed, true in slopes
         )
         finding = TEXTS["cut input"].finding(ID, evidence, {"share": "all" if lost else "part"})
         yield from exam.as_meant([finding], "stopped gradients")
+
+
+def _cuts(text: str) -> bool:
+    """Whether code cuts the graph, but for statistics that it detaches."""
+    nodes = nodes_of(text)
+    detached = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr.startswith("detach")]
+    unread = not nodes and ".detach" in text
+    return bool(_CUTS.search(text)) or unread or any(not _of_many(node.value) for node in detached)
+
+
+def _of_many(node: ast.AST) -> bool:
+    """Whether an expression is made of a statistic of many numbers."""
+    calls = [inner.func for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+    return any(isinstance(func, ast.Attribute) and func.attr in _OF_MANY for func in calls)
 
 
 # One thing where the code suggests several

@@ -26,7 +26,7 @@ _FEWEST_SIZES = 3  # through two points goes any line
 _SPREAD = 3.9  # the largest size must be about four times the smallest, for a slope to mean anything
 _STARTS = 3  # random starts, over which a slope in doubt is averaged
 _SATURATING = 5.0  # std of logits: of 11 keys the largest holds four fifths of the weight on average
-_LIKE = 0.15  # two factors are alike if their logarithms differ by less
+_LIKE = 0.1  # two factors are alike if their logarithms differ by less
 
 _VARIATIONS: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("n_heads", (2, 8, 4, 1, 16)),

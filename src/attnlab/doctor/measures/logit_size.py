@@ -43,7 +43,7 @@ class LogitSize:
     """Standard deviations of queries and keys as their projections gave them."""
     coherence: float
     """Size of the products of these queries and keys by that of independent ones: above 1 where all share a direction,
-    as behind a ReLU."""
+    as behind a ReLU, below it where few are tried, as where all are nearly one vector."""
     excuse: str  # why their size says nothing about the scale: ``"normalized"``, ``"of features"``, ..., or nothing
     where: str  # dotted path of the submodule
     projected: bool  # whether queries and keys are both made by a projection
@@ -108,14 +108,14 @@ def _std_at(tape: Tape, event: Event | None, operand: Operand) -> float:
 
 
 def _coherence(attention: TapedAttention) -> float:
-    """How much larger the products of queries and keys are than those of independent vectors of their size."""
+    """How large the products of queries and keys are, by those of independent vectors of their size."""
     q, k = attention.q, attention.k
     if q is None or k is None or q.shape[:2] != k.shape[:2] or q.size(3) != k.size(3):
         return 1.0
     products = q.double() @ k.double().mT  # (batch, heads, q_len, k_len)
     if q.size(2) == k.size(2):  # where q and k are one, a position's product with itself is no random one
         products = products[:, :, ~torch.eye(q.size(2), dtype=torch.bool)]
-    return max(1.0, _size(products) / max(_SMALLEST, _size(q) * _size(k) * q.size(3) ** 0.5))
+    return max(_SMALLEST, _size(products)) / max(_SMALLEST, _size(q) * _size(k) * q.size(3) ** 0.5)
 
 
 def _size(tensor: Tensor) -> float:
