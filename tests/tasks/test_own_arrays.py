@@ -14,6 +14,7 @@ from attnlab.models.stacks import Encoder
 from attnlab.studies.define.assemble import build_model, measured_reach
 from attnlab.tasks import scale
 from attnlab.tasks.arrays.classify import Classify
+from attnlab.tasks.arrays.overlapping import overlapping
 from attnlab.tasks.arrays.sequences import Sequences
 from attnlab.tasks.epochs import in_epochs
 
@@ -476,3 +477,38 @@ def test_targets_that_stand_in_later_inputs_raise_an_alarm(tmp_path):
         assert task.shown_later == later
         said = f"targets are the inputs of positions {later} later: a model that sees what comes after"
         assert any(said in alarm for alarm in task.alarms()) == (later > 0)
+
+
+@pytest.mark.parametrize("task", [Classify, Sequences])
+def test_windows_of_one_series_are_told_and_held_out_as_they_stand(task, save):
+    series = np.random.default_rng(0).normal(size=400)
+    windows = np.lib.stride_tricks.sliding_window_view(series, 24)
+    targets = save("y", np.arange(len(windows)) // 10 % 2 if task is Classify else windows)
+    apart = np.random.default_rng(1).normal(size=windows.shape)
+    said = "of the validation part's inputs stand for the most part in a training input"
+    windows, apart = save("windows", windows), save("apart", apart)
+    assert said in " ".join(task(windows, targets).alarms())
+    assert said not in " ".join(task(apart, targets).alarms())
+    last = task(windows, targets, split="contiguous", test=0.1)
+    train, validation, test = (last._items.parts[part].chosen for part in ("train", "validation", "test"))
+    assert (validation.tolist(), test.tolist()) == (list(range(301, 339)), list(range(339, 377)))
+    assert last.overlapping == {"validation": 0.0, "test": 0.0}
+    assert train.tolist() == list(range(295))  # of 24 positions six more would share 18
+    with pytest.raises(SpecError, match="split must be one of random, contiguous; got 'ordered'"):
+        task(windows, targets, split="ordered")
+
+
+def test_a_class_that_stands_last_is_refused(save):
+    files = save("x", np.random.default_rng(0).normal(size=(100, LENGTH))), save("y", np.arange(100) // 95)
+    with pytest.raises(DataError, match="with split: contiguous nothing of the class 1 is left to train on"):
+        Classify(*files, split="contiguous")
+
+
+def test_few_values_that_come_again_by_chance_are_no_windows():
+    draw = np.random.default_rng(0)
+    bits = draw.integers(0, 2, size=(3000, 16))
+    assert not overlapping(bits[:100], bits[100:]).any()
+    assert not overlapping(bits[:100, :7], bits[100:, :7]).any()  # too short
+    tokens = draw.integers(0, 30, size=3000)
+    windows = np.lib.stride_tricks.sliding_window_view(tokens, 16)[:, :, None]
+    assert overlapping(windows[::50], np.delete(windows, np.s_[::50], axis=0)).all()

@@ -15,7 +15,7 @@ from attnlab.core.build import Spec, build
 from attnlab.core.contracts import Batch, Floor, Metric, Predict
 from attnlab.core.errors import DataError, ModuleError, SpecError, nearest
 from attnlab.core.sizes import require_known, require_positive
-from attnlab.tasks.arrays.items import DropCopies, Numbers, OwnItems, batch_of, cut_items
+from attnlab.tasks.arrays.items import DropCopies, Numbers, OwnItems, Split, batch_of, cut_items
 from attnlab.tasks.arrays.reading import ARRAY, numbers, read_array, read_table, require_finite
 from attnlab.tasks.codecs import ClassCodec, NumbersCodec
 from attnlab.tasks.held_out import PREFIXES, Held, held_parts, shares_of
@@ -58,6 +58,8 @@ class Classify:
     drop_copies : bool or "near"
         Whether the training part is left without items whose input is held out too; "near" also without their near
         copies, to which something was added: the nearest items, if all others are at least twice as far.
+    split : {"random", "contiguous"}
+        Whether what is held out is drawn, or stands last, as it must where items are windows of one series.
 
     Raises
     ------
@@ -91,6 +93,7 @@ class Classify:
         normalize: bool = True,
         data_seed: int = 0,
         drop_copies: DropCopies = False,
+        split: Split = "random",
     ) -> None:
         require_positive("batch", batch)
         require_positive("length", length or 1)
@@ -103,16 +106,16 @@ class Classify:
         }
         self.classes = sorted(set(read["train"][1].tolist()))
         known = {part: self._numbered(part, given) for part, (_, given) in read.items()}
-        trained = cut_items(len(known["train"]), shares_of(held), data_seed, known["train"])["train"]
+        trained = cut_items(len(known["train"]), shares_of(held), data_seed, known["train"], split)["train"]
         items, self._tokenizer, self.cut = _encoded(
             {part: some for part, (some, _) in read.items()}, trained, tokenizer, length
         )
         given = {part: (items[part], known[part]) for part in read if part != "train"}
         self._items = OwnItems(
             items["train"], known["train"], {**shares_of(held), **given}, seed=data_seed, strata=known["train"],
-            drop_copies=drop_copies,
+            drop_copies=drop_copies, split=split,
         )  # fmt: skip
-        if drop_copies:
+        if drop_copies or split == "contiguous":
             self._require_classes()
         self._of_tokens = items["train"].dtype.kind in "iu"
         train = self._items.parts["train"]
@@ -149,9 +152,9 @@ class Classify:
         left = self._frequencies("train")
         if not left.all():
             lost = self.classes[int(left.argmin())]
-            raise DataError(
-                f"with drop_copies nothing of the class {lost!r} is left to train on: its inputs are held out too"
-            )
+            why = "its inputs are held out too" if self.drop_copies else "all of it stands last"
+            how = "drop_copies" if self.drop_copies else "split: contiguous"
+            raise DataError(f"with {how} nothing of the class {lost!r} is left to train on: {why}")
 
     def _batch(self, inputs: np.ndarray, classes: np.ndarray) -> Batch:
         return batch_of(inputs if self._of_tokens else in_units(featured(inputs), self._scale), classes)
@@ -225,6 +228,11 @@ class Classify:
     def near_overlaps(self) -> Mapping[str, float]:
         """By held-out part, the fraction of its inputs of which near copies are among the training inputs."""
         return self._items.near_copied
+
+    @property
+    def overlapping(self) -> Mapping[str, float]:
+        """By held-out part, the fraction of its inputs most of which stands in a training input, at another place."""
+        return self._items.overlapping
 
     def alarms(self) -> tuple[str, ...]:
         """What is suspicious about the items and their classes."""

@@ -7,7 +7,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import Any, Literal, final
+from typing import Any, Literal, final, get_args
 
 import numpy as np
 import torch
@@ -15,16 +15,22 @@ from jaxtyping import Int64
 
 from attnlab.core.contracts import Batch
 from attnlab.core.errors import DataError
+from attnlab.core.sizes import require_known
 from attnlab.tasks.arrays.near_copies import near_copies
+from attnlab.tasks.arrays.overlapping import overlapping
 from attnlab.tasks.epochs import in_epochs
 from attnlab.tasks.held_out import require_shares, shares_of
 
 Numbers = Int64[np.ndarray, " items"]
 DropCopies = bool | Literal["near"]
+Split = Literal["random", "contiguous"]
 SUSPICIOUS_NEAR = 0.8
 """Share of held-out items with near copies; honest ones of more than one dimension are far below."""
-MOST_HELD, MOST_COMPARED = 200, 10**9
-"""Held-out items of which near copies are looked for, and numbers with which theirs are compared, at most."""
+SUSPICIOUS_OVERLAPPING = 0.5
+"""Share of held-out items that are windows of what is trained on; honest ones are far below."""
+MOST_HELD, MOST_COMPARED, MOST_HASHED = 200, 10**9, 10**6
+"""Held-out items of which copies and overlaps are looked for, and how many numbers are compared with theirs, at most:
+of near copies each with each."""
 EVALUATION_BATCH = 250  # items at a time; bounds memory, changes no number but rounding
 
 
@@ -78,11 +84,13 @@ class OwnItems:
     drop_copies : bool or "near"
         Whether the training part is left without items whose input is held out too; "near" also without copies of them
         to which something was added (`near_copies`).
+    split : {"random", "contiguous"}
+        Whether shares are drawn, or are what stands last, and the items just before that share nothing with it.
 
     Raises
     ------
     SpecError
-        If what is held out is no share.
+        If what is held out is no share, or the split is neither.
     DataError
         If inputs and targets, or two parts, do not fit each other, or a part is empty.
     """
@@ -96,9 +104,10 @@ class OwnItems:
         seed: int,
         strata: np.ndarray | None = None,
         drop_copies: DropCopies = False,
+        split: Split = "random",
     ) -> None:
         shares = shares_of(held)
-        chosen = cut_items(len(inputs), shares, seed, strata)
+        chosen = cut_items(len(inputs), shares, seed, strata, split)
         self.parts = {"train": Items(inputs, targets, chosen["train"])}
         for part, some in held.items():
             if isinstance(some, tuple):
@@ -120,12 +129,22 @@ class OwnItems:
                 )
             if not len(items):
                 raise DataError(f"the {part} part is empty: there are {len(inputs)} items; give more, or other shares")
+        if split == "contiguous":
+            self._drop_border()
         if drop_copies:
             self._drop_copies(near=drop_copies == "near")
 
     @property
     def _held(self) -> dict[str, Items]:
         return {part: items for part, items in self.parts.items() if part != "train"}
+
+    def _drop_border(self) -> None:
+        """Leave out the last training items of which most stands in a held-out one too."""
+        train, length = self.parts["train"], self.parts["train"].inputs[0].shape[0]
+        last = train.pair(slice(-length, None))[0]
+        shared = [overlapping(last, items.pair(slice(length))[0]) for items in self._held.values()]
+        kept = train.chosen[-length:][~np.any(shared, axis=0)]
+        self.parts["train"] = Items(train.inputs, train.targets, np.concatenate([train.chosen[:-length], kept]))
 
     def _drop_copies(self, *, near: bool) -> None:
         train = self.parts["train"]
@@ -167,19 +186,39 @@ class OwnItems:
             found[part] = sum(len(one) > 0 for one in copies) / len(copies)
         return found
 
+    @functools.cached_property
+    def overlapping(self) -> dict[str, float]:
+        """By held-out part, the fraction of its inputs most of which stands in a training input, at another place.
+
+        Of large parts a sample is looked at.
+        """
+        train = self.parts["train"]
+        among = train.pair(_evenly(len(train), max(1, MOST_HASHED // math.prod(train.inputs.shape[1:]))))[0]
+        held_out = {part: items.pair(_evenly(len(items), MOST_HELD))[0] for part, items in self._held.items()}
+        return {part: float(overlapping(some, among).mean()) for part, some in held_out.items()}
+
     def alarms(self) -> list[str]:
         """What is suspicious about the parts."""
-        return [
+        windows = (
+            f"{share:.0%} of the {part} part's inputs stand for the most part in a training input, some positions "
+            "earlier or later: if they are windows of one series, what is measured is partly memory; hold out "
+            "what comes last (split: contiguous)"
+            for part, share in self.overlapping.items()
+            if share >= SUSPICIOUS_OVERLAPPING
+        )
+        near = (
             f"{share:.0%} of the {part} part's inputs have near copies among the training inputs, a few that are at "
             "least twice as near as all others: if items were copied or augmented before parts were cut, what is "
             "measured is partly memory (drop_copies: near)"
             for part, share in self.near_copied.items()
             if share >= SUSPICIOUS_NEAR
-        ] + [
+        )
+        copied = (
             f"{share:.1%} of the {part} part's inputs are among the training inputs: what is measured is partly memory"
             for part, share in self.copied.items()
             if share
-        ]
+        )
+        return [*windows, *near, *copied]
 
     def describe(self) -> dict[str, Any]:
         """What identifies the items."""
@@ -205,9 +244,16 @@ def _evenly(count: int, most: int) -> slice:
     return slice(None, None, -(-count // most))
 
 
-def cut_items(count: int, shares: Mapping[str, float], seed: int, strata: np.ndarray | None) -> dict[str, Numbers]:
-    """The items of each part, of every stratum the same share as nearly as can be."""
+def cut_items(
+    count: int, shares: Mapping[str, float], seed: int, strata: np.ndarray | None, split: str = "random"
+) -> dict[str, Numbers]:
+    """The items of each part, of every stratum the same share as nearly as can be; or one part after the other."""
     require_shares(shares, "items")
+    require_known("split", split, get_args(Split))
+    if split == "contiguous":
+        sizes = [round(Fraction(str(share)) * count) for share in shares.values()]
+        cuts = np.split(np.arange(count), np.cumsum([count - sum(sizes), *sizes])[:-1])
+        return dict(zip(("train", *shares), cuts, strict=True))
     order = np.random.default_rng(seed).permutation(count)
     groups = [order] if strata is None else [order[strata[order] == one] for one in np.unique(strata)]
     found: dict[str, list[Numbers]] = {part: [] for part in ("train", *shares)}

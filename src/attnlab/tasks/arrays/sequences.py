@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attnlab.core.contracts import Batch, Floor, Metric, Predict
 from attnlab.core.errors import DataError, ModuleError, SpecError
 from attnlab.core.sizes import require_known, require_positive
-from attnlab.tasks.arrays.items import DropCopies, OwnItems, batch_of
+from attnlab.tasks.arrays.items import DropCopies, OwnItems, Split, batch_of
 from attnlab.tasks.arrays.reading import read_array
 from attnlab.tasks.codecs import NumbersCodec
 from attnlab.tasks.held_out import PREFIXES, Held, held_parts, shares_of
@@ -51,6 +51,8 @@ class Sequences:
     drop_copies : bool or "near"
         Whether the training part is left without items whose input is held out too; "near" also without their near
         copies, to which something was added: the nearest items, if all others are at least twice as far.
+    split : {"random", "contiguous"}
+        Whether what is held out is drawn, or stands last, as it must where items are windows of one series.
 
     Raises
     ------
@@ -80,6 +82,7 @@ class Sequences:
         normalize: bool = True,
         data_seed: int = 0,
         drop_copies: DropCopies = False,
+        split: Split = "random",
     ) -> None:
         require_positive("batch", batch)
         self.batch, self.drop_copies = batch, drop_copies
@@ -87,7 +90,8 @@ class Sequences:
         held = held_parts(validation, test)
         given = {part: _pair(part, some) for part, some in held.items() if not isinstance(some, int | float)}
         first = _read(inputs, targets)
-        self._items = OwnItems(*first, {**shares_of(held), **given}, seed=data_seed, drop_copies=drop_copies)
+        shares = {**shares_of(held), **given}
+        self._items = OwnItems(*first, shares, seed=data_seed, drop_copies=drop_copies, split=split)
         train = self._items.parts["train"]
         self.length, shape = first[0].shape[1], first[1].shape
         self.each = len(shape) == 3 or shape[1] == self.length
@@ -258,6 +262,11 @@ class Sequences:
     def near_overlaps(self) -> Mapping[str, float]:
         """By held-out part, the fraction of its inputs of which near copies are among the training inputs."""
         return self._items.near_copied
+
+    @property
+    def overlapping(self) -> Mapping[str, float]:
+        """By held-out part, the fraction of its inputs most of which stands in a training input, at another place."""
+        return self._items.overlapping
 
     def alarms(self) -> tuple[str, ...]:
         """What is suspicious about the parts."""
