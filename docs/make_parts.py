@@ -44,7 +44,7 @@ OPENING = """\
 # Parts
 
 Every name a study file may use, from the plainest to the strangest of each kind. `attnlab list` prints the same
-names with their summaries.
+names with their summaries, `attnlab list NAME` what the arguments of one mean.
 
 A part is written as its name, or as a mapping with `name` and arguments:
 

@@ -250,3 +250,17 @@ def test_large_tensors_lie_in_large_pages_unless_a_person_says_otherwise(given, 
     script += "atexit.register(lambda: print(os.environ['THP_MEM_ALLOC_ENABLE']))\nmain(['--version'])"
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert found.stdout.split()[-1] == (given or "1")
+
+
+def test_list_tells_what_a_part_takes(capsys):
+    assert call(["list", "rotary"]) == FINE
+    out = " ".join(capsys.readouterr().out.split())
+    assert "rotary of positions: Turn queries and keys" in out
+    assert "base 10000.0 Base of the wavelengths." in out
+    assert call(["list", "attention", "--json"]) == FINE
+    told = json.loads(capsys.readouterr().out)
+    assert {*told} == {"mixers", "combiners"}
+    heads = told["mixers"]["attention"]["arguments"]["n_heads"]
+    assert heads == {"required": False, "default": 4, "meaning": "Number of query heads."}
+    assert call(["list", "rotari"]) == WRONG_USE
+    assert "no table and no part 'rotari'; did you mean 'rotary'?" in capsys.readouterr().err

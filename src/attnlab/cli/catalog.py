@@ -1,4 +1,4 @@
-"""``attnlab list``: everything a study may name, read from the tables without importing them.
+"""``attnlab list``: everything a study may name, read from the tables without importing them, or one name with them.
 
 The tables are literals at the end of their files, so their source says what importing torch would take
 seconds to say.
@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
+import inspect
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from rich.table import Table
 
 from attnlab.cli.terminal import Terminal
-from attnlab.core.errors import SpecError, nearest
+from attnlab.core.errors import SpecError, did_you_mean
 
 PACKAGE = Path(__file__).resolve().parent.parent
 TABLES: dict[str, tuple[str, str]] = {
@@ -50,12 +54,12 @@ class Entry:
 
 
 def show(kind: str | None = None, /, *, json: bool = False) -> int:
-    """List studies, tasks, models and every part.
+    """List studies, tasks, models and every part, or tell of one what it takes.
 
     Parameters
     ----------
     kind : str, optional
-        One table alone: ``studies``, ``tasks``, ``scores``, ...
+        One table alone, ``studies``, ``tasks``, ``scores``, ..., or a name that stands in one, such as ``rotary``.
     json : bool
         Print JSON.
 
@@ -66,7 +70,7 @@ def show(kind: str | None = None, /, *, json: bool = False) -> int:
     """
     kinds = ("studies", *TABLES)
     if kind is not None and kind not in kinds:
-        raise SpecError(f"no table '{kind}'; {nearest(kind, kinds)}")
+        return _show_part(kind, kinds, json=json)
     content = {name: entries(name) for name in ([kind] if kind else kinds)}
     if json:
         from attnlab.cli.run import print_json
@@ -75,6 +79,57 @@ def show(kind: str | None = None, /, *, json: bool = False) -> int:
     else:
         _print(content)
     return 0
+
+
+def _show_part(name: str, kinds: Sequence[str], *, json: bool) -> int:
+    """Tell what every part of a name takes."""
+    places = [kind for kind in TABLES if name in {entry.name for entry in entries(kind)}]
+    if not places:
+        known = [*kinds, *(entry.name for kind in TABLES for entry in entries(kind))]
+        raise SpecError(f"no table and no part '{name}'; {did_you_mean(name, known) or 'tables: ' + ', '.join(kinds)}")
+    found = {kind: _told(kind, name) for kind in places}
+    if json:
+        from attnlab.cli.run import print_json
+
+        print_json({kind: {name: told} for kind, told in found.items()})
+        return 0
+    console = Terminal()
+    for kind, told in found.items():
+        console.print(f"\n[bold cyan]{name}[/] of {kind}: {told['summary']}")
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
+        table.add_column(no_wrap=True, style="bold")
+        table.add_column(no_wrap=True)
+        table.add_column()
+        for argument, one in told["arguments"].items():
+            value = "" if one["required"] else f"{one['default']}"
+            table.add_row(argument, value, one["meaning"])
+        console.print(table)
+    return 0
+
+
+def _told(kind: str, name: str) -> dict[str, Any]:
+    """What a part is, and its constructor's arguments with their defaults and what they mean; imports it."""
+    file, table = TABLES[kind]
+    module = importlib.import_module("attnlab." + file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+    target = getattr(module, table)[name]
+    meanings = _meanings(inspect.getdoc(target) or "")
+    arguments = {
+        argument: {
+            "required": one.default is one.empty,
+            "default": None if one.default is one.empty else one.default,
+            "meaning": meanings.get(argument, ""),
+        }
+        for argument, one in inspect.signature(target).parameters.items()
+    }
+    return {"summary": next(one.summary for one in entries(kind) if one.name == name), "arguments": arguments}
+
+
+def _meanings(docstring: str) -> dict[str, str]:
+    """What the section of parameters of a NumPy docstring says of each."""
+    section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[\w ]*\n-{3,}$|\Z)", docstring, re.DOTALL | re.MULTILINE)
+    parts = re.split(r"^(\w[\w, ]*) : .*$", section[1] if section else "", flags=re.MULTILINE)
+    told = zip(parts[1::2], parts[2::2], strict=True)
+    return {name: " ".join(text.split()).replace("``", "") for names, text in told for name in names.split(", ")}
 
 
 def entries(kind: str) -> list[Entry]:
