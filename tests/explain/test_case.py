@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -84,12 +85,14 @@ def test_what_is_said_in_another_unit_is_converted(said, said_as, value, metric,
     assert f"is read as {metric}" in case.notes[0]
 
 
-def test_variants_that_are_whole_models_need_no_model_around_them(said):
+def test_variants_that_are_whole_models_need_no_model_around_them(said, tmp_path):
     case = said(variants={"mine": {"name": "decoder", "n_layers": 2, "d_model": 24}, "other": {"name": "decoder"}})
     del case["model"]
     numbers = {"saw": {"mine": {"val_loss": 1.0}}, "expected": {"mine": {"val_loss": 0.8}}}
     study = parse_case(case | numbers).study
     assert study.model_spec("mine") == {"name": "decoder", "n_layers": 2, "d_model": 24}
+    (tmp_path / "case.yaml").write_text(json.dumps(case | numbers))
+    assert load_case(tmp_path / "case.yaml").study.model_spec("other") == {"name": "decoder"}
     case["variants"]["other"] = {"mixer": "none"}
     with pytest.raises(SpecError, match="'model' is missing; a case says"):
         parse_case(case)

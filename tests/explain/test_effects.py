@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from attnlab.core.contracts import Metric
 from attnlab.explain.causes.candidates import candidates
+from attnlab.explain.causes.cause import phase_of
 from attnlab.explain.causes.known import Known
 from attnlab.explain.causes.own_code import Examined, Exchangeable, examine, exchangeable
 from attnlab.explain.causes.removals import STILL
@@ -263,6 +264,8 @@ def test_a_bound_beyond_which_nothing_is_wanted_is_none(tmp_path):
         assert {float(known.measured["beyond"] > 0)} == expected
         assert ("bounded answers" in {one.name for one in candidates({"mine": known})}) == normalize
     assert "answers lie between 0 and 1, whatever the weights" in known.signature("bounded answers")
+    rectified = replace(known, measured={"low": 0.0, "high": 1e4, "beyond": 0.5})
+    assert "answers lie between 0 and infinity, whatever the weights" in rectified.signature("bounded answers")
 
 
 @pytest.mark.parametrize(
@@ -469,6 +472,39 @@ def test_items_that_are_there_several_times_are_a_leak(noise, drop, tmp_path):
         known = Known(Setup("mine", said, {"name": "encoder"}, {"budget": {"steps": 40}}), build_task(said))
         found = {one.name: one.changes["mine"] for one in candidates({"mine": known})}
         assert found.get("leaking split") == change
+
+
+def test_windows_of_one_series_are_a_leak(tmp_path):
+    series = np.random.default_rng(0).normal(size=200)
+    np.save(tmp_path / "x.npy", np.lib.stride_tricks.sliding_window_view(series, 16))
+    np.save(tmp_path / "y.npy", np.arange(185) // 5 % 2)
+    task = {"name": "classify", "inputs": str(tmp_path / "x.npy"), "labels": str(tmp_path / "y.npy")}
+    apart = {"task": {"split": "contiguous"}}
+    for said, change in ((task, apart), ({**task, "split": "contiguous"}, None)):
+        known = Known(Setup("mine", said, {"name": "encoder"}, {"budget": {"steps": 40}}), build_task(said))
+        found = {one.name: one.changes["mine"] for one in candidates({"mine": known})}
+        assert found.get("leaking split") == change
+
+
+def test_where_order_is_invisible_what_attends_instead_tells_places(tmp_path):
+    task = copying(tmp_path)
+    setup = Setup("mine", task, {"name": f"{OWN}:Placeless"}, {"budget": {"steps": 40}})
+    finding = {"severity": "error", "check": "positions", "message": "Positions do nothing.", "source": ""}
+    known = {"task": build_task(task), "exchangeable": exchangeable(setup)}
+    known |= {"examined": [Examined("own.py:Placeless", "model", "bug", [finding])]}
+    for order, rotary in ((0.0, {True}), (1.0, None)):
+        causes = {one.name: one for one in candidates({"mine": Known(setup, measured={"order": order}, **known)})}
+        bug = causes.get("bug in Placeless")
+        assert (bug and {slot["rotary"] for slot in bug.changes["mine"]["model"]["slots"].values()}) == rotary
+
+
+def test_units_that_only_training_killed_are_removed_beside_the_rate():
+    setup = Setup("mine", SHAPES, {"name": "encoder", "feedforward": "relu"}, {"budget": {"steps": 40}})
+    task = build_task(SHAPES)
+    for before, after, phase in ((0.9, 0.9, 2), (0.0, 0.9, 4)):
+        known = Known(setup, task, measured={"dead": before}, trained={"dead": after})
+        (cause,) = (one for one in candidates({"mine": known}) if one.name == "dead rectifiers")
+        assert phase_of(cause) == phase
 
 
 def test_an_entry_in_which_layers_drown_is_scaled(tmp_path):

@@ -257,6 +257,17 @@ def test_a_bug_that_no_removal_reaches_is_said_beside_what_the_set_up_carries():
     assert replace(answer, shares=(replace(share, name="untuned rate"),)).verdict == "set-up"
 
 
+def test_own_code_that_carries_it_and_has_an_error_is_a_bug():
+    share = Share("own model", "own code", "a model of the lab is trained instead", around(-0.6))
+    seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 1.5, 2.2, 1.0, 5)
+    told = {"start": around(1.5), "noise": True, "shares": (share,), "end": around(2.1)}
+    answer = Answer(*seen, **told, unmeasured=("Each position sees the next one.",))
+    assert answer.verdict == "bug"
+    told = paragraph(answer)
+    assert told.startswith("Your own model carries most of it (86%), and has a bug: Each position sees the next one.")
+    assert replace(answer, unmeasured=()).verdict == "own code"
+
+
 def test_a_bug_that_is_measured_is_told_though_its_removal_showed_nothing():
     seen = ("case", "Why?", "loss", "nats", 3.3, 0.0, 1.0, 5)
     cut, narrow = "weights without a gradient", "narrow heads"

@@ -176,3 +176,41 @@ def test_runs_that_end_sooner_and_come_nearer_are_not_shortened(said, tmp_path, 
     answer = explain(case, tmp_path / "case", seeds=2, minutes=60.0, jobs=1, executor=InProcess())
     assert answer.fraction == 1
     assert [share.name for share in answer.shares] == ["overfitting"]
+
+
+def test_what_only_runs_with_all_steps_show_is_explained_with_all_of_them(said, tmp_path, monkeypatch):
+    monkeypatch.setattr(explaining._Explaining, "_takes", lambda *_: 500.0)
+    monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
+    monkeypatch.setattr(explaining._Explaining, "_causes", lambda *_: [Cause("nothing", "set-up", "", {}, costs=20)])
+    training = {"lr": 3e-3, "budget": {"steps": 160}}
+    too_good = said(training=training, saw={"val_loss": 1.0}, expected={"mine": {"val_loss": 1.7}})
+    told = []
+    how = {"seeds": 3, "minutes": 60.0, "jobs": 1, "executor": InProcess(), "tell": told.append}
+    answer = explain(parse_case(too_good), tmp_path / "case", **how)
+    assert any("shortened to 0.2" in line for line in told)
+    assert any("shortened runs do not show what was seen" in line for line in told)
+    assert (answer.fraction, answer.start.runs) == (1.0, 3)
+    assert answer.start.mean < 1.2
+    assert explain(parse_case(too_good), tmp_path / "case", **how).fraction == 1.0
+
+
+@pytest.mark.parametrize(
+    ("expected", "lacking", "tried"),
+    [
+        ("mine is better than other", ["mine"], True),
+        ("mine is better than other", ["other"], False),
+        ("mine is better than other", ["mine", "other"], True),
+        ("other is worse than mine", ["other"], False),
+        ("mine is worse than other", ["other"], True),
+    ],
+)
+def test_what_the_better_one_lacks_is_not_why_it_is_better(expected, lacking, tried, said, tmp_path, monkeypatch):
+    lack = Cause("small reach", "known effect", "", {name: {"training": {"lr": 1e-3}} for name in lacking})
+    monkeypatch.setattr(explaining, "candidates", lambda *_, **__: [lack])
+    mine, other = (1.0, 1.5) if expected == "mine is worse than other" else (1.5, 1.0)
+    saw = {"mine": {"val_loss": mine}, "other": {"val_loss": other}}
+    case = parse_case(said(variants={"mine": {}, "other": {"n_layers": 2}}, saw=saw, expected=expected))
+    tried_here = []
+    monkeypatch.setattr(explaining.Removing, "carry", lambda _, causes: tried_here.extend(causes))
+    explain(case, tmp_path / "case", seeds=2, minutes=60.0, jobs=1, executor=InProcess())
+    assert bool(tried_here) == tried

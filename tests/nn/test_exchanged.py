@@ -348,3 +348,69 @@ def test_more_positions_than_inputs_and_norms_over_the_batch_are_seen():
     assert kinds == {"layer.self_attn": ("attention", 4), "norm": ("norm", 1)}
     put_in(model, said(found))
     assert model(ids()).shape == (BATCH, 2)
+
+
+class AcrossTheBatch(nn.Module):
+    """Attention of convolutions, (batch, channels, length), among the items of a batch."""
+
+    def __init__(self, heads):
+        super().__init__()
+        self.heads, self.project, self.back = heads, nn.Conv1d(WIDTH, 3 * WIDTH, 1), nn.Conv1d(WIDTH, WIDTH, 1)
+
+    def forward(self, x):
+        n, c, t = x.shape
+        q, k, v = (one.reshape(n, self.heads, -1, t).permute(1, 3, 0, 2) for one in self.project(x).chunk(3, 1))
+        return self.back(((q @ k.mT).softmax(-1) @ v).permute(2, 0, 3, 1).reshape(n, c, t))
+
+
+class OfChannels(nn.Module):
+    """Convolutions around a part that attends."""
+
+    def __init__(self):
+        super().__init__()
+        self.into, self.mix = nn.Conv1d(2, WIDTH, 3, padding=1), AcrossTheBatch(4)
+
+    def forward(self, x):
+        x = self.into(x.mT)
+        return (x + self.mix(x)).mT
+
+
+def test_what_takes_items_for_positions_attends_and_channels_may_be_first():
+    model, x = OfChannels(), torch.randn(BATCH, LENGTH, 2)
+    slots = slots_in(model, (x,), causal=False)
+    assert slots == {"mix": Slot(ATTENTION, WIDTH, "AcrossTheBatch", n_heads=4, channels_first=True)}
+    assert reach(model.eval(), (x,), position=4).mixes_batch
+    put_in(model, {name: asdict(slot) for name, slot in slots.items()})
+    seen = reach(model.eval(), (x,), position=4)
+    assert not seen.mixes_batch
+    assert min(seen.past, 5) + min(seen.future, 4) == LENGTH
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "positions"), [(ATTENTION, 16, "rotary"), (ATTENTION, 6, "none"), ("layer", 16, "rotary")]
+)
+def test_attention_that_stands_in_can_tell_places(kind, width, positions):
+    part = Slot(kind, width, n_heads=2, rotary=True).filled(nn.Identity()).double()
+    x = torch.randn(2, LENGTH, width, dtype=torch.float64)
+    swapped = torch.tensor([1, 0, *range(2, LENGTH)])
+    alike = torch.allclose(part(x)[:, -1], part(x[:, swapped])[:, -1])
+    assert alike == (positions == "none")
+
+
+class WithSummaries(nn.Module):
+    """Attention to positions and to means of two of them each."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (6, -1)).transpose(1, 2).chunk(3, 1)  # (batch, heads, length, d_head)
+        k, v = (torch.cat([one[:, :, ::2], one], 2) for one in (k, v))
+        return ((q @ k.mT).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+def test_what_attends_to_more_than_the_positions_attends():
+    model = Net(WithSummaries())
+    slots = slots_in(model, (torch.randint(VOCAB, (BATCH, LENGTH)),), causal=True)
+    assert slots["layers.0.mix"] == Slot(ATTENTION, WIDTH, "WithSummaries", n_heads=2, causal=True)

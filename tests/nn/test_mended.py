@@ -271,3 +271,32 @@ def test_answers_are_given_as_before_what_bounds_them(bounds, limits):
     torch.testing.assert_close(free, linear(x).reshape(free.shape) if limits else answers)
     free.sum().backward()
     assert linear.weight.grad.any()
+
+
+class Asked(torch.nn.Module):
+    """One query to all positions, and a gate whose softmax is of no scores."""
+
+    def __init__(self, how, scale):
+        super().__init__()
+        self.how, self.scale = how, scale
+        self.q, self.k, self.gate = (torch.nn.Linear(WIDTH, n) for n in (WIDTH, WIDTH, 2))
+
+    def forward(self, x):
+        q, k = self.q(x[:, -1:]), self.k(x)
+        gate = functional.softmax(self.gate(x), -1)
+        if self.how == "fused":
+            seen = functional.scaled_dot_product_attention(q, k, x, scale=self.scale)
+        else:
+            scores = torch.einsum("bqd,bkd->bqk", q, k) if self.how == "einsum" else torch.bmm(q, k.transpose(1, 2))
+            seen = functional.softmax((scores * self.scale).squeeze(1), dim=-1)[:, None] @ x
+        return gate[:, :, :1] * seen
+
+
+@pytest.mark.parametrize("how", ["fused", "einsum", "bmm"])
+def test_scores_of_one_query_are_multiplied_and_gates_are_not(how):
+    torch.manual_seed(0)
+    module, right = Asked(how, 0.1), Asked(how, 0.4)
+    right.load_state_dict(module.state_dict())
+    x = torch.randn(2, LENGTH, WIDTH)
+    torch.testing.assert_close(Mending(scores_times=4.0).call(module, x), right(x))
+    assert not torch.allclose(module(x), right(x))

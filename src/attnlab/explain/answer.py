@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, final
 
 from attnlab.core.files import finite
-from attnlab.explain.causes.cause import GAINS, TOO_FEW_STEPS, Nature
+from attnlab.explain.causes.cause import GAINS, OWN, TOO_FEW_STEPS, Nature
 from attnlab.explain.causes.own_code import Examined
 from attnlab.explain.overfit import Memory
 from attnlab.explain.possible import Impossible
@@ -229,7 +229,7 @@ class Answer:
         if self.start is None:
             return self.cured[0][1] if self.cured else "unexplained"  # pyrefly: ignore
         largest = self.largest
-        if self.is_unmeasured_bug:
+        if self.is_unmeasured_bug or self.is_bug_of_own:
             return "bug"
         if largest is None:
             return "not again" if self._comes_not_again else "unexplained"
@@ -240,6 +240,12 @@ class Answer:
         """Whether nothing but what any model gains from carries much, beside errors that no removal reached."""
         largest = None if self.start is None else self.largest
         return bool(self.unmeasured) and (largest is None or largest[0] in (*GAINS, TOO_FEW_STEPS))
+
+    @property
+    def is_bug_of_own(self) -> bool:
+        """Whether a person's own code carries most, and the doctor finds an error there that no removal reached."""
+        largest = None if self.start is None else self.largest
+        return bool(self.unmeasured) and largest is not None and largest[1] == OWN
 
     @property
     def _comes_not_again(self) -> bool:

@@ -100,6 +100,12 @@ class Quantity:
         """What is to be explained: seen minus expected."""
         return self.seen - self.expected
 
+    @property
+    def worse_than_thought(self) -> str:
+        """The variant that did worse than was expected; of a comparison the one that did too well is the other."""
+        behind = self.metric.improves(self.expected, self.seen)
+        return self.variant if behind or self.beside is None else self.beside
+
     def value(self, by_variant: Mapping[str, float]) -> float:
         """The quantity, from its metric by variant."""
         own = by_variant[self.variant]
@@ -236,11 +242,11 @@ class _Reader:
         )
 
     def _take_a_variant_for_the_model(self) -> None:
-        """Without a model, take the first variant, where each is a whole model: the others have names of their own."""
+        """Without a model, take the class of the first variant, where each is a whole model: they say all the rest."""
         variants = self._said.get("variants")
         whole = list(variants.values()) if isinstance(variants, dict) else []
         if "model" not in self._said and whole and all(isinstance(one, dict) and "name" in one for one in whole):
-            self._said["model"] = dict(whole[0])
+            self._said["model"] = {"name": whole[0]["name"]}
 
     def _check_keys(self) -> None:
         for key in self._said:
@@ -280,7 +286,7 @@ class _Reader:
         placed = copy()
         for key in [key for key in placed if key not in said]:
             del placed[key]
-        for key in ("baseline", "training", "rules"):
+        for key in [key for key in said if key not in placed or key in ("baseline", "training", "rules")]:
             placed[key] = said[key]
         return placed
 

@@ -14,14 +14,14 @@ from typing import Any, final
 from attnlab.core.errors import AttnlabError, RunError, SpecError
 from attnlab.core.files import fingerprint, read_json, write_json
 from attnlab.core.machine import usable_cores
-from attnlab.explain.answer import Again, Answer
+from attnlab.explain.answer import HALF, Again, Answer
 from attnlab.explain.case import IN_TRAINING, Case, load_case, metrics_of, parse_case
 from attnlab.explain.causes.candidates import ELSEWHERE, candidates, replaced, swapped
 from attnlab.explain.causes.cause import GAINS, OVERFITTING, OWN, TITLES, TOO_FEW_STEPS, Cause, Change
 from attnlab.explain.causes.known import Known
 from attnlab.explain.causes.own_code import Exchangeable, examine, exchangeable
 from attnlab.explain.causes.removals import STILL
-from attnlab.explain.causes.signatures import SIGNATURES, Measured, measure
+from attnlab.explain.causes.signatures import SIGNATURES, Measured, give_the_same, measure
 from attnlab.explain.overfit import Memory, overfit
 from attnlab.explain.possible import Impossible, impossible, leaks, readings, ways
 from attnlab.explain.removing import FOLLOWED, MATTERS, Removing
@@ -174,6 +174,7 @@ class _Explaining:
         self.measuring = Measuring(self.case, runs, range(seeds or SEEDS), 1.0, deadline)
         whole, entire = self._entire(found, whole, workers)
         self._pace(self._causes(found, whole, equal), whole, entire, workers, seeds)
+        self._lengthen(whole)
         setups = self._as_called(found, {name: self._shortened(setup) for name, setup in whole.items()})
         if entire.found is None or not self.measuring.comparable:
             self.tell("does it come again?" if self.measuring.comparable else "does it come again in these runs?")
@@ -224,8 +225,11 @@ class _Explaining:
             for one in candidates(situations, comparison=equal)
             if not (spared and one.name in (*GAINS, OVERFITTING))
         ]
-        compared = quantity.beside is not None  # what is compared must stay what it is
-        return [one for one in causes if not (too_good and one.grows) and not (compared and one.nature == OWN)]
+        if quantity.beside is None:
+            return [one for one in causes if not (too_good and one.grows)]
+        # what is compared must stay what it is, and what one variant alone lacks is not why it does better than thought
+        behind = quantity.worse_than_thought
+        return [one for one in causes if one.nature != OWN and (one.nature != "known effect" or behind in one.changes)]
 
     def _that_length_spares(self, causes: Sequence[Cause]) -> list[Cause]:
         """Causes, but those that a run has of being shortened."""
@@ -239,7 +243,13 @@ class _Explaining:
         checked = []
         for cause in causes:
             fixed = {name: base[name].changed(**change) for name, change in cause.changes.items()}
-            if cause.name not in STILL or not any(STILL[cause.name](self._measured(one)) for one in fixed.values()):
+            if cause.name in STILL:
+                reached = not any(STILL[cause.name](self._measured(one)) for one in fixed.values())
+            else:  # of a scale nothing else tells
+                reached = cause.name != TITLES["scale"] or not any(
+                    give_the_same(base[name], one) for name, one in fixed.items()
+                )
+            if reached:
                 checked.append(cause)
                 continue
             self.not_tried.append(f"mending '{cause.name}' (its own code is not reached)")
@@ -445,6 +455,24 @@ class _Explaining:
         most = min(cost(runs, causes) if fraction == 1 else needed * fraction, seconds) / 60
         self.tell(f"plan: {runs} runs of every set-up{part}; about {most:.1f} minutes at most")
 
+    def _lengthen(self, setups: Mapping[str, Setup]) -> None:
+        """Make all steps after all, where a run with them has the surprise and a shorter one has none."""
+        base, first = {name: setups[name] for name in self.case.quantity.variants}, self.measuring.seeds[:1]
+        if self.measuring.fraction == 1 or not self.measuring.runs.are_made(list(base.values()), first):
+            return
+        shorter = {name: self._shortened(setup) for name, setup in base.items()}
+        whole, part = (mean_of(self.measuring.quantity(some, first)) for some in (base, shorter))
+        if whole and part and self._surprises(whole.mean, HALF) and not self._surprises(part.mean, MATTERS):
+            self.tell("shortened runs do not show what was seen: runs have all steps, as far as there is time")
+            kept = read_json(self.out / FOUND)
+            write_json(self.out / FOUND, kept | {"plan": {**kept["plan"], "fraction": 1.0}})
+            self.measuring = replace(self.measuring, fraction=1.0)
+
+    def _surprises(self, number: float, part: float) -> bool:
+        """Whether a number lies off what was expected by more than a part of what was seen, on its side."""
+        distance = self.case.quantity.distance
+        return (number - self.case.quantity.expected) * math.copysign(1.0, distance) > part * abs(distance)
+
     def _takes(self, setup: Setup, workers: int) -> float:
         """Seconds that one run of a variant takes: as runs before took, or as a few of its steps did."""
         planned = (self.plan.variant(setup.name).seconds_per_seed or 0.0) * OTHERWISE / max(1, workers)
@@ -473,10 +501,9 @@ class _Explaining:
         """Whether runs with all steps tell most already, or a quarter of them comes nearer to what was expected."""
         if entire.found is None:
             return False
-        expected, distance = self.case.quantity.expected, self.case.quantity.distance
-        toward, matters = math.copysign(1.0, distance), MATTERS * abs(distance)
-        if entire.otherwise or (entire.found.mean - expected) * toward <= matters:
+        if entire.otherwise or not self._surprises(entire.found.mean, MATTERS):
             return True
+        toward, matters = math.copysign(1.0, self.case.quantity.distance), MATTERS * abs(self.case.quantity.distance)
         for cause in (one for one in causes if one.name == OVERFITTING):
             sooner = {
                 name: replace(setups[name].changed(**change), name=f"{name}, {cause.name} removed")

@@ -66,7 +66,8 @@ def _verdict(answer: Answer) -> str:
     carried = amount / answer.distance
     most = f"{'most' if carried >= HALF else 'a part'} of it ({carried:.0%})" if carried < WHOLLY else "all of it"
     where = "" if answer.comparable else f" in these runs, {_how(answer)}"
-    return f"{called.get(nature, 'Noise')} carries {most}{where}."
+    error = f", and has a bug: {answer.unmeasured[0].rstrip('.')}" if answer.is_bug_of_own else ""
+    return f"{called.get(nature, 'Noise')} carries {most}{where}{error}."
 
 
 def _made(answer: Answer) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any, final
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from attnlab.nn.axes.positions import sinusoids
@@ -35,13 +35,18 @@ FAR = 1e4
 DETACHING = frozenset({Tensor.detach, torch.detach})
 WITH_INNER_CALLS = (F.multi_head_attention_forward,)
 """Functions in Python whose calls within are what is changed."""
-_FUSED = F.scaled_dot_product_attention
+PRODUCTS = frozenset({torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm, torch.einsum})
+_KEEPING = """
+mul div truediv add sub neg masked_fill where transpose permute swapaxes view reshape squeeze unsqueeze flatten
+unflatten get getitem contiguous float to clone clamp tanh
+"""
+KEEPING = frozenset(_KEEPING.split())
+"""Functions behind which scores are scores still."""
 
 
 def later(scores: Tensor) -> Tensor:
     """Where a key stands behind its query, as bool (length, length)."""
-    length = scores.shape[-1]
-    return torch.ones(length, length, dtype=torch.bool, device=scores.device).triu(1)
+    return torch.ones(*scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
 
 
 @final
@@ -68,6 +73,8 @@ class ChangedCalls(TorchFunctionMode):
         Whether gradients pass where the code within cuts them off.
     over_channels : bool
         Whether layer norms of (batch, channels, length) are over the channels, where they are over all positions.
+    following : bool
+        Whether products of what the module computed are told from other tensors (`are_products`).
     """
 
     def __init__(
@@ -82,8 +89,10 @@ class ChangedCalls(TorchFunctionMode):
         positions: bool = False,
         attached: bool = False,
         over_channels: bool = False,
+        following: bool = False,
     ) -> None:
         super().__init__()
+        self._following = following
         self._entry_times, self._positions = entry_times, positions
         self._scores, self._rectified = scores, rectified
         self._over_keys, self._dropping, self._given, self._attached = over_keys, dropping, given, attached
@@ -113,6 +122,8 @@ class ChangedCalls(TorchFunctionMode):
         if func in RECTIFIERS and self._rectified:
             return self._rectified(first)
         result = self._result(func, first, args, given)
+        if self._following and isinstance(result, Tensor) and _leads_to_scores(func, (*args, *given.values())):
+            result._of_products = True  # pyrefly: ignore
         return self._entered(result) if func in ENTRIES and self._takes_in(result) else result
 
     def _layer_norm(self, x: Tensor, normalized_shape: Sequence[int], *affine: Any, **named: Any) -> Tensor:
@@ -169,8 +180,6 @@ class ChangedCalls(TorchFunctionMode):
 
     def _fused(self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any) -> Tensor:
         """Fused attention with changed scores: in plain steps, which may be changed."""
-        if query.shape[-2] != key.shape[-2]:  # looks at another sequence: nothing is known to be wrong
-            return _FUSED(query, key, value, *rest, **named)
         given = dict(zip(("attn_mask", "dropout_p", "is_causal"), rest, strict=False)) | named
         if given.get("enable_gqa"):
             group = query.shape[-3] // key.shape[-3]
@@ -181,8 +190,23 @@ class ChangedCalls(TorchFunctionMode):
             scores = scores.masked_fill(later(scores), float("-inf"))
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+        scores._of_products = True  # pyrefly: ignore
         weights = torch.softmax(self._scores(scores), -1).nan_to_num(0.0)  # as torch has it, where nothing is allowed
         return self._dropout(weights, dropped) @ value if dropped else weights @ value
+
+
+def are_products(scores: Tensor) -> bool:
+    """Whether scores were multiplied of two things that a module computed, as queries and keys are."""
+    return getattr(scores, "_of_products", False)
+
+
+def _leads_to_scores(func: Any, given: Sequence[Any]) -> bool:
+    """Whether a function of torch multiplies two things that were computed, or leaves such products what they are."""
+    tensors = [one for one in given if isinstance(one, Tensor)]
+    if func in PRODUCTS:
+        return not any(isinstance(one, nn.Parameter) for one in tensors)
+    name = getattr(func, "__name__", "").strip("_").removeprefix("r")
+    return name in KEEPING and any(are_products(one) for one in tensors)
 
 
 @final

@@ -33,8 +33,8 @@ class StandIn(nn.Module):
     ----------
     part : nn.Module
         Takes activations and gives as many; masks that a caller gives are left aside.
-    length_first : bool
-        Whether it is called with (length, batch, d_model).
+    length_first, channels_first : bool
+        Whether it is called with (length, batch, d_model), or with (batch, d_model, length).
     several : bool
         Whether its output is the first of two things, as torch's attention returns its weights beside it.
     """
@@ -42,13 +42,16 @@ class StandIn(nn.Module):
     batch_first = False
     """In evaluation torch's layers compute with the weights of an attention that says it is, and do not call it."""
 
-    def __init__(self, part: nn.Module, *, length_first: bool = False, several: bool = False) -> None:
+    def __init__(
+        self, part: nn.Module, *, length_first: bool = False, channels_first: bool = False, several: bool = False
+    ) -> None:
         super().__init__()
-        self.part, self.length_first, self.several = part, length_first, several
+        self.part, self.several = part, several
+        self.swapped = (0, 1) if length_first else (1, 2) if channels_first else (0, 0)
 
     def forward(self, x: Tensor, *_: Any, **__: Any) -> Any:
         """What the part makes of the first thing that is given."""
-        output = self.part(x.transpose(0, 1)).transpose(0, 1) if self.length_first else self.part(x)
+        output = self.part(x.transpose(*self.swapped)).transpose(*self.swapped)
         return (output, None) if self.several else output
 
 
@@ -100,10 +103,10 @@ class Slot:
         Hidden width of a feed-forward part.
     causal : bool
         Whether a position sees itself and earlier ones only.
-    length_first, several : bool
-        As of `StandIn`.
-    channels_first : bool
-        As of `AddedAttention`.
+    length_first, channels_first, several : bool
+        As of `StandIn` and `AddedAttention`.
+    rotary : bool
+        Whether attention turns queries and keys by their places, where heads have an even width.
     """
 
     kind: str
@@ -115,20 +118,23 @@ class Slot:
     length_first: bool = False
     several: bool = False
     channels_first: bool = False
+    rotary: bool = False
 
     def filled(self, before: nn.Module) -> nn.Module:
         """What stands there instead of what stood there before."""
         if self.kind == BEHIND:
             return AddedAttention(before, self.d_model, causal=self.causal, channels_first=self.channels_first)
-        mixer = {"name": "attention", "n_heads": self.n_heads}
+        turned = self.rotary and self.d_model // self.n_heads % 2 == 0
+        how = {"n_heads": self.n_heads, "positions": "rotary" if turned else "none"}
         made: Mapping[str, Callable[[], nn.Module]] = {
-            ATTENTION: lambda: Attention(self.d_model, self.n_heads, causal=self.causal),
+            ATTENTION: lambda: Attention(self.d_model, **how, causal=self.causal),
             FEED_FORWARD: lambda: ReluFeedForward(self.d_model, d_ff=self.d_ff),
             NORM: lambda: nn.LayerNorm(self.d_model),
             POSITIONS: SinusoidalPositions,
-            LAYER: lambda: Block(self.d_model, mixer, context={"causal": self.causal}),
+            LAYER: lambda: Block(self.d_model, {"name": "attention", **how}, context={"causal": self.causal}),
         }
-        return StandIn(made[self.kind](), length_first=self.length_first, several=self.several)
+        called = {"length_first": self.length_first, "channels_first": self.channels_first, "several": self.several}
+        return StandIn(made[self.kind](), **called)
 
 
 def put_in(model: nn.Module, slots: Mapping[str, Mapping[str, Any]]) -> None:
@@ -140,10 +146,10 @@ def put_in(model: nn.Module, slots: Mapping[str, Mapping[str, Any]]) -> None:
 def slots_in(model: nn.Module, inputs: Sequence[Tensor], *, causal: bool) -> dict[str, Slot]:
     """The parts of a model in whose places known ones can stand: they take activations and return as many.
 
-    Attention is what normalizes scores of all pairs, holds no norm, and looks at one sequence; a layer one of a list
-    that does so and holds a norm. Of classes of a person's own, a feed-forward part has weights and maps every
-    position by itself; positions are what adds the same to any input; a norm has no matrix and gives little more for
-    an input that is much larger.
+    Attention is what normalizes scores of all pairs of positions, or of items of the batch in their stead, perhaps of
+    more keys, holds no norm, and looks at one sequence; a layer one of a list that does so and holds a norm. Of classes
+    of a person's own, a feed-forward part has weights and maps every position by itself; positions are what adds the
+    same to any input; a norm has no matrix and gives little more for an input that is much larger.
 
     Parameters
     ----------
@@ -158,7 +164,7 @@ def slots_in(model: nn.Module, inputs: Sequence[Tensor], *, causal: bool) -> dic
     with ChangedCalls(watched.note_scores, None):
         watched.model(*inputs)
     lengths = [one.shape[1] for one in inputs]
-    calls = {name: call for name, call in watched.calls.items() if call.maps(len(inputs[0]))}
+    calls = {name: call for name, call in watched.calls.items() if call.maps(len(inputs[0]), lengths)}
     found: dict[str, Slot] = {}
     attend = (
         [(ATTENTION, _attention), (LAYER, _layers_among(watched.model))] if len(set(lengths)) == len(lengths) else []
@@ -214,16 +220,20 @@ class _Call:
     noted: list[Tensor] = field(default_factory=list)
     batch: int = 0
     length: int = 0
-    length_first: bool = False  # whether positions stand on the first axis
+    swapped: tuple[int, int] = (0, 0)  # the axes by which it differs from (batch, length, d_model)
 
-    def maps(self, batch: int) -> bool:
-        """Whether it takes activations of so many items first, and returns as many."""
+    def maps(self, batch: int, lengths: Sequence[int]) -> bool:
+        """Whether it takes activations of so many items, and returns as many; channels are first if positions are last.
+
+        Of which lengths the inputs are tells where positions are.
+        """
         x, y = next(iter(self.given), None), self.first(self.returned)
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.ndim == 3 and x.is_floating_point()):
             return False
-        self.length_first = len(x) != batch
-        self.batch, self.length = batch, len(x) if self.length_first else x.shape[1]
-        return x.shape == y.shape and batch in x.shape[:2]
+        channels_first = x.shape[2] in lengths and not {*x.shape[:2]} & {*lengths}
+        self.swapped = (0, 1) if len(x) != batch else (1, 2) if channels_first else (0, 0)
+        self.batch, self.length = batch, self.x.shape[1]
+        return x.shape == y.shape and self.x.shape[0] == batch
 
     @staticmethod
     def first(returned: Any) -> Any:
@@ -232,21 +242,31 @@ class _Call:
 
     @property
     def x(self) -> Tensor:
-        """The activations that it took."""
-        return self.given[0]
+        """The activations that it took, (batch, length, d_model)."""
+        return self.given[0].detach().transpose(*self.swapped)
+
+    @property
+    def width(self) -> int:
+        """Their width."""
+        return self.x.shape[2]
 
     @property
     def scores(self) -> list[Tensor]:
-        """Scores of all pairs of positions."""
-        return [one for one in self.noted if one.ndim >= 3 and one.shape[-2:] == (self.length, self.length)]
+        """Scores of all pairs of positions, of more keys than these, or of items that were taken for positions."""
+        return [one for one in self.noted if one.ndim >= 3 and self._are_of_pairs(*one.shape[-2:])]
+
+    def _are_of_pairs(self, queries: int, keys: int) -> bool:
+        return (queries == self.length and keys >= self.length) or queries == keys == self.batch
 
     @property
     def looks_elsewhere(self) -> bool:
         """Whether it is given other activations, too."""
         others = (
-            one for one in (*self.given[1:], *self.named.values()) if isinstance(one, Tensor) and one is not self.x
+            one
+            for one in (*self.given[1:], *self.named.values())
+            if isinstance(one, Tensor) and one is not self.given[0]
         )
-        return any(one.is_floating_point() and one.ndim == 3 and one.shape[-1] == self.x.shape[-1] for one in others)
+        return any(one.is_floating_point() and one.ndim == 3 and self.width in one.shape[1:] for one in others)
 
     @property
     def is_own(self) -> bool:
@@ -256,13 +276,14 @@ class _Call:
     @torch.no_grad()
     def again(self, x: Tensor, *, training: bool = False) -> Tensor:
         """What it returns for other activations."""
-        return self.first(self.part.train(training)(x, *self.given[1:], **self.named))
+        given = x.transpose(*self.swapped), *self.given[1:]
+        return self.first(self.part.train(training)(*given, **self.named)).transpose(*self.swapped)
 
     def slot(self, kind: str, causal: bool, fields: Mapping[str, Any]) -> Slot:
         """Where something else may stand instead."""
         of, several = type(self.part).__name__, isinstance(self.returned, tuple)
-        how = {"causal": causal, "length_first": self.length_first, "several": several}
-        return Slot(kind, self.x.shape[-1], of, **how, **fields)
+        called = {"length_first": self.swapped == (0, 1), "channels_first": self.swapped == (1, 2), "several": several}
+        return Slot(kind, self.width, of, causal=causal, **called, **fields)
 
 
 @final
@@ -311,12 +332,12 @@ def _layers_among(model: nn.Module) -> Callable[[_Call], dict[str, Any] | None]:
 
 
 def _heads(call: _Call) -> int:
-    heads = sum(one.numel() // (call.batch * call.length**2) for one in call.scores)
-    return heads if heads and call.x.shape[-1] % heads == 0 else 1
+    heads = sum(one[..., 0].numel() // (call.batch * call.length) for one in call.scores)
+    return heads if heads and call.width % heads == 0 else 1
 
 
 def _feed_forward(call: _Call) -> dict[str, Any] | None:
-    width = call.x.shape[-1]
+    width = call.width
     matrices = sum(one.numel() for one in call.part.parameters() if one.ndim > 1)
     if not call.is_own or call.scores or matrices < 2 * width or _has_norm(call.part) or not _by_position(call):
         return None
@@ -325,10 +346,9 @@ def _feed_forward(call: _Call) -> dict[str, Any] | None:
 
 def _by_position(call: _Call) -> bool:
     """Whether what is returned for a position depends on that position alone."""
-    other = call.x.detach().clone()
-    axis = 0 if call.length_first else 1
-    other.select(axis, call.length // 2).add_(torch.randn_like(other.select(axis, call.length // 2)))
-    changed = (call.again(other) != call.again(call.x.detach())).any(-1).any(1 - axis)
+    other = call.x.clone()
+    other[:, call.length // 2] += torch.randn_like(other[:, call.length // 2])
+    changed = (call.again(other) != call.again(call.x)).any(-1).any(0)
     return changed.nonzero().flatten().tolist() == [call.length // 2]
 
 
@@ -336,17 +356,16 @@ def _positions(call: _Call) -> dict[str, Any] | None:
     """Nothing more to say of what adds the same to any input, and something else to each position."""
     if not call.is_own or call.scores:
         return None
-    x = call.x.detach()
+    x = call.x
     one, other = call.again(x) - x, call.again(torch.zeros_like(x))
     same = torch.allclose(one, other, atol=1e-4 * float(x.abs().max()))
-    axis = 0 if call.length_first else 1
-    return {} if same and float(other.std(axis).max()) > 0 else None
+    return {} if same and float(other.std(1).max()) > 0 else None
 
 
 def _norm(call: _Call) -> dict[str, Any] | None:
     if not call.is_own or call.scores or any(one.ndim > 1 for one in call.part.parameters()):
         return None
-    x = call.x.detach()
+    x = call.x
     one, larger = (call.again(times * x, training=True) for times in (1.0, MANY_TIMES))  # by the batch it is seen there
     grows = float(larger.std()) > MANY_TIMES / 100 * max(float(one.std()), 1e-6)
     return None if grows or torch.equal(one, x) else {}

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from attnlab.core.build import Spec
 from attnlab.core.errors import SpecError, nearest
 from attnlab.core.layouts import Activations, Memory, Real
-from attnlab.nn.changed_calls import ChangedCalls, LastBounded, later
+from attnlab.nn.changed_calls import ChangedCalls, LastBounded, are_products, later
 from attnlab.nn.key_values import AbstractKeylessMixer
+from attnlab.nn.norms_behind import put_norms_first
 from attnlab.nn.recurrences import refuse_memory
 
 HIDDEN = -1e4
@@ -70,6 +71,8 @@ class Mending:
         What the input is multiplied by as soon as it is embedded or mapped.
     norm_first : bool
         Whether in layers of torch, which may have them behind, norms stand before what they are for.
+    norms_first : sequence of (str, str)
+        Names of other parts, and of the norms behind them that are to stand before them (`norms_behind`).
 
     Raises
     ------
@@ -94,6 +97,7 @@ class Mending:
     over_channels: bool = False
     entry_times: float = 1.0
     norm_first: bool = False
+    norms_first: Sequence[Sequence[str]] = ()
 
     def __post_init__(self) -> None:
         for name, factor in (("scores_times", self.scores_times), ("entry_times", self.entry_times)):
@@ -123,6 +127,7 @@ class Mending:
             module.requires_grad_(True)
         for layer in layers_with_norm_behind(module) if self.norm_first else ():
             layer.norm_first = True  # pyrefly: ignore
+        put_norms_first(module, self.norms_first)
         if self.chained:
             _chain(layers_of(module))
         for layer in layers_of(module) if self.skips else ():
@@ -146,6 +151,7 @@ class Mending:
             entry_times=self.entry_times,
             positions=self.positions,
             attached=self.thawed and torch.is_grad_enabled(),
+            following=self.scores_times != 1,
         )
         last = LastBounded() if self.unbounded else None
         with changes, last or contextlib.nullcontext():
@@ -157,10 +163,10 @@ class Mending:
 
     def _scores(self, scores: Tensor) -> Tensor:
         """Scores as they should have been."""
-        if scores.ndim < 2 or scores.shape[-1] != scores.shape[-2]:
-            return scores
-        scores = scores * self.scores_times
-        if not self.masked:
+        square = scores.ndim >= 2 and scores.shape[-1] == scores.shape[-2]
+        if self.scores_times != 1 and (square or are_products(scores)):
+            scores = scores * self.scores_times
+        if not (self.masked and square):
             return scores
         hidden = scores.masked_fill(later(scores), float("-inf"))
         nothing = (hidden <= HIDDEN).all(-1, keepdim=True)  # where the module itself hides all but later positions
@@ -201,8 +207,8 @@ class MendedMixer(AbstractKeylessMixer):
 
     Notes
     -----
-    Scores are what is normalized over its last axis and has two equal last axes. A mixer that normalizes by code of its
-    own (an exponential over its sum) is not reached.
+    Scores are what is normalized over its last axis and has two equal last axes, or was multiplied of two things that
+    the mixer computed. A mixer that normalizes by code of its own (an exponential over its sum) is not reached.
     """
 
     same_draws_as = "part"

@@ -68,8 +68,10 @@ def candidates(situations: Mapping[str, Known], *, comparison: Mapping[str, Chan
         if changes and removal.name not in {cause.name for cause in found}:
             told = [one.signature(sign) for one in situations.values() for sign in removal.signatures]
             evidence = "; ".join(dict.fromkeys(filter(None, told)))
+            before = [one.signature(sign, trained=False) for one in situations.values() for sign in removal.signatures]
+            began = removal.by_training and not any(before)
             fields = (removal.name, removal.nature, removal.removed, changes, evidence, removal.source)
-            found.append(Cause(*fields, costs=removal.costs, grows=removal.grows))
+            found.append(Cause(*fields, costs=removal.costs, grows=removal.grows, began=began))
     if comparison:
         words = "the width is changed until both have as many parameters"
         found.append(Cause("unequal parameters", "set-up", words, comparison, source="Narang 2021, arXiv:2102.11972"))
@@ -118,7 +120,10 @@ def _remedy(situation: Known, one: Examined, finding: Mapping[str, Any]) -> tupl
     if rectifiers:
         return "dead rectifiers", LIVING, rectifiers["model"]
     attends = one.place == "mixer" or finding["check"] not in OF_OTHER_PARTS
-    return f"bug in {one.name.rpartition(':')[2]}", WHOLE, with_attention(situation) if attends else None
+    change = with_attention(situation) if attends else None
+    if finding["check"] == "positions" and situation.signature("missing positions"):
+        change = next(filter(None, (exchanged(situation, kind) for kind in (ATTENTION, LAYER))), None)
+    return f"bug in {one.name.rpartition(':')[2]}", WHOLE, change
 
 
 def _mending(situation: Known, finding: Mapping[str, Any]) -> Mapping[str, Any] | None:

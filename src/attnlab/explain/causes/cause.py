@@ -51,6 +51,8 @@ class Cause:
         How many runs of the set-up one without it takes as long as.
     grows : bool
         Whether there may be more of it: it is removed again and again, as long as that helps.
+    began : bool
+        Whether it is a known effect that only training brought, as a rate may that is too high.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Cause:
     tunes: bool = False
     costs: int = 1
     grows: bool = False
+    began: bool = False
 
     @property
     def whole(self) -> bool:
@@ -76,8 +79,9 @@ PHASES = 6
 def phase_of(cause: Cause) -> int:
     """When a cause is removed: bugs, modules with one, effects and what was chosen, own code, rate and steps, gains.
 
-    What is measured with a bug in it says little about what comes after, a module that is replaced as a whole little
-    about the bug, and a longer run with another rate, which makes up for much, little about what it makes up for.
+    An effect that only training brought is removed beside the rate, which may have brought it. What is measured with a
+    bug in it says little about what comes after, a module that is replaced as a whole little about the bug, and a
+    longer run with another rate, which makes up for much, little about what it makes up for.
     """
     if cause.whole:
         return 1
@@ -85,4 +89,5 @@ def phase_of(cause: Cause) -> int:
         return 0
     if cause.nature == OWN:
         return 3
-    return 5 if cause.name in GAINS else 4 if cause.tunes or cause.name in MAKES_UP else 2
+    beside_rate = cause.tunes or cause.began or cause.name in MAKES_UP
+    return 5 if cause.name in GAINS else 4 if beside_rate else 2

@@ -70,10 +70,10 @@ class Known:
         mixer = self.said("mixer")
         return "" if mixer is None or isinstance(mixer, list) else parse(mixer, "mixer")[0]
 
-    def signature(self, name: str) -> str:
-        """The evidence of a known effect, before training or else after it; empty where it is not at work."""
+    def signature(self, name: str, *, trained: bool = True) -> str:
+        """The evidence of a known effect, before training or else, if that counts, after it; empty where it is none."""
         one = next(one for one in SIGNATURES if one.name == name)
-        after = one.of(self.trained)
+        after = one.of(self.trained) if trained else ""
         return one.of(self.measured) or (f"after training {after}" if after else "")
 
 
@@ -95,8 +95,13 @@ def mended(situation: Known, mending: Mapping[str, Any], path: str | None = None
 
 
 def exchanged(situation: Known, kind: str) -> dict[str, Any] | None:
-    """A person's own model with known parts in the places of its own of one kind; None where it has none."""
+    """A person's own model with known parts in the places of its own of one kind; None where it has none.
+
+    Where order is invisible, what attends there tells places.
+    """
     slots = situation.exchangeable.of(kind)
+    if situation.signature("missing positions"):
+        slots = {name: {**slot, "rotary": True} for name, slot in slots.items()}
     return {**mended(situation, {}), "slots": slots} if slots else None
 
 

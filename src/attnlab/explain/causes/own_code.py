@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
@@ -17,9 +17,10 @@ from attnlab.core.processes.apart import call_apart
 from attnlab.doctor import doctor
 from attnlab.explain.trials.setups import Setup
 from attnlab.models import MODELS
-from attnlab.nn.exchanged import ATTENTION, behind_a_layer, slots_in
+from attnlab.nn.exchanged import ATTENTION, NORM, behind_a_layer, slots_in
 from attnlab.nn.foreign_model import ForeignModel, order_of
 from attnlab.nn.mended import layers_of
+from attnlab.nn.norms_behind import norms_behind
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.tasks import TASKS
 from attnlab.tasks.arrays.sequences import Sequences
@@ -137,10 +138,13 @@ class Exchangeable:
         By name of its part, the arguments of a `Slot`.
     standard : mapping, optional
         The specification of a model of the lab, as wide and as deep, that answers as it does.
+    norms_behind : sequence of (str, str)
+        Names of its parts, and of the norms that stand behind them.
     """
 
     slots: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     standard: Mapping[str, Any] | None = None
+    norms_behind: Sequence[Sequence[str]] = ()
 
     def of(self, *kinds: str) -> dict[str, Mapping[str, Any]]:
         """The slots of some kinds."""
@@ -165,23 +169,22 @@ def _exchangeable(task_spec: Any, model: Mapping[str, Any]) -> dict[str, Any]:
     attention = [slot for slot in slots.values() if slot.kind == ATTENTION]
     if not attention and not two:
         slots |= behind_a_layer(built, batch.inputs, causal=causal)
+    norms = norms_behind(built, batch.inputs, [name for name, slot in slots.items() if slot.kind == NORM])
+    found = {"norms_behind": norms, "slots": {name: asdict(slot) for name, slot in slots.items()}}
     width = Counter(slot.d_model for slot in slots.values()).most_common(1)
-    if not width:
-        return {}
+    if not width or forecasts(task):  # the model of the lab would see the targets
+        return found
     standard = {
         "name": "encoder-decoder" if two else "decoder" if task.causal else "encoder",
         "d_model": width[0][0],
         "n_layers": max(1, (len(attention) or len(layers_of(built))) // (2 if two else 1)),
         "mixer": {"name": "attention", "n_heads": attention[0].n_heads if attention else 1},
     }
-    plain = {name: asdict(slot) for name, slot in slots.items()}
-    if forecasts(task):  # the model of the lab would see the targets
-        return {"slots": plain}
     try:
         task.loss(build_model(standard, task)(*batch.inputs), batch)
     except AttnlabError:  # the task wants a model of its own
-        return {"slots": plain}
-    return {"slots": plain, "standard": standard}
+        return found
+    return {**found, "standard": standard}
 
 
 def model_parameters(model: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from attnlab.nn.exchanged import BEHIND
 from attnlab.nn.mixers import MIXERS
 from attnlab.studies.plan.matching import width_of
 from attnlab.tasks.arrays.classify import Classify
-from attnlab.tasks.arrays.items import SUSPICIOUS_NEAR
+from attnlab.tasks.arrays.items import SUSPICIOUS_NEAR, SUSPICIOUS_OVERLAPPING
 from attnlab.tasks.arrays.sequences import Sequences
 from attnlab.tasks.char_lm.char_lm import CharLM
 from attnlab.tasks.held_out import SUSPICIOUS_OVERLAP
@@ -85,6 +85,7 @@ class Removal:
     source: str = ""  # where the effect is described
     costs: int = 1  # how many runs of the set-up one without it takes as long as
     grows: bool = False  # whether there may be more of it
+    by_training: bool = False  # whether training may bring it, where its rate is too high
 
 
 def _if_said(key: str, value: Any, **change: Any) -> Callable[[Known], Change | None]:
@@ -105,8 +106,11 @@ def _if_measured(sign: str, mending: str, *, whole: bool = False) -> Callable[[K
 def _pre_norm(one: Known) -> Change | None:
     if one.takes("norm"):
         return _if_said("norm", "post", norm="pre")(one)
-    own = own_model(one.model) and one.measured.get("norm_behind", 0.0) > 0
-    return {"model": mended(one, {"norm_first": True})} if own else None
+    if own_model(one.model) is None:
+        return None
+    of_torch = {"norm_first": True} if one.measured.get("norm_behind", 0.0) > 0 else {}
+    others = {"norms_first": one.exchangeable.norms_behind} if one.exchangeable.norms_behind else {}
+    return {"model": mended(one, {**of_torch, **others})} if of_torch or others else None
 
 
 def identity_path(one: Known) -> Change | None:
@@ -202,6 +206,9 @@ def _clean(one: Known) -> Change | None:
     if not isinstance(one.task, CharLM | Classify | Sequences | Translation):
         return None
     near = one.task.near_overlaps if isinstance(one.task, Classify | Sequences) else {}
+    windows = one.task.overlapping if isinstance(one.task, Classify | Sequences) else {}
+    if split != "contiguous" and any(share >= SUSPICIOUS_OVERLAPPING for share in windows.values()):
+        return {"task": {"split": "contiguous"}}
     if one.task.drop_copies != "near" and any(share >= SUSPICIOUS_NEAR for share in near.values()):
         return {"task": {"drop_copies": "near"}}
     if one.task.drop_copies:
@@ -301,6 +308,7 @@ REMOVALS: tuple[Removal, ...] = (
     Removal(
         "dead rectifiers", "known effect", LIVING,
         living_rectifiers, ("dead rectifiers",), "Maas 2013, ICML workshop on deep learning for speech",
+        by_training=True,
     ),
     Removal(
         "saturated units", "known effect", "layers start as torch draws them",

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -80,10 +81,16 @@ class Signature:
 
     def of(self, measured: Measured) -> str:
         """The evidence, empty where the effect is not at work."""
+        limits = {name: _limit(measured[name]) for name in ("low", "high") if name in measured}
         try:
-            return self.evidence.format(**measured) if self.holds(measured) else ""
+            return self.evidence.format(**{**measured, **limits}) if self.holds(measured) else ""
         except KeyError:
             return ""
+
+
+def _limit(value: float) -> str:
+    """A limit of answers in words."""
+    return f"{value:.3g}" if abs(value) < FAR else f"{'-' if value < 0 else ''}infinity"
 
 
 SIGNATURES: tuple[Signature, ...] = (
@@ -206,7 +213,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "bounded answers",
         lambda m: m["beyond"] > 0,
-        "answers lie between {low:.3g} and {high:.3g}, whatever the weights; {beyond:.0%} of the targets want others",
+        "answers lie between {low} and {high}, whatever the weights; {beyond:.0%} of the targets want others",
         "what stands last in the model is a function that does not give every number",
     ),
     Signature(
@@ -238,6 +245,22 @@ def measure(setup: Setup, trained: Path | None = None) -> dict[str, float]:
     if names_own_code([setup.model, setup.task]):
         return call_apart(_measure, dict(setup.task), dict(setup.model), folder)
     return _measure(setup.task, setup.model, folder)
+
+
+def give_the_same(one: Setup, other: Setup) -> bool:
+    """Whether the models of two set-ups of one task, drawn alike, answer alike: nothing was changed then."""
+    return call_apart(_give_the_same, dict(one.task), dict(one.model), dict(other.model))
+
+
+def _give_the_same(task_spec: Any, *model_specs: Mapping[str, Any]) -> bool:
+    task = build_task(task_spec)
+    few = task.train_batch(0, 0).rows(0, ITEMS)
+    answers = []
+    for spec in model_specs:
+        model = drawn_by_name(partial(build_model, spec, task), 0).eval()
+        with torch.no_grad():
+            answers.append(model(*few.inputs))
+    return torch.equal(*answers)
 
 
 def _measure(task_spec: Any, model_spec: Mapping[str, Any], folder: str | None) -> dict[str, float]:

@@ -157,6 +157,10 @@ class Runs:
             self._known[place] = self._read(setup, seed, failed.get(place, "it left no result"))
         return {setup.name: {seed: self._known[setup.key, seed] for seed in seeds} for setup in setups}
 
+    def are_made(self, setups: Sequence[Setup], seeds: Sequence[int]) -> bool:
+        """Whether these runs are known already."""
+        return all((setup.key, seed) in self._known for setup in setups for seed in seeds)
+
     def seconds_of(self, setups: Sequence[Setup], seeds: Sequence[int]) -> float:
         """How long the runs take that are not made yet, as the runs before took; 0 before the first."""
         missing = sum(setup.steps for setup in setups for seed in seeds if (setup.key, seed) not in self._known)

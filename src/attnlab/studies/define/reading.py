@@ -74,8 +74,8 @@ def line_of(raw: Any, location: Sequence[Any]) -> int | None:
     """The 1-based line of a key of a file read with positions, or None where unknown."""
     line = None
     for part in location:
-        if not isinstance(raw, CommentedMap) or part not in raw:
-            break
+        if not isinstance(raw, CommentedMap) or part not in raw or part not in (raw.lc.data or ()):
+            break  # what was put there after reading has no line
         line = raw.lc.key(part)[0] + 1
         raw = raw[part]
     return line
