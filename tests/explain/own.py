@@ -408,3 +408,26 @@ class ShallowModel(Model):
     def forward(self, tokens):
         x = self.embedding(tokens) + self.positions.weight[: tokens.shape[1]]
         return self.logits(self.last(x + self.mix(self.norm(x))))
+
+
+class AheadModel(Model):
+    """A language model that adds what stands behind each position. tokens: (batch, length)."""
+
+    def forward(self, tokens):
+        x = self.embedding(tokens) + self.positions.weight[: tokens.shape[1]]
+        return self.logits(x + self.mix(self.norm(x)) + x.roll(-1, 1))
+
+
+class Bare(nn.Module):
+    """A language model of weights and functions, without parts. tokens: (batch, length)."""
+
+    def __init__(self, vocab_size, max_length, width=24):
+        super().__init__()
+        self.table, self.places = (nn.Parameter(0.1 * torch.randn(n, width)) for n in (vocab_size, max_length))
+        self.read, self.write = (nn.Parameter(torch.randn(n, width) * width**-0.5) for n in (3 * width, width))
+
+    def forward(self, tokens):
+        x = self.table[tokens] + self.places[: tokens.shape[1]]
+        q, k, v = functional.linear(x, self.read).chunk(3, -1)
+        x = x + functional.linear(functional.scaled_dot_product_attention(q, k, v, is_causal=True), self.write)
+        return functional.linear(x, self.table)

@@ -498,6 +498,12 @@ def test_where_order_is_invisible_what_attends_instead_tells_places(tmp_path):
         assert (bug and {slot["rotary"] for slot in bug.changes["mine"]["model"]["slots"].values()}) == rotary
 
 
+def test_a_model_without_parts_has_one_of_the_lab_in_its_place(texts):
+    task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
+    found = exchangeable(Setup("mine", task, {"name": f"{OWN}:Bare"}, {"budget": {"steps": 40}}))
+    assert (found.slots, found.standard["name"], found.standard["d_model"]) == ({}, "decoder", 24)
+
+
 def test_units_that_only_training_killed_are_removed_beside_the_rate():
     setup = Setup("mine", SHAPES, {"name": "encoder", "feedforward": "relu"}, {"budget": {"steps": 40}})
     task = build_task(SHAPES)

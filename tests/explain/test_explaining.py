@@ -147,6 +147,15 @@ def test_a_fault_that_no_check_knows_is_named_by_the_part_that_has_it(said, tmp_
     assert answer.verdict == "own code"
 
 
+def test_an_error_outside_of_attention_is_a_bug_in_what_carries_it(said, tmp_path):
+    variants = {"mine": {"name": f"{OWN}:AheadModel"}}
+    answer, told = explained(said(variants=variants, saw={"val_loss": 0.1}), tmp_path / "case")
+    assert answer.verdict == "bug", told
+    assert answer.largest[:2] == ("own model", "own code"), told
+    assert not {share.nature for share in answer.shares} & {"bug"}  # no removal reaches it
+    assert "and has a bug: it is declared causal by --causal, but each position sees the next one" in paragraph(answer)
+
+
 @pytest.mark.slow
 def test_a_text_that_repeats_itself_is_a_split_that_leaks(said, tmp_path, texts):
     case = said(

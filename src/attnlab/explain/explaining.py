@@ -242,22 +242,23 @@ class _Explaining:
         """Causes, but modules as a whole where mending a bug does not reach it."""
         checked = []
         for cause in causes:
-            fixed = {name: base[name].changed(**change) for name, change in cause.changes.items()}
-            if cause.name in STILL:
-                reached = not any(STILL[cause.name](self._measured(one)) for one in fixed.values())
-            else:  # of a scale nothing else tells
-                reached = cause.name != TITLES["scale"] or not any(
-                    give_the_same(base[name], one) for name, one in fixed.items()
-                )
-            if reached:
+            if self._reaches(cause, base):
                 checked.append(cause)
                 continue
             self.not_tried.append(f"mending '{cause.name}' (its own code is not reached)")
             if cause.name in TITLES.values():  # of attention, and not of what stands around it
                 situations = {name: replace(found.situations[name], setup=base[name]) for name in cause.changes}
                 whole = replaced(cause, situations)
-                checked += [whole] if whole.changes else []
+                checked += [whole] if whole.changes and self._reaches(whole, base) else []
         return checked
+
+    def _reaches(self, cause: Cause, base: Mapping[str, Setup]) -> bool:
+        """Whether nothing is left of a cause, as far as it is measured, where what removes it is changed."""
+        fixed = {name: base[name].changed(**change) for name, change in cause.changes.items()}
+        if cause.name in STILL:
+            return not any(STILL[cause.name](self._measured(one)) for one in fixed.values())
+        scale = cause.name == TITLES["scale"]  # of which nothing else tells
+        return not (scale and any(give_the_same(base[name], one) for name, one in fixed.items()))
 
     def _unmeasured(self, found: _Found, causes: Sequence[Cause]) -> tuple[str, ...]:
         """The errors of the doctor in what is explained that are removed with no cause."""

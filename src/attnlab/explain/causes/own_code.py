@@ -17,7 +17,7 @@ from attnlab.core.processes.apart import call_apart
 from attnlab.doctor import doctor
 from attnlab.explain.trials.setups import Setup
 from attnlab.models import MODELS
-from attnlab.nn.exchanged import ATTENTION, NORM, behind_a_layer, slots_in
+from attnlab.nn.exchanged import ATTENTION, NORM, Slot, behind_a_layer, slots_in
 from attnlab.nn.foreign_model import ForeignModel, order_of
 from attnlab.nn.mended import layers_of
 from attnlab.nn.norms_behind import norms_behind
@@ -171,12 +171,11 @@ def _exchangeable(task_spec: Any, model: Mapping[str, Any]) -> dict[str, Any]:
         slots |= behind_a_layer(built, batch.inputs, causal=causal)
     norms = norms_behind(built, batch.inputs, [name for name, slot in slots.items() if slot.kind == NORM])
     found = {"norms_behind": norms, "slots": {name: asdict(slot) for name, slot in slots.items()}}
-    width = Counter(slot.d_model for slot in slots.values()).most_common(1)
-    if not width or forecasts(task):  # the model of the lab would see the targets
+    if forecasts(task):  # the model of the lab would see the targets
         return found
     standard = {
         "name": "encoder-decoder" if two else "decoder" if task.causal else "encoder",
-        "d_model": width[0][0],
+        "d_model": _width(built, slots),
         "n_layers": max(1, (len(attention) or len(layers_of(built))) // (2 if two else 1)),
         "mixer": {"name": "attention", "n_heads": attention[0].n_heads if attention else 1},
     }
@@ -185,6 +184,13 @@ def _exchangeable(task_spec: Any, model: Mapping[str, Any]) -> dict[str, Any]:
     except AttnlabError:  # the task wants a model of its own
         return found
     return {**found, "standard": standard}
+
+
+def _width(model: nn.Module, slots: Mapping[str, Slot]) -> int:
+    """The width of a model: that of most parts in whose places others may stand, else the commonest of its weights."""
+    widths = [slot.d_model for slot in slots.values()]
+    widths = widths or [size for weight in model.parameters() for size in weight.shape]
+    return Counter(widths).most_common(1)[0][0] if widths else 1
 
 
 def model_parameters(model: Mapping[str, Any]) -> Mapping[str, Any]:
