@@ -431,3 +431,19 @@ class Bare(nn.Module):
         q, k, v = functional.linear(x, self.read).chunk(3, -1)
         x = x + functional.linear(functional.scaled_dot_product_attention(q, k, v, is_causal=True), self.write)
         return functional.linear(x, self.table)
+
+
+class Quiet(nn.Module):
+    """Starts with nothing in its branch. x: (batch, length, 1)."""
+
+    def __init__(self, d_in, d_out, both: bool = True, d_model=16):
+        super().__init__()
+        self.into, self.out = nn.Linear(d_in, d_model), nn.Linear(d_model, d_out)
+        self.up, self.down = nn.Linear(d_model, d_model), nn.Linear(d_model, d_model)
+        for layer in (self.up, self.down) if both else (self.down,):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x):
+        x = self.into(x)
+        return self.out(x + self.down(functional.gelu(self.up(x))))

@@ -504,6 +504,18 @@ def test_a_model_without_parts_has_one_of_the_lab_in_its_place(texts):
     assert (found.slots, found.standard["name"], found.standard["d_model"]) == ({}, "decoder", 24)
 
 
+@pytest.mark.parametrize(("both", "dead"), [(True, True), (False, False)])
+def test_two_layers_in_a_row_that_start_at_zero_never_start(both, dead, tmp_path):
+    task = copying(tmp_path)
+    setup = Setup("mine", task, {"name": f"{OWN}:Quiet", "both": both}, {"budget": {"steps": 40}})
+    known = Known(setup, build_task(task), measured=measure(setup))
+    causes = {one.name: one for one in candidates({"mine": known})}
+    assert ("saturated units" in causes) == dead
+    if dead:
+        after = measure(setup.changed(**causes["saturated units"].changes["mine"]))
+        assert after["vanished"] < known.measured["vanished"]
+
+
 def test_units_that_only_training_killed_are_removed_beside_the_rate():
     setup = Setup("mine", SHAPES, {"name": "encoder", "feedforward": "relu"}, {"budget": {"steps": 40}})
     task = build_task(SHAPES)

@@ -414,3 +414,36 @@ def test_what_attends_to_more_than_the_positions_attends():
     model = Net(WithSummaries())
     slots = slots_in(model, (torch.randint(VOCAB, (BATCH, LENGTH)),), causal=True)
     assert slots["layers.0.mix"] == Slot(ATTENTION, WIDTH, "WithSummaries", n_heads=2, causal=True)
+
+
+class ThroughFew(nn.Module):
+    """A layer in which positions see each other through two vectors."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.few = nn.LayerNorm(WIDTH), nn.Parameter(torch.randn(2, WIDTH))
+
+    def forward(self, x):
+        y = self.norm(x)
+        heard = (self.few @ y.mT).softmax(-1) @ y
+        return x + (y @ heard.mT).softmax(-1) @ heard
+
+
+class OfFew(nn.Module):
+    """Such layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.answer = nn.Embedding(VOCAB, WIDTH), nn.Linear(WIDTH, VOCAB)
+        self.layers = nn.ModuleList(ThroughFew() for _ in range(2))
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.answer(x)
+
+
+def test_a_layer_in_which_positions_see_each_other_otherwise_is_one():
+    slots = slots_in(OfFew(), (torch.randint(VOCAB, (BATCH, LENGTH)),), causal=False)
+    assert {name: slot.kind for name, slot in slots.items()} == {"layers.0": "layer", "layers.1": "layer"}

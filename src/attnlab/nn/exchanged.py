@@ -147,9 +147,10 @@ def slots_in(model: nn.Module, inputs: Sequence[Tensor], *, causal: bool) -> dic
     """The parts of a model in whose places known ones can stand: they take activations and return as many.
 
     Attention is what normalizes scores of all pairs of positions, or of items of the batch in their stead, perhaps of
-    more keys, holds no norm, and looks at one sequence; a layer one of a list that does so and holds a norm. Of classes
-    of a person's own, a feed-forward part has weights and maps every position by itself; positions are what adds the
-    same to any input; a norm has no matrix and gives little more for an input that is much larger.
+    more keys, holds no norm, and looks at one sequence; a layer one of a list that does so, or lets positions see each
+    other otherwise, and holds a norm. Of classes of a person's own, a feed-forward part has weights and maps every
+    position by itself; positions are what adds the same to any input; a norm has no matrix and gives little more for
+    an input that is much larger.
 
     Parameters
     ----------
@@ -321,12 +322,12 @@ def _attention(call: _Call) -> dict[str, Any] | None:
 
 
 def _layers_among(model: nn.Module) -> Callable[[_Call], dict[str, Any] | None]:
-    """Which calls are of layers that attend."""
+    """Which calls are of layers that attend, or let positions see each other otherwise."""
     layers = layers_of(model)
 
     def place(call: _Call) -> dict[str, Any] | None:
-        is_layer = any(call.part is one for one in layers) and _has_norm(call.part)
-        return {"n_heads": _heads(call)} if is_layer and call.scores and not call.looks_elsewhere else None
+        is_layer = any(call.part is one for one in layers) and _has_norm(call.part) and not call.looks_elsewhere
+        return {"n_heads": _heads(call)} if is_layer and (call.scores or not _by_position(call)) else None
 
     return place
 

@@ -48,6 +48,8 @@ VANISHED = 1e-6
 """Gradient, for one weight and as a part of that of the weights with the largest, below which nothing is learned."""
 SATURATED = 0.05
 """Share of the weights; a bias of the keys, which a softmax takes out again, is always among them."""
+STEP = 0.01
+"""Length of the step of each weight tensor after which it is asked again which ones have a gradient."""
 HEAVY = 0.4
 """Share that is dropped at once: a Transformer of the first paper drops 0.1, its largest 0.3."""
 DEAD = 0.5
@@ -181,9 +183,9 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     Signature(
         "saturated units",
-        lambda m: m["vanished"] > SATURATED,
+        lambda m: m["vanished"] > SATURATED and m.get("dead", 0.0) <= DEAD,
         "{vanished:.0%} of the model's weights get less than a millionth of the largest gradient: what they feed is "
-        "saturated, as a gate that starts closed",
+        "saturated, as a gate that starts closed, or zero, as two layers in a row that start so",
         "Glorot, Bengio 2010, AISTATS; Gers 2000, Neural Computation 12 (gates that start open)",
     ),
     Signature(
@@ -289,9 +291,28 @@ def _untrained(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, flo
     frozen = sum(weight.numel() for weight in model.parameters() if not weight.requires_grad)
     all_weights = max(1, sum(weight.numel() for weight in thawed.parameters()))
     largest = max((slope for _, slope in slopes), default=0.0)
-    vanished = sum(size for size, slope in slopes if slope < VANISHED * largest)
+    vanished = sum(size for size, slope in slopes if slope < VANISHED * largest) + _still(model, task, batch)
     found = {"frozen": frozen, "cut_off": max(0, reachable - reached - frozen), "vanished": vanished}
     return {name: count / all_weights for name, count in found.items()}
+
+
+def _still(model: nn.Module, task: StudyTask, batch: Batch) -> int:
+    """How many weights take part and have no gradient, before a step of training nor after it.
+
+    What starts at zero behind others holds their gradients back for one step; two such in a row do so forever.
+    """
+    one = copy.deepcopy(model).train()
+    moved: set[str] = set()
+    taking_part: dict[str, int] = {}
+    for _ in range(2):
+        one.zero_grad(set_to_none=True)
+        task.loss(one(*batch.inputs).float(), batch).backward()
+        for name, weight in one.named_parameters():
+            if weight.grad is not None:
+                taking_part[name] = weight.numel()
+                moved |= {name} if weight.grad.any() else set()
+                weight.data -= STEP * weight.grad / weight.grad.norm().clamp(min=1e-30)
+    return sum(size for name, size in taking_part.items() if name not in moved)
 
 
 def _by_depth(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, float]:
