@@ -206,6 +206,15 @@ class ConfiguredNumbers(nn.Module):
     def forward(self, x):
         return self.narrow(self.widen(x))
 
+class ConfiguredWidth(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        width = getattr(config, "width", 21)
+        self.widen, self.narrow = nn.Linear(config.d_in, width), nn.Linear(width, config.d_out)
+
+    def forward(self, x):
+        return self.narrow(self.widen(x))
+
 class MaskingItself(Translator):
     def forward(self, src, trg):
         causal = torch.ones(1, trg.shape[1], trg.shape[1], dtype=torch.bool, device=trg.device).tril()
@@ -295,6 +304,11 @@ def test_a_model_of_numbers_may_return_its_state(own):
     model = drawn(own, "Numbers", NUMBERS)
     x = torch.randn(BATCH, LENGTH, 3)
     torch.testing.assert_close(model(x), model.module.answer(model.module.lstm(x)[0]))
+
+
+def test_what_a_model_reads_is_not_how_wide_it_is_within(own):
+    model = drawn(own, "ConfiguredWidth", NUMBERS)
+    assert (model.widen.in_features, model.widen.out_features, model.narrow.out_features) == (3, 21, 2)
 
 
 @pytest.mark.parametrize("name", ["Translator", "MaskingItself"])

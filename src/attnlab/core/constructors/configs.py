@@ -6,7 +6,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, final
 
-from attnlab.core.constructors.words import glossary_word, named
+from attnlab.core.constructors.words import end_word, glossary_word, named
 
 CONFIG_NAMES = ("config", "configs", "cfg", "conf", "configuration", "args", "hparams", "params", "opt", "hp")
 """Names of a constructor's one parameter that holds all the others; also with another word before, ``model_args``."""
@@ -37,6 +37,8 @@ class Settings(types.SimpleNamespace):
         if name.startswith("_"):
             raise UnsetError(name)
         for other in named(glossary_word(name), vars(self)):
+            if end_word(other) not in ("", end_word(name)):  # what goes in is not how wide a model is within
+                continue
             vars(self).setdefault("_heard", set()).add(name)
             return vars(self)[other]
         raise UnsetError(name)
