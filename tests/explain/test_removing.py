@@ -12,7 +12,9 @@ import pytest
 from attnlab.explain import explaining
 from attnlab.explain.answer import Again, Answer, Share
 from attnlab.explain.case import parse_case
+from attnlab.explain.causes.candidates import unequal
 from attnlab.explain.causes.cause import Cause, phase_of
+from attnlab.explain.causes.known import Known
 from attnlab.explain.explaining import explain
 from attnlab.explain.possible import Impossible
 from attnlab.explain.removing import Removing
@@ -214,3 +216,18 @@ def test_what_the_better_one_lacks_is_not_why_it_is_better(expected, lacking, tr
     monkeypatch.setattr(explaining.Removing, "carry", lambda _, causes: tried_here.extend(causes))
     explain(case, tmp_path / "case", seeds=2, minutes=60.0, jobs=1, executor=InProcess())
     assert bool(tried_here) == tried
+
+
+def test_settings_that_compared_models_do_not_share_are_made_equal(said):
+    task = said()["task"]
+    mine = Setup("mine", {**task, "batch": 4}, {"name": "decoder"}, {"lr": 1e-3, "budget": {"steps": 9}})
+    other = Setup("other", task, {"name": "decoder", "norm": "post"}, {"lr": 1e-3, "budget": {"steps": 9}, "warmup": 5})
+    known = {one.name: Known(one, None) for one in (mine, other)}
+    found = {one.name: one.changes for one in unequal(known, "mine")}
+    assert found == {
+        "batch: 4 against 16": {"mine": {"task": {"batch": 16}}},
+        "warmup: 0.05 against 5": {"mine": {"training": {"warmup": 5}}},
+    }
+    assert next(iter(unequal(known, "other"))).changes == {"other": {"task": {"batch": 4}}}
+    alike = {**known, "other": Known(replace(other, model=mine.model), None)}
+    assert unequal(alike, "mine") == []  # then a setting is what is compared

@@ -16,7 +16,7 @@ from attnlab.core.files import fingerprint, read_json, write_json
 from attnlab.core.machine import usable_cores
 from attnlab.explain.answer import HALF, Again, Answer
 from attnlab.explain.case import IN_TRAINING, Case, load_case, metrics_of, parse_case
-from attnlab.explain.causes.candidates import ELSEWHERE, candidates, replaced, swapped
+from attnlab.explain.causes.candidates import ELSEWHERE, candidates, replaced, swapped, unequal
 from attnlab.explain.causes.cause import GAINS, OVERFITTING, OWN, TITLES, TOO_FEW_STEPS, Cause, Change
 from attnlab.explain.causes.known import Known
 from attnlab.explain.causes.own_code import Exchangeable, examine, exchangeable
@@ -229,6 +229,7 @@ class _Explaining:
             return [one for one in causes if not (too_good and one.grows)]
         # what is compared must stay what it is, and what one variant alone lacks is not why it does better than thought
         behind = quantity.worse_than_thought
+        causes = [*unequal(situations, behind), *causes]
         return [one for one in causes if one.nature != OWN and (one.nature != "known effect" or behind in one.changes)]
 
     def _that_length_spares(self, causes: Sequence[Cause]) -> list[Cause]:

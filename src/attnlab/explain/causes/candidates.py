@@ -87,6 +87,37 @@ def candidates(situations: Mapping[str, Known], *, comparison: Mapping[str, Chan
     return found
 
 
+def unequal(situations: Mapping[str, Known], behind: str) -> list[Cause]:
+    """Settings of task and training of the variant that did worse that are others of the one it is compared with.
+
+    Parameters
+    ----------
+    situations : mapping
+        What is known of the two, by variant.
+    behind : str
+        Which of them did worse than was expected.
+
+    Returns
+    -------
+    list of Cause
+        None where their models are one: then a setting is what is compared.
+    """
+    own, other = situations[behind].setup, next(one.setup for name, one in situations.items() if name != behind)
+    if own.model == other.model:
+        return []
+    unsaid = {"task": task_parameters(own.task), "training": Recipe.model_fields}
+    found = []
+    for where, said, wanted in (("task", own.task, other.task), ("training", own.training, other.training)):
+        for key in sorted({*said, *wanted} - {"name"}):
+            default = unsaid[where][key].default if key in unsaid[where] else None
+            mine, its = said.get(key, default), wanted.get(key, default)
+            if mine != its:
+                title = f"{key}: {_in_yaml(mine)} against {_in_yaml(its)}"
+                words = f"both variants have the same {key}"
+                found.append(Cause(title, "set-up", words, {behind: {where: {key: its}}}))
+    return found
+
+
 def _bugs(situations: Mapping[str, Known]) -> Iterator[Cause]:
     """A cause for every error that the doctor found and a mended mixer removes; else the module as a whole."""
     meant = {name: {"model": one.as_meant} for name, one in situations.items() if one.as_meant}
