@@ -270,10 +270,14 @@ def test_own_code_that_carries_it_and_has_an_error_is_a_bug():
     share = Share("own model", "own code", "a model of the lab is trained instead", around(-0.6))
     seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 1.5, 2.2, 1.0, 5)
     told = {"start": around(1.5), "noise": True, "shares": (share,), "end": around(2.1)}
-    answer = Answer(*seen, **told, unmeasured=("Each position sees the next one.",))
+    error = {"severity": "error", "check": "causality", "message": "Each position sees the next one."}
+    told["examined"] = (Examined("a.py:Net", "model", findings=[error]),)
+    answer = Answer(*seen, **told, unmeasured=("Each position sees the next one",))
     assert answer.verdict == "bug"
     told = paragraph(answer)
     assert told.startswith("Your own model carries most of it (86%), and has a bug: Each position sees the next one.")
+    assert told.count("Each position sees") == 1
+    assert what_next(answer).startswith("Mend what the doctor found")
     assert replace(answer, unmeasured=()).verdict == "own code"
 
 

@@ -142,7 +142,10 @@ def _bugs(answer: Answer) -> Iterator[str]:
     right = [one.name.rpartition(":")[2] for one in answer.examined if not (one.errors or one.error)]
     if right:
         yield f"The doctor finds no error in {' and '.join(right)}."
-    measured = " ".join(share.evidence for share in answer.shares)
+    begun = (
+        answer.unmeasured[:1] if answer.is_bug_of_own or answer.is_unmeasured_bug else ()
+    )  # the answer begins with it
+    measured = " ".join([*begun, *(share.evidence for share in answer.shares)])
     for one in answer.examined:
         told: dict[str, list[str]] = {}
         for finding in one.errors:
@@ -179,7 +182,7 @@ def what_next(answer: Answer) -> str:
     first = next(iter([*named, *answer.shares]), None)
     if answer.verdict == "cannot be":
         text = "Check how the data were split and what the model around these modules sees, before comparing anything."
-    elif answer.is_unmeasured_bug:
+    elif answer.is_unmeasured_bug or answer.is_bug_of_own:
         text = "Mend what the doctor found, and run the case again."
     elif answer.fraction < 1:
         minutes = math.ceil(max(answer.seconds / 60, answer.minutes) / answer.fraction)
