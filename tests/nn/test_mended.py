@@ -288,11 +288,13 @@ class Asked(torch.nn.Module):
             seen = functional.scaled_dot_product_attention(q, k, x, scale=self.scale)
         else:
             scores = torch.einsum("bqd,bkd->bqk", q, k) if self.how == "einsum" else torch.bmm(q, k.transpose(1, 2))
-            seen = functional.softmax((scores * self.scale).squeeze(1), dim=-1)[:, None] @ x
+            scores = self.scale * scores if self.how == "einsum" else scores * self.scale
+            scores = scores.reshape(len(x), -1) if self.how == "reshaped" else scores.squeeze(1)
+            seen = functional.softmax(scores, dim=-1)[:, None] @ x
         return gate[:, :, :1] * seen
 
 
-@pytest.mark.parametrize("how", ["fused", "einsum", "bmm"])
+@pytest.mark.parametrize("how", ["fused", "einsum", "bmm", "reshaped"])
 def test_scores_of_one_query_are_multiplied_and_gates_are_not(how):
     torch.manual_seed(0)
     module, right = Asked(how, 0.1), Asked(how, 0.4)

@@ -45,7 +45,7 @@ KEEPING = frozenset(_KEEPING.split())
 
 
 def later(scores: Tensor) -> Tensor:
-    """Where a key stands behind its query, as bool (length, length)."""
+    """Where a key stands behind its query, as bool (q_len, k_len)."""
     return torch.ones(*scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
 
 
@@ -205,8 +205,8 @@ def _leads_to_scores(func: Any, given: Sequence[Any]) -> bool:
     tensors = [one for one in given if isinstance(one, Tensor)]
     if func in PRODUCTS:
         return not any(isinstance(one, nn.Parameter) for one in tensors)
-    name = getattr(func, "__name__", "").strip("_").removeprefix("r")
-    return name in KEEPING and any(are_products(one) for one in tensors)
+    name = getattr(func, "__name__", "").strip("_")  # such as ``rmul`` of a number before a tensor
+    return not {name, name.removeprefix("r")}.isdisjoint(KEEPING) and any(are_products(one) for one in tensors)
 
 
 @final
