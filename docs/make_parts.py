@@ -6,14 +6,13 @@ code says. ``tests/test_docs.py`` fails when the committed page is another.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from attnlab.cli.catalog import TABLES, entries
+from attnlab.cli.catalog import TABLES, entries, imported, sections
 
 PAGE = Path(__file__).with_name("parts.md")
 KINDS = {
@@ -79,19 +78,18 @@ def _table(kind: str) -> str:
     """Return the section of one table."""
     title, place = KINDS[kind]
     file, name = TABLES[kind]
-    module = importlib.import_module("attnlab." + file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
-    table = getattr(module, name)
+    table = imported(kind)
     found = [_entry(entry.name, entry.summary, table[entry.name]) for entry in entries(kind)]
     return "\n".join([f"\n## {title}\n", f"{place} Table `{name}` of `src/attnlab/{file}`.", *found])
 
 
 def _entry(name: str, summary: str, target: Callable[..., Any]) -> str:
     """Return what the page says of one name."""
-    sections = _sections(inspect.getdoc(target) or "")
+    found = sections(inspect.getdoc(target) or "")
     lines = [f"\n### `{name}`\n", _code(summary), "", f"Class `{target.__qualname__}`. {_arguments(target)}"]
     if inspect.isfunction(target):
         lines = [f"\n### `{name}`\n", _code(summary), "", f"Function `{target.__qualname__}`."]
-    notes, references = sections.get("Notes", ""), dict(_references(sections.get("References", "")))
+    notes, references = found.get("Notes", ""), dict(_references(found.get("References", "")))
     if notes:
         lines += ["", re.sub(r" ?\[(\d+)\]_", lambda mark: f" (source {mark[1]})", _code(notes))]
     if references:
@@ -110,12 +108,6 @@ def _arguments(target: Callable[..., Any]) -> str:
 
 def _shown(value: Any) -> str:
     return value if isinstance(value, str) else repr(value)
-
-
-def _sections(docstring: str) -> dict[str, str]:
-    """Return the sections of a NumPy docstring by title."""
-    parts = re.split(r"^(\w[\w ]*)\n-{3,}$", docstring, flags=re.MULTILINE)
-    return {title: inspect.cleandoc(text).strip() for title, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
 def _references(text: str) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ import functools
 import importlib
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -109,10 +109,8 @@ def _show_part(name: str, kinds: Sequence[str], *, json: bool) -> int:
 
 def _told(kind: str, name: str) -> dict[str, Any]:
     """What a part is, and its constructor's arguments with their defaults and what they mean; imports it."""
-    file, table = TABLES[kind]
-    module = importlib.import_module("attnlab." + file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
-    target = getattr(module, table)[name]
-    meanings = _meanings(inspect.getdoc(target) or "")
+    target = imported(kind)[name]
+    meanings = _meanings(sections(inspect.getdoc(target) or "").get("Parameters", ""))
     arguments = {
         argument: {
             "required": one.default is one.empty,
@@ -124,10 +122,22 @@ def _told(kind: str, name: str) -> dict[str, Any]:
     return {"summary": next(one.summary for one in entries(kind) if one.name == name), "arguments": arguments}
 
 
-def _meanings(docstring: str) -> dict[str, str]:
+def imported(kind: str) -> Mapping[str, Callable[..., Any]]:
+    """A table itself, by its key in `TABLES`; imports its module."""
+    file, table = TABLES[kind]
+    module = importlib.import_module("attnlab." + file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+    return getattr(module, table)
+
+
+def sections(docstring: str) -> dict[str, str]:
+    """The sections of a NumPy docstring by title."""
+    parts = re.split(r"^(\w[\w ]*)\n-{3,}$", docstring, flags=re.MULTILINE)
+    return {title: inspect.cleandoc(text).strip() for title, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def _meanings(parameters: str) -> dict[str, str]:
     """What the section of parameters of a NumPy docstring says of each."""
-    section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[\w ]*\n-{3,}$|\Z)", docstring, re.DOTALL | re.MULTILINE)
-    parts = re.split(r"^(\w[\w, ]*) : .*$", section[1] if section else "", flags=re.MULTILINE)
+    parts = re.split(r"^(\w[\w, ]*) : .*$", parameters, flags=re.MULTILINE)
     told = zip(parts[1::2], parts[2::2], strict=True)
     return {name: " ".join(text.split()).replace("``", "") for names, text in told for name in names.split(", ")}
 

@@ -229,7 +229,7 @@ class Answer:
         if self.start is None:
             return self.cured[0][1] if self.cured else "unexplained"  # pyrefly: ignore
         largest = self.largest
-        if self.is_unmeasured_bug or self.is_bug_of_own:
+        if self.begins_with_a_bug:
             return "bug"
         if largest is None:
             return "not again" if self._comes_not_again else "unexplained"
@@ -240,6 +240,11 @@ class Answer:
         """Whether nothing but what any model gains from carries much, beside errors that no removal reached."""
         largest = None if self.start is None else self.largest
         return bool(self.unmeasured) and (largest is None or largest[0] in (*GAINS, TOO_FEW_STEPS))
+
+    @property
+    def begins_with_a_bug(self) -> bool:
+        """Whether the answer begins with an error of the doctor that no removal reached."""
+        return self.is_unmeasured_bug or self.is_bug_of_own
 
     @property
     def is_bug_of_own(self) -> bool:

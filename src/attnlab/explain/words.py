@@ -142,14 +142,12 @@ def _bugs(answer: Answer) -> Iterator[str]:
     right = [one.name.rpartition(":")[2] for one in answer.examined if not (one.errors or one.error)]
     if right:
         yield f"The doctor finds no error in {' and '.join(right)}."
-    begun = (
-        answer.unmeasured[:1] if answer.is_bug_of_own or answer.is_unmeasured_bug else ()
-    )  # the answer begins with it
-    measured = " ".join([*begun, *(share.evidence for share in answer.shares)])
+    begun = answer.unmeasured[:1] if answer.begins_with_a_bug else ()
+    said = " ".join([*begun, *(share.evidence for share in answer.shares)])
     for one in answer.examined:
         told: dict[str, list[str]] = {}
         for finding in one.errors:
-            if finding["message"].rstrip(".") not in measured:
+            if finding["message"].rstrip(".") not in said:
                 told.setdefault(finding["check"], []).append(finding["message"].rstrip("."))
         for first, *more in told.values():
             also = f"{first} (and {len(more)} more of this kind)" if more else first
@@ -182,7 +180,7 @@ def what_next(answer: Answer) -> str:
     first = next(iter([*named, *answer.shares]), None)
     if answer.verdict == "cannot be":
         text = "Check how the data were split and what the model around these modules sees, before comparing anything."
-    elif answer.is_unmeasured_bug or answer.is_bug_of_own:
+    elif answer.begins_with_a_bug:
         text = "Mend what the doctor found, and run the case again."
     elif answer.fraction < 1:
         minutes = math.ceil(max(answer.seconds / 60, answer.minutes) / answer.fraction)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import inspect
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any, final
 
 from torch import nn
 
-from attnlab.core.constructors import named
+from attnlab.core.constructors import named, signature_of
 from attnlab.strangers.loading.sizes import D_MODEL, OF_SIDES
 from attnlab.strangers.patient import Patient
 
@@ -60,7 +59,7 @@ def _holders(patient: Patient) -> list[Mapping[str, Any]]:
     ]
     inner += [value for value in patient.arguments.values() if isinstance(value, Mapping)]
     parts = [vars(part) for part in patient.module.modules() if not type(part).__module__.startswith("torch.")]
-    unsaid = {name: one.default for name, one in inspect.signature(type(patient.module)).parameters.items()}
+    unsaid = {name: one.default for name, one in signature_of(type(patient.module)).items()}
     return [patient.arguments, *inner, *parts, unsaid]
 
 

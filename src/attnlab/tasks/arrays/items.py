@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Literal, final, get_args
 
@@ -175,16 +175,9 @@ class OwnItems:
 
         Of large parts a sample is looked at.
         """
-        train = self.parts["train"]
-        if not _is_of_numbers(train):
+        if not _is_of_numbers(self.parts["train"]):
             return {}
-        most = max(1, MOST_COMPARED // (MOST_HELD * math.prod(train.inputs.shape[1:])))
-        among = train.pair(_evenly(len(train), most))[0]
-        found = {}
-        for part, items in self._held.items():
-            copies = near_copies(items.pair(_evenly(len(items), MOST_HELD))[0], among)
-            found[part] = sum(len(one) > 0 for one in copies) / len(copies)
-        return found
+        return self._found_among(MOST_COMPARED // MOST_HELD, lambda *some: [len(one) > 0 for one in near_copies(*some)])
 
     @functools.cached_property
     def overlapping(self) -> dict[str, float]:
@@ -192,10 +185,17 @@ class OwnItems:
 
         Of large parts a sample is looked at.
         """
+        return self._found_among(MOST_HASHED, overlapping)
+
+    def _found_among(self, most: int, find: Callable[[np.ndarray, np.ndarray], Any]) -> dict[str, float]:
+        """By held-out part, the fraction of its inputs that are found in one way among the training inputs.
+
+        Of large parts a sample is looked at: of training inputs so many as hold at most so many numbers.
+        """
         train = self.parts["train"]
-        among = train.pair(_evenly(len(train), max(1, MOST_HASHED // math.prod(train.inputs.shape[1:]))))[0]
+        among = train.pair(_evenly(len(train), max(1, most // math.prod(train.inputs.shape[1:]))))[0]
         held_out = {part: items.pair(_evenly(len(items), MOST_HELD))[0] for part, items in self._held.items()}
-        return {part: float(overlapping(some, among).mean()) for part, some in held_out.items()}
+        return {part: float(np.mean(find(some, among))) for part, some in held_out.items()}
 
     def alarms(self) -> list[str]:
         """What is suspicious about the parts."""
