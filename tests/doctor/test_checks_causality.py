@@ -336,6 +336,50 @@ class BackshiftedInBlock(Backshifted):
         return super().normalize(scores).nan_to_num()
 
 
+class Late(nn.Module):
+    """A causal language model. tokens: (batch, length)."""
+
+    padding = 3
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.logits = nn.Embedding(VOCAB, D), nn.Linear(D, VOCAB)
+        self.convolution, self.layer = nn.Conv1d(D, D, 3), Causal()
+
+    def forward(self, tokens):
+        x = nn.functional.pad(self.embedding(tokens).mT, (self.padding, 0))
+        return self.logits(self.layer(self.convolution(x).mT[:, : tokens.shape[1]]))
+
+
+class InTime(Late):
+    """A causal language model. tokens: (batch, length)."""
+
+    padding = 2
+
+
+def test_a_model_whose_outputs_do_not_see_their_own_position_is_warned_of():
+    how = {"causal": True, "kind": "model", "takes": "tokens", "vocab_size": VOCAB, "d_out": VOCAB}
+    (finding,) = blamed(Late(), **how)
+    assert (finding.severity, finding.message) == (
+        "warning",
+        "no output sees what stands at its own position, only what stood 1 earlier and before.",
+    )
+    assert blamed(InTime(), **how) == []
+
+
+class InFloat32(Causal):
+    """Causal attention with a mask that it makes in float32, and torch's function."""
+
+    def forward(self, x):
+        mask = torch.full((x.shape[1], x.shape[1]), float("-inf"), dtype=torch.float32).triu(1)
+        q = x.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+        return nn.functional.scaled_dot_product_attention(q, q, q, mask).transpose(1, 2).flatten(2)
+
+
+def test_a_mask_in_float32_is_no_leak_in_float64():
+    assert blamed(InFloat32(), causal=True, length=40) == []
+
+
 def test_words_do_not_excuse_what_was_measured():
     assert "does not see itself" in only_error(DeclaredStrict(), causal=True).message
 

@@ -67,7 +67,11 @@ def tokens() -> Tensor:
         (Over(lambda x: x + x.mean(1, keepdim=True)), Reach(LENGTH, LENGTH - 1, mixes_batch=False)),
         (Over(lambda x: x + x.roll(1, 0)), Reach(1, 0, mixes_batch=True)),
         (Over(lambda x: x.cumsum(0)), Reach(1, 0, mixes_batch=True)),
-        (Over(lambda x: x.roll(-1, 1)), Reach(LENGTH, 1, mixes_batch=False)),  # the last sees the first
+        (
+            Over(lambda x: x.roll(-1, 1)),
+            Reach(LENGTH, 1, mixes_batch=False, delay=LENGTH - 1),
+        ),  # the last sees the first
+        (Over(lambda x: x.roll(2, 1)), Reach(3, LENGTH - 2, mixes_batch=False, delay=2)),
     ],
 )
 def test_reach_of_known_functions(tokens: Tensor, middle: nn.Module, expected: Reach) -> None:
@@ -77,6 +81,29 @@ def test_reach_of_known_functions(tokens: Tensor, middle: nn.Module, expected: R
 def test_a_tiny_influence_is_seen(tokens: Tensor) -> None:
     model = Tokens(Over(lambda x: x + 1e-9 * x.mean(1, keepdim=True)))
     assert reach(model, (tokens,)).past == LENGTH
+
+
+def masked_attention(x: Tensor) -> Tensor:
+    mask = torch.full((x.shape[1], x.shape[1]), float("-inf"), dtype=torch.float32).triu(1)
+    return nn.functional.scaled_dot_product_attention(*[x[:, None]] * 3, mask)[:, 0]
+
+
+class Layer(nn.Module):
+    """Attention of torch with a mask that is made in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, 1, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        return self.attention(x, x, x, attn_mask=mask, need_weights=False)[0]
+
+
+@pytest.mark.parametrize("middle", [Over(masked_attention), Layer()], ids=["a function", "a layer"])
+def test_a_mask_of_another_precision_hides_what_it_hides(middle: nn.Module) -> None:
+    tokens = torch.randint(VOCAB, (BATCH, 64))  # a fused kernel reads such a mask wrongly, of some dozen keys and more
+    assert reach(Tokens(middle), (tokens,)) == Reach(64, 0, mixes_batch=False)
 
 
 def in_an_order_that_others_choose(x: Tensor) -> Tensor:

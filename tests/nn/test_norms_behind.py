@@ -44,6 +44,22 @@ class Pre(Post):
         return self.with_norms_first(x)
 
 
+class Branches(nn.Module):
+    """Branches that each begin with a norm, and one behind them all."""
+
+    def __init__(self):
+        super().__init__()
+        self.branches = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(2)
+        )
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, x):
+        for branch in self.branches:
+            x = x + branch(x)
+        return self.norm(x)
+
+
 PAIRS = [("attention.0", "norms.0"), ("maps.0", "norms.1"), ("attention.1", "norms.2"), ("maps.1", "norms.3")]
 
 
@@ -51,6 +67,7 @@ def test_norms_behind_parts_are_found_and_those_before_are_not():
     x = torch.randn(3, LENGTH, WIDTH)
     assert norms_behind(Post(), (x,)) == PAIRS
     assert norms_behind(Pre(), (x,)) == []
+    assert norms_behind(Branches(), (x,)) == []
     assert norms_behind(nn.TransformerEncoderLayer(WIDTH, 2, 20, batch_first=True), (x,)) == []  # says it itself
 
 

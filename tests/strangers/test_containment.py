@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnlab.doctor import doctor
-from attnlab.strangers.containment import OvertimeError, Traces, contained, time_limit
+from attnlab.strangers.containment import OvertimeError, Traces, contained, time_limit, wake
 
 
 def test_prints_are_kept_from_the_screen(capsys):
@@ -28,6 +28,13 @@ def test_prints_are_kept_from_the_screen(capsys):
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")
     assert traces.printed.getvalue().splitlines() == ["out", "err"]
+
+
+def test_gains_that_start_closed_are_opened():
+    module = nn.ParameterList([torch.zeros(3), torch.full((), 1e-6), torch.full((3,), 0.01)])
+    wake(module)
+    assert [bool((one.abs() > 1e-3).all()) for one in module] == [True, True, True]
+    assert module[2].tolist() == torch.full((3,), 0.01).tolist()
 
 
 def test_random_states_are_put_back():

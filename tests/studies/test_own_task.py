@@ -56,6 +56,14 @@ def test_the_template_keeps_the_contract_and_runs(tmp_path, capsys):
         assert variant.done[0].predictions["kind"] == "halves"
 
 
+def test_a_module_that_has_methods_of_a_task_is_examined_as_a_module(tmp_path, capsys):
+    lines = ["from torch import nn", "class Trained(nn.Linear):", "    def loss(self, x, y):", "        return x - y"]
+    lines += ["    def evaluate(self, x):", "        return x", "    def forward(self, x):", "        return x + 1"]
+    (tmp_path / "trained.py").write_text("\n".join(lines), encoding="utf-8")
+    call(["doctor", f"{tmp_path}/trained.py:Trained"])
+    assert "called as: forward(" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["shapes", "repeated-tokens", "char-lm", "lm"])
 def test_tasks_of_the_lab_have_no_complaints(name, text_file):
     arguments = {"text": text_file, "context": 13} if name.endswith("lm") else {}

@@ -111,14 +111,15 @@ def doctor(
 
 
 def _is_task(target: str) -> bool:
-    """Whether a file defines a class of that name with a method that tasks alone have."""
+    """Whether a file defines a class of that name with a method that tasks alone have, and none that modules have."""
     path, _, name = target.rpartition(":")
     try:
         tree = ast.parse(Path(path).expanduser().read_bytes())
     except (OSError, ValueError, SyntaxError):
         return False
     classes = [one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == name]
-    return any(isinstance(one, ast.FunctionDef) and one.name in OF_TASKS for found in classes for one in found.body)
+    methods = {one.name for found in classes for one in found.body if isinstance(one, ast.FunctionDef)}
+    return not methods.isdisjoint(OF_TASKS) and "forward" not in methods
 
 
 def _examine_task(target: str, arguments: Mapping[str, Any]) -> int:

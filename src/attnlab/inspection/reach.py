@@ -13,6 +13,7 @@ from jaxtyping import Bool, Shaped
 from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
+from attnlab.core.exact import MasksAsExact
 from attnlab.inspection.drawing.pieces import drawn, facts
 from attnlab.nn.mended import register_parts
 
@@ -41,11 +42,14 @@ class Reach:
         Distance to the farthest later position that matters to any output; 0 for a causal model.
     mixes_batch : bool
         Whether an output depends on other sequences of the batch.
+    delay : int
+        Distance from the output's own position back to the nearest one that matters; 0 where its own does, or none.
     """
 
     past: int
     future: int
     mixes_batch: bool
+    delay: int = 0
 
     def _repr_html_(self) -> str:
         """What was found, in words."""
@@ -55,6 +59,7 @@ class Reach:
             facts(
                 {
                     "past": f"{self.past} positions, the output's own included",
+                    **({"delay": f"what stood {self.delay} earlier is the last that it sees"} if self.delay else {}),
                     "future": f"{self.future} positions ahead" if self.future else "none: it is causal",
                     "batch": f"an output {others}",
                 }
@@ -103,7 +108,8 @@ def reach(model: nn.Module, inputs: Tensor | Sequence[Tensor], position: int = -
         if not -length <= position < length:
             raise ModuleError(f"position must lie within the {length} positions of the input; got {position}")
         mixes_batch = probe.mixes_batch()
-        return Reach(probe.past(position % length), probe.future(one_by_one=mixes_batch), mixes_batch)
+        past, future = probe.past(position % length), probe.future(one_by_one=mixes_batch)
+        return Reach(past, future, mixes_batch, probe.delay(position % length) if past else 0)
 
 
 @final
@@ -130,6 +136,10 @@ class _Probe:
     def past(self, position: int) -> int:
         """The number of positions from the farthest past one that matters up to this one."""
         return position + 1 - _first_true(lambda j: self._matters(position, range(j + 1)), position + 1)
+
+    def delay(self, position: int) -> int:
+        """The distance from one position back to the nearest that matters to it; one does."""
+        return _first_true(lambda j: self._matters(position, range(position - j, position + 1)), position + 1)
 
     def future(self, *, one_by_one: bool) -> int:
         """The distance to the farthest later position that matters to any of the first outputs that see ahead."""
@@ -199,7 +209,7 @@ class _Probe:
 
     def _run(self, first: Tensor) -> Tensor:
         torch.default_generator.manual_seed(PROBE_SEED)
-        with torch.no_grad():
+        with torch.no_grad(), MasksAsExact():
             found: Tensor = self.model(first, *self.rest)
         if found.ndim == 2 and found.shape[1] != first.shape[1]:  # one answer for a sequence
             found = found[:, None]

@@ -9,6 +9,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from attnlab.core.exact import MasksAsExact
+
 NORM_CLASSES = (nn.LayerNorm, nn.RMSNorm)
 
 
@@ -33,21 +35,26 @@ def norms_behind(model: nn.Module, inputs: Sequence[Tensor], own: Sequence[str] 
     exact = copy.deepcopy(model).double().eval()
     found: list[tuple[str, str]] = []
     sums: list[tuple[str, Tensor]] = []  # of the input and the output of every part that was called
+    normed: list[tuple[str, Tensor]] = []  # what every norm was given
+
+    def same(one: Tensor, other: Tensor) -> bool:
+        return one.shape == other.shape and torch.allclose(one, other)
 
     def note(name: str, part: nn.Module, given: tuple[Any, ...], returned: Any) -> None:
         x, y = (next(iter(one), None) if isinstance(one, tuple) else one for one in (given, returned))
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.shape == y.shape and x.is_floating_point()):
             return
         if name in own or isinstance(part, NORM_CLASSES):
-            before = next((one for one, total in sums if total.shape == x.shape and torch.allclose(total, x)), None)
+            before = next((one for one, total in sums if same(total, x)), None)
             found.extend([] if before is None else [(before, name)])
-        else:
+            normed.append((name, x))
+        elif not any(one.startswith(f"{name}.") and same(given, x) for one, given in normed):  # its norm is before it
             sums.append((name, x + y))
 
     for name, part in exact.named_modules():
         if name and not _within_torchs_layer(exact, name):
             part.register_forward_hook(lambda part, given, returned, name=name: note(name, part, given, returned))
-    with torch.no_grad():
+    with torch.no_grad(), MasksAsExact():
         exact(*(x.double() if x.is_floating_point() else x for x in inputs))
     return list(dict.fromkeys(found))
 

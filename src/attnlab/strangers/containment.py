@@ -22,6 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 _SEED = 20  # any
+_NEXT_TO_ZERO = 1e-4  # as gains of residual branches start
 _BUSY = 5.0  # times as long on the clock as computing alone takes, on a machine with much else to do
 _OF_CUDA = re.compile(r"CUDA|cuda:\d|NVIDIA|No viable backend")  # what torch says without it, or beside the CPU
 _AGAIN_S = 1.0  # a module that swallows the first interruption gets another one every second
@@ -176,10 +177,10 @@ def quiet() -> Iterator[None]:
 
 
 def wake(module: nn.Module, spread: float = 0.1) -> None:
-    """Give parameters that are all zero small random values, in place: behind them nothing could be seen."""
+    """Give parameters that are zero, or nearly, small random values, in place: behind them nothing could be seen."""
     generator = torch.Generator().manual_seed(_SEED)
     with torch.no_grad():
         for parameter in module.parameters():
-            if parameter.is_floating_point() and parameter.numel() and not parameter.any():
+            if parameter.is_floating_point() and parameter.numel() and parameter.abs().max() <= _NEXT_TO_ZERO:
                 noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
                 parameter.copy_(noise.to(parameter.dtype) * spread)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -80,10 +81,20 @@ def _convert(name: str, value: Any, hint: Any) -> tuple[Any, str]:
         adapter = pydantic.TypeAdapter(hint, config=pydantic.ConfigDict(arbitrary_types_allowed=True))
         return adapter.validate_python(value, strict=True), ""
     except pydantic.ValidationError as error:
-        wanted = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
-        return value, f"'{name}' must be {wanted}; got {value!r} ({error.errors()[0]['msg']})"
+        return value, f"'{name}' must be {_in_words(hint)}; got {value!r} ({error.errors()[0]['msg']})"
     except pydantic.errors.PydanticUserError:
         return value, ""  # an annotation pydantic cannot check, in a person's own class
+
+
+def _in_words(hint: Any) -> str:
+    """What an annotation allows: of choices the choices themselves."""
+    if typing.get_origin(hint) is typing.Literal:
+        return " or ".join(map(repr, typing.get_args(hint)))
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return " or ".join(map(_in_words, typing.get_args(hint)))
+    if hint is types.NoneType:
+        return "null"
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint).replace("typing.", "")
 
 
 def takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:

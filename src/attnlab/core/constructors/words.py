@@ -53,7 +53,7 @@ WHOLE_NAMES: dict[str, str] = {
     for word, names in {
         "n_layers": "N",
         "max_length": "T L max_T n_tokens",
-        "d_model": "k emb embed latent_dim",
+        "d_model": "k emb embed latent_dim h_dim",
         "d_ff": "d_hid n_hidden",
         "n_kv_heads": "n_kv",
     }.items()

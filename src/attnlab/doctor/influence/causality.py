@@ -73,6 +73,13 @@ TEXTS: Mapping[str, FindingText] = {
         f" and `.triu()` blocks the position itself too{_ACCEPT}",
         _VASWANI,
     ),
+    "late": FindingText(
+        "warning",
+        "no output sees what stands at its own position, only what stood {delay} earlier and before.",
+        "a convolution of kernel size k wants k - 1 positions of padding before its input, a mask keeps its diagonal,"
+        " and of inputs and targets only one is shifted; in a model that shifts its own inputs it is meant",
+        _VASWANI,
+    ),
     "what follows": FindingText(
         "warning",
         "outputs depend on how many positions follow, though not on what they hold.",
@@ -226,12 +233,17 @@ def _leak_under_a_condition(exam: Examination, under: list[_Leak]) -> Finding:
 
 
 def _blind_to_itself(exam: Examination, seen: Influence) -> Iterator[Finding]:
-    """An error if a position sees earlier ones and not itself."""
+    """An error if a position sees earlier ones and not itself; a warning of a model, which may shift its inputs."""
     if not seen.past.any():
         return
     own = seen.seen.diagonal(dim1=-2, dim2=-1)[:, 1:]  # the first may be NaN
     evidence = ""
-    if exam.convention.kind == "layer" and not own.any():
+    if exam.convention.kind != "layer" and not own.any():
+        length = exam.convention.length
+        delay = next(k for k in range(1, length) if seen.seen.diagonal(-k, -2, -1).any())
+        told = f"replacing a position changes no output before the one {delay} later (length {length})"
+        yield TEXTS["late"].finding(_ID, told, {"delay": delay})
+    elif exam.convention.kind == "layer" and not own.any():
         evidence = "replacing a position changes later outputs, and its own by 0"
     elif any(
         _is_strict(found.weights, exam.convention.length) for found in attentions(exam.usual_tape, exam.convention)

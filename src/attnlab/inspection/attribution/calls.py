@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
+from attnlab.core.exact import MasksAsExact
 from attnlab.inspection.capture import capture
 from attnlab.inspection.watch import Captured
 
@@ -48,7 +49,13 @@ class Call:
 
     def exactly(self) -> Callable[[Tensor], Tensor]:
         """`again` in float64."""
-        return replace(self, module=copy.deepcopy(self.module).double()).again
+        exact = replace(self, module=copy.deepcopy(self.module).double())
+
+        def again(x: Tensor) -> Tensor:
+            with MasksAsExact():
+                return exact.again(x)
+
+        return again
 
 
 @final
