@@ -498,6 +498,73 @@ def test_windows_of_one_series_are_told_and_held_out_as_they_stand(task, save):
         task(windows, targets, split="ordered")
 
 
+@pytest.mark.parametrize("sorted_by_class", [False, True])
+def test_rows_of_one_source_that_stand_together_are_told(sorted_by_class, save):
+    draw = np.random.default_rng(0)
+    sources = np.repeat(draw.normal(size=(60, 1)), 10, axis=0)
+    classes = np.repeat(np.arange(60) % 2, 10)
+    shift = draw.integers(0, LENGTH, 600)
+    waves = np.stack([np.roll(np.sin(np.arange(LENGTH)), one) for one in shift])  # which begin anywhere
+    pieces = sources * waves + 0.1 * draw.normal(size=(600, LENGTH))
+    order = np.argsort(classes, kind="stable") if sorted_by_class else np.arange(600)
+    labels = save("labels", classes[order])
+    said = "of the time a row is more like the one that stands behind it"
+    task = Classify(save("pieces", pieces[order]), labels)
+    assert task.alike_beside > 0.75
+    assert said in " ".join(task.alarms())
+    mixed = [draw.permutation(np.flatnonzero(classes[order] == one)) for one in range(2)]
+    shuffled = order[np.concatenate(mixed)] if sorted_by_class else draw.permutation(600)
+    others = Classify(save("others", pieces[shuffled]), save("of", classes[shuffled]))
+    assert 0.4 < others.alike_beside < 0.6  # what one class has in common is no leak
+    assert said not in " ".join(others.alarms())
+    regression = Sequences(save("pieces", pieces[order]), save("wanted", pieces[order]), split="contiguous")
+    assert regression.alike_beside == 0.0
+
+
+def test_items_of_one_source_go_into_one_part(save, tmp_path):
+    draw = np.random.default_rng(0)
+    sources = np.sort(draw.integers(0, 40, 400))
+    x, groups = draw.normal(size=(400, LENGTH)), save("sources", sources)
+    labels, inputs = save("labels", draw.integers(0, 2, 400)), save("x", x)
+    lines = [
+        f"{a:.3f},{b:.3f},person {source},{number % 2}"
+        for number, (a, b, source) in enumerate(zip(x[:, 0], x[:, 1], sources, strict=True))
+    ]
+    (tmp_path / "rows.csv").write_text("\n".join(["a,b,who,label", *lines]))
+    tasks = [
+        Classify(inputs, labels, groups=groups, validation=0.2, test=0.1),
+        Sequences(inputs, inputs, groups=groups, validation=0.2, test=0.1),
+        Classify(str(tmp_path / "rows.csv"), groups="who", validation=0.2, test=0.1),
+    ]
+    for task in tasks:
+        parts = {part: items.chosen for part, items in task._items.parts.items()}
+        found = [set(sources[chosen]) for chosen in parts.values()]
+        assert sum(map(len, found)) == len(set(sources))  # no source stands in two parts
+        assert [abs(len(parts[part]) / 400 - share) < 0.06 for part, share in (("validation", 0.2), ("test", 0.1))] == [
+            True,
+            True,
+        ]
+        assert sorted(np.concatenate([*parts.values()])) == list(range(400))
+    assert tasks[2].model_arguments()["d_in"] == 1  # what tells the source is not read
+    assert tasks[2].length == 2
+    assert tasks[0].alike_beside == 0.0
+    assert tasks[0].describe()["groups"] == groups
+    for wrong, said in (
+        ({"groups": groups, "split": "contiguous"}, "groups are drawn; got split 'contiguous' beside them"),
+        ({"groups": save("few", sources[:9])}, r"groups must be one value an item; got shape \(9,\) for 400 items"),
+        ({"groups": "who"}, r"has no column 'who' of groups; beside arrays it must be an \.npy file"),
+    ):
+        with pytest.raises((DataError, SpecError), match=said):
+            Sequences(inputs, inputs, **wrong)
+    with pytest.raises(DataError, match="has no column 'whose'; it has a, b, who, label"):
+        Classify(str(tmp_path / "rows.csv"), groups="whose")
+    halves = save("halves", np.arange(400) // 200)
+    with pytest.raises(
+        DataError, match=r"with groups nothing of the class \d is left to train on: all of it is of groups"
+    ):
+        Classify(inputs, halves, groups=halves)
+
+
 def test_a_class_that_stands_last_is_refused(save):
     files = save("x", np.random.default_rng(0).normal(size=(100, LENGTH))), save("y", np.arange(100) // 95)
     with pytest.raises(DataError, match="with split: contiguous nothing of the class 1 is left to train on"):

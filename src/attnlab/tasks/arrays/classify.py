@@ -16,7 +16,7 @@ from attnlab.core.contracts import Batch, Floor, Metric, Predict
 from attnlab.core.errors import DataError, ModuleError, SpecError, nearest
 from attnlab.core.sizes import require_known, require_positive
 from attnlab.tasks.arrays.items import DropCopies, Numbers, OwnItems, Split, batch_of, cut_items
-from attnlab.tasks.arrays.reading import ARRAY, numbers, read_array, read_table, require_finite
+from attnlab.tasks.arrays.reading import ARRAY, numbers, read_array, read_groups, read_table, require_finite
 from attnlab.tasks.codecs import ClassCodec, NumbersCodec
 from attnlab.tasks.held_out import PREFIXES, Held, held_parts, shares_of
 from attnlab.tasks.next_tokens import NextTokens, Tally
@@ -61,10 +61,14 @@ class Classify:
     split : {"random", "contiguous"}
         Whether what is held out is drawn, or stands last, as it must where items are windows of one series.
 
+    groups : str, optional
+        Which items are of one source, such as a person, and go into one part: an ``.npy`` file (items,), or a column of
+        the table. The classes may then have other shares in each part.
+
     Raises
     ------
     SpecError
-        If a size is below 1, or what is held out is no share.
+        If a size is below 1, what is held out is no share, or groups are to stand last.
     DataError
         If a file cannot be read, or holds what is no item or no class, or one that training lacks, or nothing is left
         to train on.
@@ -94,28 +98,27 @@ class Classify:
         data_seed: int = 0,
         drop_copies: DropCopies = False,
         split: Split = "random",
+        groups: str | None = None,
     ) -> None:
         require_positive("batch", batch)
         require_positive("length", length or 1)
         self.batch, self.drop_copies = batch, drop_copies
         self._arguments = {"inputs": inputs, "labels": labels, "field": field}
+        self._arguments |= {} if groups is None else {"groups": groups}
         held = held_parts(validation, test)
-        read = {"train": _read(inputs, labels, field)}
-        read |= {
-            part: _given(some, labels, field, part) for part, some in held.items() if not isinstance(some, float | int)
-        }
+        files = {part: some for part, some in held.items() if not isinstance(some, float | int)}
+        read = {"train": _read(inputs, labels, field, groups)}
+        read |= {part: _given(some, labels, field, part, groups) for part, some in files.items()}
         self.classes = sorted(set(read["train"][1].tolist()))
         known = {part: self._numbered(part, given) for part, (_, given) in read.items()}
-        trained = cut_items(len(known["train"]), shares_of(held), data_seed, known["train"], split)["train"]
-        items, self._tokenizer, self.cut = _encoded(
-            {part: some for part, (some, _) in read.items()}, trained, tokenizer, length
-        )
-        given = {part: (items[part], known[part]) for part in read if part != "train"}
-        self._items = OwnItems(
-            items["train"], known["train"], {**shares_of(held), **given}, seed=data_seed, strata=known["train"],
-            drop_copies=drop_copies, split=split,
-        )  # fmt: skip
-        if drop_copies or split == "contiguous":
+        sources = None if groups is None else read_groups(groups, inputs, len(known["train"]))
+        how = {"seed": data_seed, "strata": known["train"], "split": split, "groups": sources}
+        trained = cut_items(len(known["train"]), shares_of(held), **how)["train"]
+        found = {part: some for part, (some, _) in read.items()}
+        items, self._tokenizer, self.cut = _encoded(found, trained, tokenizer, length)
+        shares = {**shares_of(held), **{part: (items[part], known[part]) for part in files}}
+        self._items = OwnItems(items["train"], known["train"], shares, drop_copies=drop_copies, **how)
+        if drop_copies or split == "contiguous" or groups:
             self._require_classes()
         self._of_tokens = items["train"].dtype.kind in "iu"
         train = self._items.parts["train"]
@@ -152,8 +155,9 @@ class Classify:
         left = self._frequencies("train")
         if not left.all():
             lost = self.classes[int(left.argmin())]
-            why = "its inputs are held out too" if self.drop_copies else "all of it stands last"
-            how = "drop_copies" if self.drop_copies else "split: contiguous"
+            of_groups = "groups", "all of it is of groups that are held out"
+            otherwise = ("split: contiguous", "all of it stands last") if "groups" not in self._arguments else of_groups
+            how, why = ("drop_copies", "its inputs are held out too") if self.drop_copies else otherwise
             raise DataError(f"with {how} nothing of the class {lost!r} is left to train on: {why}")
 
     def _batch(self, inputs: np.ndarray, classes: np.ndarray) -> Batch:
@@ -228,6 +232,11 @@ class Classify:
     def near_overlaps(self) -> Mapping[str, float]:
         """By held-out part, the fraction of its inputs of which near copies are among the training inputs."""
         return self._items.near_copied
+
+    @property
+    def alike_beside(self) -> float:
+        """How often rows that stand beside each other are more alike than others; 0 where no part was drawn."""
+        return self._items.alike_beside
 
     @property
     def overlapping(self) -> Mapping[str, float]:
@@ -317,16 +326,18 @@ def _metrics(prefix: str) -> tuple[Metric, Metric]:
     )
 
 
-def _given(held: str | list[str], labels: str, field: str | list[str] | None, part: str) -> tuple[Any, np.ndarray]:
+def _given(
+    held: str | list[str], labels: str, field: str | list[str] | None, part: str, groups: str | None
+) -> tuple[Any, np.ndarray]:
     """The inputs and labels of a part of its own."""
     if isinstance(held, str):
-        return _read(held, labels, field)
+        return _read(held, labels, field, groups)
     if len(held) != 2:
         raise SpecError(f"{part} must be a share, a table, or two files, of inputs and labels; got {held}")
     return _read(held[0], held[1], field)
 
 
-def _read(inputs: str, labels: str, field: str | list[str] | None) -> tuple[Any, np.ndarray]:
+def _read(inputs: str, labels: str, field: str | list[str] | None, groups: str | None = None) -> tuple[Any, np.ndarray]:
     """Inputs, an array or a list of texts, and the label of each."""
     if inputs.endswith(ARRAY):
         if not labels.endswith(ARRAY):
@@ -338,7 +349,7 @@ def _read(inputs: str, labels: str, field: str | list[str] | None) -> tuple[Any,
             raise DataError(f"{labels} must hold one whole number an item; got shape {classes.shape}, {classes.dtype}")
     else:
         table = read_table(inputs)
-        columns = _columns(inputs, table, labels, field)
+        columns = _columns(inputs, table, labels, field, groups)
         found = _values([table[one] for one in columns], f"{inputs}, column '{columns[0]}'")
         if isinstance(found, np.ndarray):
             require_finite(found, inputs)
@@ -350,12 +361,16 @@ def _read(inputs: str, labels: str, field: str | list[str] | None) -> tuple[Any,
     return found, classes
 
 
-def _columns(path: str, table: Mapping[str, Any], labels: str, field: str | list[str] | None) -> list[str]:
+def _columns(
+    path: str, table: Mapping[str, Any], labels: str, field: str | list[str] | None, groups: str | None
+) -> list[str]:
     """The columns that are read."""
     if field is None:
-        field = TEXT if TEXT in table and labels != TEXT else [name for name in table if name != labels]
+        others = [name for name in table if name not in (labels, groups)]
+        field = TEXT if TEXT in others else others
     columns = [field] if isinstance(field, str) else field
-    for name in (labels, *columns):
+    of_groups = [groups] if groups and not groups.endswith(ARRAY) else []
+    for name in (labels, *of_groups, *columns):
         if name not in table:
             raise DataError(f"{path} has no column '{name}'; it has {', '.join(table) or 'no rows'}")
     if not columns:

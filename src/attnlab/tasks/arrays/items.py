@@ -14,8 +14,9 @@ import torch
 from jaxtyping import Int64
 
 from attnlab.core.contracts import Batch
-from attnlab.core.errors import DataError
+from attnlab.core.errors import DataError, SpecError
 from attnlab.core.sizes import require_known
+from attnlab.tasks.arrays.beside import alike_beside
 from attnlab.tasks.arrays.near_copies import near_copies
 from attnlab.tasks.arrays.overlapping import overlapping
 from attnlab.tasks.epochs import in_epochs
@@ -28,6 +29,8 @@ SUSPICIOUS_NEAR = 0.8
 """Share of held-out items with near copies; honest ones of more than one dimension are far below."""
 SUSPICIOUS_OVERLAPPING = 0.5
 """Share of held-out items that are windows of what is trained on; honest ones are far below."""
+SUSPICIOUS_BESIDE = 0.75
+"""How often rows that stand beside each other may be the more alike; it is half of the time for rows in any order."""
 MOST_HELD, MOST_COMPARED, MOST_HASHED = 200, 10**9, 10**6
 """Held-out items of which copies and overlaps are looked for, and how many numbers are compared with theirs, at most:
 of near copies each with each."""
@@ -86,11 +89,13 @@ class OwnItems:
         to which something was added (`near_copies`).
     split : {"random", "contiguous"}
         Whether shares are drawn, or are what stands last, and the items just before that share nothing with it.
+    groups : array of int, optional
+        A group of each item; then whole groups are drawn, whatever the strata are.
 
     Raises
     ------
     SpecError
-        If what is held out is no share, or the split is neither.
+        If what is held out is no share, the split is neither, or groups are to stand last.
     DataError
         If inputs and targets, or two parts, do not fit each other, or a part is empty.
     """
@@ -105,9 +110,12 @@ class OwnItems:
         strata: np.ndarray | None = None,
         drop_copies: DropCopies = False,
         split: Split = "random",
+        groups: Numbers | None = None,
     ) -> None:
         shares = shares_of(held)
-        chosen = cut_items(len(inputs), shares, seed, strata, split)
+        self._drawn = bool(shares) and split == "random" and drop_copies != "near" and groups is None
+        self._strata = strata
+        chosen = cut_items(len(inputs), shares, seed=seed, strata=strata, split=split, groups=groups)
         self.parts = {"train": Items(inputs, targets, chosen["train"])}
         for part, some in held.items():
             if isinstance(some, tuple):
@@ -187,6 +195,12 @@ class OwnItems:
         """
         return self._found_among(MOST_HASHED, overlapping)
 
+    @functools.cached_property
+    def alike_beside(self) -> float:
+        """How often rows that stand beside each other are the more alike; 0 where no part was drawn among them."""
+        train = self.parts["train"]
+        return alike_beside(train.inputs, self._strata) if self._drawn and _is_of_numbers(train) else 0.0
+
     def _found_among(self, most: int, find: Callable[[np.ndarray, np.ndarray], Any]) -> dict[str, float]:
         """By held-out part, the fraction of its inputs that are found in one way among the training inputs.
 
@@ -206,6 +220,12 @@ class OwnItems:
             for part, share in self.overlapping.items()
             if share >= SUSPICIOUS_OVERLAPPING
         )
+        beside = (
+            f"{self.alike_beside:.0%} of the time a row is more like the one that stands behind it than like another: "
+            "if pieces of one source (a person, a day) stand together, what is measured is partly memory of it; hold "
+            "out whole sources (groups), or what comes last (split: contiguous)"
+            for _ in range(self.alike_beside >= SUSPICIOUS_BESIDE)
+        )
         near = (
             f"{share:.0%} of the {part} part's inputs have near copies among the training inputs, a few that are at "
             "least twice as near as all others: if items were copied or augmented before parts were cut, what is "
@@ -218,7 +238,7 @@ class OwnItems:
             for part, share in self.copied.items()
             if share
         )
-        return [*windows, *near, *copied]
+        return [*windows, *beside, *near, *copied]
 
     def describe(self) -> dict[str, Any]:
         """What identifies the items."""
@@ -245,26 +265,49 @@ def _evenly(count: int, most: int) -> slice:
 
 
 def cut_items(
-    count: int, shares: Mapping[str, float], seed: int, strata: np.ndarray | None, split: str = "random"
+    count: int,
+    shares: Mapping[str, float],
+    *,
+    seed: int,
+    strata: np.ndarray | None,
+    split: str = "random",
+    groups: Numbers | None = None,
 ) -> dict[str, Numbers]:
-    """The items of each part, of every stratum the same share as nearly as can be; or one part after the other."""
+    """The items of each part, of every stratum the same share as nearly as can be; or one part after the other.
+
+    Of groups whole ones are drawn, until a part has its share of the items.
+    """
     require_shares(shares, "items")
     require_known("split", split, get_args(Split))
+    if groups is not None:
+        if split != "random":
+            raise SpecError(f"groups are drawn; got split '{split}' beside them: leave one of the two out")
+        return _of_groups(groups, shares, seed)
     if split == "contiguous":
         sizes = [round(Fraction(str(share)) * count) for share in shares.values()]
         cuts = np.split(np.arange(count), np.cumsum([count - sum(sizes), *sizes])[:-1])
         return dict(zip(("train", *shares), cuts, strict=True))
     order = np.random.default_rng(seed).permutation(count)
-    groups = [order] if strata is None else [order[strata[order] == one] for one in np.unique(strata)]
+    layers = [order] if strata is None else [order[strata[order] == one] for one in np.unique(strata)]
     found: dict[str, list[Numbers]] = {part: [] for part in ("train", *shares)}
-    for group in groups:
+    for layer in layers:
         first = 0
         for part, share in shares.items():
-            last = first + round(Fraction(str(share)) * len(group))
-            found[part].append(group[first:last])
+            last = first + round(Fraction(str(share)) * len(layer))
+            found[part].append(layer[first:last])
             first = last
-        found["train"].append(group[first:])
+        found["train"].append(layer[first:])
     return {part: np.sort(np.concatenate(some)) for part, some in found.items()}
+
+
+def _of_groups(groups: Numbers, shares: Mapping[str, float], seed: int) -> dict[str, Numbers]:
+    """The items of each part, whole groups each."""
+    sizes = np.bincount(groups)
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    behind = np.cumsum(sizes[order]) / len(groups)  # the share of the items in the groups up to each
+    ends = np.searchsorted(behind, np.cumsum(list(shares.values())) - 1e-9) + 1
+    drawn = dict(zip((*shares, "train"), np.split(order, ends), strict=True))
+    return {part: np.flatnonzero(np.isin(groups, some)) for part, some in drawn.items()}
 
 
 def batch_of(inputs: np.ndarray, targets: np.ndarray) -> Batch:

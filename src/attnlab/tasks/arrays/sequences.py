@@ -15,7 +15,7 @@ from attnlab.core.contracts import Batch, Floor, Metric, Predict
 from attnlab.core.errors import DataError, ModuleError, SpecError
 from attnlab.core.sizes import require_known, require_positive
 from attnlab.tasks.arrays.items import DropCopies, OwnItems, Split, batch_of
-from attnlab.tasks.arrays.reading import read_array
+from attnlab.tasks.arrays.reading import read_array, read_groups
 from attnlab.tasks.codecs import NumbersCodec
 from attnlab.tasks.held_out import PREFIXES, Held, held_parts, shares_of
 from attnlab.tasks.next_tokens import NextTokens, Tally
@@ -54,10 +54,13 @@ class Sequences:
     split : {"random", "contiguous"}
         Whether what is held out is drawn, or stands last, as it must where items are windows of one series.
 
+    groups : str, optional
+        Which items are of one source, such as a person, and go into one part: an ``.npy`` file (items,).
+
     Raises
     ------
     SpecError
-        If a size is below 1, or what is held out is no share.
+        If a size is below 1, what is held out is no share, or groups are to stand last.
     DataError
         If a file cannot be read, shapes do not fit, a number is not finite, or nothing is left to train on.
 
@@ -83,15 +86,18 @@ class Sequences:
         data_seed: int = 0,
         drop_copies: DropCopies = False,
         split: Split = "random",
+        groups: str | None = None,
     ) -> None:
         require_positive("batch", batch)
         self.batch, self.drop_copies = batch, drop_copies
-        self._files = {"inputs": inputs, "targets": targets}
+        self._files = {"inputs": inputs, "targets": targets} | ({} if groups is None else {"groups": groups})
         held = held_parts(validation, test)
         given = {part: _pair(part, some) for part, some in held.items() if not isinstance(some, int | float)}
         first = _read(inputs, targets)
         shares = {**shares_of(held), **given}
-        self._items = OwnItems(*first, shares, seed=data_seed, drop_copies=drop_copies, split=split)
+        sources = None if groups is None else read_groups(groups, inputs, len(first[0]))
+        how = {"drop_copies": drop_copies, "split": split, "groups": sources}
+        self._items = OwnItems(*first, shares, seed=data_seed, **how)
         train = self._items.parts["train"]
         self.length, shape = first[0].shape[1], first[1].shape
         self.each = len(shape) == 3 or shape[1] == self.length
@@ -262,6 +268,11 @@ class Sequences:
     def near_overlaps(self) -> Mapping[str, float]:
         """By held-out part, the fraction of its inputs of which near copies are among the training inputs."""
         return self._items.near_copied
+
+    @property
+    def alike_beside(self) -> float:
+        """How often rows that stand beside each other are more alike than others; 0 where no part was drawn."""
+        return self._items.alike_beside
 
     @property
     def overlapping(self) -> Mapping[str, float]:
