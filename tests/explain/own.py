@@ -418,6 +418,24 @@ class AheadModel(Model):
         return self.logits(x + self.mix(self.norm(x)) + x.roll(-1, 1))
 
 
+class LateModel(Model):
+    """A language model whose outputs see nothing of the last two tokens. tokens: (batch, length)."""
+
+    def forward(self, tokens):
+        x = functional.pad(self.embedding(tokens), (0, 0, 2, 0))[:, :-2] + self.positions.weight[: tokens.shape[1]]
+        return self.logits(x + self.mix(self.norm(x)))
+
+
+class Sometimes(Loud):
+    """Leaves layers out by chance in training, and none in evaluation. x: (batch, length, d_in)."""
+
+    def forward(self, x):
+        x = self.into(x) + self.positions[: x.shape[1]]
+        for layer in self.layers:
+            x = layer(x) if not self.training or torch.rand(()) < 0.3 else x
+        return self.out(functional.layer_norm(x, x.shape[-1:]))
+
+
 class Bare(nn.Module):
     """A language model of weights and functions, without parts. tokens: (batch, length)."""
 

@@ -295,6 +295,44 @@ def test_layers_are_given_what_the_one_before_gave_then(tmp_path):
     assert measure(Setup("mine", task, {"name": f"{OWN}:Loud"}, setup.training))["unchained"] == 0
 
 
+def test_a_model_is_given_earlier_what_it_sees_late(texts):
+    task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
+    setup = Setup("mine", task, {"name": f"{OWN}:LateModel"}, {"budget": {"steps": 40}})
+    known = Known(setup, build_task(task), measured=measure(setup))
+    assert "what stood 2 earlier is the last" in known.signature("late inputs")
+    (cause,) = (one for one in candidates({"mine": known}) if one.name == "late inputs")
+    without = setup.changed(**cause.changes["mine"])
+    assert without.model["mending"] == {"earlier": 2}
+    assert [STILL["late inputs"](measure(one)) for one in (setup, without)] == [True, False]
+    seen = reach(build_model(without.model, build_task(task)), build_task(task).train_batch(0, 0).inputs)
+    assert (seen.past, seen.future, seen.delay) == (10, 0, 0)  # nothing sees the first two any more
+
+
+def test_what_a_model_leaves_out_by_chance_is_kept(tmp_path):
+    task = copying(tmp_path)
+    setup = Setup("mine", task, {"name": f"{OWN}:Sometimes"}, {"budget": {"steps": 40}})
+    known = Known(setup, build_task(task), measured=measure(setup))
+    causes = {one.name: one for one in candidates({"mine": known})}
+    assert "layers beside each other" not in causes  # though in training the second may be given what the first was
+    assert "two calls in training give outputs that differ by" in causes["dropout"].evidence
+    model = build_model(setup.changed(**causes["dropout"].changes["mine"]).model, build_task(task))
+    (x,), part = build_task(task).train_batch(0, 0).inputs, model.train().part
+    torch.testing.assert_close(model(x), part.eval()(x))
+    right = Setup("mine", task, {"name": f"{OWN}:Placeless"}, setup.training)
+    assert "dropout" not in {
+        one.name for one in candidates({"mine": Known(right, build_task(task), measured=measure(right))})
+    }
+
+
+def test_errors_that_are_meant_are_no_causes(texts):
+    task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
+    setup = Setup("mine", task, {"name": f"{OWN}:Model"}, {"budget": {"steps": 40}})
+    for accepted in (False, True):
+        examined = [Examined(f"{OWN}:Model", "model", findings=[WRONG | {"accepted": accepted}])]
+        known = Known(setup, build_task(task), examined, exchangeable=exchangeable(setup))
+        assert ("bug in Model" in {one.name for one in candidates({"mine": known})}) != accepted
+
+
 def test_a_norm_over_time_is_one_over_channels_then(tmp_path):
     task = copying(tmp_path)
     setup = Setup("mine", task, {"name": f"{OWN}:OverTime"}, {"budget": {"steps": 40}})
@@ -484,6 +522,17 @@ def test_windows_of_one_series_are_a_leak(tmp_path):
         known = Known(Setup("mine", said, {"name": "encoder"}, {"budget": {"steps": 40}}), build_task(said))
         found = {one.name: one.changes["mine"] for one in candidates({"mine": known})}
         assert found.get("leaking split") == change
+
+
+def test_pieces_of_one_source_that_stand_together_are_a_leak(tmp_path):
+    draw = np.random.default_rng(0)
+    of_source = np.repeat(draw.normal(size=(30, 1, 2)), 20, axis=0)
+    np.save(tmp_path / "x.npy", of_source + 0.1 * draw.normal(size=(600, 9, 2)))
+    np.save(tmp_path / "y.npy", np.repeat(np.arange(30) % 2, 20))
+    task = {"name": "classify", "inputs": str(tmp_path / "x.npy"), "labels": str(tmp_path / "y.npy")}
+    known = Known(Setup("mine", task, {"name": "encoder"}, {"budget": {"steps": 40}}), build_task(task))
+    (cause,) = (one for one in candidates({"mine": known}) if one.name == "leaking split")
+    assert cause.changes["mine"] == {"task": {"split": "contiguous"}}
 
 
 def test_where_order_is_invisible_what_attends_instead_tells_places(tmp_path):

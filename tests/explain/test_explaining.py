@@ -360,6 +360,10 @@ def test_where_nothing_is_wrong_no_bug_is_named_and_the_rest_stays_unexplained(s
     answer, told = explained(case, tmp_path / "case")
     assert not [share for share in answer.shares if share.nature == "bug"], told
     assert answer.brought.keys() == {"mine"}, told
+    if not answer.shares:
+        name, nearest = answer.nearest
+        assert f"'{name}' came nearest to what was expected: {nearest:.4g} without it" in paragraph(answer)
+        assert what_next(answer).startswith("Ask how good an answer these data allow")
     assert "stay unexplained" in paragraph(answer)
 
 

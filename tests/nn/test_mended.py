@@ -273,6 +273,16 @@ def test_answers_are_given_as_before_what_bounds_them(bounds, limits):
     assert linear.weight.grad.any()
 
 
+def test_inputs_are_given_earlier():
+    tokens = torch.arange(12).view(2, 6)
+    given = Mending.of({"earlier": 2}).call(lambda x: x, tokens)
+    assert given[:, :-2].tolist() == tokens[:, 2:].tolist()
+    assert given.shape == tokens.shape
+    for wrong in (-1, 1.5):
+        with pytest.raises(SpecError, match="earlier must be a whole number of positions"):
+            Mending.of({"earlier": wrong})
+
+
 class Asked(torch.nn.Module):
     """One query to all positions, and a gate whose softmax is of no scores."""
 

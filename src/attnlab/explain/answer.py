@@ -110,6 +110,8 @@ class Answer:
         What was removed and changed nothing that is decided.
     undecided : mapping
         By cause what it may carry, where that seemed much and was not decided.
+    nearest : (str, float) or None
+        Without which cause, alone, runs came nearest to what was expected, and what they gave.
     not_tried : tuple of str
         What was not removed, and why.
     impossible : tuple of Impossible
@@ -162,6 +164,7 @@ class Answer:
     end: Estimate | None = None
     without_effect: tuple[str, ...] = ()
     undecided: Mapping[str, Estimate] = field(default_factory=dict)
+    nearest: tuple[str, float] | None = None
     not_tried: tuple[str, ...] = ()
     impossible: tuple[Impossible, ...] = ()
     alarms: tuple[str, ...] = ()

@@ -201,7 +201,7 @@ class _Explaining:
             shares=tuple(removing.shares),
             end=mean_of(removing.end()),
             without_effect=tuple(dict.fromkeys(removing.without_effect)),
-            undecided=removing.undecided,
+            undecided=removing.undecided, nearest=removing.nearest,
             not_tried=tuple(dict.fromkeys([*self.not_tried, *removing.not_tried])),
             impossible=tuple(found.impossible), alarms=found.alarms, made=tuple(made), otherwise=entire.otherwise,
             unmeasured=self._unmeasured(found, causes),

@@ -170,6 +170,9 @@ def _rest(answer: Answer) -> Iterator[str]:
         left += answer.seen - answer.start.mean
     if left * math.copysign(1.0, answer.distance) > SMALL * abs(answer.distance):
         yield f"{abs(left):+.3g} ({answer.part(left)}) stay unexplained: no cause that was removed carries them."
+        if answer.nearest and not answer.shares:
+            name, value = answer.nearest
+            yield f"Of all that was removed '{name}' came nearest to what was expected: {value:.4g} without it."
     elif answer.shares:
         yield "Nothing that matters is left."
 
@@ -202,7 +205,11 @@ def what_next(answer: Answer) -> str:
     elif answer.not_tried:
         text = f"Try what was not tried here: {'; '.join(answer.not_tried)}."
     else:
-        text = "Ask a smaller question: attnlab run with one part changed at a time."
+        allowed = (
+            f"Ask how good an answer these data allow: nothing that was removed brings it near {answer.expected:.4g}."
+        )
+        smaller = "Ask a smaller question: attnlab run with one part changed at a time."
+        text = allowed if answer.nearest else smaller
     return text
 
 

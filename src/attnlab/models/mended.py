@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, Self, final
 
 from torch import Tensor, nn
 
@@ -63,6 +63,12 @@ class MendedModel(nn.Module):
             self.mending = replace(self.mending, swapped=False)
             for module in within:
                 module.batch_first = True  # pyrefly: ignore
+
+    def train(self, mode: bool = True) -> Self:
+        """Put it in training or evaluation; what is settled stays as it is in evaluation."""
+        super().train(mode)
+        self.mending.settle(self.part)
+        return self
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """What the model gives without the fault."""

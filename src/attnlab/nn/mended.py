@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, final
+from typing import Any, Self, final
 
 import torch
 import torch.nn.functional as F
@@ -53,6 +53,8 @@ class Mending:
         Whether dropout acts in training alone, whatever the module says.
     dropless : bool
         Whether nothing is dropped, in training either.
+    settled : bool
+        Whether it computes in training what it computes in evaluation; batch norms are left as they are.
     thawed : bool
         Whether every weight is trained: none is frozen or kept in a plain list, and gradients are cut off nowhere.
     skips : bool
@@ -65,6 +67,8 @@ class Mending:
         Whether the logarithm of its answers is given, which are probabilities.
     unbounded : bool
         Whether its answers are given as they are before a function that does not give every number, if that comes last.
+    earlier : int
+        How many positions earlier every input is given; the first ones are left out.
     over_channels : bool
         Whether layer norms of (batch, channels, length) are over the channels, where they are over all positions.
     entry_times : float
@@ -88,12 +92,14 @@ class Mending:
     over_keys: bool = False
     quiet: bool = False
     dropless: bool = False
+    settled: bool = False
     thawed: bool = False
     skips: bool = False
     chained: bool = False
     positions: bool = False
     logarithm: bool = False
     unbounded: bool = False
+    earlier: int = 0
     over_channels: bool = False
     entry_times: float = 1.0
     norm_first: bool = False
@@ -103,6 +109,8 @@ class Mending:
         for name, factor in (("scores_times", self.scores_times), ("entry_times", self.entry_times)):
             if not (math.isfinite(factor) and factor > 0):
                 raise SpecError(f"{name} must be a positive number; got {factor!r}")
+        if not (isinstance(self.earlier, int) and self.earlier >= 0):
+            raise SpecError(f"earlier must be a whole number of positions; got {self.earlier!r}")
         if not 0 <= self.leak < 1:
             raise SpecError(f"leak must be in [0, 1); got {self.leak!r}")
 
@@ -134,12 +142,19 @@ class Mending:
             layer.register_forward_hook(_with_input)
         return module
 
+    def settle(self, module: nn.Module) -> None:
+        """Put a module that was put in training back, where it computes there what it computes in evaluation."""
+        for part in module.modules() if self.settled else ():
+            part.training &= isinstance(part, nn.modules.batchnorm._BatchNorm)
+
     def call(self, module: Callable[..., Tensor], *inputs: Tensor, training: bool = True) -> Tensor:
         """What a module gives without the fault; torch's compiler leaves it alone."""
         # not a decorator: it would import the compiler (over a second) wherever mixers are imported
         return torch.compiler.disable(self._call)(module, *inputs, training=training)
 
     def _call(self, module: Callable[..., Tensor], *inputs: Tensor, training: bool) -> Tensor:
+        if self.earlier:
+            inputs = (*inputs[:-1], torch.cat((inputs[-1][:, self.earlier :], inputs[-1][:, -self.earlier :]), dim=1))
         inputs = tuple(x.transpose(0, 1) for x in inputs) if self.swapped else inputs
         changes = ChangedCalls(
             self._scores,
@@ -230,6 +245,12 @@ class MendedMixer(AbstractKeylessMixer):
         offered = {"d_model": d_model, "causal": causal, "dropout": dropout}
         offered |= {} if max_length is None else {"max_length": max_length}
         self.part = self.mending.start(build_mixer(part, offered))
+
+    def train(self, mode: bool = True) -> Self:
+        """Put it in training or evaluation; what is settled stays as it is in evaluation."""
+        super().train(mode)
+        self.mending.settle(self.part)
+        return self
 
     def forward(self, x: Activations, memory: Memory | None = None, padding: Real | None = None) -> Activations:
         """What the mixer gives without the fault."""

@@ -42,8 +42,8 @@ class Examined:
 
     @property
     def errors(self) -> list[dict[str, Any]]:
-        """The findings that are bugs in any use."""
-        return [finding for finding in self.findings if finding["severity"] == "error"]
+        """The findings that are bugs in any use, but those that its text says are meant."""
+        return [finding for finding in self.findings if finding["severity"] == "error" and not finding.get("accepted")]
 
     @property
     def layout_in_question(self) -> bool:

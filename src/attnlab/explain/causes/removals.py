@@ -19,7 +19,7 @@ from attnlab.nn.exchanged import BEHIND
 from attnlab.nn.mixers import MIXERS
 from attnlab.studies.plan.matching import width_of
 from attnlab.tasks.arrays.classify import Classify
-from attnlab.tasks.arrays.items import SUSPICIOUS_NEAR, SUSPICIOUS_OVERLAPPING
+from attnlab.tasks.arrays.items import SUSPICIOUS_BESIDE, SUSPICIOUS_NEAR, SUSPICIOUS_OVERLAPPING
 from attnlab.tasks.arrays.sequences import Sequences
 from attnlab.tasks.char_lm.char_lm import CharLM
 from attnlab.tasks.held_out import SUSPICIOUS_OVERLAP
@@ -54,6 +54,7 @@ NO_PATH, IDENTITY = "no identity path", "every layer's input is added to its out
 _LOW_RANK = "Bhojanapalli 2020, arXiv:2002.07028"
 CHANCE, NO_POSITIONS = "dropout in evaluation", "no positions"
 FROZEN, CUT_OFF = "frozen weights", "weights without a gradient"
+LATE = "late inputs"
 TWICE, LARGE, BOUNDED = "a softmax before the loss", "a large entry", "bounded answers"
 DROWNED, OVER_POSITIONS, BESIDE = "inputs that drown", "norm over positions", "layers beside each other"
 STILL: Mapping[str, Callable[[Measured], bool]] = {
@@ -68,6 +69,7 @@ STILL: Mapping[str, Callable[[Measured], bool]] = {
     LARGE: lambda m: m.get("entry", 0.0) > LARGEST_ENTRY,
     DROWNED: lambda m: m.get("told", math.inf) < FAINT,
     BOUNDED: lambda m: m.get("beyond", 0.0) > 0,
+    LATE: lambda m: m.get("delay", 0.0) > 0 or m.get("ahead", 0.0) > 0,
 }
 """By what is removed, what is measured of a model from which it was not removed after all."""
 
@@ -169,6 +171,11 @@ def _smaller_entry(one: Known) -> Change | None:
     return {"model": mended(one, {"entry_times": round(1 / one.measured["entry"], 6)})} if own else None
 
 
+def _earlier_inputs(one: Known) -> Change | None:
+    own = own_model(one.model) and one.signature(LATE)
+    return {"model": mended(one, {"earlier": int(one.measured["delay"])})} if own else None
+
+
 def _louder_inputs(one: Known) -> Change | None:
     own = own_model(one.model) and one.signature(DROWNED)
     return {"model": mended(one, {"entry_times": round(1 / max(one.measured["told"], LEAST_TOLD), 6)})} if own else None
@@ -211,10 +218,10 @@ def _clean(one: Known) -> Change | None:
         return {"task": {"split": "contiguous"}}
     if one.task.drop_copies != "near" and any(share >= SUSPICIOUS_NEAR for share in near.values()):
         return {"task": {"drop_copies": "near"}}
-    if one.task.drop_copies:
-        return None
-    suspicious = any((share or 0) >= SUSPICIOUS_OVERLAP for share in one.task.overlaps.values())
-    return {"task": {"drop_copies": True}} if suspicious else None
+    if not one.task.drop_copies and any((share or 0) >= SUSPICIOUS_OVERLAP for share in one.task.overlaps.values()):
+        return {"task": {"drop_copies": True}}
+    together = isinstance(one.task, Classify | Sequences) and one.task.alike_beside >= SUSPICIOUS_BESIDE
+    return {"task": {"split": "contiguous"}} if together else None
 
 
 def _trained(key: str, is_wrong: Callable[[Any, int], bool], value: Any) -> Callable[[Known], Change | None]:
@@ -243,10 +250,12 @@ def _zero(where: str, key: str) -> Callable[[Known], Change | None]:
 
 
 def _dropless(one: Known) -> Change | None:
-    """No dropout: that of the lab's parts, and what code of a person's own drops by torch's functions."""
+    """No dropout: that of the lab's parts, and what code of a person's own drops by torch's functions or its own."""
     said = _zero("model", "dropout")(one) or {"model": {}}
-    own = one.is_own and one.measured.get("dropped", 0.0) > 0
-    change = {**said["model"], **(mended(one, {"dropless": True}) if own else {})}
+    dropless = {"dropless": True} if one.measured.get("dropped", 0.0) > 0 else {}
+    settled = {"settled": True} if one.signature("chance of its own") else {}
+    own = one.is_own and (dropless or settled)
+    change = {**said["model"], **(mended(one, {**dropless, **settled}) if own else {})}
     return {"model": change} if change else None
 
 
@@ -340,6 +349,10 @@ REMOVALS: tuple[Removal, ...] = (
         _if_measured(TWICE, "logarithm", whole=True), (TWICE,),
     ),
     Removal(
+        LATE, "bug", "the model is given what stands later, so that an output sees what stands at its own position",
+        _earlier_inputs, (LATE,),
+    ),
+    Removal(
         BOUNDED, "bug", "answers are given as they are before what bounds them",
         _if_measured(BOUNDED, "unbounded", whole=True), (BOUNDED,),
     ),
@@ -382,7 +395,7 @@ REMOVALS: tuple[Removal, ...] = (
         "a low limit of gradients", "set-up", f"gradients are cut at {CLIP:g}",
         _trained("clip", lambda said, _: said is not None and said < CLIP, CLIP),
     ),
-    Removal("dropout", "set-up", "nothing is dropped", _dropless, ("heavy dropout",)),
+    Removal("dropout", "set-up", "nothing is dropped", _dropless, ("heavy dropout", "chance of its own")),
     Removal("weight decay", "set-up", "weights do not decay", _zero("training", "weight_decay")),
     Removal("cut inputs", "set-up", f"{LONGER} times as much is read of what was cut", _uncut, costs=LONGER),
     Removal("label smoothing", "set-up", "targets are not smoothed", _zero("training", "label_smoothing")),

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from attnlab.core.contracts import Batch, StudyTask
 from attnlab.core.draws import drawn_by_name
+from attnlab.core.exact import MasksAsExact
 from attnlab.core.processes.apart import call_apart, names_own_code
 from attnlab.doctor.measures.stacks import likeness, size
 from attnlab.explain.trials.setups import Setup
@@ -54,6 +55,8 @@ STEP = 0.01
 """Length of the step of each weight tensor after which it is asked again which ones have a gradient."""
 HEAVY = 0.4
 """Share that is dropped at once: a Transformer of the first paper drops 0.1, its largest 0.3."""
+VARIES = 0.01
+"""Difference of two calls in training, as a part of their size, from which on they are taken to differ by chance."""
 DEAD = 0.5
 """Share of rectified units that are zero at every position of every item."""
 
@@ -203,6 +206,12 @@ SIGNATURES: tuple[Signature, ...] = (
         "Srivastava 2014, JMLR 15, section 4",
     ),
     Signature(
+        "chance of its own",
+        lambda m: m["varies"] > VARIES,
+        "two calls in training give outputs that differ by {varies:.0%}, beside what torch's dropout drops",
+        "Huang 2016, arXiv:1603.09382 (layers that are left out by chance are kept in part in evaluation)",
+    ),
+    Signature(
         "chance in evaluation",
         lambda m: m["chance"] > 0,
         "two calls of the model in evaluation give different outputs for one input",
@@ -219,6 +228,12 @@ SIGNATURES: tuple[Signature, ...] = (
         lambda m: m["beyond"] > 0,
         "answers lie between {low} and {high}, whatever the weights; {beyond:.0%} of the targets want others",
         "what stands last in the model is a function that does not give every number",
+    ),
+    Signature(
+        "late inputs",
+        lambda m: m["delay"] > 0,
+        "an output depends on nothing at its own position: what stood {delay:.0f} earlier is the last that it sees",
+        "what stands there is replaced, and the output stays",
     ),
     Signature(
         "small reach",
@@ -276,6 +291,7 @@ def _measure(task_spec: Any, model_spec: Mapping[str, Any], folder: str | None) 
     few = task.train_batch(0, 0).rows(0, ITEMS)
     untrained = _untrained(model, task, few) if names_own_code([model_spec]) else {}
     found = {**untrained, **_by_depth(model, task, few), **_sees(model, few, causal=task.causal)}
+    found |= {**_unchained(model, task, few), "varies": _by_chance(model, few)}
     found |= {"norm_behind": float(bool(layers_with_norm_behind(model))), "trained": float(folder is not None)}
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
@@ -337,13 +353,35 @@ def _by_depth(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, floa
         found["signal"] = (size(outputs[-1]) / max(size(outputs[0]), 1e-30)) ** (1 / (len(outputs) - 1))
         found["first_likeness"], found["likeness"] = likeness(outputs[0]), likeness(outputs[-1])
         if entry and all(isinstance(one, Tensor) and one.shape == outputs[0].shape for one in entry):
-            beside = sum(torch.equal(one, entry[0]) for one in entry[1:])
-            found["unchained"] = float(beside if _gradient(layers[0]) == 0 else 0)
             found |= _told(entry[0], len(batch.inputs[0]))
             found["entry"] = size(entry[0])
             found["adds"] = size(outputs[0] - entry[0]) / max(found["entry"], 1e-30)
         found["gradient"] = _gradient(layers[-1]) / max(_gradient(layers[0]), 1e-30)
     return found
+
+
+def _unchained(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, float]:
+    """How many layers are given what the first one is given, where nothing is left of what it makes of it."""
+    one = copy.deepcopy(model).eval()  # in training layers may be left out by chance
+    layers, entry = layers_of(one), list[Any]()
+    for layer in layers:
+        layer.register_forward_pre_hook(lambda _, given: entry.extend(given[:1]))
+    task.loss(one(*batch.inputs).float(), batch).backward()
+    if not entry or not all(isinstance(given, Tensor) for given in entry):
+        return {}
+    beside = sum(torch.equal(given, entry[0]) for given in entry[1:])
+    return {"unchained": float(beside if _gradient(layers[0]) == 0 else 0)}
+
+
+def _by_chance(model: nn.Module, batch: Batch) -> float:
+    """How much two calls in training differ, as a part of their size, though torch's dropout drops nothing."""
+    outputs = []
+    for seed in range(2):
+        one = copy.deepcopy(model).train()
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.default_generator.manual_seed(seed)
+            outputs.append(Mending(dropless=True).call(one, *batch.inputs).double())
+    return float((outputs[1] - outputs[0]).norm() / outputs[0].norm().clamp(min=1e-30))
 
 
 def _told(entry: Tensor, items: int) -> dict[str, float]:
@@ -369,7 +407,7 @@ def _sees(model: nn.Module, batch: Batch, *, causal: bool) -> dict[str, float]:
     middle = length - 1 if causal or once else length // 2
     seen = reach(model, (last,), position=middle)
     later = min(seen.future, length - 1 - middle)
-    found = {"reach": float(seen.past + later), "later": float(later)}
+    found = {"reach": float(seen.past + later), "later": float(later), "delay": float(seen.delay if causal else 0)}
     found["probabilities"] = float(not batch.targets.is_floating_point() and _are_probabilities(answers))
     found |= {"length": float(length), "ahead": float(seen.future if causal else 0), "mixes": float(seen.mixes_batch)}
     found |= _beyond(bounded, answers, batch.targets)
@@ -390,9 +428,10 @@ def _in_evaluation(model: nn.Module, x: Tensor, *, causal: bool) -> dict[str, fl
     """Whether outputs of one input differ by chance, or else tell in which order the inputs stand."""
     exact = register_parts(copy.deepcopy(model)).double().eval()
     x = x.double() if x.is_floating_point() else x
-    if by_chance(exact, x):
-        return {"chance": 1.0}  # says nothing of the order
-    return {"order": float(sees_order(exact, layers_of(exact), x, causal=causal))}
+    with MasksAsExact():
+        if by_chance(exact, x):
+            return {"chance": 1.0}  # says nothing of the order
+        return {"order": float(sees_order(exact, layers_of(exact), x, causal=causal))}
 
 
 def _are_probabilities(answers: Tensor) -> bool:
